@@ -1,0 +1,59 @@
+"""Options that every verb has, and what they open."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from edgeloop.store import Record
+    from edgeloop.workspace import Workspace
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+names_argument = click.argument("names", nargs=-1, required=True)
+any_names_argument = click.argument("names", nargs=-1)
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+
+
+def common_options(command: Command) -> Command:
+    """--experiment, --store, --json: the same for every verb."""
+    options = (
+        click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs."),
+        click.option(
+            "--store",
+            metavar="URL",
+            help="sqlite:FOLDER, postgresql://…?blobs=URL or azure:URL  [default: $EDGELOOP_STORE, "
+            "$MODEL_STORAGE_CONNECTION_STRING, else the folder .edgeloop]",
+        ),
+        click.option(
+            "--experiment",
+            "-e",
+            metavar="NAME",
+            help="Which experiment  [default: $EDGELOOP_EXPERIMENT, else 'default']",
+        ),
+    )
+    for option in options:
+        command = option(command)
+    return command
+
+
+@contextlib.contextmanager
+def opened(store: str | None, experiment: str | None) -> Iterator[Workspace]:
+    from edgeloop.workspace import Workspace
+
+    with Workspace.open(store, experiment) as workspace:
+        yield workspace
+
+
+def confirm(verb: str, rows: list[Record], yes: bool) -> None:
+    """A change to more than one model shows what it will touch, and asks."""
+    if yes or len(rows) < 2:
+        return
+    click.echo(f"This will {verb} {len(rows)} models:", err=True)
+    for row in rows:
+        click.echo(f"  {row.key}", err=True)
+    click.confirm("Go on?", abort=True, err=True)

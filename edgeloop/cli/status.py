@@ -1,0 +1,201 @@
+"""status and experiments: the table, once or live, for people and for programs."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from edgeloop.cli.options import any_names_argument, common_options, opened
+
+if TYPE_CHECKING:
+    from edgeloop.store import Value, Values
+    from edgeloop.workspace import Workspace
+
+HEADINGS = (
+    "name",
+    "macs",
+    "latency_ms",
+    "f1_onnx",
+    "f1_1k",
+    "f1_1k_f",
+    "f1_10k",
+    "status",
+    "node",
+)
+SCORES = ("f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
+
+
+@click.command()
+@any_names_argument
+@click.option(
+    "--csv",
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="Write CSV to this file; '-' prints it.",
+)
+@click.option("--tag", help="Only models with this label.")
+@click.option("--watch", is_flag=True, help="A live view; Ctrl-C ends it.")
+@click.option(
+    "--interval", type=click.FloatRange(min=0.1), default=2.0, help="Seconds between two looks."
+)
+@common_options
+def status(
+    names: tuple[str, ...],
+    csv: Path | None,
+    tag: str | None,
+    watch: bool,
+    interval: float,
+    experiment: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Show the models: how far each is, who works on it, what came out.
+
+    Example: edgeloop status 'brave-*' --csv results.csv
+    """
+    from edgeloop.cli.output import print_json
+
+    if sum((csv is not None, as_json, watch)) > 1:
+        raise click.UsageError("choose one of --csv, --json and --watch.")
+    with opened(store, experiment) as workspace:
+        if watch:
+            _watch(workspace, names, tag, interval)
+            return
+        rows = workspace.status(*names, tag=tag)
+        if as_json:
+            print_json(_visible(rows))
+        elif csv is not None:
+            _write_csv(rows, csv)
+        elif rows:
+            click.echo(_table(rows))
+        else:
+            place = f"experiment '{workspace.experiment}' ({workspace.store.description})"
+            click.echo(f"No models yet in {place}. Next: edgeloop upload MODEL.onnx")
+
+
+@click.command()
+@common_options
+def experiments(experiment: str | None, store: str | None, as_json: bool) -> None:
+    """List the experiments of the store, with the number of their models.
+
+    Example: edgeloop experiments --json
+    """
+    from edgeloop.cli.output import print_json, table
+    from edgeloop.models import check_experiment_name
+
+    with opened(store, None) as workspace:
+        counts = workspace.experiments()
+    if experiment is not None:
+        check_experiment_name(experiment)
+        counts = {name: count for name, count in counts.items() if name == experiment}
+    if as_json:
+        print_json({"name": name, "models": count} for name, count in counts.items())
+    else:
+        cells = [(name, str(count)) for name, count in counts.items()]
+        click.echo(table(("experiment", "models"), cells, right=("models",)))
+
+
+COMMANDS = (status, experiments)
+
+
+def _visible(rows: list[Values]) -> list[dict[str, Value]]:
+    from edgeloop.models import visible_columns
+
+    columns = visible_columns(rows)
+    return [{name: row[name] for name in columns if name in row} for row in rows]
+
+
+def _write_csv(rows: list[Values], target: Path) -> None:
+    """The file appears whole or not at all."""
+    from edgeloop.models import visible_columns, write_csv
+
+    columns = visible_columns(rows)
+    if str(target) == "-":
+        write_csv(rows, columns, sys.stdout)
+        return
+    partial = target.with_name(f".{target.name}.part")
+    try:
+        with partial.open("w", newline="", encoding="utf-8") as file:
+            write_csv(rows, columns, file)
+        partial.replace(target)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+    click.echo(f"{len(rows)} rows written to {target}", err=True)
+
+
+def _watch(workspace: Workspace, names: tuple[str, ...], tag: str | None, interval: float) -> None:
+    """Redraws until Ctrl-C; a store that is away for a moment is said and tried again."""
+    from rich.live import Live
+    from rich.text import Text
+
+    from edgeloop.errors import EdgeloopError
+    from edgeloop.redact import redact
+
+    def look() -> Text:
+        try:
+            return Text(_table(workspace.status(*names, tag=tag)), no_wrap=True)
+        except EdgeloopError as error:
+            return Text(redact(str(error)))
+
+    with contextlib.suppress(KeyboardInterrupt), Live(look(), auto_refresh=False) as live:
+        while True:
+            time.sleep(interval)
+            live.update(look(), refresh=True)
+
+
+def _table(rows: Sequence[Values]) -> str:
+    from edgeloop.cli.output import table
+
+    now = time.time()
+    cells = [_cells(row, now) for row in rows]
+    return table(HEADINGS, cells, right=("macs", "latency_ms", *SCORES))
+
+
+def _cells(row: Values, now: float) -> list[str]:
+    from edgeloop.cli.output import short_count
+    from edgeloop.models import mean_latency_ms
+
+    latency = mean_latency_ms(row)
+    return [
+        str(row.get("name", "")),
+        short_count(row.get("macs")),
+        f"{latency:.3g}" if latency else "",
+        *(_score(row.get(column)) for column in SCORES),
+        _state(row, now),
+        str(row.get("node", "")),
+    ]
+
+
+def _score(value: Value | None) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}".removeprefix("0")
+    return "" if value is None else str(value)
+
+
+def _state(row: Values, now: float) -> str:
+    """What is done, since when, and the last error: `running f1_1k (12 s)`."""
+    from edgeloop.models import records_of
+
+    text = str(row.get("status", ""))
+    held = [record for record in records_of(row).values() if record.is_held]
+    if held and text not in ("error", "complete"):
+        silent = max(record.expires for record in held) < now
+        seconds = now - min(record.since for record in held)
+        text += " (stalled)" if silent else f" ({_duration(seconds)})"
+    if row.get("error"):
+        text += f": {row['error']}" if text == "error" else f" (last error: {row['error']})"
+    return text
+
+
+def _duration(seconds: float) -> str:
+    seconds = max(seconds, 0.0)
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

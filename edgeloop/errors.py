@@ -1,0 +1,142 @@
+"""Every error Edgeloop raises on purpose.
+
+    EdgeloopError
+    ├── BadInput                what was given cannot be used
+    │   ├── BadName             a model, experiment or file name
+    │   ├── BadModel            a file that is no usable ONNX model
+    │   ├── BadSetting          a setting, in a file or in the environment
+    │   └── BadCsv              a CSV file that Edgeloop did not write
+    ├── NotFound                what was asked for is not there
+    │   ├── NoSuchModel
+    │   └── BlobMissing
+    ├── Conflict                somebody else was there first
+    │   ├── RowExists           insert: the key is taken
+    │   ├── RowChanged          update or delete: the row is no longer the one that was read
+    │   ├── NameTaken           upload: the name belongs to another model
+    │   ├── ModelBusy           the row keeps changing, or its upload is under way
+    │   └── LeaseLost           a result came from a holder whose token left the row
+    ├── StoreError              the place where state lives
+    │   ├── StoreUnavailable    away for now: infrastructure, worth retrying
+    │   ├── StoreRefused        it answered, and said no: credentials or permissions
+    │   ├── StoreFull           no space left
+    │   └── RowTooLarge         over what a row may hold
+    ├── LocalFileError          a file or folder of this machine
+    ├── MissingExtra            an optional package that this store or command needs
+    └── WaitTimeout             nothing happened in the time given
+
+The docstring of an error is the sentence its reader sees; the names in braces are
+given when it is raised. A sentence says what happened and what to do next.
+"""
+
+from __future__ import annotations
+
+from inspect import cleandoc
+
+
+class EdgeloopError(Exception):
+    """{reason}"""
+
+    def __init__(self, **fields: object) -> None:
+        self.fields = fields
+        template = cleandoc(self.__doc__ or "").replace("\n", " ")
+        super().__init__(template.format(**fields) or f"{type(self).__name__} {fields}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Errors cross process borders (a stage runs in a child), so they must pickle."""
+        return (_rebuild, (type(self), self.fields))
+
+
+def _rebuild(kind: type[EdgeloopError], fields: dict[str, object]) -> EdgeloopError:
+    return kind(**fields)
+
+
+class BadInput(EdgeloopError):
+    """{reason}"""
+
+
+class BadName(BadInput):
+    """{what} {name!r} cannot be used: {reason}"""
+
+
+class BadModel(BadInput):
+    """{file} was not uploaded: {reason}"""
+
+
+class BadSetting(BadInput):
+    """{where}: {reason}"""
+
+
+class BadCsv(BadInput):
+    """{file} cannot be read as a status CSV: {reason}"""
+
+
+class NotFound(EdgeloopError):
+    """{reason}"""
+
+
+class NoSuchModel(NotFound):
+    """No model {pattern!r} in experiment {experiment!r}. 'edgeloop status' lists those there;
+    'edgeloop experiments' lists other experiments."""
+
+
+class BlobMissing(NotFound):
+    """The file {key!r} is not in the store {store}."""
+
+
+class Conflict(EdgeloopError):
+    """{reason}"""
+
+
+class RowExists(Conflict):
+    """The row {key!r} is already there."""
+
+
+class RowChanged(Conflict):
+    """The row {key!r} was changed by somebody else in the meantime."""
+
+
+class NameTaken(Conflict):
+    """The name {name!r} is taken in experiment {experiment!r}: choose another with --name,
+    or delete that model first."""
+
+
+class ModelBusy(Conflict):
+    """{name} is busy ({reason}): try again in a moment."""
+
+
+class LeaseLost(Conflict):
+    """The lease on {stage} of {model} is no longer held by {owner}: another machine took over,
+    or the model was reset or deleted. This result was thrown away."""
+
+
+class StoreError(EdgeloopError):
+    """{store}: {reason}"""
+
+
+class StoreUnavailable(StoreError):
+    """The store {store} cannot be reached: {reason}. Check the address and that the server runs,
+    then try again."""
+
+
+class StoreRefused(StoreError):
+    """The store {store} refused: {reason}. Check the credentials and your permissions."""
+
+
+class StoreFull(StoreError):
+    """The store {store} is full: {reason}. Free some space, then try again."""
+
+
+class RowTooLarge(StoreError):
+    """The row {key!r} does not fit: {reason}. Put long texts into a file of the model instead."""
+
+
+class LocalFileError(EdgeloopError):
+    """{path}: {reason}"""
+
+
+class MissingExtra(EdgeloopError):
+    """{what} needs an optional package: pip install 'edgeloop[{extra}]'."""
+
+
+class WaitTimeout(EdgeloopError):
+    """{what} was not done after {seconds:g} s; it goes on. 'edgeloop status' shows where it is."""

@@ -1,0 +1,189 @@
+"""Where a store is, read from one text: a URL or an Azure connection string.
+
+The texts hold keys and passwords, so nothing here puts one into a message, and the classes keep
+their secrets out of `repr`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from edgeloop.errors import BadSetting
+
+FORMS = (
+    "sqlite:FOLDER, postgresql://USER@HOST/DATABASE?blobs=URL, azure:https://ACCOUNT.blob."
+    "core.windows.net, or an Azure storage connection string"
+)
+# The account that every Azure storage emulator has; its key is published with the emulator.
+_EMULATOR = {
+    "AccountName": "devstoreaccount1",
+    "AccountKey": "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/"
+    "KBHBeksoGMGw==",
+    "BlobEndpoint": "http://127.0.0.1:10000/devstoreaccount1",
+    "TableEndpoint": "http://127.0.0.1:10002/devstoreaccount1",
+}
+
+
+@dataclass(frozen=True)
+class SqliteLocation:
+    folder: Path
+
+    def __str__(self) -> str:
+        return str(self.folder)
+
+
+@dataclass(frozen=True)
+class PostgresLocation:
+    url: str = field(repr=False)
+    blobs: str
+
+    def __str__(self) -> str:
+        parts = urlsplit(self.url)
+        host = parts.netloc.rpartition("@")[2]
+        return f"postgresql://{host}{parts.path}"
+
+
+@dataclass(frozen=True)
+class AzureLocation:
+    """An account with a key, with a shared access signature, or (neither) with an identity."""
+
+    account: str
+    blob_endpoint: str
+    table_endpoint: str
+    key: str | None = field(default=None, repr=False)
+    sas: str | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return f"azure:{self.blob_endpoint}"
+
+
+Location = SqliteLocation | PostgresLocation | AzureLocation
+
+
+def parse_location(text: str, blobs: str | None = None, base: Path | None = None) -> Location:
+    """Read a store's address; `blobs` is used where a postgresql URL names no blobs itself."""
+    text = text.strip()
+    scheme = text.partition(":")[0].lower()
+    if _looks_like_connection_string(text):
+        return parse_connection_string(text)
+    if scheme == "sqlite":
+        return _sqlite(text, base or Path.cwd())
+    if scheme in ("postgresql", "postgres", "postgresql+psycopg"):
+        return _postgresql(text, blobs)
+    if scheme == "azure":
+        return _azure_url(text)
+    raise BadSetting(where="EDGELOOP_STORE", reason=f"it must be {FORMS}")
+
+
+def _looks_like_connection_string(text: str) -> bool:
+    first_key = text.split(";", maxsplit=1)[0].partition("=")[0].strip().lower()
+    return first_key in {
+        "defaultendpointsprotocol",
+        "accountname",
+        "accountkey",
+        "blobendpoint",
+        "tableendpoint",
+        "queueendpoint",
+        "fileendpoint",
+        "endpointsuffix",
+        "sharedaccesssignature",
+        "usedevelopmentstorage",
+    }
+
+
+def _sqlite(text: str, base: Path) -> SqliteLocation:
+    path = text.partition(":")[2]
+    if path.startswith("///"):
+        path = path[2:]  # sqlite:///srv/x, as elsewhere
+    if not path or path.startswith("//"):
+        raise BadSetting(where="EDGELOOP_STORE", reason="sqlite: needs a folder, as sqlite:/srv/x")
+    return SqliteLocation((base / Path(path).expanduser()).absolute())
+
+
+def _postgresql(text: str, blobs: str | None) -> PostgresLocation:
+    parts = urlsplit(text)
+    options = dict(parse_qsl(parts.query))
+    place = options.pop("blobs", None) or blobs
+    if not parts.path.strip("/"):
+        raise BadSetting(where="EDGELOOP_STORE", reason="the postgresql: URL names no database")
+    if place is None:
+        reason = "a postgresql: store needs a place for files: add ?blobs=file:///srv/blobs "
+        raise BadSetting(
+            where="EDGELOOP_STORE",
+            reason=reason + "(or s3://, gs://, az://), or set EDGELOOP_BLOBS",
+        )
+    url = urlunsplit(("postgresql+psycopg", parts.netloc, parts.path, urlencode(options), ""))
+    return PostgresLocation(url, place)
+
+
+def _azure_url(text: str) -> AzureLocation:
+    """`azure:https://account.blob.core.windows.net`; `azure://account` is short for it."""
+    address = text.partition(":")[2]
+    if address.startswith("//"):
+        account = address.strip("/")
+        address = f"https://{account}.blob.core.windows.net"
+    parts = urlsplit(address)
+    host = parts.hostname or ""
+    if parts.scheme not in ("https", "http") or not host:
+        reason = "azure: needs the account's URL, as azure:https://ACCOUNT.blob.core.windows.net"
+        raise BadSetting(where="EDGELOOP_STORE", reason=reason)
+    options = dict(parse_qsl(parts.query))
+    blob = urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
+    table = options.get("table") or blob.replace(".blob.", ".table.", 1)
+    account = parts.path.strip("/") or host.partition(".")[0]
+    return AzureLocation(account, blob, table)
+
+
+def parse_connection_string(text: str) -> AzureLocation:
+    """An Azure storage account as the portal prints it, with a key or a signature."""
+    fields = _connection_fields(text)
+    if fields.get("usedevelopmentstorage", "").lower() == "true":
+        fields = {key.lower(): value for key, value in _EMULATOR.items()}
+    account = fields.get("accountname", "")
+    suffix = fields.get("endpointsuffix", "core.windows.net")
+    protocol = fields.get("defaultendpointsprotocol", "https")
+    blob = fields.get("blobendpoint") or f"{protocol}://{account}.blob.{suffix}"
+    table = fields.get("tableendpoint") or f"{protocol}://{account}.table.{suffix}"
+    key, sas = fields.get("accountkey"), fields.get("sharedaccesssignature")
+    if not account:
+        account = _account_of(blob) if "blobendpoint" in fields else ""
+    if not account or not (key or sas):
+        raise _bad_connection_string("it needs AccountName and AccountKey (or a signature)")
+    if key and not _is_base64(key):
+        raise _bad_connection_string("its AccountKey is cut off or mistyped")
+    return AzureLocation(account, blob.rstrip("/"), table.rstrip("/"), key, sas)
+
+
+def _connection_fields(text: str) -> dict[str, str]:
+    fields = {}
+    for part in text.strip().strip(";").split(";"):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise _bad_connection_string("it must be made of Name=Value parts joined by ';'")
+        fields[name.strip().lower()] = value.strip()
+    return fields
+
+
+def _account_of(endpoint: str) -> str:
+    parts = urlsplit(endpoint)
+    return parts.path.strip("/") or (parts.hostname or "").partition(".")[0]
+
+
+def _is_base64(key: str) -> bool:
+    import base64
+    import binascii
+
+    try:
+        return bool(base64.b64decode(key, validate=True))
+    except (binascii.Error, ValueError):
+        return False
+
+
+def _bad_connection_string(reason: str) -> BadSetting:
+    return BadSetting(
+        where="MODEL_STORAGE_CONNECTION_STRING",
+        reason=f"the connection string cannot be read: {reason}. Copy it whole from the "
+        "storage account's 'Access keys' page",
+    )

@@ -1,0 +1,36 @@
+"""What a model is: its row, files and plan, and the leases by which machines share the work."""
+
+from __future__ import annotations
+
+from edgeloop.models.catalog import Catalog, Model, ModelFile, Uploaded
+from edgeloop.models.csv_file import read_csv, write_csv
+from edgeloop.models.lease import Lease, Leases, Outcome
+from edgeloop.models.names import check_experiment_name, check_model_name
+from edgeloop.models.plan import Plan, Stage, default_plan
+from edgeloop.models.row import COLUMNS, mean_latency_ms, runs_of, visible_columns
+from edgeloop.models.upload import UploadOptions
+from edgeloop.models.work import StageRecord, records_of
+
+__all__ = [
+    "COLUMNS",
+    "Catalog",
+    "Lease",
+    "Leases",
+    "Model",
+    "ModelFile",
+    "Outcome",
+    "Plan",
+    "Stage",
+    "StageRecord",
+    "UploadOptions",
+    "Uploaded",
+    "check_experiment_name",
+    "check_model_name",
+    "default_plan",
+    "mean_latency_ms",
+    "read_csv",
+    "records_of",
+    "runs_of",
+    "visible_columns",
+    "write_csv",
+]

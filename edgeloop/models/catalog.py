@@ -1,0 +1,289 @@
+"""The catalog: everything a person does to models. Reads rows and files; changes them by
+compare-and-set, so that it may be used while runners work on the same rows."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from edgeloop.errors import BadInput, ModelBusy, NoSuchModel, RowChanged, WaitTimeout
+from edgeloop.models.change import Edit, change_row
+from edgeloop.models.names import check_experiment_name, is_pattern, matches
+from edgeloop.models.onnx_file import check_onnx
+from edgeloop.models.plan import Plan
+from edgeloop.models.queue import Queue
+from edgeloop.models.row import filled
+from edgeloop.models.upload import Uploader, UploadOptions
+from edgeloop.models.work import UPLOAD, holders, is_foreign, records_of, summary
+from edgeloop.store import Changes, Condition, Record, Store, Value, Values, check_blob_key
+
+ATTEMPTS_FOLDER = ".attempts"
+PARALLEL_MODELS = 4
+ENDED = ("complete", "error")
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A file of a model: the name people use, and the key under which the store has it."""
+
+    name: str
+    key: str
+    size: int
+    modified: datetime
+
+
+@dataclass(frozen=True)
+class Model:
+    """A handle on one model. `row` is read anew each time, so it shows how things stand now."""
+
+    name: str
+    catalog: Catalog = field(repr=False)
+
+    @property
+    def row(self) -> Values:
+        return self.catalog.get(self.name).values
+
+    def files(self) -> list[ModelFile]:
+        return self.catalog.files(self.name)
+
+    def download(self, to: Path | str, match: str = "*") -> list[Path]:
+        return self.catalog.download(self.name, Path(to), match)
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """What became of one file: its model, and whether it is new or was here already."""
+
+    path: Path
+    model: Model
+    is_new: bool
+    size: int
+
+
+class Catalog:
+    def __init__(
+        self,
+        store: Store,
+        experiment: str,
+        plan: Plan,
+        *,
+        node: str,
+        margin_s: float = 15.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.experiment = check_experiment_name(experiment)
+        self._store = store
+        self._models = store.models(experiment)
+        self._plan = plan
+        self._queue = Queue(store.queue(experiment), plan, margin_s)
+        self._uploader = Uploader(store, experiment, plan, self._queue, node, clock)
+        self._clock = clock
+
+    def upload(
+        self, path: Path | str, name: str | None = None, options: UploadOptions | None = None
+    ) -> Uploaded:
+        """Check a model, then store it under a name of its own."""
+        file = check_onnx(Path(path))
+        chosen, is_new = self._uploader.upload(file, name, options or UploadOptions())
+        return Uploaded(Path(path), Model(chosen, self), is_new, file.size)
+
+    def upload_many(
+        self, paths: Sequence[Path], options: UploadOptions | None = None
+    ) -> Iterator[Uploaded | Exception]:
+        """Several at once, answered in the order given; one that fails does not stop the others."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(PARALLEL_MODELS) as pool:
+            futures = [pool.submit(self.upload, path, None, options) for path in paths]
+            try:
+                for future in futures:
+                    error = future.exception()
+                    if error is None:
+                        yield future.result()
+                    elif isinstance(error, Exception):
+                        yield error
+                    else:
+                        raise error
+            finally:
+                for future in futures:
+                    future.cancel()
+
+    def get(self, name: str) -> Record:
+        row = self._models.get(name)
+        if row is None:
+            raise NoSuchModel(pattern=name, experiment=self.experiment)
+        return row
+
+    def rows(self, patterns: Iterable[str] = (), tag: str | None = None) -> Iterator[Record]:
+        """Rows by name, glob or both, each once and in the order asked for; all without any."""
+        seen: set[str] = set()
+        for pattern in patterns or ("*",):
+            for row in self._matching(pattern):
+                if row.key not in seen and (tag is None or tag in _tags(row.values)):
+                    seen.add(row.key)
+                    yield row
+
+    def files(self, name: str) -> list[ModelFile]:
+        """A model's files: those in its folder, and those that its row names in attempts' folders.
+
+        Attempts whose results were not accepted leave files that no row names; they do not show.
+        """
+        folder = f"{self.experiment}/{name}/"
+        records = records_of(self.get(name).values).values()
+        named = {key: file for record in records for file, key in record.files.items()}
+        found = []
+        for blob in self._store.blobs.list(folder):
+            key = blob.key.removeprefix(folder)
+            if key in named or not key.startswith(f"{ATTEMPTS_FOLDER}/"):
+                found.append(ModelFile(named.get(key, key), blob.key, blob.size, blob.modified))
+        return sorted(found, key=lambda file: file.name)
+
+    def download(self, name: str, to: Path, match: str = "*") -> list[Path]:
+        """Fetch the files whose names match; each appears only when it is complete."""
+        wanted = [file for file in self.files(name) if matches(file.name, match)]
+        targets = {file.key: to / check_blob_key(file.name) for file in wanted}
+        self._store.blobs.get_many(targets)
+        return list(targets.values())
+
+    def reset(self, name: str, stages: Collection[str] = ()) -> set[str]:
+        """Test a model again: these stages and those that stand on them, or all.
+
+        Holders of these stages lose their leases; the stages' files go too.
+        """
+        chosen = {self._plan[stage].name for stage in stages}
+        chosen = (
+            self._plan.and_those_after(chosen) if chosen else {s.name for s in self._plan.stages}
+        )
+
+        def clear(row: Record) -> Changes:
+            self._refuse_half_made(row)
+            records = {key: r for key, r in records_of(row.values).items() if key not in chosen}
+            columns = [column for stage in chosen for column in self._plan[stage].fills]
+            gone = dict.fromkeys([*columns, "completed", "error"])
+            left = {key: value for key, value in row.values.items() if key not in gone}
+            left["status"] = "new"
+            changes = summary(left, records, self._plan, self._clock())
+            return {**{key: None for key in gone if key in row.values}, **changes}
+
+        stale = self._stale_files(self.get(name), chosen)
+        self._change(name, clear)
+        self._store.blobs.delete(stale)
+        return chosen
+
+    def delete(self, name: str) -> None:
+        """The row and all files. Cut off half-way it can be said again: the row goes last."""
+
+        def close(row: Record) -> Changes:
+            return {"status": "deleting", "node": "", "stages": None}
+
+        self._change(name, close)
+        self._store.blobs.delete_folder(f"{self.experiment}/{name}")
+        row = self._models.get(name)
+        if row is not None and row.values.get("status") == "deleting":
+            try:
+                self._models.delete(row)
+            except RowChanged:
+                raise ModelBusy(name=name, reason="it was changed while it was deleted") from None
+
+    def unlock(self, name: str, node: str | None = None) -> list[str]:
+        """Take the model's claims (or those of one machine) from their holders; names the stages.
+
+        Whatever those still do is thrown away when they hand it in.
+        """
+        freed: list[str] = []
+
+        def free(row: Record) -> Changes | None:
+            records = records_of(row.values)
+            freed[:] = [
+                stage
+                for stage, record in records.items()
+                if record.is_held and stage != UPLOAD and node in (None, record.owner)
+            ]
+            foreign = is_foreign(row.values) and node in (None, row.values.get("node"))
+            if not freed and not foreign:
+                return None
+            for stage in freed:
+                records[stage] = records[stage].free()
+            return summary({**row.values, "node": ""}, records, self._plan, self._clock())
+
+        before, after = self._change(name, free)
+        return freed or (["a claim of another tool"] if before is not after else [])
+
+    def set_priority(self, name: str, priority: int | None) -> None:
+        """Lower is sooner, 0 before everything else; None gives back the stages' own."""
+        if priority is not None and priority < 0:
+            raise BadInput(reason=f"a priority is 0 or more, not {priority}")
+        self._change(name, lambda row: {"priority": priority})
+
+    def held_by(self, node: str) -> list[Record]:
+        """Models on which this machine holds a claim. Finished ones are not looked at."""
+        where = [Condition("status", "!=", status) for status in ENDED]
+        rows = self._models.query(where=where)
+        return [row for row in rows if node in _holders(row.values)]
+
+    def wait(self, names: Collection[str], timeout_s: float | None = None) -> None:
+        """Until all of these have ended: complete, or resting in error."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        pause, waiting = 0.05, list(names)
+        while waiting := [n for n in waiting if self.get(n).values.get("status") not in ENDED]:
+            if deadline is not None and time.monotonic() > deadline:
+                raise WaitTimeout(what=", ".join(waiting), seconds=timeout_s)
+            time.sleep(pause)
+            pause = min(pause * 1.5, 1.0)
+
+    def _matching(self, pattern: str) -> Iterator[Record]:
+        if not is_pattern(pattern):
+            yield self.get(pattern)
+            return
+        prefix = pattern[: min(pattern.index(char) for char in "*?[" if char in pattern)]
+        found = False
+        for row in self._models.query(prefix):
+            if matches(row.key, pattern):
+                found = True
+                yield row
+        if not found and pattern != "*":
+            raise NoSuchModel(pattern=pattern, experiment=self.experiment)
+
+    def _change(self, name: str, edit: Edit) -> tuple[Record, Record]:
+        changed = change_row(self._models, name, edit)
+        if changed is None:
+            raise NoSuchModel(pattern=name, experiment=self.experiment)
+        before, after = changed
+        if before is not after:
+            self._queue.follow(name, before.values, after.values)
+        return before, after
+
+    def _refuse_half_made(self, row: Record) -> None:
+        if row.values.get("status") in ("uploading", "deleting"):
+            reason = f"it is {row.values['status']}; 'edgeloop delete {row.key}' clears it away"
+            raise ModelBusy(name=row.key, reason=reason)
+
+    def _stale_files(self, row: Record, stages: set[str]) -> list[str]:
+        """Files that these stages made: those in their records, and old tools' by their names.
+        The uploaded model's own files are never among them."""
+        folder = f"{self.experiment}/{row.key}"
+        records = records_of(row.values)
+        own = set(records[UPLOAD].files) if UPLOAD in records else set()
+        stale = {f"{folder}/{k}" for s in stages if s in records for k in records[s].files.values()}
+        patterns = [pattern for stage in stages for pattern in self._plan[stage].artefacts]
+        for file in self.files(row.key):
+            at_top = file.key == f"{folder}/{file.name}" and file.name not in own
+            if at_top and any(matches(file.name, pattern) for pattern in patterns):
+                stale.add(file.key)
+        return sorted(stale)
+
+
+def _holders(row: Values) -> list[str]:
+    node = row.get("node")
+    return holders(records_of(row)) or ([str(node)] if filled(node) else [])
+
+
+def _tags(row: Values) -> list[Value]:
+    try:
+        return list(json.loads(str(row.get("tags") or "[]")))
+    except (ValueError, TypeError):
+        return []

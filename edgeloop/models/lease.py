@@ -1,0 +1,297 @@
+"""Leases: how any number of machines share the work without doing it twice.
+
+A claim is a compare-and-set on the model's row that puts a fresh random token, the owner, an
+expiry and the attempt's number into the record of one stage. Whoever holds the token may renew,
+commit, fail or release; each of these reads the row, looks for the token, and writes only if the
+row is still as read. A holder that slept through its expiry finds another token, or none, and is
+told LeaseLost: it can write nothing.
+
+Clocks decide only when a silent lease may be taken over, and then with a margin; who may write is
+decided by tokens alone. So a wrong clock can cost work, never correctness. A write whose answer got
+lost can be said again: a token that was already committed is recognised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from edgeloop.errors import BadInput, LeaseLost, RowChanged, StoreUnavailable
+from edgeloop.models.change import Edit, change_row
+from edgeloop.models.plan import Plan, Stage
+from edgeloop.models.queue import Hint, Queue
+from edgeloop.models.work import StageRecord, records_of, summary
+from edgeloop.store import Changes, Record, Table, Value, Values
+
+LARGEST_SPREAD = 32
+IDLE_SWEEP_SECONDS = 10.0
+BUSY_SWEEP_SECONDS = 600.0
+ERROR_TEXT_LIMIT = 2_000
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to do one stage of one model, until it expires or somebody takes it away."""
+
+    model: str
+    stage: str
+    owner: str
+    token: str
+    attempt: int
+    expires: float
+    row: Record
+    hint: Hint
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a stage hands back: columns of the row, and where its files were stored.
+
+    `files` maps a file's name to its key below the model's folder.
+    """
+
+    columns: Values
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+class Leases:
+    def __init__(
+        self,
+        models: Table,
+        hints: Table,
+        plan: Plan,
+        *,
+        lease_s: float = 120.0,
+        margin_s: float = 15.0,
+        max_attempts: int = 3,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._models = models
+        self._plan = plan
+        self._queue = Queue(hints, plan, margin_s)
+        self._lease_s = lease_s
+        self._margin_s = margin_s
+        self._max_attempts = max_attempts
+        self._clock = clock
+        self._spread = 1
+        self._idle_sweep_at = 0.0
+        self._busy_sweep_at = time.monotonic() + random.uniform(0.5, 1.0) * BUSY_SWEEP_SECONDS
+
+    def claim(
+        self,
+        capabilities: Collection[str],
+        node: str,
+        *,
+        only: Callable[[str], bool] = lambda model: True,
+    ) -> Lease | None:
+        """The best stage that is ready and that these capabilities can do, or None.
+
+        `only` narrows the choice to some models.
+        """
+        if time.monotonic() >= self._busy_sweep_at:
+            self.sweep()
+        lease = self._claim_from_queue(capabilities, node, only)
+        if lease is None and time.monotonic() >= self._idle_sweep_at:
+            self.sweep()
+            lease = self._claim_from_queue(capabilities, node, only)
+        return lease
+
+    def renew(self, lease: Lease) -> Lease:
+        """Push the expiry out; raises LeaseLost when the lease is no longer ours."""
+        expires = self._clock() + self._lease_s
+
+        def extend(row: Record) -> Changes:
+            records = self._held(row, lease)
+            records[lease.stage] = replace(records[lease.stage], expires=expires)
+            return self._summary(row, records)
+
+        _, row = self._change(lease, extend)
+        return replace(lease, expires=expires, row=row)
+
+    def commit(self, lease: Lease, outcome: Outcome) -> Record:
+        """Write a stage's result if the lease is still ours. Saying it twice does no harm."""
+        stage = self._plan[lease.stage]
+
+        def finish(row: Record) -> Changes | None:
+            if self._is_committed(row, lease):
+                return None
+            records = self._held(row, lease)
+            held = records[lease.stage]
+            files = {**held.files, **outcome.files}
+            records[lease.stage] = replace(held.settled(), attempts=0, not_before=0.0, files=files)
+            _check_progress(stage, row.values, {**row.values, **outcome.columns})
+            changes = self._summary(row, records, outcome.columns)
+            if str(row.values.get("error", "")).startswith(f"{lease.stage}: "):
+                changes["error"] = None
+            return changes
+
+        before, after = self._change(lease, finish)
+        self._follow(lease, before, after)
+        return after
+
+    def fail(self, lease: Lease, reason: str) -> Record:
+        """The model's own fault: the reason goes into the row; after the last attempt it rests."""
+
+        def note(row: Record) -> Changes | None:
+            if self._is_committed(row, lease):
+                return None
+            records = self._held(row, lease)
+            held = records[lease.stage]
+            records[lease.stage] = held.settled()
+            error = {"error": _clean(f"{lease.stage}: {reason}")}
+            return self._summary(row, records, error, held.attempts >= self._max_attempts)
+
+        before, after = self._change(lease, note)
+        self._follow(lease, before, after)
+        return after
+
+    def release(self, lease: Lease, delay_s: float = 0.0) -> Record:
+        """Give the work back: not the model's fault, so no attempt is used up."""
+
+        def give_back(row: Record) -> Changes | None:
+            if self._is_committed(row, lease):
+                return None
+            records = self._held(row, lease)
+            held = records[lease.stage]
+            records[lease.stage] = replace(
+                held.settled(),
+                attempts=held.attempts - 1,
+                not_before=self._clock() + delay_s if delay_s else 0.0,
+            )
+            return self._summary(row, records)
+
+        before, after = self._change(lease, give_back)
+        self._follow(lease, before, after)
+        return after
+
+    def sweep(self) -> None:
+        """Put every missing hint back, from the rows. A drain ends with this, then looks again."""
+        self._queue.sweep(self._models)
+        self._idle_sweep_at = time.monotonic() + IDLE_SWEEP_SECONDS
+        self._busy_sweep_at = time.monotonic() + BUSY_SWEEP_SECONDS
+
+    def _claim_from_queue(
+        self, capabilities: Collection[str], node: str, only: Callable[[str], bool]
+    ) -> Lease | None:
+        """The first hint, for one runner alone. After losing to others, one of the first few that
+        are equally good: runners that all want the first only get in each other's way."""
+        best: list[Hint] = []
+        for hint in self._queue.open(capabilities, self._clock()):
+            if not only(hint.model):
+                continue
+            if best and (hint.rank != best[0].rank or len(best) >= self._spread):
+                if lease := self._take_any(best, node):
+                    return lease
+                best = []
+            best.append(hint)
+        return self._take_any(best, node)
+
+    def _take_any(self, hints: list[Hint], node: str) -> Lease | None:
+        random.shuffle(hints)
+        for hint in hints:
+            if lease := self._take(hint, node):
+                return lease
+        return None
+
+    def _take(self, hint: Hint, node: str) -> Lease | None:
+        row = self._models.get(hint.model)
+        if row is None or hint.stage not in self._plan:
+            self._queue.mend(hint.model, None, hint)
+            return None
+        stage = self._plan[hint.stage]
+        ready_at = self._queue.ready_at(row.values, stage)
+        is_stale = self._queue.key(hint.model, row.values, stage) != hint.record.key
+        if ready_at is None or is_stale:
+            self._queue.mend(hint.model, row.values, hint)
+            return None
+        if ready_at > self._clock():
+            self._queue.hide(hint, ready_at)
+            return None
+        if records_of(row.values).get(stage.name, StageRecord()).attempts >= self._max_attempts:
+            self._give_up(row, stage)
+            return None
+        return self._acquire(row, stage, hint, node)
+
+    def _acquire(self, row: Record, stage: Stage, hint: Hint, node: str) -> Lease | None:
+        now = self._clock()
+        records = records_of(row.values)
+        before = records.get(stage.name, StageRecord())
+        held = replace(
+            before,
+            token=uuid.uuid4().hex,
+            owner=node,
+            expires=now + self._lease_s,
+            since=now,
+            attempts=before.attempts + 1,
+        )
+        records[stage.name] = held
+        try:
+            row = self._models.update(row, self._summary(row, records))
+        except RowChanged:
+            self._spread = min(2 * self._spread, LARGEST_SPREAD)
+            return None
+        self._spread = max(self._spread - 1, 1)
+        with contextlib.suppress(StoreUnavailable):  # the claim stands; the hint costs a look
+            hint = self._queue.hide(hint, held.expires + self._margin_s)
+        return Lease(row.key, stage.name, node, held.token, held.attempts, held.expires, row, hint)
+
+    def _give_up(self, row: Record, stage: Stage) -> None:
+        """Every attempt ended without a word: the machine died, or the model kills its runner."""
+        records = records_of(row.values)
+        record = records[stage.name]
+        records[stage.name] = record.free()
+        reason = (
+            f"{stage.name}: gave up after {record.attempts} attempts; the last, on "
+            f"{record.owner or 'a machine'}, ended without a result or a reason"
+        )
+        with contextlib.suppress(RowChanged):
+            changes = self._summary(row, records, {"error": reason}, resting=True)
+            after = self._models.update(row, changes)
+            self._queue.follow(row.key, row.values, after.values)
+
+    def _summary(
+        self,
+        row: Record,
+        records: Mapping[str, StageRecord],
+        columns: Values | None = None,
+        resting: bool = False,
+    ) -> dict[str, Value | None]:
+        return summary(row.values, records, self._plan, self._clock(), columns, resting)
+
+    def _held(self, row: Record, lease: Lease) -> dict[str, StageRecord]:
+        records = records_of(row.values)
+        if lease.stage not in records or records[lease.stage].token != lease.token:
+            raise LeaseLost(stage=lease.stage, model=lease.model, owner=lease.owner)
+        return records
+
+    def _is_committed(self, row: Record, lease: Lease) -> bool:
+        record = records_of(row.values).get(lease.stage)
+        return record is not None and lease.token in record.committed
+
+    def _change(self, lease: Lease, edit: Edit) -> tuple[Record, Record]:
+        changed = change_row(self._models, lease.model, edit, known=lease.row)
+        if changed is None:
+            raise LeaseLost(stage=lease.stage, model=lease.model, owner=lease.owner)
+        return changed
+
+    def _follow(self, lease: Lease, before: Record, after: Record) -> None:
+        """The row is written and true; a hint that cannot be written now is for the next sweep."""
+        with contextlib.suppress(StoreUnavailable):
+            self._queue.follow(lease.model, before.values, after.values, lease.hint)
+
+
+def _check_progress(stage: Stage, before: Values, after: Values) -> None:
+    """A result that leaves the stage undone would be done again for ever."""
+    if stage.progress(after) <= stage.progress(before):
+        missing = ", ".join(stage.fills)
+        raise BadInput(reason=f"the result of {stage.name} does not fill its columns ({missing})")
+
+
+def _clean(reason: str) -> str:
+    """One readable line or few: no control characters from a tool's output, no endless dumps."""
+    printable = "".join(c for c in reason if c.isprintable() or c == "\n").strip()
+    return printable if len(printable) <= ERROR_TEXT_LIMIT else printable[:ERROR_TEXT_LIMIT] + "…"

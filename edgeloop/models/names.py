@@ -1,0 +1,73 @@
+"""Names: which are allowed, and friendly ones for models that come without."""
+
+from __future__ import annotations
+
+import fnmatch
+import random
+import re
+from collections.abc import Iterator
+
+from edgeloop.errors import BadName
+from edgeloop.models.words import ADJECTIVES, ANIMALS
+
+MODEL_NAME_LIMIT = 100
+EXPERIMENT_NAME_LIMIT = 40
+RESERVED_EXPERIMENTS = frozenset({"usage", "tables", "edgeloopqueue"})
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+
+def check_model_name(name: str) -> str:
+    """Names become row keys, blob folders and local folders, so they are plain everywhere."""
+    if len(name) > MODEL_NAME_LIMIT:
+        shown = f"{name[:20]}…"
+        reason = f"it has {len(name)} characters; {MODEL_NAME_LIMIT} are the limit"
+        raise BadName(what="name", name=shown, reason=reason)
+    if not _PLAIN.fullmatch(name):
+        reason = "use letters, digits, '.', '_' and '-', and begin with a letter or digit"
+        raise BadName(what="name", name=name, reason=reason)
+    return name
+
+
+def check_experiment_name(name: str) -> str:
+    if not 3 <= len(name) <= EXPERIMENT_NAME_LIMIT:
+        reason = f"it must have 3 to {EXPERIMENT_NAME_LIMIT} characters"
+        raise BadName(what="experiment", name=name[:60], reason=reason)
+    if not _EXPERIMENT.fullmatch(name):
+        reason = "use letters, digits, '_' and '-', and begin with a letter or digit"
+        raise BadName(what="experiment", name=name, reason=reason)
+    if name.lower() in RESERVED_EXPERIMENTS:
+        raise BadName(what="experiment", name=name, reason="Edgeloop keeps that name for itself")
+    return name
+
+
+def check_file_name(name: str) -> str:
+    """A model's file keeps its own name; it only may not be a path or hide control characters."""
+    unprintable = any(ord(char) < 32 or ord(char) == 127 for char in name)
+    if not name or name in (".", "..") or "/" in name or "\\" in name or unprintable:
+        reason = "a file's name may not hold slashes or control characters"
+        raise BadName(what="file", name=name, reason=reason)
+    if len(name.encode(errors="surrogateescape")) > 240:
+        raise BadName(what="file", name=f"{name[:20]}…", reason="it is longer than 240 bytes")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise BadName(what="file", name=name, reason="it is not valid UTF-8") from None
+    return name
+
+
+def friendly_names(source: random.Random | None = None) -> Iterator[str]:
+    """Adjective and animal; after a few that were taken, with a number that grows."""
+    dice = source or random.SystemRandom()
+    for attempt in range(1_000):
+        name = f"{dice.choice(ADJECTIVES)}-{dice.choice(ANIMALS)}"
+        yield name if attempt < 8 else f"{name}-{dice.randrange(2, 10 + attempt**2)}"
+
+
+def is_pattern(text: str) -> bool:
+    return any(char in text for char in "*?[")
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Globs as a shell reads them, on every system case-sensitive."""
+    return fnmatch.fnmatchcase(name, pattern)

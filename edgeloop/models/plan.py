@@ -1,0 +1,141 @@
+"""What is to be done to a model, in which order, and who can do it: one small table.
+
+| stage     | needs              | capability   | priority              |
+|-----------|--------------------|--------------|-----------------------|
+| convert   |                    | quantize     | 20                    |
+| benchmark | convert            | device       | 30 + runs done        |
+| f1_onnx   |                    | onnx         | 60                    |
+| f1_1k     | convert, benchmark | device       | 100 + latency         |
+| f1_1k_f   | convert, benchmark | device-float | 100 + 10 × latency    |
+| f1_10k    | convert, benchmark | device       | 100 + 100 × latency   |
+
+Latency is the mean in milliseconds, so quick models come first. A row's own priority overrides all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from edgeloop.errors import BadInput
+from edgeloop.models.row import filled, is_true, mean_latency_ms, runs_of
+from edgeloop.store import Value, Values
+
+Priority = Callable[[Values], float]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One kind of work. It is done when all columns it fills are filled or, where runs are
+    counted, when `count` has reached `runs`.
+
+    `artefacts` are the names that tools before Edgeloop gave to its files, at the top of the
+    model's folder; files of our own are in the row's record of the stage.
+    """
+
+    name: str
+    fills: tuple[str, ...]
+    capability: str
+    priority: Priority
+    needs: tuple[str, ...] = ()
+    artefacts: tuple[str, ...] = ()
+    runs: int = 1
+    count: Callable[[Values], int] | None = None
+    in_benchmark_only: bool = False
+
+    def progress(self, row: Values) -> int:
+        """How many runs are done; each commit must raise it."""
+        if self.count is not None:
+            return self.count(row)
+        return int(all(_is_done(row.get(column)) for column in self.fills))
+
+    def is_done(self, row: Values) -> bool:
+        return self.progress(row) >= self.runs
+
+
+@dataclass(frozen=True)
+class Plan:
+    stages: tuple[Stage, ...]
+
+    def __getitem__(self, name: str) -> Stage:
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        known = ", ".join(stage.name for stage in self.stages)
+        raise BadInput(reason=f"there is no stage {name!r}; the stages are {known}")
+
+    def __contains__(self, name: object) -> bool:
+        return any(stage.name == name for stage in self.stages)
+
+    def for_model(self, row: Values) -> Iterator[Stage]:
+        """The stages this model goes through."""
+        short = is_true(row.get("benchmark_only"))
+        return (stage for stage in self.stages if stage.in_benchmark_only or not short)
+
+    def is_complete(self, row: Values) -> bool:
+        return all(stage.is_done(row) for stage in self.for_model(row))
+
+    def is_ready(self, row: Values, stage: Stage) -> bool:
+        """Whether the stage is still to be done and nothing it needs is missing."""
+        if stage not in self.for_model(row) or stage.is_done(row):
+            return False
+        return all(self[name].is_done(row) for name in stage.needs)
+
+    def priority(self, row: Values, stage: Stage) -> float:
+        own = row.get("priority")
+        if isinstance(own, int | float) and not isinstance(own, bool):
+            return float(own)
+        return stage.priority(row)
+
+    def and_those_after(self, names: set[str]) -> set[str]:
+        """Stages that must be done again when these are: they stand on their results."""
+        found = set(names)
+        for stage in self.stages:  # in order, so one pass reaches everything
+            if found.intersection(stage.needs):
+                found.add(stage.name)
+        return found
+
+
+def default_plan(benchmark_runs: int = 5) -> Plan:
+    on_device = ("convert", "benchmark")
+    return Plan(
+        (
+            Stage(
+                name="convert",
+                fills=("quantized", "macs", "params", "shape", "output_shape"),
+                capability="quantize",
+                priority=lambda row: 20,
+                artefacts=("*.dlc", "*.info.csv"),
+                in_benchmark_only=True,
+            ),
+            Stage(
+                name="benchmark",
+                fills=("total_inference_avg", "mean", "stdev"),
+                capability="device",
+                priority=lambda row: 30 + len(runs_of(row)),
+                needs=("convert",),
+                artefacts=("perf_results*.csv",),
+                runs=benchmark_runs,
+                count=lambda row: len(runs_of(row)),
+                in_benchmark_only=True,
+            ),
+            _f1("f1_onnx", "onnx", lambda row: 60, ()),
+            _f1("f1_1k", "device", _by_latency(1), on_device),
+            _f1("f1_1k_f", "device-float", _by_latency(10), on_device),
+            _f1("f1_10k", "device", _by_latency(100), on_device),
+        )
+    )
+
+
+def _f1(name: str, capability: str, priority: Priority, needs: tuple[str, ...]) -> Stage:
+    artefacts = (f"test_results_{name}.csv", f"pr_curve_{name}.png")
+    return Stage(name, (name,), capability, priority, needs, artefacts)
+
+
+def _by_latency(factor: float) -> Priority:
+    return lambda row: 100 + factor * mean_latency_ms(row)
+
+
+def _is_done(value: Value | None) -> bool:
+    """`quantized` is only done when it says yes; every other column when it says anything."""
+    return filled(value) and value is not False

@@ -1,0 +1,162 @@
+"""Hints: where a runner finds ready work without looking at every row.
+
+The row is the truth. For each stage that is ready, or held and not yet done, a hint lies in the
+queue under `capability|priority|uploaded|model|stage`, so that the top of a capability's part is
+the best work for whoever has it. A hint says until when there is no use in looking (somebody holds
+a lease). It may be stale in every way: whoever meets a stale one mends it, and `sweep` rebuilds
+them all from the rows, so a hint lost with a machine delays work but never loses it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from edgeloop.errors import RowChanged, RowExists
+from edgeloop.models.plan import Plan, Stage
+from edgeloop.models.work import UPLOAD, is_foreign, records_of
+from edgeloop.store import Condition, Record, Table, Values
+
+PAGE = 64
+FINISHED = ("complete", "error", "uploading", "deleting")
+
+
+@dataclass(frozen=True)
+class Hint:
+    record: Record
+
+    @property
+    def model(self) -> str:
+        return str(self.record.values["model"])
+
+    @property
+    def stage(self) -> str:
+        return str(self.record.values["stage"])
+
+    @property
+    def hidden_until(self) -> float:
+        return float(self.record.values.get("until", 0.0))
+
+    @property
+    def order(self) -> str:
+        return self.record.key.partition("|")[2]
+
+    @property
+    def rank(self) -> str:
+        """Hints of one rank are equally good; their order among each other is by age."""
+        return self.order.partition("|")[0]
+
+
+class Queue:
+    def __init__(self, hints: Table, plan: Plan, margin_s: float) -> None:
+        self._hints = hints
+        self._plan = plan
+        self._margin_s = margin_s
+
+    def open(self, capabilities: Collection[str], now: float) -> Iterator[Hint]:
+        """Hints at work that may be taken now, best first."""
+        streams = [self._of_capability(name, now) for name in sorted(set(capabilities))]
+        return heapq.merge(*streams, key=lambda hint: hint.order)
+
+    def mend(self, name: str, row: Values | None, hint: Hint | None = None) -> None:
+        """Make the hints of one model what its row says, beginning with one found stale."""
+        wanted = {} if row is None else dict(self._wanted(name, row))
+        if hint is not None and hint.record.key not in wanted:
+            with contextlib.suppress(RowChanged):
+                self._hints.delete(hint.record)
+        for key, values in wanted.items():
+            with contextlib.suppress(RowExists):
+                self._hints.insert(key, values)
+
+    def follow(
+        self, name: str, before: Values | None, after: Values | None, known: Hint | None = None
+    ) -> None:
+        """After a row was changed: take out hints that no longer hold, put in new ones.
+
+        `known` is a hint the caller has in hand, which saves reading it again.
+        """
+        old = {} if before is None else dict(self._wanted(name, before))
+        new = {} if after is None else dict(self._wanted(name, after))
+        for key in old.keys() - new.keys():
+            self._remove(key, known)
+        for key, values in new.items():
+            self._put(key, values, fresh=key not in old, moved=values != old.get(key))
+
+    def hide(self, hint: Hint, until: float) -> Hint:
+        """Nobody need look at it before; losing this write costs a look, nothing else."""
+        with contextlib.suppress(RowChanged):
+            return Hint(self._hints.update(hint.record, {"until": until}))
+        return hint
+
+    def sweep(self, models: Table) -> None:
+        """Put in every hint that is missing. Stale ones are mended by whoever meets them."""
+        unfinished = [Condition("status", "!=", status) for status in FINISHED]
+        rows = models.query(where=unfinished)
+        self._hints.insert_many(
+            hint for record in rows for hint in self._wanted(record.key, record.values)
+        )
+
+    def ready_at(self, row: Values, stage: Stage) -> float | None:
+        """When the stage may be claimed (0: now); None when there is nothing to claim."""
+        records = records_of(row)
+        if row.get("status") in FINISHED or (UPLOAD in records and records[UPLOAD].is_held):
+            return None
+        if is_foreign(row) or not self._plan.is_ready(row, stage):
+            return None
+        record = records.get(stage.name)
+        if record is None:
+            return 0.0
+        lease_end = record.expires + self._margin_s if record.is_held else 0.0
+        return max(lease_end, record.not_before)
+
+    def key(self, name: str, row: Values, stage: Stage) -> str:
+        priority = max(self._plan.priority(row, stage), 0.0)
+        uploaded = str(row.get("model_date") or "")[:19]
+        return (
+            f"{stage.capability}|{priority:012.3f}|{_plain(uploaded)}|{_plain(name)}|{stage.name}"
+        )
+
+    def _of_capability(self, capability: str, now: float) -> Iterator[Hint]:
+        """Small pages: what is wanted is nearly always at the top."""
+        prefix = after = f"{capability}|"
+        while True:
+            page = list(self._hints.query(prefix, after=after, limit=PAGE))
+            yield from (hint for hint in map(Hint, page) if hint.hidden_until <= now)
+            if len(page) < PAGE:
+                return
+            after = page[-1].key
+
+    def _wanted(self, name: str, row: Values) -> Iterator[tuple[str, Values]]:
+        for stage in self._plan.for_model(row):
+            ready_at = self.ready_at(row, stage)
+            if ready_at is not None:
+                values: Values = {"model": name, "stage": stage.name, "until": ready_at}
+                yield self.key(name, row, stage), values
+
+    def _put(self, key: str, values: Values, fresh: bool, moved: bool) -> None:
+        if fresh:
+            with contextlib.suppress(RowExists):
+                self._hints.insert(key, values)
+                return
+        if fresh or moved:
+            record = self._hints.get(key)
+            if record is not None and record.values != values:
+                with contextlib.suppress(RowChanged):
+                    self._hints.update(record, values)
+
+    def _remove(self, key: str, known: Hint | None) -> None:
+        if known is not None and known.record.key == key:
+            with contextlib.suppress(RowChanged):
+                self._hints.delete(known.record)
+                return
+        record = self._hints.get(key)
+        if record is not None:
+            with contextlib.suppress(RowChanged):
+                self._hints.delete(record)
+
+
+def _plain(text: str) -> str:
+    """Keys of every store: no characters that Azure refuses in a row key, none that we split at."""
+    return "".join("~" if char in "/\\#?|%" or ord(char) < 32 else char for char in text)

@@ -1,0 +1,102 @@
+"""What the columns of a model's row mean.
+
+The first block is the table of Microsoft Archai's face-segmentation tools; its columns keep their
+names and their meaning for ever. Edgeloop's own columns come after it. A column that is empty or
+absent is not filled yet.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from edgeloop.store import Value, Values
+
+Kind = Literal["text", "integer", "number", "boolean", "json"]
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    kind: Kind
+    meaning: str
+
+
+COLUMNS: tuple[Column, ...] = (
+    Column("name", "text", "the model's short name, unique in its experiment"),
+    Column("status", "text", "uploading, new, waiting, running STAGE, complete or error"),
+    Column("node", "text", "the machines that work on it now"),
+    Column("priority", "integer", "overrides the stages' own; lower is sooner, 0 before all"),
+    Column("benchmark_only", "integer", "1: only convert and benchmark"),
+    Column("model_date", "text", "when the model was uploaded, UTC"),
+    Column("model_name", "text", "the file's own name"),
+    Column("experiment", "text", "the experiment it belongs to"),
+    Column("epochs", "integer", "epochs it was trained for"),
+    Column("iteration", "integer", "the search's iteration that made it"),
+    Column("onnx_latency", "number", "seconds an inference on the host's CPU"),
+    Column("pipeline_id", "text", "the training pipeline that made it"),
+    Column("val_iou", "number", "mIoU after partial training"),
+    Column("final_val_iou", "number", "mIoU after full training"),
+    Column("training_time", "number", "seconds of training"),
+    Column("shape", "text", "input shape, a list"),
+    Column("output_shape", "text", "output shape, a list"),
+    Column("quantized", "boolean", "whether the quantized model is there"),
+    Column("macs", "integer", "multiply-accumulates an inference"),
+    Column("params", "integer", "parameters"),
+    Column("total_inference_avg", "json", "seconds an inference, one entry a benchmark run"),
+    Column("mean", "number", "mean of the runs, seconds"),
+    Column("stdev", "number", "spread of the runs, percent of the mean"),
+    Column("completed", "text", "when the last stage ended, UTC"),
+    Column("f1_onnx", "number", "F1 of the float ONNX model, 10k test images"),
+    Column("f1_1k", "number", "F1 of the quantized model on the device, 1k test images"),
+    Column("f1_1k_f", "number", "F1 of the float model, 1k test images; n/a where there is none"),
+    Column("f1_10k", "number", "F1 of the quantized model on the device, 10k test images"),
+    Column("use_pillow", "boolean", "whether images were prepared with Pillow"),
+    Column("error", "text", "the last error, with its stage"),
+    Column("since", "text", "when the status last changed, UTC"),
+    Column("tags", "json", "labels given at upload, a list"),
+    Column("size", "integer", "bytes of the model with its external data"),
+    Column("content", "text", "SHA-256 of the model with its external data"),
+    Column("stages", "json", "Edgeloop's own record of each stage: leases, attempts, files"),
+)
+
+BOOKKEEPING = frozenset({"stages"})
+KINDS: Mapping[str, Kind] = {column.name: column.kind for column in COLUMNS}
+
+
+def filled(value: Value | None) -> bool:
+    return value is not None and value != ""
+
+
+def is_true(value: Value | None) -> bool:
+    """Old tables hold 1, True and 'True' for yes."""
+    return value is True or (not isinstance(value, bool) and str(value).lower() in ("1", "true"))
+
+
+def runs_of(row: Values) -> list[float]:
+    """The benchmark runs so far, in seconds; a cell that cannot be read counts as none."""
+    try:
+        runs = json.loads(str(row.get("total_inference_avg") or "[]"))
+        return [float(run) for run in runs]
+    except (ValueError, TypeError):
+        return []
+
+
+def mean_latency_ms(row: Values) -> float:
+    """From `mean` where it is a number, else from the runs; 0 when there is neither."""
+    mean = row.get("mean")
+    if isinstance(mean, int | float) and not isinstance(mean, bool) and math.isfinite(mean):
+        return 1000.0 * mean
+    runs = runs_of(row)
+    return 1000.0 * sum(runs) / len(runs) if runs else 0.0
+
+
+def visible_columns(rows: Iterable[Values], every: bool = False) -> list[str]:
+    """Columns that some row has: the known ones in their order, then others by name."""
+    present = {name for row in rows for name in row}
+    known = [column.name for column in COLUMNS if column.name in present]
+    others = sorted(present.difference(known))
+    return [name for name in known + others if every or name not in BOOKKEEPING]

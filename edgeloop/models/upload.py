@@ -1,0 +1,181 @@
+"""Upload: check, reserve a name, store the files, and only then let the row be seen as a model.
+
+The row is inserted first, in status `uploading` and held by a token: an insert can be won by one
+only, so two people who want one name cannot mix their files. The row becomes `new` in one
+compare-and-set after the last file is in place. Whatever goes wrong before is taken back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from edgeloop.errors import EdgeloopError, ModelBusy, NameTaken, RowChanged, RowExists
+from edgeloop.models.names import check_model_name, friendly_names
+from edgeloop.models.onnx_file import OnnxFile
+from edgeloop.models.plan import Plan
+from edgeloop.models.queue import Queue
+from edgeloop.models.work import UPLOAD, StageRecord, records_of, summary, utc, with_records
+from edgeloop.store import Record, Store, Value
+
+UPLOAD_LEASE_SECONDS = 6 * 3600.0
+
+
+@dataclass(frozen=True)
+class UploadOptions:
+    priority: int | None = None
+    benchmark_only: bool = False
+    tags: Sequence[str] = ()
+
+
+class Uploader:
+    def __init__(
+        self,
+        store: Store,
+        experiment: str,
+        plan: Plan,
+        queue: Queue,
+        node: str,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._blobs = store.blobs
+        self._models = store.models(experiment)
+        self._notes = store.queue(experiment)
+        self._experiment = experiment
+        self._plan = plan
+        self._queue = queue
+        self._node = node
+        self._clock = clock
+
+    def upload(self, file: OnnxFile, name: str | None, options: UploadOptions) -> tuple[str, bool]:
+        """The model's name, and whether it is new: the same content is not stored twice, unless
+        a name of its own is asked for."""
+        if name is not None:
+            check_model_name(name)
+        known = self._name_of(file.content)
+        if known is not None and name in (None, known):
+            return known, False
+        row = self._reserve(file, name, options)
+        if row is None:
+            return str(name), False
+        self._fill(row, file)
+        return row.key, True
+
+    def _fill(self, row: Record, file: OnnxFile) -> None:
+        folder = f"{self._experiment}/{row.key}"
+        try:
+            self._blobs.delete_folder(folder)  # what a delete that was cut off may have left
+            self._blobs.put_many({f"{folder}/{name}": path for name, path in file.files.items()})
+            after = self._models.update(row, self._finished(row, file))
+        except BaseException:
+            self._take_back(row, folder)
+            raise
+        with contextlib.suppress(EdgeloopError):  # hints: the next sweep puts missing ones back
+            self._queue.follow(row.key, None, after.values)
+
+    def _finished(self, row: Record, file: OnnxFile) -> dict[str, Value | None]:
+        records = records_of(row.values)
+        held = records[UPLOAD]
+        records[UPLOAD] = replace(held.settled(), files={name: name for name in file.files})
+        return summary(row.values, records, self._plan, self._clock())
+
+    def _take_back(self, row: Record, folder: str) -> None:
+        """Best effort: a store that is away keeps a row that says `uploading` and by whom."""
+        with contextlib.suppress(EdgeloopError):
+            self._models.delete(row)
+            self._blobs.delete_folder(folder)
+            note = self._notes.get(_note_key(str(row.values["content"])))
+            if note is not None and note.values.get("model") == row.key:
+                self._notes.delete(note)
+
+    def _reserve(self, file: OnnxFile, name: str | None, options: UploadOptions) -> Record | None:
+        """A row of our own, `uploading`; None when that name holds this content already."""
+        if name is None:
+            row = self._reserve_friendly(file, options)
+        else:
+            try:
+                row = self._models.insert(name, self._reserved(name, file, options))
+            except RowExists:
+                taken = self._take_over(name, file, options)
+                if taken is None:
+                    return None
+                row = taken
+        self._note(file.content, row.key)
+        return row
+
+    def _reserve_friendly(self, file: OnnxFile, options: UploadOptions) -> Record:
+        for name in friendly_names():
+            with contextlib.suppress(RowExists):
+                return self._models.insert(name, self._reserved(name, file, options))
+        raise ModelBusy(name=self._experiment, reason="no free friendly name was found; use --name")
+
+    def _take_over(self, name: str, file: OnnxFile, options: UploadOptions) -> Record | None:
+        """The name is taken: by this very content, by an upload that died, or by another model."""
+        row = self._models.get(name)
+        if row is None:
+            raise ModelBusy(name=name, reason="it is being deleted")
+        upload = records_of(row.values).get(UPLOAD, StageRecord())
+        if row.values.get("status") != "uploading":
+            if row.values.get("content") == file.content:
+                return None
+            raise NameTaken(name=name, experiment=self._experiment)
+        if upload.expires > self._clock():
+            reason = (
+                f"{upload.owner or 'somebody'} uploads it; if that ended: edgeloop delete {name}"
+            )
+            raise ModelBusy(name=name, reason=reason)
+        fresh = self._reserved(name, file, options)
+        cleared: dict[str, Value | None] = dict.fromkeys(row.values)
+        try:
+            return self._models.update(row, {**cleared, **fresh})
+        except RowChanged:
+            raise ModelBusy(name=name, reason="somebody else took over its upload") from None
+
+    def _reserved(self, name: str, file: OnnxFile, options: UploadOptions) -> dict[str, Value]:
+        now = self._clock()
+        expires = now + UPLOAD_LEASE_SECONDS
+        held = StageRecord(token=uuid.uuid4().hex, owner=self._node, expires=expires, since=now)
+        columns: dict[str, Value] = {
+            "name": name,
+            "status": "uploading",
+            "node": self._node,
+            "benchmark_only": int(options.benchmark_only),
+            "model_date": utc(now),
+            "model_name": file.path.name,
+            "experiment": self._experiment,
+            "since": utc(now),
+            "size": file.size,
+            "content": file.content,
+            **with_records({UPLOAD: held}),
+        }
+        if options.priority is not None:
+            columns["priority"] = options.priority
+        if options.tags:
+            columns["tags"] = json.dumps(list(options.tags), ensure_ascii=False)
+        return columns
+
+    def _name_of(self, content: str) -> str | None:
+        """The model that holds this content; a note is believed only when the row agrees."""
+        note = self._notes.get(_note_key(content))
+        row = self._models.get(str(note.values["model"])) if note is not None else None
+        if row is None or row.values.get("content") != content:
+            return None
+        return None if row.values.get("status") == "deleting" else row.key
+
+    def _note(self, content: str, name: str) -> None:
+        key = _note_key(content)
+        with contextlib.suppress(RowExists):
+            self._notes.insert(key, {"model": name})
+            return
+        note = self._notes.get(key)
+        if note is not None and self._name_of(content) is None:
+            with contextlib.suppress(RowChanged):
+                self._notes.update(note, {"model": name})
+
+
+def _note_key(content: str) -> str:
+    return f"content|{content}"

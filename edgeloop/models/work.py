@@ -1,0 +1,127 @@
+"""The column `stages`: who works on a model, how often it was tried, which files came out.
+
+One JSON object in the row, stage → record, so that a single compare-and-set covers a claim, its
+fencing token and the result. `status`, `node` and `since` are drawn from it for people and for
+other tools; they are written together with it, and only here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+
+from edgeloop.models.plan import Plan
+from edgeloop.models.row import filled
+from edgeloop.store import Value, Values
+
+REMEMBERED = 8
+UPLOAD = "upload"  # an upload is held like a stage, so that two people cannot fill one name
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """What a row remembers of one stage. `token` is empty when nobody holds it."""
+
+    token: str = ""
+    owner: str = ""
+    expires: float = 0.0
+    since: float = 0.0
+    attempts: int = 0
+    not_before: float = 0.0
+    committed: Sequence[str] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_held(self) -> bool:
+        return bool(self.token)
+
+    def free(self) -> StageRecord:
+        return replace(self, token="", owner="", expires=0.0, since=0.0)
+
+    def settled(self) -> StageRecord:
+        """Free, and the token remembered: its holder may ask again whether its word arrived."""
+        return replace(self.free(), committed=[*self.committed, self.token][-REMEMBERED:])
+
+
+Records = Mapping[str, StageRecord]
+
+
+def records_of(row: Values) -> dict[str, StageRecord]:
+    """Unknown fields are passed over: a newer Edgeloop may have written them."""
+    text = row.get("stages")
+    if not filled(text):
+        return {}
+    try:
+        content = json.loads(str(text))
+        return {name: _record(fields) for name, fields in content.items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
+
+
+def with_records(records: Records) -> dict[str, Value]:
+    """The column as it is written: what is at its default is left out."""
+    empty = asdict(StageRecord())
+    content = {
+        name: {key: value for key, value in asdict(record).items() if value != empty[key]}
+        for name, record in records.items()
+    }
+    return {"stages": json.dumps({name: fields for name, fields in content.items() if fields})}
+
+
+def holders(records: Records) -> list[str]:
+    return sorted({record.owner for record in records.values() if record.is_held})
+
+
+def is_foreign(row: Values) -> bool:
+    """Held by a tool that knows `node` but no leases. We leave such a row alone until 'unlock'."""
+    return filled(row.get("node")) and not holders(records_of(row))
+
+
+def summary(
+    row: Values,
+    records: Records,
+    plan: Plan,
+    now: float,
+    columns: Values | None = None,
+    resting: bool = False,
+) -> dict[str, Value | None]:
+    """All that a change of `records` (and of `columns`) writes, with how the model then stands."""
+    after = {**row, **(columns or {})}
+    status = "error" if resting else _status(after, records, plan)
+    changes: dict[str, Value | None] = {
+        **(columns or {}),
+        **with_records(records),
+        "status": status,
+        "node": ", ".join(holders(records)),
+    }
+    if status != row.get("status"):
+        changes["since"] = utc(now)
+    if status == "complete":
+        changes["completed"] = utc(now)
+        changes["error"] = None
+    return changes
+
+
+def utc(now: float) -> str:
+    return datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
+
+
+def _status(row: Values, records: Records, plan: Plan) -> str:
+    if row.get("status") == "error":
+        return "error"
+    running = [name for name, record in records.items() if record.is_held]
+    if UPLOAD in running:
+        return "uploading"
+    if running:
+        return "running " + ", ".join(sorted(running))
+    if plan.is_complete(row):
+        return "complete"
+    begun = any(stage.progress(row) for stage in plan.for_model(row))
+    return "waiting" if begun else "new"
+
+
+def _record(fields: Mapping[str, object]) -> StageRecord:
+    known = {key: value for key, value in fields.items() if key in StageRecord.__dataclass_fields__}
+    return StageRecord(**known)  # type: ignore[arg-type]

@@ -1,0 +1,135 @@
+"""Where the store is and which experiment: options, the environment, a file, defaults.
+
+Nothing else in Edgeloop reads the environment. The project is the nearest folder, from here
+upwards, that holds `.edgeloop/` (the embedded store) or `edgeloop.yaml` (settings worth sharing);
+with neither it is the folder one stands in.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from edgeloop.errors import BadSetting
+from edgeloop.location import (
+    Location,
+    SqliteLocation,
+    parse_connection_string,
+    parse_location,
+)
+
+STORE_FOLDER = ".edgeloop"
+SETTINGS_FILE = "edgeloop.yaml"
+DEFAULT_EXPERIMENT = "default"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that can be set. The fields after `location` may stand in `edgeloop.yaml`."""
+
+    project: Path
+    location: Location
+    experiment: str = DEFAULT_EXPERIMENT
+    node: str = field(default_factory=socket.gethostname)
+    lease_seconds: float = 120.0
+    clock_margin_seconds: float = 15.0
+    max_attempts: int = 3
+    benchmark_runs: int = 5
+
+    @classmethod
+    def load(
+        cls,
+        start: Path | None = None,
+        environ: Mapping[str, str] = os.environ,
+        store: str | None = None,
+        experiment: str | None = None,
+    ) -> Settings:
+        """Read everything there is; the arguments win over the environment, that over the file."""
+        project = find_project(start or Path.cwd())
+        written = _read_file(project / SETTINGS_FILE, environ)
+        location = _location(project, environ, store, written)
+        chosen = experiment or environ.get("EDGELOOP_EXPERIMENT")
+        if chosen:
+            written["experiment"] = chosen
+        if environ.get("EDGELOOP_NODE"):
+            written["node"] = environ["EDGELOOP_NODE"]
+        return cls(project=project, location=location, **_typed(written))  # type: ignore[arg-type]
+
+
+def find_project(start: Path) -> Path:
+    for folder in (start.absolute(), *start.absolute().parents):
+        if (folder / STORE_FOLDER).is_dir() or (folder / SETTINGS_FILE).is_file():
+            return folder
+    return start.absolute()
+
+
+def _location(
+    project: Path, environ: Mapping[str, str], store: str | None, written: dict[str, object]
+) -> Location:
+    blobs = environ.get("EDGELOOP_BLOBS") or None
+    in_file = written.pop("store", None)
+    chosen = store or environ.get("EDGELOOP_STORE")
+    if chosen:
+        return parse_location(chosen, blobs)
+    if environ.get("MODEL_STORAGE_CONNECTION_STRING"):
+        return parse_connection_string(environ["MODEL_STORAGE_CONNECTION_STRING"])
+    if in_file:
+        return parse_location(str(in_file), blobs, project)
+    return SqliteLocation(project / STORE_FOLDER)
+
+
+def _read_file(path: Path, environ: Mapping[str, str]) -> dict[str, object]:
+    if not path.is_file():
+        return {}
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadSetting(where=path.name, reason=f"cannot be read: {error}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise BadSetting(where=path.name, reason="must hold 'key: value' lines")
+    for key in content:
+        _check_key(str(key), path)
+    return {key: _resolved(value, environ, path) for key, value in content.items()}
+
+
+def _check_key(key: str, path: Path) -> None:
+    allowed = ["store", *(item.name for item in fields(Settings)[2:])]
+    if key in allowed:
+        return
+    near = difflib.get_close_matches(key, allowed, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(allowed)}."
+    raise BadSetting(where=path.name, reason=f"unknown key {key!r}: {hint}")
+
+
+def _resolved(value: object, environ: Mapping[str, str], path: Path) -> object:
+    """`${NAME}` stands for an environment variable, so that no secret need be written down."""
+
+    def lookup(match: re.Match[str]) -> str:
+        if match[1] not in environ:
+            raise BadSetting(where=path.name, reason=f"the variable {match[1]} is not set")
+        return environ[match[1]]
+
+    return re.sub(r"\$\{(\w+)\}", lookup, value) if isinstance(value, str) else value
+
+
+def _typed(written: dict[str, object]) -> dict[str, object]:
+    """Numbers must be positive numbers, texts texts; said here, not deep inside a lease."""
+    kinds = {item.name: item.type for item in fields(Settings)}
+    for key, value in written.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if kinds[key] in ("int", "float") and not (number and float(str(value)) > 0):
+            raise BadSetting(where=SETTINGS_FILE, reason=f"{key} must be a number above 0")
+        if kinds[key] == "int" and not isinstance(value, int):
+            raise BadSetting(where=SETTINGS_FILE, reason=f"{key} must be a whole number")
+        if kinds[key] == "str" and not isinstance(value, str):
+            raise BadSetting(where=SETTINGS_FILE, reason=f"{key} must be a text")
+    return written

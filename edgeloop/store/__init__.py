@@ -1,0 +1,59 @@
+"""State: tables of rows with compare-and-set, and files. `base` tells the story of a row."""
+
+from __future__ import annotations
+
+from edgeloop.location import (
+    AzureLocation,
+    Location,
+    PostgresLocation,
+    SqliteLocation,
+    parse_connection_string,
+    parse_location,
+)
+from edgeloop.store.base import (
+    BlobInfo,
+    Blobs,
+    Changes,
+    Condition,
+    Record,
+    Store,
+    Table,
+    Value,
+    Values,
+    check_blob_key,
+    json_safe,
+)
+
+__all__ = [
+    "AzureLocation",
+    "BlobInfo",
+    "Blobs",
+    "Changes",
+    "Condition",
+    "Location",
+    "PostgresLocation",
+    "Record",
+    "SqliteLocation",
+    "Store",
+    "Table",
+    "Value",
+    "Values",
+    "check_blob_key",
+    "json_safe",
+    "open_store",
+    "parse_connection_string",
+    "parse_location",
+]
+
+
+def open_store(location: Location) -> Store:
+    """A store at a place. Nothing is contacted or made before it is used."""
+    if isinstance(location, AzureLocation):
+        from edgeloop.store.azure import AzureStore
+
+        return AzureStore(location)
+    from edgeloop.store import sql
+
+    if isinstance(location, PostgresLocation):
+        return sql.open_postgresql(location)
+    return sql.open_sqlite(location)

@@ -1,0 +1,434 @@
+"""State in an Azure storage account, laid out as Microsoft Archai's face-segmentation tools do it.
+
+Models: a table named after the experiment, partition `main`, the model's name as row key; files in
+the container `models`. Our queue has a table of its own, so that a tool that lists the models'
+table meets models only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from edgeloop.errors import (
+    BadName,
+    EdgeloopError,
+    MissingExtra,
+    RowChanged,
+    RowExists,
+    RowTooLarge,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
+from edgeloop.location import AzureLocation
+from edgeloop.store.base import (
+    Changes,
+    Condition,
+    Record,
+    Store,
+    Table,
+    Value,
+    Values,
+    after_prefix,
+    check_values,
+    merged,
+)
+from edgeloop.store.blobs import ObjectBlobs, network_limits
+
+if TYPE_CHECKING:
+    from azure.core.credentials import TokenCredential
+    from azure.data.tables import TableClient, TableServiceClient
+
+CONTAINER = "models"
+MODELS_PARTITION = "main"
+QUEUE_TABLE = "edgeloopqueue"
+USAGE_TABLE = "usage"
+INSERT_BATCH = 100
+TEXT_LIMIT = 32_000  # characters, as UTF-16 counts them; the service's limit is 64 KB
+PART_BYTES = 64_000
+ROW_BYTES = 1_000_000
+_PART = "__part"
+_HIDDEN = ("PartitionKey", "RowKey", "Timestamp")
+
+
+class AzureStore(Store):
+    def __init__(self, location: AzureLocation, credential: TokenCredential | None = None) -> None:
+        """With neither key nor signature in the location, `credential` or the default identity."""
+        self._location = location
+        if location.key is None and location.sas is None and credential is None:
+            credential = _default_identity()
+        self._service = _table_service(location, credential)
+        self.blobs = _blobs(location, credential)
+
+    @property
+    def description(self) -> str:
+        return str(self._location)
+
+    def models(self, experiment: str) -> Table:
+        return self._table(table_name(experiment), MODELS_PARTITION)
+
+    def queue(self, experiment: str) -> Table:
+        return self._table(QUEUE_TABLE, experiment)
+
+    def usage(self) -> Table:
+        return self._table(USAGE_TABLE, MODELS_PARTITION)
+
+    def experiments(self) -> list[str]:
+        with _our_errors(self.description):
+            names = [table.name for table in self._service.list_tables()]
+        ours = {QUEUE_TABLE, USAGE_TABLE}
+        return sorted(experiment_name(name) for name in names if name not in ours)
+
+    def close(self) -> None:
+        self._service.close()
+
+    def _table(self, name: str, partition: str) -> Table:
+        return AzureTable(self._service.get_table_client(name), partition, self.description)
+
+
+class AzureTable(Table):
+    def __init__(self, client: TableClient, partition: str, description: str) -> None:
+        self._client = client
+        self._partition = partition
+        self._description = description
+
+    def get(self, key: str) -> Record | None:
+        with self._our_errors(key):
+            entity = self._entity(key)
+        return None if entity is None else _record(entity)
+
+    def insert(self, key: str, values: Values) -> Record:
+        record_values = merged(values, {})
+        entity = self._addressed(key, _packed(key, record_values))
+        with self._our_errors(key):
+            try:
+                answer = self._client.create_entity(entity)
+            except _missing() as error:
+                if not _is_table_missing(error):
+                    raise
+                self._create_table()
+                answer = self._client.create_entity(entity)
+        return Record(key, record_values, answer["etag"])
+
+    def insert_many(self, rows: Iterable[tuple[str, Values]]) -> None:
+        """Batches are all or nothing; one that meets a row already there goes row by row."""
+        pending = iter(rows)
+        while batch := list(itertools.islice(pending, INSERT_BATCH)):
+            entities = [self._addressed(key, _packed(key, values)) for key, values in batch]
+            try:
+                with self._our_errors(batch[0][0]):
+                    self._client.submit_transaction([("create", entity) for entity in entities])
+            except (RowExists, StoreError, _NoTable):
+                super().insert_many(batch)
+
+    def update(self, record: Record, changes: Changes) -> Record:
+        """Columns that go, or whose text was in parts, need the whole entity written anew."""
+        after = merged(record.values, changes)
+        packed = _packed(record.key, after)
+        with self._our_errors(record.key):
+            if any(_leaves_traces(record.values, name, value) for name, value in changes.items()):
+                version = self._replace(record, changes)
+            else:
+                kept = {name for name, value in changes.items() if value is not None}
+                merge = {name: v for name, v in packed.items() if name.split(_PART)[0] in kept}
+                version = self._write("merge", record, merge)
+        return Record(record.key, after, version)
+
+    def delete(self, record: Record) -> None:
+        from azure.core import MatchConditions
+
+        with self._our_errors(record.key):
+            self._client.delete_entity(
+                self._partition,
+                record.key,
+                etag=record.version,
+                match_condition=MatchConditions.IfNotModified,
+            )
+
+    def query(
+        self,
+        prefix: str = "",
+        *,
+        after: str = "",
+        where: Sequence[Condition] = (),
+        limit: int | None = None,
+    ) -> Iterator[Record]:
+        """The SDK follows continuation tokens, also through empty pages that a filter leaves."""
+        parameters = {"partition": self._partition}
+        clauses = ["PartitionKey eq @partition "]
+        if after:
+            parameters["after"] = after
+            clauses.append("RowKey gt @after ")
+        if prefix:
+            parameters |= {"first": prefix, "end": after_prefix(prefix)}
+            clauses += ["RowKey ge @first ", "RowKey lt @end "]
+        for number, condition in enumerate(where):
+            operator = "eq" if condition.operator == "==" else "ne"
+            parameters[f"value{number}"] = condition.value
+            clauses.append(f"{condition.column} {operator} @value{number} ")
+        entities = self._client.query_entities(
+            "and ".join(clauses), parameters=parameters, results_per_page=min(limit or 1000, 1000)
+        )
+        for entity in itertools.islice(self._guarded(iter(entities)), limit):
+            yield _record(entity)
+
+    def _guarded(self, entities: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        while True:
+            try:
+                with self._our_errors(""):
+                    entity = next(entities, None)
+            except _NoTable:
+                return
+            if entity is None:
+                return
+            yield entity
+
+    def _replace(self, record: Record, changes: Changes) -> str:
+        """Starts from the entity as stored, so that columns we do not touch keep their types."""
+        stored = self._entity(record.key)
+        if stored is None or stored.metadata["etag"] != record.version:
+            raise RowChanged(key=record.key)
+        names = set(changes)
+        kept = {name: v for name, v in stored.items() if name.split(_PART)[0] not in names}
+        after = {name: value for name, value in changes.items() if value is not None}
+        return self._write("replace", record, kept | _packed(record.key, after))
+
+    def _write(self, mode: str, record: Record, columns: Mapping[str, Any]) -> str:
+        from azure.core import MatchConditions
+        from azure.data.tables import UpdateMode
+
+        answer = self._client.update_entity(
+            self._addressed(record.key, columns),
+            mode=UpdateMode(mode),
+            etag=record.version,
+            match_condition=MatchConditions.IfNotModified,
+        )
+        return str(answer["etag"])
+
+    def _entity(self, key: str) -> Any | None:
+        try:
+            return self._client.get_entity(self._partition, key)
+        except _missing():
+            return None
+
+    def _create_table(self) -> None:
+        from azure.core.exceptions import ResourceExistsError
+
+        with contextlib.suppress(ResourceExistsError):
+            self._client.create_table()
+
+    def _addressed(self, key: str, columns: Mapping[str, Any]) -> dict[str, Any]:
+        return {**columns, "PartitionKey": self._partition, "RowKey": key}
+
+    def _our_errors(self, key: str) -> contextlib.AbstractContextManager[None]:
+        return _our_errors(self._description, key)
+
+
+def table_name(experiment: str) -> str:
+    """Azure's table names are letters and digits; others travel as `Zx` and their code."""
+    plain = "".join(
+        char if char.isascii() and char.isalnum() else f"Zx{ord(char):02X}" for char in experiment
+    )
+    if plain[0].isdigit():
+        plain = f"Zx{ord(plain[0]):02X}{plain[1:]}"
+    if not 3 <= len(plain) <= 63 or plain.lower() in (QUEUE_TABLE, USAGE_TABLE, "tables"):
+        reason = "Azure's tables are named after experiments, and have no room for this one"
+        raise BadName(what="experiment", name=experiment, reason=reason)
+    return plain
+
+
+def experiment_name(table: str) -> str:
+    first, *rest = table.split("Zx")
+    return first + "".join(_unescaped(part) for part in rest)
+
+
+def _unescaped(part: str) -> str:
+    try:
+        return chr(int(part[:2], 16)) + part[2:]
+    except ValueError:
+        return "Zx" + part
+
+
+def _table_service(
+    location: AzureLocation, credential: TokenCredential | None
+) -> TableServiceClient:
+    try:
+        from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
+        from azure.data.tables import TableServiceClient
+    except ImportError:
+        raise MissingExtra(what="An Azure storage account", extra="azure") from None
+
+    secret: Any = credential
+    if location.key is not None:
+        secret = AzureNamedKeyCredential(location.account, location.key)
+    elif location.sas is not None:
+        secret = AzureSasCredential(location.sas)
+    return TableServiceClient(
+        location.table_endpoint,
+        credential=secret,
+        connection_timeout=5,
+        read_timeout=60,
+        retry_total=3,
+        retry_backoff_factor=0.3,
+        retry_backoff_max=5,
+    )
+
+
+def _blobs(location: AzureLocation, credential: TokenCredential | None) -> ObjectBlobs:
+    import obstore.store
+
+    options: dict[str, Any] = {}
+    if location.key is not None:
+        options["account_key"] = location.key
+    elif location.sas is not None:
+        options["sas_key"] = location.sas.lstrip("?")
+    else:
+        from obstore.auth.azure import AzureCredentialProvider
+
+        options["credential_provider"] = AzureCredentialProvider(cast("Any", credential))
+    client, retry = network_limits(location.blob_endpoint.startswith("http:"))
+    store = obstore.store.AzureStore(
+        container_name=CONTAINER,
+        account_name=location.account,
+        endpoint=location.blob_endpoint,
+        client_options=client,
+        retry_config=retry,
+        **options,
+    )
+    return ObjectBlobs(store, str(location), lambda: _make_container(location, credential))
+
+
+def _make_container(location: AzureLocation, credential: TokenCredential | None) -> None:
+    """The one thing that obstore cannot do."""
+    from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
+    from azure.core.exceptions import ResourceExistsError
+    from azure.storage.blob import ContainerClient
+
+    secret: Any = credential
+    if location.key is not None:
+        secret = AzureNamedKeyCredential(location.account, location.key)
+    elif location.sas is not None:
+        secret = AzureSasCredential(location.sas)
+    container = ContainerClient(location.blob_endpoint, CONTAINER, credential=secret)
+    with _our_errors(str(location)), container, contextlib.suppress(ResourceExistsError):
+        container.create_container()
+
+
+def _default_identity() -> TokenCredential:
+    try:
+        from azure.identity import DefaultAzureCredential
+    except ImportError:
+        raise MissingExtra(what="An Azure storage account", extra="azure") from None
+    return DefaultAzureCredential()
+
+
+def _record(entity: Any) -> Record:
+    return Record(entity["RowKey"], _unpacked(entity), entity.metadata["etag"])
+
+
+def _packed(key: str, values: Values) -> dict[str, Any]:
+    """Values as the service takes them: wide integers marked, long texts in parts."""
+    from azure.data.tables import EdmType, EntityProperty
+
+    check_values(key, values)
+    columns: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, str) and _is_long(value):
+            data = value.encode()
+            for start in range(0, len(data), PART_BYTES):
+                part = f"{name}{_PART}{start // PART_BYTES:02d}"
+                columns[part] = data[start : start + PART_BYTES]
+        elif type(value) is int and abs(value) >= 2**31:
+            columns[name] = EntityProperty(value, EdmType.INT64)
+        else:
+            columns[name] = value
+    size = sum(map(_stored_size, columns.values()))
+    if size > ROW_BYTES:
+        raise RowTooLarge(key=key, reason=f"{size:,} bytes; Azure takes {ROW_BYTES:,}")
+    return columns
+
+
+def _unpacked(entity: Mapping[str, Any]) -> dict[str, Value]:
+    values: dict[str, Value] = {}
+    parts: dict[str, list[tuple[str, bytes]]] = {}
+    for name, value in entity.items():
+        column, mark, number = name.partition(_PART)
+        if mark and isinstance(value, bytes):
+            parts.setdefault(column, []).append((number, value))
+        elif name not in _HIDDEN and value is not None:
+            values[name] = _plain(value)
+    for column, chunks in parts.items():
+        values[column] = b"".join(chunk for _, chunk in sorted(chunks)).decode()
+    return values
+
+
+def _plain(value: Any) -> Value:
+    value = getattr(value, "value", value)  # the SDK wraps wide integers
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value if isinstance(value, str | int | float | bool) else str(value)
+
+
+def _is_long(text: str) -> bool:
+    return len(text.encode("utf-16-le")) > 2 * TEXT_LIMIT
+
+
+def _leaves_traces(values: Values, name: str, new: Value | None) -> bool:
+    """Whether a merge would leave a column, or parts of one, behind."""
+    old = values.get(name)
+    long_now = isinstance(new, str) and _is_long(new)
+    return old is not None and (new is None or long_now or (isinstance(old, str) and _is_long(old)))
+
+
+def _stored_size(value: object) -> int:
+    if isinstance(value, bytes):
+        return len(value)
+    return len(value.encode("utf-16-le")) if isinstance(value, str) else 8
+
+
+class _NoTable(EdgeloopError):
+    """The table is not there yet."""
+
+
+@contextlib.contextmanager
+def _our_errors(store: str, key: str = "") -> Iterator[None]:
+    from azure.core.exceptions import AzureError
+
+    try:
+        yield
+    except AzureError as error:
+        raise _explain(error, store, key) from None
+
+
+def _explain(error: Exception, store: str, key: str) -> EdgeloopError:
+    from azure.core import exceptions
+
+    status = getattr(error, "status_code", None)
+    reason = str(getattr(error, "message", "") or error).partition("\n")[0].rstrip(".")
+    if _is_table_missing(error):
+        return _NoTable()
+    if isinstance(error, exceptions.ResourceExistsError):
+        return RowExists(key=key)
+    if isinstance(error, exceptions.ResourceModifiedError | exceptions.ResourceNotFoundError):
+        return RowChanged(key=key)
+    if isinstance(error, exceptions.ClientAuthenticationError) or status in (401, 403):
+        return StoreRefused(store=store, reason=reason)
+    if status == 413 or "TooLarge" in str(error):
+        return RowTooLarge(key=key, reason=reason)
+    if status is None or status in (408, 429) or status >= 500:
+        return StoreUnavailable(store=store, reason=reason)
+    return StoreError(store=store, reason=reason)
+
+
+def _missing() -> type[Exception]:
+    from azure.core.exceptions import ResourceNotFoundError
+
+    return ResourceNotFoundError
+
+
+def _is_table_missing(error: Exception) -> bool:
+    return "TableNotFound" in str(error)

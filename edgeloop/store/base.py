@@ -1,0 +1,215 @@
+"""The two seams of state: tables of rows and a space of files.
+
+The story of a row. Somebody inserts it under a key; from then on it has a version. Everybody
+may read it. Whoever wants to change it says which version was read, and the change is made only
+if the row still has that version: the row then gets a new version, never used before, not even
+by an earlier row of the same key. So of two writers who read the same version one wins, and the
+other is told. Nothing in Edgeloop writes to a row in any other way, which is why a claim can be
+won only once, on every store alike.
+
+A row holds flat columns: text, whole numbers, floats, booleans. A column that is not there and
+a column set to None are the same thing.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from edgeloop.errors import BadInput, BadName, RowExists, RowTooLarge
+
+Value = str | int | float | bool
+Values = Mapping[str, Value]
+Changes = Mapping[str, Value | None]
+
+ROW_LIMIT_BYTES = 1_000_000
+_LARGEST_INT = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """A row as it was read: its key, its columns, and the version that a change must name."""
+
+    key: str
+    values: Values
+    version: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Keeps rows whose column equals, or differs from, a text. A row without it matches neither."""
+
+    column: str
+    operator: Literal["==", "!="]
+    value: str
+
+
+class Table(ABC):
+    """Rows with unique keys, in the order of their keys."""
+
+    @abstractmethod
+    def get(self, key: str) -> Record | None:
+        """The row as it is now, or None."""
+
+    @abstractmethod
+    def insert(self, key: str, values: Values) -> Record:
+        """Add a row; raises RowExists when the key is taken."""
+
+    @abstractmethod
+    def update(self, record: Record, changes: Changes) -> Record:
+        """Change columns (None removes one) if the row is still `record`; else RowChanged.
+
+        A row that is gone counts as changed.
+        """
+
+    @abstractmethod
+    def delete(self, record: Record) -> None:
+        """Remove the row if it is still `record`; else RowChanged. A row that is gone is fine."""
+
+    @abstractmethod
+    def query(
+        self,
+        prefix: str = "",
+        *,
+        after: str = "",
+        where: Sequence[Condition] = (),
+        limit: int | None = None,
+    ) -> Iterator[Record]:
+        """Rows whose key starts with `prefix`, comes after `after`, and that meet all conditions,
+        in the order of their keys."""
+
+    def insert_many(self, rows: Iterable[tuple[str, Values]]) -> None:
+        """Insert rows that are not there yet, and leave those that are as they are."""
+        for key, values in rows:
+            try:
+                self.insert(key, values)
+            except RowExists:
+                continue
+
+
+@dataclass(frozen=True)
+class BlobInfo:
+    key: str
+    size: int
+    modified: datetime
+
+
+class Blobs(ABC):
+    """Files under slash-separated keys. A put is seen whole or not at all."""
+
+    parallel = 16
+
+    @abstractmethod
+    def put(self, key: str, source: Path | bytes) -> None:
+        """Store a file, streamed and in parts when it is large."""
+
+    @abstractmethod
+    def read(self, key: str) -> bytes:
+        """The whole content; for small files. Raises BlobMissing."""
+
+    @abstractmethod
+    def get(self, key: str, target: Path) -> None:
+        """Stream into `target`, which appears only when complete. Raises BlobMissing."""
+
+    @abstractmethod
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        """Every file whose key starts with `prefix` (a folder: end it with a slash)."""
+
+    @abstractmethod
+    def delete(self, keys: Iterable[str]) -> None:
+        """Remove files; those that are not there are fine."""
+
+    def put_many(self, files: Mapping[str, Path]) -> None:
+        self._each(self.put, files.items())
+
+    def get_many(self, files: Mapping[str, Path]) -> None:
+        self._each(self.get, files.items())
+
+    def delete_folder(self, folder: str) -> None:
+        self.delete([info.key for info in self.list(folder.rstrip("/") + "/")])
+
+    def _each(self, action: Callable[[str, Path], None], pairs: Iterable[tuple[str, Path]]) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(self.parallel) as pool:
+            for future in [pool.submit(action, key, path) for key, path in pairs]:
+                future.result()
+
+
+class Store(ABC):
+    """Where a team's state lives: a table of models an experiment, their queue, and the files."""
+
+    blobs: Blobs
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """What a person reads when the store is named. Holds no secret."""
+
+    @abstractmethod
+    def models(self, experiment: str) -> Table:
+        """One row a model."""
+
+    @abstractmethod
+    def queue(self, experiment: str) -> Table:
+        """Hints at work that may be ready, and other notes beside the rows; never the truth."""
+
+    @abstractmethod
+    def usage(self) -> Table:
+        """One row per use of a device."""
+
+    @abstractmethod
+    def experiments(self) -> list[str]:
+        """Experiments that hold models, sorted."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back connections; the store may not be used afterwards."""
+
+
+def check_values(key: str, values: Changes) -> None:
+    """One rule for every store, so that a row written to one fits all others."""
+    for column, value in values.items():
+        if not column.isidentifier():
+            raise BadInput(reason=f"a column cannot be named {column!r}: use letters, digits, _")
+        if isinstance(value, str) and "\x00" in value:
+            raise BadInput(reason=f"column {column} of {key} holds a NUL character")
+        if isinstance(value, int) and abs(value) > _LARGEST_INT:
+            raise BadInput(reason=f"column {column} of {key} is over 64 bits: {value}")
+    size = sum(len(name) + _size(value) for name, value in values.items() if value is not None)
+    if size > ROW_LIMIT_BYTES:
+        raise RowTooLarge(key=key, reason=f"{size:,} bytes; a row may have {ROW_LIMIT_BYTES:,}")
+
+
+def _size(value: Value) -> int:
+    return len(value.encode()) if isinstance(value, str) else 8
+
+
+def merged(values: Values, changes: Changes) -> dict[str, Value]:
+    result = {**values, **changes}
+    return {name: value for name, value in result.items() if value is not None}
+
+
+def after_prefix(prefix: str) -> str:
+    """The smallest key that is greater than every key that starts with `prefix`."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
+
+
+def check_blob_key(key: str) -> str:
+    """Refuse keys that could leave their folder once they become paths."""
+    parts = key.split("/")
+    if any(part in ("", ".", "..") for part in parts):
+        raise BadName(what="file", name=key, reason="it must be a plain relative path")
+    if "\\" in key or any(ord(char) < 32 or ord(char) == 127 for char in key):
+        raise BadName(what="file", name=key, reason="it has a backslash or a control character")
+    return key
+
+
+def json_safe(value: Value) -> Value | None:
+    """JSON has no NaN and no infinity; readers of our JSON get null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,214 @@
+"""Files in a folder, Azure Blob Storage, S3 or Google Cloud Storage: one code, through obstore."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from edgeloop.errors import (
+    BadSetting,
+    BlobMissing,
+    EdgeloopError,
+    LocalFileError,
+    StoreFull,
+    StoreRefused,
+    StoreUnavailable,
+)
+from edgeloop.store.base import BlobInfo, Blobs, check_blob_key
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+
+Item = TypeVar("Item")
+
+DELETE_BATCH = 256
+
+
+class ObjectBlobs(Blobs):
+    """Blobs on an obstore store that is there already, or that a first put may make."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        description: str,
+        make_container: Callable[[], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._description = description
+        self._make_container = make_container
+
+    def put(self, key: str, source: Path | bytes) -> None:
+        import obstore
+
+        check_blob_key(key)
+        if isinstance(source, Path) and not source.is_file():
+            raise LocalFileError(path=source, reason="the file is not there")
+        with self._our_errors(key):
+            try:
+                obstore.put(self._for_writing(), key, source)
+            except FileNotFoundError:
+                if self._make_container is None:
+                    raise
+                self._make_container()
+                obstore.put(self._for_writing(), key, source)
+
+    def read(self, key: str) -> bytes:
+        import obstore
+
+        with self._our_errors(key):
+            return bytes(obstore.get(self._for_reading(key), check_blob_key(key)).bytes())
+
+    def get(self, key: str, target: Path) -> None:
+        import obstore
+
+        with self._our_errors(key):
+            chunks = obstore.get(self._for_reading(key), check_blob_key(key)).stream()
+        partial = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb") as file:
+                for chunk in self._guarded(key, iter(chunks)):
+                    file.write(chunk)
+            partial.replace(target)
+        except OSError as error:
+            raise LocalFileError(path=target, reason=_first_line(error)) from None
+        finally:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        """obstore's prefixes are whole folders; the filter makes them plain prefixes."""
+        import obstore
+
+        if not self._is_there():
+            return
+        pages = obstore.list(self._for_reading(prefix), prefix.rpartition("/")[0] or None)
+        try:
+            for page in self._guarded(prefix, iter(pages)):
+                for meta in page:
+                    if meta["path"].startswith(prefix):
+                        yield BlobInfo(meta["path"], meta["size"], meta["last_modified"])
+        except BlobMissing:  # the container itself is not there yet
+            return
+
+    def delete(self, keys: Iterable[str]) -> None:
+        checked = [check_blob_key(key) for key in keys]
+        if not self._is_there():
+            return
+        for start in range(0, len(checked), DELETE_BATCH):
+            self._delete_batch(checked[start : start + DELETE_BATCH])
+
+    def _delete_batch(self, keys: Sequence[str]) -> None:
+        """A batch stops at the first key that is gone, so then they go one by one."""
+        import obstore
+
+        try:
+            with self._our_errors(keys[0]):
+                obstore.delete(self._for_reading(keys[0]), keys)
+        except BlobMissing:
+            for key in keys if len(keys) > 1 else ():
+                self._delete_batch([key])
+
+    def _is_there(self) -> bool:
+        return True
+
+    def _for_reading(self, key: str) -> ObjectStore:
+        return self._store
+
+    def _for_writing(self) -> ObjectStore:
+        return self._store
+
+    def _guarded(self, key: str, items: Iterator[Item]) -> Iterator[Item]:
+        """The stream's own errors become ours; those of whoever consumes it stay theirs."""
+        while True:
+            with self._our_errors(key):
+                item = next(items, None)
+            if item is None:
+                return
+            yield item
+
+    @contextlib.contextmanager
+    def _our_errors(self, key: str) -> Iterator[None]:
+        from obstore.exceptions import BaseError
+
+        try:
+            yield
+        except (BaseError, OSError, ValueError) as error:
+            raise _explain(error, key, self._description) from None
+
+
+class FolderBlobs(ObjectBlobs):
+    """A folder of this machine, made when the first file comes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._description = str(folder)
+        self._make_container = None
+
+    def _is_there(self) -> bool:
+        return self._folder.is_dir()
+
+    def _for_reading(self, key: str) -> ObjectStore:
+        if not self._is_there():
+            raise BlobMissing(key=key, store=self._description)
+        return self._for_writing()
+
+    def _for_writing(self) -> ObjectStore:
+        from obstore.store import LocalStore
+
+        return LocalStore(self._folder, automatic_cleanup=True, mkdir=True)
+
+
+def url_blobs(url: str) -> ObjectBlobs:
+    """`file:`, `s3://`, `gs://` or `az://` URLs; credentials come from the usual environment."""
+    if url.startswith("file:"):
+        return FolderBlobs(Path(url.removeprefix("file:").removeprefix("//")))
+    if not url.startswith(("s3://", "gs://", "az://", "abfs://", "abfss://", "https://")):
+        reason = f"blobs={url!r} is not a file:, s3://, gs:// or az:// URL"
+        raise BadSetting(where="EDGELOOP_STORE", reason=reason)
+    from obstore.exceptions import BaseError
+    from obstore.store import from_url
+
+    client, retry = network_limits()
+    try:
+        return ObjectBlobs(from_url(url, client_options=client, retry_config=retry), url)
+    except (BaseError, ValueError) as error:
+        raise BadSetting(where=f"blobs={url}", reason=_first_line(error)) from None
+
+
+def network_limits(allow_http: bool = False) -> tuple[ClientConfig, RetryConfig]:
+    """No call without a time limit, no retry without an end."""
+    client: ClientConfig = {
+        "connect_timeout": timedelta(seconds=5),
+        "timeout": timedelta(seconds=300),
+        "allow_http": allow_http,
+    }
+    retry: RetryConfig = {"max_retries": 4, "retry_timeout": timedelta(seconds=60)}
+    return client, retry
+
+
+def _explain(error: Exception, key: str, store: str) -> EdgeloopError:
+    """Our own errors out of obstore's, whose texts carry pages of debug output."""
+    from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+    text = str(error)
+    if isinstance(error, FileNotFoundError):
+        return BlobMissing(key=key, store=store)
+    if any(f"os error {number}" in text for number in (27, 28, 122)):
+        return StoreFull(store=store, reason="no space left on the device")
+    if any(f"os error {number}" in text for number in (1, 13, 30)):
+        return StoreRefused(store=store, reason="the folder is read-only")
+    reason = _first_line(error).rpartition(" - ")[2].partition(": <?xml")[0]
+    if isinstance(error, (PermissionDeniedError, UnauthenticatedError, PermissionError)):
+        return StoreRefused(store=store, reason=reason)
+    return StoreUnavailable(store=store, reason=reason)
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).partition("\n")[0] or type(error).__name__
