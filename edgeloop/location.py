@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from edgeloop.errors import BadSetting
 
@@ -103,7 +103,7 @@ def _sqlite(text: str, base: Path) -> SqliteLocation:
 
 
 def _postgresql(text: str, blobs: str | None) -> PostgresLocation:
-    parts = urlsplit(text)
+    parts = _split(text)
     options = dict(parse_qsl(parts.query))
     place = options.pop("blobs", None) or blobs
     if not parts.path.strip("/"):
@@ -124,9 +124,9 @@ def _azure_url(text: str) -> AzureLocation:
     if address.startswith("//"):
         account = address.strip("/")
         address = f"https://{account}.blob.core.windows.net"
-    parts = urlsplit(address)
+    parts = _split(address)
     host = parts.hostname or ""
-    if parts.scheme not in ("https", "http") or not host:
+    if parts.scheme not in ("https", "http") or not host.partition(".")[0]:
         reason = "azure: needs the account's URL, as azure:https://ACCOUNT.blob.core.windows.net"
         raise BadSetting(where="EDGELOOP_STORE", reason=reason)
     options = dict(parse_qsl(parts.query))
@@ -134,6 +134,14 @@ def _azure_url(text: str) -> AzureLocation:
     table = options.get("table") or blob.replace(".blob.", ".table.", 1)
     account = parts.path.strip("/") or host.partition(".")[0]
     return AzureLocation(account, blob, table)
+
+
+def _split(url: str) -> SplitResult:
+    """Python's own complaint about a URL would show its password."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise BadSetting(where="EDGELOOP_STORE", reason="its URL cannot be read") from None
 
 
 def parse_connection_string(text: str) -> AzureLocation:
@@ -151,6 +159,8 @@ def parse_connection_string(text: str) -> AzureLocation:
         account = _account_of(blob) if "blobendpoint" in fields else ""
     if not account or not (key or sas):
         raise _bad_connection_string("it needs AccountName and AccountKey (or a signature)")
+    if not all(_is_http(endpoint) for endpoint in (blob, table)):
+        raise _bad_connection_string("its endpoints must be http(s) URLs")
     if key and not _is_base64(key):
         raise _bad_connection_string("its AccountKey is cut off or mistyped")
     return AzureLocation(account, blob.rstrip("/"), table.rstrip("/"), key, sas)
@@ -166,8 +176,13 @@ def _connection_fields(text: str) -> dict[str, str]:
     return fields
 
 
+def _is_http(endpoint: str) -> bool:
+    parts = _split(endpoint)
+    return parts.scheme in ("https", "http") and bool(parts.hostname)
+
+
 def _account_of(endpoint: str) -> str:
-    parts = urlsplit(endpoint)
+    parts = _split(endpoint)
     return parts.path.strip("/") or (parts.hostname or "").partition(".")[0]
 
 

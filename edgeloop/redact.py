@@ -6,7 +6,7 @@ import re
 
 _SECRETS = (
     re.compile(r"(?i)\b(AccountKey|SharedAccessSignature|password|sig)=[^;&\s'\"]+"),
-    re.compile(r"(?P<keep>\w+://[^:/@\s]+):[^@\s]+@"),
+    re.compile(r"(?P<keep>\w+://[^:/@\s]*):\S+@"),
 )
 
 

@@ -53,8 +53,8 @@ class Settings:
         project = find_project(start or Path.cwd())
         written = _read_file(project / SETTINGS_FILE, environ)
         location = _location(project, environ, store, written)
-        chosen = experiment or environ.get("EDGELOOP_EXPERIMENT")
-        if chosen:
+        chosen = environ.get("EDGELOOP_EXPERIMENT") or None if experiment is None else experiment
+        if chosen is not None:
             written["experiment"] = chosen
         if environ.get("EDGELOOP_NODE"):
             written["node"] = environ["EDGELOOP_NODE"]
@@ -73,8 +73,8 @@ def _location(
 ) -> Location:
     blobs = environ.get("EDGELOOP_BLOBS") or None
     in_file = written.pop("store", None)
-    chosen = store or environ.get("EDGELOOP_STORE")
-    if chosen:
+    chosen = environ.get("EDGELOOP_STORE") or None if store is None else store
+    if chosen is not None:
         return parse_location(chosen, blobs)
     if environ.get("MODEL_STORAGE_CONNECTION_STRING"):
         return parse_connection_string(environ["MODEL_STORAGE_CONNECTION_STRING"])
@@ -90,7 +90,11 @@ def _read_file(path: Path, environ: Mapping[str, str]) -> dict[str, object]:
 
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except yaml.YAMLError as error:  # its text quotes the line, which may hold a password
+        mark = getattr(error, "problem_mark", None)
+        line = f" (line {mark.line + 1})" if mark is not None else ""
+        raise BadSetting(where=path.name, reason=f"cannot be read as YAML{line}") from None
+    except (OSError, UnicodeDecodeError) as error:
         raise BadSetting(where=path.name, reason=f"cannot be read: {error}") from None
     if content is None:
         return {}

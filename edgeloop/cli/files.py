@@ -135,11 +135,13 @@ COMMANDS = (upload, download, list_files)
 
 def _models_in(path: Path) -> list[Path]:
     """A folder stands for the models right in it."""
+    from edgeloop.errors import BadInput
+
     if not path.is_dir():
         return [path]
     found = sorted(path.glob("*.onnx"))
     if not found:
-        raise click.UsageError(f"there is no .onnx file in {path}")
+        raise BadInput(reason=f"There is no .onnx file in {path}: name a model, or another folder")
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -19,9 +20,9 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def write_csv(rows: Iterable[Values], columns: Sequence[str], file: TextIO) -> None:
-    writer = csv.writer(file, lineterminator="\n")
+    writer = csv.writer(_Lines(file), lineterminator="\r\n")
     writer.writerow(columns)
-    writer.writerows([cell(row.get(column)) for column in columns] for row in rows)
+    writer.writerows([cell(column, row.get(column)) for column in columns] for row in rows)
 
 
 def read_csv(path: Path) -> list[dict[str, Value]]:
@@ -36,14 +37,25 @@ def read_csv(path: Path) -> list[dict[str, Value]]:
         raise BadCsv(file=path, reason=str(error)) from None
 
 
-def cell(value: Value | None) -> str:
+def cell(column: str, value: Value | None) -> str:
+    """A text that reading would take for a number gets the apostrophe too."""
     if value is None:
         return ""
     if not isinstance(value, str):
         return repr(value) if isinstance(value, float) else str(value)
-    if value.startswith(_FORMULA_STARTS) or value.startswith("'"):
+    if value.startswith((*_FORMULA_STARTS, "'")) or (value and _value(column, value) != value):
         return "'" + value
     return value
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """csv quotes a lone CR or LF only if both end its lines; Unix tools want lines to end in LF."""
+
+    file: TextIO
+
+    def write(self, line: str) -> int:
+        return self.file.write(line.removesuffix("\r\n") + "\n")
 
 
 def _value(column: str, text: str) -> Value:

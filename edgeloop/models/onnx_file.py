@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,10 +14,11 @@ from edgeloop.models.names import check_file_name
 from edgeloop.store import check_blob_key
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, TensorProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 LARGEST_PROTOBUF = 2**31 - 1
 _CHUNK = 1 << 20
+_PACKED_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
 
 
 @dataclass(frozen=True)
@@ -82,13 +84,13 @@ def _external_files(path: Path, model: ModelProto) -> dict[str, Path]:
     """Weights kept in other files: those must lie in or below the model's own folder."""
     files: dict[str, Path] = {}
     folder = path.parent.resolve()
-    for tensor in _tensors(model.graph):
+    for tensor in _tensors(model):
         if tensor.data_location != tensor.EXTERNAL:
             continue
         fields = {entry.key: entry.value for entry in tensor.external_data}
         location = fields.get("location", "")
         files[location] = _external_file(path, folder, location)
-        _check_extent(path, files[location], fields)
+        _check_extent(path, files[location], fields, _data_size(tensor))
     if path.name in files:
         raise BadModel(file=path.name, reason="it names itself as its external data")
     return files
@@ -107,28 +109,54 @@ def _external_file(path: Path, folder: Path, location: str) -> Path:
     return file
 
 
-def _check_extent(path: Path, file: Path, fields: dict[str, str]) -> None:
+def _check_extent(path: Path, file: Path, fields: dict[str, str], needed: int) -> None:
+    """Exporters may leave the length out; the tensor's shape says it too."""
     try:
-        end = int(fields.get("offset", 0)) + int(fields.get("length", 0))
+        offset, length = int(fields.get("offset", 0)), int(fields.get("length", needed))
     except ValueError:
-        raise BadModel(file=path.name, reason="its external data has no valid extent") from None
-    if end > file.stat().st_size:
+        offset = length = -1
+    if offset < 0 or length < needed:
+        raise BadModel(file=path.name, reason="its external data has no valid extent")
+    if offset + length > file.stat().st_size:
         reason = f"its external data {file.name!r} is cut off. Export or copy it again"
         raise BadModel(file=path.name, reason=reason)
 
 
-def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """All tensors that may carry data, those in attributes and in sub-graphs too."""
+def _data_size(tensor: TensorProto) -> int:
+    """Bytes of the tensor's data; types below a byte are packed."""
+    from onnx import helper
+
+    try:
+        kind = tensor.DataType.Name(tensor.data_type)
+        item = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    except (KeyError, ValueError, TypeError):
+        return 0  # ONNX's own check says what is wrong with it
+    bits = _PACKED_BITS.get(kind, 8 * int(item.itemsize))
+    count: int = math.prod(tensor.dims)
+    return (count * bits + 7) // 8
+
+
+def _tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """All tensors that may carry data, those in attributes, sub-graphs and functions too."""
+    yield from _tensors_of_graph(model.graph)
+    for function in model.functions:
+        yield from _tensors_of_nodes(function.node)
+
+
+def _tensors_of_graph(graph: GraphProto) -> Iterator[TensorProto]:
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
-    for node in graph.node:
-        for attribute in node.attribute:
-            yield from attribute.tensors
-            if attribute.HasField("t"):
-                yield attribute.t
-            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                yield from _tensors(inner)
+    yield from _tensors_of_nodes(graph.node)
+
+
+def _tensors_of_nodes(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    for attribute in (attribute for node in nodes for attribute in node.attribute):
+        yield from attribute.tensors
+        if attribute.HasField("t"):
+            yield attribute.t
+        for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+            yield from _tensors_of_graph(inner)
 
 
 def _check_graph(path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -50,15 +51,23 @@ class Uploader:
         self._queue = queue
         self._node = node
         self._clock = clock
+        self._under_way: dict[str, threading.Lock] = {}
 
     def upload(self, file: OnnxFile, name: str | None, options: UploadOptions) -> tuple[str, bool]:
         """The model's name, and whether it is new: the same content is not stored twice, unless
         a name of its own is asked for."""
         if name is not None:
             check_model_name(name)
-        known = self._name_of(file.content)
-        if known is not None and name in (None, known):
-            return known, False
+        with self._under_way.setdefault(file.content, threading.Lock()):
+            return self._upload(file, name, options)
+
+    def _upload(self, file: OnnxFile, name: str | None, options: UploadOptions) -> tuple[str, bool]:
+        """Of equal files in one folder the first is stored before the next is looked at."""
+        known = self._row_with(file.content)
+        if known is not None and name in (None, known.key):
+            if known.values.get("status") != "uploading":
+                return known.key, False
+            name = known.key  # an upload of this very file that died, or that still goes on
         row = self._reserve(file, name, options)
         if row is None:
             return str(name), False
@@ -68,6 +77,7 @@ class Uploader:
     def _fill(self, row: Record, file: OnnxFile) -> None:
         folder = f"{self._experiment}/{row.key}"
         try:
+            self._note(file.content, row.key)
             self._blobs.delete_folder(folder)  # what a delete that was cut off may have left
             self._blobs.put_many({f"{folder}/{name}": path for name, path in file.files.items()})
             after = self._models.update(row, self._finished(row, file))
@@ -84,10 +94,14 @@ class Uploader:
         return summary(row.values, records, self._plan, self._clock())
 
     def _take_back(self, row: Record, folder: str) -> None:
-        """Best effort: a store that is away keeps a row that says `uploading` and by whom."""
+        """Best effort: a store that is away keeps a row that says who began, for 'delete'.
+
+        The row goes last: it keeps others from filling the folder that is being emptied.
+        """
         with contextlib.suppress(EdgeloopError):
-            self._models.delete(row)
+            row = self._models.update(row, {"status": "deleting", "stages": None})
             self._blobs.delete_folder(folder)
+            self._models.delete(row)
             note = self._notes.get(_note_key(str(row.values["content"])))
             if note is not None and note.values.get("model") == row.key:
                 self._notes.delete(note)
@@ -104,7 +118,6 @@ class Uploader:
                 if taken is None:
                     return None
                 row = taken
-        self._note(file.content, row.key)
         return row
 
     def _reserve_friendly(self, file: OnnxFile, options: UploadOptions) -> Record:
@@ -116,8 +129,9 @@ class Uploader:
     def _take_over(self, name: str, file: OnnxFile, options: UploadOptions) -> Record | None:
         """The name is taken: by this very content, by an upload that died, or by another model."""
         row = self._models.get(name)
-        if row is None:
-            raise ModelBusy(name=name, reason="it is being deleted")
+        if row is None or row.values.get("status") == "deleting":
+            reason = f"it is being deleted; if that was cut off: edgeloop delete {name}"
+            raise ModelBusy(name=name, reason=reason)
         upload = records_of(row.values).get(UPLOAD, StageRecord())
         if row.values.get("status") != "uploading":
             if row.values.get("content") == file.content:
@@ -158,13 +172,13 @@ class Uploader:
             columns["tags"] = json.dumps(list(options.tags), ensure_ascii=False)
         return columns
 
-    def _name_of(self, content: str) -> str | None:
+    def _row_with(self, content: str) -> Record | None:
         """The model that holds this content; a note is believed only when the row agrees."""
         note = self._notes.get(_note_key(content))
         row = self._models.get(str(note.values["model"])) if note is not None else None
         if row is None or row.values.get("content") != content:
             return None
-        return None if row.values.get("status") == "deleting" else row.key
+        return None if row.values.get("status") == "deleting" else row
 
     def _note(self, content: str, name: str) -> None:
         key = _note_key(content)
@@ -172,7 +186,7 @@ class Uploader:
             self._notes.insert(key, {"model": name})
             return
         note = self._notes.get(key)
-        if note is not None and self._name_of(content) is None:
+        if note is not None and self._row_with(content) is None:
             with contextlib.suppress(RowChanged):
                 self._notes.update(note, {"model": name})
 

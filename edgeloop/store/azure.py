@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
@@ -53,6 +54,10 @@ PART_BYTES = 64_000
 ROW_BYTES = 1_000_000
 _PART = "__part"
 _HIDDEN = ("PartitionKey", "RowKey", "Timestamp")
+_CODE = r"(?:x5A)*x(?:2D|5F)"
+_FIRST_CODE = r"(?:x5A)*x3[0-9]"
+_NEEDS_ESCAPE = re.compile(rf"[^A-Za-z0-9]|^[0-9]|Z(?={_CODE})|^Z(?={_FIRST_CODE})")
+_ESCAPE = re.compile(rf"Zx(?:2D|5F)|^Zx3[0-9]|Zx5A(?={_CODE})|^Zx5A(?={_FIRST_CODE})")
 
 
 class AzureStore(Store):
@@ -159,19 +164,19 @@ class AzureTable(Table):
     ) -> Iterator[Record]:
         """The SDK follows continuation tokens, also through empty pages that a filter leaves."""
         parameters = {"partition": self._partition}
-        clauses = ["PartitionKey eq @partition "]
+        clauses = ["PartitionKey eq @partition"]
         if after:
             parameters["after"] = after
-            clauses.append("RowKey gt @after ")
+            clauses.append("RowKey gt @after")
         if prefix:
             parameters |= {"first": prefix, "end": after_prefix(prefix)}
-            clauses += ["RowKey ge @first ", "RowKey lt @end "]
+            clauses += ["RowKey ge @first", "RowKey lt @end"]
         for number, condition in enumerate(where):
             operator = "eq" if condition.operator == "==" else "ne"
             parameters[f"value{number}"] = condition.value
-            clauses.append(f"{condition.column} {operator} @value{number} ")
+            clauses.append(f"{condition.column} {operator} @value{number}")
         entities = self._client.query_entities(
-            "and ".join(clauses), parameters=parameters, results_per_page=min(limit or 1000, 1000)
+            " and ".join(clauses), parameters=parameters, results_per_page=min(limit or 1000, 1000)
         )
         for entity in itertools.islice(self._guarded(iter(entities)), limit):
             yield _record(entity)
@@ -229,12 +234,9 @@ class AzureTable(Table):
 
 
 def table_name(experiment: str) -> str:
-    """Azure's table names are letters and digits; others travel as `Zx` and their code."""
-    plain = "".join(
-        char if char.isascii() and char.isalnum() else f"Zx{ord(char):02X}" for char in experiment
-    )
-    if plain[0].isdigit():
-        plain = f"Zx{ord(plain[0]):02X}{plain[1:]}"
+    """Azure's table names are letters and digits and begin with a letter; what else a name has
+    travels as `Zx` and its code, and so does a `Z` that would be read as such."""
+    plain = _NEEDS_ESCAPE.sub(lambda match: f"Zx{ord(match[0]):02X}", experiment)
     if not 3 <= len(plain) <= 63 or plain.lower() in (QUEUE_TABLE, USAGE_TABLE, "tables"):
         reason = "Azure's tables are named after experiments, and have no room for this one"
         raise BadName(what="experiment", name=experiment, reason=reason)
@@ -242,15 +244,7 @@ def table_name(experiment: str) -> str:
 
 
 def experiment_name(table: str) -> str:
-    first, *rest = table.split("Zx")
-    return first + "".join(_unescaped(part) for part in rest)
-
-
-def _unescaped(part: str) -> str:
-    try:
-        return chr(int(part[:2], 16)) + part[2:]
-    except ValueError:
-        return "Zx" + part
+    return _ESCAPE.sub(lambda match: chr(int(match[0][2:], 16)), table)
 
 
 def _table_service(

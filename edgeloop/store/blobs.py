@@ -196,7 +196,7 @@ def _explain(error: Exception, key: str, store: str) -> EdgeloopError:
     from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
     text = str(error)
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) or "ContainerNotFound" in text:
         return BlobMissing(key=key, store=store)
     if any(f"os error {number}" in text for number in (27, 28, 122)):
         return StoreFull(store=store, reason="no space left on the device")

@@ -338,14 +338,11 @@ def _dumps(values: dict[str, Value]) -> str:
     return json.dumps(columns, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def _loads(text: str) -> dict[str, Value]:
+def _loads(text: str | bytes) -> dict[str, Value]:
     values: dict[str, Any] = json.loads(text)
-    if '{"float":' not in text:
-        return values
-    return {
-        name: float(value["float"]) if isinstance(value, dict) else value
-        for name, value in values.items()
-    }
+    if any(type(value) is dict for value in values.values()):
+        return {n: float(v["float"]) if type(v) is dict else v for n, v in values.items()}
+    return values
 
 
 def _explain_file(text: str, folder: str) -> EdgeloopError:

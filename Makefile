@@ -1,0 +1,46 @@
+# Everything a newcomer types. `make test` on a fresh Debian machine installs what it needs first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+AZURITE := .tools/azurite/.ready
+
+.PHONY: help setup test lint format bench demo clean
+
+help:  ## show this
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+setup: $(READY) $(AZURITE) servers  ## make .venv with everything, and the servers the tests use
+
+.PHONY: servers
+servers:
+	@scripts/install-servers
+
+$(READY): pyproject.toml constraints.txt scripts/make-venv
+	@PYTHON=$(PYTHON) scripts/make-venv $(VENV)
+	@touch $@
+
+$(AZURITE): scripts/install-azurite
+	@scripts/install-azurite .tools/azurite
+	@touch $@
+
+test: setup lint  ## all tests, against real servers that they start and stop themselves
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+lint: $(READY)  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup  ## the figures of bench/RESULTS.md, measured again
+	$(BIN)/python -m bench $(ARGS)
+
+demo: $(READY)  ## three tiny models through upload, status and download
+	$(BIN)/python examples/first_steps.py
+
+clean:
+	rm -rf $(VENV) .tools .pytest_cache .mypy_cache .ruff_cache

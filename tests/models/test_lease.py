@@ -1,0 +1,497 @@
+"""Leases on every store: who may write, and what becomes of those who may not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from edgeloop.errors import BadInput, LeaseLost, StoreUnavailable
+from edgeloop.models import (
+    Catalog,
+    Lease,
+    Leases,
+    Outcome,
+    default_plan,
+    records_of,
+    runs_of,
+)
+from edgeloop.store import Changes, Record, Store, Table, Values
+from edgeloop.testing import MemoryStore, MemoryTable
+
+EVERYTHING = ("quantize", "onnx", "device", "device-float")
+CONVERTED = dict(quantized=True, macs=1, params=1, shape="[1]", output_shape="[1]")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Farm:
+    """One experiment with a clock that tests set."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.clock = Clock()
+        self.plan = default_plan(benchmark_runs=2)
+        self.models = store.models("farm")
+        self.hints = store.queue("farm")
+        self.catalog = Catalog(
+            store, "farm", self.plan, node="here", margin_s=5.0, clock=self.clock
+        )
+
+    def leases(self, **settings: float) -> Leases:
+        return Leases(
+            self.models,
+            self.hints,
+            self.plan,
+            **{"lease_s": 60.0, "margin_s": 5.0, "max_attempts": 3, **settings},
+            clock=self.clock,
+        )
+
+    def add(self, name: str, **columns: object) -> None:
+        row = {"name": name, "status": "new", "model_date": "2026-01-01", **columns}
+        self.models.insert(name, row)
+
+    def row(self, name: str) -> Values:
+        row = self.models.get(name)
+        assert row is not None
+        return row.values
+
+
+@pytest.fixture
+def farm(store: Store) -> Farm:
+    return Farm(store)
+
+
+@pytest.fixture
+def quick_farm() -> Farm:
+    return Farm(MemoryStore())
+
+
+def result(lease: Lease) -> Outcome:
+    if lease.stage == "convert":
+        return Outcome(CONVERTED)
+    if lease.stage == "benchmark":
+        runs = [*runs_of(lease.row.values), 0.002]
+        return Outcome({"total_inference_avg": json.dumps(runs), "mean": 0.002, "stdev": 1.5})
+    return Outcome({lease.stage: 0.5})
+
+
+def test_a_model_walks_through_all_its_stages_in_order_of_priority(farm: Farm) -> None:
+    farm.add("otter")
+    leases = farm.leases()
+    walked = []
+
+    while lease := leases.claim(EVERYTHING, "bench-1"):
+        walked.append(lease.stage)
+        leases.commit(lease, result(lease))
+
+    assert walked == ["convert", "benchmark", "benchmark", "f1_onnx", "f1_1k", "f1_1k_f", "f1_10k"]
+    row = farm.row("otter")
+    assert row["status"] == "complete"
+    assert row["node"] == ""
+    assert row["completed"] == "1970-01-12T13:46:40+00:00"
+    assert list(farm.hints.query()) == []
+
+
+def test_while_it_is_held_a_row_says_who_does_what_since_when(farm: Farm) -> None:
+    farm.add("otter")
+    lease = farm.leases().claim(EVERYTHING, "bench-1")
+    assert lease is not None
+
+    row = farm.row("otter")
+
+    assert (row["status"], row["node"]) == ("running convert", "bench-1")
+    assert row["since"] == "1970-01-12T13:46:40+00:00"
+    record = records_of(row)["convert"]
+    assert (record.owner, record.token, record.attempts) == ("bench-1", lease.token, 1)
+    assert record.expires == farm.clock() + 60.0
+
+
+def test_a_held_stage_is_not_given_to_another_but_a_different_stage_is(farm: Farm) -> None:
+    farm.add("otter")
+    first = farm.leases().claim(EVERYTHING, "bench-1")
+    second = farm.leases().claim(EVERYTHING, "bench-2")
+    third = farm.leases().claim(EVERYTHING, "bench-3")
+
+    assert first is not None and second is not None
+    assert (first.stage, second.stage, third) == ("convert", "f1_onnx", None)
+    assert farm.row("otter")["node"] == "bench-1, bench-2"
+    assert farm.row("otter")["status"] == "running convert, f1_onnx"
+    farm.leases().commit(first, result(first))
+    farm.leases().commit(second, result(second))
+    assert farm.row("otter")["f1_onnx"] == 0.5
+    assert farm.row("otter")["quantized"] is True
+
+
+def test_a_silent_holder_is_replaced_after_expiry_and_margin_and_can_write_nothing(
+    farm: Farm,
+) -> None:
+    farm.add("otter")
+    leases = farm.leases()
+    old = leases.claim(["quantize"], "sleeper")
+    assert old is not None
+    farm.clock.now += 64.9
+    assert leases.claim(["quantize"], "other") is None
+    farm.clock.now += 0.2
+    new = leases.claim(["quantize"], "other")
+    assert new is not None and new.token != old.token and new.attempt == 2
+
+    for late in (
+        lambda: leases.commit(old, result(old)),
+        lambda: leases.fail(old, "late"),
+        lambda: leases.release(old),
+        lambda: leases.renew(old),
+    ):
+        with pytest.raises(LeaseLost):
+            late()
+
+    assert "quantized" not in farm.row("otter")
+    assert records_of(farm.row("otter"))["convert"].token == new.token
+    leases.commit(new, result(new))
+    assert farm.row("otter")["quantized"] is True
+
+
+def test_a_holder_that_renews_keeps_its_lease(farm: Farm) -> None:
+    farm.add("otter")
+    leases = farm.leases()
+    lease = leases.claim(["quantize"], "bench-1")
+    assert lease is not None
+    for _ in range(5):
+        farm.clock.now += 50
+        lease = leases.renew(lease)
+        assert farm.leases().claim(["quantize"], "other") is None
+    leases.commit(lease, result(lease))
+    assert farm.row("otter")["quantized"] is True
+
+
+def test_a_lease_that_expired_but_was_not_taken_may_still_commit(farm: Farm) -> None:
+    farm.add("otter")
+    lease = farm.leases().claim(["quantize"], "bench-1")
+    assert lease is not None
+    farm.clock.now += 10_000
+    farm.leases().commit(lease, result(lease))
+    assert farm.row("otter")["quantized"] is True
+
+
+def test_after_three_failures_the_model_rests_in_error_until_reset(farm: Farm) -> None:
+    farm.add("otter")
+    leases = farm.leases()
+    for attempt in (1, 2, 3):
+        lease = leases.claim(["quantize"], "bench-1")
+        assert lease is not None and lease.attempt == attempt
+        leases.fail(lease, "unsupported operator Foo")
+    row = farm.row("otter")
+    assert (row["status"], row["error"]) == ("error", "convert: unsupported operator Foo")
+    assert farm.leases().claim(EVERYTHING, "bench-1") is None
+
+    farm.catalog.reset("otter")
+
+    assert "error" not in farm.row("otter")
+    again = farm.leases().claim(["quantize"], "bench-1")
+    assert again is not None and again.attempt == 1
+
+
+def test_one_failure_is_forgotten_once_the_stage_succeeds(farm: Farm) -> None:
+    farm.add("otter")
+    leases = farm.leases()
+    first = leases.claim(["quantize"], "bench-1")
+    assert first is not None
+    leases.fail(first, "flaky")
+    assert farm.row("otter")["error"] == "convert: flaky"
+    second = leases.claim(["quantize"], "bench-1")
+    assert second is not None
+    leases.commit(second, result(second))
+    assert "error" not in farm.row("otter")
+
+
+def test_a_model_that_kills_every_runner_rests_in_error_and_says_so(farm: Farm) -> None:
+    farm.add("killer")
+    leases = farm.leases()
+    for _ in range(3):
+        assert leases.claim(["quantize"], "victim") is not None
+        farm.clock.now += 1_000
+    assert leases.claim(["quantize"], "victim") is None
+    row = farm.row("killer")
+    assert row["status"] == "error"
+    assert "gave up after 3 attempts" in str(row["error"])
+    assert "victim" in str(row["error"])
+
+
+def test_work_given_back_uses_up_no_attempt_and_can_wait(farm: Farm) -> None:
+    farm.add("otter")
+    leases = farm.leases()
+    for _ in range(5):
+        lease = leases.claim(["quantize"], "bench-1")
+        assert lease is not None and lease.attempt == 1
+        leases.release(lease)
+    lease = leases.claim(["quantize"], "bench-1")
+    assert lease is not None
+    leases.release(lease, delay_s=30)
+    assert leases.claim(["quantize"], "bench-1") is None
+    farm.clock.now += 31
+    assert leases.claim(["quantize"], "bench-1") is not None
+
+
+def test_the_reasons_of_tools_are_made_readable(quick_farm: Farm) -> None:
+    quick_farm.add("otter")
+    leases = quick_farm.leases()
+    lease = leases.claim(["quantize"], "bench-1")
+    assert lease is not None
+    leases.fail(lease, "\x1b[31mbad\x00\x07" + "x" * 5_000)
+    error = str(quick_farm.row("otter")["error"])
+    assert error.startswith("convert: [31mbad")
+    assert len(error) < 2_100
+
+
+@pytest.mark.parametrize("change", ["reset", "delete", "unlock"])
+def test_a_holder_finds_its_lease_gone_after(farm: Farm, change: str) -> None:
+    farm.add("otter")
+    lease = farm.leases().claim(["quantize"], "bench-1")
+    assert lease is not None
+
+    getattr(farm.catalog, change)("otter")
+
+    with pytest.raises(LeaseLost):
+        farm.leases().commit(lease, result(lease))
+    if change == "delete":
+        assert farm.models.get("otter") is None
+    else:
+        assert "quantized" not in farm.row("otter")
+
+
+def test_a_name_used_again_gives_old_holders_nothing(farm: Farm) -> None:
+    farm.add("otter")
+    lease = farm.leases().claim(["quantize"], "bench-1")
+    assert lease is not None
+    farm.catalog.delete("otter")
+    farm.add("otter")
+    assert farm.leases().claim(["quantize"], "bench-2") is not None
+    with pytest.raises(LeaseLost):
+        farm.leases().commit(lease, result(lease))
+
+
+def test_a_commit_said_twice_is_recorded_once(farm: Farm) -> None:
+    farm.add("otter", **CONVERTED)
+    leases = farm.leases()
+    lease = leases.claim(["device"], "bench-1")
+    assert lease is not None and lease.stage == "benchmark"
+    leases.commit(lease, result(lease))
+    leases.commit(lease, result(lease))
+    assert runs_of(farm.row("otter")) == [0.002]
+    second = leases.claim(["device"], "bench-2")
+    assert second is not None
+    leases.commit(second, result(second))
+    leases.commit(lease, result(lease))
+    assert runs_of(farm.row("otter")) == [0.002, 0.002]
+
+
+def test_a_result_that_does_not_fill_its_columns_is_refused(quick_farm: Farm) -> None:
+    quick_farm.add("otter")
+    lease = quick_farm.leases().claim(["quantize"], "bench-1")
+    assert lease is not None
+    with pytest.raises(BadInput, match="does not fill its columns"):
+        quick_farm.leases().commit(lease, Outcome({"macs": 1}))
+    assert "macs" not in quick_farm.row("otter")
+
+
+def test_a_row_of_its_own_priority_goes_first_and_zero_before_all(farm: Farm) -> None:
+    farm.add("first")
+    farm.add("second", priority=10)
+    farm.add("urgent", priority=0)
+    leases = farm.leases()
+    claimed = [leases.claim(["quantize"], "bench-1") for _ in range(3)]
+    assert [lease.model for lease in claimed if lease] == ["urgent", "second", "first"]
+
+
+def test_a_changed_priority_moves_waiting_work(farm: Farm) -> None:
+    for name in ("a-model", "b-model", "c-model"):
+        farm.add(name)
+    leases = farm.leases()
+    leases.sweep()
+    farm.catalog.set_priority("c-model", 0)
+    lease = leases.claim(["quantize"], "bench-1")
+    assert lease is not None and lease.model == "c-model"
+    farm.catalog.set_priority("b-model", 5)
+    farm.catalog.set_priority("b-model", None)
+    farm.catalog.set_priority("a-model", 500)
+    lease = leases.claim(["quantize"], "bench-1")
+    assert lease is not None and lease.model == "b-model"
+
+
+def test_quick_models_come_first_within_f1(quick_farm: Farm) -> None:
+    done = {**CONVERTED, "total_inference_avg": "[1, 1]", "f1_onnx": 0.5, "stdev": 0.0}
+    quick_farm.add("slow", mean=0.010, **done)
+    quick_farm.add("quick", mean=0.001, **done)
+    leases = quick_farm.leases()
+    order = []
+    while lease := leases.claim(EVERYTHING, "bench-1"):
+        order.append((lease.model, lease.stage))
+        leases.commit(lease, result(lease))
+    assert order == [
+        ("quick", "f1_1k"),
+        ("quick", "f1_1k_f"),
+        ("slow", "f1_1k"),
+        ("quick", "f1_10k"),
+        ("slow", "f1_1k_f"),
+        ("slow", "f1_10k"),
+    ]
+
+
+def test_a_benchmark_only_model_is_complete_after_its_runs(quick_farm: Farm) -> None:
+    quick_farm.add("otter", benchmark_only=1)
+    leases = quick_farm.leases()
+    stages = []
+    while lease := leases.claim(EVERYTHING, "bench-1"):
+        stages.append(lease.stage)
+        leases.commit(lease, result(lease))
+    assert stages == ["convert", "benchmark", "benchmark"]
+    assert quick_farm.row("otter")["status"] == "complete"
+
+
+def test_only_what_the_capabilities_allow_is_claimed(quick_farm: Farm) -> None:
+    quick_farm.add("otter")
+    assert quick_farm.leases().claim(["device", "device-float"], "bench-1") is None
+    lease = quick_farm.leases().claim(["onnx"], "bench-1")
+    assert lease is not None and lease.stage == "f1_onnx"
+
+
+def test_a_subset_narrows_the_choice(quick_farm: Farm) -> None:
+    for name in ("a-1", "b-1", "b-2"):
+        quick_farm.add(name)
+    lease = quick_farm.leases().claim(["onnx"], "n", only=lambda model: model.startswith("b-"))
+    assert lease is not None and lease.model == "b-1"
+
+
+def test_files_of_an_accepted_attempt_are_the_models_files(farm: Farm) -> None:
+    farm.add("otter")
+    leases = farm.leases()
+    for token in ("stale", "good"):
+        farm.store.blobs.put(f"farm/otter/.attempts/{token}/otter.dlc", token.encode())
+    lease = leases.claim(["quantize"], "bench-1")
+    assert lease is not None
+    leases.commit(lease, Outcome(CONVERTED, {"otter.dlc": ".attempts/good/otter.dlc"}))
+
+    assert [file.name for file in farm.catalog.files("otter")] == ["otter.dlc"]
+    assert farm.store.blobs.read(farm.catalog.files("otter")[0].key) == b"good"
+
+    farm.catalog.reset("otter", ["convert"])
+    assert farm.catalog.files("otter") == []
+
+
+def test_lost_hints_delay_work_but_never_lose_it(farm: Farm) -> None:
+    farm.add("otter")
+    leases = farm.leases()
+    leases.sweep()
+    for hint in list(farm.hints.query()):
+        farm.hints.delete(hint)
+    assert leases.claim(["quantize"], "bench-1") is None
+    leases.sweep()
+    assert leases.claim(["quantize"], "bench-1") is not None
+
+
+def test_stale_hints_are_mended_by_whoever_meets_them(farm: Farm) -> None:
+    farm.add("gone")
+    farm.add("done", status="complete")
+    farm.add("here")
+    leases = farm.leases()
+    leases.sweep()
+    gone, done = farm.models.get("gone"), farm.models.get("done")
+    assert gone is not None and done is not None
+    farm.models.delete(gone)
+    farm.hints.insert("quantize|00000001.000|x|done|convert", {"model": "done", "stage": "convert"})
+    farm.hints.insert("quantize|00000002.000|x|y|melt", {"model": "here", "stage": "melt"})
+    lease = leases.claim(["quantize"], "bench-1")
+    assert lease is not None and lease.model == "here"
+    assert {str(h.values["model"]) for h in farm.hints.query("quantize|")} == {"here"}
+
+
+def test_a_claim_reads_no_finished_row() -> None:
+    """Counts what a claim reads: the same with 2,000 finished models as with none."""
+
+    class Counting(MemoryTable):
+        def __init__(self) -> None:
+            super().__init__()
+            self.reads = 0
+
+        def get(self, key: str) -> Record | None:
+            self.reads += 1
+            return super().get(key)
+
+        def query(self, *arguments, **options):
+            for record in super().query(*arguments, **options):
+                self.reads += 1
+                yield record
+
+    def reads(finished: int) -> int:
+        models, hints = Counting(), Counting()
+        leases = Leases(models, hints, default_plan())
+        models.insert_many((f"w{i}", {"name": f"w{i}", "status": "new"}) for i in range(200))
+        models.insert_many((f"f{i}", {"name": f"f{i}", "status": "complete"}) for i in range(finished))
+        leases.sweep()
+        models.reads = hints.reads = 0
+        for _ in range(20):
+            assert leases.claim(["quantize"], "n") is not None
+        return models.reads + hints.reads
+
+    assert reads(finished=2_000) == reads(finished=0)
+
+
+class Flaky(Table):
+    """A table whose answers get lost: the write is done, and its writer is told the store is away."""
+
+    def __init__(self, inner: Table) -> None:
+        self.inner = inner
+        self.lose_next = False
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.inner, name)
+
+    def get(self, key: str) -> Record | None:
+        return self.inner.get(key)
+
+    def insert(self, key: str, values: Values) -> Record:
+        return self.inner.insert(key, values)
+
+    def update(self, record: Record, changes: Changes) -> Record:
+        after = self.inner.update(record, changes)
+        if self.lose_next:
+            self.lose_next = False
+            raise StoreUnavailable(store="test", reason="the answer got lost")
+        return after
+
+    def delete(self, record: Record) -> None:
+        self.inner.delete(record)
+
+    def query(self, *arguments, **options):
+        return self.inner.query(*arguments, **options)
+
+
+@pytest.mark.parametrize("word", ["commit", "fail", "release"])
+def test_a_word_whose_answer_got_lost_can_be_said_again(word: str) -> None:
+    farm = Farm(MemoryStore())
+    flaky = Flaky(farm.models)
+    farm.add("otter")
+    leases = Leases(flaky, farm.hints, farm.plan, clock=farm.clock)
+    lease = leases.claim(["quantize"], "bench-1")
+    assert lease is not None
+    say: dict[str, Callable[[], Record]] = {
+        "commit": lambda: leases.commit(lease, result(lease)),
+        "fail": lambda: leases.fail(lease, "reason"),
+        "release": lambda: leases.release(lease),
+    }
+    flaky.lose_next = True
+    with pytest.raises(StoreUnavailable):
+        say[word]()
+
+    say[word]()
+
+    record = records_of(farm.row("otter"))["convert"]
+    assert not record.is_held
+    assert record.attempts == {"commit": 0, "fail": 1, "release": 0}[word]
