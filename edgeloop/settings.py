@@ -1,8 +1,8 @@
 """Where the store is and which experiment: options, the environment, a file, defaults.
 
-Nothing else in Edgeloop reads the environment. The project is the nearest folder, from here
-upwards, that holds `.edgeloop/` (the embedded store) or `edgeloop.yaml` (settings worth sharing);
-with neither it is the folder one stands in.
+Nothing else in Edgeloop reads the environment, but for libraries that find credentials in it.
+The project is the nearest folder, from here upwards, that holds `.edgeloop/` (the embedded store)
+or `edgeloop.yaml` (settings worth sharing); with neither it is the folder one stands in.
 """
 
 from __future__ import annotations
@@ -66,6 +66,12 @@ def find_project(start: Path) -> Path:
         if (folder / STORE_FOLDER).is_dir() or (folder / SETTINGS_FILE).is_file():
             return folder
     return start.absolute()
+
+
+def plain_http_allowed(environ: Mapping[str, str] = os.environ) -> bool:
+    """obstore reads these itself, but no longer once it is given time limits."""
+    names = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP")
+    return any(environ.get(name, "").lower() in ("1", "true") for name in names)
 
 
 def _location(

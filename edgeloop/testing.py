@@ -1,7 +1,7 @@
 """For tests of your own code: a store in memory that keeps every promise of the real ones.
 
-    store = MemoryStore()
-    workspace = Workspace(Settings.load(), store)
+store = MemoryStore()
+workspace = Workspace(Settings.load(), store)
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def upload(
 
     Example: edgeloop upload nets/*.onnx --tag unet --priority 10
     """
-    from edgeloop.cli.output import megabytes, plural, print_json, printable
+    from edgeloop.cli.output import megabytes, plural, print_json, printable, shown
     from edgeloop.models import UploadOptions
 
     files = [file for path in paths for file in _models_in(path)]
@@ -56,7 +56,7 @@ def upload(
                 file = printable(item.path.name)
                 click.echo(f"{item.model.name:<20} {file:<30} {megabytes(item.size):>9}{note}")
             new = sum(item.is_new for item in uploaded)
-            where = f"experiment '{workspace.experiment}' ({workspace.store.description})"
+            where = f"experiment '{workspace.experiment}' ({shown(workspace.store.description)})"
             click.echo(f"{plural(new, 'model')} uploaded to {where}. Next: edgeloop status")
     if failed:
         raise SystemExit(1)

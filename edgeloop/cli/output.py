@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import click
 
@@ -34,6 +36,13 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequenc
 def printable(text: str) -> str:
     """No control characters from a row, a file's name or a board reach the terminal."""
     return "".join(char if char.isprintable() else "�" for char in text)
+
+
+def shown(place: str) -> str:
+    """A folder at or below the one we stand in, as a person would say it."""
+    with contextlib.suppress(ValueError):
+        return str(Path(place).relative_to(Path.cwd()))
+    return place
 
 
 def megabytes(size: int) -> str:

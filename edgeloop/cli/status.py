@@ -58,7 +58,7 @@ def status(
 
     Example: edgeloop status 'brave-*' --csv results.csv
     """
-    from edgeloop.cli.output import print_json
+    from edgeloop.cli.output import print_json, shown
 
     if sum((csv is not None, as_json, watch)) > 1:
         raise click.UsageError("choose one of --csv, --json and --watch.")
@@ -74,7 +74,7 @@ def status(
         elif rows:
             click.echo(_table(rows))
         else:
-            place = f"experiment '{workspace.experiment}' ({workspace.store.description})"
+            place = f"experiment '{workspace.experiment}' ({shown(workspace.store.description)})"
             click.echo(f"No models yet in {place}. Next: edgeloop upload MODEL.onnx")
 
 
@@ -112,12 +112,15 @@ def _visible(rows: list[Values]) -> list[dict[str, Value]]:
 
 def _write_csv(rows: list[Values], target: Path) -> None:
     """The file appears whole or not at all."""
+    from edgeloop.errors import LocalFileError
     from edgeloop.models import visible_columns, write_csv
 
     columns = visible_columns(rows)
     if str(target) == "-":
         write_csv(rows, columns, sys.stdout)
         return
+    if target.is_dir():
+        raise LocalFileError(path=target, reason="is a folder; name a file for the CSV")
     partial = target.with_name(f".{target.name}.part")
     try:
         with partial.open("w", newline="", encoding="utf-8") as file:

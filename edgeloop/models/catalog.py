@@ -12,7 +12,7 @@ from pathlib import Path
 
 from edgeloop.errors import BadInput, ModelBusy, NoSuchModel, RowChanged, WaitTimeout
 from edgeloop.models.change import Edit, change_row
-from edgeloop.models.names import check_experiment_name, is_pattern, matches
+from edgeloop.models.names import can_be_key, check_experiment_name, is_pattern, matches
 from edgeloop.models.onnx_file import check_onnx
 from edgeloop.models.plan import Plan
 from edgeloop.models.queue import Queue
@@ -113,7 +113,7 @@ class Catalog:
                     future.cancel()
 
     def get(self, name: str) -> Record:
-        row = self._models.get(name)
+        row = self._models.get(name) if can_be_key(name) else None
         if row is None:
             raise NoSuchModel(pattern=name, experiment=self.experiment)
         return row

@@ -28,6 +28,7 @@ from edgeloop.models.work import StageRecord, records_of, summary
 from edgeloop.store import Changes, Record, Table, Value, Values
 
 LARGEST_SPREAD = 32
+GRAB_SECONDS = 10.0
 IDLE_SWEEP_SECONDS = 10.0
 BUSY_SWEEP_SECONDS = 600.0
 ERROR_TEXT_LIMIT = 2_000
@@ -93,10 +94,10 @@ class Leases:
         `only` narrows the choice to some models.
         """
         if time.monotonic() >= self._busy_sweep_at:
-            self.sweep()
+            self._sweep_if_due(BUSY_SWEEP_SECONDS)
         lease = self._claim_from_queue(capabilities, node, only)
-        if lease is None and time.monotonic() >= self._idle_sweep_at:
-            self.sweep()
+        idle = lease is None and time.monotonic() >= self._idle_sweep_at
+        if idle and self._sweep_if_due(IDLE_SWEEP_SECONDS):
             lease = self._claim_from_queue(capabilities, node, only)
         return lease
 
@@ -171,8 +172,15 @@ class Leases:
     def sweep(self) -> None:
         """Put every missing hint back, from the rows. A drain ends with this, then looks again."""
         self._queue.sweep(self._models)
+
+    def _sweep_if_due(self, interval_s: float) -> bool:
+        """Not more often than that by this runner, nor by all runners together."""
         self._idle_sweep_at = time.monotonic() + IDLE_SWEEP_SECONDS
         self._busy_sweep_at = time.monotonic() + BUSY_SWEEP_SECONDS
+        if not self._queue.may_sweep(self._clock(), interval_s):
+            return False
+        self.sweep()
+        return True
 
     def _claim_from_queue(
         self, capabilities: Collection[str], node: str, only: Callable[[str], bool]
@@ -180,7 +188,7 @@ class Leases:
         """The first hint, for one runner alone. After losing to others, one of the first few that
         are equally good: runners that all want the first only get in each other's way."""
         best: list[Hint] = []
-        for hint in self._queue.open(capabilities, self._clock()):
+        for hint in self._queue.open(capabilities, self._clock(), crowd=self._spread):
             if not only(hint.model):
                 continue
             if best and (hint.rank != best[0].rank or len(best) >= self._spread):
@@ -198,46 +206,57 @@ class Leases:
         return None
 
     def _take(self, hint: Hint, node: str) -> Lease | None:
+        """First the hint, so that of many who want the same work all but one turn away at once;
+        then the row, which alone decides. Whoever dies in between delays the work a little."""
+        grabbed = self._queue.hide(hint, self._clock() + GRAB_SECONDS)
+        if grabbed is None:
+            self._spread = min(2 * self._spread, LARGEST_SPREAD)
+            return None
+        self._spread = max(self._spread - 1, 1)
         row = self._models.get(hint.model)
         if row is None or hint.stage not in self._plan:
-            self._queue.mend(hint.model, None, hint)
+            self._queue.mend(hint.model, None, grabbed)
             return None
         stage = self._plan[hint.stage]
         ready_at = self._queue.ready_at(row.values, stage)
         is_stale = self._queue.key(hint.model, row.values, stage) != hint.record.key
         if ready_at is None or is_stale:
-            self._queue.mend(hint.model, row.values, hint)
+            self._queue.mend(hint.model, row.values, grabbed)
             return None
         if ready_at > self._clock():
-            self._queue.hide(hint, ready_at)
+            self._queue.hide(grabbed, ready_at)
             return None
         if records_of(row.values).get(stage.name, StageRecord()).attempts >= self._max_attempts:
             self._give_up(row, stage)
             return None
-        return self._acquire(row, stage, hint, node)
+        return self._acquire(row, stage, grabbed, node)
 
     def _acquire(self, row: Record, stage: Stage, hint: Hint, node: str) -> Lease | None:
-        now = self._clock()
-        records = records_of(row.values)
-        before = records.get(stage.name, StageRecord())
-        held = replace(
-            before,
-            token=uuid.uuid4().hex,
-            owner=node,
-            expires=now + self._lease_s,
-            since=now,
-            attempts=before.attempts + 1,
-        )
-        records[stage.name] = held
-        try:
-            row = self._models.update(row, self._summary(row, records))
-        except RowChanged:
-            self._spread = min(2 * self._spread, LARGEST_SPREAD)
+        """The claim itself. Other stages' holders may write to the row meanwhile; what counts is
+        that this stage is still free in the very version that is replaced."""
+        now, token = self._clock(), uuid.uuid4().hex
+
+        def hold(row: Record) -> Changes | None:
+            ready_at = self._queue.ready_at(row.values, stage)
+            if ready_at is None or ready_at > now:
+                return None
+            records = records_of(row.values)
+            before = records.get(stage.name, StageRecord())
+            records[stage.name] = replace(
+                before,
+                token=token,
+                owner=node,
+                expires=now + self._lease_s,
+                since=now,
+                attempts=before.attempts + 1,
+            )
+            return self._summary(row, records)
+
+        _, after = change_row(self._models, row.key, hold, known=row) or (row, row)
+        held = records_of(after.values).get(stage.name)
+        if held is None or held.token != token:
             return None
-        self._spread = max(self._spread - 1, 1)
-        with contextlib.suppress(StoreUnavailable):  # the claim stands; the hint costs a look
-            hint = self._queue.hide(hint, held.expires + self._margin_s)
-        return Lease(row.key, stage.name, node, held.token, held.attempts, held.expires, row, hint)
+        return Lease(row.key, stage.name, node, token, held.attempts, held.expires, after, hint)
 
     def _give_up(self, row: Record, stage: Stage) -> None:
         """Every attempt ended without a word: the machine died, or the model kills its runner."""

@@ -41,6 +41,12 @@ def check_experiment_name(name: str) -> str:
     return name
 
 
+def can_be_key(name: str) -> bool:
+    """Whether a row may have this name; wider than what we allow, since old tables came before.
+    Azure takes what is not for a fault of the service, and tries again and again."""
+    return bool(name) and name.isprintable() and not any(char in name for char in "/\\#?")
+
+
 def check_file_name(name: str) -> str:
     """A model's file keeps its own name; it only may not be a path or hide control characters."""
     unprintable = any(ord(char) < 32 or ord(char) == 127 for char in name)

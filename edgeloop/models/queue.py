@@ -19,7 +19,9 @@ from edgeloop.models.plan import Plan, Stage
 from edgeloop.models.work import UPLOAD, is_foreign, records_of
 from edgeloop.store import Condition, Record, Table, Values
 
-PAGE = 64
+FIRST_PAGE = 16
+NEXT_PAGES = 128
+SWEPT = "!swept"
 FINISHED = ("complete", "error", "uploading", "deleting")
 
 
@@ -55,9 +57,14 @@ class Queue:
         self._plan = plan
         self._margin_s = margin_s
 
-    def open(self, capabilities: Collection[str], now: float) -> Iterator[Hint]:
-        """Hints at work that may be taken now, best first."""
-        streams = [self._of_capability(name, now) for name in sorted(set(capabilities))]
+    def open(self, capabilities: Collection[str], now: float, crowd: int = 0) -> Iterator[Hint]:
+        """Hints at work that may be taken now, best first.
+
+        `crowd`: how many others seem to look as well. Their work lies hidden at the top, so the
+        first page is made that much longer.
+        """
+        first = FIRST_PAGE + 3 * crowd
+        streams = [self._of_capability(name, now, first) for name in sorted(set(capabilities))]
         return heapq.merge(*streams, key=lambda hint: hint.order)
 
     def mend(self, name: str, row: Values | None, hint: Hint | None = None) -> None:
@@ -84,11 +91,12 @@ class Queue:
         for key, values in new.items():
             self._put(key, values, fresh=key not in old, moved=values != old.get(key))
 
-    def hide(self, hint: Hint, until: float) -> Hint:
-        """Nobody need look at it before; losing this write costs a look, nothing else."""
-        with contextlib.suppress(RowChanged):
+    def hide(self, hint: Hint, until: float) -> Hint | None:
+        """Nobody need look at it before then. None when somebody else was faster."""
+        try:
             return Hint(self._hints.update(hint.record, {"until": until}))
-        return hint
+        except RowChanged:
+            return None
 
     def sweep(self, models: Table) -> None:
         """Put in every hint that is missing. Stale ones are mended by whoever meets them."""
@@ -97,6 +105,22 @@ class Queue:
         self._hints.insert_many(
             hint for record in rows for hint in self._wanted(record.key, record.values)
         )
+
+    def may_sweep(self, now: float, interval_s: float) -> bool:
+        """Whether nobody has swept for that long; then it is ours to do. One look a sweep spares
+        the store as many full reads as there are idle runners."""
+        note = self._hints.get(SWEPT)
+        if note is None:
+            with contextlib.suppress(RowExists):
+                self._hints.insert(SWEPT, {"at": now})
+                return True
+            return False
+        if abs(now - float(note.values.get("at", 0.0))) < interval_s:
+            return False
+        with contextlib.suppress(RowChanged):
+            self._hints.update(note, {"at": now})
+            return True
+        return False
 
     def ready_at(self, row: Values, stage: Stage) -> float | None:
         """When the stage may be claimed (0: now); None when there is nothing to claim."""
@@ -118,15 +142,16 @@ class Queue:
             f"{stage.capability}|{priority:012.3f}|{_plain(uploaded)}|{_plain(name)}|{stage.name}"
         )
 
-    def _of_capability(self, capability: str, now: float) -> Iterator[Hint]:
-        """Small pages: what is wanted is nearly always at the top."""
+    def _of_capability(self, capability: str, now: float, first_page: int) -> Iterator[Hint]:
+        """A small page first: what is wanted is nearly always at the top."""
         prefix = after = f"{capability}|"
+        size = first_page
         while True:
-            page = list(self._hints.query(prefix, after=after, limit=PAGE))
+            page = list(self._hints.query(prefix, after=after, limit=size))
             yield from (hint for hint in map(Hint, page) if hint.hidden_until <= now)
-            if len(page) < PAGE:
+            if len(page) < size:
                 return
-            after = page[-1].key
+            after, size = page[-1].key, NEXT_PAGES
 
     def _wanted(self, name: str, row: Values) -> Iterator[tuple[str, Values]]:
         for stage in self._plan.for_model(row):

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from edgeloop.errors import EdgeloopError, ModelBusy, NameTaken, RowChanged, RowExists
+from edgeloop.errors import EdgeloopError, ModelBusy, NameTaken, RowChanged, RowExists, StoreFull
 from edgeloop.models.names import check_model_name, friendly_names
 from edgeloop.models.onnx_file import OnnxFile
 from edgeloop.models.plan import Plan
@@ -43,6 +43,7 @@ class Uploader:
         node: str,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._where = store.description
         self._blobs = store.blobs
         self._models = store.models(experiment)
         self._notes = store.queue(experiment)
@@ -68,6 +69,8 @@ class Uploader:
             if known.values.get("status") != "uploading":
                 return known.key, False
             name = known.key  # an upload of this very file that died, or that still goes on
+        if not self._blobs.has_room_for(file.size):
+            raise StoreFull(store=self._where, reason=f"{file.path.name} does not fit on the disk")
         row = self._reserve(file, name, options)
         if row is None:
             return str(name), False
@@ -96,11 +99,13 @@ class Uploader:
     def _take_back(self, row: Record, folder: str) -> None:
         """Best effort: a store that is away keeps a row that says who began, for 'delete'.
 
-        The row goes last: it keeps others from filling the folder that is being emptied.
+        The row goes last: it keeps others from filling the folder that is being emptied. Files
+        that cannot be reached now are cleared away by the next upload of that name.
         """
         with contextlib.suppress(EdgeloopError):
             row = self._models.update(row, {"status": "deleting", "stages": None})
-            self._blobs.delete_folder(folder)
+            with contextlib.suppress(EdgeloopError):
+                self._blobs.delete_folder(folder)
             self._models.delete(row)
             note = self._notes.get(_note_key(str(row.values["content"])))
             if note is not None and note.values.get("model") == row.key:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from edgeloop.models.plan import Plan
@@ -62,9 +62,9 @@ def records_of(row: Values) -> dict[str, StageRecord]:
 
 def with_records(records: Records) -> dict[str, Value]:
     """The column as it is written: what is at its default is left out."""
-    empty = asdict(StageRecord())
+    empty = vars(StageRecord())
     content = {
-        name: {key: value for key, value in asdict(record).items() if value != empty[key]}
+        name: {key: value for key, value in vars(record).items() if value != empty[key]}
         for name, record in records.items()
     }
     return {"stages": json.dumps({name: fields for name, fields in content.items() if fields})}

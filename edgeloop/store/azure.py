@@ -384,8 +384,8 @@ def _stored_size(value: object) -> int:
     return len(value.encode("utf-16-le")) if isinstance(value, str) else 8
 
 
-class _NoTable(EdgeloopError):
-    """The table is not there yet."""
+class _NoTable(RowChanged):
+    """The row {key!r} is gone, and its table with it."""
 
 
 @contextlib.contextmanager
@@ -404,7 +404,7 @@ def _explain(error: Exception, store: str, key: str) -> EdgeloopError:
     status = getattr(error, "status_code", None)
     reason = str(getattr(error, "message", "") or error).partition("\n")[0].rstrip(".")
     if _is_table_missing(error):
-        return _NoTable()
+        return _NoTable(key=key)
     if isinstance(error, exceptions.ResourceExistsError):
         return RowExists(key=key)
     if isinstance(error, exceptions.ResourceModifiedError | exceptions.ResourceNotFoundError):

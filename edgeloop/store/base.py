@@ -14,6 +14,7 @@ a column set to None are the same thing.
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,9 @@ Values = Mapping[str, Value]
 Changes = Mapping[str, Value | None]
 
 ROW_LIMIT_BYTES = 1_000_000
+WHOLE_TEXT_BYTES = 64_000
+PART_MARK = "__part"  # Azure's columns that hold one part of a long text
+_TAKEN_COLUMNS = ("PartitionKey", "RowKey", "Timestamp")
 _LARGEST_INT = 2**63 - 1
 
 
@@ -124,6 +128,10 @@ class Blobs(ABC):
     def delete(self, keys: Iterable[str]) -> None:
         """Remove files; those that are not there are fine."""
 
+    def has_room_for(self, size: int) -> bool:
+        """False where it is plain beforehand that this many bytes will not fit."""
+        return True
+
     def put_many(self, files: Mapping[str, Path]) -> None:
         self._each(self.put, files.items())
 
@@ -177,8 +185,12 @@ def check_values(key: str, values: Changes) -> None:
     for column, value in values.items():
         if not column.isidentifier():
             raise BadInput(reason=f"a column cannot be named {column!r}: use letters, digits, _")
+        if column in _TAKEN_COLUMNS or PART_MARK in column:
+            raise BadInput(reason=f"a column cannot be named {column!r}: a store uses that name")
         if isinstance(value, str) and "\x00" in value:
             raise BadInput(reason=f"column {column} of {key} holds a NUL character")
+        if isinstance(value, str) and not _is_unicode(value):
+            raise BadInput(reason=f"column {column} of {key} holds half a character")
         if isinstance(value, int) and abs(value) > _LARGEST_INT:
             raise BadInput(reason=f"column {column} of {key} is over 64 bits: {value}")
     size = sum(len(name) + _size(value) for name, value in values.items() if value is not None)
@@ -186,8 +198,20 @@ def check_values(key: str, values: Changes) -> None:
         raise RowTooLarge(key=key, reason=f"{size:,} bytes; a row may have {ROW_LIMIT_BYTES:,}")
 
 
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _size(value: Value) -> int:
-    return len(value.encode()) if isinstance(value, str) else 8
+    """As Azure counts: a text that it takes whole is UTF-16 there, a longer one UTF-8 in parts."""
+    if not isinstance(value, str):
+        return 8
+    whole = len(value.encode("utf-16-le"))
+    return whole if whole <= WHOLE_TEXT_BYTES else len(value.encode())
 
 
 def merged(values: Values, changes: Changes) -> dict[str, Value]:
@@ -207,7 +231,19 @@ def check_blob_key(key: str) -> str:
         raise BadName(what="file", name=key, reason="it must be a plain relative path")
     if "\\" in key or any(ord(char) < 32 or ord(char) == 127 for char in key):
         raise BadName(what="file", name=key, reason="it has a backslash or a control character")
+    if not _is_unicode(key):
+        raise BadName(what="file", name=ascii(key), reason="it is in no known encoding")
+    if re.search(r"#\d+$", key):
+        raise BadName(what="file", name=key, reason="a name may not end in '#1'")
     return key
+
+
+def is_blob_key(key: str) -> bool:
+    try:
+        check_blob_key(key)
+    except BadName:
+        return False
+    return True
 
 
 def json_safe(value: Value) -> Value | None:

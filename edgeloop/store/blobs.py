@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +20,8 @@ from edgeloop.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from edgeloop.store.base import BlobInfo, Blobs, check_blob_key
+from edgeloop.settings import plain_http_allowed
+from edgeloop.store.base import BlobInfo, Blobs, check_blob_key, is_blob_key
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 DELETE_BATCH = 256
+SPARE_BYTES = 256 * 1024
 
 
 class ObjectBlobs(Blobs):
@@ -52,22 +56,25 @@ class ObjectBlobs(Blobs):
                 obstore.put(self._for_writing(), key, source)
             except FileNotFoundError:
                 if self._make_container is None:
-                    raise
+                    reason = "there is no such bucket or container"
+                    raise StoreRefused(store=self._description, reason=reason) from None
                 self._make_container()
                 obstore.put(self._for_writing(), key, source)
 
     def read(self, key: str) -> bytes:
         import obstore
 
+        check_blob_key(key)
         with self._our_errors(key):
-            return bytes(obstore.get(self._for_reading(key), check_blob_key(key)).bytes())
+            return bytes(obstore.get(self._for_reading(key), key).bytes())
 
     def get(self, key: str, target: Path) -> None:
         import obstore
 
+        check_blob_key(key)
         with self._our_errors(key):
-            chunks = obstore.get(self._for_reading(key), check_blob_key(key)).stream()
-        partial = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")
+            chunks = obstore.get(self._for_reading(key), key).stream()
+        partial = target.with_name(f".{secrets.token_hex(8)}.part")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with partial.open("wb") as file:
@@ -84,9 +91,10 @@ class ObjectBlobs(Blobs):
         """obstore's prefixes are whole folders; the filter makes them plain prefixes."""
         import obstore
 
-        if not self._is_there():
+        folder = prefix.rpartition("/")[0]
+        if not self._is_there() or not is_blob_key(f"{folder or 'x'}/x"):
             return
-        pages = obstore.list(self._for_reading(prefix), prefix.rpartition("/")[0] or None)
+        pages = obstore.list(self._for_reading(prefix), folder or None)
         try:
             for page in self._guarded(prefix, iter(pages)):
                 for meta in page:
@@ -149,6 +157,11 @@ class FolderBlobs(ObjectBlobs):
         self._description = str(folder)
         self._make_container = None
 
+    def has_room_for(self, size: int) -> bool:
+        """With some room to spare for the database, which often lies on the same disk."""
+        there = next(path for path in (self._folder, *self._folder.parents) if path.exists())
+        return shutil.disk_usage(there).free >= size + SPARE_BYTES
+
     def _is_there(self) -> bool:
         return self._folder.is_dir()
 
@@ -173,7 +186,7 @@ def url_blobs(url: str) -> ObjectBlobs:
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 
-    client, retry = network_limits()
+    client, retry = network_limits(plain_http_allowed())
     try:
         return ObjectBlobs(from_url(url, client_options=client, retry_config=retry), url)
     except (BaseError, ValueError) as error:
@@ -184,7 +197,8 @@ def network_limits(allow_http: bool = False) -> tuple[ClientConfig, RetryConfig]
     """No call without a time limit, no retry without an end."""
     client: ClientConfig = {
         "connect_timeout": timedelta(seconds=5),
-        "timeout": timedelta(seconds=300),
+        "read_timeout": timedelta(seconds=60),
+        "timeout": timedelta(hours=6),  # one large file as a whole
         "allow_http": allow_http,
     }
     retry: RetryConfig = {"max_retries": 4, "retry_timeout": timedelta(seconds=60)}
@@ -198,12 +212,13 @@ def _explain(error: Exception, key: str, store: str) -> EdgeloopError:
     text = str(error)
     if isinstance(error, FileNotFoundError) or "ContainerNotFound" in text:
         return BlobMissing(key=key, store=store)
-    if any(f"os error {number}" in text for number in (27, 28, 122)):
+    if re.search(r"os error (27|28|122)\b", text):
         return StoreFull(store=store, reason="no space left on the device")
-    if any(f"os error {number}" in text for number in (1, 13, 30)):
+    if re.search(r"os error (1|13|30)\b", text):
         return StoreRefused(store=store, reason="the folder is read-only")
     reason = _first_line(error).rpartition(" - ")[2].partition(": <?xml")[0]
-    if isinstance(error, (PermissionDeniedError, UnauthenticatedError, PermissionError)):
+    refused = re.search(r"status code: 40[13]\b", text)  # what a listing says
+    if refused or isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
         return StoreRefused(store=store, reason=reason)
     return StoreUnavailable(store=store, reason=reason)
 

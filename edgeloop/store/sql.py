@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 import secrets
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -64,6 +65,26 @@ _ROWS = sa.Table(
     sa.Column("data", sa.JSON, nullable=False),
 )
 
+# Built once: SQLAlchemy then finds their SQL again without taking them apart.
+_THIS_KEY = (_ROWS.c.space == sa.bindparam("at_space"), _ROWS.c.key == sa.bindparam("at_key"))
+_THIS_ROW = (*_THIS_KEY, _ROWS.c.version == sa.bindparam("at_version"))
+_GET = sa.select(_ROWS).where(*_THIS_KEY)
+_INSERT = _ROWS.insert()
+_UPDATE = (
+    _ROWS.update()
+    .where(*_THIS_ROW)
+    .values(version=sa.bindparam("new_version"), data=sa.bindparam("new_data"))
+)
+_DELETE = _ROWS.delete().where(*_THIS_ROW)
+_PAGE = (
+    sa.select(_ROWS)
+    .where(_ROWS.c.space == sa.bindparam("at_space"))
+    .where(_ROWS.c.key > sa.bindparam("after"), _ROWS.c.key >= sa.bindparam("first"))
+    .order_by(_ROWS.c.key)
+    .limit(sa.bindparam("size"))
+)
+_PAGE_OF_PREFIX = _PAGE.where(_ROWS.c.key < sa.bindparam("end"))
+
 
 class SqlStore(Store):
     def __init__(self, database: Database, blobs: Blobs, description: str) -> None:
@@ -106,13 +127,13 @@ class SqlTable(Table):
         self._space = space
 
     def get(self, key: str) -> Record | None:
-        rows = self._database.read(sa.select(_ROWS).where(*self._is(key)))
+        rows = self._database.read(_GET, {"at_space": self._space, "at_key": key})
         return _record(rows[0]) if rows else None
 
     def insert(self, key: str, values: Values) -> Record:
         record = _new(key, values)
         try:
-            self._database.write(_ROWS.insert().values(self._columns(record)))
+            self._database.write(_INSERT, self._columns(record))
         except exc.IntegrityError:
             raise RowExists(key=key) from None
         return record
@@ -124,15 +145,13 @@ class SqlTable(Table):
 
     def update(self, record: Record, changes: Changes) -> Record:
         changed = _new(record.key, merged(record.values, changes))
-        values = {"version": changed.version, "data": changed.values}
-        same = (*self._is(record.key), _ROWS.c.version == record.version)
-        if self._database.write(_ROWS.update().where(*same).values(values)) != 1:
+        new = {"new_version": changed.version, "new_data": changed.values}
+        if self._database.write(_UPDATE, {**self._this(record), **new}) != 1:
             raise RowChanged(key=record.key)
         return changed
 
     def delete(self, record: Record) -> None:
-        same = (*self._is(record.key), _ROWS.c.version == record.version)
-        if self._database.write(_ROWS.delete().where(*same)) != 1 and self.get(record.key):
+        if self._database.write(_DELETE, self._this(record)) != 1 and self.get(record.key):
             raise RowChanged(key=record.key)
 
     def query(
@@ -144,21 +163,23 @@ class SqlTable(Table):
         limit: int | None = None,
     ) -> Iterator[Record]:
         """Page by page, so that no connection is held while the caller works."""
-        statement = sa.select(_ROWS).where(_ROWS.c.space == self._space, *map(_clause, where))
-        statement = statement.where(_ROWS.c.key >= prefix).order_by(_ROWS.c.key)
+        statement = _PAGE_OF_PREFIX if prefix else _PAGE
+        if where:
+            statement = statement.where(*map(_clause, where))
+        values: dict[str, object] = {"at_space": self._space, "first": prefix}
         if prefix:
-            statement = statement.where(_ROWS.c.key < after_prefix(prefix))
+            values["end"] = after_prefix(prefix)
         while limit is None or limit > 0:
             size = PAGE if limit is None else min(PAGE, limit)
-            page = self._database.read(statement.where(_ROWS.c.key > after).limit(size))
+            page = self._database.read(statement, {**values, "after": after, "size": size})
             yield from map(_record, page)
             if len(page) < size:
                 return
             limit = None if limit is None else limit - size
             after = page[-1].key
 
-    def _is(self, key: str) -> tuple[sa.ColumnElement[bool], ...]:
-        return (_ROWS.c.space == self._space, _ROWS.c.key == key)
+    def _this(self, record: Record) -> dict[str, object]:
+        return {"at_space": self._space, "at_key": record.key, "at_version": record.version}
 
     def _columns(self, record: Record) -> dict[str, object]:
         return {
@@ -176,28 +197,35 @@ class Database:
         self._engine = engine
         self._description = description
         self._file = file
+        self._has_schema = False
 
-    def read(self, statement: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+    def read(
+        self, statement: sa.Select[Any], values: dict[str, object] | None = None
+    ) -> Sequence[sa.Row[Any]]:
         if self._file is not None and not self._file.exists():
             return []
         try:
-            return self._on_connection(lambda link: link.execute(statement).all())
+            return self._on_connection(lambda link: link.execute(statement, values).all())
         except _NoSchema:
             return []
 
-    def write(self, statement: sa.Insert | sa.Update | sa.Delete) -> int:
+    def write(self, statement: sa.Insert | sa.Update | sa.Delete, values: dict[str, object]) -> int:
         return self._with_schema(
-            lambda: self._on_connection(lambda link: link.execute(statement).rowcount)
+            lambda: self._on_connection(lambda link: link.execute(statement, values).rowcount)
         )
 
     def write_batch(self, statement: sa.Insert, rows: list[dict[str, object]]) -> None:
-        """Many rows in one transaction."""
+        """Many rows in one transaction. The schema comes first: psycopg sends such a batch in a
+        pipeline, and complains aloud when one breaks."""
 
         def insert(link: sa.Connection) -> None:
             level = "SERIALIZABLE" if link.dialect.name == "sqlite" else "READ COMMITTED"
             with link.execution_options(isolation_level=level).begin():
                 link.execute(statement, rows)
 
+        if not self._has_schema:
+            self._with_schema(lambda: self._on_connection(_create_schema))
+            self._has_schema = True
         self._with_schema(lambda: self._on_connection(insert))
 
     def insert_or_ignore(self) -> sa.Insert:
@@ -257,6 +285,7 @@ def open_sqlite(location: SqliteLocation) -> SqlStore:
         sa.URL.create("sqlite", database=str(file)),
         isolation_level="AUTOCOMMIT",
         connect_args={"timeout": BUSY_TIMEOUT_S},
+        pool_reset_on_return=None,  # every statement is its own transaction
         hide_parameters=True,
         json_serializer=_dumps,
         json_deserializer=_loads,
@@ -279,6 +308,7 @@ def open_postgresql(location: PostgresLocation) -> SqlStore:
                 "keepalives_count": 3,
             },
             pool_timeout=BUSY_TIMEOUT_S,
+            pool_reset_on_return=None,
             hide_parameters=True,
             json_serializer=_dumps,
             json_deserializer=_loads,
@@ -347,7 +377,12 @@ def _loads(text: str | bytes) -> dict[str, Value]:
 
 def _explain_file(text: str, folder: str) -> EdgeloopError:
     lowered = text.lower()
-    if "full" in lowered or "no space" in lowered or "quota" in lowered:
+    if (
+        "full" in lowered
+        or "no space" in lowered
+        or "quota" in lowered
+        or _is_full(lowered, folder)
+    ):
         return StoreFull(store=folder, reason="no space left on the device")
     if "readonly" in lowered or "read-only" in lowered or "permission" in lowered:
         return StoreRefused(store=folder, reason="the folder is read-only")
@@ -357,6 +392,11 @@ def _explain_file(text: str, folder: str) -> EdgeloopError:
         reason = f"another process kept it locked for {BUSY_TIMEOUT_S} s"
         return StoreUnavailable(store=folder, reason=reason)
     return StoreError(store=folder, reason=text)
+
+
+def _is_full(text: str, folder: str) -> bool:
+    """SQLite calls it an I/O error when there is no room for the memory its readers share."""
+    return "disk i/o error" in text and shutil.disk_usage(folder).free < 64 * 1024
 
 
 def _is_refusal(sqlstate: str | None, text: str) -> bool:

@@ -22,7 +22,7 @@ def results_of(row: Values, stage: str) -> list[str]:
 
 
 def violations(plan: Plan, rows: Iterable[Values], history: Iterable[Event]) -> list[str]:
-    """Empty when every (model, stage) reached one end, nothing stale got in and nothing was lost."""
+    """Empty when every (model, stage) reached one end, nothing stale got in, nothing was lost."""
     events: dict[tuple[str, str], list[Event]] = defaultdict(list)
     for event in history:
         events[event.model, event.stage].append(event)

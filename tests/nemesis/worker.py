@@ -1,4 +1,4 @@
-"""A worker that the nemesis torments: claims, works a little, hands in, and writes down all of it."""
+"""A worker that the nemesis torments: claims, works a little, hands in, writes down all of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def columns(lease: Lease) -> dict[str, Value]:
     """A result that can be traced to its token."""
     mark = float(int(lease.token[:12], 16))
     if lease.stage == "convert":
-        return dict(quantized=True, macs=1, params=1, shape=lease.token[:12], output_shape="[1]")
+        mine: dict[str, Value] = {"shape": lease.token[:12], "output_shape": "[1]"}
+        return {"quantized": True, "macs": 1, "params": 1, **mine}
     if lease.stage == "benchmark":
         runs = [*runs_of(lease.row.values), mark]
         return {"total_inference_avg": json.dumps(runs), "mean": 0.001, "stdev": 0.0}

@@ -1,0 +1,29 @@
+"""python -m bench [claims] [throughput] [startup] [csv] [nemesis]: all of them without a name."""
+
+from __future__ import annotations
+
+import sys
+
+from bench import claims, csv_export, nemesis, startup, throughput
+
+BENCHES = {
+    "startup": startup.run,
+    "csv": csv_export.run,
+    "claims": claims.run,
+    "throughput": throughput.run,
+    "nemesis": nemesis.run,
+}
+
+
+def main() -> None:
+    chosen = sys.argv[1:] or list(BENCHES)
+    unknown = [name for name in chosen if name not in BENCHES]
+    if unknown:
+        sys.exit(f"unknown bench {unknown[0]!r}: choose from {', '.join(BENCHES)}")
+    for name in chosen:
+        print(f"\n## {name}\n", flush=True)
+        print(BENCHES[name](), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""How long `edgeloop --help` and `edgeloop status` take, beside starting Python and SQLAlchemy."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bench.tables import markdown
+from edgeloop.location import SqliteLocation
+from edgeloop.store import open_store
+
+REPEATS = 15
+EDGELOOP = Path(sys.executable).with_name("edgeloop")
+
+
+def run() -> str:
+    with TemporaryDirectory() as folder:
+        store = open_store(SqliteLocation(Path(folder) / ".edgeloop"))
+        names = [f"model-{number}" for number in range(20)]
+        store.models("default").insert_many((n, {"name": n, "status": "new"}) for n in names)
+        store.close()
+        python = [sys.executable, "-c", "pass"]
+        rows = [
+            ("python -c pass", _seconds(python, folder), ""),
+            ("import sqlalchemy", _seconds([*python[:2], "import sqlalchemy"], folder), ""),
+            ("edgeloop --help", _seconds([str(EDGELOOP), "--help"], folder), "< 0.3"),
+            ("edgeloop status, 20 rows", _seconds([str(EDGELOOP), "status"], folder), "< 0.3"),
+        ]
+    return markdown(("command", "median, s", "goal, s"), rows)
+
+
+def _seconds(command: list[str], folder: str) -> str:
+    times = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        times.append(time.perf_counter() - began)
+    return f"{statistics.median(times):.3f}"

@@ -1,0 +1,115 @@
+"""16 processes, 1,000 items, each claimed and committed; beside a plain SKIP LOCKED loop."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from collections import Counter
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psycopg
+
+from bench.places import KINDS, place
+from bench.tables import markdown
+from edgeloop.location import parse_location
+from edgeloop.models import Leases, Outcome, Plan, Stage
+from edgeloop.store import open_store
+
+PROCESSES = 16
+ITEMS = 1_000
+PLAN = Plan((Stage("work", ("result",), "any", lambda row: 1),))
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+def run() -> str:
+    rows = []
+    for kind in KINDS:
+        with place(kind) as address:
+            plain = _plain(address) if kind == "postgresql" else None
+            ours, twice, lost = _leases(address)
+            ratio = f"{ours / plain:.2f}" if plain else ""
+            shown = f"{plain:.0f}" if plain else ""
+            rows.append((kind, f"{ours:.0f}", shown, ratio, "≥ 0.25" if plain else "", twice, lost))
+    headings = (
+        "store",
+        "leases, items/s",
+        "SKIP LOCKED, items/s",
+        "ratio",
+        "goal",
+        "twice",
+        "lost",
+    )
+    return markdown(headings, rows)
+
+
+def _leases(address: str) -> tuple[float, int, int]:
+    store = open_store(parse_location(address))
+    models = store.models("bench")
+    models.insert_many((f"m{i:04d}", {"name": f"m{i:04d}", "status": "new"}) for i in range(ITEMS))
+    Leases(models, store.queue("bench"), PLAN).sweep()
+    seconds, done = _crew(_lease_worker, address)
+    written = [row.values.get("result") for row in models.query()]
+    store.close()
+    twice = sum(count - 1 for count in Counter(done).values())
+    return ITEMS / seconds, twice, written.count(None)
+
+
+def _lease_worker(address: str, ready: Barrier, report: str) -> None:
+    store = open_store(parse_location(address))
+    leases = Leases(store.models("bench"), store.queue("bench"), PLAN)
+    done = []
+    store.experiments()  # connected before the start is given
+    ready.wait()
+    began = time.monotonic()
+    while lease := leases.claim(["any"], "bench"):
+        leases.commit(lease, Outcome({"result": lease.token}))
+        done.append(lease.model)
+        ended = time.monotonic()
+    Path(report).write_text(json.dumps([began, ended if done else began, done]))
+
+
+def _plain(address: str) -> float:
+    """The simplest queue there is on PostgreSQL: one table, one row an item, two transactions."""
+    url = address.partition("?")[0]
+    with psycopg.connect(url, autocommit=True) as link:
+        link.execute("CREATE TABLE items (id int PRIMARY KEY, state text, owner text, result text)")
+        link.execute("CREATE INDEX waiting ON items (id) WHERE state = 'new'")
+        link.execute(f"INSERT INTO items SELECT n, 'new' FROM generate_series(1, {ITEMS}) n")
+    seconds, done = _crew(_plain_worker, url)
+    assert len(set(done)) == len(done) == ITEMS
+    return ITEMS / seconds
+
+
+def _plain_worker(url: str, ready: Barrier, report: str) -> None:
+    claim = """UPDATE items SET state = 'held', owner = %s WHERE id = (
+        SELECT id FROM items WHERE state = 'new' ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED)
+        RETURNING id"""
+    done = []
+    with psycopg.connect(url, autocommit=True) as link:
+        link.execute("SELECT 1")
+        ready.wait()
+        began = time.monotonic()
+        while row := link.execute(claim, ("bench",)).fetchone():
+            finish = "UPDATE items SET state = 'done', result = %s WHERE id = %s"
+            link.execute(finish, ("token", row[0]))
+            done.append(row[0])
+            ended = time.monotonic()
+    Path(report).write_text(json.dumps([began, ended if done else began, done]))
+
+
+def _crew(target: object, address: str) -> tuple[float, list[object]]:
+    """From the common start to the last item's end, as the workers' own clocks say."""
+    ready = _SPAWN.Barrier(PROCESSES)
+    with TemporaryDirectory() as folder:
+        reports = [Path(folder) / str(number) for number in range(PROCESSES)]
+        crew = [_SPAWN.Process(target=target, args=(address, ready, str(r))) for r in reports]
+        for worker in crew:
+            worker.start()
+        for worker in crew:
+            worker.join()
+        stories = [json.loads(report.read_text()) for report in reports]
+    began, ended = min(s[0] for s in stories), max(s[1] for s in stories)
+    return ended - began, [item for story in stories for item in story[2]]

@@ -1,0 +1,62 @@
+"""Writes docs/cli.md from the help of the commands, so that the two never drift apart.
+
+    python scripts/cli_docs.py
+
+tests/test_docs.py fails when somebody changed a command and forgot this.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from edgeloop.cli.app import app
+
+TARGET = Path(__file__).parents[1] / "docs/cli.md"
+WIDTH = 100
+
+INTRODUCTION = """\
+# The command line
+
+Made by `scripts/cli_docs.py` from `edgeloop COMMAND --help`: change it there.
+
+Every command ends with exit code 0 when it did what was asked, 1 when it failed (one sentence on
+stderr says why and what to do), and 2 when it was used wrongly. Every command takes `--json`,
+`--experiment` and `--store`; names of models may be globs, in quotes.
+"""
+
+
+def rendered() -> str:
+    group = click.Context(
+        app,
+        info_name="edgeloop",
+        terminal_width=WIDTH,
+        max_content_width=WIDTH,
+        help_option_names=["-h", "--help"],
+    )
+    parts = [INTRODUCTION, _section("edgeloop", app.get_help(group))]
+    for name in app.list_commands(group):
+        command = app.get_command(group, name)
+        assert command is not None
+        context = click.Context(
+            command, info_name=name, parent=group, terminal_width=WIDTH, max_content_width=WIDTH
+        )
+        parts.append(_section(f"edgeloop {name}", command.get_help(context)))
+    return "\n".join(parts)
+
+
+def _section(title: str, text: str) -> str:
+    lines = "\n".join(line.rstrip() for line in text.splitlines())
+    return f"## `{title}`\n\n```text\n{lines}\n```\n"
+
+
+def main() -> None:
+    TARGET.parent.mkdir(exist_ok=True)
+    TARGET.write_text(rendered(), encoding="utf-8")
+    sys.stdout.write(f"{TARGET} written\n")
+
+
+if __name__ == "__main__":
+    main()

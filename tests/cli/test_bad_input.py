@@ -1,0 +1,214 @@
+"""Whatever cannot be used is refused in one sentence, and nothing is stored."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edgeloop.store import Store
+from tests.cli.running import Finished, is_empty
+from tests.conftest import StoreUnderTest
+from tests.models.test_names import BAD_NAMES
+from tests.nets import save_external, save_tiny, save_with_location, tiny_model
+
+Edgeloop = Callable[..., Finished]
+# A NUL cannot be put into a process's arguments at all.
+NAMES = [name for name in BAD_NAMES if "\x00" not in name]
+
+
+def a_text(folder: Path) -> Path:
+    return written(folder, b"Not a model.\n")
+
+
+def random_bytes(folder: Path) -> Path:
+    return written(folder, random.Random(2).randbytes(10_000))
+
+
+def an_empty_file(folder: Path) -> Path:
+    return written(folder, b"")
+
+
+def an_empty_protobuf(folder: Path) -> Path:
+    return written(folder, b"\x08\x08")
+
+
+def a_truncated_model(folder: Path) -> Path:
+    return written(folder, tiny_model().SerializeToString()[:-40])
+
+
+def a_model_without_its_data(folder: Path) -> Path:
+    path = save_external(folder / "net.onnx")
+    (folder / "weights.bin").unlink()
+    return path
+
+
+def a_model_with_truncated_data(folder: Path) -> Path:
+    path = save_external(folder / "net.onnx")
+    os.truncate(folder / "weights.bin", 1_000)
+    return path
+
+
+def data_above(folder: Path) -> Path:
+    (folder / "w").write_bytes(bytes(64))
+    return save_with_location(folder / "below/net.onnx", "../w")
+
+
+def data_at_an_absolute_path(folder: Path) -> Path:
+    return save_with_location(folder / "net.onnx", "/etc/passwd")
+
+
+def data_behind_a_link(folder: Path) -> Path:
+    path = save_with_location(folder / "net.onnx", "w")
+    (folder / "w").symlink_to("/etc/passwd")
+    return path
+
+
+def a_3_gb_file(folder: Path) -> Path:
+    path = written(folder, b"")
+    os.truncate(path, 3 * 2**30)
+    return path
+
+
+def an_empty_folder(folder: Path) -> Path:
+    (folder / "empty").mkdir()
+    return folder / "empty"
+
+
+def a_missing_path(folder: Path) -> Path:
+    return folder / "missing.onnx"
+
+
+def a_long_file_name(folder: Path) -> Path:
+    return save_tiny(folder / ("n" * 245 + ".onnx"))
+
+
+def a_file_name_with_a_newline(folder: Path) -> Path:
+    return save_tiny(folder / "a\nb.onnx")
+
+
+def written(folder: Path, content: bytes) -> Path:
+    path = folder / "net.onnx"
+    path.write_bytes(content)
+    return path
+
+
+BAD_FILES = [
+    a_text,
+    random_bytes,
+    an_empty_file,
+    an_empty_protobuf,
+    a_truncated_model,
+    a_model_without_its_data,
+    a_model_with_truncated_data,
+    data_above,
+    data_at_an_absolute_path,
+    data_behind_a_link,
+    a_3_gb_file,
+    an_empty_folder,
+    a_missing_path,
+    a_long_file_name,
+    a_file_name_with_a_newline,
+]
+
+
+@pytest.mark.parametrize("make", BAD_FILES, ids=lambda make: make.__name__)
+def test_a_file_that_cannot_be_used_is_refused(
+    edgeloop: Edgeloop, project: Path, tmp_path: Path, make: Callable[[Path], Path]
+):
+    folder = tmp_path / "bad"
+    folder.mkdir()
+    said = edgeloop("upload", make(folder))
+    assert len(said.sentence) < 400
+    assert said.out == ""
+    assert not (project / ".edgeloop").exists()
+
+
+@pytest.mark.parametrize("make", [a_text, data_above, a_3_gb_file], ids=lambda make: make.__name__)
+def test_a_refused_file_leaves_no_trace_in_any_store(
+    place: StoreUnderTest,
+    store: Store,
+    edgeloop: Edgeloop,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[Path], Path],
+):
+    for name, value in place.environ.items():
+        monkeypatch.setenv(name, value)
+    folder = tmp_path / "bad"
+    folder.mkdir()
+    assert edgeloop("upload", make(folder)).sentence
+    assert is_empty(store) and store.experiments() == []
+
+
+def test_a_real_process_answers_the_same(command: Edgeloop, project: Path):
+    (project / "net.onnx").write_text("no model")
+    said = command("upload", "net.onnx")
+    assert "net.onnx was not uploaded: it is not an ONNX model" in said.sentence
+    assert not (project / ".edgeloop").exists()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bad_name_is_refused(edgeloop: Edgeloop, project: Path, name: str):
+    save_tiny(project / "net.onnx")
+    assert "cannot be used" in edgeloop("upload", "net.onnx", f"--name={name}").sentence
+    assert not (project / ".edgeloop").exists()
+
+
+@pytest.mark.parametrize("name", [*NAMES, "ab", "a.b", "usage"])
+def test_a_bad_experiment_is_refused(edgeloop: Edgeloop, project: Path, name: str):
+    save_tiny(project / "net.onnx")
+    said = edgeloop("upload", "net.onnx", f"--experiment={name}")
+    assert "experiment" in said.sentence and "cannot be used" in said.sentence
+    assert not (project / ".edgeloop").exists()
+    assert list(project.iterdir()) == [project / "net.onnx"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["status"], ["list"], ["download", "x"], ["reset", "x"], ["delete", "x"], ["unlock", "x"],
+     ["priority", "x", "1"], ["experiments"]],
+    ids=" ".join,
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["../x", ""])
+def test_every_verb_refuses_a_bad_experiment(
+    edgeloop: Edgeloop, project: Path, arguments: list[str], name: str
+):
+    assert "cannot be used" in edgeloop(*arguments, "-e", name).sentence
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "..", "", "a\nb", "x" * 300, "größe", "a'b\"c"])
+@pytest.mark.parametrize("verb", [["status"], ["delete", "--yes"]], ids=" ".join)
+def test_a_name_that_no_model_can_have_is_not_found_and_touches_nothing(
+    place: StoreUnderTest,
+    edgeloop: Edgeloop,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: list[str],
+    name: str,
+):
+    for variable, value in place.environ.items():
+        monkeypatch.setenv(variable, value)
+    assert "No model" in edgeloop(*verb, "--", name).sentence
+    assert list(project.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"edgeloop.yaml": "experimnt: x"}, "did you mean 'experiment'"),
+        ({"edgeloop.yaml": "store: ["}, "edgeloop.yaml"),
+        ({"edgeloop.yaml": "store: mysql://u:SECRET@h/db"}, "it must be sqlite:FOLDER"),
+    ],
+    ids=["unknown-key", "no-yaml", "unknown-store"],
+)
+def test_a_wrong_settings_file_is_named(
+    edgeloop: Edgeloop, project: Path, files: dict[str, str], said: str
+):
+    for name, text in files.items():
+        (project / name).write_text(text)
+    answer = edgeloop("status")
+    assert said in answer.sentence and "SECRET" not in answer.err

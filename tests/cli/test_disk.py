@@ -1,0 +1,179 @@
+"""Read-only folders and full disks: real mounts, in a namespace of the command's own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgeloop import Workspace
+from edgeloop.location import SqliteLocation
+from edgeloop.store import open_store
+from tests.cli.running import Finished, blobs_of, command_line, environment, notes_of, rows_of
+from tests.nets import save_external, save_tiny
+
+READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0"'
+
+
+# As if another program had filled the disk just after we looked.
+WITHOUT_LOOKING = """
+import sys
+from edgeloop.cli import main
+from edgeloop.store.blobs import FolderBlobs
+FolderBlobs.has_room_for = lambda self, size: True
+sys.argv = ["edgeloop", *sys.argv[1:]]
+main()
+"""
+
+
+def in_a_namespace(
+    mounting: str, folder: Path, arguments: list[str], project: Path, code: str | None = None
+) -> Finished:
+    """Mounts something over `folder`, runs the command, and copies what is in it to `after`."""
+    inside = f'{mounting} || exit 99; "$@"; code=$?; cp -a "$0" "{project}/after"; exit $code'
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    done = subprocess.run(
+        [
+            *("unshare", "--mount", *user, "sh", "-c", inside, str(folder)),
+            *(
+                command_line(arguments)
+                if code is None
+                else [sys.executable, "-c", code, *arguments]
+            ),
+        ],
+        cwd=project,
+        env=environment({}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 99, done.stderr
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def full_disk(size: str) -> str:
+    return f'mount -t tmpfs -o size={size} tmpfs "$0"'
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def test_an_upload_to_a_read_only_folder_is_refused(project: Path):
+    save_tiny(project / "net.onnx")
+    (project / ".edgeloop").mkdir()
+    said = in_a_namespace(READ_ONLY, project / ".edgeloop", ["upload", "net.onnx"], project)
+    assert "refused" in said.sentence
+    assert files_in(project / ".edgeloop") == []
+
+
+def test_an_upload_into_a_read_only_project_is_refused(project: Path, tmp_path: Path):
+    save_tiny(tmp_path / "net.onnx")
+    (project / "inner").mkdir()
+    store = f"sqlite:{project / 'inner/new/store'}"
+    arguments = ["upload", str(tmp_path / "net.onnx"), "--store", store]
+    said = in_a_namespace(READ_ONLY, project / "inner", arguments, project)
+    assert "read-only" in said.sentence
+    assert list((project / "inner").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [["upload", "new.onnx"], ["delete", "calm-heron"], ["reset", "calm-heron"],
+     ["priority", "calm-heron", "1"]],
+    ids=lambda verb: verb[0],
+)  # fmt: skip
+def test_a_store_that_became_read_only_refuses_and_stays_as_it_is(project: Path, verb: list[str]):
+    save_tiny(project / "new.onnx", 2)
+    with Workspace.open() as workspace:
+        workspace.upload(save_tiny(project / "net.onnx", 1), "calm-heron")
+        before = rows_of(workspace.store), blobs_of(workspace.store)
+    said = in_a_namespace(READ_ONLY, project / ".edgeloop", verb, project)
+    assert "Check the credentials and your permissions" in said.sentence
+    with Workspace.open() as workspace:
+        assert (rows_of(workspace.store), blobs_of(workspace.store)) == before
+
+
+@pytest.mark.parametrize("size", ["16k", "48k", "64k", "80k", "96k", "128k", "200k", "400k"])
+def test_an_upload_to_a_full_disk_leaves_nothing_half_made(project: Path, size: str):
+    save_external(project / "net.onnx", size=400)  # 642 kB
+    folder = project / ".edgeloop"
+    folder.mkdir()
+    said = in_a_namespace(full_disk(size), folder, ["upload", "net.onnx", "--name", "x1"], project)
+    assert "is full" in said.sentence and "Free some space" in said.sentence
+    assert files_in(project / "after") == []
+
+
+@pytest.mark.parametrize("size", ["16k", "32k", "48k"])
+def test_a_disk_without_room_for_the_table_is_said_to_be_full(project: Path, size: str):
+    path = save_external(project / "net.onnx", size=400)
+    (project / ".edgeloop").mkdir()
+    arguments = ["upload", str(path), "--name", "x1"]
+    folder = project / ".edgeloop"
+    said = in_a_namespace(full_disk(size), folder, arguments, project, WITHOUT_LOOKING)
+    assert "is full" in said.sentence and "Free some space" in said.sentence
+
+
+@pytest.mark.parametrize("size", ["128k", "200k", "400k"])
+def test_an_upload_during_which_the_disk_gets_full_is_taken_back(project: Path, size: str):
+    path = save_external(project / "net.onnx", size=400)
+    (project / ".edgeloop").mkdir()
+    arguments = ["upload", str(path), "--name", "x1"]
+    folder = project / ".edgeloop"
+    said = in_a_namespace(full_disk(size), folder, arguments, project, WITHOUT_LOOKING)
+    assert "is full" in said.sentence and "Free some space" in said.sentence
+    store = open_store(SqliteLocation(project / "after"))
+    assert rows_of(store) == {} and notes_of(store) == []
+    assert [name for name in files_in(project / "after") if name.startswith("blobs/")] == []
+    store.close()
+
+
+def test_an_upload_that_fits_is_kept(project: Path):
+    save_external(project / "net.onnx", size=400)
+    folder = project / ".edgeloop"
+    folder.mkdir()
+    said = in_a_namespace(full_disk("2m"), folder, ["upload", "net.onnx", "--name", "x1"], project)
+    assert said.code == 0, said.err
+    store = open_store(SqliteLocation(project / "after"))
+    assert len(blobs_of(store)) == 2 and rows_of(store)["x1"]["status"] == "new"
+    store.close()
+
+
+@pytest.mark.parametrize("size", ["4k", "200k"])
+def test_a_download_to_a_full_disk_leaves_no_part_of_a_file(project: Path, size: str):
+    with Workspace.open() as workspace:
+        workspace.upload(save_external(project / "net.onnx", size=400), "calm-heron")
+    (project / "out").mkdir()
+    arguments = ["download", "calm-heron", "--to", "out"]
+    said = in_a_namespace(full_disk(size), project / "out", arguments, project)
+    assert "No space left" in said.sentence and "out/weights.bin" in said.sentence
+    assert set(files_in(project / "after")) <= {"net.onnx"}
+    for name in files_in(project / "after"):
+        assert (project / "after" / name).read_bytes() == (project / name).read_bytes()
+
+
+def test_a_download_to_a_read_only_folder_is_refused(project: Path):
+    with Workspace.open() as workspace:
+        workspace.upload(save_tiny(project / "net.onnx"), "calm-heron")
+    (project / "out").mkdir()
+    arguments = ["download", "calm-heron", "--to", "out/new"]
+    said = in_a_namespace(READ_ONLY, project / "out", arguments, project)
+    assert "Read-only file system" in said.sentence
+    assert list((project / "out").iterdir()) == []
+
+
+def test_a_csv_on_a_full_disk_leaves_the_old_file(project: Path):
+    with Workspace.open() as workspace:
+        rows = [(f"m{n}", {"name": f"m{n}", "error": "x" * 1_000}) for n in range(50)]
+        workspace.store.models("default").insert_many(rows)
+    (project / "out").mkdir()
+    mounting = full_disk("16k") + ' && echo old > "$0/s.csv"'
+    arguments = ["status", "--csv", "out/s.csv"]
+    said = in_a_namespace(mounting, project / "out", arguments, project)
+    assert "No space left" in said.sentence
+    assert files_in(project / "after") == ["s.csv"]
+    assert (project / "after/s.csv").read_text() == "old\n"

@@ -1,0 +1,123 @@
+"""Several people at once, and uploads that die: real processes, every kind of store."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edgeloop.store import Store
+from tests.cli.running import Finished, blobs_of, environment, is_empty, rows_of
+from tests.conftest import StoreUnderTest
+from tests.nets import save_external
+
+RACER = """
+import sys
+import onnx
+from edgeloop.cli import main
+import edgeloop.workspace, edgeloop.store.sql
+print("ready", flush=True)
+sys.stdin.readline()
+sys.argv = ["edgeloop", *sys.argv[1:]]
+main()
+"""
+
+# The second file of an upload waits for a word from us, so that we can act in the middle of it.
+WAITING = """
+import itertools, sys
+from edgeloop.cli import main
+from edgeloop.store.blobs import ObjectBlobs
+real, count = ObjectBlobs.put, itertools.count(1)
+def put(self, key, source):
+    if next(count) == 2:
+        print("waiting", flush=True)
+        sys.stdin.readline()
+    real(self, key, source)
+ObjectBlobs.put = put
+sys.argv = ["edgeloop", *sys.argv[1:]]
+main()
+"""
+
+
+def start(code: str, arguments: list[str], folder: Path, environ: dict[str, str]):
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        cwd=folder,
+        env=environment(environ),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_of_several_uploads_of_one_name_exactly_one_wins(
+    place: StoreUnderTest, store: Store, project: Path
+):
+    files = [
+        save_external(project / f"{number}/net-{number}.onnx", number, f"weights-{number}.bin")
+        for number in range(4)
+    ]
+    for name in ("first", "second"):
+        racers = [
+            start(RACER, ["upload", str(path), "--name", name], project, place.environ)
+            for path in files
+        ]
+        for racer in racers:
+            assert racer.stdout.readline() == "ready\n"
+        for racer in racers:
+            racer.stdin.write("go\n")
+            racer.stdin.flush()
+        ended = [
+            Finished(r.returncode, *said) for r in racers for said in [r.communicate(timeout=60)]
+        ]
+        winners = [path for path, end in zip(files, ended, strict=True) if end.code == 0]
+        assert len(winners) == 1, ended
+        for end in ended:
+            if end.code != 0:
+                assert "is taken" in end.sentence or "is busy" in end.sentence
+        folder = winners[0].parent
+        assert blobs_of(store, f"default/{name}/") == {
+            f"default/{name}/{path.name}": path.read_bytes() for path in folder.iterdir()
+        }
+        row = rows_of(store)[name]
+        assert (row["status"], row["model_name"]) == ("new", winners[0].name)
+
+
+def test_an_upload_that_is_killed_says_uploading_and_delete_clears_it(
+    place: StoreUnderTest, store: Store, project: Path, command: Callable[..., Finished]
+):
+    path = save_external(project / "net.onnx")
+    upload = start(WAITING, ["upload", str(path), "--name", "half"], project, place.environ)
+    assert upload.stdout.readline() == "waiting\n"
+    upload.kill()
+    assert upload.wait(30) == -signal.SIGKILL
+    upload.communicate()
+
+    assert rows_of(store)["half"]["status"] == "uploading"
+    assert "uploading" in command("status", environ=place.environ).out
+    again = command("upload", path, environ=place.environ)
+    assert "edgeloop delete half" in again.sentence
+    assert command("delete", "half", environ=place.environ).code == 0
+    assert rows_of(store) == {} and blobs_of(store) == {}
+    assert command("upload", path, "--name", "half", environ=place.environ).code == 0
+    assert len(blobs_of(store)) == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 1)], ids=["SIGTERM", "SIGINT"]
+)
+def test_an_upload_that_is_asked_to_end_takes_everything_back(
+    place: StoreUnderTest, store: Store, project: Path, number: int, code: int
+):
+    path = save_external(project / "net.onnx")
+    upload = start(WAITING, ["upload", str(path), "--name", "half"], project, place.environ)
+    assert upload.stdout.readline() == "waiting\n"
+    upload.send_signal(number)
+    _, err = upload.communicate("go on\n", timeout=30)
+    assert upload.returncode == code and "Traceback" not in err
+    assert is_empty(store)

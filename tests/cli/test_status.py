@@ -1,0 +1,183 @@
+"""status for programs and for people: CSV, and a live view."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import os
+import pty
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from edgeloop import Workspace
+from edgeloop.models import read_csv
+from tests.cli.running import Finished, command_line, environment
+from tests.nets import save_tiny
+
+Edgeloop = Callable[..., Finished]
+ROWS = {
+    "calm-heron": {
+        "name": "calm-heron",
+        "status": "error",
+        "error": '=HYPERLINK("http://x")',
+        "macs": 5_000_000_000,
+        "mean": 0.0123,
+        "stdev": -1.5,
+        "f1_1k_f": "n/a",
+        "total_inference_avg": "[0.012, 0.0126]",
+        "quantized": True,
+    },
+    "brave-otter": {
+        "name": "brave-otter",
+        "status": "new",
+        "model_name": "+1-800.onnx",
+        "node": "@home",
+        "tags": '["a, b", "c\\n"]',
+        "priority": 0,
+        "theirs": "-1",
+        "error": "two\r\nlines",
+    },
+}
+
+
+@pytest.fixture
+def table(project: Path) -> Iterator[Workspace]:
+    with Workspace.open() as workspace:
+        for name, row in ROWS.items():
+            workspace.store.models("default").insert(name, row)
+        yield workspace
+
+
+def test_csv_round_trips(table: Workspace, edgeloop: Edgeloop, project: Path):
+    said = edgeloop("status", "--csv", "out.csv")
+    assert (said.code, said.out, said.err) == (0, "", "2 rows written to out.csv\n")
+    assert {row["name"]: row for row in read_csv(project / "out.csv")} == ROWS
+
+
+def test_csv_to_a_pipe_is_the_same_as_to_a_file(table: Workspace, command: Edgeloop, project: Path):
+    piped = command("status", "--csv", "-")
+    command("status", "--csv", "out.csv")
+    with (project / "out.csv").open(newline="") as file:
+        assert piped.out.splitlines() == file.read().splitlines()
+
+
+def test_formulas_are_texts_and_numbers_are_numbers_in_the_file(
+    table: Workspace, edgeloop: Edgeloop, project: Path
+):
+    edgeloop("status", "--csv", "out.csv")
+    with (project / "out.csv").open(newline="") as file:
+        rows = {row["name"]: row for row in csv.DictReader(file)}
+    assert rows["calm-heron"]["error"] == "'" + '=HYPERLINK("http://x")'
+    assert rows["brave-otter"]["model_name"] == "'+1-800.onnx"
+    assert rows["brave-otter"]["node"] == "'@home"
+    assert rows["brave-otter"]["theirs"] == "'-1"
+    assert rows["calm-heron"]["stdev"] == "-1.5"
+
+
+def test_csv_replaces_an_older_file_and_leaves_no_other(
+    table: Workspace, edgeloop: Edgeloop, project: Path
+):
+    (project / "out.csv").write_text("old")
+    edgeloop("status", "--csv", "out.csv")
+    assert sorted(path.name for path in project.iterdir()) == [".edgeloop", "out.csv"]
+    assert len(read_csv(project / "out.csv")) == 2
+
+
+@pytest.mark.parametrize("target", ["missing/out.csv", "."])
+def test_csv_that_cannot_be_written_is_said(
+    table: Workspace, edgeloop: Edgeloop, project: Path, target: str
+):
+    assert edgeloop("status", "--csv", target).sentence
+    assert [path.name for path in project.iterdir()] == [".edgeloop"]
+
+
+def test_json_of_everything_is_what_the_rows_hold(table: Workspace, edgeloop: Edgeloop):
+    assert {row["name"]: row for row in edgeloop("status", "--json").json} == ROWS
+
+
+def test_the_table_shows_milliseconds_and_short_counts(table: Workspace, edgeloop: Edgeloop):
+    (line,) = [x for x in edgeloop("status").out.splitlines() if x.startswith("calm-heron")]
+    assert line.split()[:4] == ["calm-heron", "5G", "12.3", "n/a"]
+
+
+def test_a_closed_pipe_is_no_failure_of_ours(table: Workspace, project: Path):
+    """`edgeloop status | head -0`"""
+    ended = subprocess.run(
+        ["bash", "-c", f"{' '.join(command_line(['status']))} | true; exit ${{PIPESTATUS[0]}}"],
+        cwd=project,
+        env=environment({}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in ended.stderr and ended.returncode in (0, 1)
+
+
+class Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, arguments: list[str], folder: Path) -> None:
+        self.pid, self._file = pty.fork()
+        if self.pid == 0:
+            os.chdir(folder)
+            line = command_line(arguments)
+            os.execve(line[0], line, {**environment({}), "TERM": "xterm-256color"})
+        self.seen = ""
+
+    def read_until(self, text: str, limit_s: float = 30.0) -> None:
+        """Only what comes from now on counts."""
+        start, deadline = len(self.seen), time.monotonic() + limit_s
+        while text not in self.seen[start:]:
+            left = deadline - time.monotonic()
+            assert left > 0, f"{text!r} did not show in {self.seen!r}"
+            if select.select([self._file], [], [], left)[0]:
+                self.seen += os.read(self._file, 65_536).decode(errors="replace")
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._file, keys)
+
+    def wait(self, limit_s: float = 30.0) -> int:
+        deadline = time.monotonic() + limit_s
+        while True:
+            done, status = os.waitpid(self.pid, os.WNOHANG)
+            if done:
+                return os.waitstatus_to_exitcode(status)
+            if time.monotonic() > deadline:
+                os.kill(self.pid, signal.SIGKILL)
+                raise TimeoutError(self.seen)
+            if select.select([self._file], [], [], 0.05)[0]:
+                with contextlib.suppress(OSError):  # the other end is closed
+                    self.seen += os.read(self._file, 65_536).decode(errors="replace")
+
+
+def test_watch_shows_a_change_live_and_ends_well_with_ctrl_c(project: Path):
+    save_tiny(project / "net.onnx")
+    with Workspace.open() as workspace:
+        workspace.upload("net.onnx", "calm-heron")
+        terminal = Terminal(["status", "--watch", "--interval", "0.1"], project)
+        terminal.read_until("calm-heron")
+        terminal.read_until("new")
+        lease = workspace.leases().claim(["quantize"], "bench-1")
+        assert lease is not None
+        terminal.read_until("running convert")
+        terminal.type(b"\x03")
+        assert terminal.wait() == 0
+    assert "Traceback" not in terminal.seen
+
+
+def test_watch_goes_on_when_there_is_nothing_yet(project: Path):
+    terminal = Terminal(["status", "--watch", "--interval", "0.1"], project)
+    terminal.read_until("latency_ms")
+    save_tiny(project / "net.onnx")
+    with Workspace.open() as workspace:
+        workspace.upload("net.onnx", "calm-heron")
+    terminal.read_until("calm-heron")
+    terminal.type(b"\x03")
+    assert terminal.wait() == 0

@@ -1,0 +1,73 @@
+"""The files of every store: a folder, Azure (Azurite) and S3 (moto)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgeloop.errors import BadSetting, StoreError, StoreRefused
+from edgeloop.location import parse_location
+from edgeloop.store import Blobs, open_store
+from edgeloop.store.blobs import FolderBlobs, url_blobs
+from tests.peers.azurite import Azurite
+from tests.peers.s3 import S3
+from tests.store.blobs_contract import BlobsContract, listed
+
+
+class TestFolder(BlobsContract):
+    @pytest.fixture
+    def folder(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return tmp_path_factory.mktemp("around") / "the folder"
+
+    @pytest.fixture
+    def blobs(self, folder: Path) -> Blobs:
+        return FolderBlobs(folder)
+
+    def test_reading_makes_no_folder(self, blobs: Blobs, folder: Path) -> None:
+        assert listed(blobs) == []
+        blobs.delete(["a/b"])
+        assert not folder.exists()
+
+    def test_nothing_is_written_outside(self, blobs: Blobs, folder: Path) -> None:
+        blobs.put("a/b", b"x")
+        assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+    def test_a_file_url_names_the_folder(self, folder: Path) -> None:
+        url_blobs(f"file://{folder}").put("a/b", b"x")
+        assert (folder / "a" / "b").read_bytes() == b"x"
+
+
+class TestAzure(BlobsContract):
+    @pytest.fixture
+    def blobs(self, azurite: Azurite) -> Blobs:
+        address = azurite.connection_string_of(azurite.new_account())
+        return open_store(parse_location(address)).blobs
+
+
+class TestS3(BlobsContract):
+    @pytest.fixture
+    def blobs(self, s3: S3, monkeypatch: pytest.MonkeyPatch) -> Blobs:
+        for name, value in s3.environ.items():
+            monkeypatch.setenv(name, value)
+        return url_blobs(f"s3://{s3.make_bucket()}/a/prefix")
+
+    def test_a_bucket_that_is_not_there_is_said(
+        self, s3: S3, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name, value in s3.environ.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(StoreRefused, match="no-such-bucket"):
+            url_blobs("s3://no-such-bucket").put("a", b"x")
+
+    def test_http_must_be_allowed(self, s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in (s3.environ | {"AWS_ALLOW_HTTP": "false"}).items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(StoreError, match="s3://"):
+            url_blobs(f"s3://{s3.make_bucket()}").put("a", b"x")
+
+
+@pytest.mark.parametrize("url", ["", "ftp://host/x", "/srv/blobs", "s3:bucket"])
+def test_a_url_of_another_kind_is_refused(url: str) -> None:
+    with pytest.raises(BadSetting, match="URL"):
+        url_blobs(url)

@@ -1,0 +1,85 @@
+"""Nothing of the command line is undocumented."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from edgeloop.cli.app import app
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs/cli.md"
+COMMANDS = sorted(app.commands)
+
+
+def section_of(command: str) -> str:
+    """What docs/cli.md says about one command, and nothing of the others."""
+    _, heading, rest = DOCS.read_text().partition(f"## `edgeloop {command}`\n")
+    assert heading, f"docs/cli.md does not mention edgeloop {command}: run scripts/cli_docs.py"
+    return rest.partition("\n## ")[0]
+
+
+def test_the_page_is_what_the_commands_say_of_themselves():
+    spec = importlib.util.spec_from_file_location("cli_docs", ROOT / "scripts/cli_docs.py")
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert DOCS.read_text() == script.rendered(), "run: python scripts/cli_docs.py"
+
+
+def test_the_page_does_not_depend_on_the_terminal(tmp_path: Path):
+    code = "import runpy, sys; sys.stdout.write(runpy.run_path(sys.argv[1])['rendered']())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(ROOT / "scripts/cli_docs.py")],
+        env={"COLUMNS": "40", "PATH": "/usr/bin", "LC_ALL": "C.UTF-8", "TERM": "xterm-256color"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout == DOCS.read_text()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_every_option_is_on_the_page(name: str):
+    section = section_of(name)
+    for parameter in app.commands[name].params:
+        if isinstance(parameter, click.Option):
+            for spelling in parameter.opts:
+                assert spelling in section, f"{name} {spelling} is not documented"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_shows_an_example_of_itself(name: str):
+    assert f"Example: edgeloop {name}" in section_of(name)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_says_what_it_does(name: str):
+    for parameter in app.commands[name].params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{name} {parameter.opts} has no help"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_can_name_its_experiment_and_speak_json(name: str):
+    spellings = {s for parameter in app.commands[name].params for s in parameter.opts}
+    assert {"--experiment", "--store", "--json"} <= spellings
+
+
+def test_no_page_shows_a_command_that_is_not_there():
+    """`edgeloop WORD` in code means a command; words of later issues do not belong there yet."""
+    shown = set()
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        for line in page.read_text().splitlines() if page.exists() else ():
+            words = line.replace("`", " ").split()
+            if words[:1] == ["edgeloop"] or words[:2] == ["$", "edgeloop"]:
+                word = words[words.index("edgeloop") + 1 : words.index("edgeloop") + 2]
+                shown.update(w for w in word if w.isalpha() and w.islower())
+    assert shown <= set(COMMANDS), shown.difference(COMMANDS)

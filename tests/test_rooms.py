@@ -1,0 +1,104 @@
+"""Imports go downwards only, through the doors, and one file alone reads the environment."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "edgeloop"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# A room, and the rooms it may use. Whoever adds a room says here where it stands.
+ALLOWED = {
+    "_version": set(),
+    "errors": set(),
+    "redact": set(),
+    "location": {"errors"},
+    "settings": {"errors", "location"},
+    "store": {"errors", "location", "settings"},
+    "models": {"errors", "location", "settings", "store"},
+    "testing": {"errors", "store"},
+    "workspace": {"errors", "location", "settings", "store", "models"},
+    "": {"_version", "models", "workspace"},
+    "cli": {"_version", "errors", "redact", "settings", "store", "models", "workspace"},
+    "__main__": {"cli"},
+}
+
+
+def room_of(parts: list[str]) -> str:
+    """`edgeloop.models.lease` is in the room `models`, `edgeloop` itself in ``."""
+    return parts[1] if len(parts) > 1 else ""
+
+
+def module_of(file: Path) -> list[str]:
+    parts = ["edgeloop", *file.relative_to(PACKAGE).with_suffix("").parts]
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def imports_of(file: Path) -> Iterator[tuple[list[str], list[str]]]:
+    """The modules of ours that a file imports, anywhere in it, with the names it takes."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] == "edgeloop":
+                    yield alias.name.split("."), []
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: a relative import hides which room it means"
+            module = (node.module or "").split(".")
+            names = [alias.name for alias in node.names]
+            if module[0] != "edgeloop":
+                continue
+            for name in names:  # `from edgeloop.cli import files` may mean a module
+                is_module = (PACKAGE / Path(*module[1:], name)).with_suffix(".py").exists()
+                yield ([*module, name], []) if is_module else (module, [name])
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_a_file_imports_only_what_is_below_its_room(file: Path):
+    room = room_of(module_of(file))
+    for module, _ in imports_of(file):
+        other = room_of(module)
+        assert other == room or other in ALLOWED[room], f"{room} imports {'.'.join(module)}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_a_file_enters_other_rooms_through_their_doors(file: Path):
+    room = room_of(module_of(file))
+    for module, names in imports_of(file):
+        if room_of(module) in (room, ""):
+            continue
+        if (room, module[1]) == ("testing", "store"):
+            continue  # a store itself, for other people's tests: built as those in the room are
+        assert len(module) == 2, f"{file.name} goes around the door of {'.'.join(module)}"
+        door = importlib.import_module(".".join(module))
+        public = getattr(door, "__all__", dir(door))
+        assert set(names) <= set(public), f"{names} of {door.__name__}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_only_the_settings_read_the_environment(file: Path):
+    found = [
+        node.lineno
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute)
+        and node.attr in ("environ", "environb", "getenv", "getenvb", "putenv")
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "os"
+    ]
+    found += [
+        node.lineno
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module == "os"
+    ]
+    assert file.name == "settings.py" or not found, found
+
+
+def test_the_rules_above_bite():
+    """The settings do read the environment, and the command line does use the workspace."""
+    assert "os.environ" in (PACKAGE / "settings.py").read_text()
+    used = {room_of(module) for module, _ in imports_of(PACKAGE / "cli/options.py")}
+    assert {"store", "workspace"} <= used

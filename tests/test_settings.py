@@ -1,0 +1,132 @@
+"""Options win over the environment, that over the file, that over defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgeloop.errors import BadSetting
+from edgeloop.location import AzureLocation, PostgresLocation, SqliteLocation
+from edgeloop.settings import Settings
+
+AZURE = "AccountName=acme;AccountKey=a2V5a2V5"
+
+
+def written(folder: Path, text: str) -> Path:
+    (folder / "edgeloop.yaml").write_text(text)
+    return folder
+
+
+def test_with_nothing_set_the_store_is_a_folder_beside_the_project(tmp_path: Path):
+    found = Settings.load(tmp_path, {})
+    assert found.location == SqliteLocation(tmp_path / ".edgeloop")
+    assert found.experiment == "default" and found.node
+
+
+@pytest.mark.parametrize("mark", [".edgeloop", "edgeloop.yaml"])
+def test_the_project_is_found_from_sub_folders(tmp_path: Path, mark: str):
+    below = tmp_path / "a/b"
+    below.mkdir(parents=True)
+    if mark == ".edgeloop":
+        (tmp_path / mark).mkdir()
+    else:
+        (tmp_path / mark).touch()
+    assert Settings.load(below, {}).location == SqliteLocation(tmp_path / ".edgeloop")
+
+
+def test_the_option_wins_over_the_environment_and_that_over_the_file(tmp_path: Path):
+    written(tmp_path, "store: sqlite:/in-file\nexperiment: in-file")
+    environ = {"EDGELOOP_STORE": "sqlite:/in-environ", "EDGELOOP_EXPERIMENT": "in-environ"}
+    by_option = Settings.load(tmp_path, environ, store="sqlite:/option", experiment="option")
+    by_environ, by_file = Settings.load(tmp_path, environ), Settings.load(tmp_path, {})
+    assert [(str(s.location), s.experiment) for s in (by_option, by_environ, by_file)] == [
+        ("/option", "option"),
+        ("/in-environ", "in-environ"),
+        ("/in-file", "in-file"),
+    ]
+
+
+def test_edgeloop_store_wins_over_the_connection_string_and_that_over_the_file(tmp_path: Path):
+    written(tmp_path, "store: sqlite:/in-file")
+    environ = {"MODEL_STORAGE_CONNECTION_STRING": AZURE}
+    assert isinstance(Settings.load(tmp_path, environ).location, AzureLocation)
+    environ["EDGELOOP_STORE"] = "sqlite:/x"
+    assert isinstance(Settings.load(tmp_path, environ).location, SqliteLocation)
+
+
+def test_a_variable_that_is_set_to_nothing_counts_as_not_set(tmp_path: Path):
+    names = ("EDGELOOP_STORE", "MODEL_STORAGE_CONNECTION_STRING", "EDGELOOP_EXPERIMENT")
+    found = Settings.load(tmp_path, dict.fromkeys((*names, "EDGELOOP_NODE"), ""))
+    assert found == Settings.load(tmp_path, {})
+
+
+def test_an_empty_option_is_not_taken_for_none_given(tmp_path: Path):
+    assert Settings.load(tmp_path, {"EDGELOOP_EXPERIMENT": "x-1"}, experiment="").experiment == ""
+    with pytest.raises(BadSetting):
+        Settings.load(tmp_path, {}, store="")
+
+
+def test_a_relative_store_in_the_file_is_relative_to_the_file(tmp_path: Path):
+    below = tmp_path / "a"
+    below.mkdir()
+    written(tmp_path, "store: sqlite:models")
+    assert Settings.load(below, {}).location == SqliteLocation(tmp_path / "models")
+
+
+def test_the_file_may_name_a_variable_instead_of_a_secret(tmp_path: Path):
+    written(tmp_path, "store: postgresql://u:${PASSWORD}@h/db?blobs=file:///x")
+    found = Settings.load(tmp_path, {"PASSWORD": "pw"}).location
+    assert isinstance(found, PostgresLocation) and ":pw@" in found.url
+    with pytest.raises(BadSetting, match="PASSWORD is not set"):
+        Settings.load(tmp_path, {})
+
+
+def test_blobs_of_postgresql_may_come_from_the_environment(tmp_path: Path):
+    environ = {"EDGELOOP_STORE": "postgresql://h/db", "EDGELOOP_BLOBS": "s3://bucket"}
+    found = Settings.load(tmp_path, environ).location
+    assert isinstance(found, PostgresLocation) and found.blobs == "s3://bucket"
+
+
+def test_every_limit_can_be_set_in_the_file(tmp_path: Path):
+    written(
+        tmp_path,
+        "node: rack-1\nlease_seconds: 30\nclock_margin_seconds: 1.5\nmax_attempts: 7\n"
+        "benchmark_runs: 2",
+    )
+    found = Settings.load(tmp_path, {})
+    assert (found.node, found.lease_seconds, found.clock_margin_seconds) == ("rack-1", 30, 1.5)
+    assert (found.max_attempts, found.benchmark_runs) == (7, 2)
+    assert Settings.load(tmp_path, {"EDGELOOP_NODE": "here"}).node == "here"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("experimnt: x", "did you mean 'experiment'"),
+        ("colour: red", "known keys are store, experiment"),
+        ("project: /x", "unknown key"),
+        ("location: /x", "unknown key"),
+        ("just a text", "key: value"),
+        ("- a\n- b", "key: value"),
+        ("a: [", "cannot be read"),
+        ("lease_seconds: soon", "lease_seconds must be a number above 0"),
+        ("lease_seconds: 0", "lease_seconds must be a number above 0"),
+        ("lease_seconds: -5", "lease_seconds must be a number above 0"),
+        ("lease_seconds: .nan", "lease_seconds must be a number above 0"),
+        ("lease_seconds: true", "lease_seconds must be a number above 0"),
+        ("max_attempts: 2.5", "max_attempts must be a whole number"),
+        ("experiment: 7", "experiment must be a text"),
+        ("experiment: [a]", "experiment must be a text"),
+        ("store: 7", "EDGELOOP_STORE"),
+    ],
+)
+def test_a_wrong_setting_is_named(tmp_path: Path, text: str, said: str):
+    with pytest.raises(BadSetting) as caught:
+        Settings.load(written(tmp_path, text), {})
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_file_sets_nothing(tmp_path: Path):
+    assert Settings.load(written(tmp_path, "# later\n"), {}).experiment == "default"

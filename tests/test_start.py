@@ -1,0 +1,68 @@
+"""The command line starts without what it does not need."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgeloop.workspace import Workspace
+from tests.nets import save_tiny
+
+HEAVY = {"azure", "torch", "onnxruntime", "pandas", "onnx", "ray", "optuna", "altair", "fastapi"}
+
+PROBE = """
+import json, sys
+from edgeloop.cli import main
+sys.argv = ["edgeloop", *sys.argv[1:]]
+try:
+    main()
+except SystemExit as end:
+    assert end.code in (0, None), end.code
+print("\\n" + json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    with Workspace.open() as workspace:
+        workspace.upload(save_tiny(tmp_path / "net.onnx"), "calm-heron")
+    return tmp_path
+
+
+def modules_after(folder: Path, *arguments: str) -> tuple[set[str], str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return set(json.loads(done.stdout.splitlines()[-1])), done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["upload", "--help"], ["status"], ["status", "--json"], ["list"], ["experiments"]],
+    ids=" ".join,
+)
+def test_reading_commands_import_nothing_heavy(project: Path, arguments: list[str]):
+    modules, output = modules_after(project, *arguments)
+    assert not modules & HEAVY
+    assert "edgeloop" in modules
+    assert "--help" in arguments or "calm-heron" in output or "default" in output
+
+
+def test_help_does_not_even_import_the_store(project: Path):
+    modules, _ = modules_after(project, "--help")
+    assert not modules & {"sqlalchemy", "obstore", "psycopg", "numpy", "yaml", "rich"}
+
+
+def test_the_probe_sees_a_heavy_import(project: Path):
+    modules, _ = modules_after(project, "upload", "net.onnx")
+    assert "onnx" in modules
