@@ -159,6 +159,8 @@ def parse_connection_string(text: str) -> AzureLocation:
         account = _account_of(blob) if "blobendpoint" in fields else ""
     if not account or not (key or sas):
         raise _bad_connection_string("it needs AccountName and AccountKey (or a signature)")
+    if not (account.isascii() and account.replace("-", "").isalnum()):
+        raise _bad_connection_string("its AccountName may hold letters and digits only")
     if not all(_is_http(endpoint) for endpoint in (blob, table)):
         raise _bad_connection_string("its endpoints must be http(s) URLs")
     if key and not _is_base64(key):

@@ -47,7 +47,8 @@ def main() -> None:
         place = f"{error.filename}: " if error.filename else ""
         sys.exit(_report(f"edgeloop: {place}{error.strerror or error}"))
     except Exception as error:  # noqa: BLE001 - the edge: nothing may escape with secrets in it
-        text = f"edgeloop: unexpected {type(error).__name__}: {error}. This is a fault of Edgeloop"
+        first = str(error).partition("\n")[0]
+        text = f"edgeloop: unexpected {type(error).__name__}: {first}. This is a fault of Edgeloop"
         sys.exit(_report(f"{text}; 'edgeloop --debug …' shows where."))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
@@ -56,4 +57,6 @@ def confirm(verb: str, rows: list[Record], yes: bool) -> None:
     click.echo(f"This will {verb} {len(rows)} models:", err=True)
     for row in rows:
         click.echo(f"  {row.key}", err=True)
+    if sys.stdin is None:  # a job whose input is closed: nobody can answer
+        raise click.Abort
     click.confirm("Go on?", abort=True, err=True)

@@ -203,7 +203,7 @@ class Catalog:
                 for stage, record in records.items()
                 if record.is_held and stage != UPLOAD and node in (None, record.owner)
             ]
-            foreign = is_foreign(row.values) and node in (None, row.values.get("node"))
+            foreign = is_foreign(row.values, records) and node in (None, row.values.get("node"))
             if not freed and not foreign:
                 return None
             for stage in freed:

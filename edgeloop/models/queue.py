@@ -63,7 +63,7 @@ class Queue:
         `crowd`: how many others seem to look as well. Their work lies hidden at the top, so the
         first page is made that much longer.
         """
-        first = FIRST_PAGE + 3 * crowd
+        first = FIRST_PAGE + 1 * crowd
         streams = [self._of_capability(name, now, first) for name in sorted(set(capabilities))]
         return heapq.merge(*streams, key=lambda hint: hint.order)
 
@@ -127,7 +127,7 @@ class Queue:
         records = records_of(row)
         if row.get("status") in FINISHED or (UPLOAD in records and records[UPLOAD].is_held):
             return None
-        if is_foreign(row) or not self._plan.is_ready(row, stage):
+        if is_foreign(row, records) or not self._plan.is_ready(row, stage):
             return None
         record = records.get(stage.name)
         if record is None:

@@ -74,9 +74,9 @@ def holders(records: Records) -> list[str]:
     return sorted({record.owner for record in records.values() if record.is_held})
 
 
-def is_foreign(row: Values) -> bool:
+def is_foreign(row: Values, records: Records) -> bool:
     """Held by a tool that knows `node` but no leases. We leave such a row alone until 'unlock'."""
-    return filled(row.get("node")) and not holders(records_of(row))
+    return filled(row.get("node")) and not any(record.is_held for record in records.values())
 
 
 def summary(

@@ -55,7 +55,7 @@ def table(account: str) -> Iterator[TableClient]:
 def typed(row: dict[str, Any]) -> dict[str, Any]:
     makers: dict[str, Callable[[Any], Any]] = {
         "Edm.Int64": lambda value: EntityProperty(value, EdmType.INT64),
-        "Edm.DateTime": lambda value: datetime.fromisoformat(value),
+        "Edm.DateTime": datetime.fromisoformat,
         "Edm.Guid": uuid.UUID,
     }
     return {
@@ -243,9 +243,7 @@ def test_new_models_join_the_old_ones(
     assert blobs(account, "fresh") == {"net.onnx": path.read_bytes()}
 
 
-def test_delete_takes_the_row_and_the_files(
-    account: str, table: TableClient, edgeloop: Edgeloop
-):
+def test_delete_takes_the_row_and_the_files(account: str, table: TableClient, edgeloop: Edgeloop):
     assert edgeloop("delete", "lazy-gecko").code == 0
     assert blobs(account, "lazy-gecko") == {}
     assert "lazy-gecko" not in {row["RowKey"] for row in table.list_entities()}
