@@ -63,7 +63,7 @@ class Queue:
         `crowd`: how many others seem to look as well. Their work lies hidden at the top, so the
         first page is made that much longer.
         """
-        first = FIRST_PAGE + 1 * crowd
+        first = FIRST_PAGE + crowd
         streams = [self._of_capability(name, now, first) for name in sorted(set(capabilities))]
         return heapq.merge(*streams, key=lambda hint: hint.order)
 

@@ -114,22 +114,28 @@ class Uploader:
     def _reserve(self, file: OnnxFile, name: str | None, options: UploadOptions) -> Record | None:
         """A row of our own, `uploading`; None when that name holds this content already."""
         if name is None:
-            row = self._reserve_friendly(file, options)
-        else:
-            try:
-                row = self._models.insert(name, self._reserved(name, file, options))
-            except RowExists:
-                taken = self._take_over(name, file, options)
-                if taken is None:
-                    return None
-                row = taken
-        return row
+            return self._reserve_friendly(file, options)
+        try:
+            return self._insert(name, file, options)
+        except RowExists:
+            return self._take_over(name, file, options)
 
     def _reserve_friendly(self, file: OnnxFile, options: UploadOptions) -> Record:
         for name in friendly_names():
             with contextlib.suppress(RowExists):
-                return self._models.insert(name, self._reserved(name, file, options))
+                return self._insert(name, file, options)
         raise ModelBusy(name=self._experiment, reason="no free friendly name was found; use --name")
+
+    def _insert(self, name: str, file: OnnxFile, options: UploadOptions) -> Record:
+        """A library that says a lost insert again is told that the row exists: it may be ours."""
+        reserved = self._reserved(name, file, options)
+        try:
+            return self._models.insert(name, reserved)
+        except RowExists:
+            row = self._models.get(name)
+            if row is not None and row.values.get("stages") == reserved["stages"]:
+                return row
+            raise
 
     def _take_over(self, name: str, file: OnnxFile, options: UploadOptions) -> Record | None:
         """The name is taken: by this very content, by an upload that died, or by another model."""

@@ -265,7 +265,7 @@ def _table_service(
         location.table_endpoint,
         credential=secret,
         connection_timeout=5,
-        read_timeout=60,
+        read_timeout=20,
         retry_total=3,
         retry_backoff_factor=0.3,
         retry_backoff_max=5,
