@@ -15,6 +15,7 @@ from tests.peers.postgres import Postgres
 
 SECONDS = float(os.environ.get("BENCH_NEMESIS_SECONDS", "120"))
 MODELS = 300
+WORKERS = 6
 
 
 def run() -> str:
@@ -44,7 +45,17 @@ def _round(kind: str) -> tuple[object, ...]:
             emulator = stack.enter_context(Azurite())
             url = emulator.connection_string
             restart = lambda: (emulator.stop(), emulator.start())  # noqa: E731
-        nemesis = Nemesis(url, history, SECONDS, MODELS, seed=11, workers=6, restart_server=restart)
+        items = MODELS * 7
+        nemesis = Nemesis(
+            url,
+            history,
+            SECONDS,
+            MODELS,
+            seed=11,
+            workers=WORKERS,
+            work_s=SECONDS * WORKERS / items,  # so that there is work until the end
+            restart_server=restart,
+        )
         report = nemesis.run()
     for violation in report.violations:
         print(f"  {kind}: {violation}")

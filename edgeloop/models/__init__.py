@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeloop.models.catalog import Catalog, Model, ModelFile, Uploaded
+from edgeloop.models.catalog import ATTEMPTS_FOLDER, Catalog, Model, ModelFile, Uploaded
 from edgeloop.models.csv_file import read_csv, write_csv
 from edgeloop.models.lease import Lease, Leases, Outcome
 from edgeloop.models.names import check_experiment_name, check_model_name
@@ -12,6 +12,7 @@ from edgeloop.models.upload import UploadOptions
 from edgeloop.models.work import StageRecord, records_of
 
 __all__ = [
+    "ATTEMPTS_FOLDER",
     "COLUMNS",
     "Catalog",
     "Lease",

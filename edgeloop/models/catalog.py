@@ -14,7 +14,7 @@ from edgeloop.errors import BadInput, ModelBusy, NoSuchModel, RowChanged, WaitTi
 from edgeloop.models.change import Edit, change_row
 from edgeloop.models.names import can_be_key, check_experiment_name, is_pattern, matches
 from edgeloop.models.onnx_file import check_onnx
-from edgeloop.models.plan import Plan
+from edgeloop.models.plan import Plan, Stage
 from edgeloop.models.queue import Queue
 from edgeloop.models.row import filled
 from edgeloop.models.upload import Uploader, UploadOptions
@@ -162,7 +162,7 @@ class Catalog:
         def clear(row: Record) -> Changes:
             self._refuse_half_made(row)
             records = {key: r for key, r in records_of(row.values).items() if key not in chosen}
-            columns = [column for stage in chosen for column in self._plan[stage].fills]
+            columns = [column for stage in chosen for column in _columns_of(self._plan[stage])]
             gone = dict.fromkeys([*columns, "completed", "error"])
             left = {key: value for key, value in row.values.items() if key not in gone}
             left["status"] = "new"
@@ -275,6 +275,10 @@ class Catalog:
             if at_top and any(matches(file.name, pattern) for pattern in patterns):
                 stale.add(file.key)
         return sorted(stale)
+
+
+def _columns_of(stage: Stage) -> tuple[str, ...]:
+    return (*stage.fills, *stage.clears)
 
 
 def _holders(row: Values) -> list[str]:

@@ -23,12 +23,23 @@ from edgeloop.store import Value, Values
 
 Priority = Callable[[Values], float]
 
+LATENCY_COLUMNS = (
+    "latency_kind",
+    "latency_raw_us",
+    "latency_low_us",
+    "latency_high_us",
+    "latency_margin_percent",
+    "latency_profile",
+    "latency_calibrated",
+)
+
 
 @dataclass(frozen=True)
 class Stage:
     """One kind of work. It is done when all columns it fills are filled or, where runs are
     counted, when `count` has reached `runs`.
 
+    `clears` are columns that say how it was done, and go with a reset.
     `artefacts` are the names that tools before Edgeloop gave to its files, at the top of the
     model's folder; files of our own are in the row's record of the stage.
     """
@@ -39,6 +50,7 @@ class Stage:
     priority: Priority
     needs: tuple[str, ...] = ()
     artefacts: tuple[str, ...] = ()
+    clears: tuple[str, ...] = ()
     runs: int = 1
     count: Callable[[Values], int] | None = None
     in_benchmark_only: bool = False
@@ -71,6 +83,13 @@ class Plan:
         """The stages this model goes through."""
         short = is_true(row.get("benchmark_only"))
         return (stage for stage in self.stages if stage.in_benchmark_only or not short)
+
+    def capability(self, row: Values, stage: Stage) -> str:
+        """What a runner must have. All device stages of a model run on one device, the one that
+        benchmarked it first: numbers of two devices do not belong into one row."""
+        device = row.get("device")
+        pinned = stage.capability.startswith("device") and filled(device)
+        return f"{stage.capability}@{device}" if pinned else stage.capability
 
     def is_complete(self, row: Values) -> bool:
         return all(stage.is_done(row) for stage in self.for_model(row))
@@ -115,6 +134,7 @@ def default_plan(benchmark_runs: int = 5) -> Plan:
                 priority=lambda row: 30 + len(runs_of(row)),
                 needs=("convert",),
                 artefacts=("perf_results*.csv",),
+                clears=("device", *LATENCY_COLUMNS),
                 runs=benchmark_runs,
                 count=lambda row: len(runs_of(row)),
                 in_benchmark_only=True,

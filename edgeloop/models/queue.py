@@ -19,7 +19,7 @@ from edgeloop.models.plan import Plan, Stage
 from edgeloop.models.work import UPLOAD, is_foreign, records_of
 from edgeloop.store import Condition, Record, Table, Values
 
-FIRST_PAGE = 16
+FIRST_PAGE = 8
 NEXT_PAGES = 128
 SWEPT = "!swept"
 FINISHED = ("complete", "error", "uploading", "deleting")
@@ -63,7 +63,7 @@ class Queue:
         `crowd`: how many others seem to look as well. Their work lies hidden at the top, so the
         first page is made that much longer.
         """
-        first = FIRST_PAGE + crowd
+        first = FIRST_PAGE + 2 * crowd
         streams = [self._of_capability(name, now, first) for name in sorted(set(capabilities))]
         return heapq.merge(*streams, key=lambda hint: hint.order)
 
@@ -138,13 +138,12 @@ class Queue:
     def key(self, name: str, row: Values, stage: Stage) -> str:
         priority = max(self._plan.priority(row, stage), 0.0)
         uploaded = str(row.get("model_date") or "")[:19]
-        return (
-            f"{stage.capability}|{priority:012.3f}|{_plain(uploaded)}|{_plain(name)}|{stage.name}"
-        )
+        capability = _plain(self._plan.capability(row, stage))
+        return f"{capability}|{priority:012.3f}|{_plain(uploaded)}|{_plain(name)}|{stage.name}"
 
     def _of_capability(self, capability: str, now: float, first_page: int) -> Iterator[Hint]:
         """A small page first: what is wanted is nearly always at the top."""
-        prefix = after = f"{capability}|"
+        prefix = after = f"{_plain(capability)}|"
         size = first_page
         while True:
             page = list(self._hints.query(prefix, after=after, limit=size))

@@ -60,6 +60,16 @@ COLUMNS: tuple[Column, ...] = (
     Column("tags", "json", "labels given at upload, a list"),
     Column("size", "integer", "bytes of the model with its external data"),
     Column("content", "text", "SHA-256 of the model with its external data"),
+    Column("device", "text", "the device that its device stages ran on"),
+    Column("precision", "text", "how it was quantized: a8w8, a8w8-per-channel or a16w8"),
+    Column("notes", "text", "what a person should know of its conversion"),
+    Column("latency_kind", "text", "measured, or estimate: never a measurement on a chip"),
+    Column("latency_raw_us", "number", "the compiler's estimate before calibration, µs"),
+    Column("latency_low_us", "number", "the compiler's lower bound, µs"),
+    Column("latency_high_us", "number", "the compiler's upper bound, µs"),
+    Column("latency_margin_percent", "number", "how far an estimate may be off, percent"),
+    Column("latency_profile", "text", "the device profile that calibrated the estimate"),
+    Column("latency_calibrated", "boolean", "whether that profile was fitted on a real device"),
     Column("stages", "json", "Edgeloop's own record of each stage: leases, attempts, files"),
 )
 

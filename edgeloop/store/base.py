@@ -199,6 +199,8 @@ def check_values(key: str, values: Changes) -> None:
 
 
 def _is_unicode(text: str) -> bool:
+    if text.isascii():
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -210,7 +212,7 @@ def _size(value: Value) -> int:
     """As Azure counts: a text that it takes whole is UTF-16 there, a longer one UTF-8 in parts."""
     if not isinstance(value, str):
         return 8
-    whole = len(value.encode("utf-16-le"))
+    whole = 2 * len(value) if value.isascii() else len(value.encode("utf-16-le"))
     return whole if whole <= WHOLE_TEXT_BYTES else len(value.encode())
 
 

@@ -50,6 +50,7 @@ class Database:
         self._file = file
         self._has_schema = False
         self._compiled: dict[sa.ClauseElement, _Sql] = {}
+        self._errors: type[Exception] = engine.dialect.loaded_dbapi.Error
 
     @property
     def dialect(self) -> str:
@@ -149,11 +150,6 @@ class Database:
             if link.is_valid:
                 cursor.close()
             link.close()
-
-    @property
-    def _errors(self) -> type[Exception]:
-        module = self._engine.dialect.loaded_dbapi
-        return module.Error
 
     def _explain(self, error: BaseException | None) -> Exception:
         text = str(error).strip().partition("\n")[0]

@@ -35,6 +35,7 @@ from edgeloop.store.database import Database, postgresql_database, sqlite_databa
 
 PAGE = 5_000
 INSERT_BATCH = 1_000
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 # Keys sort by their bytes everywhere; PostgreSQL would otherwise use the locale's order.
 _KeyText = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
@@ -225,8 +226,7 @@ def _dumps(values: Values) -> str:
         special = isinstance(value, float) and not math.isfinite(value)
         return {"float": str(value)} if special else value
 
-    columns = {name: plain(value) for name, value in values.items()}
-    return json.dumps(columns, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return _ENCODER.encode({name: plain(value) for name, value in values.items()})
 
 
 def _loads(text: str) -> dict[str, Value]:

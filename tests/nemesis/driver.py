@@ -46,6 +46,7 @@ class Nemesis:
     seed: int
     workers: int = 4
     lease_s: float = 1.0
+    work_s: float = 0.05
     restart_server: Callable[[], None] | None = None
 
     def run(self) -> Report:
@@ -83,14 +84,10 @@ class Nemesis:
                 worker.wait()
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
-        arguments = [
-            EXPERIMENT,
-            str(self.folder),
-            str(self.seed * 1000 + number),
-            str(self.lease_s),
-        ]
+        seed = self.seed * 1000 + number
+        settings = [str(seed), str(self.lease_s), str(self.work_s)]
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.nemesis.worker", *arguments],
+            [sys.executable, "-m", "tests.nemesis.worker", EXPERIMENT, str(self.folder), *settings],
             cwd=ROOT,
             env={**os.environ, "NEMESIS_STORE": self.url},
         )

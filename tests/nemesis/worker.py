@@ -50,13 +50,13 @@ def hand_in(leases: Leases, lease: Lease, history: Writer) -> None:
     history.add("unsure", lease.model, lease.stage, lease.token, began)
 
 
-def work(leases: Leases, node: str, history: Writer, dice: random.Random, lease_s: float) -> bool:
+def work(leases: Leases, node: str, history: Writer, dice: random.Random, work_s: float) -> bool:
     began = time.monotonic()
     lease = leases.claim(CAPABILITIES, node)
     if lease is None:
         return False
     history.add("claimed", lease.model, lease.stage, lease.token, began)
-    time.sleep(dice.expovariate(20 / lease_s))
+    time.sleep(dice.expovariate(1 / work_s))
     chance = dice.random()
     if chance < 0.2:
         lease = leases.renew(lease)
@@ -71,7 +71,7 @@ def work(leases: Leases, node: str, history: Writer, dice: random.Random, lease_
     return True
 
 
-def main(experiment: str, folder: str, seed: str, lease_s: str) -> None:
+def main(experiment: str, folder: str, seed: str, lease_s: str, work_s: str) -> None:
     dice = random.Random(int(seed))
     skew = dice.uniform(-2, 2)
     store = open_store(parse_location(os.environ["NEMESIS_STORE"]))
@@ -87,7 +87,7 @@ def main(experiment: str, folder: str, seed: str, lease_s: str) -> None:
     history = Writer(Path(folder) / f"{seed}.jsonl")
     while not (Path(folder) / "stop").exists():
         try:
-            if not work(leases, f"worker-{seed}", history, dice, float(lease_s)):
+            if not work(leases, f"worker-{seed}", history, dice, float(work_s)):
                 time.sleep(0.05)
         except (StoreError, Conflict):
             time.sleep(0.05)
