@@ -1,14 +1,19 @@
-"""python -m bench [claims] [throughput] [startup] [csv] [nemesis]: all of them without a name."""
+"""python -m bench NAME…: all of them without a name.
+
+startup, csv, scoring, estimate, claims, throughput, nemesis
+"""
 
 from __future__ import annotations
 
 import sys
 
-from bench import claims, csv_export, nemesis, startup, throughput
+from bench import claims, csv_export, estimate, nemesis, scoring, startup, throughput
 
 BENCHES = {
     "startup": startup.run,
     "csv": csv_export.run,
+    "scoring": scoring.run,
+    "estimate": estimate.run,
     "claims": claims.run,
     "throughput": throughput.run,
     "nemesis": nemesis.run,

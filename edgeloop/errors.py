@@ -4,6 +4,7 @@
     ├── BadInput                what was given cannot be used
     │   ├── BadName             a model, experiment or file name
     │   ├── BadModel            a file that is no usable ONNX model
+    │   │   └── UnusableModel   valid ONNX, but not what a chip or a task can take
     │   ├── BadSetting          a setting, in a file or in the environment
     │   └── BadCsv              a CSV file that Edgeloop did not write
     ├── NotFound                what was asked for is not there
@@ -21,6 +22,8 @@
     │   ├── StoreFull           no space left
     │   └── RowTooLarge         over what a row may hold
     ├── LocalFileError          a file or folder of this machine
+    ├── ModelFailed             a model that a compiler or a simulator could not get through
+    ├── WorkerFailed            the process for native work cannot be started or does not answer
     ├── MissingExtra            an optional package that this store or command needs
     └── WaitTimeout             nothing happened in the time given
 
@@ -60,6 +63,10 @@ class BadName(BadInput):
 
 class BadModel(BadInput):
     """{file} was not uploaded: {reason}"""
+
+
+class UnusableModel(BadModel):
+    """{file} cannot be used: {reason}"""
 
 
 class BadSetting(BadInput):
@@ -132,6 +139,14 @@ class RowTooLarge(StoreError):
 
 class LocalFileError(EdgeloopError):
     """{path}: {reason}"""
+
+
+class ModelFailed(EdgeloopError):
+    """This model cannot be used here: {reason}"""
+
+
+class WorkerFailed(EdgeloopError):
+    """The process for native work does not run: {reason}. Not the model's fault; try again."""
 
 
 class MissingExtra(EdgeloopError):

@@ -40,6 +40,11 @@ class Settings:
     clock_margin_seconds: float = 15.0
     max_attempts: int = 3
     benchmark_runs: int = 5
+    dataset: str = ""
+    task: str = "segmentation"
+    calibration_images: int = 1_000
+    quick_images: int = 1_000
+    thorough_images: int = 10_000
 
     @classmethod
     def load(
@@ -58,6 +63,8 @@ class Settings:
             written["experiment"] = chosen
         if environ.get("EDGELOOP_NODE"):
             written["node"] = environ["EDGELOOP_NODE"]
+        if environ.get("INPUT_DATASET"):
+            written["dataset"] = environ["INPUT_DATASET"]
         return cls(project=project, location=location, **_typed(written))  # type: ignore[arg-type]
 
 

@@ -8,6 +8,7 @@ tests/test_docs.py fails when somebody changed a command and forgot this.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -24,7 +25,8 @@ Made by `scripts/cli_docs.py` from `edgeloop COMMAND --help`: change it there.
 
 Every command ends with exit code 0 when it did what was asked, 1 when it failed (one sentence on
 stderr says why and what to do), and 2 when it was used wrongly. Every command takes `--json`,
-`--experiment` and `--store`; names of models may be globs, in quotes.
+and those that work with models `--experiment` and `--store`; names of models may be globs, in
+quotes.
 """
 
 
@@ -36,15 +38,20 @@ def rendered() -> str:
         max_content_width=WIDTH,
         help_option_names=["-h", "--help"],
     )
-    parts = [INTRODUCTION, _section("edgeloop", app.get_help(group))]
-    for name in app.list_commands(group):
-        command = app.get_command(group, name)
-        assert command is not None
-        context = click.Context(
-            command, info_name=name, parent=group, terminal_width=WIDTH, max_content_width=WIDTH
+    return "\n".join([INTRODUCTION, *_sections(app, group)])
+
+
+def _sections(command: click.Command, context: click.Context) -> Iterator[str]:
+    """Its own, then those of the commands below it, however deep."""
+    yield _section(context.command_path, command.get_help(context))
+    if not isinstance(command, click.Group):
+        return
+    for name in command.list_commands(context):
+        below = command.commands[name]
+        inside = click.Context(
+            below, info_name=name, parent=context, terminal_width=WIDTH, max_content_width=WIDTH
         )
-        parts.append(_section(f"edgeloop {name}", command.get_help(context)))
-    return "\n".join(parts)
+        yield from _sections(below, inside)
 
 
 def _section(title: str, text: str) -> str:

@@ -21,10 +21,24 @@ ALLOWED = {
     "settings": {"errors", "location"},
     "store": {"errors", "location", "settings"},
     "models": {"errors", "location", "settings", "store"},
+    "tasks": {"errors"},
+    "toolchains": {"errors", "tasks"},
+    "devices": {"errors", "tasks", "toolchains"},
+    "stages": {"errors", "store", "models", "tasks", "toolchains", "devices"},
+    "runner": {
+        *("errors", "store", "models", "tasks", "toolchains", "devices", "stages", "workspace"),
+    },
+    "evaluate": {
+        *("errors", "redact", "settings", "store", "models", "tasks", "toolchains", "devices"),
+        *("stages", "workspace"),
+    },
     "testing": {"errors", "store"},
     "workspace": {"errors", "location", "settings", "store", "models"},
     "": {"_version", "models", "workspace"},
-    "cli": {"_version", "errors", "redact", "settings", "store", "models", "workspace"},
+    "cli": {
+        *("_version", "errors", "redact", "settings", "store", "models", "workspace", "tasks"),
+        *("toolchains", "devices", "stages", "runner", "evaluate"),
+    },
     "__main__": {"cli"},
 }
 

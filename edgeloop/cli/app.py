@@ -13,7 +13,7 @@ from types import FrameType
 import click
 
 from edgeloop._version import __version__
-from edgeloop.cli import changes, files, status
+from edgeloop.cli import changes, data, devices, files, runner, status
 from edgeloop.errors import EdgeloopError
 from edgeloop.redact import redact
 
@@ -32,8 +32,9 @@ def app(debug: bool) -> None:
     """
 
 
-for command in (*files.COMMANDS, *status.COMMANDS, *changes.COMMANDS):
-    app.add_command(command)
+for module in (files, status, changes, data, runner, devices):
+    for command in module.COMMANDS:
+        app.add_command(command)
 
 
 def main() -> None:

@@ -168,11 +168,18 @@ def _cells(row: Values, now: float) -> list[str]:
     return [
         str(row.get("name", "")),
         short_count(row.get("macs")),
-        f"{latency:.3g}" if latency else "",
+        _latency(latency, row),
         *(_score(row.get(column)) for column in SCORES),
         _state(row, now),
         str(row.get("node", "")),
     ]
+
+
+def _latency(latency_ms: float, row: Values) -> str:
+    """An estimate never passes for a measurement."""
+    if not latency_ms:
+        return ""
+    return f"{latency_ms:.3g} est" if row.get("latency_kind") == "estimate" else f"{latency_ms:.3g}"
 
 
 def _score(value: Value | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from edgeloop.models.catalog import ATTEMPTS_FOLDER, Catalog, Model, ModelFile, Uploaded
 from edgeloop.models.csv_file import read_csv, write_csv
 from edgeloop.models.lease import Lease, Leases, Outcome
-from edgeloop.models.names import check_experiment_name, check_model_name
+from edgeloop.models.names import check_experiment_name, check_model_name, matches
 from edgeloop.models.plan import Plan, Stage, default_plan
 from edgeloop.models.row import COLUMNS, mean_latency_ms, runs_of, visible_columns
 from edgeloop.models.upload import UploadOptions
@@ -28,6 +28,7 @@ __all__ = [
     "check_experiment_name",
     "check_model_name",
     "default_plan",
+    "matches",
     "mean_latency_ms",
     "read_csv",
     "records_of",

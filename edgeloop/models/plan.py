@@ -1,13 +1,13 @@
 """What is to be done to a model, in which order, and who can do it: one small table.
 
-| stage     | needs              | capability   | priority              |
-|-----------|--------------------|--------------|-----------------------|
-| convert   |                    | quantize     | 20                    |
-| benchmark | convert            | device       | 30 + runs done        |
-| f1_onnx   |                    | onnx         | 60                    |
-| f1_1k     | convert, benchmark | device       | 100 + latency         |
-| f1_1k_f   | convert, benchmark | device-float | 100 + 10 × latency    |
-| f1_10k    | convert, benchmark | device       | 100 + 100 × latency   |
+| stage     | needs              | capability      | priority            |
+|-----------|--------------------|-----------------|---------------------|
+| convert   |                    | quantize        | 20                  |
+| benchmark | convert            | device          | 30 + runs done      |
+| f1_onnx   |                    | onnx            | 60                  |
+| f1_1k     | convert, benchmark | device-accuracy | 100 + latency       |
+| f1_1k_f   | convert, benchmark | device-float    | 100 + 10 × latency  |
+| f1_10k    | convert, benchmark | device-accuracy | 100 + 100 × latency |
 
 Latency is the mean in milliseconds, so quick models come first. A row's own priority overrides all.
 """
@@ -140,9 +140,9 @@ def default_plan(benchmark_runs: int = 5) -> Plan:
                 in_benchmark_only=True,
             ),
             _f1("f1_onnx", "onnx", lambda row: 60, ()),
-            _f1("f1_1k", "device", _by_latency(1), on_device),
+            _f1("f1_1k", "device-accuracy", _by_latency(1), on_device),
             _f1("f1_1k_f", "device-float", _by_latency(10), on_device),
-            _f1("f1_10k", "device", _by_latency(100), on_device),
+            _f1("f1_10k", "device-accuracy", _by_latency(100), on_device),
         )
     )
 

@@ -22,7 +22,7 @@ Edgeloop = Callable[..., Finished]
 OLD = json.loads((Path(__file__).parents[1] / "models/old_table.json").read_text())
 EXPERIMENT = OLD["experiment"]
 ROWS = {row["RowKey"]: row for row in OLD["rows"]}
-EVERYTHING = ("quantize", "onnx", "device", "device-float")
+EVERYTHING = ("quantize", "onnx", "device", "device-accuracy", "device-float")
 
 
 @pytest.fixture

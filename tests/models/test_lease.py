@@ -20,7 +20,7 @@ from edgeloop.models import (
 from edgeloop.store import Changes, Record, Store, Table, Values
 from edgeloop.testing import MemoryStore, MemoryTable
 
-EVERYTHING = ("quantize", "onnx", "device", "device-float")
+EVERYTHING = ("quantize", "onnx", "device", "device-accuracy", "device-float")
 CONVERTED = {"quantized": True, "macs": 1, "params": 1, "shape": "[1]", "output_shape": "[1]"}
 
 
@@ -358,7 +358,9 @@ def test_a_benchmark_only_model_is_complete_after_its_runs(quick_farm: Farm) -> 
 
 def test_only_what_the_capabilities_allow_is_claimed(quick_farm: Farm) -> None:
     quick_farm.add("otter")
-    assert quick_farm.leases().claim(["device", "device-float"], "bench-1") is None
+    assert (
+        quick_farm.leases().claim(["device", "device-accuracy", "device-float"], "bench-1") is None
+    )
     lease = quick_farm.leases().claim(["onnx"], "bench-1")
     assert lease is not None and lease.stage == "f1_onnx"
 

@@ -15,7 +15,7 @@ from edgeloop.models import Lease, Leases, Outcome, default_plan, runs_of
 from edgeloop.store import Value, open_store
 from tests.nemesis.history import Writer
 
-CAPABILITIES = ("quantize", "onnx", "device", "device-float")
+CAPABILITIES = ("quantize", "onnx", "device", "device-accuracy", "device-float")
 BENCHMARK_RUNS = 2
 HAND_IN_PATIENCE_S = 20.0
 

@@ -1,0 +1,274 @@
+"""runner, usage, steady, compare: doing the work, and looking back at it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from edgeloop.cli.options import common_options, confirm, names_argument, opened, yes_option
+
+if TYPE_CHECKING:
+    from edgeloop.evaluate import Comparison
+    from edgeloop.runner import Report
+    from edgeloop.settings import Settings
+    from edgeloop.stages import Sizes
+
+dataset_option = click.option(
+    "--dataset",
+    type=click.Path(path_type=Path),
+    help="Images to calibrate and test with  [default: $INPUT_DATASET or the settings]",
+)
+
+
+@click.command()
+@click.option(
+    "--device", "devices", multiple=True, metavar="NAME", help="host, htp:CHIP; may be given again."
+)
+@dataset_option
+@click.option("--task", help="segmentation or classification  [default: the settings]")
+@click.option("--drain", is_flag=True, help="End with 0 when no work is left.")
+@click.option("--once", is_flag=True, help="Do one stage, then end.")
+@click.option("--subset", default="*", metavar="GLOB", help="Only models like this.")
+@click.option("--benchmark-only", is_flag=True, help="Only convert and benchmark.")
+@click.option("--no-quantize", is_flag=True, help="Leave conversion to other machines.")
+@click.option(
+    "--precision",
+    type=click.Choice(["a8w8", "a8w8-per-channel", "a16w8"]),
+    default="a8w8-per-channel",
+    show_default=True,
+    help="How to quantize.",
+)
+@click.option("--max-benchmark-runs", type=click.IntRange(min=1), help="Runs of a benchmark.")
+@click.option("--calibration-images", type=click.IntRange(min=1), help="Images to calibrate with.")
+@click.option("--quick-images", type=click.IntRange(min=1), help="Images of f1_1k and f1_1k_f.")
+@click.option("--thorough-images", type=click.IntRange(min=1), help="Images of f1_onnx, f1_10k.")
+@click.option(
+    "--workdir", type=click.Path(path_type=Path), help="Where to work  [default: .edgeloop/work]"
+)
+@common_options
+def runner(
+    devices: tuple[str, ...],
+    dataset: Path | None,
+    task: str | None,
+    drain: bool,
+    once: bool,
+    subset: str,
+    benchmark_only: bool,
+    no_quantize: bool,
+    precision: str,
+    max_benchmark_runs: int | None,
+    calibration_images: int | None,
+    quick_images: int | None,
+    thorough_images: int | None,
+    workdir: Path | None,
+    experiment: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Look for work and do it, in order of priority, beside any number of other runners.
+
+    It may be killed at any moment: another picks up where it stopped. The first Ctrl-C lets the
+    stage under way finish; a second one ends it.
+
+    Example: edgeloop runner --device htp:snapdragon-888 --dataset faces --drain
+    """
+    from dataclasses import replace
+
+    from edgeloop.cli.output import plural, print_json
+    from edgeloop.runner import RunnerOptions, run
+    from edgeloop.settings import Settings
+    from edgeloop.workspace import Workspace
+
+    settings = Settings.load(store=store, experiment=experiment)
+    if max_benchmark_runs:
+        settings = replace(settings, benchmark_runs=max_benchmark_runs)
+    options = RunnerOptions(
+        devices=devices,
+        dataset=_dataset(dataset, settings),
+        task=task or settings.task,
+        drain=drain,
+        once=once,
+        subset=subset,
+        benchmark_only=benchmark_only,
+        quantize=not no_quantize,
+        precision=precision,  # type: ignore[arg-type]
+        sizes=_sizes(settings, calibration_images, quick_images, thorough_images),
+        workdir=workdir,
+    )
+    reports: list[Report] = []
+    with Workspace(settings) as workspace:
+        done = run(workspace, options, reports.append if as_json else _print_report)
+    if as_json:
+        print_json(vars(report) for report in reports)
+    else:
+        click.echo(f"{plural(done, 'stage')} done.")
+
+
+@click.command()
+@common_options
+def usage(experiment: str | None, store: str | None, as_json: bool) -> None:
+    """How busy each device was, by day (UTC).
+
+    Example: edgeloop usage --json
+    """
+    from edgeloop.cli.output import print_json, table
+    from edgeloop.runner import utilisation
+
+    with opened(store, experiment) as workspace:
+        uses = utilisation(row.values for row in workspace.store.usage().query())
+    if as_json:
+        print_json(
+            {"device": u.device, "day": f"{u.day}", "seconds": u.seconds, "uses": u.uses}
+            for u in uses
+        )
+        return
+    cells = [
+        (u.device, f"{u.day}", str(u.uses), f"{u.seconds:.0f}", f"{100 * u.utilisation:.1f} %")
+        for u in uses
+    ]
+    headings = ("device", "day", "uses", "seconds", "of the day")
+    click.echo(table(headings, cells, right=headings[2:]))
+
+
+@click.command()
+@click.option(
+    "--threshold", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Percent."
+)
+@click.option("--reset", "do_reset", is_flag=True, help="Benchmark those again.")
+@yes_option
+@common_options
+def steady(
+    threshold: float,
+    do_reset: bool,
+    yes: bool,
+    experiment: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """List models whose benchmark runs differ more than a threshold from run to run.
+
+    Example: edgeloop steady --threshold 5 --reset
+    """
+    from edgeloop.cli.output import print_json, table
+
+    with opened(store, experiment) as workspace:
+        rows = [r for r in workspace.find(()) if _spread(r.values.get("stdev")) > threshold]
+        if do_reset and rows:
+            confirm("benchmark again", rows, yes)
+            for row in rows:
+                workspace.catalog.reset(row.key, ["benchmark"])
+    if as_json:
+        print_json({"name": r.key, "stdev": r.values["stdev"], "reset": do_reset} for r in rows)
+        return
+    cells = [(row.key, f"{_spread(row.values['stdev']):.1f} %") for row in rows]
+    click.echo(table(("name", "spread"), cells, right=("spread",)))
+    if do_reset and rows:
+        click.echo(f"{len(rows)} of them will be benchmarked again.")
+
+
+@click.command()
+@names_argument
+@click.option("--device", default="htp", show_default=True, help="htp:CHIP to compare on.")
+@dataset_option
+@click.option("--task", help="segmentation or classification  [default: the settings]")
+@click.option(
+    "--images", type=click.IntRange(min=2), default=40, show_default=True, help="How many to test."
+)
+@common_options
+def compare(
+    names: tuple[str, ...],
+    device: str,
+    dataset: Path | None,
+    task: str | None,
+    images: int,
+    experiment: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Float, quantized on the CPU, quantized and fp16 on the HTP simulator, side by side.
+
+    F1 with its bootstrap interval, the paired difference to float with its own, how many pixels
+    agree with float, size and latency.
+
+    Example: edgeloop compare calm-heron --dataset faces --images 40
+    """
+    from edgeloop.cli.output import print_json
+    from edgeloop.evaluate import compare_model
+
+    with opened(store, experiment) as workspace:
+        settings = workspace.settings
+        found = [
+            compare_model(
+                workspace,
+                row.key,
+                device,
+                _dataset(dataset, settings),
+                task or settings.task,
+                images,
+            )
+            for row in workspace.find(names)
+        ]
+    if as_json:
+        print_json(row for comparison in found for row in comparison.rows())
+        return
+    for comparison in found:
+        _print_comparison(comparison)
+
+
+COMMANDS = (runner, usage, steady, compare)
+
+
+def _dataset(given: Path | None, settings: Settings) -> Path | None:
+    return given or (Path(settings.dataset) if settings.dataset else None)
+
+
+def _sizes(
+    settings: Settings, calibration: int | None, quick: int | None, thorough: int | None
+) -> Sizes:
+    from edgeloop.stages import Sizes
+
+    return Sizes(
+        calibration or settings.calibration_images,
+        quick or settings.quick_images,
+        thorough or settings.thorough_images,
+    )
+
+
+def _print_report(report: Report) -> None:
+    from edgeloop.cli.output import printable
+    from edgeloop.redact import redact
+
+    text = printable(redact(report.text))
+    if not report.stage:
+        click.echo(text, err=True)
+        return
+    mark = " " if report.ok else "!"
+    click.echo(f"{mark} {report.stage:<10} {report.model:<20} {report.seconds:6.1f} s   {text}")
+
+
+def _print_comparison(comparison: Comparison) -> None:
+    from edgeloop.cli.output import megabytes, table
+
+    cells = [
+        (
+            variant.name,
+            f"{variant.f1.value:.4f} [{variant.f1.low:.4f}, {variant.f1.high:.4f}]",
+            ""
+            if variant.delta is None
+            else f"{variant.delta.value:+.4f} "
+            f"[{variant.delta.low:+.4f}, {variant.delta.high:+.4f}]",
+            f"{variant.agreement:.4f}",
+            megabytes(variant.size),
+            variant.latency,
+        )
+        for variant in comparison.variants
+    ]
+    headings = ("variant", "F1 [95 %]", "Δ to float [95 %]", "agreement", "size", "latency")
+    click.echo(f"{comparison.model}, {comparison.images} test images")
+    click.echo(table(headings, cells, right=("agreement", "size", "latency")))
+
+
+def _spread(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -1,0 +1,91 @@
+"""What runs a model, or knows how long that takes. The door of the room: what others may use."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import cast
+
+from edgeloop.devices.base import Device, Kind, Layer, Measurement
+from edgeloop.devices.profiles import (
+    FEWEST_MODELS,
+    PROFILES,
+    Profile,
+    calibrated,
+    find_profile,
+    fit_profile,
+    list_profiles,
+    save_profile,
+)
+from edgeloop.errors import BadInput
+from edgeloop.toolchains import CHIPS, DEFAULT_CHIP, DEFAULT_LIMIT_S, Chip, find_chip
+
+__all__ = [
+    "FEWEST_MODELS",
+    "PROFILES",
+    "Device",
+    "Kind",
+    "Layer",
+    "Measurement",
+    "Profile",
+    "calibrated",
+    "device_names",
+    "find_profile",
+    "fit_profile",
+    "list_profiles",
+    "open_device",
+    "save_profile",
+]
+
+ENTRY_POINTS = "edgeloop.devices"
+
+
+def open_device(
+    name: str,
+    profiles_folder: Path | None = None,
+    threads: int = 1,
+    workers: int | None = None,
+    limit_s: float = DEFAULT_LIMIT_S,
+) -> Device:
+    """`host`, `htp`, `htp:CHIP`, `htp:PROFILE` (a board calibrated in this workspace), or what
+    a plug-in names: its entry point is called with the whole name and the profiles' folder.
+
+    `threads` are those of a measured run on the host, `workers` the simulators that run at once.
+    """
+    kind, _, rest = name.partition(":")
+    if kind == "host" and not rest:
+        from edgeloop.devices.host import HostDevice
+
+        return HostDevice(threads=threads, limit_s=limit_s)
+    if kind == "htp":
+        from edgeloop.devices.htp import HtpDevice
+
+        chip, profile = _chip_and_profile(rest or DEFAULT_CHIP, profiles_folder)
+        return HtpDevice(chip, profile, name=name, workers=workers, limit_s=limit_s)
+    for point in entry_points(group=ENTRY_POINTS):
+        if point.name == kind:
+            return cast(Device, point.load()(name, profiles_folder))
+    close = get_close_matches(kind, [known.partition(":")[0] for known in device_names()], n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    known = ", ".join(device_names())
+    raise BadInput(reason=f"there is no device {name!r}.{hint} There are: {known}.")
+
+
+def device_names() -> tuple[str, ...]:
+    """What `open_device` takes; CHIP stands for a name of the table of chips."""
+    others = sorted(point.name for point in entry_points(group=ENTRY_POINTS))
+    return ("host", "htp", "htp:CHIP", *others)
+
+
+def _chip_and_profile(name: str, folder: Path | None) -> tuple[Chip, Profile | None]:
+    """A profile of the workspace that is no chip's name is a board: the chip it was fitted on."""
+    own = find_profile(name, folder)
+    if own is not None and name not in CHIPS:
+        fitted = [chip for chip in CHIPS.values() if chip.estimate_soc == own.soc]
+        if not fitted:
+            reason = f"profile {name!r} belongs to chip number {own.soc}, which has no estimate"
+            raise BadInput(reason=reason)
+        return fitted[0], own
+    chip = find_chip(name)
+    return chip, find_profile(chip.name, folder)

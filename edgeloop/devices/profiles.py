@@ -1,0 +1,177 @@
+"""What turns the compiler's estimate into the time on a board: latency ≈ a + b · estimate.
+
+The constants below were fitted to 35 public convolutional networks whose on-device latency the
+chip maker publishes (see docs/qnn.md for their errors). `fit_profile` does the same for a board of
+your own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from edgeloop.errors import BadInput, LocalFileError
+
+MARGIN_PERCENT = 20.0
+FEWEST_MODELS = 5
+_HUBER = 0.1  # residuals over 10 % count as outliers
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+Pair = tuple[float, float]  # the compiler's estimate, the time measured on the board; both in µs
+
+
+@dataclass(frozen=True)
+class Profile:
+    """`error_percent` is the median error on models that were left out of the fit."""
+
+    name: str
+    soc: int
+    a_us: float
+    b: float
+    models: int
+    error_percent: float
+    source: str
+
+
+_PUBLISHED = "35 public networks, the chip maker's published latency, 2026-11"
+_TABLE = (
+    ("qcs8550", 77, 62, 0.910, 3.9),
+    ("x-elite", 77, 136, 0.954, 4.5),
+    ("iq-9075", 77, 146, 0.939, 5.3),
+    ("sa8255p", 77, 207, 0.971, 4.3),
+    ("snapdragon-8-gen-3", 77, 28, 0.666, 5.3),
+    ("snapdragon-8-gen-1", 77, 66, 1.12, 7.8),
+    ("sa8295p", 62, 236, 0.743, 5.2),
+    ("snapdragon-8-elite", 72, 0, 0.972, 10.0),
+    ("snapdragon-7-gen-4", 62, 6, 0.745, 9.8),
+    ("rb3-gen-2", 62, 313, 1.77, 11.0),
+)
+PROFILES = {
+    name: Profile(name, soc, float(a), b, 35, error, _PUBLISHED)
+    for name, soc, a, b, error in _TABLE
+}
+
+
+def calibrated(raw_us: float, profile: Profile) -> float:
+    return profile.a_us + profile.b * raw_us
+
+
+def fit_profile(pairs: Sequence[Pair], name: str, soc: int, source: str = "") -> Profile:
+    """A profile from models measured on a board; outliers bend it little.
+
+    Relative errors count, so the fit is of logarithms: log y = log b + log(x + a/b). For a given
+    a/b the best b is a robust mean, which leaves a search along one line.
+    """
+    _check_name(name)
+    _check_pairs(pairs)
+    a_us, b = _fit(pairs)
+    errors = []
+    for index, (raw, measured) in enumerate(pairs):
+        left_a, left_b = _fit([*pairs[:index], *pairs[index + 1 :]])
+        errors.append(abs((left_a + left_b * raw) / measured - 1) * 100)
+    error = round(statistics.median(errors), 2)
+    said = source or f"{len(pairs)} models measured on the board"
+    return Profile(name, soc, a_us, b, len(pairs), error, said)
+
+
+def save_profile(folder: Path, profile: Profile) -> Path:
+    path = folder / f"{_check_name(profile.name)}.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(".json.new")
+        fresh.write_text(json.dumps(asdict(profile), indent=2) + "\n", encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
+    return path
+
+
+def find_profile(name: str, folder: Path | None) -> Profile | None:
+    """A profile of the workspace wins over the built-in one of the same name."""
+    if folder is not None and _NAME.fullmatch(name) and (folder / f"{name}.json").is_file():
+        return _load(folder / f"{name}.json")
+    return PROFILES.get(name)
+
+
+def list_profiles(folder: Path | None) -> dict[str, Profile]:
+    own = sorted(folder.glob("*.json")) if folder is not None and folder.is_dir() else []
+    return PROFILES | {path.stem: _load(path) for path in own}
+
+
+def _load(path: Path) -> Profile:
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        profile = Profile(
+            name=path.stem,
+            soc=int(fields["soc"]),
+            a_us=float(fields["a_us"]),
+            b=float(fields["b"]),
+            models=int(fields["models"]),
+            error_percent=float(fields["error_percent"]),
+            source=str(fields["source"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BadInput(reason=f"{path} is no device profile: calibrate again") from None
+    except OSError as error:
+        raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
+    if not (math.isfinite(profile.a_us) and profile.a_us >= 0 and 0 < profile.b < math.inf):
+        raise BadInput(reason=f"{path} has constants that make no sense: calibrate again")
+    return profile
+
+
+def _check_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        reason = f"a profile cannot be named {name!r}: use small letters, digits and dashes"
+        raise BadInput(reason=reason)
+    return name
+
+
+def _check_pairs(pairs: Sequence[Pair]) -> None:
+    if not all(math.isfinite(value) and value > 0 for pair in pairs for value in pair):
+        raise BadInput(reason="every estimate and every measured time must be above zero")
+    different = len({raw for raw, _ in pairs})
+    if different < FEWEST_MODELS:
+        reason = (
+            f"a profile needs {FEWEST_MODELS} or more models of different speed measured on the "
+            f"board; there are {different}. Fewer give constants that change with every model"
+        )
+        raise BadInput(reason=reason)
+
+
+def _fit(pairs: Sequence[Pair]) -> Pair:
+    """a ≥ 0 and b > 0 with the least Huber loss of the logarithms' differences."""
+    largest = max(raw for raw, _ in pairs)
+    ratios = [0.0, *(largest * 10 ** (step / 20) for step in range(-80, 41))]
+    best = min(ratios, key=lambda ratio: _loss(ratio, pairs))
+    width = max(best * 0.13, ratios[1])
+    for _ in range(40):
+        nearby = [max(0.0, best - width), best, best + width]
+        best = min(nearby, key=lambda ratio: _loss(ratio, pairs))
+        width *= 0.7
+    b = math.exp(_centre(_logarithms(best, pairs)))
+    return best * b, b
+
+
+def _logarithms(ratio: float, pairs: Sequence[Pair]) -> list[float]:
+    return [math.log(measured) - math.log(raw + ratio) for raw, measured in pairs]
+
+
+def _loss(ratio: float, pairs: Sequence[Pair]) -> float:
+    values = _logarithms(ratio, pairs)
+    centre = _centre(values)
+    sizes = [abs(value - centre) for value in values]
+    return sum(s * s / 2 if s <= _HUBER else _HUBER * (s - _HUBER / 2) for s in sizes)
+
+
+def _centre(values: Sequence[float]) -> float:
+    """Huber's mean: starts at the median, outliers pull with bounded force."""
+    centre = statistics.median(values)
+    for _ in range(20):
+        weights = [1.0 if abs(v - centre) <= _HUBER else _HUBER / abs(v - centre) for v in values]
+        centre = sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)
+    return centre

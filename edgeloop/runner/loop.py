@@ -1,0 +1,184 @@
+"""The runner: a worker for this machine's own stages and one a device, until told to stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+
+from edgeloop.devices import Device, open_device
+from edgeloop.errors import BadInput
+from edgeloop.models import matches
+from edgeloop.runner.workdir import DEFAULT_CAP_BYTES, WorkFolder
+from edgeloop.runner.worker import Report, Shift, Worker
+from edgeloop.stages import Equipment, Sizes
+from edgeloop.tasks import Task, open_task
+from edgeloop.toolchains import (
+    DEFAULT_CHIP,
+    DEFAULT_PRECISION,
+    Precision,
+    QnnToolchain,
+    find_chip,
+)
+from edgeloop.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class RunnerOptions:
+    """What `edgeloop runner` can be told."""
+
+    devices: tuple[str, ...] = ()
+    dataset: Path | None = None
+    task: str = "segmentation"
+    drain: bool = False
+    once: bool = False
+    subset: str = "*"
+    benchmark_only: bool = False
+    quantize: bool = True
+    precision: Precision = DEFAULT_PRECISION
+    sizes: Sizes = field(default_factory=Sizes)
+    workdir: Path | None = None
+    cap_bytes: int = DEFAULT_CAP_BYTES
+    grace_s: float = 30.0
+
+
+def run(workspace: Workspace, options: RunnerOptions, report: Callable[[Report], None]) -> int:
+    """Work until stopped, drained or done once; how many stages were performed.
+
+    The first SIGTERM or Ctrl-C lets stages under way finish for a while; then they are given back.
+    """
+    if options.dataset is None:
+        reason = "the runner needs a dataset: --dataset FOLDER, or INPUT_DATASET in the environment"
+        raise BadInput(reason=reason)
+    stopping = threading.Event()
+    with ExitStack() as opened:
+        folder = WorkFolder(options.workdir or _default_workdir(workspace), options.cap_bytes)
+        task = open_task(options.task, options.dataset, folder.cache)
+        crew = _crew(workspace, options, task, folder, stopping, report, opened)
+        with _signals(stopping):
+            return _run_all(crew, options, stopping)
+
+
+def _crew(
+    workspace: Workspace,
+    options: RunnerOptions,
+    task: Task,
+    folder: WorkFolder,
+    stopping: threading.Event,
+    report: Callable[[Report], None],
+    opened: ExitStack,
+) -> list[Worker]:
+    """The host does the machine's own stages. It is measured as a device itself only where it is
+    the only one: its times must not be mixed with a chip's."""
+    profiles = workspace.settings.project / ".edgeloop" / "profiles"
+    toolchain = QnnToolchain()
+    opened.callback(toolchain.close)
+    names = list(dict.fromkeys(options.devices))
+    devices = [_opened(opened, open_device(name, profiles)) for name in names if name != "host"]
+    host = _opened(opened, open_device("host", profiles))
+    for device in devices:
+        device.probe()
+    chips = tuple(_chip(device.name) for device in devices if device.name.startswith("htp"))
+    base = Equipment(toolchain, host, task, host, chips, options.precision, options.sizes)
+    only = _chosen(options.subset)
+
+    def worker(name: str, equipment: Equipment, can: tuple[str, ...]) -> Worker:
+        node = f"{workspace.settings.node}/{name}"
+        return Worker(node, workspace, equipment, folder, can, only, stopping, report)
+
+    crew = [worker("host", base, _host_capabilities(options))]
+    if "host" in names and not devices:
+        devices = [host]
+    for device in devices:
+        can = _device_capabilities(device.name, options)
+        crew.append(worker(device.name, replace(base, device=device), can))
+    return crew
+
+
+def _host_capabilities(options: RunnerOptions) -> tuple[str, ...]:
+    quantize = ("quantize",) if options.quantize else ()
+    return quantize if options.benchmark_only else (*quantize, "onnx")
+
+
+def _device_capabilities(name: str, options: RunnerOptions) -> tuple[str, ...]:
+    accuracy = () if options.benchmark_only else ("device-accuracy", "device-float")
+    kinds = ("device", *accuracy)
+    return (*kinds, *(f"{kind}@{name}" for kind in kinds))
+
+
+def _run_all(crew: list[Worker], options: RunnerOptions, stopping: threading.Event) -> int:
+    if options.once:
+        return next((done for worker in crew if (done := worker.run_once())), 0)
+    shift = Shift(len(crew))
+    counts: list[int] = []
+    errors: list[Exception] = []
+
+    def work(worker: Worker) -> None:
+        try:
+            counts.append(worker.run(shift, options.drain))
+        except Exception as error:  # noqa: BLE001 - raised again by the main thread
+            errors.append(error)
+            stopping.set()
+
+    threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in crew]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads) and not stopping.is_set():
+        stopping.wait(0.05)
+    _end(threads, crew, options.grace_s)
+    if errors:
+        raise errors[0]
+    return sum(counts)
+
+
+def _end(threads: list[threading.Thread], crew: list[Worker], grace_s: float) -> None:
+    """What is under way may finish for a while; then it is given back."""
+    deadline = time.monotonic() + grace_s
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    for thread, worker in zip(threads, crew, strict=True):
+        if thread.is_alive():
+            worker.give_up()
+
+
+def _chosen(subset: str) -> Callable[[str], bool]:
+    return lambda model: matches(model, subset)
+
+
+def _chip(device: str) -> str:
+    return find_chip(device.partition(":")[2] or DEFAULT_CHIP).name
+
+
+def _opened(opened: ExitStack, device: Device) -> Device:
+    opened.callback(device.close)
+    return device
+
+
+def _default_workdir(workspace: Workspace) -> Path:
+    """Shared by the runners of a project, so that prepared data and fetched files are too."""
+    return workspace.settings.project / ".edgeloop" / "work"
+
+
+@contextmanager
+def _signals(stopping: threading.Event) -> Iterator[None]:
+    """The first signal asks, the second insists."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if stopping.is_set():
+            raise SystemExit(128 + number)
+        stopping.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

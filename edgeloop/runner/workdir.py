@@ -1,0 +1,95 @@
+"""The runner's own corner of the disk: model files fetched once, and a clean folder for each stage.
+
+Everything lies below one folder that the runner made and marked; it never touches anything else.
+Fetched files are kept for the next stage of the same model, oldest out first under a size cap.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from edgeloop.errors import LocalFileError
+from edgeloop.models import ModelFile
+from edgeloop.store import Blobs, check_blob_key
+
+MARK = ".edgeloop-workdir"
+DEFAULT_CAP_BYTES = 20 * 10**9
+
+
+class WorkFolder:
+    def __init__(self, root: Path, cap_bytes: int = DEFAULT_CAP_BYTES) -> None:
+        self._root = root
+        self._cap_bytes = cap_bytes
+        self._claim_root()
+        self._clear_the_dead()
+
+    @property
+    def cache(self) -> Path:
+        """For prepared datasets; they are keyed by content and shared by all stages."""
+        return self._root / "data"
+
+    def fetch(self, blobs: Blobs, files: Mapping[str, ModelFile], folder: Path) -> dict[str, Path]:
+        """The files under their plain names in `folder`, by way of the cache."""
+        missing: dict[str, Path] = {}
+        kept: dict[str, Path] = {}
+        for name, file in files.items():
+            kept[name] = self._root / "files" / check_blob_key(file.key) / str(file.size)
+            if not kept[name].exists():
+                missing[file.key] = kept[name]
+        blobs.get_many(missing)
+        fetched = {}
+        for name, path in kept.items():
+            path.touch()
+            target = folder / check_blob_key(name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.hardlink_to(path)
+            fetched[name] = target
+        self._shrink()
+        return fetched
+
+    @contextlib.contextmanager
+    def stage_folder(self) -> Iterator[Path]:
+        """A folder that is gone afterwards, whatever happened in it."""
+        folder = self._root / "stages" / f"{os.getpid()}-{secrets.token_hex(6)}"
+        try:
+            folder.mkdir(parents=True)
+            yield folder
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise LocalFileError(path=error.filename or folder, reason=reason) from None
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _claim_root(self) -> None:
+        """A folder that holds something we did not make is left alone."""
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            if not (self._root / MARK).exists():
+                if any(self._root.iterdir()):
+                    reason = "it is not empty and was not made by Edgeloop; give --workdir another"
+                    raise LocalFileError(path=self._root, reason=reason)
+                (self._root / MARK).touch()
+        except OSError as error:
+            raise LocalFileError(path=self._root, reason=error.strerror) from None
+
+    def _clear_the_dead(self) -> None:
+        """Folders of runners that were killed: their names begin with the process's number."""
+        for folder in (self._root / "stages").glob("*-*"):
+            number = folder.name.partition("-")[0]
+            if number.isdecimal() and not Path(f"/proc/{number}").exists():
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _shrink(self) -> None:
+        files = [path for path in (self._root / "files").rglob("*") if path.is_file()]
+        facts = sorted((path.stat().st_mtime, path.stat().st_size, path) for path in files)
+        total = sum(size for _, size, _ in facts)
+        for _, size, path in facts:
+            if total <= self._cap_bytes:
+                return
+            path.unlink(missing_ok=True)
+            total -= size

@@ -1,0 +1,299 @@
+"""One worker: claims, fetches, performs, stores, commits; and prepares the next meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from edgeloop.errors import (
+    BadInput,
+    Conflict,
+    EdgeloopError,
+    LeaseLost,
+    LocalFileError,
+    ModelFailed,
+    NotFound,
+    StoreError,
+)
+from edgeloop.models import ATTEMPTS_FOLDER, Lease, Leases, Outcome
+from edgeloop.runner.heartbeat import Heartbeat
+from edgeloop.runner.machine import machine_lock
+from edgeloop.runner.usage import record_use
+from edgeloop.runner.workdir import WorkFolder
+from edgeloop.stages import Assignment, Equipment, Result, perform
+from edgeloop.workspace import Workspace
+
+LONGEST_DELAY_S = 60.0
+HAND_IN_PATIENCE_S = 300.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of one stage, for the screen and the log."""
+
+    model: str
+    stage: str
+    seconds: float
+    text: str
+    ok: bool
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A claimed stage with its files fetched; its heartbeat runs until `held` is closed."""
+
+    work: Assignment
+    heartbeat: Heartbeat
+    held: ExitStack
+
+
+class StoppedError(Exception):
+    """The runner was told to stop before the stage began."""
+
+
+class Shift:
+    """What the workers of one runner know of each other: who is busy, and that there is news.
+
+    A stage that one of them finished may be what another waits for, so idle workers wake at once.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._looked: dict[str, int] = {}
+        self._changed = threading.Condition()
+        self._over = False
+        self.news = 0
+
+    def tell(self) -> None:
+        with self._changed:
+            self.news += 1
+            self._changed.notify_all()
+
+    def wait(self, worker: str, news: int, drain: bool) -> bool:
+        """Until there is news since `news`, or for a second; False when the shift is over: when
+        every worker has looked since the last news, and found nothing."""
+        with self._changed:
+            if self.news != news:
+                return True
+            self._looked[worker] = news
+            idle = [looked for looked in self._looked.values() if looked == self.news]
+            if drain and len(idle) == self._workers:
+                self._over = True
+                self._changed.notify_all()
+            if not self._over:
+                self._changed.wait(1.0)
+            self._looked.pop(worker)
+            return not self._over
+
+
+class Worker:
+    def __init__(
+        self,
+        name: str,
+        workspace: Workspace,
+        equipment: Equipment,
+        folder: WorkFolder,
+        capabilities: Collection[str],
+        only: Callable[[str], bool],
+        stopping: threading.Event,
+        report: Callable[[Report], None],
+    ) -> None:
+        self.name = name
+        self._workspace = workspace
+        self._equipment = equipment
+        self._folder = folder
+        self._capabilities = capabilities
+        self._only = only
+        self._stopping = stopping
+        self._report = report
+        self._leases: Leases = workspace.leases()
+        self._delay_s = 0.0
+        self._current: Prepared | None = None
+
+    def run(self, shift: Shift, drain: bool) -> int:
+        """Until told to stop or, on a drain, until nobody of the crew has work; how many done."""
+        done = 0
+        with ThreadPoolExecutor(1, "prefetch") as prefetch:
+            ahead: Future[Prepared | None] | None = None
+            while not self._stopping.is_set():
+                news = shift.news
+                prepared = self._next(ahead, drain)
+                ahead = None
+                if prepared is None:
+                    if not shift.wait(self.name, news, drain):
+                        break
+                    continue
+                ahead = prefetch.submit(self._prepare_quietly)
+                self._perform(prepared)
+                shift.tell()
+                done += 1
+            self._give_back(ahead)
+        return done
+
+    def run_once(self) -> int:
+        prepared = self._next(None, thorough=True)
+        if prepared is None:
+            return 0
+        self._perform(prepared)
+        return 1
+
+    def give_up(self) -> None:
+        """The grace time is over: what is under way goes back to the queue, uncounted."""
+        if self._current is not None:
+            with contextlib.suppress(StoreError, Conflict):
+                self._leases.release(self._current.heartbeat.lease)
+
+    def _next(self, ahead: Future[Prepared | None] | None, thorough: bool) -> Prepared | None:
+        """What was prepared meanwhile, else a fresh look; a thorough one trusts no hints."""
+        prepared = ahead.result() if ahead is not None else None
+        if prepared is not None:
+            if not prepared.heartbeat.lost.is_set():
+                return prepared
+            prepared.held.close()
+        prepared = self._prepare_quietly()
+        if prepared is None and thorough and not self._stopping.is_set():
+            self._sweep()
+            prepared = self._prepare_quietly()
+        return prepared
+
+    def _sweep(self) -> None:
+        try:
+            self._leases.sweep()
+        except StoreError as error:
+            self._back_off(error)
+
+    def _prepare_quietly(self) -> Prepared | None:
+        """Trouble with the store is waited out, not passed on."""
+        try:
+            return self._prepare()
+        except (StoreError, Conflict) as error:
+            self._back_off(error)
+            return None
+
+    def _prepare(self) -> Prepared | None:
+        if self._stopping.is_set():
+            return None
+        lease = self._leases.claim(self._capabilities, self.name, only=self._only)
+        if lease is None:
+            return None
+        with ExitStack() as opened:
+            interval = self._workspace.settings.lease_seconds / 3
+            heartbeat = opened.enter_context(Heartbeat(self._leases, lease, interval))
+            try:
+                folder = opened.enter_context(self._folder.stage_folder())
+                files = {file.name: file for file in self._workspace.catalog.files(lease.model)}
+                fetched = self._folder.fetch(self._workspace.store.blobs, files, folder / "in")
+                (folder / "out").mkdir()
+            except (EdgeloopError, OSError) as error:
+                self._blame(heartbeat.lease, error)
+                return None
+            work = Assignment(lease.model, lease.stage, lease.row.values, fetched, folder / "out")
+            return Prepared(work, heartbeat, opened.pop_all())
+
+    def _perform(self, prepared: Prepared) -> None:
+        work, began = prepared.work, time.monotonic()
+        start = datetime.now(UTC)
+        self._current = prepared
+        with prepared.held:
+            try:
+                with self._turn(work.stage):
+                    result = perform(work, self._equipment)
+                self._hand_in(prepared, result)
+            except LeaseLost as error:
+                self._say(work, began, str(error), ok=False)
+            except StoppedError:
+                self._leases.release(prepared.heartbeat.lease)
+            except Exception as error:  # noqa: BLE001 - a model must never stop the runner
+                self._blame(prepared.heartbeat.lease, error)
+                self._say(work, began, str(error), ok=False)
+            else:
+                self._delay_s = 0.0
+                self._say(work, began, result.summary, ok=True)
+            finally:
+                self._current = None
+                device = self._equipment.device.name
+                end, usage = datetime.now(UTC), self._workspace.store.usage()
+                record_use(usage, device, start, end, model=work.model, stage=work.stage)
+
+    @contextlib.contextmanager
+    def _turn(self, stage: str) -> Iterator[None]:
+        """One quantization at a time on a machine, whatever the number of runners on it: it takes
+        all cores and much memory. The heartbeat goes on while this one waits."""
+        if stage != "convert":
+            yield
+            return
+        with machine_lock("quantize") as try_lock:
+            while not try_lock():
+                if self._stopping.wait(0.1):
+                    raise StoppedError
+            yield
+
+    def _hand_in(self, prepared: Prepared, result: Result) -> None:
+        """Files first, under this attempt's own folder; then the row, while the lease holds. A
+        store that is away is asked again: the same word said twice does no harm."""
+        deadline = time.monotonic() + HAND_IN_PATIENCE_S
+        while True:
+            lease = prepared.heartbeat.lease
+            try:
+                return self._store_and_commit(lease, result)
+            except LeaseLost:
+                self._clear_attempt(lease)
+                raise
+            except StoreError as error:
+                if time.monotonic() > deadline or self._stopping.is_set():
+                    raise
+                self._back_off(error)
+
+    def _store_and_commit(self, lease: Lease, result: Result) -> None:
+        folder = f"{self._workspace.experiment}/{lease.model}"
+        keys = {name: f"{ATTEMPTS_FOLDER}/{lease.token}/{name}" for name in result.files}
+        blobs = self._workspace.store.blobs
+        blobs.put_many({f"{folder}/{keys[name]}": path for name, path in result.files.items()})
+        self._leases.commit(lease, Outcome(result.columns, keys))
+
+    def _clear_attempt(self, lease: Lease) -> None:
+        """What nobody will name. A row that names these files after all keeps them."""
+        try:
+            named = {file.key for file in self._workspace.catalog.files(lease.model)}
+        except NotFound:
+            named = set()
+        folder = f"{self._workspace.experiment}/{lease.model}/{ATTEMPTS_FOLDER}/{lease.token}/"
+        blobs = self._workspace.store.blobs
+        blobs.delete([info.key for info in blobs.list(folder) if info.key not in named])
+
+    def _blame(self, lease: Lease, error: Exception) -> None:
+        """The model's fault counts as an attempt; the store's or the disk's does not."""
+        try:
+            if isinstance(error, (StoreError, LocalFileError, OSError)):
+                self._delay_s = min(max(1.0, 2 * self._delay_s), LONGEST_DELAY_S)
+                self._leases.release(lease, delay_s=self._delay_s)
+            elif isinstance(error, (BadInput, ModelFailed, NotFound)):
+                self._leases.fail(lease, str(error))
+            else:
+                self._leases.fail(lease, f"{type(error).__name__}: {error}")
+        except (StoreError, Conflict) as later:
+            self._back_off(later)
+
+    def _back_off(self, error: Exception) -> None:
+        self._delay_s = min(max(0.2, 2 * self._delay_s), LONGEST_DELAY_S)
+        self._report(Report("", "", 0.0, f"{error} Waiting {self._delay_s:.3g} s.", ok=False))
+        self._stopping.wait(self._delay_s)
+
+    def _give_back(self, ahead: Future[Prepared | None] | None) -> None:
+        prepared = ahead.result() if ahead is not None else None
+        if prepared is not None:
+            with prepared.held:
+                lease = prepared.heartbeat.lease
+            try:
+                self._leases.release(lease)
+            except (StoreError, Conflict) as error:
+                self._report(Report(lease.model, lease.stage, 0.0, str(error), ok=False))
+
+    def _say(self, work: Assignment, began: float, text: str, ok: bool) -> None:
+        self._report(Report(work.model, work.stage, time.monotonic() - began, text, ok))

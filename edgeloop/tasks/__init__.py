@@ -1,0 +1,80 @@
+"""What a model is for: reading a dataset, preparing inputs, scoring outputs. `base` is the seam.
+
+Third parties add a task by an entry point of the group `edgeloop.tasks`: a name, and a callable
+that takes the dataset's folder and a cache folder and answers a `Task`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from edgeloop.errors import BadInput
+from edgeloop.tasks.base import (
+    Images,
+    Interval,
+    Labels,
+    Output,
+    Samples,
+    Score,
+    Scorer,
+    Task,
+)
+from edgeloop.tasks.faces import FaceSet, Progress, make_faces
+from edgeloop.tasks.portrait import draw_face
+from edgeloop.tasks.results import write_pr_curve, write_results_csv
+
+__all__ = [
+    "GROUP",
+    "FaceSet",
+    "Images",
+    "Interval",
+    "Labels",
+    "Output",
+    "Progress",
+    "Samples",
+    "Score",
+    "Scorer",
+    "Task",
+    "draw_face",
+    "make_faces",
+    "open_task",
+    "task_names",
+    "write_pr_curve",
+    "write_results_csv",
+]
+
+GROUP = "edgeloop.tasks"
+BUILT_IN = ("classification", "segmentation")
+
+
+def open_task(name: str, dataset: Path, cache: Path) -> Task:
+    """A task by its name, on a dataset. Nothing is read before it is used.
+
+    `cache` is a folder for prepared images; it may be shared by processes and deleted at will.
+    """
+    if name == "segmentation":
+        from edgeloop.tasks.segmentation import Segmentation
+
+        return Segmentation(dataset, cache)
+    if name == "classification":
+        from edgeloop.tasks.classification import Classification
+
+        return Classification(dataset, cache)
+    for entry in entry_points(group=GROUP, name=name):
+        make: Callable[[Path, Path], Task] = entry.load()
+        return make(dataset, cache)
+    raise BadInput(reason=_unknown(name))
+
+
+def task_names() -> list[str]:
+    return sorted({*BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
+
+
+def _unknown(name: str) -> str:
+    names = task_names()
+    close = difflib.get_close_matches(name, names, 1)
+    guess = f"did you mean {close[0]!r}? " if close else ""
+    return f"Unknown task {name!r}: {guess}There are {', '.join(names)}"

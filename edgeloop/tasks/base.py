@@ -1,0 +1,96 @@
+"""The seam between a dataset and everything that wants to know how good a model is.
+
+A task reads a dataset, prepares inputs of a shape, and scores outputs. Images are kept as they are
+on the chip: uint8, RGB, channel-last, resized once per shape and cached by content. Whoever needs
+floats divides by 255.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Images = NDArray[np.uint8]
+Labels = NDArray[np.unsignedinteger[Any]]
+Output = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Images (N, H, W, 3) and their labels, both memory-mapped: nothing is read before it is used.
+
+    `key` names the content: the same key is the same bytes, here and on a board.
+    `note` says what a person should know (a small dataset was split in proportion).
+    """
+
+    images: Images
+    labels: Labels
+    key: str
+    note: str = ""
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with its bootstrap 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a test set says of a model. `headline` is the F1 that goes into the row.
+
+    `table` has a row a metric (iou, f1, AP) and a column a class, then `overall`; class maps have
+    no probabilities, so no AP row.
+    `counts` has one entry an image, for intervals and paired differences: a confusion matrix, or
+    for classification the pair of truth and answer.
+    `curves` maps a class to its (recall, precision) points; empty without probabilities.
+    """
+
+    headline: float
+    table: Mapping[str, Mapping[str, float]]
+    counts: NDArray[np.int64]
+    curves: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
+
+
+class Scorer(Protocol):
+    """Takes outputs one after the other and keeps sums only: never all logits at once."""
+
+    def add(self, outputs: Output, labels: Labels) -> None:
+        """A batch: (n, classes, H, W) logits, (n, H, W, classes) logits, or (n, H, W) class maps;
+        for classification (n, classes) logits or (n,) classes."""
+
+    def score(self) -> Score: ...
+
+
+class Task(Protocol):
+    name: str
+
+    @property
+    def classes(self) -> Sequence[str]: ...
+
+    def calibration(self, height: int, width: int, count: int) -> Samples:
+        """The first images, for quantization. Never overlaps the test set."""
+
+    def test(self, height: int, width: int, count: int) -> Samples:
+        """The last images, with labels."""
+
+    def scorer(self, curves: bool = True) -> Scorer: ...
+
+    def check_output(self, shape: Sequence[int]) -> None:
+        """Raises BadInput when outputs of this shape cannot be scored by this task."""
+
+    def interval(self, counts: NDArray[np.int64]) -> Interval:
+        """The headline with its bootstrap interval over images."""
+
+    def difference(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> Interval:
+        """Paired: first − second on the same images, resampled together."""

@@ -1,0 +1,255 @@
+"""Classification: one class an image, from a folder a class or a `labels.csv`."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeloop.errors import BadInput, NotFound
+from edgeloop.tasks.base import Images, Interval, Labels, Output, Samples, Score
+from edgeloop.tasks.cache import Recipe, prepared
+from edgeloop.tasks.dataset import check_folder
+from edgeloop.tasks.metrics import (
+    ClassScores,
+    Floats,
+    Headline,
+    average_precision,
+    bootstrap,
+    check_paired,
+    class_scores,
+    curves_of,
+    macro,
+)
+from edgeloop.tasks.pictures import as_rgb, load
+from edgeloop.tasks.split import for_calibration, for_test
+from edgeloop.tasks.tally import Counts, Histograms, tally_logits
+
+ENDINGS = (".png", ".jpg", ".jpeg")
+MOST_CLASSES = 65_535
+
+
+@dataclass(frozen=True)
+class Labelled:
+    image: Path
+    label: int
+
+
+@dataclass(frozen=True)
+class _Listing:
+    classes: tuple[str, ...]
+    items: tuple[Labelled, ...]
+
+
+class Classification:
+    """Scored by macro F1: the mean over the classes that occur in the truth.
+
+    Pictures are taken in the order of a hash of their names, not of the names: sorted by folder,
+    the first ones would all be of one class.
+    """
+
+    name = "classification"
+
+    def __init__(self, dataset: Path, cache: Path) -> None:
+        self._root, self._cache = dataset, cache
+
+    @property
+    def classes(self) -> Sequence[str]:
+        return self._listing.classes
+
+    def calibration(self, height: int, width: int, count: int) -> Samples:
+        items, note = for_calibration(self._listing.items, count, self._root)
+        return self._prepared(items, note, height, width)
+
+    def test(self, height: int, width: int, count: int) -> Samples:
+        items, note = for_test(self._listing.items, count, self._root)
+        return self._prepared(items, note, height, width)
+
+    def scorer(self, curves: bool = True) -> ClassificationScorer:
+        return ClassificationScorer(self.classes, curves)
+
+    def check_output(self, shape: Sequence[int]) -> None:
+        """(n, classes) logits or (n) classes; sides of length 1 do no harm."""
+        sides = [side for side in shape[1:] if side != 1]
+        if sides not in ([], [len(self.classes)]):
+            raise BadInput(
+                reason=f"The model's output {list(shape)} does not fit a classification into "
+                f"{len(self.classes)} classes, which needs [n, {len(self.classes)}]"
+            )
+
+    def interval(self, counts: Counts) -> Interval:
+        return bootstrap(len(counts), _headline(counts, len(self.classes)))
+
+    def difference(self, first: Counts, second: Counts) -> Interval:
+        check_paired(first, second)
+        ours, theirs = (_headline(counts, len(self.classes)) for counts in (first, second))
+        return bootstrap(len(first), lambda weights: ours(weights) - theirs(weights))
+
+    @cached_property
+    def _listing(self) -> _Listing:
+        check_folder(self._root)
+        table = self._root / "labels.csv"
+        return _from_csv(self._root, table) if table.is_file() else _from_folders(self._root)
+
+    def _prepared(self, items: Sequence[Labelled], note: str, height: int, width: int) -> Samples:
+        recipe = Recipe(
+            root=self._root,
+            items=items,
+            files_of=lambda item: (item.image,),
+            decode=partial(_decode, height=height, width=width),
+            image_shape=(height, width, 3),
+            label_shape=(),
+            label_type=np.uint16,
+            also=("classification", *(str(item.label) for item in items)),
+        )
+        return prepared(self._cache, recipe, note)
+
+
+class ClassificationScorer:
+    """Keeps truth and answer of each image, and the sums of the histograms."""
+
+    def __init__(self, classes: Sequence[str], curves: bool = True) -> None:
+        self._classes = classes
+        self._histograms = Histograms.empty(len(classes)) if curves else None
+        self._pairs: list[Counts] = []
+
+    def add(self, outputs: Output, labels: Labels) -> None:
+        classes, count = len(self._classes), len(labels)
+        if labels.size and labels.max() >= classes:
+            raise BadInput(reason=f"A label is {labels.max()}, but the classes are 0–{classes - 1}")
+        if outputs.size == count and classes != 1:
+            answers = outputs.reshape(count).astype(np.int64)
+            self._histograms = None
+        elif len(outputs) == count and outputs.size == count * classes:
+            answers = self._add_logits(outputs.reshape(count, classes), labels)
+        else:
+            raise BadInput(
+                reason=f"The model's output {list(outputs.shape)} does not fit {count} images in "
+                f"{classes} classes: [{count}, {classes}] is due"
+            )
+        if answers.size and not 0 <= answers.min() <= answers.max() < classes:
+            raise BadInput(
+                reason=f"The model answered class {answers.max()}, but the classes are "
+                f"0–{classes - 1}: does it belong to another task?"
+            )
+        self._pairs.append(np.stack([labels.astype(np.int64), answers], axis=1))
+
+    def score(self) -> Score:
+        if not self._pairs:
+            raise BadInput(reason="No image was scored: the test set is empty")
+        counts = np.concatenate(self._pairs)
+        scores = _scores(counts, np.ones(len(counts)), len(self._classes))
+        rows = {"iou": scores.iou, "f1": scores.f1}
+        curves = curves_of(self._histograms) if self._histograms is not None else []
+        if curves:
+            rows["AP"] = np.array([average_precision(curve) for curve in curves])
+        table = {
+            metric: {
+                **dict(zip(self._classes, map(float, values), strict=True)),
+                "overall": float(macro(values, scores.truth)),
+            }
+            for metric, values in rows.items()
+        }
+        named = dict(zip(self._classes, curves, strict=True)) if curves else {}
+        return Score(table["f1"]["overall"], table, counts, named)
+
+    def _add_logits(self, logits: Output, labels: Labels) -> NDArray[np.int64]:
+        """Images stand where pixels do in segmentation; 255 is a class like any other here."""
+        if not np.isfinite(logits).all():
+            raise BadInput(
+                reason="The model's output holds NaN or infinite values, which no score can be "
+                "made of: check its weights, or run it with a wider number type"
+            )
+        if self._histograms is not None:
+            tally = tally_logits(logits.T, labels, curves=True, ignore=None)
+            assert tally.histograms is not None
+            self._histograms.include(tally.histograms)
+        answers: NDArray[np.int64] = logits.argmax(axis=1).astype(np.int64)
+        return answers
+
+
+def _scores(pairs: Counts, weights: Floats, classes: int) -> ClassScores:
+    truth, answer = pairs.T
+    right = truth == answer
+    return class_scores(
+        np.bincount(truth[right], weights[right], classes).astype(np.float64),
+        np.bincount(truth, weights, classes).astype(np.float64),
+        np.bincount(answer, weights, classes).astype(np.float64),
+    )
+
+
+def _headline(pairs: Counts, classes: int) -> Headline:
+    def value(weights: Floats) -> Floats:
+        each = (_scores(pairs, row, classes) for row in weights)
+        return np.array([float(macro(scores.f1, scores.truth)) for scores in each])
+
+    return value
+
+
+def _decode(item: Labelled, height: int, width: int) -> tuple[Images, Labels]:
+    return as_rgb(load(item.image), height, width), np.array(item.label, np.uint16)
+
+
+def _from_folders(root: Path) -> _Listing:
+    """`NAME/*.png|jpg`: the folders, sorted, are the classes."""
+    folders = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    found = [
+        (path, folder.name)
+        for folder in folders
+        for path in folder.iterdir()
+        if path.suffix.lower() in ENDINGS and not path.name.startswith(".")
+    ]
+    if not found:
+        raise NotFound(
+            reason=f"There are no pictures in {root}: classification needs a folder a class "
+            "(NAME/*.png or .jpg), or labels.csv with the columns file,label"
+        )
+    return _listing(root, found, [folder.name for folder in folders])
+
+
+def _from_csv(root: Path, table: Path) -> _Listing:
+    with table.open(newline="", encoding="utf-8-sig") as lines:
+        try:
+            reader = csv.DictReader(lines)
+            if not {"file", "label"} <= set(reader.fieldnames or ()):
+                raise BadInput(reason=f"{table} needs the columns file,label")
+            rows = [(row["file"] or "", (row["label"] or "").strip()) for row in reader]
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise BadInput(reason=f"{table} cannot be read as CSV: {error}") from error
+    if not rows:
+        raise NotFound(reason=f"{table} names no picture")
+    found = [(_inside(root, table, file), label) for file, label in rows]
+    if any(not label for _, label in found):
+        raise BadInput(reason=f"{table} has a row without a label")
+    names = {label for _, label in found}
+    whole = all(name.isdecimal() for name in names)
+    return _listing(root, found, sorted(names, key=int) if whole else sorted(names))
+
+
+def _inside(root: Path, table: Path, file: str) -> Path:
+    """A path from a table never leads out of the dataset."""
+    path = PurePosixPath(file)
+    if not file or path.is_absolute() or ".." in path.parts or "\0" in file:
+        raise BadInput(reason=f"{table} names {file!r}, which is no file below {root}")
+    if not (root / path).is_file():
+        raise BadInput(reason=f"{table} names {file!r}, which is not there")
+    return root / path
+
+
+def _listing(root: Path, found: list[tuple[Path, str]], names: Sequence[str]) -> _Listing:
+    if len(names) > MOST_CLASSES:
+        raise BadInput(reason=f"{root} has {len(names)} classes; {MOST_CLASSES} is the most")
+    number = {name: index for index, name in enumerate(names)}
+    items = [Labelled(path, number[name]) for path, name in found]
+    items.sort(key=lambda item: _shuffled(item.image.relative_to(root).as_posix()))
+    return _Listing(tuple(names), tuple(items))
+
+
+def _shuffled(name: str) -> bytes:
+    return hashlib.sha256(name.encode()).digest()

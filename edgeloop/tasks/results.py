@@ -1,0 +1,141 @@
+"""A score as files: a CSV for programs and spreadsheets, and a picture of the PR curves."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from edgeloop.tasks.base import Score
+from edgeloop.tasks.metrics import Curve
+
+# The palette of Okabe and Ito, which colour-blind people can tell apart, in three kinds of line.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_DASHES = ((1.0, 0.0), (14.0, 7.0), (3.0, 6.0))
+_SCALE = 2  # drawn larger and reduced: smooth lines
+_PLOT, _LEFT, _TOP, _BOTTOM = 560, 76, 48, 64
+_LINE_HEIGHT, _COLUMN, _IN_COLUMN = 24, 250, 22
+_MOST = 2 * _IN_COLUMN
+_INK, _GRID = "#222222", "#DDDDDD"
+
+
+def write_results_csv(score: Score, path: Path) -> None:
+    """A row a metric (iou, f1, AP), a column a class, then overall; values in full precision."""
+    part = _part(path)
+    with part.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        columns = list(score.table["f1"])
+        rows.writerow(["metric", *columns])
+        for metric, values in score.table.items():
+            rows.writerow([metric, *(repr(float(values[name])) for name in columns)])
+    part.replace(path)
+
+
+def write_pr_curve(score: Score, path: Path) -> None:
+    """A PNG with a curve a class, and a legend with its AP; classes without truth have none.
+
+    Of very many classes those with the lowest AP are shown. A model that gives class numbers has
+    no curves, and the picture says so: the file is promised, and such models are good models.
+    """
+    shown = _shown(score)
+    columns = -(-max(1, len(shown)) // _IN_COLUMN)
+    size = (_LEFT + _PLOT + 30 + columns * _COLUMN, _TOP + _PLOT + _BOTTOM)
+    image = Image.new("RGB", (size[0] * _SCALE, size[1] * _SCALE), "white")
+    canvas = _Canvas(ImageDraw.Draw(image))
+    canvas.text(_LEFT + _PLOT / 2, 22, _title(score, len(shown)), 18, "mm")
+    canvas.axes()
+    for number, (name, curve) in enumerate(shown.items()):
+        line = _Line(_COLOURS[number % 7], _DASHES[number // 7 % 3])
+        canvas.curve(curve, line)
+        column, row = divmod(number, _IN_COLUMN)
+        canvas.legend(column, row, f"{name}  {score.table['AP'][name]:.3f}", line)
+    part = _part(path)
+    image.reduce(_SCALE).save(part, "PNG", optimize=True)
+    part.replace(path)
+
+
+def _shown(score: Score) -> dict[str, Curve]:
+    found = {name: curve for name, curve in score.curves.items() if curve[0].size and curve[0][-1]}
+    if len(found) <= _MOST:
+        return found
+    worst = set(sorted(found, key=lambda name: score.table["AP"][name])[:_MOST])
+    return {name: curve for name, curve in found.items() if name in worst}
+
+
+def _title(score: Score, shown: int) -> str:
+    if not score.curves:
+        return "No curves: the model gives class numbers, no probabilities"
+    part = f" · lowest {shown} of {len(score.curves)}" if shown == _MOST else ""
+    return f"Precision and recall · overall AP {score.table['AP']['overall']:.3f}{part}"
+
+
+@dataclass(frozen=True)
+class _Line:
+    colour: str
+    dash: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class _Canvas:
+    """Draws in the picture's final pixels, whatever it is drawn at."""
+
+    draw: ImageDraw.ImageDraw
+
+    def text(self, x: float, y: float, text: str, size: int, anchor: str) -> None:
+        font = ImageFont.load_default(size * _SCALE)
+        self.draw.text((x * _SCALE, y * _SCALE), text, fill=_INK, font=font, anchor=anchor)
+
+    def line(self, points: list[tuple[float, float]], colour: str, width: float = 1) -> None:
+        scaled = [(x * _SCALE, y * _SCALE) for x, y in points]
+        self.draw.line(scaled, fill=colour, width=round(width * _SCALE), joint="curve")
+
+    def axes(self) -> None:
+        bottom, right = _TOP + _PLOT, _LEFT + _PLOT
+        for tick in range(11):
+            x, y, name = _LEFT + tick * _PLOT / 10, bottom - tick * _PLOT / 10, f"{tick / 10:.1f}"
+            self.line([(x, _TOP), (x, bottom + 5)], _GRID)
+            self.line([(_LEFT - 5, y), (right, y)], _GRID)
+            self.text(x, bottom + 10, name, 14, "mt")
+            self.text(_LEFT - 10, y, name, 14, "rm")
+        self.line([(_LEFT, _TOP), (_LEFT, bottom), (right, bottom)], _INK, 1.5)
+        self.text(_LEFT + _PLOT / 2, bottom + 36, "recall", 16, "mt")
+        self.text(8, _TOP - 26, "precision", 16, "lm")
+
+    def curve(self, curve: Curve, line: _Line) -> None:
+        recall, precision = curve
+        x = _LEFT + np.concatenate([[0.0], recall]) * _PLOT
+        y = _TOP + (1 - np.concatenate([precision[:1], precision])) * _PLOT
+        for piece in _dashed(list(zip(x.tolist(), y.tolist(), strict=True)), line.dash):
+            self.line(piece, line.colour, 2)
+
+    def legend(self, column: int, row: int, text: str, line: _Line) -> None:
+        x, y = _LEFT + _PLOT + 26 + column * _COLUMN, _TOP + 10 + row * _LINE_HEIGHT
+        for piece in _dashed([(x, y), (x + 38, y)], line.dash):
+            self.line(piece, line.colour, 3)
+        self.text(x + 48, y, text, 15, "lm")
+
+
+def _dashed(
+    points: list[tuple[float, float]], dash: tuple[float, float]
+) -> Iterator[list[tuple[float, float]]]:
+    """The pieces of a line that are drawn: `dash` is how many pixels on, and how many off."""
+    on, off = dash
+    if not off:
+        yield points
+        return
+    x, y = np.array(points).T
+    length = np.concatenate([[0.0], np.cumsum(np.hypot(np.diff(x), np.diff(y)))])
+    for start in np.arange(0, length[-1], on + off):
+        inside = length[(length > start) & (length < start + on)]
+        marks = np.concatenate([[start], inside, [min(start + on, length[-1])]])
+        across, down = np.interp(marks, length, x), np.interp(marks, length, y)
+        yield list(zip(across.tolist(), down.tolist(), strict=True))
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.part")

@@ -1,0 +1,207 @@
+"""Segmentation of faces: 19 classes, in the layout of the FaceSynthetics dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from edgeloop.errors import BadInput
+from edgeloop.tasks.base import Interval, Labels, Output, Samples, Score
+from edgeloop.tasks.dataset import FaceFolder
+from edgeloop.tasks.metrics import (
+    Floats,
+    Headline,
+    average_precision,
+    bootstrap,
+    check_paired,
+    class_scores,
+    curves_of,
+    margins,
+    rarity_weighted,
+    scores_of,
+)
+from edgeloop.tasks.tally import Counts, Histograms, Tally, tally_classes, tally_logits
+from edgeloop.tasks.workers import cores
+
+FACE_CLASSES = (
+    "background",
+    "skin",
+    "nose",
+    "right_eye",
+    "left_eye",
+    "right_brow",
+    "left_brow",
+    "right_ear",
+    "left_ear",
+    "mouth_interior",
+    "top_lip",
+    "bottom_lip",
+    "neck",
+    "hair",
+    "beard",
+    "clothing",
+    "glasses",
+    "headwear",
+    "facewear",
+)
+COUNTED = range(1, 18)  # no background, and no facewear
+
+
+class Segmentation:
+    """Scored by F1 over classes 1–17, rare ones weighing most."""
+
+    name = "segmentation"
+    classes: Sequence[str] = FACE_CLASSES
+
+    def __init__(self, dataset: Path, cache: Path) -> None:
+        self._faces = FaceFolder(dataset, cache, len(FACE_CLASSES))
+
+    def calibration(self, height: int, width: int, count: int) -> Samples:
+        return self._faces.calibration(height, width, count)
+
+    def test(self, height: int, width: int, count: int) -> Samples:
+        return self._faces.test(height, width, count)
+
+    def scorer(self, curves: bool = True) -> SegmentationScorer:
+        return SegmentationScorer(self.classes, COUNTED, curves)
+
+    def check_output(self, shape: Sequence[int]) -> None:
+        """(n, 19, H, W) or (n, H, W, 19) logits, or a class map (n, H, W)."""
+        classes, sides = len(self.classes), tuple(shape[1:])
+        if len(sides) == 2 or (len(sides) == 3 and {sides[0], sides[2]} & {1, classes}):
+            return
+        raise BadInput(
+            reason=f"The model's output {list(shape)} does not fit face segmentation, which needs "
+            f"[n, {classes}, height, width], [n, height, width, {classes}] or [n, height, width]"
+        )
+
+    def interval(self, counts: Counts) -> Interval:
+        return bootstrap(len(counts), _headline(counts))
+
+    def difference(self, first: Counts, second: Counts) -> Interval:
+        check_paired(first, second)
+        ours, theirs = _headline(first), _headline(second)
+        return bootstrap(len(first), lambda weights: ours(weights) - theirs(weights))
+
+
+class SegmentationScorer:
+    """Keeps a confusion matrix an image and the sums of the histograms: no logits.
+
+    The images of a batch are counted by several threads; NumPy lets go of the interpreter in the
+    heavy parts. The order of `add` is the order of `counts`.
+    """
+
+    def __init__(
+        self,
+        classes: Sequence[str] = FACE_CLASSES,
+        counted: Sequence[int] = COUNTED,
+        curves: bool = True,
+        threads: int | None = None,
+    ) -> None:
+        self._classes = classes
+        self._counted = counted
+        self._histograms = Histograms.empty(len(classes)) if curves else None
+        self._confusions: list[Counts] = []
+        self._pool = ThreadPoolExecutor(threads or cores(), "score")
+
+    def add(self, outputs: Output, labels: Labels) -> None:
+        """A batch of logits or class maps; a class map ends the curves, having no probabilities."""
+        pixels = labels.reshape(len(labels), -1)
+        answers = self._as_class_maps(outputs, labels)
+        if answers is not None:
+            self._histograms = None
+            classes = len(self._classes)
+            tallies = self._pool.map(partial(tally_classes, classes=classes), answers, pixels)
+        else:
+            curves = self._histograms is not None
+            logits = self._as_logits(outputs, labels)
+            tallies = self._pool.map(partial(tally_logits, curves=curves), logits, pixels)
+        for tally in list(tallies):
+            self._include(tally)
+
+    def score(self) -> Score:
+        count = len(self._classes)
+        if not self._confusions:
+            raise BadInput(reason="No image was scored: the test set is empty")
+        counts = np.stack(self._confusions)
+        scores = scores_of(counts.sum(axis=0))
+        rows = {"iou": scores.iou, "f1": scores.f1}
+        curves = curves_of(self._histograms) if self._histograms is not None else []
+        if curves:
+            rows["AP"] = np.array([average_precision(curve) for curve in curves])
+        overall = {
+            metric: float(rarity_weighted(values, scores.truth, self._counted))
+            for metric, values in rows.items()
+        }
+        return Score(
+            headline=overall["f1"],
+            table={
+                metric: {
+                    **{self._classes[c]: float(values[c]) for c in range(count)},
+                    "overall": overall[metric],
+                }
+                for metric, values in rows.items()
+            },
+            counts=counts,
+            curves=dict(zip(self._classes, curves, strict=True)) if curves else {},
+        )
+
+    def _include(self, tally: Tally) -> None:
+        self._confusions.append(tally.confusion)
+        if self._histograms is not None and tally.histograms is not None:
+            self._histograms.include(tally.histograms)
+
+    def _as_class_maps(self, outputs: Output, labels: Labels) -> Output | None:
+        """(n, pixels), where the output is a class map; ArgMax may leave a side of length 1."""
+        count, height, width = labels.shape
+        with_one = ((count, height, width), (count, 1, height, width), (count, height, width, 1))
+        if outputs.shape not in with_one:
+            return None
+        whole = outputs.reshape(count, -1)
+        if outputs.dtype.kind == "f" and not np.array_equal(whole, np.floor(whole)):
+            raise BadInput(
+                reason=f"An output {list(outputs.shape)} should be a map of class numbers, but it "
+                "holds fractions: give logits of all classes, or ArgMax"
+            )
+        return whole
+
+    def _as_logits(self, outputs: Output, labels: Labels) -> list[Output]:
+        """A view (classes, pixels) an image, whichever way round the channels are."""
+        classes, (count, height, width) = len(self._classes), labels.shape
+        if outputs.dtype.kind != "f":
+            raise BadInput(
+                reason=f"An output {list(outputs.shape)} of type {outputs.dtype} can be neither a "
+                f"class map of labels {list(labels.shape)} nor logits: turn quantized logits into "
+                "floats first"
+            )
+        if outputs.shape == (count, classes, height, width):
+            return [image.reshape(classes, -1) for image in outputs]
+        if outputs.shape == (count, height, width, classes):
+            return [image.reshape(-1, classes).T for image in outputs]
+        raise BadInput(reason=_misfit(outputs.shape, labels.shape, classes))
+
+
+def _misfit(output: Sequence[int], labels: Sequence[int], classes: int) -> str:
+    count, height, width = labels
+    wanted = f"[{count}, {classes}, {height}, {width}] or [{count}, {height}, {width}, {classes}]"
+    text = f"The model's output {list(output)} does not fit labels {list(labels)}: {wanted} is due"
+    if len(output) == 4 and classes in (output[1], output[3]):
+        rows = output[2] if output[1] == classes else output[1]
+        smaller = "smaller" if rows < height else "larger"
+        text += f". It is {smaller} than its input; let the model end with a Resize to that size"
+    return text
+
+
+def _headline(counts: Counts) -> Headline:
+    """Overall F1 as a function of how often each image counts."""
+    hits, truth, answers = margins(counts)
+
+    def value(weights: Floats) -> Floats:
+        scores = class_scores(weights @ hits, weights @ truth, weights @ answers)
+        return rarity_weighted(scores.f1, scores.truth, COUNTED)
+
+    return value

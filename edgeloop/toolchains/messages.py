@@ -1,0 +1,92 @@
+"""Messages between us and the process for native work: JSON, then arrays as raw bytes.
+
+No pickle: what a crashed or confused process writes is parsed, never run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import struct
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+_LENGTH = struct.Struct("<Q")
+_LARGEST = 1 << 34
+_PIECE = 1 << 20
+
+
+class Ended(Exception):
+    """The other side is gone, or sent something that is no message."""
+
+
+class Late(Exception):
+    """The time for this message is over."""
+
+
+def send(pipe: int, body: dict[str, Any], arrays: Sequence[Array], ends: float | None) -> None:
+    """Write a message before the time `ends` (of the monotonic clock), or raise."""
+    whole = [np.ascontiguousarray(array) for array in arrays]
+    head = dict(body, arrays=[[array.dtype.str, list(array.shape)] for array in whole])
+    text = json.dumps(head).encode()
+    _write(pipe, _LENGTH.pack(len(text)) + text, ends)
+    for array in whole:
+        _write(pipe, array.reshape(-1).view(np.uint8).data, ends)
+
+
+def receive(pipe: int, ends: float | None) -> tuple[dict[str, Any], list[Array]]:
+    (length,) = _LENGTH.unpack(_read(pipe, _LENGTH.size, ends))
+    if length > _LARGEST:
+        raise Ended
+    try:
+        body = json.loads(_read(pipe, length, ends))
+        kinds = [(np.dtype(kind), tuple(shape)) for kind, shape in body.pop("arrays")]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise Ended from None
+    arrays = []
+    for kind, shape in kinds:
+        size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+        if not 0 <= size <= _LARGEST:
+            raise Ended
+        arrays.append(np.frombuffer(_read(pipe, size, ends), dtype=kind).reshape(shape))
+    return body, arrays
+
+
+def _write(pipe: int, data: bytes | memoryview, ends: float | None) -> None:
+    view = memoryview(data).cast("B") if len(data) else memoryview(b"")
+    while view:
+        _wait(pipe, ends, for_writing=True)
+        try:
+            view = view[os.write(pipe, view[:4096] if ends is not None else view) :]
+        except OSError:
+            raise Ended from None
+
+
+def _read(pipe: int, count: int, ends: float | None) -> bytearray:
+    data = bytearray()
+    while len(data) < count:
+        _wait(pipe, ends, for_writing=False)
+        try:
+            piece = os.read(pipe, min(_PIECE, count - len(data)))
+        except OSError:
+            raise Ended from None
+        if not piece:
+            raise Ended
+        data += piece
+    return data
+
+
+def _wait(pipe: int, ends: float | None, for_writing: bool) -> None:
+    if ends is None:
+        return
+    poll = select.poll()
+    poll.register(pipe, select.POLLOUT if for_writing else select.POLLIN)
+    if not poll.poll(max(0.0, ends - time.monotonic()) * 1000):
+        raise Late

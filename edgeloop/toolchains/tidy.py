@@ -1,0 +1,176 @@
+"""Tidies a graph for the chip's compiler, which stumbles over what exporters leave behind.
+
+Constants as nodes, weights shared through Identity or listed as inputs, batch norms beside their
+convolution, nodes without a name, class maps of 64 bits: each of them is refused by the compiler,
+or quantizes badly, and none of them needs to be there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, NodeProto, TensorProto
+
+
+def tidy(graph: GraphProto) -> None:
+    """In place. The model computes the same afterwards, but for int32 in place of int64."""
+    _constants_to_initializers(graph)
+    _drop_identities(graph)
+    _fold_batch_norms(graph)
+    _separate_shared_biases(graph)
+    weights = {tensor.name for tensor in graph.initializer}
+    real = [value for value in graph.input if value.name not in weights]
+    del graph.input[:]
+    graph.input.extend(real)
+    _drop_unused_weights(graph)
+    _name_nodes(graph)
+    _narrow_output(graph)
+
+
+def _constants_to_initializers(graph: GraphProto) -> None:
+    kept: list[NodeProto] = []
+    for node in graph.node:
+        tensor = _constant(node) if node.op_type == "Constant" else None
+        if tensor is None:
+            kept.append(node)
+            continue
+        tensor.name = node.output[0]
+        graph.initializer.append(tensor)
+    _replace_nodes(graph, kept)
+
+
+def _constant(node: NodeProto) -> TensorProto | None:
+    import numpy as np
+    import onnx
+    from onnx import helper, numpy_helper
+
+    for attribute in node.attribute:
+        value = helper.get_attribute_value(attribute)
+        if attribute.name == "value":
+            copy = onnx.TensorProto()
+            copy.CopyFrom(value)
+            return copy
+        if attribute.name in ("value_float", "value_floats"):
+            return numpy_helper.from_array(np.asarray(value, dtype=np.float32))
+        if attribute.name in ("value_int", "value_ints"):
+            return numpy_helper.from_array(np.asarray(value, dtype=np.int64))
+    return None
+
+
+def _drop_identities(graph: GraphProto) -> None:
+    outputs = {value.name for value in graph.output}
+    renamed: dict[str, str] = {}
+    kept: list[NodeProto] = []
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            node.input[index] = renamed.get(name, name)
+        passes = node.op_type == "Identity" or (node.op_type == "Dropout" and len(node.output) == 1)
+        if passes and node.output[0] not in outputs:
+            renamed[node.output[0]] = node.input[0]
+        else:
+            kept.append(node)
+    _replace_nodes(graph, kept)
+
+
+def _fold_batch_norms(graph: GraphProto) -> None:
+    """A batch norm behind a convolution becomes part of its weights: one rounding less."""
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    makers = {node.output[0]: node for node in graph.node if node.op_type == "Conv"}
+    readers = Counter(name for node in graph.node for name in node.input)
+    ends = {value.name for value in graph.output}
+    kept: list[NodeProto] = []
+    for node in graph.node:
+        conv = makers.get(node.input[0]) if node.op_type == "BatchNormalization" else None
+        foldable = (
+            conv is not None
+            and len(node.output) == 1
+            and readers[conv.output[0]] == 1
+            and conv.output[0] not in ends
+            and all(name in weights for name in (*conv.input[1:], *node.input[1:]))
+        )
+        if conv is not None and foldable:
+            _fold(graph, conv, node, weights)
+        else:
+            kept.append(node)
+    _replace_nodes(graph, kept)
+
+
+def _fold(
+    graph: GraphProto, conv: NodeProto, norm: NodeProto, weights: dict[str, TensorProto]
+) -> None:
+    import numpy as np
+    from onnx import numpy_helper
+
+    kernel, *rest = (numpy_helper.to_array(weights[name]) for name in conv.input[1:])
+    gain, shift, mean, variance = (numpy_helper.to_array(weights[n]) for n in norm.input[1:])
+    epsilon = next((a.f for a in norm.attribute if a.name == "epsilon"), 1e-5)
+    factor = gain / np.sqrt(variance + epsilon)
+    bias = (rest[0] if rest else 0) - mean
+    names = f"{norm.output[0]}_kernel", f"{norm.output[0]}_bias"
+    folded = kernel * factor.reshape(-1, *[1] * (kernel.ndim - 1)), bias * factor + shift
+    for name, values in zip(names, folded, strict=True):
+        graph.initializer.append(numpy_helper.from_array(values.astype(kernel.dtype), name))
+    del conv.input[1:]
+    conv.input.extend(names)
+    conv.output[0] = norm.output[0]
+
+
+def _separate_shared_biases(graph: GraphProto) -> None:
+    """A bias gets the scale of its own convolution, so two convolutions cannot share one."""
+    import onnx
+
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    seen: Counter[str] = Counter()
+    for node in graph.node:
+        if node.op_type not in ("Conv", "ConvTranspose", "Gemm") or len(node.input) < 3:
+            continue
+        name = node.input[2]
+        if name in weights and seen[name]:
+            copy = onnx.TensorProto()
+            copy.CopyFrom(weights[name])
+            copy.name = f"{name}_{seen[name]}"
+            graph.initializer.append(copy)
+            node.input[2] = copy.name
+        seen[name] += 1
+
+
+def _name_nodes(graph: GraphProto) -> None:
+    used: set[str] = set()
+    for number, node in enumerate(graph.node):
+        if not node.name or node.name in used:
+            node.name = f"{node.op_type}_{number}"
+        used.add(node.name)
+
+
+def _narrow_output(graph: GraphProto) -> None:
+    """A graph that ends in int64 compiles and then fails on the chip: it ends in int32 instead."""
+    from onnx import TensorProto, helper
+
+    for output in graph.output:
+        if output.type.tensor_type.elem_type != TensorProto.INT64:
+            continue
+        wide = f"{output.name}_int64"
+        for node in graph.node:
+            for names in (node.input, node.output):
+                for index, name in enumerate(names):
+                    if name == output.name:
+                        names[index] = wide
+        cast = helper.make_node("Cast", [wide], [output.name], name=wide, to=TensorProto.INT32)
+        graph.node.append(cast)
+        output.type.tensor_type.elem_type = TensorProto.INT32
+
+
+def _drop_unused_weights(graph: GraphProto) -> None:
+    used = {name for node in graph.node for name in node.input}
+    used |= {value.name for value in graph.output}
+    kept = [tensor for tensor in graph.initializer if tensor.name in used]
+    if len(kept) < len(graph.initializer):
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
+
+
+def _replace_nodes(graph: GraphProto, nodes: list[NodeProto]) -> None:
+    del graph.node[:]
+    graph.node.extend(nodes)

@@ -1,0 +1,91 @@
+"""The simulator and the compiler's estimate, without a board."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgeloop.devices import open_device
+from edgeloop.errors import BadInput
+from edgeloop.toolchains import QnnToolchain
+from tests.converted import samples, smooth_images
+from tests.devices.device_contract import DeviceContract
+from tests.nets_torch import Normalised, export, mobilenet_v2, resnet18, resnet50
+
+
+class TestHtp(DeviceContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def device(cls):
+        device = open_device("htp", workers=2)
+        yield device
+        device.close()
+
+
+def test_the_simulator_agrees_with_the_cpu_where_it_should(small_net):
+    images = smooth_images(2, seed=21)
+    info = small_net.converted.info
+    host, chip = open_device("host"), open_device("htp:qcs8550", workers=1)
+    (exact,) = host.infer(small_net.model, info, "float", iter([images]))
+    (on_host,) = host.infer(small_net.quantized, info, "quantized", iter([images]))
+    (on_chip,) = chip.infer(small_net.quantized, info, "quantized", iter([images]))
+    (half,) = chip.infer(small_net.model, info, "fp16", iter([images]))
+    chip.close()
+    assert np.mean(on_chip.argmax(1) == on_host.argmax(1)) > 0.9
+    assert np.mean(half.argmax(1) == exact.argmax(1)) > 0.98
+    assert not np.array_equal(on_chip, on_host), "the simulator, not the CPU in its place"
+
+
+def test_a_chip_without_a_number_simulates_fp16_by_its_architecture(small_net):
+    device = open_device("htp:rb3-gen-2", workers=1)
+    batches = iter([smooth_images(1)])
+    (output,) = device.infer(small_net.model, small_net.converted.info, "fp16", batches)
+    device.close()
+    assert np.isfinite(output).all()
+
+
+def test_float_is_refused_with_the_way_out(small_net):
+    device = open_device("htp", workers=1)
+    with pytest.raises(BadInput, match="use fp16"):
+        device.infer(small_net.model, small_net.converted.info, "float", iter(()))
+    device.close()
+
+
+def test_an_estimate_says_that_it_is_one(small_net):
+    info = small_net.converted.info
+    plain, corrected = open_device("htp", workers=1), open_device("htp:qcs8550", workers=1)
+    first = plain.measure(small_net.quantized, info)
+    assert first == plain.measure(small_net.quantized, info)
+    assert first.is_estimate
+    assert not first.is_calibrated
+    assert first.seconds == pytest.approx(first.raw_us / 1e6)
+    second = corrected.measure(small_net.quantized, info)
+    assert (second.is_calibrated, second.profile) == (True, "qcs8550")
+    assert second.seconds == pytest.approx((62 + 0.910 * second.raw_us) / 1e6)
+    assert second.margin_percent == 20
+    assert "not calibrated" in plain.probe()
+    plain.close()
+    corrected.close()
+
+
+def test_a_chip_without_an_estimate_names_the_nearest(small_net):
+    device = open_device("htp:snapdragon-8-plus-gen-1", workers=1)
+    assert "nearest chip with one is snapdragon-8-gen-1" in device.probe()
+    with pytest.raises(BadInput, match="nearest chip that has one is snapdragon-8-gen-1"):
+        device.measure(small_net.quantized, small_net.converted.info)
+    device.close()
+
+
+@pytest.mark.parametrize(
+    ("make", "published_us"), [(mobilenet_v2, 441), (resnet18, 543), (resnet50, 901)]
+)
+def test_public_networks_come_within_ten_percent_of_their_published_latency(
+    make, published_us, tmp_path
+):
+    model = export(Normalised(make()), tmp_path / "net.onnx", 224)
+    with QnnToolchain() as toolchain:
+        made = toolchain.convert(model, samples(smooth_images(1, 224)), tmp_path)
+    device = open_device("htp:qcs8550", workers=1)
+    found = device.measure(made.files[made.quantized], made.info)
+    device.close()
+    assert found.seconds * 1e6 == pytest.approx(published_us, rel=0.10)

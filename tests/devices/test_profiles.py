@@ -1,0 +1,123 @@
+"""Constants that turn an estimate into a time, and the fit of one's own."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import EntryPoint
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import edgeloop.devices
+from edgeloop.devices import (
+    PROFILES,
+    calibrated,
+    find_profile,
+    fit_profile,
+    list_profiles,
+    open_device,
+    save_profile,
+)
+from edgeloop.errors import BadInput
+from edgeloop.toolchains import CHIPS
+
+RAW = [40.0, 90.0, 300.0, 700.0, 1500.0, 4000.0, 9000.0]
+
+
+def pairs(a, b, raw=RAW, noise=0.0):
+    dice = np.random.default_rng(1)
+    return [(x, (a + b * x) * float(np.exp(noise * dice.standard_normal()))) for x in raw]
+
+
+def test_every_builtin_profile_belongs_to_a_chip():
+    assert set(PROFILES) <= set(CHIPS)
+    assert all(CHIPS[name].estimate_soc == profile.soc for name, profile in PROFILES.items())
+    assert calibrated(419, PROFILES["qcs8550"]) == pytest.approx(443.29)
+
+
+@given(a=st.floats(0, 500), b=st.floats(0.2, 3))
+@settings(max_examples=25, deadline=None)
+def test_exact_times_give_the_exact_constants(a, b):
+    profile = fit_profile(pairs(a, b), "board", 62)
+    assert profile.b == pytest.approx(b, rel=0.01)
+    assert profile.a_us == pytest.approx(a, rel=0.02, abs=0.5)
+    assert profile.error_percent < 1
+
+
+def test_an_outlier_bends_the_fit_little():
+    given_pairs = pairs(60, 0.9, noise=0.02)
+    given_pairs[3] = (given_pairs[3][0], given_pairs[3][1] * 5)
+    profile = fit_profile(given_pairs, "board", 62)
+    for raw in (100, 1000, 8000):
+        assert calibrated(raw, profile) == pytest.approx(60 + 0.9 * raw, rel=0.15)
+
+
+def test_the_start_is_never_negative():
+    profile = fit_profile([(x, 0.9 * x - 20) for x in RAW[1:]], "board", 62)
+    assert profile.a_us >= 0
+    assert profile.b > 0
+
+
+@pytest.mark.parametrize(
+    ("given_pairs", "reason"),
+    [
+        (pairs(60, 0.9)[:4], "5 or more models"),
+        ([(100.0, 150.0)] * 8, "there are 1"),
+        ([*pairs(60, 0.9), (0.0, 5.0)], "above zero"),
+        ([*pairs(60, 0.9), (5.0, float("nan"))], "above zero"),
+    ],
+)
+def test_too_little_or_nonsense_is_refused(given_pairs, reason):
+    with pytest.raises(BadInput, match=reason):
+        fit_profile(given_pairs, "board", 62)
+
+
+def test_a_profile_is_kept_in_the_workspace_and_opens_as_a_device(tmp_path):
+    profile = fit_profile(pairs(60, 0.9), "my-board", 62)
+    save_profile(tmp_path / "profiles", profile)
+    assert find_profile("my-board", tmp_path / "profiles") == profile
+    assert "my-board" in list_profiles(tmp_path / "profiles")
+    device = open_device("htp:my-board", tmp_path / "profiles", workers=1)
+    assert "calibrated by my-board" in device.probe()
+    device.close()
+
+
+def test_a_profile_of_ones_own_wins_over_the_builtin_one(tmp_path):
+    save_profile(tmp_path, fit_profile(pairs(1, 2), "qcs8550", 77))
+    assert find_profile("qcs8550", tmp_path).b == pytest.approx(2, rel=0.01)
+    assert find_profile("qcs8550", None).b == 0.910
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", json.dumps({"soc": 1, "a_us": -1})])
+def test_a_broken_profile_says_what_to_do(tmp_path, text):
+    (tmp_path / "bad.json").write_text(text)
+    with pytest.raises(BadInput, match="calibrate again"):
+        find_profile("bad", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../x", "", "A B", "x" * 80])
+def test_names_that_are_no_file_names_are_refused(tmp_path, name):
+    with pytest.raises(BadInput, match="cannot be named"):
+        fit_profile(pairs(60, 0.9), name, 62)
+
+
+def test_an_unknown_device_lists_what_there_is():
+    with pytest.raises(BadInput, match=r"Did you mean 'host'.*htp:CHIP"):
+        open_device("hots")
+    with pytest.raises(BadInput, match="no chip 'snapdragon-9'"):
+        open_device("htp:snapdragon-9")
+    with pytest.raises(BadInput, match="no device 'host:1'"):
+        open_device("host:1")
+
+
+def test_devices_of_others_come_by_entry_point(monkeypatch, tmp_path):
+    point = EntryPoint("toy", "tests.devices.test_profiles:make_toy", "edgeloop.devices")
+    monkeypatch.setattr(edgeloop.devices, "entry_points", lambda group: [point])
+    assert open_device("toy:7", tmp_path) == ("toy:7", tmp_path)
+    assert "toy" in edgeloop.devices.device_names()
+
+
+def make_toy(name, folder):
+    return name, folder

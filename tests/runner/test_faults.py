@@ -1,0 +1,268 @@
+"""Runners that are killed, told to stop, or given models and data that are no good."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
+
+from edgeloop.models import records_of
+from edgeloop.store import Values
+from edgeloop.workspace import Workspace
+from tests.runner.conftest import NETS, Farm
+
+STAGES = ("convert", "benchmark", "f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
+TIMES = {"since", "model_date", "completed", "stages", "name", "node"}
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def results(row: Values) -> dict[str, object]:
+    return {name: value for name, value in row.items() if name not in TIMES}
+
+
+def row_of(farm: Farm) -> Values:
+    with farm.workspace() as workspace:
+        (row,) = workspace.status()
+    return row
+
+
+def held(workspace: Workspace, stage: str) -> bool:
+    record = records_of(workspace.status()[0]).get(stage)
+    return record is not None and record.is_held
+
+
+@pytest.fixture
+def farm(make_farm: Callable[[str], Farm]) -> Farm:
+    return make_farm("sqlite")
+
+
+def test_a_runner_killed_in_each_stage_leaves_the_same_table_after_another_drain(
+    farm: Farm,
+) -> None:
+    farm.edgeloop("upload", str(NETS / "unet-w8.onnx"))
+    farm.drain()
+    undisturbed = results(row_of(farm))
+    (name,) = [str(row_of(farm)["name"])]
+    farm.edgeloop("reset", name)
+    killed = []
+    with farm.workspace() as workspace:
+        for stage in STAGES:
+            runner = farm.runner("--drain")
+            wait_for(lambda s=stage, r=runner: held(workspace, s) or r.poll() is not None)
+            if held(workspace, stage):
+                killed.append(stage)
+            runner.kill()
+            runner.communicate()
+    assert killed, "no stage was ever caught"
+
+    wait_for(lambda: "complete" in (farm.drain() and str(row_of(farm)["status"])))
+
+    assert results(row_of(farm)) == undisturbed
+    left = list((farm.folder / ".edgeloop" / "work" / "stages").iterdir())
+    assert left == [], "what killed runners left is cleared away"
+
+
+def test_a_runner_told_to_stop_gives_back_what_it_holds(farm: Farm) -> None:
+    farm.edgeloop("upload", str(NETS))
+    runner = farm.runner()
+    with farm.workspace() as workspace:
+        wait_for(lambda: any("running" in str(row["status"]) for row in workspace.status()))
+        runner.send_signal(signal.SIGTERM)
+        output, _ = runner.communicate(timeout=60)
+        assert runner.returncode == 0, output
+        for row in workspace.status():
+            assert row["node"] == ""
+            assert all(not record.is_held for record in records_of(row).values())
+            assert all(record.attempts == 0 for record in records_of(row).values())
+    farm.drain()
+    with farm.workspace() as workspace:
+        assert {row["status"] for row in workspace.status()} == {"complete"}
+
+
+def test_once_does_one_stage(farm: Farm) -> None:
+    farm.edgeloop("upload", str(NETS / "unet-w8.onnx"))
+    runner = farm.runner("--once")
+    output, _ = runner.communicate(timeout=120)
+    assert "1 stage done." in output
+    assert row_of(farm)["status"] == "waiting"
+    assert "quantized" in row_of(farm)
+    assert "f1_onnx" not in row_of(farm)
+
+
+def test_a_runner_without_a_device_does_only_the_linux_stages(farm: Farm) -> None:
+    farm.edgeloop("upload", str(NETS / "unet-w8.onnx"))
+    done = farm.edgeloop(
+        "runner",
+        "--dataset",
+        str(farm.faces),
+        "--drain",
+        "--calibration-images",
+        "8",
+        "--thorough-images",
+        "8",
+    )
+    assert "2 stages done." in done.stdout
+    row = row_of(farm)
+    assert "f1_onnx" in row
+    assert "quantized" in row
+    assert "mean" not in row
+
+
+def test_no_quantize_and_subset_and_benchmark_only(farm: Farm) -> None:
+    farm.edgeloop("upload", str(NETS / "unet-w8.onnx"), "--name", "small")
+    farm.edgeloop("upload", str(NETS / "unet-w16.onnx"), "--name", "large")
+    farm.drain("--no-quantize")
+    with farm.workspace() as workspace:
+        assert all("quantized" not in row for row in workspace.status())
+        assert all("f1_onnx" in row for row in workspace.status())
+    farm.drain("--subset", "sm*", "--benchmark-only")
+    with farm.workspace() as workspace:
+        large, small = workspace.status("large", "small")
+        assert "quantized" not in large
+        assert "mean" in small
+        assert "f1_1k" not in small
+
+
+def save(path: Path, nodes: list, inputs: list, outputs: list, tensors: dict) -> Path:
+    weights = [numpy_helper.from_array(value, name) for name, value in tensors.items()]
+    graph = helper.make_graph(nodes, "bad", inputs, outputs, weights)
+    opset = helper.make_opsetid("", 18)
+    onnx.save_model(helper.make_model(graph, opset_imports=[opset], ir_version=9), str(path))
+    return path
+
+
+def bad_models(folder: Path) -> dict[str, Path]:
+    folder.mkdir()
+    dice = np.random.default_rng(0)
+    weights = dice.standard_normal((19, 3, 3, 3)).astype(np.float32)
+
+    def tensor(name: str, shape: list) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    image, classes = tensor("x", [1, 3, 64, 64]), tensor("y", [1, 19, 64, 64])
+    broken = weights.copy()
+    broken[0, 0, 0, 0] = np.nan
+    dynamic = [tensor("x", ["n", 3, "h", "w"])], [tensor("y", ["n", 19, "h", "w"])]
+    add = helper.make_node("Add", ["z", "second"], ["y"])
+    first = helper.make_node("Conv", ["x", "w"], ["z"], pads=[1, 1, 1, 1])
+    second = tensor("second", [1, 19, 64, 64])
+    odd = helper.make_node("Erf", ["z"], ["e"])
+    odd_end = helper.make_node("Det", ["e"], ["y"])
+    return {
+        "dynamic": save(folder / "dynamic.onnx", [conv], *dynamic, {"w": weights}),
+        "nan": save(folder / "nan.onnx", [conv], [image], [classes], {"w": broken}),
+        "two-inputs": save(
+            folder / "two.onnx", [first, add], [image, second], [classes], {"w": weights}
+        ),
+        "ten-classes": save(
+            folder / "ten.onnx",
+            [conv],
+            [image],
+            [tensor("y", [1, 10, 64, 64])],
+            {"w": weights[:10]},
+        ),
+        "unsupported": save(
+            folder / "odd.onnx",
+            [first, odd, odd_end],
+            [image],
+            [tensor("y", [1, 19])],
+            {"w": weights},
+        ),
+    }
+
+
+def test_bad_models_rest_in_error_with_their_reason_and_stop_nobody(
+    farm: Farm, tmp_path: Path
+) -> None:
+    for name, path in bad_models(tmp_path / "bad").items():
+        farm.edgeloop("upload", str(path), "--name", name)
+    farm.edgeloop("upload", str(NETS / "unet-w8.onnx"), "--name", "good")
+
+    farm.drain()
+
+    with farm.workspace() as workspace:
+        rows = {str(row["name"]): row for row in workspace.status()}
+    assert rows.pop("good")["status"] == "complete"
+    reasons = {name: str(row["error"]) for name, row in rows.items()}
+    assert {row["status"] for row in rows.values()} == {"error"}
+    for name, words in {
+        "dynamic": "shape",
+        "nan": "NaN",
+        "two-inputs": "input",
+        "ten-classes": "does not fit",
+        "unsupported": "",
+    }.items():
+        assert words in reasons[name], reasons[name]
+        assert len(reasons[name]) < 600
+        assert "Traceback" not in reasons[name]
+
+
+@pytest.mark.parametrize("fault", ["corrupt", "labels", "missing"])
+def test_a_bad_dataset_is_told_in_the_row_and_can_be_mended(
+    farm: Farm, tmp_path: Path, fault: str
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(farm.faces, data)
+    last = sorted(data.glob("??????.png"))[-1]
+    seg = last.with_name(f"{last.stem}_seg.png")
+    if fault == "corrupt":
+        last.write_bytes(last.read_bytes()[:100])
+    elif fault == "missing":
+        seg.unlink()
+    else:
+        Image.fromarray(np.full((64, 64), 77, np.uint8)).save(seg)
+    farm.edgeloop("upload", str(NETS / "unet-w8.onnx"))
+    broken = Farm(farm.folder, data, farm.environ)
+    runner = broken.runner("--drain", device="host")
+    output, _ = runner.communicate(timeout=240)
+    assert last.stem in output
+    assert row_of(farm)["status"] in ("error", "waiting", "new")
+
+    farm.edgeloop("reset", "*")
+    farm.drain(device="host")
+
+    assert row_of(farm)["status"] == "complete"
+
+
+def test_a_full_work_folder_is_not_the_models_fault(farm: Farm, tmp_path: Path) -> None:
+    """A read-only place: the same path as a full one, and it can be had without mounting."""
+    farm.edgeloop("upload", str(NETS / "unet-w8.onnx"))
+    occupied = tmp_path / "occupied"
+    occupied.mkdir()
+    (occupied / "thesis.txt").write_text("mine")
+    done = farm.edgeloop(
+        "runner", "--dataset", str(farm.faces), "--drain", "--workdir", str(occupied), check=False
+    )
+    assert done.returncode == 1
+    assert "not made by Edgeloop" in done.stderr
+    assert [path.name for path in occupied.iterdir()] == ["thesis.txt"]
+    assert row_of(farm)["status"] == "new"
+
+
+def test_no_dataset_is_one_clear_sentence(farm: Farm) -> None:
+    done = farm.edgeloop("runner", "--drain", check=False)
+    assert done.returncode == 1
+    assert "needs a dataset" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_unknown_device_lists_those_there_are(farm: Farm) -> None:
+    data = str(farm.faces)
+    done = farm.edgeloop("runner", "--dataset", data, "--device", "htp:pentium", check=False)
+    assert done.returncode == 1
+    assert "snapdragon-888" in done.stderr

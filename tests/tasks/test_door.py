@@ -1,0 +1,50 @@
+"""Tasks are opened by name; those of others by entry points."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+
+import pytest
+
+from edgeloop import tasks
+from edgeloop.errors import BadInput
+from edgeloop.tasks import open_task, task_names
+from edgeloop.tasks.segmentation import FACE_CLASSES, Segmentation
+
+
+class Depth(Segmentation):
+    name = "depth"
+
+
+@pytest.fixture
+def plugged_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = EntryPoints([EntryPoint("depth", f"{__name__}:Depth", "edgeloop.tasks")])
+    monkeypatch.setattr(tasks, "entry_points", ours.select)
+
+
+def test_built_in_tasks_open_without_touching_the_dataset(tmp_path: Path):
+    for name in ("segmentation", "classification"):
+        assert open_task(name, tmp_path / "nowhere", tmp_path / "cache").name == name
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_classes_of_faces_are_in_order():
+    assert len(FACE_CLASSES) == 19
+    assert (FACE_CLASSES[0], FACE_CLASSES[3], FACE_CLASSES[18]) == (
+        "background",
+        "right_eye",
+        "facewear",
+    )
+
+
+def test_tasks_of_others_are_found_by_entry_point(plugged_in: None, tmp_path: Path):
+    assert open_task("depth", tmp_path, tmp_path / "cache").name == "depth"
+    assert task_names() == ["classification", "depth", "segmentation"]
+
+
+def test_an_unknown_name_gets_a_suggestion(plugged_in: None, tmp_path: Path):
+    with pytest.raises(BadInput, match=r"Unknown task 'segmentaton': did you mean 'segmentation'"):
+        open_task("segmentaton", tmp_path, tmp_path)
+    with pytest.raises(BadInput, match="There are classification, depth, segmentation"):
+        open_task("xyz", tmp_path, tmp_path)

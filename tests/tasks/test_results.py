@@ -1,0 +1,80 @@
+"""The files of a score."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from edgeloop.tasks import Score, write_pr_curve, write_results_csv
+from edgeloop.tasks.classification import ClassificationScorer
+from edgeloop.tasks.segmentation import FACE_CLASSES, SegmentationScorer
+from tests.tasks.outputs import made_up
+
+
+@pytest.fixture
+def score() -> Score:
+    scorer = SegmentationScorer()
+    scorer.add(*made_up(1))
+    return scorer.score()
+
+
+def test_the_csv_has_a_row_a_metric_and_a_column_a_class_then_overall(tmp_path: Path, score: Score):
+    write_results_csv(score, tmp_path / "test_results_f1_1k.csv")
+    with (tmp_path / "test_results_f1_1k.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows[0] == ["metric", *FACE_CLASSES, "overall"]
+    assert [row[0] for row in rows[1:]] == ["iou", "f1", "AP"]
+    for row in rows[1:]:
+        assert [float(cell) for cell in row[1:]] == list(score.table[row[0]].values())
+    assert float(rows[2][-1]) == score.headline
+    assert [path.name for path in tmp_path.iterdir()] == ["test_results_f1_1k.csv"]
+
+
+def test_the_picture_shows_a_line_a_class(tmp_path: Path, score: Score):
+    write_pr_curve(score, tmp_path / "pr_curve_f1_1k.png")
+    with Image.open(tmp_path / "pr_curve_f1_1k.png") as picture:
+        picture.load()
+        assert picture.format == "PNG" and min(picture.size) > 400
+        colours = {colour for _, colour in picture.getcolors(1 << 20)}
+    for wanted in ((0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00), (0x00, 0x9E, 0x73), (0xE6, 0x9F, 0x00)):
+        assert wanted in colours
+    assert [path.name for path in tmp_path.iterdir()] == ["pr_curve_f1_1k.png"]
+
+
+def test_a_better_model_has_another_picture(tmp_path: Path, score: Score):
+    scorer = SegmentationScorer()
+    scorer.add(*made_up(1, certainty=6.0))
+    write_pr_curve(score, tmp_path / "a.png")
+    write_pr_curve(scorer.score(), tmp_path / "b.png")
+    with Image.open(tmp_path / "a.png") as a, Image.open(tmp_path / "b.png") as b:
+        assert a.size == b.size
+        assert (np.asarray(a) != np.asarray(b)).any(axis=2).mean() > 0.005
+
+
+def test_very_many_classes_still_fit_on_the_picture(tmp_path: Path):
+    names = [f"class {n}" for n in range(300)]
+    scorer = ClassificationScorer(names)
+    scorer.add(np.eye(300, dtype=np.float32), np.arange(300, dtype=np.uint16))
+    write_pr_curve(scorer.score(), tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as picture:
+        assert max(picture.size) < 1500
+
+
+def test_class_maps_have_a_csv_without_ap_and_a_picture_without_curves(tmp_path: Path):
+    logits, labels = made_up(1)
+    scorer = SegmentationScorer()
+    scorer.add(logits.argmax(axis=1), labels)
+    write_results_csv(scorer.score(), tmp_path / "a.csv")
+    assert [line.split(",")[0] for line in (tmp_path / "a.csv").read_text().splitlines()] == [
+        "metric",
+        "iou",
+        "f1",
+    ]
+    write_pr_curve(scorer.score(), tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as picture:
+        colours = {colour for _, colour in picture.getcolors(1 << 20)}
+    assert (0x00, 0x72, 0xB2) not in colours

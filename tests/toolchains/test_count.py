@@ -1,0 +1,99 @@
+"""MACs and parameters: by hand, and beside PyTorch's own counter."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+import torch
+from onnx import helper
+from torch.utils.flop_counter import FlopCounterMode
+
+from edgeloop.toolchains.count import COLUMNS, count_layers, graph_info, with_times, write_layers
+from edgeloop.toolchains.graph import read_graph
+from tests.nets_torch import SmallUNet, export, mobilenet_v2, resnet18, resnet50
+from tests.toolchains import odd_nets
+from tests.toolchains.odd_nets import info
+
+
+def counted(path):
+    found = graph_info(path.name, read_graph(path))
+    return found.macs, found.params
+
+
+def test_a_convolution_by_hand(tmp_path):
+    path = odd_nets.one_conv(tmp_path / "m.onnx", (1, 3, 24, 40))
+    assert counted(path) == (24 * 40 * 4 * 3 * 9, 4 * 3 * 9)
+
+
+def test_a_depthwise_convolution_by_hand(tmp_path):
+    weight = odd_nets.weights(6, 1)
+    path = odd_nets.one_conv(tmp_path / "m.onnx", weight=weight, group=3)
+    assert counted(path) == (32 * 32 * 6 * 9, 6 * 9)
+
+
+def test_transposed_convolution_gemm_and_matmul_by_hand(tmp_path):
+    nodes = [
+        helper.make_node("ConvTranspose", ["x", "w", "b"], ["up"], strides=[2, 2], name="up"),
+        helper.make_node("GlobalAveragePool", ["up"], ["pool"], name="pool"),
+        helper.make_node("Flatten", ["pool"], ["flat"], name="flat"),
+        helper.make_node("Gemm", ["flat", "g", "gb"], ["wide"], transB=1, name="gemm"),
+        helper.make_node("MatMul", ["wide", "m"], ["y"], name="matmul"),
+    ]
+    numbers = {
+        "w": np.ones((3, 5, 2, 2), np.float32),
+        "b": np.ones(5, np.float32),
+        "g": np.ones((7, 5), np.float32),
+        "gb": np.ones(7, np.float32),
+        "m": np.ones((7, 2), np.float32),
+    }
+    ends = [info("x", [1, 3, 8, 8])], [info("y", [1, 2])]
+    path = odd_nets.save(tmp_path / "m.onnx", nodes, *ends, numbers)
+    macs = 8 * 8 * 3 * 5 * 4 + 5 * 7 + 7 * 2
+    assert counted(path) == (macs, 60 + 5 + 35 + 7 + 14)
+
+
+def test_shared_weights_count_once_and_settings_not_at_all(tmp_path):
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1] * 4, name="first"),
+        helper.make_node("Clip", ["a", "low", "high"], ["b"], name="clip"),
+        helper.make_node("Conv", ["b", "w"], ["y"], pads=[1] * 4, name="second"),
+    ]
+    numbers = {
+        "w": odd_nets.weights(3, 3),
+        "low": np.array(0, np.float32),
+        "high": np.array(6, np.float32),
+    }
+    ends = [info("x", [1, 3, 8, 8])], [info("y", [1, 3, 8, 8])]
+    path = odd_nets.save(tmp_path / "m.onnx", nodes, *ends, numbers)
+    assert counted(path) == (2 * 64 * 3 * 3 * 9, 81)
+
+
+@pytest.mark.parametrize(
+    ("make", "size"),
+    [(mobilenet_v2, 96), (resnet18, 64), (resnet50, 64), (SmallUNet, 64)],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_known_architectures_agree_with_pytorchs_counter(tmp_path, make, size):
+    net = make()
+    path = export(net, tmp_path / "m.onnx", size)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        net(torch.rand(1, 3, size, size))
+    macs, params = counted(path)
+    assert macs == counter.get_total_flops() // 2
+    kernels = sum(p.numel() for p in net.parameters() if p.dim() > 1)
+    biases = sum(
+        m.weight.shape[0] for m in net.modules() if isinstance(m, torch.nn.Conv2d | torch.nn.Linear)
+    )
+    assert params == kernels + biases, "batch norms are folded into kernels and biases"
+
+
+def test_the_layer_table_has_a_row_a_layer(tmp_path):
+    layers = count_layers(read_graph(odd_nets.one_conv(tmp_path / "m.onnx")))
+    write_layers(tmp_path / "layers.csv", with_times(layers, {"conv": 12.5}))
+    with (tmp_path / "layers.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == COLUMNS
+    values = ("conv", "Conv", "1x3x32x32", "1x4x32x32", "108", "110592", "12.500")
+    assert tuple(rows[0].values()) == values

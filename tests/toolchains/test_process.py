@@ -1,0 +1,139 @@
+"""The process for native work: what happens when it crashes, hangs, or says no."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgeloop.errors import BadInput, BadModel, ModelFailed
+from edgeloop.toolchains import NativeProcess, QnnToolchain, find_chip
+from edgeloop.toolchains.process import as_file
+from tests.converted import samples, smooth_images
+from tests.toolchains import odd_nets
+
+
+@pytest.fixture
+def process():
+    with NativeProcess() as one:
+        yield one
+
+
+def kill_soon(process: NativeProcess, number: int) -> threading.Thread:
+    def kill() -> None:
+        while process.pid is None:
+            time.sleep(0.01)
+        time.sleep(0.5)
+        os.kill(process.pid, number)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    return thread
+
+
+def test_a_crash_is_an_error_of_the_model_and_the_next_call_works(process):
+    process.call("hello")
+    before = process.pid
+    thread = kill_soon(process, signal.SIGSEGV)
+    with pytest.raises(ModelFailed, match="crashed its process with SIGSEGV"):
+        process.call("wait", seconds=30)
+    thread.join()
+    assert process.call("hello")[0]["onnxruntime"]
+    assert process.pid != before
+
+
+def test_a_call_that_does_not_end_is_stopped_and_the_next_one_works(process):
+    process.call("hello")
+    before = process.pid
+    began = time.monotonic()
+    with pytest.raises(ModelFailed, match=r"did not end within 0\.5 s"):
+        process.call("wait", seconds=30, limit_s=0.5)
+    assert time.monotonic() - began < 5
+    with pytest.raises(ProcessLookupError):
+        os.kill(before, 0)
+    process.call("hello")
+
+
+def test_a_picture_too_large_to_compile_ends_at_the_limit(tmp_path):
+    model = odd_nets.deep(tmp_path / "huge.onnx", 8192)
+    with QnnToolchain(limit_s=4) as toolchain:
+        toolchain.warm()
+        began = time.monotonic()
+        with pytest.raises(ModelFailed, match="screen did not end within 4 s"):
+            toolchain.screen(model, find_chip("qcs8550"))
+        assert time.monotonic() - began < 10
+
+
+def test_errors_of_ours_arrive_as_what_they_are(process, tmp_path):
+    path = odd_nets.two_inputs(tmp_path / "m.onnx")
+    with pytest.raises(BadModel, match="2 inputs"):
+        process.call("inspect", model=str(path))
+
+
+def test_what_a_library_raises_is_the_models_error_with_its_last_words(process, tmp_path):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"nonsense")
+    with pytest.raises(ModelFailed, match="deploy failed"):
+        process.call("deploy", quantized=str(path), target=str(tmp_path / "d"), layout="NCHW")
+
+
+def test_nothing_is_left_behind(tmp_path):
+    script = (
+        "import sys\n"
+        "from edgeloop.toolchains import NativeProcess\n"
+        "process = NativeProcess()\n"
+        "process.call('hello')\n"
+        "print(process._folder.name, process.pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    folder, pid = child.stdout.readline().split()
+    child.kill()  # no chance to tidy up: the process for native work sees its pipe close
+    child.wait()
+    child.stdin.close()
+    child.stdout.close()
+    ends = time.monotonic() + 10
+    while time.monotonic() < ends and (Path(folder).exists() or is_running(int(pid))):
+        time.sleep(0.05)
+    assert not Path(folder).exists()
+    assert not is_running(int(pid))
+
+
+def is_running(pid: int) -> bool:
+    """A process that nobody has waited for yet is a zombie, not a running one."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_images_in_a_file_are_not_copied(tmp_path):
+    images = smooth_images(6, 16)
+    mapped = samples(images, tmp_path).images
+    part = mapped[2:4]
+    found = as_file(part, tmp_path)
+    assert found["file"] == str(tmp_path / "images.npy")
+    again = np.memmap(
+        found["file"], np.uint8, mode="r", offset=found["offset"], shape=tuple(found["shape"])
+    )
+    np.testing.assert_array_equal(again, images[2:4])
+    every_other = as_file(mapped[::2], tmp_path)
+    assert every_other["file"] == str(tmp_path / "calibration.bin")
+    np.testing.assert_array_equal(
+        np.fromfile(every_other["file"], np.uint8).reshape(every_other["shape"]), images[::2]
+    )
+
+
+def test_an_unknown_chip_lists_those_known():
+    with pytest.raises(BadInput, match=r"Did you mean 'snapdragon-888'.*qcs8550"):
+        find_chip("snapdragon-898")
+    assert find_chip("Snapdragon 8 Gen 2").arch == 73
