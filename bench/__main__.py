@@ -1,19 +1,20 @@
 """python -m bench NAME…: all of them without a name.
 
-startup, csv, scoring, estimate, claims, throughput, nemesis
+startup, csv, scoring, estimate, evaluate, claims, throughput, nemesis
 """
 
 from __future__ import annotations
 
 import sys
 
-from bench import claims, csv_export, estimate, nemesis, scoring, startup, throughput
+from bench import claims, csv_export, estimate, evaluate, nemesis, scoring, startup, throughput
 
 BENCHES = {
     "startup": startup.run,
     "csv": csv_export.run,
     "scoring": scoring.run,
     "estimate": estimate.run,
+    "evaluate": evaluate.run,
     "claims": claims.run,
     "throughput": throughput.run,
     "nemesis": nemesis.run,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,9 +102,13 @@ def runner(
     )
     reports: list[Report] = []
     with Workspace(settings) as workspace:
-        done = run(workspace, options, reports.append if as_json else _print_report)
+        if as_json:
+            done = run(workspace, options, reports.append)
+        else:
+            with _screen() as show:
+                done = run(workspace, options, show)
     if as_json:
-        print_json(vars(report) for report in reports)
+        print_json(vars(report) for report in reports if report.state != "begun")
     else:
         click.echo(f"{plural(done, 'stage')} done.")
 
@@ -236,16 +243,40 @@ def _sizes(
     )
 
 
-def _print_report(report: Report) -> None:
+@contextlib.contextmanager
+def _screen() -> Iterator[Callable[[Report], None]]:
+    """On a terminal a line at the bottom shows what is under way; a log gets plain lines only."""
+    if not sys.stdout.isatty():
+        yield lambda report: _print_report(report, click.echo)
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    under_way: dict[tuple[str, str], float] = {}
+    with console.status("looking for work") as status:
+
+        def show(report: Report) -> None:
+            if report.state == "begun":
+                under_way[report.model, report.stage] = report.seconds
+            else:
+                under_way.pop((report.model, report.stage), None)
+                _print_report(report, lambda line: console.print(line, markup=False))
+            busy = ", ".join(f"{stage} {model}" for model, stage in under_way)
+            status.update(busy or "looking for work")
+
+        yield show
+
+
+def _print_report(report: Report, echo: Callable[[str], None]) -> None:
     from edgeloop.cli.output import printable
     from edgeloop.redact import redact
 
     text = printable(redact(report.text))
-    if not report.stage:
-        click.echo(text, err=True)
-        return
-    mark = " " if report.ok else "!"
-    click.echo(f"{mark} {report.stage:<10} {report.model:<20} {report.seconds:6.1f} s   {text}")
+    if report.state == "note":
+        echo(text)
+    elif report.state != "begun":
+        mark = " " if report.state == "done" else "!"
+        echo(f"{mark} {report.stage:<10} {report.model:<20} {report.seconds:6.1f} s   {text}")
 
 
 def _print_comparison(comparison: Comparison) -> None:

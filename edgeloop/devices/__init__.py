@@ -62,7 +62,8 @@ def open_device(
         from edgeloop.devices.htp import HtpDevice
 
         chip, profile = _chip_and_profile(rest or DEFAULT_CHIP, profiles_folder)
-        return HtpDevice(chip, profile, name=name, workers=workers, limit_s=limit_s)
+        whole = f"htp:{rest or DEFAULT_CHIP}"  # `htp` is short for it; the table has one name
+        return HtpDevice(chip, profile, name=whole, workers=workers, limit_s=limit_s)
     for point in entry_points(group=ENTRY_POINTS):
         if point.name == kind:
             return cast(Device, point.load()(name, profiles_folder))

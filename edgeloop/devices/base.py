@@ -39,9 +39,10 @@ class Measurement:
 
 
 class Device(Protocol):
-    """`name` is what the user typed: host, htp:snapdragon-888, adb:SERIAL."""
+    """`name` is what stands in the table: host, htp:snapdragon-888, adb:SERIAL."""
 
     name: str
+    chip: str  # what to compile for; empty where nothing is compiled
     float_kind: Kind  # how it runs the model that was not quantized: float, or fp16 on HTP
 
     def probe(self) -> str:

@@ -34,6 +34,7 @@ class HostDevice:
     """`threads` are those of one measured run; inference for accuracy uses every core."""
 
     name = "host"
+    chip = ""
     float_kind: Kind = "float"
 
     def __init__(self, threads: int = 1, limit_s: float = DEFAULT_LIMIT_S) -> None:

@@ -1,6 +1,6 @@
 """The chip's neural processor without the chip: Qualcomm's simulator and compiler.
 
-Outputs are those of the simulator, which computes as the chip does and takes its time. Latency is
+Outputs are those of the simulator, the nearest to the chip there is without one. Latency is
 the compiler's estimate of the graph that would be deployed, corrected by the device's profile: an
 estimate, never called a measurement.
 """
@@ -43,6 +43,7 @@ class HtpDevice:
         limit_s: float = DEFAULT_LIMIT_S,
     ) -> None:
         self.name = name or f"htp:{chip.name}"
+        self.chip = chip.name
         self._chip = chip
         self._profile = profile
         self._limit_s = limit_s

@@ -19,7 +19,6 @@ from edgeloop.runner.worker import Report, Shift, Worker
 from edgeloop.stages import Equipment, Sizes
 from edgeloop.tasks import Task, open_task
 from edgeloop.toolchains import (
-    DEFAULT_CHIP,
     DEFAULT_PRECISION,
     Precision,
     QnnToolchain,
@@ -83,7 +82,7 @@ def _crew(
     host = _opened(opened, open_device("host", profiles))
     for device in devices:
         device.probe()
-    chips = tuple(_chip(device.name) for device in devices if device.name.startswith("htp"))
+    chips = tuple(dict.fromkeys(_estimated(device.chip) for device in devices if device.chip))
     base = Equipment(toolchain, host, task, host, chips, options.precision, options.sizes)
     only = _chosen(options.subset)
 
@@ -150,8 +149,13 @@ def _chosen(subset: str) -> Callable[[str], bool]:
     return lambda model: matches(model, subset)
 
 
-def _chip(device: str) -> str:
-    return find_chip(device.partition(":")[2] or DEFAULT_CHIP).name
+def _estimated(chip: str) -> str:
+    """Said before any model is touched: that nobody can tell is no model's fault."""
+    found = find_chip(chip)
+    if found.estimate_soc is None:
+        reason = f"{chip} has no latency estimate; the nearest chip that has one is {found.nearest}"
+        raise BadInput(reason=reason)
+    return chip
 
 
 def _opened(opened: ExitStack, device: Device) -> Device:

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal
 
 from edgeloop.errors import (
     BadInput,
@@ -17,9 +18,11 @@ from edgeloop.errors import (
     EdgeloopError,
     LeaseLost,
     LocalFileError,
+    MissingExtra,
     ModelFailed,
     NotFound,
     StoreError,
+    WorkerFailed,
 )
 from edgeloop.models import ATTEMPTS_FOLDER, Lease, Leases, Outcome
 from edgeloop.runner.heartbeat import Heartbeat
@@ -29,19 +32,21 @@ from edgeloop.runner.workdir import WorkFolder
 from edgeloop.stages import Assignment, Equipment, Result, perform
 from edgeloop.workspace import Workspace
 
+INFRASTRUCTURE = (StoreError, LocalFileError, WorkerFailed, MissingExtra, OSError)
 LONGEST_DELAY_S = 60.0
 HAND_IN_PATIENCE_S = 300.0
 
 
 @dataclass(frozen=True)
 class Report:
-    """What became of one stage, for the screen and the log."""
+    """What a worker has to say, for the screen and the log: a stage began, is done or failed, or
+    (`note`, without a model) something of the runner itself."""
 
-    model: str
-    stage: str
-    seconds: float
-    text: str
-    ok: bool
+    state: Literal["begun", "done", "failed", "note"]
+    model: str = ""
+    stage: str = ""
+    seconds: float = 0.0
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -200,6 +205,7 @@ class Worker:
         work, began = prepared.work, time.monotonic()
         start = datetime.now(UTC)
         self._current = prepared
+        self._report(Report("begun", work.model, work.stage))
         with prepared.held:
             try:
                 with self._turn(work.stage):
@@ -270,7 +276,7 @@ class Worker:
     def _blame(self, lease: Lease, error: Exception) -> None:
         """The model's fault counts as an attempt; the store's or the disk's does not."""
         try:
-            if isinstance(error, (StoreError, LocalFileError, OSError)):
+            if isinstance(error, INFRASTRUCTURE):
                 self._delay_s = min(max(1.0, 2 * self._delay_s), LONGEST_DELAY_S)
                 self._leases.release(lease, delay_s=self._delay_s)
             elif isinstance(error, (BadInput, ModelFailed, NotFound)):
@@ -282,7 +288,7 @@ class Worker:
 
     def _back_off(self, error: Exception) -> None:
         self._delay_s = min(max(0.2, 2 * self._delay_s), LONGEST_DELAY_S)
-        self._report(Report("", "", 0.0, f"{error} Waiting {self._delay_s:.3g} s.", ok=False))
+        self._report(Report("note", text=f"{error} Waiting {self._delay_s:.3g} s."))
         self._stopping.wait(self._delay_s)
 
     def _give_back(self, ahead: Future[Prepared | None] | None) -> None:
@@ -293,7 +299,8 @@ class Worker:
             try:
                 self._leases.release(lease)
             except (StoreError, Conflict) as error:
-                self._report(Report(lease.model, lease.stage, 0.0, str(error), ok=False))
+                self._report(Report("note", lease.model, lease.stage, 0.0, str(error)))
 
     def _say(self, work: Assignment, began: float, text: str, ok: bool) -> None:
-        self._report(Report(work.model, work.stage, time.monotonic() - began, text, ok))
+        seconds = time.monotonic() - began
+        self._report(Report("done" if ok else "failed", work.model, work.stage, seconds, text))

@@ -73,4 +73,4 @@ class Result:
 
 
 def _made(name: str) -> bool:
-    return name.endswith((".quant.onnx", ".context.onnx"))
+    return name.endswith((".quant.onnx", ".ctx.onnx"))

@@ -1,6 +1,7 @@
 """The chips by name: what to compile for, and where a latency estimate comes from.
 
-The numbers of chips (`soc`) are those of Qualcomm's table of supported devices. The compiler has a
+Numbers (`soc`) and architectures are as other open projects list them (ExecuTorch, ggml; they
+disagree on some), or inferred from the chip's family; none was tried on a board. The compiler has a
 model of time for a few chips only (facts: 52, 62, 63, 72, 77, 95); another chip borrows the one of
 its family (`estimate_soc`), corrected by the constants of its profile where there are any.
 """
@@ -40,7 +41,7 @@ _CHIPS = (
     ),
     Chip("snapdragon-7-gen-4", "Snapdragon 7 Gen 4", 73, None, 62),
     Chip("x-elite", "Snapdragon X Elite", 73, 60, 77),
-    Chip("qcs8550", "Dragonwing QCS8550", 73, 43, 77),  # the silicon of 8 Gen 2
+    Chip("qcs8550", "Dragonwing QCS8550", 73, 43, 77),  # compiled as 8 Gen 2, its family
     Chip("iq-9075", "Dragonwing IQ-9075 (QCS9075)", 73, 77, 77),
     Chip("rb3-gen-2", "RB3 Gen 2 (QCS6490)", 68, None, 62),
     Chip("sa8255p", "SA8255P", 73, 52, 77),
@@ -52,7 +53,7 @@ CHIPS = {chip.name: chip for chip in _CHIPS}
 
 def named_chip(chip: Chip) -> Chip:
     """The chip itself or, where it has no number, one of the same architecture that has: the
-    simulator's fp16 wants a number, and computes alike for all chips of an architecture."""
+    simulator's fp16 wants a number. That chips of an architecture compute alike is assumed."""
     if chip.soc is not None:
         return chip
     return next(other for other in _CHIPS if other.arch == chip.arch and other.soc is not None)

@@ -115,7 +115,8 @@ class QnnToolchain:
         return _estimate(soc, found)
 
     def screen(self, model: Path, chip: Chip, ending: Ending = "logits") -> Estimate:
-        """The same number for a float model, trained or not: no calibration, no files."""
+        """Nearly the same number for a float model, trained or not: no calibration, no files.
+        Graphs with Concat can be off by 17 % (see `fixed_scales`)."""
         soc = _estimate_soc(chip)
         found = self._call("screen", model=_text(model), soc=soc, ending=ending)
         return _estimate(soc, found)

@@ -266,3 +266,14 @@ def test_an_unknown_device_lists_those_there_are(farm: Farm) -> None:
     done = farm.edgeloop("runner", "--dataset", data, "--device", "htp:pentium", check=False)
     assert done.returncode == 1
     assert "snapdragon-888" in done.stderr
+
+
+def test_a_chip_without_an_estimate_names_the_nearest_that_has_one(farm: Farm) -> None:
+    farm.edgeloop("upload", str(NETS / "unet-w8.onnx"))
+    device = "htp:snapdragon-8-plus-gen-1"
+    done = farm.edgeloop(
+        "runner", "--dataset", str(farm.faces), "--device", device, "--drain", check=False
+    )
+    assert done.returncode == 1
+    assert "nearest chip that has one is snapdragon-8-gen-1" in done.stderr
+    assert row_of(farm)["status"] == "new"

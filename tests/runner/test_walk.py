@@ -115,7 +115,7 @@ def _check_benchmark(row: Values, folder: Path) -> None:
     assert row["mean"] == pytest.approx(np.mean(runs))
     assert row["stdev"] == pytest.approx(100 * np.std(runs, ddof=1) / np.mean(runs), abs=1e-9)
     assert row["latency_kind"] == "estimate"
-    assert row["device"] == "htp"
+    assert row["device"] == "htp:snapdragon-888"
     assert row["latency_raw_us"] == pytest.approx(1e6 * runs[0])  # snapdragon-888: uncalibrated
     assert row["latency_calibrated"] is False
 

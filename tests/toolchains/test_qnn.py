@@ -131,7 +131,7 @@ def test_the_estimate_is_deterministic_and_does_not_depend_on_the_images(
 
 
 @pytest.mark.parametrize("chip", ["snapdragon-888", "qcs8550"])
-def test_screening_before_training_gives_the_estimate_of_the_converted_model(
+def test_screening_before_training_comes_near_the_estimate_of_the_converted_model(
     small_net, toolchain, chip
 ):
     converted = toolchain.estimate(small_net.quantized, find_chip(chip))

@@ -1,0 +1,145 @@
+"""compare, calibrate, steady, usage and doctor on models that really were evaluated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edgeloop.devices import calibrated, find_profile
+from edgeloop.evaluate import examine
+from tests.runner.conftest import NETS, Farm
+
+ESTIMATED = ("--device", "htp:qcs8550")
+
+
+@pytest.fixture
+def farm(make_farm: Callable[[str], Farm]) -> Farm:
+    farm = make_farm("sqlite")
+    for name in ("w8", "w16", "w24"):
+        farm.edgeloop("upload", str(NETS / f"unet-{name}.onnx"), "--name", name)
+    farm.drain("--benchmark-only")
+    return farm
+
+
+def test_four_ways_side_by_side(farm: Farm) -> None:
+    arguments = ("compare", "w16", "--dataset", str(farm.faces), "--images", "16")
+    rows = json.loads(farm.edgeloop(*arguments, "--json").stdout)
+    assert [row["name"] for row in rows] == [
+        "float, CPU",
+        "quantized, CPU",
+        "quantized, htp:snapdragon-888",
+        "fp16, htp:snapdragon-888",
+    ]
+    exact, on_cpu, on_htp, half = rows
+    assert exact["delta"] is None
+    assert exact["agreement"] == 1.0
+    assert half["agreement"] > 0.99
+    for row in (on_cpu, on_htp):
+        assert 0.85 < row["agreement"] < 1.0
+        assert row["delta"]["low"] <= row["delta"]["value"] <= row["delta"]["high"]
+        assert row["delta"]["value"] == pytest.approx(row["f1"]["value"] - exact["f1"]["value"])
+        assert row["size"] < exact["size"]
+    assert exact["f1"]["low"] < exact["f1"]["value"] < exact["f1"]["high"]
+    assert "est" in on_htp["latency"]
+    assert "est" not in on_cpu["latency"]
+    table = farm.edgeloop(*arguments).stdout
+    assert "Δ to float" in table
+    assert "± 20 %" in table
+
+
+def test_a_board_is_calibrated_from_five_models_and_not_from_three(
+    farm: Farm, tmp_path: Path
+) -> None:
+    """A board that takes 100 µs more and 1.5 times as long as the estimate says."""
+    with farm.workspace() as workspace:
+        raw = {str(row["name"]): float(row["latency_raw_us"]) for row in workspace.status()}
+    path = tmp_path / "measured.csv"
+    lines = [f"{name},{(100 + 1.5 * us) / 1000}" for name, us in raw.items()]
+    path.write_text("\n".join(["model,latency_ms", *lines]))
+    done = farm.edgeloop("devices", "calibrate", "my-board", str(path), check=False)
+    assert done.returncode == 1
+    assert "5 or more" in done.stderr
+
+    for width in (4, 6):  # two more, of other speeds
+        farm.edgeloop("upload", str(_net(tmp_path, width)), "--name", f"n{width}")
+    farm.drain("--benchmark-only")
+    with farm.workspace() as workspace:
+        raw = {str(row["name"]): float(row["latency_raw_us"]) for row in workspace.status()}
+    lines = [f"{name},{(100 + 1.5 * us) / 1000}" for name, us in raw.items()]
+    path.write_text("\n".join(["model,latency_ms", *lines]))
+    said = farm.edgeloop("devices", "calibrate", "my-board", str(path)).stdout
+    assert "htp:my-board" in said
+    profile = find_profile("my-board", farm.folder / ".edgeloop" / "profiles")
+    assert profile is not None
+    for us in raw.values():
+        assert calibrated(us, profile) == pytest.approx(100 + 1.5 * us, rel=0.05)
+
+
+def test_steady_lists_and_resets_what_varies(farm: Farm) -> None:
+    with farm.workspace() as workspace:
+        row = workspace.catalog.get("w8")
+        workspace.store.models("default").update(row, {"stdev": 12.5})
+    assert json.loads(farm.edgeloop("steady", "--json").stdout) == [
+        {"name": "w8", "stdev": 12.5, "reset": False}
+    ]
+    farm.edgeloop("steady", "--reset")
+    with farm.workspace() as workspace:
+        assert "mean" not in workspace.model("w8").row
+        assert "device" not in workspace.model("w8").row
+        assert "mean" in workspace.model("w16").row
+
+
+def test_usage_counts_the_runs_that_were(farm: Farm) -> None:
+    uses = {
+        row["device"]: row["uses"] for row in json.loads(farm.edgeloop("usage", "--json").stdout)
+    }
+    assert uses == {"host": 3, "htp:snapdragon-888": 6}
+
+
+def test_doctor_says_what_is_there_and_what_is_missing(tmp_path: Path) -> None:
+    findings = {finding.what: finding for finding in examine(f"sqlite:{tmp_path / 'store'}", None)}
+    assert findings["python"].ok
+    assert findings["store"].ok
+    assert findings["onnxruntime-qnn"].ok
+    unreachable = "postgresql://u:secret@127.0.0.1:1/db?blobs=file:///tmp/x"
+    broken = {finding.what: finding for finding in examine(unreachable, None)}["store"]
+    assert not broken.ok
+    assert "cannot be reached" in broken.text
+    assert "secret" not in broken.text
+
+
+def test_devices_lists_the_host_and_the_chips(farm: Farm) -> None:
+    rows = json.loads(farm.edgeloop("devices", "--json").stdout)
+    names = [row["device"] for row in rows]
+    assert names[0] == "host"
+    assert "htp:snapdragon-888" in names
+    assert "htp:qcs8550" in names
+
+
+def _net(folder: Path, width: int) -> Path:
+    """One wide convolution more or less: enough to be of another speed."""
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    dice = np.random.default_rng(width)
+    shapes = {"a": (16 * width, 3, 3, 3), "b": (19, 16 * width, 3, 3)}
+    weights = [
+        numpy_helper.from_array((dice.standard_normal(s) / 10).astype(np.float32), n)
+        for n, s in shapes.items()
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "a"], ["p"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["p"], ["q"]),
+        helper.make_node("Conv", ["q", "b"], ["y"], pads=[1, 1, 1, 1]),
+    ]
+    image = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 64, 64])
+    classes = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 19, 64, 64])
+    graph = helper.make_graph(nodes, "net", [image], [classes], weights)
+    path = folder / f"n{width}.onnx"
+    opset = helper.make_opsetid("", 18)
+    onnx.save_model(helper.make_model(graph, opset_imports=[opset], ir_version=9), str(path))
+    return path

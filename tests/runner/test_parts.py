@@ -1,0 +1,192 @@
+"""The runner's parts alone: its corner of the disk, the heartbeat, the shift, the record of use."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgeloop.errors import BadInput, LocalFileError, StoreUnavailable
+from edgeloop.models import Leases, ModelFile, default_plan
+from edgeloop.runner import record_use, utilisation
+from edgeloop.runner.heartbeat import Heartbeat
+from edgeloop.runner.workdir import WorkFolder
+from edgeloop.runner.worker import Shift
+from edgeloop.stages import Assignment
+from edgeloop.stages.accuracy import ahead
+from edgeloop.testing import MemoryStore
+
+NOW = datetime(2026, 11, 15, tzinfo=UTC)
+
+
+def stored(store: MemoryStore, name: str, content: bytes) -> ModelFile:
+    store.blobs.put(f"exp/model/{name}", content)
+    return ModelFile(name, f"exp/model/{name}", len(content), NOW)
+
+
+class TestWorkFolder:
+    def test_files_come_under_their_names_and_are_fetched_once(self, tmp_path: Path) -> None:
+        store, folder = MemoryStore(), WorkFolder(tmp_path / "work")
+        file = stored(store, "net.onnx", b"weights")
+        with folder.stage_folder() as first:
+            paths = folder.fetch(store.blobs, {"net.onnx": file}, first)
+            assert paths["net.onnx"].read_bytes() == b"weights"
+        store.blobs.delete([file.key])
+        with folder.stage_folder() as second:
+            again = folder.fetch(store.blobs, {"net.onnx": file}, second)
+            assert again["net.onnx"].read_bytes() == b"weights"
+
+    def test_a_stage_leaves_nothing_behind_even_when_it_fails(self, tmp_path: Path) -> None:
+        folder = WorkFolder(tmp_path / "work")
+        with pytest.raises(ValueError, match="oops"), folder.stage_folder() as inside:
+            (inside / "scratch").write_text("x")
+            raise ValueError("oops")
+        assert not inside.exists()
+
+    def test_the_oldest_files_go_first_when_the_cap_is_reached(self, tmp_path: Path) -> None:
+        store, folder = MemoryStore(), WorkFolder(tmp_path / "work", cap_bytes=250)
+        for number in range(4):
+            file = stored(store, f"{number}.bin", bytes([number]) * 100)
+            with folder.stage_folder() as inside:
+                folder.fetch(store.blobs, {file.name: file}, inside)
+        kept = [p.read_bytes()[0] for p in (tmp_path / "work" / "files").rglob("*") if p.is_file()]
+        assert sorted(kept) == [2, 3]
+
+    def test_a_folder_that_is_not_ours_is_left_alone(self, tmp_path: Path) -> None:
+        (tmp_path / "thesis.txt").write_text("mine")
+        with pytest.raises(LocalFileError, match="not made by Edgeloop"):
+            WorkFolder(tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+    def test_what_dead_runners_left_is_cleared_away(self, tmp_path: Path) -> None:
+        WorkFolder(tmp_path / "work")
+        dead = tmp_path / "work" / "stages" / "999999999-abc"
+        dead.mkdir(parents=True)
+        alive = tmp_path / "work" / "stages" / "1-abc"
+        alive.mkdir()
+        WorkFolder(tmp_path / "work")
+        assert not dead.exists()
+        assert alive.exists()
+
+
+class TestHeartbeat:
+    def lease(self, store: MemoryStore) -> tuple[Leases, object]:
+        models = store.models("exp")
+        models.insert("otter", {"name": "otter", "status": "new"})
+        leases = Leases(models, store.queue("exp"), default_plan())
+        return leases, leases.claim(["quantize"], "bench-1")
+
+    def test_it_notices_that_the_lease_is_lost(self) -> None:
+        store = MemoryStore()
+        leases, lease = self.lease(store)
+        with Heartbeat(leases, lease, 0.01) as heartbeat:
+            row = store.models("exp").get("otter")
+            store.models("exp").update(row, {"stages": None})
+            assert heartbeat.lost.wait(5)
+
+    def test_a_store_that_is_away_for_a_moment_does_not_end_it(self) -> None:
+        store = MemoryStore()
+        leases, lease = self.lease(store)
+        renewed, tries = threading.Event(), []
+        renew = leases.renew
+
+        def flaky(held):
+            tries.append(1)
+            if len(tries) < 3:
+                raise StoreUnavailable(store="test", reason="away")
+            renewed.set()
+            return renew(held)
+
+        leases.renew = flaky
+        with Heartbeat(leases, lease, 0.01) as heartbeat:
+            assert renewed.wait(5)
+        assert not heartbeat.lost.is_set()
+
+
+class TestShift:
+    def test_it_is_over_only_when_all_have_looked_since_the_last_news(self) -> None:
+        shift = Shift(2)
+        answers = []
+        waiting = threading.Thread(target=lambda: answers.append(shift.wait("a", 0, drain=True)))
+        waiting.start()
+        shift.tell()
+        waiting.join()
+        assert answers == [True]
+        assert shift.wait("b", 0, drain=True) is True, "there was news since it looked"
+        last = threading.Thread(target=lambda: answers.append(shift.wait("a", 1, drain=True)))
+        last.start()
+        while "a" not in shift._looked:
+            pass
+        assert shift.wait("b", 1, drain=True) is False
+        last.join()
+        assert answers == [True, False]
+
+
+class TestUsage:
+    def test_overlaps_count_once_and_days_are_split_at_midnight(self) -> None:
+        usage = MemoryStore().usage()
+
+        def at(day: int, hour: int) -> datetime:
+            return datetime(2026, 11, day, hour, tzinfo=UTC)
+
+        record_use(usage, "htp", at(14, 22), at(15, 2), model="m", stage="f1_1k")
+        record_use(usage, "htp", at(15, 1), at(15, 3))
+        record_use(usage, "adb:1", at(15, 0), at(15, 12))
+        usage.insert("broken", {"name": "htp", "start": "yesterday", "end": "now"})
+        found = {
+            (u.device, u.day): (u.seconds, u.uses)
+            for u in utilisation(r.values for r in usage.query())
+        }
+        assert found == {
+            ("htp", date(2026, 11, 14)): (7_200.0, 1),
+            ("htp", date(2026, 11, 15)): (10_800.0, 2),
+            ("adb:1", date(2026, 11, 15)): (43_200.0, 1),
+        }
+
+    def test_the_columns_are_those_of_the_old_table(self) -> None:
+        usage = MemoryStore().usage()
+        record_use(usage, "htp", NOW, NOW)
+        (row,) = usage.query()
+        assert {"name", "start", "end"} <= row.values.keys()
+
+
+class TestAhead:
+    def test_what_is_drawn_comes_in_order_and_errors_arrive(self) -> None:
+        def outputs():
+            yield from (np.array([number]) for number in range(20))
+            raise BadInput(reason="broken")
+
+        seen = []
+        with pytest.raises(BadInput, match="broken"):
+            for item in ahead(outputs()):
+                seen.append(int(item[0]))
+        assert seen == list(range(20))
+
+    def test_no_more_than_a_few_are_drawn_before_they_are_wanted(self) -> None:
+        drawn = []
+
+        def outputs():
+            for number in range(100):
+                drawn.append(number)
+                yield np.array([number])
+
+        stream = ahead(outputs())
+        next(stream)
+        stream.close()
+        assert len(drawn) < 10
+
+
+def test_an_assignment_finds_its_models_by_what_the_row_says(tmp_path: Path) -> None:
+    files = {name: tmp_path / name for name in ("a.onnx", "a.quant.onnx", "w.bin")}
+    named = Assignment("m", "convert", {"model_name": "a.onnx"}, files, tmp_path)
+    old = Assignment("m", "convert", {}, files, tmp_path)
+    assert named.onnx == old.onnx == tmp_path / "a.onnx"
+    assert named.quantized == tmp_path / "a.quant.onnx"
+    empty = Assignment("m", "f1_1k", {}, {}, tmp_path)
+    with pytest.raises(BadInput, match=r"0 .onnx files"):
+        assert empty.onnx
+    with pytest.raises(BadInput, match="no quantized model"):
+        assert empty.quantized
