@@ -98,9 +98,7 @@ def _run(
         scorer.add(outputs, samples.labels[seen : seen + len(outputs)])
         classes.append(_classes(outputs, len(task.classes)))
         seen += len(outputs)
-    latency = ""
-    if kind == "quantized":
-        latency = _latency(device.measure(model, info))
+    latency = "" if kind == "fp16" else _latency(device.measure(model, info))
     return _Run(name, scorer.score(), np.concatenate(classes), model.stat().st_size, latency)
 
 

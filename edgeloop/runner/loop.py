@@ -87,10 +87,19 @@ def _crew(
     only = _chosen(options.subset)
 
     def worker(name: str, equipment: Equipment, can: tuple[str, ...]) -> Worker:
-        node = f"{workspace.settings.node}/{name}"
-        return Worker(node, workspace, equipment, folder, can, only, stopping, report)
+        node = workspace.settings.node
+        return Worker(
+            f"{node}/{name}" if name else node,
+            workspace,
+            equipment,
+            folder,
+            can,
+            only,
+            stopping,
+            report,
+        )
 
-    crew = [worker("host", base, _host_capabilities(options))]
+    crew = [worker("", base, _host_capabilities(options))]  # the machine itself
     if "host" in names and not devices:
         devices = [host]
     for device in devices:

@@ -34,6 +34,7 @@ from edgeloop.workspace import Workspace
 
 INFRASTRUCTURE = (StoreError, LocalFileError, WorkerFailed, MissingExtra, OSError)
 LONGEST_DELAY_S = 60.0
+PATIENCE = 7
 HAND_IN_PATIENCE_S = 300.0
 
 
@@ -119,6 +120,9 @@ class Worker:
         self._report = report
         self._leases: Leases = workspace.leases()
         self._delay_s = 0.0
+        self._troubles = 0
+        self._trouble: Exception | None = None
+        self._retry_at = 0.0
         self._current: Prepared | None = None
 
     def run(self, shift: Shift, drain: bool) -> int:
@@ -131,6 +135,8 @@ class Worker:
                 prepared = self._next(ahead, drain)
                 ahead = None
                 if prepared is None:
+                    if self._wait_out_trouble(drain):
+                        continue
                     if not shift.wait(self.name, news, drain):
                         break
                     continue
@@ -140,6 +146,18 @@ class Worker:
                 done += 1
             self._give_back(ahead)
         return done
+
+    def _wait_out_trouble(self, drain: bool) -> bool:
+        """Whether the last look ended in trouble. Nothing found then does not mean nothing left:
+        a drain looks again, and after enough of it says what the trouble is instead of 'done'."""
+        left = self._retry_at - time.monotonic()
+        if left <= 0:
+            self._troubles = 0
+            return False
+        if drain and self._troubles > PATIENCE and self._trouble is not None:
+            raise self._trouble
+        self._stopping.wait(left)
+        return True
 
     def run_once(self) -> int:
         prepared = self._next(None, thorough=True)
@@ -182,7 +200,7 @@ class Worker:
             return None
 
     def _prepare(self) -> Prepared | None:
-        if self._stopping.is_set():
+        if self._stopping.is_set() or time.monotonic() < self._retry_at:
             return None
         lease = self._leases.claim(self._capabilities, self.name, only=self._only)
         if lease is None:
@@ -219,7 +237,7 @@ class Worker:
                 self._blame(prepared.heartbeat.lease, error)
                 self._say(work, began, str(error), ok=False)
             else:
-                self._delay_s = 0.0
+                self._delay_s, self._troubles = 0.0, 0
                 self._say(work, began, result.summary, ok=True)
             finally:
                 self._current = None
@@ -255,6 +273,7 @@ class Worker:
                 if time.monotonic() > deadline or self._stopping.is_set():
                     raise
                 self._back_off(error)
+                self._stopping.wait(self._delay_s)
 
     def _store_and_commit(self, lease: Lease, result: Result) -> None:
         folder = f"{self._workspace.experiment}/{lease.model}"
@@ -277,8 +296,8 @@ class Worker:
         """The model's fault counts as an attempt; the store's or the disk's does not."""
         try:
             if isinstance(error, INFRASTRUCTURE):
-                self._delay_s = min(max(1.0, 2 * self._delay_s), LONGEST_DELAY_S)
-                self._leases.release(lease, delay_s=self._delay_s)
+                self._back_off(error)
+                self._leases.release(lease)  # at once: another machine may do better
             elif isinstance(error, (BadInput, ModelFailed, NotFound)):
                 self._leases.fail(lease, str(error))
             else:
@@ -287,9 +306,11 @@ class Worker:
             self._back_off(later)
 
     def _back_off(self, error: Exception) -> None:
-        self._delay_s = min(max(0.2, 2 * self._delay_s), LONGEST_DELAY_S)
-        self._report(Report("note", text=f"{error} Waiting {self._delay_s:.3g} s."))
-        self._stopping.wait(self._delay_s)
+        """Trouble that is nobody's fault: each time in a row the next look comes later."""
+        self._delay_s = min(max(0.25, 2 * self._delay_s), LONGEST_DELAY_S)
+        self._troubles, self._trouble = self._troubles + 1, error
+        self._retry_at = time.monotonic() + self._delay_s
+        self._report(Report("note", text=f"{error} Trying again in {self._delay_s:.3g} s."))
 
     def _give_back(self, ahead: Future[Prepared | None] | None) -> None:
         prepared = ahead.result() if ahead is not None else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -240,7 +242,33 @@ def test_a_bad_dataset_is_told_in_the_row_and_can_be_mended(
 
 
 def test_a_full_work_folder_is_not_the_models_fault(farm: Farm, tmp_path: Path) -> None:
-    """A read-only place: the same path as a full one, and it can be had without mounting."""
+    """A disk of 64 kB: every attempt fails, none is counted, and a drain does not say 'done'."""
+    farm.edgeloop("upload", str(NETS / "unet-w24.onnx"))
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    script = 'mount -t tmpfs -o size=64k tmpfs "$1" && shift && exec "$@"'
+    options = ["--dataset", str(farm.faces), "--drain", "--workdir", str(disk / "work")]
+    command = [sys.executable, "-m", "edgeloop", "runner", *options]
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script, "sh", str(disk), *command],
+        cwd=farm.folder,
+        env=farm.environ,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    row = row_of(farm)
+    assert row["node"] == ""
+    assert all(record.attempts == 0 for record in records_of(row).values())
+    farm.drain(device="host")
+    assert row_of(farm)["status"] == "complete"
+
+
+def test_a_work_folder_with_something_else_in_it_is_left_alone(farm: Farm, tmp_path: Path) -> None:
     farm.edgeloop("upload", str(NETS / "unet-w8.onnx"))
     occupied = tmp_path / "occupied"
     occupied.mkdir()
