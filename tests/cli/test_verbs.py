@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 
 from edgeloop import Workspace
@@ -15,7 +16,8 @@ from tests.cli.running import Finished, blobs_of, hints_of, rows_of
 from tests.nets import save_external, save_tiny
 
 Edgeloop = Callable[..., Finished]
-COMMANDS = sorted(app.commands)
+# Groups are looked at, command by command, in tests/test_docs.py.
+COMMANDS = sorted(n for n, c in app.commands.items() if not isinstance(c, click.Group))
 CONVERTED = {
     "quantized": True,
     "macs": 5_000_000_000,
