@@ -208,7 +208,8 @@ class Leases:
     def _take(self, hint: Hint, node: str) -> Lease | None:
         """First the hint, so that of many who want the same work all but one turn away at once;
         then the row, which alone decides. Whoever dies in between delays the work a little."""
-        grabbed = self._queue.hide(hint, self._clock() + GRAB_SECONDS)
+        hidden_s = min(GRAB_SECONDS, self._lease_s + self._margin_s)
+        grabbed = self._queue.hide(hint, self._clock() + hidden_s)
         if grabbed is None:
             self._spread = min(2 * self._spread, LARGEST_SPREAD)
             return None
