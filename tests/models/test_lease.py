@@ -158,6 +158,16 @@ def test_a_silent_holder_is_replaced_after_expiry_and_margin_and_can_write_nothi
     assert farm.row("otter")["quantized"] is True
 
 
+def test_a_short_lease_is_taken_over_as_soon_as_it_is_over(farm: Farm) -> None:
+    """The hint of what a dead machine held is not hidden for longer than its lease."""
+    farm.add("otter")
+    leases = farm.leases(lease_s=2.0, margin_s=0.5)
+    assert leases.claim(["quantize"], "dead") is not None
+    farm.clock.now += 2.6
+    taken = leases.claim(["quantize"], "other")
+    assert taken is not None and taken.attempt == 2
+
+
 def test_a_holder_that_renews_keeps_its_lease(farm: Farm) -> None:
     farm.add("otter")
     leases = farm.leases()
