@@ -58,22 +58,18 @@ def test_a_runner_killed_in_each_stage_leaves_the_same_table_after_another_drain
     farm.edgeloop("upload", str(NETS / "unet-w8.onnx"))
     farm.drain()
     undisturbed = results(row_of(farm))
-    (name,) = [str(row_of(farm)["name"])]
-    farm.edgeloop("reset", name)
-    killed = []
-    with farm.workspace() as workspace:
-        for stage in STAGES:
-            runner = farm.runner("--drain")
-            wait_for(lambda s=stage, r=runner: held(workspace, s) or r.poll() is not None)
-            if held(workspace, stage):
-                killed.append(stage)
-            runner.kill()
-            runner.communicate()
-    assert killed, "no stage was ever caught"
+    for stage in STAGES:
+        farm.edgeloop("reset", "*")
+        runner = farm.runner("--drain")
+        with farm.workspace() as workspace:
+            wait_for(lambda s=stage, r=runner, w=workspace: held(w, s) or r.poll() is not None)
+        assert runner.poll() is None, f"{stage} was never seen at work"
+        runner.kill()
+        runner.communicate()
 
-    wait_for(lambda: "complete" in (farm.drain() and str(row_of(farm)["status"])))
+        wait_for(lambda: "complete" in (farm.drain() and str(row_of(farm)["status"])))
 
-    assert results(row_of(farm)) == undisturbed
+        assert results(row_of(farm)) == undisturbed, stage
     left = list((farm.folder / ".edgeloop" / "work" / "stages").iterdir())
     assert left == [], "what killed runners left is cleared away"
 
