@@ -6,14 +6,19 @@
     │   ├── BadModel            a file that is no usable ONNX model
     │   │   └── UnusableModel   valid ONNX, but not what a chip or a task can take
     │   ├── BadSetting          a setting, in a file or in the environment
-    │   └── BadCsv              a CSV file that Edgeloop did not write
+    │   ├── BadCsv              a CSV file that Edgeloop did not write
+    │   ├── BadJob              a job's specification
+    │   └── Infeasible          no machine of the compute could ever run it
     ├── NotFound                what was asked for is not there
     │   ├── NoSuchModel
+    │   ├── NoSuchJob
+    │   ├── NoSuchDataset
     │   └── BlobMissing
     ├── Conflict                somebody else was there first
     │   ├── RowExists           insert: the key is taken
     │   ├── RowChanged          update or delete: the row is no longer the one that was read
     │   ├── NameTaken           upload: the name belongs to another model
+    │   ├── JobNameTaken        submit: runs/ has a job of that name
     │   ├── ModelBusy           the row keeps changing, or its upload is under way
     │   └── LeaseLost           a result came from a holder whose token left the row
     ├── StoreError              the place where state lives
@@ -24,6 +29,8 @@
     ├── LocalFileError          a file or folder of this machine
     ├── ModelFailed             a model that a compiler or a simulator could not get through
     ├── WorkerFailed            the process for native work cannot be started or does not answer
+    ├── ComputeUnavailable      a cluster that does not answer: infrastructure, worth retrying
+    ├── DatasetDamaged          bytes in the store or on disk are not those of the manifest
     ├── MissingExtra            an optional package that this store or command needs
     └── WaitTimeout             nothing happened in the time given
 
@@ -77,6 +84,14 @@ class BadCsv(BadInput):
     """{file} cannot be read as a status CSV: {reason}"""
 
 
+class BadJob(BadInput):
+    """{where}: {reason}"""
+
+
+class Infeasible(BadInput):
+    """{compute} can never run this job: {reason}"""
+
+
 class NotFound(EdgeloopError):
     """{reason}"""
 
@@ -84,6 +99,14 @@ class NotFound(EdgeloopError):
 class NoSuchModel(NotFound):
     """No model {pattern!r} in experiment {experiment!r}. 'edgeloop status' lists those there;
     'edgeloop experiments' lists other experiments."""
+
+
+class NoSuchJob(NotFound):
+    """No job {pattern!r} in {folder}. 'edgeloop job list' shows those there."""
+
+
+class NoSuchDataset(NotFound):
+    """No dataset {name!r}: {reason}. 'edgeloop data list' shows those in the store."""
 
 
 class BlobMissing(NotFound):
@@ -105,6 +128,11 @@ class RowChanged(Conflict):
 class NameTaken(Conflict):
     """The name {name!r} is taken in experiment {experiment!r}: choose another with --name,
     or delete that model first."""
+
+
+class JobNameTaken(Conflict):
+    """The name {name!r} is taken in {folder}: choose another with --name, or run that job again
+    with 'edgeloop job resubmit {name}'."""
 
 
 class ModelBusy(Conflict):
@@ -147,6 +175,14 @@ class ModelFailed(EdgeloopError):
 
 class WorkerFailed(EdgeloopError):
     """The process for native work does not run: {reason}. Not the model's fault; try again."""
+
+
+class ComputeUnavailable(EdgeloopError):
+    """The compute {compute} cannot be reached: {reason}. Its jobs are not lost; try again later."""
+
+
+class DatasetDamaged(EdgeloopError):
+    """{dataset}: {reason}"""
 
 
 class MissingExtra(EdgeloopError):

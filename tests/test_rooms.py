@@ -21,6 +21,9 @@ ALLOWED = {
     "settings": {"errors", "location"},
     "store": {"errors", "location", "settings"},
     "models": {"errors", "location", "settings", "store"},
+    "data": {"errors", "store"},
+    "paths": set(),
+    "jobs": {"errors", "redact", "location", "settings", "store", "data"},
     "tasks": {"errors"},
     "toolchains": {"errors", "tasks"},
     "devices": {"errors", "tasks", "toolchains"},
@@ -37,7 +40,7 @@ ALLOWED = {
     "": {"_version", "models", "workspace"},
     "cli": {
         *("_version", "errors", "redact", "settings", "store", "models", "workspace", "tasks"),
-        *("toolchains", "devices", "stages", "runner", "evaluate"),
+        *("toolchains", "devices", "stages", "runner", "evaluate", "data", "jobs"),
     },
     "__main__": {"cli"},
 }

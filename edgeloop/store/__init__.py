@@ -11,6 +11,7 @@ from edgeloop.location import (
     parse_location,
 )
 from edgeloop.store.base import (
+    Access,
     BlobInfo,
     Blobs,
     Changes,
@@ -25,6 +26,7 @@ from edgeloop.store.base import (
 )
 
 __all__ = [
+    "Access",
     "AzureLocation",
     "BlobInfo",
     "Blobs",
@@ -40,6 +42,8 @@ __all__ = [
     "Values",
     "check_blob_key",
     "json_safe",
+    "open_access",
+    "open_blobs",
     "open_store",
     "parse_connection_string",
     "parse_location",
@@ -57,3 +61,23 @@ def open_store(location: Location) -> Store:
     if isinstance(location, PostgresLocation):
         return sql.open_postgresql(location)
     return sql.open_sqlite(location)
+
+
+def open_blobs(location: Location) -> Blobs:
+    """The files of a store alone: jobs and data need no table, so nothing of one is loaded."""
+    from edgeloop.store.blobs import FolderBlobs, url_blobs
+
+    if isinstance(location, AzureLocation):
+        from edgeloop.store.azure_blobs import azure_blobs
+
+        return azure_blobs(location)
+    if isinstance(location, PostgresLocation):
+        return url_blobs(location.blobs)
+    return FolderBlobs(location.folder / "blobs")
+
+
+def open_access(access: Access) -> Blobs:
+    """The files that somebody gave access to; see `Blobs.access`."""
+    from edgeloop.store import blobs
+
+    return blobs.open_access(access)

@@ -12,20 +12,19 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from edgeloop.errors import (
     BadName,
-    EdgeloopError,
     MissingExtra,
     RowChanged,
     RowExists,
     RowTooLarge,
     StoreError,
-    StoreRefused,
-    StoreUnavailable,
 )
 from edgeloop.location import AzureLocation
+from edgeloop.store.azure_blobs import azure_blobs, default_identity
+from edgeloop.store.azure_errors import NoTable, is_table_missing, missing, our_errors
 from edgeloop.store.base import (
     Changes,
     Condition,
@@ -38,13 +37,11 @@ from edgeloop.store.base import (
     check_values,
     merged,
 )
-from edgeloop.store.blobs import ObjectBlobs, network_limits
 
 if TYPE_CHECKING:
     from azure.core.credentials import TokenCredential
     from azure.data.tables import TableClient, TableServiceClient
 
-CONTAINER = "models"
 MODELS_PARTITION = "main"
 QUEUE_TABLE = "edgeloopqueue"
 USAGE_TABLE = "usage"
@@ -65,9 +62,9 @@ class AzureStore(Store):
         """With neither key nor signature in the location, `credential` or the default identity."""
         self._location = location
         if location.key is None and location.sas is None and credential is None:
-            credential = _default_identity()
+            credential = default_identity()
         self._service = _table_service(location, credential)
-        self.blobs = _blobs(location, credential)
+        self.blobs = azure_blobs(location, credential)
 
     @property
     def description(self) -> str:
@@ -83,7 +80,7 @@ class AzureStore(Store):
         return self._table(USAGE_TABLE, MODELS_PARTITION)
 
     def experiments(self) -> list[str]:
-        with _our_errors(self.description):
+        with our_errors(self.description):
             names = [table.name for table in self._service.list_tables()]
         ours = {QUEUE_TABLE, USAGE_TABLE}
         return sorted(experiment_name(name) for name in names if name not in ours)
@@ -112,8 +109,8 @@ class AzureTable(Table):
         with self._our_errors(key):
             try:
                 answer = self._client.create_entity(entity)
-            except _missing() as error:
-                if not _is_table_missing(error):
+            except missing() as error:
+                if not is_table_missing(error):
                     raise
                 self._create_table()
                 answer = self._client.create_entity(entity)
@@ -127,7 +124,7 @@ class AzureTable(Table):
             try:
                 with self._our_errors(batch[0][0]):
                     self._client.submit_transaction([("create", entity) for entity in entities])
-            except (RowExists, StoreError, _NoTable):
+            except (RowExists, StoreError, NoTable):
                 super().insert_many(batch)
 
     def update(self, record: Record, changes: Changes) -> Record:
@@ -186,7 +183,7 @@ class AzureTable(Table):
             try:
                 with self._our_errors(""):
                     entity = next(entities, None)
-            except _NoTable:
+            except NoTable:
                 return
             if entity is None:
                 return
@@ -217,7 +214,7 @@ class AzureTable(Table):
     def _entity(self, key: str) -> Any | None:
         try:
             return self._client.get_entity(self._partition, key)
-        except _missing():
+        except missing():
             return None
 
     def _create_table(self) -> None:
@@ -230,7 +227,7 @@ class AzureTable(Table):
         return {**columns, "PartitionKey": self._partition, "RowKey": key}
 
     def _our_errors(self, key: str) -> contextlib.AbstractContextManager[None]:
-        return _our_errors(self._description, key)
+        return our_errors(self._description, key)
 
 
 def table_name(experiment: str) -> str:
@@ -270,54 +267,6 @@ def _table_service(
         retry_backoff_factor=0.3,
         retry_backoff_max=5,
     )
-
-
-def _blobs(location: AzureLocation, credential: TokenCredential | None) -> ObjectBlobs:
-    import obstore.store
-
-    options: dict[str, Any] = {}
-    if location.key is not None:
-        options["account_key"] = location.key
-    elif location.sas is not None:
-        options["sas_key"] = location.sas.lstrip("?")
-    else:
-        from obstore.auth.azure import AzureCredentialProvider
-
-        options["credential_provider"] = AzureCredentialProvider(cast("Any", credential))
-    client, retry = network_limits(location.blob_endpoint.startswith("http:"))
-    store = obstore.store.AzureStore(
-        container_name=CONTAINER,
-        account_name=location.account,
-        endpoint=location.blob_endpoint,
-        client_options=client,
-        retry_config=retry,
-        **options,
-    )
-    return ObjectBlobs(store, str(location), lambda: _make_container(location, credential))
-
-
-def _make_container(location: AzureLocation, credential: TokenCredential | None) -> None:
-    """The one thing that obstore cannot do."""
-    from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
-    from azure.core.exceptions import ResourceExistsError
-    from azure.storage.blob import ContainerClient
-
-    secret: Any = credential
-    if location.key is not None:
-        secret = AzureNamedKeyCredential(location.account, location.key)
-    elif location.sas is not None:
-        secret = AzureSasCredential(location.sas)
-    container = ContainerClient(location.blob_endpoint, CONTAINER, credential=secret)
-    with _our_errors(str(location)), container, contextlib.suppress(ResourceExistsError):
-        container.create_container()
-
-
-def _default_identity() -> TokenCredential:
-    try:
-        from azure.identity import DefaultAzureCredential
-    except ImportError:
-        raise MissingExtra(what="An Azure storage account", extra="azure") from None
-    return DefaultAzureCredential()
 
 
 def _record(entity: Any) -> Record:
@@ -382,47 +331,3 @@ def _stored_size(value: object) -> int:
     if isinstance(value, bytes):
         return len(value)
     return len(value.encode("utf-16-le")) if isinstance(value, str) else 8
-
-
-class _NoTable(RowChanged):
-    """The row {key!r} is gone, and its table with it."""
-
-
-@contextlib.contextmanager
-def _our_errors(store: str, key: str = "") -> Iterator[None]:
-    from azure.core.exceptions import AzureError
-
-    try:
-        yield
-    except AzureError as error:
-        raise _explain(error, store, key) from None
-
-
-def _explain(error: Exception, store: str, key: str) -> EdgeloopError:
-    from azure.core import exceptions
-
-    status = getattr(error, "status_code", None)
-    reason = str(getattr(error, "message", "") or error).partition("\n")[0].rstrip(".")
-    if _is_table_missing(error):
-        return _NoTable(key=key)
-    if isinstance(error, exceptions.ResourceExistsError):
-        return RowExists(key=key)
-    if isinstance(error, exceptions.ResourceModifiedError | exceptions.ResourceNotFoundError):
-        return RowChanged(key=key)
-    if isinstance(error, exceptions.ClientAuthenticationError) or status in (401, 403):
-        return StoreRefused(store=store, reason=reason)
-    if status == 413 or "TooLarge" in str(error):
-        return RowTooLarge(key=key, reason=reason)
-    if status is None or status in (408, 429) or status >= 500:
-        return StoreUnavailable(store=store, reason=reason)
-    return StoreError(store=store, reason=reason)
-
-
-def _missing() -> type[Exception]:
-    from azure.core.exceptions import ResourceNotFoundError
-
-    return ResourceNotFoundError
-
-
-def _is_table_missing(error: Exception) -> bool:
-    return "TableNotFound" in str(error)

@@ -103,6 +103,17 @@ class BlobInfo:
     modified: datetime
 
 
+@dataclass(frozen=True)
+class Access:
+    """How to open a space of files elsewhere: one of obstore's ways to make a store, and with what.
+
+    It may hold a signature, so it goes to a job by its environment and is shown nowhere.
+    """
+
+    make: Literal["LocalStore", "AzureStore", "from_url"]
+    options: Mapping[str, str] = field(repr=False)
+
+
 class Blobs(ABC):
     """Files under slash-separated keys. A put is seen whole or not at all."""
 
@@ -119,6 +130,31 @@ class Blobs(ABC):
     @abstractmethod
     def get(self, key: str, target: Path) -> None:
         """Stream into `target`, which appears only when complete. Raises BlobMissing."""
+
+    @abstractmethod
+    def create(self, key: str, content: bytes) -> bool:
+        """Store a small file if there is none under this key; False where somebody was first.
+
+        Of any number who create the same key at once, exactly one is told True.
+        """
+
+    @abstractmethod
+    def size(self, key: str) -> int | None:
+        """How many bytes lie under this key; None where there is no such file."""
+
+    @abstractmethod
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        """Some bytes out of a file; fewer where it ends before. Raises BlobMissing."""
+
+    @abstractmethod
+    def link(self, key: str, seconds: int) -> str:
+        """An address that gives this file to anybody for a while. Raises StoreRefused where the
+        store cannot make one, as a folder of this machine cannot."""
+
+    @abstractmethod
+    def access(self, seconds: int) -> Access:
+        """What another process or machine needs to use these files for that long: never the
+        account's own key."""
 
     @abstractmethod
     def list(self, prefix: str) -> Iterator[BlobInfo]:

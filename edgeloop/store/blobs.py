@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from edgeloop.errors import (
     BadSetting,
@@ -21,7 +21,7 @@ from edgeloop.errors import (
     StoreUnavailable,
 )
 from edgeloop.settings import plain_http_allowed
-from edgeloop.store.base import BlobInfo, Blobs, check_blob_key, is_blob_key
+from edgeloop.store.base import Access, BlobInfo, Blobs, check_blob_key, is_blob_key
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
@@ -30,6 +30,7 @@ Item = TypeVar("Item")
 
 DELETE_BATCH = 256
 SPARE_BYTES = 256 * 1024
+NO_LINKS = "a folder of this machine has no links: use 'results' to copy, or a store in the cloud"
 
 
 class ObjectBlobs(Blobs):
@@ -40,26 +41,19 @@ class ObjectBlobs(Blobs):
         store: ObjectStore,
         description: str,
         make_container: Callable[[], None] | None = None,
+        make_access: Callable[[int], Access] | None = None,
     ) -> None:
         self._store = store
         self._description = description
         self._make_container = make_container
+        self._make_access = make_access
 
     def put(self, key: str, source: Path | bytes) -> None:
-        import obstore
-
         check_blob_key(key)
         if isinstance(source, Path) and not source.is_file():
             raise LocalFileError(path=source, reason="the file is not there")
         with self._our_errors(key):
-            try:
-                obstore.put(self._for_writing(), key, source)
-            except FileNotFoundError:
-                if self._make_container is None:
-                    reason = "there is no such bucket or container"
-                    raise StoreRefused(store=self._description, reason=reason) from None
-                self._make_container()
-                obstore.put(self._for_writing(), key, source)
+            self._put(key, source, "overwrite")
 
     def read(self, key: str) -> bytes:
         import obstore
@@ -86,6 +80,55 @@ class ObjectBlobs(Blobs):
         finally:
             with contextlib.suppress(OSError):
                 partial.unlink()
+
+    def create(self, key: str, content: bytes) -> bool:
+        from obstore.exceptions import AlreadyExistsError
+
+        check_blob_key(key)
+        with self._our_errors(key):
+            try:
+                self._put(key, content, "create")
+            except (AlreadyExistsError, FileExistsError):
+                return False
+        return True
+
+    def size(self, key: str) -> int | None:
+        import obstore
+
+        check_blob_key(key)
+        try:
+            with self._our_errors(key):
+                return int(obstore.head(self._for_reading(key), key)["size"])
+        except BlobMissing:
+            return None
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        """A range that begins at or after the end is refused by some stores: that is no bytes."""
+        import obstore
+
+        check_blob_key(key)
+        size = self.size(key)
+        if size is None:
+            raise BlobMissing(key=key, store=self._description)
+        length = min(length, size - start)
+        if length <= 0:
+            return b""
+        with self._our_errors(key):
+            store = self._for_reading(key)
+            return bytes(obstore.get_range(store, key, start=start, length=length))
+
+    def link(self, key: str, seconds: int) -> str:
+        import obstore
+
+        check_blob_key(key)
+        with self._our_errors(key):
+            store: Any = self._for_reading(key)
+            return str(obstore.sign(store, "GET", key, timedelta(seconds=seconds)))
+
+    def access(self, seconds: int) -> Access:
+        if self._make_access is None:
+            raise StoreRefused(store=self._description, reason="it lives in this process only")
+        return self._make_access(seconds)
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         """obstore's prefixes are whole folders; the filter makes them plain prefixes."""
@@ -120,6 +163,18 @@ class ObjectBlobs(Blobs):
         except BlobMissing:
             for key in keys if len(keys) > 1 else ():
                 self._delete_batch([key])
+
+    def _put(self, key: str, source: Path | bytes, mode: Literal["create", "overwrite"]) -> None:
+        import obstore
+
+        try:
+            obstore.put(self._for_writing(), key, source, mode=mode)
+        except FileNotFoundError:
+            if self._make_container is None:
+                reason = "there is no such bucket or container"
+                raise StoreRefused(store=self._description, reason=reason) from None
+            self._make_container()
+            obstore.put(self._for_writing(), key, source, mode=mode)
 
     def _is_there(self) -> bool:
         return True
@@ -157,6 +212,12 @@ class FolderBlobs(ObjectBlobs):
         self._description = str(folder)
         self._make_container = None
 
+    def link(self, key: str, seconds: int) -> str:
+        raise StoreRefused(store=self._description, reason=NO_LINKS)
+
+    def access(self, seconds: int) -> Access:
+        return Access("LocalStore", {"folder": str(self._folder.absolute())})
+
     def has_room_for(self, size: int) -> bool:
         """With some room to spare for the database, which often lies on the same disk."""
         there = next(path for path in (self._folder, *self._folder.parents) if path.exists())
@@ -188,9 +249,24 @@ def url_blobs(url: str) -> ObjectBlobs:
 
     client, retry = network_limits(plain_http_allowed())
     try:
-        return ObjectBlobs(from_url(url, client_options=client, retry_config=retry), url)
+        store = from_url(url, client_options=client, retry_config=retry)
+        return ObjectBlobs(store, url, make_access=lambda _: Access("from_url", {"url": url}))
     except (BaseError, ValueError) as error:
         raise BadSetting(where=f"blobs={url}", reason=_first_line(error)) from None
+
+
+def open_access(access: Access) -> ObjectBlobs:
+    """The files that somebody gave access to; see `Blobs.access`."""
+    options = dict(access.options)
+    if access.make == "LocalStore":
+        return FolderBlobs(Path(options["folder"]))
+    if access.make == "from_url":
+        return url_blobs(options["url"])
+    from obstore.store import AzureStore
+
+    client, retry = network_limits(options["endpoint"].startswith("http:"))
+    store = AzureStore(client_options=client, retry_config=retry, **cast("Any", options))
+    return ObjectBlobs(store, f"azure:{options['endpoint']}", make_access=lambda _: access)
 
 
 def network_limits(allow_http: bool = False) -> tuple[ClientConfig, RetryConfig]:

@@ -1,0 +1,1 @@
+"""Datasets: folders in the store, by versions, of which only what changed ever moves."""

@@ -1,0 +1,89 @@
+"""The seam between jobs and the machines that run them.
+
+A compute starts one program, the wrapper, and can say whether it still runs. All else (code, data,
+outputs, logs, exit code) is the wrapper's business and goes through the store, so a new compute is
+one small file. A job is known by its id everywhere; there is no second handle to lose. To submit an
+id again is harmless: a compute that has it already does nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from edgeloop.jobs.ticket import State
+from edgeloop.store import Access
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one job needs of one machine. `custom` names things that a cluster counts, as boards."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+    memory_bytes: int = 0
+    custom: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Order:
+    """All that a compute needs to start a job. The access holds secrets: never log an order."""
+
+    job: str
+    name: str
+    resources: Resources
+    priority: int
+    access: Access = field(repr=False)
+    wrapper: str  # its key in the store
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a compute itself knows of a job: no more than whether it waits, runs or is over.
+
+    `completed` and `failed` say how the wrapper's process ended. The wrapper's own word in the
+    store, where there is one, is better. None: this compute has never heard of the job.
+    """
+
+    state: State | None
+    reason: str = ""
+
+
+class Compute(ABC):
+    """Any machine or cluster. Every call ends within a time limit or raises ComputeUnavailable."""
+
+    name: str
+    kind: str
+
+    @abstractmethod
+    def check(self, resources: Resources) -> None:
+        """Raises Infeasible, with what there is, where the job could never start."""
+
+    @abstractmethod
+    def submit(self, order: Order) -> None:
+        """Take the job; it waits its turn. Taking an id twice is the same as once."""
+
+    @abstractmethod
+    def states(self, jobs: Sequence[str]) -> dict[str, Seen]:
+        """An answer for each of these, with as few calls as the compute allows."""
+
+    @abstractmethod
+    def cancel(self, jobs: Sequence[str]) -> None:
+        """Ask these to end, and return at once. Those that ended or are not known are fine."""
+
+    @abstractmethod
+    def logs(self, job: str) -> str:
+        """What the compute itself has to say of a job whose wrapper said nothing; may be empty."""
+
+    @abstractmethod
+    def forget(self, jobs: Sequence[str]) -> None:
+        """Remove what the compute keeps of jobs that are over."""
+
+    def submit_many(self, orders: Sequence[Order]) -> None:
+        """A compute that can take a batch in one go does better here."""
+        for order in orders:
+            self.submit(order)
+
+    def close(self) -> None:
+        """Give back connections."""

@@ -1,0 +1,120 @@
+"""Files in the container of an Azure storage account, and access to them for jobs."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from edgeloop.errors import MissingExtra
+from edgeloop.location import AzureLocation
+from edgeloop.store.azure_errors import our_errors
+from edgeloop.store.base import Access
+from edgeloop.store.blobs import ObjectBlobs, network_limits
+
+if TYPE_CHECKING:
+    from azure.core.credentials import TokenCredential
+
+CONTAINER = "models"
+IDENTITY_SIGNATURE_SECONDS = 7 * 24 * 3600 - 900  # the service's limit, less clocks that differ
+CLOCK_MARGIN = timedelta(minutes=15)
+
+
+def azure_blobs(location: AzureLocation, credential: TokenCredential | None = None) -> ObjectBlobs:
+    """With neither key nor signature in the location, `credential` or the default identity."""
+    import obstore.store
+
+    options: dict[str, Any] = {}
+    if location.key is not None:
+        options["account_key"] = location.key
+    elif location.sas is not None:
+        options["sas_key"] = location.sas.lstrip("?")
+    else:
+        from obstore.auth.azure import AzureCredentialProvider
+
+        credential = credential or default_identity()
+        options["credential_provider"] = AzureCredentialProvider(cast("Any", credential))
+    client, retry = network_limits(location.blob_endpoint.startswith("http:"))
+    store = obstore.store.AzureStore(
+        container_name=CONTAINER,
+        account_name=location.account,
+        endpoint=location.blob_endpoint,
+        client_options=client,
+        retry_config=retry,
+        **options,
+    )
+    return ObjectBlobs(
+        store,
+        str(location),
+        lambda: _make_container(location, credential),
+        lambda seconds: _access(location, credential, seconds),
+    )
+
+
+def default_identity() -> TokenCredential:
+    try:
+        from azure.identity import DefaultAzureCredential
+    except ImportError:
+        raise MissingExtra(what="An Azure storage account", extra="azure") from None
+    return DefaultAzureCredential()
+
+
+def _access(location: AzureLocation, credential: TokenCredential | None, seconds: int) -> Access:
+    """A signature for the container that ends by itself; the account's key stays here."""
+    signature = location.sas or _signature(location, credential, seconds)
+    options = {
+        "container_name": CONTAINER,
+        "account_name": location.account,
+        "endpoint": location.blob_endpoint,
+        "sas_key": signature.lstrip("?"),
+    }
+    return Access("AzureStore", options)
+
+
+def _signature(location: AzureLocation, credential: TokenCredential | None, seconds: int) -> str:
+    try:
+        from azure.storage.blob import (
+            BlobServiceClient,
+            ContainerSasPermissions,
+            generate_container_sas,
+        )
+    except ImportError:
+        raise MissingExtra(what="An Azure storage account", extra="azure") from None
+    _make_container(location, credential)
+    now = datetime.now(UTC)
+    rights = ContainerSasPermissions(read=True, write=True, create=True, delete=True, list=True)
+    if location.key is not None:
+        secret: dict[str, Any] = {"account_key": location.key}
+    else:
+        seconds = min(seconds, IDENTITY_SIGNATURE_SECONDS)
+        service = BlobServiceClient(location.blob_endpoint, credential=credential)
+        ends = now + timedelta(seconds=seconds)
+        with our_errors(str(location)), service:
+            key = service.get_user_delegation_key(now - CLOCK_MARGIN, ends)
+        secret = {"user_delegation_key": key}
+    return str(
+        generate_container_sas(
+            location.account,
+            CONTAINER,
+            permission=rights,
+            start=now - CLOCK_MARGIN,
+            expiry=now + timedelta(seconds=seconds),
+            **secret,
+        )
+    )
+
+
+def _make_container(location: AzureLocation, credential: TokenCredential | None) -> None:
+    """The one thing that obstore cannot do."""
+    from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
+    from azure.core.exceptions import ResourceExistsError
+    from azure.storage.blob import ContainerClient
+
+    secret: Any = credential
+    if location.key is not None:
+        secret = AzureNamedKeyCredential(location.account, location.key)
+    elif location.sas is not None:
+        secret = AzureSasCredential(location.sas)
+    container = ContainerClient(location.blob_endpoint, CONTAINER, credential=secret)
+    with our_errors(str(location)), container, contextlib.suppress(ResourceExistsError):
+        container.create_container()
