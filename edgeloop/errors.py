@@ -8,6 +8,8 @@
     │   ├── BadSetting          a setting, in a file or in the environment
     │   ├── BadCsv              a CSV file that Edgeloop did not write
     │   ├── BadJob              a job's specification
+    │   ├── BadArchitecture     an architecture that its space cannot build
+    │   ├── BadSpace            a function of a trial that is not there, or raises
     │   └── Infeasible          no machine of the compute could ever run it
     ├── NotFound                what was asked for is not there
     │   ├── NoSuchModel
@@ -19,6 +21,7 @@
     │   ├── RowChanged          update or delete: the row is no longer the one that was read
     │   ├── NameTaken           upload: the name belongs to another model
     │   ├── JobNameTaken        submit: runs/ has a job of that name
+    │   ├── JobRunning          remove: the job is not over
     │   ├── ModelBusy           the row keeps changing, or its upload is under way
     │   └── LeaseLost           a result came from a holder whose token left the row
     ├── StoreError              the place where state lives
@@ -28,6 +31,9 @@
     │   └── RowTooLarge         over what a row may hold
     ├── LocalFileError          a file or folder of this machine
     ├── ModelFailed             a model that a compiler or a simulator could not get through
+    ├── TrainingFailed          a net that cannot be trained or exported: the candidate's own fault
+    │   ├── TrainingDiverged    its loss is no number any more
+    │   └── OutOfMemory         it does not fit into the machine's memory
     ├── WorkerFailed            the process for native work cannot be started or does not answer
     ├── ComputeUnavailable      a cluster that does not answer: infrastructure, worth retrying
     ├── DatasetDamaged          bytes in the store or on disk are not those of the manifest
@@ -88,6 +94,14 @@ class BadJob(BadInput):
     """{where}: {reason}"""
 
 
+class BadArchitecture(BadInput):
+    """{what} cannot be built: {reason}"""
+
+
+class BadSpace(BadInput):
+    """The space {space!r} cannot be used: {reason}"""
+
+
 class Infeasible(BadInput):
     """{compute} can never run this job: {reason}"""
 
@@ -102,7 +116,10 @@ class NoSuchModel(NotFound):
 
 
 class NoSuchJob(NotFound):
-    """No job {pattern!r} in {folder}. 'edgeloop job list' shows those there."""
+    """No job {pattern!r} in {folder}{hint} 'edgeloop job list' shows those there."""
+
+    def __init__(self, hint: str = ".", **fields: object) -> None:
+        super().__init__(hint=hint, **fields)
 
 
 class NoSuchDataset(NotFound):
@@ -133,6 +150,10 @@ class NameTaken(Conflict):
 class JobNameTaken(Conflict):
     """The name {name!r} is taken in {folder}: choose another with --name, or run that job again
     with 'edgeloop job resubmit {name}'."""
+
+
+class JobRunning(Conflict):
+    """Not removed, since it is not over: {names}. End it first with 'edgeloop job abort'."""
 
 
 class ModelBusy(Conflict):
@@ -173,6 +194,20 @@ class ModelFailed(EdgeloopError):
     """This model cannot be used here: {reason}"""
 
 
+class TrainingFailed(EdgeloopError):
+    """{arch}: {reason}"""
+
+
+class TrainingDiverged(TrainingFailed):
+    """Training of {arch} diverged: at step {step} its loss was no number any more. Try a lower
+    learning rate or another seed."""
+
+
+class OutOfMemory(TrainingFailed):
+    """{arch} does not fit into the memory of {device} with a batch of {batch}: try a smaller batch,
+    a smaller image or a smaller net."""
+
+
 class WorkerFailed(EdgeloopError):
     """The process for native work does not run: {reason}. Not the model's fault; try again."""
 
@@ -190,4 +225,4 @@ class MissingExtra(EdgeloopError):
 
 
 class WaitTimeout(EdgeloopError):
-    """{what} was not done after {seconds:g} s; it goes on. 'edgeloop status' shows where it is."""
+    """{what} was not done after {seconds:g} s; it goes on. 'edgeloop {verb}' shows where it is."""

@@ -26,11 +26,17 @@ from edgeloop.location import (
 STORE_FOLDER = ".edgeloop"
 SETTINGS_FILE = "edgeloop.yaml"
 DEFAULT_EXPERIMENT = "default"
+LOCAL = "local"
+_COMPUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All that can be set. The fields after `location` may stand in `edgeloop.yaml`."""
+    """All that can be set. The fields after `location` may stand in `edgeloop.yaml`.
+
+    `computes` has a mapping with `kind` for each name; `local` is always there.
+    """
 
     project: Path
     location: Location
@@ -45,6 +51,11 @@ class Settings:
     calibration_images: int = 1_000
     quick_images: int = 1_000
     thorough_images: int = 10_000
+    compute: str = LOCAL
+    computes: Mapping[str, Mapping[str, object]] = field(
+        default_factory=lambda: {LOCAL: {"kind": LOCAL}}, repr=False
+    )
+    code_limit_mb: float = 100.0
 
     @classmethod
     def load(
@@ -63,9 +74,67 @@ class Settings:
             written["experiment"] = chosen
         if environ.get("EDGELOOP_NODE"):
             written["node"] = environ["EDGELOOP_NODE"]
+        if environ.get("EDGELOOP_COMPUTE"):
+            written["compute"] = environ["EDGELOOP_COMPUTE"]
         if environ.get("INPUT_DATASET"):
             written["dataset"] = environ["INPUT_DATASET"]
         return cls(project=project, location=location, **_typed(written))  # type: ignore[arg-type]
+
+    def compute_settings(
+        self, name: str = "", environ: Mapping[str, str] = os.environ
+    ) -> dict[str, object]:
+        """All that is written about a compute (none named: the default), variables filled in.
+
+        `computes` itself keeps them as written, so that it may go into records; and a variable
+        that is not set troubles only those who use that compute.
+        """
+        name = name or self.compute
+        if name not in self.computes:
+            near = difflib.get_close_matches(name, self.computes, n=1)
+            known = f"those in {SETTINGS_FILE} are {', '.join(self.computes)}."
+            hint = f"did you mean {near[0]!r}?" if near else known
+            raise BadSetting(where="compute", reason=f"there is no compute {name!r}: {hint}")
+        filled = filled_in(dict(self.computes[name]), f"{SETTINGS_FILE}, compute {name}", environ)
+        return filled if isinstance(filled, dict) else {}
+
+
+def filled_in(value: object, where: str, environ: Mapping[str, str] = os.environ) -> object:
+    """`${NAME}` stands for an environment variable, so that no secret need be written down.
+
+    Lists and mappings are filled to their depths; everything but texts stays as it is.
+    """
+
+    def lookup(match: re.Match[str]) -> str:
+        if match[1] not in environ:
+            raise BadSetting(where=where, reason=f"the variable {match[1]} is not set")
+        return environ[match[1]]
+
+    if isinstance(value, str):
+        return _VARIABLE.sub(lookup, value)
+    if isinstance(value, Mapping):
+        return {key: filled_in(item, where, environ) for key, item in value.items()}
+    if isinstance(value, list):
+        return [filled_in(item, where, environ) for item in value]
+    return value
+
+
+def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where this machine keeps what must outlive a command: the queue of local jobs."""
+    return _own_folder(environ, "EDGELOOP_STATE", "XDG_STATE_HOME", ".local/state")
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where this machine keeps what it could fetch or make again: datasets, environments."""
+    return _own_folder(environ, "EDGELOOP_CACHE", "XDG_CACHE_HOME", ".cache")
+
+
+def _own_folder(environ: Mapping[str, str], own: str, shared: str, usual: str) -> Path:
+    if environ.get(own):
+        return Path(environ[own]).expanduser().absolute()
+    if environ.get(shared, "").startswith("/"):  # a relative one is void, by its specification
+        return Path(environ[shared]) / "edgeloop"
+    home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
+    return home / usual / "edgeloop"
 
 
 def find_project(start: Path) -> Path:
@@ -113,9 +182,49 @@ def _read_file(path: Path, environ: Mapping[str, str]) -> dict[str, object]:
         return {}
     if not isinstance(content, dict):
         raise BadSetting(where=path.name, reason="must hold 'key: value' lines")
-    for key in content:
+    computes = _computes(content, path)
+    plain = {key: item for key, item in content.items() if key != "computes" and not _kind(item)}
+    for key in plain:
         _check_key(str(key), path)
-    return {key: _resolved(value, environ, path) for key, value in content.items()}
+    filled = {key: filled_in(value, path.name, environ) for key, value in plain.items()}
+    return {**filled, **({"computes": computes} if computes else {})}
+
+
+def _computes(content: Mapping[object, object], path: Path) -> dict[str, dict[str, object]]:
+    """Those under `computes:`, and every mapping beside it that says its kind."""
+    listed = content.get("computes") or {}
+    if not isinstance(listed, Mapping):
+        raise BadSetting(where=path.name, reason="computes must hold 'name: {kind: …}' lines")
+    found: dict[str, dict[str, object]] = {}
+    beside = [(key, value) for key, value in content.items() if _kind(value)]
+    for key, value in (*listed.items(), *beside):
+        name, reason = str(key), ""
+        if not _COMPUTE_NAME.fullmatch(name):
+            reason = f"a compute cannot be called {name!r}: use letters, digits, '.', '_' and '-'"
+        elif name in found:
+            reason = f"the compute {name!r} is there twice"
+        if reason:
+            raise BadSetting(where=path.name, reason=reason)
+        found[name] = _compute(name, value, path)
+    return {LOCAL: {"kind": LOCAL}, **found} if found else {}
+
+
+def _compute(name: str, value: object, path: Path) -> dict[str, object]:
+    if name == LOCAL:
+        value = {"kind": LOCAL} if value is None else value
+        value = {"kind": LOCAL, **value} if isinstance(value, Mapping) else value
+    kind = _kind(value)
+    if not isinstance(value, Mapping) or not kind:
+        reason = f"compute {name!r} must say its kind, as '{name}: {{kind: ray, address: …}}'"
+        raise BadSetting(where=path.name, reason=reason)
+    if name == LOCAL and kind != LOCAL:
+        raise BadSetting(where=path.name, reason=f"compute 'local' is this machine, not {kind!r}")
+    return {str(key): item for key, item in value.items()}
+
+
+def _kind(value: object) -> str:
+    kind = value.get("kind") if isinstance(value, Mapping) else None
+    return kind if isinstance(kind, str) else ""
 
 
 def _check_key(key: str, path: Path) -> None:
@@ -125,17 +234,6 @@ def _check_key(key: str, path: Path) -> None:
     near = difflib.get_close_matches(key, allowed, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(allowed)}."
     raise BadSetting(where=path.name, reason=f"unknown key {key!r}: {hint}")
-
-
-def _resolved(value: object, environ: Mapping[str, str], path: Path) -> object:
-    """`${NAME}` stands for an environment variable, so that no secret need be written down."""
-
-    def lookup(match: re.Match[str]) -> str:
-        if match[1] not in environ:
-            raise BadSetting(where=path.name, reason=f"the variable {match[1]} is not set")
-        return environ[match[1]]
-
-    return re.sub(r"\$\{(\w+)\}", lookup, value) if isinstance(value, str) else value
 
 
 def _typed(written: dict[str, object]) -> dict[str, object]:

@@ -8,7 +8,7 @@ import pytest
 
 from edgeloop.errors import BadSetting
 from edgeloop.location import AzureLocation, PostgresLocation, SqliteLocation
-from edgeloop.settings import Settings
+from edgeloop.settings import Settings, cache_folder, state_folder
 
 AZURE = "AccountName=acme;AccountKey=a2V5a2V5"
 
@@ -130,3 +130,85 @@ def test_a_wrong_setting_is_named(tmp_path: Path, text: str, said: str):
 
 def test_an_empty_file_sets_nothing(tmp_path: Path):
     assert Settings.load(written(tmp_path, "# later\n"), {}).experiment == "default"
+
+
+COMPUTES = """
+computes:
+  gpu: {kind: ray, address: "http://${HEAD}:8265", more: {tokens: ["${TOKEN}"], tries: 3}}
+  local: {cpus: 4}
+azure: {kind: azureml, workspace: w}
+compute: gpu
+code_limit_mb: 20
+"""
+
+
+def test_computes_are_named_in_the_file_and_local_is_always_there(tmp_path: Path):
+    assert Settings.load(tmp_path, {}).compute_settings() == {"kind": "local"}
+    found = Settings.load(written(tmp_path, COMPUTES), {})
+    assert set(found.computes) == {"gpu", "local", "azure"}
+    assert (found.compute, found.code_limit_mb) == ("gpu", 20)
+    assert found.compute_settings("local") == {"kind": "local", "cpus": 4}
+    assert found.compute_settings("azure") == {"kind": "azureml", "workspace": "w"}
+
+
+def test_one_compute_of_a_kind_needs_no_heading_and_keeps_local(tmp_path: Path):
+    found = Settings.load(written(tmp_path, "gpu: {kind: ray}"), {})
+    assert set(found.computes) == {"gpu", "local"}
+
+
+def test_variables_of_a_compute_are_filled_to_the_depths_when_it_is_used(tmp_path: Path):
+    found = Settings.load(written(tmp_path, COMPUTES), {})
+    assert found.compute_settings("gpu", {"HEAD": "h", "TOKEN": "s3cret"}) == {
+        "kind": "ray",
+        "address": "http://h:8265",
+        "more": {"tokens": ["s3cret"], "tries": 3},
+    }
+    assert "s3cret" not in str(found.computes) and "TOKEN" not in repr(found)
+    with pytest.raises(BadSetting, match=r"compute gpu: the variable (HEAD|TOKEN) is not set"):
+        found.compute_settings("gpu", {})
+
+
+def test_the_environment_names_another_compute(tmp_path: Path):
+    found = Settings.load(written(tmp_path, COMPUTES), {"EDGELOOP_COMPUTE": "azure"})
+    assert found.compute_settings()["kind"] == "azureml"
+
+
+def test_a_compute_that_is_not_there_is_said_with_those_near(tmp_path: Path):
+    found = Settings.load(written(tmp_path, COMPUTES), {})
+    with pytest.raises(BadSetting, match=r"no compute 'gpus': did you mean 'gpu'\?"):
+        found.compute_settings("gpus")
+    with pytest.raises(BadSetting, match="are local, gpu, azure"):
+        found.compute_settings("zzz")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("computes: [gpu]", "computes must hold"),
+        ("computes: {gpu: {address: x}}", "compute 'gpu' must say its kind"),
+        ("computes: {gpu: ray}", "compute 'gpu' must say its kind"),
+        ("computes: {gpu: {kind: 7}}", "compute 'gpu' must say its kind"),
+        ("computes: {'../x': {kind: ray}}", "a compute cannot be called '../x'"),
+        ("computes: {gpu: {kind: ray}}\ngpu: {kind: ray}", "'gpu' is there twice"),
+        ("computes: {local: {kind: ray}}", "'local' is this machine"),
+        ("comptes: {gpu: {kind: ray}}", "did you mean 'computes'"),
+        ("gpu: {address: x}", "unknown key 'gpu'"),
+        ("code_limit_mb: 0", "code_limit_mb must be a number above 0"),
+        ("compute: 3", "compute must be a text"),
+    ],
+)
+def test_a_wrong_compute_is_named(tmp_path: Path, text: str, said: str):
+    with pytest.raises(BadSetting) as caught:
+        Settings.load(written(tmp_path, text), {})
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_this_machine_keeps_its_state_where_its_owner_says(tmp_path: Path):
+    home = {"HOME": "/home/me"}
+    assert state_folder(home) == Path("/home/me/.local/state/edgeloop")
+    assert state_folder({**home, "XDG_STATE_HOME": "relative"}) == state_folder(home)
+    assert state_folder({**home, "XDG_STATE_HOME": "/s"}) == Path("/s/edgeloop")
+    assert state_folder({"XDG_STATE_HOME": "/s", "EDGELOOP_STATE": "/mine"}) == Path("/mine")
+    assert cache_folder(home) == Path("/home/me/.cache/edgeloop")
+    assert cache_folder({"EDGELOOP_CACHE": str(tmp_path)}) == tmp_path

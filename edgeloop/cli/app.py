@@ -13,7 +13,7 @@ from types import FrameType
 import click
 
 from edgeloop._version import __version__
-from edgeloop.cli import changes, data, devices, files, runner, status
+from edgeloop.cli import changes, data, devices, files, jobs, run, runner, status
 from edgeloop.errors import EdgeloopError
 from edgeloop.redact import redact
 
@@ -32,7 +32,7 @@ def app(debug: bool) -> None:
     """
 
 
-for module in (files, status, changes, data, runner, devices):
+for module in (files, status, changes, data, run, jobs, runner, devices):
     for command in module.COMMANDS:
         app.add_command(command)
 

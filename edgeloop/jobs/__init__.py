@@ -1,1 +1,61 @@
-"""Jobs: a script of yours, run somewhere else, with its data, and its results back here."""
+"""Jobs: a script of yours, run somewhere else, with its data, and its results back here.
+
+The wrapper that runs inside jobs is part of this room, on machines that have nothing but Python and
+obstore; so the door opens each thing when it is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edgeloop.jobs.client import Jobs
+    from edgeloop.jobs.computes import Compute, Order, Resources, Seen, make_compute
+    from edgeloop.jobs.folder import JobRecord, Run
+    from edgeloop.jobs.results import Fetched
+    from edgeloop.jobs.spec import JobSpec, read_spec, spec_of_script
+    from edgeloop.jobs.sweep import parse_sweep
+    from edgeloop.jobs.ticket import FINAL_STATES, State
+    from edgeloop.jobs.units import TIME_FORMS, seconds_of
+    from edgeloop.jobs.watch import Status
+
+__all__ = [
+    "FINAL_STATES",
+    "TIME_FORMS",
+    "Compute",
+    "Fetched",
+    "JobRecord",
+    "JobSpec",
+    "Jobs",
+    "Order",
+    "Resources",
+    "Run",
+    "Seen",
+    "State",
+    "Status",
+    "make_compute",
+    "parse_sweep",
+    "read_spec",
+    "seconds_of",
+    "spec_of_script",
+]
+
+_WHERE = {
+    "client": ("Jobs",),
+    "computes": ("Compute", "Order", "Resources", "Seen", "make_compute"),
+    "folder": ("JobRecord", "Run"),
+    "results": ("Fetched",),
+    "spec": ("JobSpec", "read_spec", "spec_of_script"),
+    "sweep": ("parse_sweep",),
+    "ticket": ("FINAL_STATES", "State"),
+    "units": ("TIME_FORMS", "seconds_of"),
+    "watch": ("Status",),
+}
+
+
+def __getattr__(name: str) -> object:
+    for module, names in _WHERE.items():
+        if name in names:
+            return getattr(import_module(f"edgeloop.jobs.{module}"), name)
+    raise AttributeError(f"module 'edgeloop.jobs' has no attribute {name!r}")

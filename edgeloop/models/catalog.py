@@ -231,7 +231,7 @@ class Catalog:
         pause, waiting = 0.05, list(names)
         while waiting := [n for n in waiting if self.get(n).values.get("status") not in ENDED]:
             if deadline is not None and time.monotonic() > deadline:
-                raise WaitTimeout(what=", ".join(waiting), seconds=timeout_s)
+                raise WaitTimeout(what=", ".join(waiting), seconds=timeout_s, verb="status")
             time.sleep(pause)
             pause = min(pause * 1.5, 1.0)
 

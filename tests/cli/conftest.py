@@ -21,6 +21,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("EDGELOOP_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("EDGELOOP_CACHE", str(tmp_path / "cache"))
     return folder
 
 

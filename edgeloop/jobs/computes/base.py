@@ -9,21 +9,14 @@ id again is harmless: a compute that has it already does nothing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from edgeloop.jobs.computes.resources import Resources
 from edgeloop.jobs.ticket import State
-from edgeloop.store import Access
+from edgeloop.store import Access, Blobs
 
-
-@dataclass(frozen=True)
-class Resources:
-    """What one job needs of one machine. `custom` names things that a cluster counts, as boards."""
-
-    cpus: float = 1.0
-    gpus: float = 0.0
-    memory_bytes: int = 0
-    custom: Mapping[str, float] = field(default_factory=dict)
+__all__ = ["Compute", "Order", "Resources", "Seen"]
 
 
 @dataclass(frozen=True)
@@ -80,10 +73,19 @@ class Compute(ABC):
     def forget(self, jobs: Sequence[str]) -> None:
         """Remove what the compute keeps of jobs that are over."""
 
+    def salvage(self, job: str, blobs: Blobs) -> bool:
+        """Finish a job whose wrapper was killed with all that was to rescue it, where what it left
+        can still be reached: its outputs and its log go to the store. True when that was done."""
+        return False
+
     def submit_many(self, orders: Sequence[Order]) -> None:
         """A compute that can take a batch in one go does better here."""
         for order in orders:
             self.submit(order)
 
-    def close(self) -> None:
-        """Give back connections."""
+    def rescue(self, job: str, blobs: Blobs) -> bool:
+        """Store what a job left behind where all of its processes died; True when it is done.
+
+        Only a compute that is this very machine can; others have nothing to look at.
+        """
+        return False

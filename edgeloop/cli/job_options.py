@@ -1,0 +1,126 @@
+"""The options that make a job, for `run` and `job submit` alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from edgeloop.jobs import JobSpec
+
+Command = TypeVar("Command", bound=Callable[..., None])
+ARGUMENTS = "edgeloop.arguments"  # where a command finds what came after --
+
+
+class ScriptCommand(click.Command):
+    """A command that hands all that comes after the first `--` to the script, untouched."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own, rest = args, None
+        if "--" in args:
+            cut = args.index("--")
+            own, rest = args[:cut], tuple(args[cut + 1 :])
+        ctx.meta[ARGUMENTS] = rest
+        return super().parse_args(ctx, own)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- ARGUMENTS...]"]
+
+
+def script_arguments() -> tuple[str, ...] | None:
+    """What came after `--`; None where there was none."""
+    found: tuple[str, ...] | None = click.get_current_context().meta[ARGUMENTS]
+    return found
+
+
+def job_options(command: Command) -> Command:
+    """All of these are keys of a specification as well; what is typed wins over the file."""
+    options = (
+        click.option("--name", help="The job's name  [default: the script's, and a number]"),
+        click.option("--compute", help="Where: a name in edgeloop.yaml  [default: local]"),
+        click.option("--data", multiple=True, metavar="DATASET", help=_DATA),
+        click.option("--writes", multiple=True, metavar="DATASET", help=_WRITES),
+        click.option("--no-push", is_flag=True, help="Use datasets as the store has them."),
+        click.option("--sweep", multiple=True, metavar="PARAM=VALUES", help=_SWEEP),
+        click.option("--cpus", type=float, help="How many processors it needs  [default: 1]"),
+        click.option("--gpus", type=float, help="How many GPUs it needs  [default: 0]"),
+        click.option("--memory", metavar="SIZE", help="How much memory it needs, as 8GB."),
+        click.option("--resource", multiple=True, metavar="NAME=COUNT", help=_RESOURCE),
+        click.option("--requirements", metavar="FILE", help="Run in an environment made of this."),
+        click.option("--conda", metavar="FILE", help="Run in a conda environment made of this."),
+        click.option("--env", multiple=True, metavar="NAME=VALUE", help=_ENV),
+        click.option("--code", metavar="DIR", help="What travels  [default: the project's folder]"),
+        click.option("--tag", multiple=True, help="A label to find it by; may be given again."),
+        click.option("--timeout", metavar="TIME", help="End it after this long, as 90s, 30m, 2h."),
+        click.option("--retries", type=click.IntRange(min=0), help="Start it again if it fails."),
+        click.option("--priority", type=click.IntRange(min=0), help="Lower is sooner.  [100]"),
+        click.option("--grace", metavar="TIME", help="From asking to end until forcing  [30s]"),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+_DATA = "A dataset it reads, as working/faces or faces@3; changes here are pushed first."
+_WRITES = "A dataset it makes, as working/faces64: published when the job succeeds."
+_SWEEP = "A job for each value, as lr=1e-3,1e-4; several make all combinations."
+_RESOURCE = "Something else that the compute counts, as snapdragon888=1."
+_ENV = "A variable for the script. Write ${NAME} for a value of your environment."
+
+
+def spec_from(target: Path, words: Sequence[str], options: dict[str, Any]) -> JobSpec:
+    """The specification that a file, `key=value` words and options make together."""
+    from edgeloop.errors import BadInput
+    from edgeloop.jobs import read_spec, spec_of_script
+
+    arguments = script_arguments()
+    keys = _keys(options)
+    if target.suffix in (".yaml", ".yml"):
+        if arguments is not None:
+            keys["args"] = list(arguments)
+        return read_spec(target, words, keys)
+    if words:
+        reason = f"What the script shall get goes after --, as: {target} -- {' '.join(words)}"
+        raise BadInput(reason=reason)
+    return spec_of_script(str(target), arguments or (), keys)
+
+
+def _keys(options: dict[str, Any]) -> dict[str, object]:
+    """Options as keys of a specification; those that were not given are left out."""
+    from edgeloop.jobs import parse_sweep
+
+    resources = {key: str(options[key]) for key in ("cpus", "gpus", "memory") if options[key]}
+    custom = _pairs("--resource", options["resource"])
+    keys: dict[str, object] = {
+        **{key: options[key] for key in ("name", "compute", "code", "timeout", "grace")},
+        **{key: list(options[key]) for key in ("data", "writes")},
+        "tags": list(options["tag"]),
+        "sweep": parse_sweep(options["sweep"]),
+        "resources": {**resources, **({"custom": custom} if custom else {})},
+        "environment": _environment(options["requirements"], options["conda"]),
+        "variables": _pairs("--env", options["env"]),
+        "retries": options["retries"],
+        "priority": options["priority"],
+        "experiment": options["experiment"],
+    }
+    return {key: value for key, value in keys.items() if value not in (None, "", [], {})}
+
+
+def _environment(requirements: str | None, conda: str | None) -> dict[str, str]:
+    if requirements and conda:
+        raise click.UsageError("choose one of --requirements and --conda.")
+    given = {"requirements": requirements, "conda": conda}
+    return {kind: file for kind, file in given.items() if file}
+
+
+def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"{option} {text!r}: write it as NAME=VALUE.")
+        found[name] = value
+    return found

@@ -1,0 +1,146 @@
+"""The code of a job as it was when the job was submitted, stored once per content.
+
+A snapshot is read whole before anything is sent, so what is stored under a digest is exactly what
+was hashed, whatever an editor saves meanwhile. Its archive is the same bytes each time.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+
+from edgeloop.errors import BadJob, LocalFileError
+from edgeloop.jobs.ignore import HEAD_BYTES, Found, files_that_travel, holds_private_key
+from edgeloop.jobs.ticket import code_key
+from edgeloop.jobs.units import size_text
+from edgeloop.store import Blobs
+
+LIMIT_BYTES = 100_000_000
+CULPRITS = 5
+READS = 5  # of a file that changes while it is read
+_DIGEST_BYTES = 20
+_FORMAT = b"edgeloop code 1\n"  # part of every digest: another layout is another digest
+
+
+@dataclass(frozen=True)
+class CodeFile:
+    path: str
+    executable: bool
+    digest: str
+    content: bytes = field(repr=False, compare=False)
+
+    @property
+    def size(self) -> int:
+        return len(self.content)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Files sorted by path. `withheld` names those that hold a private key and stay here."""
+
+    files: tuple[CodeFile, ...]
+    withheld: tuple[str, ...] = ()
+
+    @classmethod
+    def take(cls, folder: Path, limit_bytes: float = LIMIT_BYTES) -> Snapshot:
+        """Read the code folder. Raises BadJob, naming the largest, where it is over the limit."""
+        found = sorted(files_that_travel(folder), key=lambda item: os.fsencode(item.path))
+        _check_limit(folder, [(item.path, item.size) for item in found], limit_bytes)
+        read = [_read(item) for item in found]
+        files = tuple(file for file in read if not holds_private_key(file.content[:HEAD_BYTES]))
+        _check_limit(folder, [(file.path, file.size) for file in files], limit_bytes)
+        kept = {file.path for file in files}
+        return cls(files, tuple(file.path for file in read if file.path not in kept))
+
+    @cached_property
+    def digest(self) -> str:
+        """Over paths, contents and executable bits, and nothing else."""
+        total = blake2b(_FORMAT, digest_size=_DIGEST_BYTES)
+        for file in self.files:
+            line = f"{file.digest} {'x' if file.executable else '-'} {file.path}\0"
+            total.update(line.encode(errors="surrogateescape"))
+        return total.hexdigest()
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def __contains__(self, path: str) -> bool:
+        return any(file.path == path for file in self.files)
+
+    def ensure(self, blobs: Blobs) -> tuple[str, bool]:
+        """Its key in the store, and whether it had to be sent; the same code is sent once."""
+        key = code_key(self.digest)
+        if blobs.size(key) is not None:
+            return key, False
+        blobs.put(key, self.archive())
+        return key, True
+
+    def archive(self) -> bytes:
+        """A tar.gz without times and owners, so that equal snapshots are equal bytes."""
+        import gzip
+
+        packed = io.BytesIO()
+        with (
+            gzip.GzipFile("", "wb", compresslevel=6, fileobj=packed, mtime=0) as zipped,
+            tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar,
+        ):
+            for file in self.files:
+                info = tarfile.TarInfo(file.path)
+                info.size = file.size
+                info.mode = 0o755 if file.executable else 0o644
+                tar.addfile(info, io.BytesIO(file.content))
+        return packed.getvalue()
+
+
+def _read(found: Found) -> CodeFile:
+    """The file as it was at one moment: read again where it changed meanwhile."""
+    for _ in range(READS):
+        try:
+            with found.source.open("rb", buffering=0) as file:
+                before = os.fstat(file.fileno())
+                content = file.read()
+                after = os.fstat(file.fileno())
+        except OSError as error:
+            reason = f"cannot be read: {error.strerror}"
+            raise LocalFileError(path=found.source, reason=reason) from None
+        if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, len(content)):
+            digest = blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
+            return CodeFile(found.path, bool(after.st_mode & 0o100), digest, content)
+    raise LocalFileError(
+        path=found.source,
+        reason="changes all the time while it is read; leave it out with a line in "
+        ".edgeloopignore, or stop what writes to it",
+    )
+
+
+def _check_limit(folder: Path, sizes: Sequence[tuple[str, int]], limit_bytes: float) -> None:
+    total = sum(size for _, size in sizes)
+    if total <= limit_bytes:
+        return
+    named = ", ".join(f"{path} ({size_text(size)})" for path, size in _culprits(sizes, total))
+    raise BadJob(
+        where=str(folder),
+        reason=f"the code is {size_text(total)}, over the limit of {size_text(limit_bytes)}; the "
+        f"largest are {named}. Leave them out with lines in .edgeloopignore, send data with "
+        "'edgeloop data push', or raise code_limit_mb in edgeloop.yaml",
+    )
+
+
+def _culprits(sizes: Sequence[tuple[str, int]], total: int) -> list[tuple[str, int]]:
+    """The largest files; or the largest folders, where no few files are most of it."""
+    files = sorted(sizes, key=lambda item: -item[1])[:CULPRITS]
+    if sum(size for _, size in files) * 2 >= total:
+        return files
+    folders: Counter[str] = Counter()
+    for path, size in sizes:
+        folder = path.rpartition("/")[0]
+        folders[f"{folder}/" if folder else path] += size
+    return folders.most_common(CULPRITS)

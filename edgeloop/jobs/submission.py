@@ -1,0 +1,204 @@
+"""From a checked specification to a job that its compute has taken.
+
+Nothing is recorded before all that the job needs is in the store, so a submission that is killed
+leaves at worst files that the next one finds and uses. Then: the record here, the ticket in the
+store, the order to the compute. Its id is in the record before anybody is asked to run it, so
+whatever happens in between, the job can be found, canceled and submitted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from edgeloop.data import Datasets, Progress, Reference, find_local, parse_reference
+from edgeloop.errors import EdgeloopError, JobNameTaken, NoSuchDataset
+from edgeloop.jobs.bundle import ensure_wrapper
+from edgeloop.jobs.computes import Compute, Order
+from edgeloop.jobs.folder import Draft, JobRecord, Run, Runs, now
+from edgeloop.jobs.snapshot import Snapshot
+from edgeloop.jobs.spec import JobSpec
+from edgeloop.jobs.sweep import expand
+from edgeloop.jobs.ticket import Input, Ticket, ticket_key
+from edgeloop.jobs.watch import Status
+from edgeloop.settings import STORE_FOLDER, Settings
+from edgeloop.store import Access, Blobs
+
+ACCESS_S = 30 * 24 * 3600  # a job may wait and run this long
+MEGABYTE = 1_000_000
+
+Teller = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What the jobs of one submission share."""
+
+    code: str
+    inputs: tuple[Input, ...]
+    wrapper: str
+    access: Access
+    summary: str
+
+
+@dataclass(frozen=True)
+class Submission:
+    """Where jobs are submitted from and to. `tell` hears one line for a person."""
+
+    settings: Settings
+    blobs: Blobs
+    runs: Runs
+    compute: Compute
+    tell: Teller = lambda _: None
+    progress: Progress | None = None
+
+    def send(self, spec: JobSpec, push: bool = True) -> list[Run]:
+        """One job, or all jobs of a sweep. Refused as a whole before anything moves."""
+        self.compute.check(spec.resources)
+        if spec.name and not spec.sweep:
+            self._refuse_taken(spec.name)
+        sent = self._share(spec, push)
+        self.tell(f"{sent.summary} · compute {self.compute.name}")
+        if not spec.sweep:
+            return self._start([self._record(spec, sent)], sent)
+        stem = spec.name or self.runs.free_stem(spec.stem)
+        specs = expand(spec, stem)
+        for each in specs:
+            self._refuse_taken(each.name)
+        return self._start([self._record(each, sent) for each in specs], sent)
+
+    def send_again(
+        self, run: Run, spec: JobSpec, push: bool = True, with_outputs: bool = False
+    ) -> Run:
+        """Another attempt of a job, linked to it; the old one and its results stay as they are."""
+        self.compute.check(spec.resources)
+        sent = self._share(spec, push)
+        self.tell(f"{sent.summary} · compute {self.compute.name}")
+
+        def draft(name: str, job: str, attempt: int) -> JobRecord:
+            record = self._drafted(spec, sent)(name, job)
+            return replace(record, attempt=attempt, parent=run.name)
+
+        again = self.runs.add_attempt(run.record, draft)
+        previous = run.record.id if with_outputs else None
+        return self._start([(again, replace(spec, name=again.name))], sent, previous)[0]
+
+    def _share(self, spec: JobSpec, push: bool) -> Sent:
+        snapshot = Snapshot.take(spec.code, self.settings.code_limit_mb * MEGABYTE)
+        datasets = Datasets(self.blobs, index_folder(self.settings))
+        inputs, described = [], []
+        for text in spec.data:
+            reference, note = self._input(datasets, text, push)
+            inputs.append(Input(reference.name, reference.version))
+            described.append(f"data {reference} ({note})")
+        _, is_new = snapshot.ensure(self.blobs)
+        size = f"{snapshot.size / 1000:,.0f} KB"
+        code = f"snapshot {len(snapshot.files)} files, {size} ({'sent' if is_new else 'unchanged'})"
+        if snapshot.withheld:
+            code += f", without {', '.join(snapshot.withheld)} (private keys never travel)"
+        return Sent(
+            snapshot.digest,
+            tuple(inputs),
+            ensure_wrapper(self.blobs),
+            self.blobs.access(ACCESS_S),
+            " · ".join((code, *described)),
+        )
+
+    def _input(self, datasets: Datasets, text: str, push: bool) -> tuple[Reference, str]:
+        """A version that is named stands; else what is here is pushed first, if it changed."""
+        _, version = parse_reference(text)
+        if push and version is None:
+            with suppress(NoSuchDataset):
+                name, folder = find_local(self.settings.project, text)
+                pushed = datasets.push(name, folder, progress=self.progress)
+                moved = f"{pushed.moved_files} files sent" if pushed.is_new else "unchanged"
+                return pushed.reference, moved
+        return datasets.resolve(text), "in the store"
+
+    def _record(self, spec: JobSpec, sent: Sent) -> tuple[Run, JobSpec]:
+        draft = self._drafted(spec, sent)
+        if spec.name:
+            run = self.runs.add(spec.name, draft)
+        else:
+            run = self.runs.add_numbered(spec.stem, draft)
+        return run, replace(spec, name=run.name)
+
+    def _drafted(self, spec: JobSpec, sent: Sent) -> Draft:
+        def draft(name: str, job: str) -> JobRecord:
+            return JobRecord(
+                id=job,
+                name=name,
+                created=now(),
+                experiment=spec.experiment or self.settings.experiment,
+                spec=replace(spec, name="", stem=spec.stem).document(),
+                compute=self.compute.name,
+                kind=self.compute.kind,
+                config=self.settings.computes.get(self.compute.name, {}),
+                store=str(self.settings.location),
+                code=sent.code,
+                inputs=sent.inputs,
+                command=spec.full_command(),
+                params=spec.params,
+                tags=spec.tags,
+            )
+
+        return draft
+
+    def _start(
+        self, made: Sequence[tuple[Run, JobSpec]], sent: Sent, previous: str | None = None
+    ) -> list[Run]:
+        orders = []
+        for run, spec in made:
+            ticket = _ticket(run.record, spec, previous)
+            self.blobs.put(ticket_key(run.record.id), ticket.to_json())
+            orders.append(_order(run.record, spec, sent))
+        try:
+            self.compute.submit_many(orders)
+        except EdgeloopError as error:
+            for run, _ in made:
+                reason = f"it could not be submitted: {error}"
+                self.runs.save(replace(run, status=Status("failed", reason)))
+            raise
+        return [run for run, _ in made]
+
+    def _refuse_taken(self, name: str) -> None:
+        """Before anything moves; the record itself decides between two at once."""
+        if self.runs.path(name).exists():
+            raise JobNameTaken(name=name, folder=self.runs.folder.name)
+
+
+def index_folder(settings: Settings) -> Path:
+    """Where this machine remembers what it read of the project's datasets."""
+    return settings.project / STORE_FOLDER / "index"
+
+
+def _ticket(record: JobRecord, spec: JobSpec, previous: str | None) -> Ticket:
+    return Ticket(
+        id=record.id,
+        name=record.name,
+        experiment=record.experiment,
+        command=record.command,
+        code=record.code,
+        inputs=record.inputs,
+        writes=spec.writes,
+        environment=spec.environment,
+        variables=spec.filled_variables(),
+        attempt=record.attempt,
+        retries=spec.retries,
+        timeout_s=spec.timeout_s,
+        grace_s=spec.grace_s,
+        previous=previous,
+    )
+
+
+def _order(record: JobRecord, spec: JobSpec, sent: Sent) -> Order:
+    return Order(
+        job=record.id,
+        name=record.name,
+        resources=spec.resources,
+        priority=spec.priority,
+        access=sent.access,
+        wrapper=sent.wrapper,
+    )

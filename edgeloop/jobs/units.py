@@ -1,0 +1,43 @@
+"""Times and sizes as people write them: `90s`, `1h30m`, `4GB`, `512MiB`."""
+
+from __future__ import annotations
+
+import re
+
+TIME_FORMS = "a time like 90s, 30m, 2h or 1d"
+SIZE_FORMS = "a size like 4GB or 512MiB"
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_BYTES = {
+    "B": 1,
+    **{f"{letter}B": 1000**power for power, letter in enumerate("KMGT", start=1)},
+    **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", start=1)},
+}
+_SIZES = {unit.lower(): factor for unit, factor in _BYTES.items()}
+_NUMBER = r"(\d{1,12}(?:\.\d{1,9})?)"
+_TIME = re.compile(rf"(?:{_NUMBER}([smhd]))", re.ASCII)
+_TIMES = re.compile(r"(?:\d{1,12}(?:\.\d{1,9})?[smhd])+", re.ASCII)
+_SIZE = re.compile(rf"{_NUMBER}\s*([A-Za-z]+)", re.ASCII)
+
+
+def seconds_of(text: str) -> float | None:
+    """None where it is no time. A number without a unit is none: nobody knows what it counts."""
+    if not _TIMES.fullmatch(text):
+        return None
+    return sum(float(number) * _SECONDS[unit] for number, unit in _TIME.findall(text))
+
+
+def bytes_of(text: str) -> int | None:
+    """None where it is no size."""
+    match = _SIZE.fullmatch(text)
+    factor = _SIZES.get(match[2].lower()) if match else None
+    return round(float(match[1]) * factor) if match and factor else None
+
+
+def size_text(size: float) -> str:
+    """`1.5 MB`, for people."""
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            break
+        size /= 1000
+    return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"

@@ -1,0 +1,424 @@
+"""The verbs on jobs, as a person types them, on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edgeloop.jobs import Jobs
+from tests.cli.conftest import Edgeloop
+from tests.cli.running import run_command, start_command
+from tests.jobs.waiting import eventually
+
+ECHO = "import json, sys; json.dump(sys.argv[1:], open('outputs/arguments.json', 'w'))"
+ODD_ARGUMENTS = [
+    *("--lr", "1e-3", "SOLVER.IMS_PER_BATCH", "8", "-1", "--", "-", "", "a b", "it's", 'say "hi"'),
+    *("grüße 🚀", "{outputs}x", "{lr}", "$HOME", "*", "a\nb", "--name", "--json", "{'a': 1}"),
+]
+SLEEPER = """
+import os, pathlib, time
+pathlib.Path("outputs/begun.txt").write_text(str(os.getpid()))
+print("begun", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_job_outlives_its_test(project: Path) -> Iterator[None]:
+    yield
+    jobs = Jobs.open()
+    jobs.wait(jobs.cancel(jobs.refresh(jobs.select(()).runs)), timeout_s=60)
+
+
+@pytest.fixture
+def script(project: Path):
+    def write(text: str, name: str = "train.py") -> Path:
+        (project / name).write_text(text)
+        return project / name
+
+    return write
+
+
+def states(edgeloop: Edgeloop, *patterns: str) -> dict[str, str]:
+    return {
+        row["name"]: row["state"] for row in edgeloop("job", "status", *patterns, "--json").json
+    }
+
+
+def begun(edgeloop: Edgeloop, *patterns: str) -> None:
+    """Until all of these run, and the store has what they wrote first."""
+    eventually(
+        lambda: all(row["files"] for row in edgeloop("job", "results", *patterns, "--json").json)
+    )
+
+
+# run
+
+
+def test_run_follows_fetches_and_ends_with_the_scripts_own_code(edgeloop: Edgeloop, script):
+    script("print('hello'); open('outputs/a.txt', 'w').write('1'); raise SystemExit(3)")
+    done = edgeloop("run", "train.py", "--name", "first")
+    assert done.code == 3
+    assert "hello" in done.out
+    assert "failed in 0:0" in done.err and "exit code 3" in done.err
+    assert Path("runs/first/outputs/a.txt").read_text() == "1"
+
+
+def test_every_argument_after_the_dashes_arrives_as_it_was(edgeloop: Edgeloop, script):
+    script(ECHO)
+    assert edgeloop("run", "train.py", "--name", "odd", "--", *ODD_ARGUMENTS).code == 0
+    arrived = json.loads(Path("runs/odd/outputs/arguments.json").read_text())
+    filled = [word.replace("{outputs}", "OUT") for word in ODD_ARGUMENTS]
+    assert [word if not word.endswith("outputsx") else "OUTx" for word in arrived] == filled
+
+
+def test_arguments_without_the_dashes_are_explained(edgeloop: Edgeloop, script):
+    script(ECHO)
+    assert "goes after --" in edgeloop("run", "train.py", "8").sentence
+
+
+def test_a_missing_script_is_named_and_nothing_is_made(edgeloop: Edgeloop, project: Path):
+    assert "trian.py" in edgeloop("run", "trian.py").sentence
+    assert list(project.iterdir()) == []
+
+
+def test_the_same_code_is_sent_once(edgeloop: Edgeloop, script):
+    script("pass")
+    assert "(sent)" in edgeloop("run", "train.py").err
+    assert "(unchanged)" in edgeloop("run", "train.py").err
+    assert sorted(states(edgeloop)) == ["train-1", "train-2"]
+
+
+def test_run_json_is_the_record_of_the_job(edgeloop: Edgeloop, script):
+    script("open('outputs/metrics.jsonl', 'w').write('{\"loss\": 0.25}\\n')")
+    row = edgeloop("run", "train.py", "--tag", "a", "--json").json[0]
+    assert (row["state"], row["exit_code"], row["tags"]) == ("completed", 0, ["a"])
+    assert row["metrics"] == {"loss": 0.25}
+
+
+def test_a_shell_script_runs_too(edgeloop: Edgeloop, script):
+    script('echo "$1" > "$EDGELOOP_OUTPUT_DIR/said.txt"', "say.sh")
+    assert edgeloop("run", "say.sh", "--", "two words").code == 0
+    assert Path("runs/say-1/outputs/said.txt").read_text() == "two words\n"
+
+
+def test_data_here_is_pushed_and_laid_beside_the_code(edgeloop: Edgeloop, script, project: Path):
+    (project / "data/working/faces").mkdir(parents=True)
+    (project / "data/working/faces/1.txt").write_text("one")
+    script("print(open('data/working/faces/1.txt').read())")
+    done = edgeloop("run", "train.py", "--data", "faces")
+    assert "data working/faces@1 (1 files sent)" in done.err and "one" in done.out
+    assert "data working/faces@1 (unchanged)" in edgeloop("run", "train.py", "--data", "faces").err
+    (project / "data/working/faces/1.txt").write_text("changed here")
+    kept = edgeloop("run", "train.py", "--data", "faces", "--no-push")
+    assert "one" in kept.out
+    assert "one" in edgeloop("run", "train.py", "--data", "faces@1").out
+
+
+def test_a_dataset_that_is_nowhere_is_named_before_anything_moves(
+    edgeloop: Edgeloop, script, project: Path
+):
+    script("pass")
+    assert "faecs" in edgeloop("run", "train.py", "--data", "faecs").sentence
+    assert not (project / "runs").exists()
+
+
+def test_a_job_makes_a_dataset_only_when_it_succeeds(edgeloop: Edgeloop, script, project: Path):
+    script(
+        "import sys, pathlib; folder = pathlib.Path('data/working/made');"
+        "(folder / 'x.txt').write_text(sys.argv[1]); sys.exit(sys.argv[1] == 'bad')"
+    )
+    assert edgeloop("run", "train.py", "--writes", "working/made", "--", "bad").code == 1
+    assert edgeloop("data", "list", "--json").json == []
+    done = edgeloop("run", "train.py", "--writes", "working/made", "--", "good")
+    assert "made working/made@1" in done.err
+    assert edgeloop("data", "pull", "working/made").code == 0
+    assert (project / "data/working/made/x.txt").read_text() == "good"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_detaches_and_a_second_one_cancels(
+    edgeloop: Edgeloop, script, project: Path, times: int
+):
+    script(SLEEPER)
+    process = start_command(["run", "train.py", "--name", "long"], project, {})
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline() == "begun\n"
+    said = ""
+    for _ in range(times):
+        process.send_signal(signal.SIGINT)
+        while "To cancel" not in said:
+            said += process.stderr.readline()
+    err = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert "edgeloop job logs long -f" in said and "edgeloop job abort long" in said
+    expected = {1: "running", 2: "canceled"}[times]
+    assert states(edgeloop, "long") == {"long": expected}
+    if times == 2:
+        assert "long: canceled" in err and Path("runs/long/outputs/begun.txt").is_file()
+
+
+# submit
+
+
+def test_submit_returns_while_the_job_runs_and_status_sees_it_end(edgeloop: Edgeloop, script):
+    script("import pathlib, time\nwhile not pathlib.Path('/dev/null').exists(): time.sleep(1)")
+    assert edgeloop("job", "submit", "train.py", "--json").json[0]["state"] == "queued"
+    done = edgeloop("job", "wait", "last", "--timeout", "60s")
+    assert done.code == 0 and "completed" in done.out
+
+
+def test_a_file_holds_the_job_and_words_change_it(edgeloop: Edgeloop, script, project: Path):
+    script(ECHO)
+    (project / "train.yaml").write_text(
+        "script: train.py\nargs: [--lr, '{lr}']\nparams: {lr: 1e-3, epochs: 3}\ntags: [a]\n"
+    )
+    row = edgeloop("job", "submit", "train.yaml", "epochs=30", "--tag", "b", "--json").json[0]
+    assert row["command"] == ["python", "train.py", "--lr", "1e-3", "--epochs", "30"]
+    assert row["tags"] == ["b"]
+    unknown = edgeloop("job", "submit", "train.yaml", "epoch=3").sentence
+    assert "did you mean 'epochs'?" in unknown
+
+
+def test_a_compute_nobody_named_and_a_machine_too_small_are_refused(
+    edgeloop: Edgeloop, script, project: Path
+):
+    script("pass")
+    (project / "edgeloop.yaml").write_text("computes: {cluster: {kind: ray, address: 'http://x'}}")
+    said = edgeloop("job", "submit", "train.py", "--compute", "clustre").sentence
+    assert "did you mean 'cluster'?" in said
+    said = edgeloop("job", "submit", "train.py", "--cpus", "5000").sentence
+    assert "local can never run this job" in said
+    assert not (project / "runs").exists()
+
+
+def test_of_two_submissions_of_one_name_one_wins(edgeloop: Edgeloop, script, project: Path):
+    script("pass")
+    submit = ["job", "submit", "train.py", "--name", "same", "--json"]
+    found: list[int] = []
+    lock = threading.Lock()
+
+    def try_it() -> None:
+        code = run_command(submit, project, {}).code
+        with lock:
+            found.append(code)
+
+    threads = [threading.Thread(target=try_it) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [0, 1, 1, 1]
+    assert "taken" in edgeloop(*submit).sentence
+    assert edgeloop("job", "wait", "same", "--json").json[0]["name"] == "same"
+
+
+def test_a_sweep_makes_a_job_each_and_a_table_of_results(edgeloop: Edgeloop, script):
+    script(
+        "import sys, json; lr = float(sys.argv[2]);"
+        "open('outputs/metrics.jsonl', 'w').write(json.dumps({'loss': lr * 2}) + '\\n')"
+    )
+    done = edgeloop("run", "train.py", "--sweep", "lr=1e-1,1e-2,1e-3", "--name", "sweep")
+    assert done.code == 0
+    lines = [line.split() for line in done.out.splitlines()]
+    assert lines[-4][:3] == ["name", "lr", "state"] and "loss" in lines[-4]
+    assert [line[0] for line in lines[-3:]] == ["sweep-1", "sweep-2", "sweep-3"]
+    assert [(line[1], line[-1]) for line in lines[-3:]] == [
+        ("1e-1", "0.2"),
+        ("1e-2", "0.02"),
+        ("1e-3", "0.002"),
+    ]
+    assert len(edgeloop("job", "status", "sweep-*", "--json").json) == 3
+
+
+# looking
+
+
+def test_selectors_choose_by_prefix_glob_tag_state_folder_and_last(edgeloop: Edgeloop, script):
+    script("import sys; sys.exit(len(sys.argv) - 1)")
+    edgeloop("run", "train.py", "--name", "a-1", "--tag", "x")
+    edgeloop("run", "train.py", "--name", "a-2", "--", "fail")
+    edgeloop("run", "train.py", "--name", "b")
+    assert sorted(states(edgeloop, "a-")) == ["a-1", "a-2"]
+    assert sorted(states(edgeloop, "*-2", "b")) == ["a-2", "b"]
+    assert sorted(states(edgeloop, "all")) == ["a-1", "a-2", "b"]
+    assert sorted(states(edgeloop, "last")) == ["b"]
+    assert sorted(states(edgeloop, "runs/a-1/")) == ["a-1"]
+    assert sorted(states(edgeloop, "all", "--tag", "x")) == ["a-1"]
+    assert sorted(states(edgeloop, "all", "--state", "failed")) == ["a-2"]
+    assert "No job 'c'" in edgeloop("job", "status", "c").sentence
+
+
+def test_logs_of_several_jobs_have_names_in_front(edgeloop: Edgeloop, script):
+    script("import sys; print('I am', sys.argv[1])")
+    edgeloop("run", "train.py", "--name", "one", "--", "1")
+    edgeloop("run", "train.py", "--name", "two", "--", "2")
+    said = edgeloop("job", "logs", "all").out.splitlines()
+    assert "one │ I am 1" in said and "two │ I am 2" in said
+    assert edgeloop("job", "logs", "one", "-n", "1").out.splitlines() != []
+
+
+def test_following_goes_on_after_the_laptop_slept(edgeloop: Edgeloop, script, project: Path):
+    script(
+        "import pathlib, time\n"
+        "print('one', flush=True)\n"
+        "while not pathlib.Path(pathlib.os.environ['GO']).exists(): time.sleep(0.05)\n"
+        "print('two', flush=True)\n"
+    )
+    go = project.parent / "go"
+    edgeloop("job", "submit", "train.py", "--name", "nap", "--env", f"GO={go}")
+    follower = start_command(["job", "logs", "nap", "-f"], project, {})
+    assert follower.stdout is not None
+    assert follower.stdout.readline() == "one\n"
+    os.kill(follower.pid, signal.SIGSTOP)
+    go.touch()
+    assert edgeloop("job", "wait", "nap", "--timeout", "60s").code == 0
+    os.kill(follower.pid, signal.SIGCONT)
+    out, err = follower.communicate(timeout=60)
+    assert follower.returncode == 0, err
+    assert "two\n" in out
+
+
+def test_results_of_a_running_job_come_too(edgeloop: Edgeloop, script):
+    script(SLEEPER)
+    edgeloop("job", "submit", "train.py", "--name", "long")
+    begun(edgeloop, "long")
+    done = edgeloop("job", "results", "long")
+    assert "there may be more" in done.out
+    assert Path("runs/long/outputs/begun.txt").read_text().isdigit()
+
+
+def test_links_need_a_store_that_can_make_them(edgeloop: Edgeloop, script):
+    script("open('outputs/a.txt', 'w').write('1')")
+    edgeloop("run", "train.py")
+    assert "no links" in edgeloop("job", "results", "last", "--link").sentence
+
+
+def test_a_job_of_another_store_says_so(edgeloop: Edgeloop, script, project: Path):
+    script("pass")
+    edgeloop("run", "train.py")
+    said = edgeloop("job", "results", "last", "--store", f"sqlite:{project}/other").sentence
+    assert "was submitted to the store" in said
+
+
+# ending
+
+
+def test_abort_waits_until_it_is_true(edgeloop: Edgeloop, script):
+    script(SLEEPER)
+    edgeloop("job", "submit", "train.py", "--name", "long")
+    begun(edgeloop, "long")
+    done = edgeloop("job", "abort", "long")
+    assert done.out == "long: canceled\n"
+    pid = int(Path("runs/long/outputs/begun.txt").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert "was over already (canceled)" in edgeloop("job", "abort", "long").out
+
+
+def test_a_change_to_several_jobs_shows_them_and_asks(command: Edgeloop, script, project: Path):
+    script(SLEEPER)
+    command("job", "submit", "train.py", "--sweep", "lr=1,2", "--name", "s")
+    refused = command("job", "abort", "s-*", stdin="n\n")
+    assert refused.code == 1 and "s-1" in refused.err and "Go on?" in refused.err
+    ended = command("job", "abort", "s-*", stdin="y\n")
+    assert ended.out.splitlines() == ["s-1: canceled", "s-2: canceled"]
+
+
+def test_a_hundred_jobs_abort_together_and_none_runs_on(edgeloop: Edgeloop, script, project: Path):
+    script(SLEEPER)
+    values = ",".join(str(number) for number in range(100))
+    edgeloop("job", "submit", "train.py", "--sweep", f"n={values}", "--name", "many")
+    rows = edgeloop("job", "abort", "all", "--yes", "--json").json
+    assert [row["state"] for row in rows] == ["canceled"] * 100
+    assert processes_in(project.parent / "cache") == []
+    assert set(states(edgeloop, "all").values()) == {"canceled"}
+
+
+def processes_in(folder: Path) -> list[str]:
+    """Processes whose working folder is below this one."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                where = (entry / "cwd").readlink()
+            except OSError:
+                continue
+            if where.is_relative_to(folder):
+                found.append(f"{entry.name} {where}")
+    return found
+
+
+def test_resubmit_makes_a_linked_attempt_and_leaves_the_old_results(edgeloop: Edgeloop, script):
+    script(ECHO)
+    edgeloop("run", "train.py", "--name", "lr", "--", "--lr", "1")
+    row = edgeloop("job", "resubmit", "lr", "--set", "retries=2", "--json", "--", "--lr", "2").json[
+        0
+    ]
+    assert (row["name"], row["parent"], row["attempt"]) == ("lr.2", "lr", 2)
+    assert edgeloop("job", "wait", "all").code == 0
+    edgeloop("job", "results", "all")
+    assert json.loads(Path("runs/lr/outputs/arguments.json").read_text()) == ["--lr", "1"]
+    assert json.loads(Path("runs/lr.2/outputs/arguments.json").read_text()) == ["--lr", "2"]
+    again = edgeloop("job", "resubmit", "lr.2", "--json").json[0]
+    assert (again["name"], again["parent"], again["command"][-1]) == ("lr.3", "lr.2", "2")
+
+
+def test_an_attempt_may_begin_with_what_the_old_one_wrote(edgeloop: Edgeloop, script):
+    script(
+        "import pathlib, os; file = pathlib.Path('outputs/checkpoint.txt');"
+        "before = file.read_text() if file.exists() else '';"
+        "file.write_text(before + os.environ['EDGELOOP_ATTEMPT'])"
+    )
+    edgeloop("run", "train.py", "--name", "resume")
+    edgeloop("job", "resubmit", "resume", "--with-outputs")
+    assert edgeloop("job", "wait", "all").code == 0
+    edgeloop("job", "results", "resume.2")
+    assert Path("runs/resume.2/outputs/checkpoint.txt").read_text() == "12"
+
+
+def test_remove_takes_jobs_that_are_over_and_only_those(edgeloop: Edgeloop, script, project: Path):
+    script("pass")
+    edgeloop("run", "train.py", "--name", "done")
+    script(SLEEPER)
+    edgeloop("job", "submit", "train.py", "--name", "alive")
+    assert "it is not over: alive" in edgeloop("job", "remove", "alive").sentence
+    assert edgeloop("job", "remove", "done").out == "done: removed\n"
+    assert [path.name for path in (project / "runs").iterdir()] == ["alive"]
+    left = Jobs.open().blobs.list("_jobs/")
+    assert all("/_jobs/done-" not in f"/{info.key}" for info in left)
+
+
+def test_jobs_wait_their_turn_by_priority(edgeloop: Edgeloop, script, project: Path):
+    (project / "edgeloop.yaml").write_text("computes: {local: {cpus: 1}}")
+    order = project.parent / "order.txt"
+    script(
+        "import os, sys, time, pathlib\n"
+        "with open(os.environ['ORDER'], 'a') as file: file.write(sys.argv[1] + '\\n')\n"
+        "while sys.argv[1] == 'first' and not pathlib.Path(os.environ['ORDER'] + '.go').exists():\n"
+        "    time.sleep(0.05)\n"
+    )
+    submit = ["job", "submit", "train.py", "--env", f"ORDER={order}"]
+    edgeloop(*submit, "--name", "first", "--", "first")
+    eventually(order.exists)
+    edgeloop(*submit, "--name", "later", "--", "later")
+    edgeloop(*submit, "--name", "sooner", "--priority", "1", "--", "sooner")
+    assert states(edgeloop, "later", "sooner") == {"later": "queued", "sooner": "queued"}
+    Path(f"{order}.go").touch()
+    assert edgeloop("job", "wait", "all", "--timeout", "60s").code == 0
+    assert order.read_text().split() == ["first", "sooner", "later"]
+
+
+def test_a_damaged_record_is_named_and_hides_no_other(edgeloop: Edgeloop, script, project: Path):
+    script("pass")
+    edgeloop("run", "train.py", "--name", "good")
+    (project / "runs/bad").mkdir()
+    (project / "runs/bad/job.json").write_text("{")
+    done = edgeloop("job", "list")
+    assert "good" in done.out and "runs/bad/job.json" in done.err

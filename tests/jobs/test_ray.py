@@ -1,0 +1,192 @@
+"""Ray Jobs, on a real cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from edgeloop.errors import BadSetting, ComputeUnavailable
+from edgeloop.jobs.computes import Resources, make_compute
+from edgeloop.jobs.computes.ray_http import sentence
+from edgeloop.jobs.ticket import log_key, outputs_folder
+from tests.jobs.compute_contract import LIMIT_S, TIDY, ComputeContract, Yard, processes_with
+from tests.peers.ports import free_port
+from tests.peers.process import wait_until
+from tests.peers.ray import CPUS, RayCluster
+
+# Names of variables in which the order, or anything that quotes it, can be found.
+LEAKS = "import os; print('LEAKS', [n for n, v in os.environ.items() if 'EDGELOOP_ORDER' in n + v])"
+
+
+@pytest.fixture
+def compute(ray_cluster: RayCluster):
+    return compute_at(ray_cluster.address)
+
+
+def compute_at(address: str, **settings):
+    return make_compute("cluster", {"kind": "ray", "address": address, **settings})
+
+
+class TestRay(ComputeContract):
+    everything = Resources(cpus=CPUS)
+    too_much = Resources(gpus=1, custom={"snapdragon888": 2})
+    too_much_says = "gpus 1 (the most is 0), snapdragon888 2 (the most is 1); its nodes have 1 × ("
+
+    def test_a_board_is_given_to_one_job_at_a_time(self, yard: Yard):
+        board = Resources(cpus=0.1, custom={"snapdragon888": 1})
+        yard.hold("one", resources=board)
+        yard.wait_until_runs("one")
+        two = yard.hold("two", resources=board)
+        yard.wait_for(two, "queued")
+        yard.release("one")
+        yard.wait_until_runs("two")
+
+    def test_the_command_sees_nothing_of_the_order(self, yard: Yard):
+        job = yard.send("python", "-c", LEAKS)
+        yard.wait_for(job, "completed")
+        assert b"LEAKS []" in yard.blobs.read(log_key(job, 0))
+
+    def test_the_jobs_that_take_others_out_of_the_queue_are_cleared_away(
+        self, yard: Yard, ray_cluster: RayCluster
+    ):
+        def sweeps() -> list[str]:
+            with urllib.request.urlopen(f"{ray_cluster.address}/api/jobs/", timeout=30) as page:
+                jobs = [(job["submission_id"], job["status"]) for job in json.load(page)]
+            return [state for job, state in jobs if job and job.startswith("edgeloop-sweep-")]
+
+        yard.hold("blocker", resources=self.everything)
+        yard.wait_until_runs("blocker")
+        waiting = yard.hold("waiting", resources=self.everything)
+        yard.compute.cancel([waiting])
+        assert sweeps()
+        yard.wait_for(waiting, "canceled")
+        wait_until(lambda: "RUNNING" not in sweeps(), LIMIT_S, "the sweep to end")
+        yard.compute.forget([waiting])
+        assert not sweeps()
+
+    def test_an_elastic_cluster_refuses_nothing(self, ray_cluster: RayCluster):
+        compute_at(ray_cluster.address, elastic=True).check(self.too_much)
+
+
+def test_a_job_is_not_lost_when_the_head_is_killed(folder_blobs, tmp_path):
+    with RayCluster() as cluster:
+        yard = Yard(compute_at(cluster.address), folder_blobs, tmp_path)
+        job = yard.send("python", "-c", TIDY, str(tmp_path / "tidy"))
+        yard.wait_until_runs("tidy")
+        cluster.kill_head()
+        with pytest.raises(ComputeUnavailable) as away:
+            yard.compute.states([job])
+        assert str(away.value).startswith(
+            f"The compute cluster cannot be reached: {cluster.address}"
+        )
+        assert "\n" not in str(away.value)
+        assert yard.wait_for_word(job).state in ("canceled", "failed")
+        assert folder_blobs.read(f"{outputs_folder(job)}last.txt") == b"tidy"
+        wait_until(lambda: not processes_with(str(tmp_path / "tidy")), LIMIT_S, "its end")
+
+
+def test_nobody_at_the_address_is_one_sentence():
+    compute = compute_at(f"http://127.0.0.1:{free_port()}")
+    for call in (lambda: compute.states(["a"]), lambda: compute.check(Resources())):
+        with pytest.raises(ComputeUnavailable, match=r"127.0.0.1:\d+: Connection refused"):
+            call()
+
+
+@dataclass
+class Stranger:
+    """A web server that is no Ray, and what it was sent."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str] = field(default_factory=dict)
+    received: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def serving(stranger: Stranger) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            stranger.received.append((self.path, dict(self.headers)))
+            self.send_response(stranger.status)
+            for name, value in stranger.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(stranger.body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("body", [b"<html>hello</html>", b'{"hello": 1}', b"[1]"])
+def test_something_else_at_the_address_is_said(body):
+    with (
+        serving(Stranger(200, body)) as address,
+        pytest.raises(ComputeUnavailable, match="is not Ray's dashboard"),
+    ):
+        compute_at(address).states(["a"])
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_cluster_that_wants_a_token_says_so(status):
+    with (
+        serving(Stranger(status, b"no")) as address,
+        pytest.raises(BadSetting, match=rf"\(status {status}\): check 'headers'"),
+    ):
+        compute_at(address).states(["a"])
+
+
+def test_headers_are_sent_but_neither_shown_nor_given_to_another_address():
+    elsewhere = Stranger(200, b"[]")
+    with serving(elsewhere) as other:
+        stranger = Stranger(302, b"", {"Location": f"{other}/login"})
+        with serving(stranger) as address:
+            compute = compute_at(address, headers={"Authorization": "Bearer hush"})
+            with pytest.raises(BadSetting) as refusal:
+                compute.states(["a"])
+    assert stranger.received[0][1]["Authorization"] == "Bearer hush"
+    assert elsewhere.received == []
+    assert "hush" not in str(refusal.value) + repr(compute._ray)
+
+
+def test_a_traceback_comes_down_to_its_last_sentence():
+    text = 'Traceback (most recent call last):\n  File "x.py", line 3\n    ^^^^\nOSError: no.\n.\n'
+    assert sentence(text) == "OSError: no."
+    with (
+        serving(Stranger(500, text.encode())) as address,
+        pytest.raises(ComputeUnavailable) as said,
+    ):
+        compute_at(address).states(["a"])
+    assert "Ray said: OSError: no." in str(said.value)
+    assert "Traceback" not in str(said.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({}, "address is missing"),
+        ({"address": "ray://host:10001"}, "address must be the dashboard's, as http://host:8265"),
+        ({"address": "auto"}, "address must be the dashboard's, as http://host:8265"),
+        ({"address": 8265}, "address must be a text"),
+        ({"address": "http://h:1", "header": {}}, "unknown key 'header': did you mean 'headers'?"),
+        ({"address": "http://h:1", "verify": "no"}, "verify must be true or false"),
+        ({"address": "http://h:1", "headers": {"a": 1}}, "headers must hold 'name: text' lines"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_named(settings, complaint):
+    with pytest.raises(BadSetting) as refusal:
+        make_compute("gpu", {"kind": "ray", **settings})
+    assert str(refusal.value) == f"computes.gpu: {complaint}"

@@ -1,0 +1,110 @@
+"""A verb is about the jobs one means: by name, folder, prefix, glob, tag or state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgeloop.errors import NoSuchJob
+from edgeloop.jobs.folder import Run
+from edgeloop.jobs.selectors import select
+from tests.jobs.runs import run
+
+RUNS = [
+    run("lr-1", 5, "running", ("night",)),
+    run("lr-10", 4, "completed"),
+    run("lr-2", 3, "failed", ("night", "big")),
+    run("base", 9, "queued"),
+    run("lr", 1, "completed"),
+]
+
+
+def chosen(*patterns: str, runs: list[Run] = RUNS, **more: object) -> list[str]:
+    return [item.name for item in select(runs, patterns, **more).runs]  # type: ignore[arg-type]
+
+
+def exact(*patterns: str) -> bool:
+    return select(RUNS, patterns).exact
+
+
+def test_an_exact_name_wins_over_a_prefix():
+    assert chosen("lr-1") == ["lr-1"] and exact("lr-1")
+    assert chosen("lr") == ["lr"] and exact("lr")
+
+
+def test_a_prefix_selects_all_that_begin_with_it_from_the_oldest():
+    assert chosen("lr-") == ["lr-2", "lr-10", "lr-1"] and not exact("lr-")
+    assert chosen("ba") == ["base"] and not exact("ba")
+
+
+def test_a_glob_selects_as_a_shell_does():
+    assert chosen("lr-?") == ["lr-2", "lr-1"] and not exact("lr-?")
+    assert chosen("*1*") == ["lr-10", "lr-1"]
+    assert chosen("lr-[12]") == ["lr-2", "lr-1"]
+    with pytest.raises(NoSuchJob):
+        chosen("LR-*")
+
+
+def test_all_and_last_are_words_for_what_they_say():
+    assert chosen("all") == ["lr", "lr-2", "lr-10", "lr-1", "base"] and not exact("all")
+    assert chosen("last") == ["base"] and exact("last")
+    assert chosen() == chosen("all") and not exact()
+
+
+def test_several_patterns_give_each_job_once_in_order():
+    assert chosen("base", "lr-1", "lr-*", "lr-1") == ["lr-2", "lr-10", "lr-1", "base"]
+    assert exact("base", "lr-1") and not exact("base", "lr-*")
+
+
+def test_a_folder_is_as_good_as_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = tmp_path / "runs"
+    (folder / "lr-1").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for path in ("runs/lr-1", "./runs/lr-1/", "runs//lr-1", str(folder / "lr-1"), "runs/x/../lr-1"):
+        found = select(RUNS, [path], folder=folder)
+        assert [item.name for item in found.runs] == ["lr-1"] and found.exact
+    assert chosen("runs/lr-*", folder=folder) == ["lr-2", "lr-10", "lr-1"]
+    monkeypatch.chdir(folder / "lr-1")
+    assert chosen(".", folder=folder) == ["lr-1"]
+    assert chosen("../lr-2", folder=folder) == ["lr-2"]
+
+
+def test_a_folder_reached_by_a_link_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "real/runs/lr-1").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.chdir(tmp_path)
+    assert chosen("link/runs/lr-1", folder=tmp_path / "real/runs") == ["lr-1"]
+
+
+@pytest.mark.parametrize("path", ["other/lr-1", "/lr-1", "runs", "runs/", "..", "."])
+def test_a_path_elsewhere_is_no_job(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NoSuchJob):
+        chosen(path, folder=tmp_path / "runs")
+
+
+def test_tags_and_states_narrow_what_is_named():
+    assert chosen(tag="night") == ["lr-2", "lr-1"]
+    assert chosen("lr-*", tag="big") == ["lr-2"]
+    assert chosen("all", states=["completed"]) == ["lr", "lr-10"]
+    assert chosen(tag="night", states={"running", "queued"}) == ["lr-1"]
+    assert chosen("lr-1", tag="big") == []
+    assert chosen(tag="nigh") == []
+
+
+def test_a_name_that_nobody_has_is_said_with_the_nearest():
+    with pytest.raises(NoSuchJob) as caught:
+        chosen("lr-1", "bsae")
+    assert str(caught.value) == (
+        "No job 'bsae' in runs; did you mean 'base'? 'edgeloop job list' shows those there."
+    )
+    with pytest.raises(NoSuchJob, match=r"No job 'zzz' in runs\. 'edgeloop job list'"):
+        chosen("zzz")
+
+
+def test_with_no_jobs_at_all_everything_is_nothing():
+    assert chosen("all", runs=[]) == [] and chosen(runs=[]) == []
+    for pattern in ("last", "x", "*"):
+        with pytest.raises(NoSuchJob):
+            chosen(pattern, runs=[])

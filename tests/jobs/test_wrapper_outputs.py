@@ -1,0 +1,298 @@
+"""outputs/ and the log: what is copied, when, and what never replaces something good."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from edgeloop.errors import StoreUnavailable
+from edgeloop.jobs.handover import Pace
+from edgeloop.jobs.ticket import LOG_PIECE, log_key, outputs_folder
+from edgeloop.jobs.wrapper.log import LogCopier
+from edgeloop.jobs.wrapper.outputs import GROWING_LIMIT_BYTES, OutputCopier
+from edgeloop.store.blobs import FolderBlobs
+from tests.jobs.wrapped import LIMIT_S, Wrapped
+from tests.peers.process import wait_until
+
+
+@pytest.fixture
+def wrapped(tmp_path: Path) -> Wrapped:
+    return Wrapped(FolderBlobs(tmp_path / "store"), tmp_path / "node")
+
+
+class Copied:
+    """A folder and its copier, looked at step by step."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "work/outputs"
+        self.folder.mkdir(parents=True)
+        self.blobs = FolderBlobs(folder / "store")
+        self.said: list[str] = []
+        self.copier = self.another()
+
+    def another(self) -> OutputCopier:
+        return OutputCopier(self.folder, self.blobs, "j", self.said.append)
+
+    def stored(self, name: str) -> bytes | None:
+        key = outputs_folder("j") + name
+        return None if self.blobs.size(key) is None else self.blobs.read(key)
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Copied:
+    return Copied(tmp_path)
+
+
+def test_outputs_are_in_the_store_while_the_command_runs(wrapped: Wrapped):
+    script = """
+import os, time
+os.makedirs("outputs/a/b")
+open("outputs/a/b/c.txt", "w").write("deep")
+open("outputs/metrics.jsonl", "w").write('{"loss": 0.25}\\n')
+print("so far", flush=True)
+while not os.path.exists("outputs/go"):
+    time.sleep(0.02)
+"""
+    wrapped.order_script(script)
+    with wrapped.running() as front:
+        wrapped.wait_for_output("a/b/c.txt", b"deep")
+        wait_until(lambda: "so far\n" in wrapped.log(), LIMIT_S, "the log in the store")
+        wait_until(lambda: wrapped.progress().metrics == {"loss": 0.25}, LIMIT_S, "metrics")
+        assert wrapped.progress().state == "running"
+        first = wrapped.progress().heartbeat
+        wait_until(lambda: wrapped.progress().heartbeat > first, LIMIT_S, "a heartbeat")
+        (wrapped.outputs / "go").touch()
+        assert front.wait(LIMIT_S) == 0
+
+
+def test_a_file_that_grows_is_copied_as_it_grows(copied: Copied):
+    file = copied.folder / "metrics.jsonl"
+    for number in range(1, 4):
+        with file.open("a") as stream:
+            stream.write(f"{number}\n")
+        copied.copier.copy()
+        assert copied.stored("metrics.jsonl") == file.read_bytes()
+
+
+def test_a_long_file_is_not_sent_again_for_every_line(copied: Copied):
+    file = copied.folder / "trace.txt"
+    file.write_bytes(b"x" * (2 << 20))
+    copied.copier.copy()
+    with file.open("ab") as stream:
+        stream.write(b"a line\n")
+    copied.copier.copy()
+    assert len(copied.stored("trace.txt")) == 2 << 20
+    with file.open("ab") as stream:
+        stream.write(b"x" * (1 << 20))
+    copied.copier.copy()
+    assert copied.stored("trace.txt") == file.read_bytes()
+
+
+def test_a_half_written_file_does_not_replace_the_good_one_before_it(copied: Copied):
+    file = copied.folder / "model.pt"
+    file.write_bytes(b"good" * 100)
+    copied.copier.copy()
+    copied.copier.copy()
+    for size in (0, 10, 50):  # written over in place: it looks different each time
+        file.write_bytes(b"next" * size)
+        copied.copier.copy()
+        assert copied.stored("model.pt") == b"good" * 100
+    copied.copier.copy()
+    assert copied.stored("model.pt") == b"next" * 50
+
+
+def test_a_longer_file_that_begins_otherwise_is_not_taken_for_a_grown_one(copied: Copied):
+    file = copied.folder / "model.pt"
+    file.write_bytes(b"good")
+    copied.copier.copy()
+    file.write_bytes(b"something else, not all of it yet")
+    copied.copier.copy()
+    assert copied.stored("model.pt") == b"good"
+
+
+def test_what_an_earlier_wrapper_stored_is_not_replaced_by_half_a_file(copied: Copied):
+    copied.blobs.put(outputs_folder("j") + "model.pt", b"good")
+    (copied.folder / "model.pt").write_bytes(b"ha")
+    copied.copier.copy()
+    assert copied.stored("model.pt") == b"good"
+    assert copied.copier.finish() == set()
+    assert copied.stored("model.pt") == b"ha"
+
+
+def test_a_huge_file_waits_until_it_is_left_alone(copied: Copied):
+    file = copied.folder / "huge"
+    with file.open("wb") as stream:
+        stream.truncate(GROWING_LIMIT_BYTES + 1)
+    copied.copier.copy()
+    assert copied.stored("huge") is None
+    copied.copier.copy()
+    assert copied.blobs.size(outputs_folder("j") + "huge") == GROWING_LIMIT_BYTES + 1
+
+
+def test_the_last_copy_takes_everything_and_only_what_changed(copied: Copied):
+    for number in range(200):
+        (copied.folder / f"{number}.txt").write_text(str(number))
+    copied.copier.copy()
+    before = {info.key: info.modified for info in copied.blobs.list(outputs_folder("j"))}
+    (copied.folder / "7.txt").write_text("changed")
+    assert copied.copier.finish() == set()
+    after = {info.key: info.modified for info in copied.blobs.list(outputs_folder("j"))}
+    assert {key for key in after if after[key] != before[key]} == {outputs_folder("j") + "7.txt"}
+    assert len(after) == 200
+
+
+def test_files_that_the_command_removed_are_removed_from_a_completed_job(wrapped: Wrapped):
+    script = """
+import os, time
+open("outputs/temporary", "w").write("x")
+open("outputs/kept", "w").write("y")
+while not os.path.exists("outputs/go"):
+    time.sleep(0.02)
+os.unlink("outputs/temporary"); os.unlink("outputs/go")
+raise SystemExit(int(os.environ["CODE"]))
+"""
+    for code, expected in ((0, {"kept"}), (1, {"kept", "temporary"})):
+        job = Wrapped(wrapped.blobs, wrapped.folder)
+        job.order_script(script, variables={"CODE": str(code)})
+        with job.running() as front:
+            job.wait_for_output("temporary")
+            (job.outputs / "go").touch()
+            assert front.wait(LIMIT_S) == code
+        assert set(job.stored()) - {"go"} == expected
+
+
+def test_links_are_followed_only_inside_of_the_job(copied: Copied, tmp_path: Path):
+    (tmp_path / "secret").write_text("of the machine")
+    (copied.folder.parent / "code.py").write_text("mine")
+    (copied.folder / "sub").mkdir()
+    (copied.folder / "sub/file").write_text("x")
+    (copied.folder / "loop").symlink_to(copied.folder)
+    (copied.folder / "inside").symlink_to("../code.py")
+    (copied.folder / "outside").symlink_to(tmp_path / "secret")
+    (copied.folder / "folder").symlink_to(tmp_path)
+    (copied.folder / "broken").symlink_to("nowhere")
+    os.mkfifo(copied.folder / "pipe")
+    assert copied.copier.finish() == set()
+    names = {info.key.removeprefix(outputs_folder("j")) for info in copied.blobs.list("_jobs/")}
+    assert {"sub/file", "inside"} <= names
+    assert not names & {"outside", "broken", "pipe", "folder/secret"}
+    assert any("outside" in sentence for sentence in copied.said)
+
+
+def test_outputs_replaced_by_a_link_to_elsewhere_is_not_followed(copied: Copied, tmp_path: Path):
+    copied.folder.rmdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/secret").write_text("x")
+    copied.folder.symlink_to(tmp_path / "elsewhere")
+    copied.copier.finish()
+    assert list(copied.blobs.list("_jobs/")) == []
+
+
+def test_a_name_that_the_store_cannot_hold_is_said_and_the_rest_is_stored(wrapped: Wrapped):
+    script = """
+open(b"outputs/\\xff\\xfe", "w").write("odd")
+open("outputs/back\\\\slash", "w").write("odd")
+open("outputs/plain", "w").write("even")
+"""
+    wrapped.order_script(script)
+    assert wrapped.run()[0] == 0
+    progress = wrapped.final()
+    assert progress.state == "completed" and not progress.outputs_complete
+    assert "2 files of outputs/" in progress.reason and str(wrapped.scratch) in progress.reason
+    assert wrapped.stored() == {"plain": b"even"}
+    assert "the store cannot hold" in wrapped.log()
+    assert (wrapped.outputs / "back\\slash").read_text() == "odd"
+
+
+def test_a_job_begins_with_the_outputs_of_the_one_before_it(wrapped: Wrapped):
+    before = Wrapped(wrapped.blobs, wrapped.folder)
+    before.order_script("open('outputs/checkpoint', 'w').write('epoch 3'); raise SystemExit(1)")
+    before.run()
+    script = "open('outputs/seen', 'w').write(open('outputs/checkpoint').read())"
+    wrapped.order_script(script, previous=before.job, attempt=2)
+    assert wrapped.run()[0] == 0
+    assert wrapped.stored() == {"checkpoint": b"epoch 3", "seen": b"epoch 3"}
+    assert before.stored() == {"checkpoint": b"epoch 3"}
+
+
+def test_a_command_that_prints_a_lot_fills_neither_memory_nor_pipes(wrapped: Wrapped):
+    size = 200 << 20
+    wrapped.pace = Pace(log_s=0.1, outputs_s=0.1, heartbeat_s=0.2, patience_s=60)
+    script = f"""
+import os, sys, time
+block = (b"x" * 1023 + b"\\n") * 1024
+for _ in range({size} >> 20):
+    sys.stdout.buffer.write(block)
+sys.stdout.flush()
+while not os.path.exists("outputs/go"):
+    time.sleep(0.02)
+"""
+    wrapped.order_script(script)
+    with Path(os.devnull).open("wb") as nothing, wrapped.running(stdout=nothing) as front:
+        wait_until(lambda: _said(wrapped) >= size, LIMIT_S, "all of the log in the store")
+        for pid in (front.pid, wrapped.keeper()):
+            peak = Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1].split()[0]
+            assert int(peak) < 150_000, "kilobytes"
+        (wrapped.outputs / "go").touch()
+        assert front.wait(LIMIT_S) == 0
+    assert wrapped.final().log_bytes >= size
+    assert wrapped.blobs.size(log_key(wrapped.job, 100)) == LOG_PIECE
+
+
+def _said(wrapped: Wrapped) -> int:
+    progress = wrapped.progress()
+    return progress.log_bytes if progress else 0
+
+
+def test_nobody_reading_what_the_front_shows_does_not_hold_up_the_command(wrapped: Wrapped):
+    wrapped.order_script("import sys; sys.stdout.write('x' * 1_000_000); open('outputs/done', 'w')")
+    with wrapped.running():  # its pipe is never read
+        assert wrapped.final().state == "completed"
+    assert wrapped.final().log_bytes > 1_000_000
+
+
+def test_a_front_without_any_standard_streams_runs_its_job(wrapped: Wrapped):
+    wrapped.order_script("print('said'); import sys; print('both', file=sys.stderr)")
+    closing = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    assert wrapped.run(before=closing)[0] == 0
+    assert wrapped.log() == "said\nboth\nedgeloop: completed\n"
+
+
+def test_a_command_that_opens_its_standard_error_anew_keeps_what_was_stored(wrapped: Wrapped):
+    script = """
+echo first
+while ! test -e outputs/go; do sleep 0.02; done
+echo second > /dev/stderr
+"""
+    wrapped.order(["sh", "-c", script])
+    with wrapped.running() as front:
+        wait_until(lambda: wrapped.log() == "first\n", LIMIT_S, "the log in the store")
+        (wrapped.outputs / "go").touch()
+        assert front.wait(LIMIT_S) == 0
+    assert wrapped.log().startswith("first\nsecond\n")
+
+
+def test_a_log_that_could_not_be_sent_is_sent_the_next_time(tmp_path: Path):
+    class Moody(FolderBlobs):
+        away = True
+
+        def put(self, key: str, source: Path | bytes) -> None:
+            if self.away:
+                raise StoreUnavailable(store="it", reason="away")
+            super().put(key, source)
+
+    blobs, log = Moody(tmp_path / "store"), tmp_path / "log.txt"
+    log.write_bytes(b"a" * (LOG_PIECE - 1))
+    copier = LogCopier(log, blobs, "j")
+    with pytest.raises(StoreUnavailable):
+        copier.copy()
+    assert copier.bytes_sent == 0
+    blobs.away = False
+    with log.open("ab") as file:
+        file.write(b"bcd")
+    copier.copy()
+    assert copier.bytes_sent == LOG_PIECE + 2
+    assert blobs.read(log_key("j", 0)) == b"a" * (LOG_PIECE - 1) + b"b"
+    assert blobs.read(log_key("j", 1)) == b"cd"
