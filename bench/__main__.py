@@ -1,16 +1,30 @@
 """python -m bench NAME…: all of them without a name.
 
-startup, csv, scoring, estimate, evaluate, claims, throughput, nemesis
+startup, data, csv, scoring, estimate, evaluate, claims, throughput, nemesis, jobs,
+verbs
 """
 
 from __future__ import annotations
 
 import sys
 
-from bench import claims, csv_export, estimate, evaluate, nemesis, scoring, startup, throughput
+from bench import (
+    claims,
+    csv_export,
+    data,
+    estimate,
+    evaluate,
+    jobs,
+    nemesis,
+    scoring,
+    startup,
+    throughput,
+    verbs,
+)
 
 BENCHES = {
     "startup": startup.run,
+    "data": data.run,
     "csv": csv_export.run,
     "scoring": scoring.run,
     "estimate": estimate.run,
@@ -18,6 +32,8 @@ BENCHES = {
     "claims": claims.run,
     "throughput": throughput.run,
     "nemesis": nemesis.run,
+    "jobs": jobs.run,
+    "verbs": verbs.run,
 }
 
 

@@ -172,7 +172,7 @@ class TestLocal(ComputeContract):
         for process in both:
             os.kill(process, signal.SIGKILL)
         assert "without a word" in yard.wait_for(job, "failed").reason
-        assert yard.compute.salvage(job, yard.blobs)
+        assert yard.compute.rescue(job, yard.blobs)
         assert yard.wait_for_word(job).state == "failed"
         assert yard.blobs.read(f"{outputs_folder(job)}made.txt") == b"precious"
         assert not processes_with(str(yard.folder / "all.runs"))
@@ -190,7 +190,7 @@ class TestLocal(ComputeContract):
             yard.compute.cancel([job])
             assert innocent.poll() is None
             innocent.kill()
-        yard.compute.salvage(job, yard.blobs)
+        yard.compute.rescue(job, yard.blobs)
 
 
 class TestGpus:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.jobs.handover import Pace
-from edgeloop.jobs.wrapper import salvage
+from edgeloop.jobs.wrapper.salvage import salvage
 from edgeloop.store.blobs import FolderBlobs
 from tests.jobs.wrapped import LIMIT_S, Wrapped, kill
 from tests.peers.process import wait_until

@@ -73,11 +73,6 @@ class Compute(ABC):
     def forget(self, jobs: Sequence[str]) -> None:
         """Remove what the compute keeps of jobs that are over."""
 
-    def salvage(self, job: str, blobs: Blobs) -> bool:
-        """Finish a job whose wrapper was killed with all that was to rescue it, where what it left
-        can still be reached: its outputs and its log go to the store. True when that was done."""
-        return False
-
     def submit_many(self, orders: Sequence[Order]) -> None:
         """A compute that can take a batch in one go does better here."""
         for order in orders:

@@ -117,7 +117,7 @@ class LocalCompute(Compute):
                     self._queue.bury(job)
                 self._queue.forget(_checked(job))
 
-    def salvage(self, job: str, blobs: Blobs) -> bool:
+    def rescue(self, job: str, blobs: Blobs) -> bool:
         from edgeloop.jobs.wrapper.salvage import salvage
 
         folder = self._queue.scratch(_checked(job))

@@ -9,13 +9,8 @@ what a script may count on. All of this room needs the standard library and obst
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from edgeloop.store import Blobs
-
-__all__ = ["main", "salvage"]
+__all__ = ["main"]
 
 
 def main(arguments: Sequence[str] = ()) -> int:
@@ -23,11 +18,3 @@ def main(arguments: Sequence[str] = ()) -> int:
     from edgeloop.jobs.wrapper.front import main as front
 
     return front(list(arguments))
-
-
-def salvage(folder: Path, blobs: Blobs, reason: str) -> bool:
-    """Finish a job whose wrapper died, out of the scratch folder it left: what still runs of it is
-    ended, outputs and log go to the store, the state becomes failed. False where it still runs."""
-    from edgeloop.jobs.wrapper.salvage import salvage as finish
-
-    return finish(folder, blobs, reason)

@@ -1,0 +1,113 @@
+"""README's "Run a script somewhere else": the same commands here and on a real cluster."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from edgeloop.jobs import Jobs
+from tests.cli.running import Finished, run_command
+from tests.jobs.waiting import eventually
+
+EXAMPLES = Path(__file__).parents[2] / "examples/jobs"
+Command = Callable[..., Finished]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = tmp_path / "my-project"
+    shutil.copytree(EXAMPLES, folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("EDGELOOP_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("EDGELOOP_CACHE", str(tmp_path / "cache"))
+    yield folder
+    jobs = Jobs.open()
+    jobs.wait(jobs.cancel(jobs.refresh(jobs.select(()).runs)), timeout_s=120)
+
+
+@pytest.fixture(params=["local", "cluster"])
+def compute(request: pytest.FixtureRequest, project: Path) -> str:
+    """Both are named in the settings; only the cluster has to be started."""
+    if request.param == "cluster":
+        address = request.getfixturevalue("ray_cluster").address
+        settings = {"computes": {"cluster": {"kind": "ray", "address": address}}}
+        (project / "edgeloop.yaml").write_text(json.dumps(settings))
+    return str(request.param)
+
+
+@pytest.fixture
+def edgeloop(project: Path) -> Command:
+    return lambda *arguments: run_command(arguments, project, {})
+
+
+def test_the_walk(edgeloop: Command, compute: str, project: Path) -> None:
+    drawn = edgeloop("data", "faces", "data/working/faces64", "--count", 24, "--size", 32)
+    assert drawn.code == 0, drawn.err
+    assert "working/faces64@1" in edgeloop("data", "push", "working/faces64").out
+    assert "nothing to do" in edgeloop("data", "push", "working/faces64").out
+
+    to = ("--compute", compute, "--data", "working/faces64")
+    lr_3 = edgeloop("run", "train.py", *to, "--name", "lr-3", "--", "--lr", "1e-3", "--epochs", "2")
+    assert lr_3.code == 0, lr_3.err
+    assert "epoch 2/2" in lr_3.out
+    assert f"data working/faces64@1 (unchanged) · compute {compute}" in lr_3.err
+    assert "exit code 0 · results in runs/lr-3/outputs" in lr_3.err
+    assert (project / "runs/lr-3/outputs/net.pt").is_file()
+
+    shell = edgeloop("run", "count.sh", *to)
+    assert "24 faces in data/working/faces64" in shell.out
+
+    sweep = edgeloop(
+        *("run", "train.py", *to, "--sweep", "lr=1e-2,1e-3", "--name", "sweep"),
+        *("--", "--epochs", "1"),
+    )
+    assert sweep.code == 0, sweep.err
+    table = [line.split() for line in sweep.out.splitlines()[-3:]]
+    assert table[0][:3] == ["name", "lr", "state"] and "accuracy" in table[0]
+    assert [line[:3] for line in table[1:]] == [
+        ["sweep-1", "1e-2", "completed"],
+        ["sweep-2", "1e-3", "completed"],
+    ]
+    rows = edgeloop("job", "status", "sweep*", "--json").json
+    assert [set(row["metrics"]) for row in rows] == [{"epoch", "loss", "accuracy"}] * 2
+    assert all(row["compute"] == compute for row in rows)
+
+    again = edgeloop("job", "resubmit", "lr-3", "--json", "--", "--lr", "5e-4", "--epochs", "1")
+    assert again.json[0]["name"] == "lr-3.2"
+    assert edgeloop("job", "wait", "lr-3.2", "--timeout", "2m").code == 0
+
+
+def test_a_file_a_long_job_and_its_end(edgeloop: Command, compute: str, project: Path) -> None:
+    (project / "wait.sh").write_text(
+        'trap "echo saved > outputs/late.txt; exit 7" TERM\n'
+        "echo early > outputs/early.txt; echo begun\n"
+        "while true; do sleep 0.1; done\n"
+    )
+    (project / "wait.yaml").write_text("script: wait.sh\nparams: {}\ntags: [long]\ngrace: 20s\n")
+    sent = edgeloop("job", "submit", "wait.yaml", "--compute", compute, "--name", "long")
+    assert sent.code == 0, sent.err
+    eventually(lambda: "begun" in edgeloop("job", "logs", "long").out)
+    ended = edgeloop("job", "abort", "--tag", "long", "all", "--json")
+    assert [row["state"] for row in ended.json] == ["canceled"]
+    edgeloop("job", "results", "long")
+    outputs = project / "runs/long/outputs"
+    assert (outputs / "early.txt").read_text() == "early\n"
+    assert (outputs / "late.txt").read_text() == "saved\n"
+
+
+def test_a_script_that_fails_says_so_with_its_own_code(edgeloop: Command, compute: str) -> None:
+    Path("fail.sh").write_text("echo so far > outputs/part.txt; exit 3\n")
+    done = edgeloop("run", "fail.sh", "--compute", compute, "--name", "bad")
+    assert done.code == 3
+    assert Path("runs/bad/outputs/part.txt").read_text() == "so far\n"
+    assert edgeloop("job", "status", "bad", "--json").json[0]["exit_code"] == 3
+
+
+def test_what_no_machine_has_is_refused_with_what_there_is(edgeloop: Command, compute: str) -> None:
+    refused = edgeloop("run", "count.sh", "--compute", compute, "--resource", "snapdragon999=1")
+    assert "snapdragon999" in refused.sentence
+    assert not Path("runs").exists()
