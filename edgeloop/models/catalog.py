@@ -16,7 +16,7 @@ from edgeloop.models.names import can_be_key, check_experiment_name, is_pattern,
 from edgeloop.models.onnx_file import check_onnx
 from edgeloop.models.plan import Plan, Stage
 from edgeloop.models.queue import Queue
-from edgeloop.models.row import filled
+from edgeloop.models.row import CANDIDATE, filled
 from edgeloop.models.upload import Uploader, UploadOptions
 from edgeloop.models.work import UPLOAD, holders, is_foreign, records_of, summary
 from edgeloop.store import Changes, Condition, Record, Store, Value, Values, check_blob_key
@@ -258,6 +258,11 @@ class Catalog:
         return before, after
 
     def _refuse_half_made(self, row: Record) -> None:
+        if row.values.get("status") == CANDIDATE:
+            reason = (
+                f"{row.key} is a search's candidate with no model yet: there is nothing to test"
+            )
+            raise BadInput(reason=reason)
         if row.values.get("status") in ("uploading", "deleting"):
             reason = f"it is {row.values['status']}; 'edgeloop delete {row.key}' clears it away"
             raise ModelBusy(name=row.key, reason=reason)

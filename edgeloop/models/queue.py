@@ -16,13 +16,14 @@ from dataclasses import dataclass
 
 from edgeloop.errors import RowChanged, RowExists
 from edgeloop.models.plan import Plan, Stage
+from edgeloop.models.row import CANDIDATE
 from edgeloop.models.work import UPLOAD, is_foreign, records_of
 from edgeloop.store import Condition, Record, Table, Values
 
 FIRST_PAGE = 8
 NEXT_PAGES = 128
 SWEPT = "!swept"
-FINISHED = ("complete", "error", "uploading", "deleting")
+FINISHED = ("complete", "error", "uploading", "deleting", CANDIDATE)
 
 
 @dataclass(frozen=True)

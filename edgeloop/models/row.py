@@ -27,7 +27,9 @@ class Column:
 
 COLUMNS: tuple[Column, ...] = (
     Column("name", "text", "the model's short name, unique in its experiment"),
-    Column("status", "text", "uploading, new, waiting, running STAGE, complete or error"),
+    Column(
+        "status", "text", "uploading, new, waiting, running STAGE, complete or error; or candidate"
+    ),
     Column("node", "text", "the machines that work on it now"),
     Column("priority", "integer", "overrides the stages' own; lower is sooner, 0 before all"),
     Column("benchmark_only", "integer", "1: only convert and benchmark"),
@@ -70,10 +72,13 @@ COLUMNS: tuple[Column, ...] = (
     Column("latency_margin_percent", "number", "how far an estimate may be off, percent"),
     Column("latency_profile", "text", "the device profile that calibrated the estimate"),
     Column("latency_calibrated", "boolean", "whether that profile was fitted on a real device"),
+    Column("arch", "json", "the architecture, where a search made it"),
+    Column("results", "json", "what searches found out, by its conditions"),
     Column("stages", "json", "Edgeloop's own record of each stage: leases, attempts, files"),
 )
 
-BOOKKEEPING = frozenset({"stages"})
+BOOKKEEPING = frozenset({"stages", "results"})
+CANDIDATE = "candidate"  # a row that a search made, with no model file yet
 KINDS: Mapping[str, Kind] = {column.name: column.kind for column in COLUMNS}
 
 

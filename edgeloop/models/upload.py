@@ -20,10 +20,14 @@ from edgeloop.models.names import check_model_name, friendly_names
 from edgeloop.models.onnx_file import OnnxFile
 from edgeloop.models.plan import Plan
 from edgeloop.models.queue import Queue
+from edgeloop.models.row import CANDIDATE
 from edgeloop.models.work import UPLOAD, StageRecord, records_of, summary, utc, with_records
-from edgeloop.store import Record, Store, Value
+from edgeloop.store import Changes, Record, Store, Value
 
 UPLOAD_LEASE_SECONDS = 6 * 3600.0
+
+
+OF_A_SEARCH = ("arch", "results", "val_iou", "epochs", "iteration", "training_time")
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,10 @@ class Uploader:
             row = self._models.update(row, {"status": "deleting", "stages": None})
             with contextlib.suppress(EdgeloopError):
                 self._blobs.delete_folder(folder)
-            self._models.delete(row)
+            if "results" in row.values:  # a search's results outlive an upload that failed
+                self._models.update(row, {"status": CANDIDATE, "content": None, "size": None})
+            else:
+                self._models.delete(row)
             note = self._notes.get(_note_key(str(row.values["content"])))
             if note is not None and note.values.get("model") == row.key:
                 self._notes.delete(note)
@@ -144,6 +151,8 @@ class Uploader:
             reason = f"it is being deleted; if that was cut off: edgeloop delete {name}"
             raise ModelBusy(name=name, reason=reason)
         upload = records_of(row.values).get(UPLOAD, StageRecord())
+        if row.values.get("status") == CANDIDATE:
+            return self._promote(row, self._reserved(name, file, options))
         if row.values.get("status") != "uploading":
             if row.values.get("content") == file.content:
                 return None
@@ -154,11 +163,15 @@ class Uploader:
             )
             raise ModelBusy(name=name, reason=reason)
         fresh = self._reserved(name, file, options)
+        kept = {column: row.values[column] for column in OF_A_SEARCH if column in row.values}
         cleared: dict[str, Value | None] = dict.fromkeys(row.values)
+        return self._promote(row, {**cleared, **kept, **fresh})
+
+    def _promote(self, row: Record, columns: Changes) -> Record:
         try:
-            return self._models.update(row, {**cleared, **fresh})
+            return self._models.update(row, columns)
         except RowChanged:
-            raise ModelBusy(name=name, reason="somebody else took over its upload") from None
+            raise ModelBusy(name=row.key, reason="somebody else took over its upload") from None
 
     def _reserved(self, name: str, file: OnnxFile, options: UploadOptions) -> dict[str, Value]:
         now = self._clock()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from edgeloop.errors import EdgeloopError, ModelBusy, NameTaken, StoreUnavailable
 from edgeloop.models import Catalog, UploadOptions, default_plan, records_of
-from edgeloop.store import BlobInfo, Blobs, Changes, Record, Store
+from edgeloop.store import Blobs, Changes, Record, Store
 from tests.cli.running import blobs_of, is_empty, notes_of, rows_of
 from tests.conftest import StoreUnderTest
 from tests.nets import save_external, save_tiny
+from tests.store.passing import PassingBlobs
 
 NOW = 1_800_000_000.0
 HOUR = 3_600.0
@@ -23,11 +24,12 @@ def catalog_on(store: Store, now: float = NOW, node: str = "here") -> Catalog:
     return Catalog(store, "default", default_plan(), node=node, clock=lambda: now)
 
 
-class BlobsThatBreak(Blobs):
+class BlobsThatBreak(PassingBlobs):
     """Real blobs whose nth put raises instead."""
 
     def __init__(self, inner: Blobs, error: BaseException, at: int) -> None:
-        self._inner, self._error, self._left = inner, error, at
+        super().__init__(inner)
+        self._error, self._left = error, at
         self._lock = threading.Lock()
 
     def put(self, key: str, source: Path | bytes) -> None:
@@ -36,22 +38,7 @@ class BlobsThatBreak(Blobs):
             broken = self._left == 0
         if broken:
             raise self._error
-        self._inner.put(key, source)
-
-    def has_room_for(self, size: int) -> bool:
-        return self._inner.has_room_for(size)
-
-    def read(self, key: str) -> bytes:
-        return self._inner.read(key)
-
-    def get(self, key: str, target: Path) -> None:
-        self._inner.get(key, target)
-
-    def list(self, prefix: str) -> Iterator[BlobInfo]:
-        return self._inner.list(prefix)
-
-    def delete(self, keys: Iterable[str]) -> None:
-        self._inner.delete(keys)
+        super().put(key, source)
 
 
 @pytest.fixture
@@ -142,7 +129,7 @@ def test_a_failed_upload_does_not_empty_the_folder_of_whoever_came_after(
 
     class SecondPutBreaks(Meddling):
         def put(self, key: str, source: Path | bytes) -> None:
-            self._inner.put(key, source)
+            self.inner.put(key, source)
             raise StoreUnavailable(store="x", reason="gone")
 
     sqlite.blobs = SecondPutBreaks(real, KeyboardInterrupt(), 0)

@@ -1,0 +1,84 @@
+"""Architectures that a search found, as rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgeloop.errors import BadInput, StoreError
+from edgeloop.models import Candidates, Catalog, Leases, default_plan
+from edgeloop.store import Store
+from tests.nets import save_tiny
+
+ID = "id_0123456789abcdef"
+
+
+@pytest.fixture
+def candidates(store: Store) -> Candidates:
+    return Candidates(store.models("nets"), "nets")
+
+
+@pytest.fixture
+def catalog(store: Store) -> Catalog:
+    return Catalog(store, "nets", default_plan(), node="here")
+
+
+def test_results_are_found_again_under_their_conditions_only(candidates: Candidates):
+    candidates.note(ID, "{}", "chip a", {"latency_ms": 1.5}, {"params": 1000})
+    candidates.note(ID, "{}", "chip b", {"latency_ms": 2.5})
+    candidates.note(ID, "{}", "chip a", {"macs": 7.0})
+    assert candidates.results(ID, "chip a") == {"latency_ms": 1.5, "macs": 7.0}
+    assert candidates.results(ID, "chip b") == {"latency_ms": 2.5}
+    assert candidates.results(ID, "chip c") == {}
+    assert candidates.results("id_other", "chip a") == {}
+
+
+def test_no_runner_ever_takes_a_candidate(candidates: Candidates, store: Store):
+    candidates.note(ID, "{}", "chip", {"latency_ms": 1.0})
+    plan = default_plan()
+    leases = Leases(store.models("nets"), store.queue("nets"), plan)
+    leases.sweep()
+    assert leases.claim({"quantize", "onnx", "device"}, "runner") is None
+
+
+def test_an_upload_under_its_name_makes_it_a_model_and_keeps_its_results(
+    candidates: Candidates, catalog: Catalog, tmp_path: Path
+):
+    candidates.note(ID, '{"a": 1}', "chip", {"latency_ms": 1.0}, {"val_iou": 0.5})
+    catalog.upload(save_tiny(tmp_path / "net.onnx"), ID)
+    row = catalog.get(ID).values
+    assert (row["status"], row["val_iou"], row["arch"]) == ("new", 0.5, '{"a": 1}')
+    assert candidates.results(ID, "chip") == {"latency_ms": 1.0}
+    candidates.note(ID, '{"a": 1}', "farm", {"latency_ms": 3.0})
+    assert catalog.get(ID).values["status"] == "new"
+
+
+def test_an_upload_that_fails_leaves_the_candidate_with_its_results(
+    candidates: Candidates, catalog: Catalog, store: Store, tmp_path: Path, monkeypatch
+):
+    candidates.note(ID, "{}", "chip", {"latency_ms": 1.0})
+
+    def refuse(*_: object) -> None:
+        raise StoreError(store="x", reason="no")
+
+    monkeypatch.setattr(type(store.blobs), "put_many", refuse)
+    with pytest.raises(StoreError):
+        catalog.upload(save_tiny(tmp_path / "net.onnx"), ID)
+    assert catalog.get(ID).values["status"] == "candidate"
+    assert candidates.results(ID, "chip") == {"latency_ms": 1.0}
+    monkeypatch.undo()
+    assert catalog.upload(save_tiny(tmp_path / "net.onnx"), ID).is_new
+
+
+def test_a_candidate_cannot_be_reset_but_deleted(candidates: Candidates, catalog: Catalog):
+    candidates.note(ID, "{}", "chip", {"latency_ms": 1.0})
+    with pytest.raises(BadInput, match="no model yet"):
+        catalog.reset(ID)
+    catalog.delete(ID)
+    assert candidates.results(ID, "chip") == {}
+
+
+def test_results_that_cannot_be_read_are_not_known(candidates: Candidates, store: Store):
+    store.models("nets").insert(ID, {"status": "candidate", "results": "[1, 2"})
+    assert candidates.results(ID, "chip") == {}
