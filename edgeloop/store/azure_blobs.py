@@ -6,7 +6,7 @@ import contextlib
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from edgeloop.errors import MissingExtra
+from edgeloop.errors import MissingExtra, StoreRefused
 from edgeloop.location import AzureLocation
 from edgeloop.store.azure_errors import our_errors
 from edgeloop.store.base import Access
@@ -48,6 +48,7 @@ def azure_blobs(location: AzureLocation, credential: TokenCredential | None = No
         str(location),
         lambda: _make_container(location, credential),
         lambda seconds: _access(location, credential, seconds),
+        lambda key, seconds: _link(location, credential, key, seconds),
     )
 
 
@@ -71,37 +72,62 @@ def _access(location: AzureLocation, credential: TokenCredential | None, seconds
     return Access("AzureStore", options)
 
 
+def _link(
+    location: AzureLocation, credential: TokenCredential | None, key: str, seconds: int
+) -> str:
+    """A signature for this one file, to read it."""
+    from urllib.parse import quote
+
+    if location.sas is not None:
+        reason = "no links can be made with a signature: they need the account's key or an identity"
+        raise StoreRefused(store=str(location), reason=reason)
+    try:
+        from azure.storage.blob import BlobSasPermissions, generate_blob_sas
+    except ImportError:
+        raise MissingExtra(what="An Azure storage account", extra="azure") from None
+    start, ends, secret = _signing(location, credential, seconds)
+    signature = generate_blob_sas(
+        location.account,
+        CONTAINER,
+        key,
+        permission=BlobSasPermissions(read=True),
+        start=start,
+        expiry=ends,
+        **secret,
+    )
+    return f"{location.blob_endpoint.rstrip('/')}/{CONTAINER}/{quote(key)}?{signature}"
+
+
 def _signature(location: AzureLocation, credential: TokenCredential | None, seconds: int) -> str:
     try:
-        from azure.storage.blob import (
-            BlobServiceClient,
-            ContainerSasPermissions,
-            generate_container_sas,
-        )
+        from azure.storage.blob import ContainerSasPermissions, generate_container_sas
     except ImportError:
         raise MissingExtra(what="An Azure storage account", extra="azure") from None
     _make_container(location, credential)
-    now = datetime.now(UTC)
     rights = ContainerSasPermissions(read=True, write=True, create=True, delete=True, list=True)
-    if location.key is not None:
-        secret: dict[str, Any] = {"account_key": location.key}
-    else:
-        seconds = min(seconds, IDENTITY_SIGNATURE_SECONDS)
-        service = BlobServiceClient(location.blob_endpoint, credential=credential)
-        ends = now + timedelta(seconds=seconds)
-        with our_errors(str(location)), service:
-            key = service.get_user_delegation_key(now - CLOCK_MARGIN, ends)
-        secret = {"user_delegation_key": key}
+    start, ends, secret = _signing(location, credential, seconds)
     return str(
         generate_container_sas(
-            location.account,
-            CONTAINER,
-            permission=rights,
-            start=now - CLOCK_MARGIN,
-            expiry=now + timedelta(seconds=seconds),
-            **secret,
+            location.account, CONTAINER, permission=rights, start=start, expiry=ends, **secret
         )
     )
+
+
+def _signing(
+    location: AzureLocation, credential: TokenCredential | None, seconds: int
+) -> tuple[datetime, datetime, dict[str, Any]]:
+    """From when, until when, and with what a signature is made."""
+    from azure.storage.blob import BlobServiceClient
+
+    now = datetime.now(UTC)
+    if location.key is not None:
+        secret: dict[str, Any] = {"account_key": location.key}
+        return now - CLOCK_MARGIN, now + timedelta(seconds=seconds), secret
+    ends = now + timedelta(seconds=min(seconds, IDENTITY_SIGNATURE_SECONDS))
+    service = BlobServiceClient(location.blob_endpoint, credential=credential)
+    with our_errors(str(location)), service:
+        key = service.get_user_delegation_key(now - CLOCK_MARGIN, ends)
+    return now - CLOCK_MARGIN, ends, {"user_delegation_key": key}
 
 
 def _make_container(location: AzureLocation, credential: TokenCredential | None) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -422,3 +423,29 @@ def test_a_damaged_record_is_named_and_hides_no_other(edgeloop: Edgeloop, script
     (project / "runs/bad/job.json").write_text("{")
     done = edgeloop("job", "list")
     assert "good" in done.out and "runs/bad/job.json" in done.err
+
+
+# a store that is not a folder
+
+
+@pytest.mark.parametrize("kind", ["azure", "postgresql"])
+def test_jobs_and_data_live_in_every_store(command: Edgeloop, script, make_place, kind: str):
+    place = make_place(kind)
+    script("print(open('data/raw/d/x').read()); open('outputs/out.txt', 'w').write('kept')")
+    Path("data/raw/d").mkdir(parents=True)
+    Path("data/raw/d/x").write_text("content")
+    done = command("run", "train.py", "--data", "raw/d", "--name", "far", environ=place.environ)
+    assert done.code == 0, done.err
+    assert "content" in done.out
+    assert Path("runs/far/outputs/out.txt").read_text() == "kept"
+    assert "AccountKey" not in Path("runs/far/job.json").read_text()
+
+
+def test_a_link_gives_an_output_to_anybody(command: Edgeloop, script, make_place):
+    place = make_place("azure")
+    script("open('outputs/a b.txt', 'w').write('for you')")
+    command("run", "train.py", environ=place.environ)
+    rows = command("job", "results", "last", "--link", "--json", environ=place.environ).json
+    assert [row["file"] for row in rows] == ["a b.txt"]
+    with urllib.request.urlopen(rows[0]["link"], timeout=30) as answer:
+        assert answer.read() == b"for you"

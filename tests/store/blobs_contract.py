@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from edgeloop.errors import BadName, BlobMissing, LocalFileError
-from edgeloop.store import Blobs
+from edgeloop.errors import BadName, BlobMissing, LocalFileError, StoreRefused
+from edgeloop.store import Blobs, open_access
 
 ODD_NAMES = [
     "with space.txt",
@@ -67,6 +68,9 @@ def digest(path: Path) -> str:
 
 
 class BlobsContract:
+    has_links = True
+    has_access = True
+
     # Putting and reading
 
     def test_bytes_come_back_as_they_were(self, blobs: Blobs) -> None:
@@ -179,6 +183,72 @@ class BlobsContract:
         target = tmp_path / ("你" * 84)
         blobs.get("file", target)
         assert target.read_bytes() == b"x"
+
+    # Creating, sizes and ranges
+
+    def test_a_file_is_created_once(self, blobs: Blobs) -> None:
+        assert blobs.create("log/1", b"first") is True
+        assert blobs.create("log/1", b"second") is False
+        assert blobs.read("log/1") == b"first"
+        blobs.put("log/2", b"put")
+        assert blobs.create("log/2", b"created") is False
+        blobs.delete(["log/1"])
+        assert blobs.create("log/1", b"again") is True
+
+    def test_of_many_who_create_the_same_file_one_is_told_so(self, blobs: Blobs) -> None:
+        for key in ("log/1", "log/2", "log/3"):
+            contents = [f"{key} by {number}".encode() for number in range(12)]
+            with ThreadPoolExecutor(12) as pool:
+                told = list(pool.map(blobs.create, [key] * 12, contents))
+            assert sorted(told) == [False] * 11 + [True]
+            assert blobs.read(key) == contents[told.index(True)]
+
+    def test_the_size_of_a_file_is_known_without_reading_it(self, blobs: Blobs) -> None:
+        assert blobs.size("a/file") is None
+        blobs.put("a/file", b"12345")
+        blobs.put("a/empty", b"")
+        assert (blobs.size("a/file"), blobs.size("a/empty")) == (5, 0)
+        assert blobs.size("a/other") is None
+        assert blobs.size("a") is None
+
+    def test_some_bytes_of_a_file_can_be_read(self, blobs: Blobs) -> None:
+        content = os.urandom(100_000)
+        blobs.put("file", content)
+        for start, length in ((0, 10), (500, 70_000), (99_990, 10), (99_990, 11), (0, 10**9)):
+            assert blobs.read_range("file", start, length) == content[start : start + length]
+        for start, length in ((100_000, 1), (10**9, 5), (7, 0)):
+            assert blobs.read_range("file", start, length) == b""
+        with pytest.raises(BlobMissing, match="nobody"):
+            blobs.read_range("nobody", 0, 1)
+
+    # For others
+
+    def test_a_link_gives_the_file_to_anybody_or_is_refused_in_a_sentence(
+        self, blobs: Blobs
+    ) -> None:
+        blobs.put("a folder/file ü", b"content")
+        if not self.has_links:
+            with pytest.raises(StoreRefused, match="no links"):
+                blobs.link("a folder/file ü", 60)
+            return
+        with urllib.request.urlopen(blobs.link("a folder/file ü", 60), timeout=10) as answer:
+            assert answer.read() == b"content"
+
+    def test_access_opens_the_same_files_or_is_refused_in_a_sentence(self, blobs: Blobs) -> None:
+        blobs.put("mine", b"1")
+        if not self.has_access:
+            with pytest.raises(StoreRefused, match="this process only"):
+                blobs.access(60)
+            return
+        access = blobs.access(60)
+        assert "sig" not in repr(access)
+        there = open_access(access)
+        assert there.read("mine") == b"1"
+        there.put("theirs", b"2")
+        assert there.create("theirs", b"3") is False
+        assert listed(blobs) == listed(there) == ["mine", "theirs"]
+        there.delete(["mine"])
+        assert listed(blobs) == ["theirs"]
 
     # Listing
 
@@ -319,6 +389,12 @@ class BlobsContract:
                 blobs.get(key, tmp_path / "target")
             with pytest.raises(BadName):
                 blobs.delete([key])
+            with pytest.raises(BadName):
+                blobs.create(key, b"x")
+            with pytest.raises(BadName):
+                blobs.size(key)
+            with pytest.raises(BadName):
+                blobs.read_range(key, 0, 1)
             blobs.put("fine", b"")
         assert listed(blobs) == ["fine"]
         assert not (tmp_path / "target").exists()

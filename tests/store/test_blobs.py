@@ -1,4 +1,4 @@
-"""The files of every store: a folder, Azure (Azurite) and S3 (moto)."""
+"""The files of every store: a folder, memory, Azure (Azurite) and S3 (moto)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from edgeloop.errors import BadSetting, StoreError, StoreRefused
 from edgeloop.location import parse_location
 from edgeloop.store import Blobs, open_store
 from edgeloop.store.blobs import FolderBlobs, url_blobs
+from edgeloop.testing import memory_blobs
 from tests.peers.azurite import Azurite
 from tests.peers.s3 import S3
 from tests.store.blobs_contract import BlobsContract, listed
 
 
 class TestFolder(BlobsContract):
+    has_links = False
+
     @pytest.fixture
     def folder(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
         return tmp_path_factory.mktemp("around") / "the folder"
@@ -36,6 +39,15 @@ class TestFolder(BlobsContract):
     def test_a_file_url_names_the_folder(self, folder: Path) -> None:
         url_blobs(f"file://{folder}").put("a/b", b"x")
         assert (folder / "a" / "b").read_bytes() == b"x"
+
+
+class TestMemory(BlobsContract):
+    has_links = False
+    has_access = False
+
+    @pytest.fixture
+    def blobs(self) -> Blobs:
+        return memory_blobs()
 
 
 class TestAzure(BlobsContract):

@@ -1,0 +1,222 @@
+"""What is in one version: its files, and where in the store their bytes lie.
+
+A file is a list of pieces: one for most, several of PIECE_BYTES for a large one. Small pieces share
+an object. Paths stand in the manifest and never in a key, so any name that a file can have will do.
+A manifest comes from a store that others write to: all of it is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+import secrets
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from edgeloop.data.log import Head, Version
+from edgeloop.data.names import key_part
+from edgeloop.errors import BlobMissing, DatasetDamaged
+from edgeloop.store import Blobs
+
+PIECE_BYTES = 8 << 20
+_HASH = re.compile(r"[0-9a-f]{64}")
+_OBJECT = re.compile(r"[0-9a-f]{32}")
+
+Pieces = tuple[str, ...]
+
+
+class File(NamedTuple):
+    path: str
+    size: int
+    mtime_ns: int
+    executable: bool
+    pieces: Pieces
+
+
+class Place(NamedTuple):
+    """Where a piece lies: in which object, from where, how long."""
+
+    object: str
+    offset: int
+    size: int
+
+
+class Manifest(NamedTuple):
+    files: tuple[File, ...]
+    places: Mapping[str, Place]
+
+    @property
+    def objects(self) -> set[str]:
+        return {place.object for place in self.places.values()}
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+class Manifests:
+    """The manifests of a dataset. They never change, so what was read once is kept in a folder."""
+
+    def __init__(self, blobs: Blobs, name: str, cache: Path | None) -> None:
+        self._blobs = blobs
+        self._name = name
+        self._cache = cache
+        self.prefix = f"_data/manifests/{key_part(name)}/"
+
+    def load(self, version: Version) -> Manifest:
+        """Raises BlobMissing where it is gone, DatasetDamaged where it is not what it should be."""
+        kept = self._cache / version.manifest if self._cache else None
+        if kept is not None and kept.is_file():
+            try:
+                return self._checked(version, kept.read_bytes())
+            except DatasetDamaged:  # the copy here, which is no more than a copy
+                kept.unlink()
+        content = self._blobs.read(self.prefix + version.manifest)
+        manifest = self._checked(version, content)
+        self._keep(version.manifest, content)
+        return manifest
+
+    def store(self, manifest: Manifest) -> str:
+        """Its name below `prefix`."""
+        name = f"{digest(manifest.files)}-{secrets.token_hex(16)}.json.gz"
+        content = encoded(manifest)
+        self._blobs.put(self.prefix + name, content)
+        self._keep(name, content)
+        return name
+
+    def delete(self, names: Iterable[str]) -> None:
+        self._blobs.delete([self.prefix + name for name in names])
+
+    def places(self, head: Head) -> dict[str, Place]:
+        """Every piece that a live version names."""
+        found: dict[str, Place] = {}
+        for version in head.versions:
+            try:
+                found.update(self.load(version).places)
+            except (BlobMissing, DatasetDamaged):
+                continue  # a version that cannot be read is no help, and no hindrance
+        self._forget({version.manifest for version in head.versions})
+        return found
+
+    def _checked(self, version: Version, content: bytes) -> Manifest:
+        try:
+            manifest = decoded(content)
+        except (ValueError, TypeError, LookupError, OSError, EOFError, zlib.error) as error:
+            reason = f"its manifest cannot be used: {error}"
+            raise DatasetDamaged(dataset=version.reference, reason=reason) from None
+        if digest(manifest.files) != version.digest:
+            reason = "its manifest is not the one that was published"
+            raise DatasetDamaged(dataset=version.reference, reason=reason)
+        return manifest
+
+    def _keep(self, name: str, content: bytes) -> None:
+        if self._cache is None:
+            return
+        self._cache.mkdir(parents=True, exist_ok=True)
+        partial = self._cache / f".{secrets.token_hex(8)}"
+        partial.write_bytes(content)
+        partial.replace(self._cache / name)
+
+    def _forget(self, live: set[str]) -> None:
+        for kept in self._cache.glob("*.json.gz") if self._cache and self._cache.is_dir() else ():
+            if kept.name not in live:
+                kept.unlink(missing_ok=True)
+
+
+def digest(files: Iterable[File]) -> str:
+    """Of the content alone: the same files with other times, or packed otherwise, are the same."""
+    hasher = hashlib.blake2b(digest_size=32)
+    for file in files:
+        line = json.dumps([file.path, file.size, bool(file.executable), *file.pieces])
+        hasher.update(line.encode() + b"\n")
+    return hasher.hexdigest()
+
+
+def hash_of(content: bytes | memoryview) -> str:
+    return hashlib.blake2b(content, digest_size=32).hexdigest()
+
+
+def encoded(manifest: Manifest) -> bytes:
+    objects = {key: number for number, key in enumerate(sorted(manifest.objects))}
+    pieces = {piece: number for number, piece in enumerate(manifest.places)}
+    content = {
+        "format": 1,
+        "objects": list(objects),
+        "pieces": [
+            (piece, objects[place.object], place.offset, place.size)
+            for piece, place in manifest.places.items()
+        ],
+        "files": [
+            (*file[:3], int(file.executable), [pieces[piece] for piece in file.pieces])
+            for file in manifest.files
+        ],
+    }
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+    return gzip.compress(text.encode(), compresslevel=1, mtime=0)
+
+
+def decoded(content: bytes) -> Manifest:
+    """Raises ValueError and its like for anything but what `encoded` could have made."""
+    data = json.loads(gzip.decompress(content))
+    if data["format"] != 1:
+        raise ValueError(f"it has format {data['format']}, which a newer Edgeloop can read")
+    objects = [_matching(_OBJECT, key) for key in data["objects"]]
+    pieces = [
+        (_matching(_HASH, piece), Place(objects[_number(index)], _number(offset), _number(size)))
+        for piece, index, offset, size in data["pieces"]
+    ]
+    files = tuple(_file(row, pieces) for row in data["files"])
+    _check_tree([file.path for file in files])
+    return Manifest(files, dict(pieces))
+
+
+def check_path(path: object) -> str:
+    """A path that stays below the folder it will be joined to."""
+    if not isinstance(path, str) or "\x00" in path:
+        raise ValueError(f"a file cannot be named {path!r}")
+    if any(part in ("", ".", "..") for part in path.split("/")):
+        raise ValueError(f"the path {path!r} leads out of its folder")
+    path.encode()  # half a character raises UnicodeEncodeError, a ValueError
+    return path
+
+
+def _file(row: list[object], pieces: list[tuple[str, Place]]) -> File:
+    path, size, mtime_ns, executable, numbers = row
+    if not isinstance(numbers, list) or not isinstance(mtime_ns, int):
+        raise ValueError(f"the entry of {path!r} is not as it should be")
+    used = [pieces[_number(number)] for number in numbers]
+    if sum(place.size for _, place in used) != _number(size):
+        raise ValueError(f"the size of {path!r} is not that of its pieces")
+    return File(
+        check_path(path), _number(size), mtime_ns, bool(executable), tuple(p for p, _ in used)
+    )
+
+
+def _check_tree(paths: list[str]) -> None:
+    """In order, none twice, and none both a file and a folder."""
+    if sorted(set(paths)) != paths:
+        raise ValueError("its files are not in order, or one is there twice")
+    files = set(paths)
+    folders = {path[:cut] for path in paths for cut in _slashes(path)}
+    if files & folders:
+        raise ValueError(f"{min(files & folders)!r} is both a file and a folder")
+
+
+def _slashes(path: str) -> list[int]:
+    return [index for index, char in enumerate(path) if char == "/"]
+
+
+def _matching(pattern: re.Pattern[str], value: object) -> str:
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise ValueError(f"{value!r} is no key")
+    return value
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is no size")
+    return value
