@@ -34,6 +34,7 @@
     ├── TrainingFailed          a net that cannot be trained or exported: the candidate's own fault
     │   ├── TrainingDiverged    its loss is no number any more
     │   └── OutOfMemory         it does not fit into the machine's memory
+    ├── SearchFailed            a search that cannot go on as it is set up
     ├── WorkerFailed            the process for native work cannot be started or does not answer
     ├── ComputeUnavailable      a cluster that does not answer: infrastructure, worth retrying
     ├── DatasetDamaged          bytes in the store or on disk are not those of the manifest
@@ -206,6 +207,10 @@ class TrainingDiverged(TrainingFailed):
 class OutOfMemory(TrainingFailed):
     """{arch} does not fit into the memory of {device} with a batch of {batch}: try a smaller batch,
     a smaller image or a smaller net."""
+
+
+class SearchFailed(EdgeloopError):
+    """The search stopped: {reason}. What was found is kept; go on with --resume."""
 
 
 class WorkerFailed(EdgeloopError):

@@ -13,7 +13,18 @@ from types import FrameType
 import click
 
 from edgeloop._version import __version__
-from edgeloop.cli import changes, data, devices, files, jobs, run, runner, status
+from edgeloop.cli import (
+    changes,
+    data,
+    devices,
+    files,
+    jobs,
+    run,
+    runner,
+    search,
+    status,
+    training,
+)
 from edgeloop.errors import EdgeloopError
 from edgeloop.redact import redact
 
@@ -32,7 +43,7 @@ def app(debug: bool) -> None:
     """
 
 
-for module in (files, status, changes, data, run, jobs, runner, devices):
+for module in (files, status, changes, data, run, jobs, search, training, runner, devices):
     for command in module.COMMANDS:
         app.add_command(command)
 

@@ -31,6 +31,7 @@ __all__ = [
     "Profile",
     "calibrated",
     "device_names",
+    "estimated_by",
     "find_profile",
     "fit_profile",
     "list_profiles",
@@ -71,6 +72,16 @@ def open_device(
     hint = f" Did you mean {close[0]!r}?" if close else ""
     known = ", ".join(device_names())
     raise BadInput(reason=f"there is no device {name!r}.{hint} There are: {known}.")
+
+
+def estimated_by(name: str, profiles_folder: Path | None = None) -> tuple[Chip, Profile | None]:
+    """The chip of `htp:…`, and the profile that corrects the compiler's estimate for it, if any:
+    for estimates of graphs that are no models yet."""
+    kind, _, rest = name.partition(":")
+    if kind != "htp":
+        reason = f"the compiler estimates chips, as htp:{DEFAULT_CHIP}, and not {name!r}"
+        raise BadInput(reason=reason)
+    return _chip_and_profile(rest or DEFAULT_CHIP, profiles_folder)
 
 
 def device_names() -> tuple[str, ...]:

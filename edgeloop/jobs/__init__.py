@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from edgeloop.jobs.spec import JobSpec, read_spec, spec_of_script
     from edgeloop.jobs.sweep import parse_sweep
     from edgeloop.jobs.ticket import FINAL_STATES, State
-    from edgeloop.jobs.units import TIME_FORMS, seconds_of
+    from edgeloop.jobs.units import TIME_FORMS, bytes_of, seconds_of
     from edgeloop.jobs.watch import Status
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Seen",
     "State",
     "Status",
+    "bytes_of",
     "make_compute",
     "parse_sweep",
     "read_spec",
@@ -49,7 +50,7 @@ _WHERE = {
     "spec": ("JobSpec", "read_spec", "spec_of_script"),
     "sweep": ("parse_sweep",),
     "ticket": ("FINAL_STATES", "State"),
-    "units": ("TIME_FORMS", "seconds_of"),
+    "units": ("TIME_FORMS", "bytes_of", "seconds_of"),
     "watch": ("Status",),
 }
 

@@ -21,6 +21,7 @@ from edgeloop.tasks.base import (
     Score,
     Scorer,
     Task,
+    Trainable,
 )
 from edgeloop.tasks.faces import FaceSet, Progress, make_faces
 from edgeloop.tasks.portrait import draw_face
@@ -38,6 +39,7 @@ __all__ = [
     "Score",
     "Scorer",
     "Task",
+    "Trainable",
     "draw_face",
     "make_faces",
     "open_task",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,3 +94,12 @@ class Task(Protocol):
 
     def difference(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> Interval:
         """Paired: first − second on the same images, resampled together."""
+
+
+@runtime_checkable
+class Trainable(Protocol):
+    """What a task has besides where nets can be trained for it. Neither set meets the test's."""
+
+    def training(self, height: int, width: int) -> Samples: ...
+
+    def validation(self, height: int, width: int) -> Samples: ...

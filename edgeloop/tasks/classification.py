@@ -28,7 +28,7 @@ from edgeloop.tasks.metrics import (
     macro,
 )
 from edgeloop.tasks.pictures import as_rgb, load
-from edgeloop.tasks.split import for_calibration, for_test
+from edgeloop.tasks.split import for_calibration, for_test, for_training, for_validation
 from edgeloop.tasks.tally import Counts, Histograms, tally_logits
 
 ENDINGS = (".png", ".jpg", ".jpeg")
@@ -70,6 +70,14 @@ class Classification:
     def test(self, height: int, width: int, count: int) -> Samples:
         items, note = for_test(self._listing.items, count, self._root)
         return self._prepared(items, note, height, width)
+
+    def training(self, height: int, width: int) -> Samples:
+        items = for_training(self._listing.items, self._root)
+        return self._prepared(items, "", height, width)
+
+    def validation(self, height: int, width: int) -> Samples:
+        items = for_validation(self._listing.items, self._root)
+        return self._prepared(items, "", height, width)
 
     def scorer(self, curves: bool = True) -> ClassificationScorer:
         return ClassificationScorer(self.classes, curves)

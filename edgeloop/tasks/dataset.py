@@ -14,7 +14,7 @@ from edgeloop.errors import BadInput, NotFound
 from edgeloop.tasks.base import Images, Labels, Samples
 from edgeloop.tasks.cache import Recipe, prepared
 from edgeloop.tasks.pictures import as_rgb, load
-from edgeloop.tasks.split import for_calibration, for_test
+from edgeloop.tasks.split import for_calibration, for_test, for_training, for_validation
 from edgeloop.tasks.tally import IGNORE
 
 SUFFIX = "_seg"
@@ -42,6 +42,12 @@ class FaceFolder:
 
     def test(self, height: int, width: int, count: int) -> Samples:
         return self._prepared(*for_test(self.pairs(), count, self.root), height, width)
+
+    def training(self, height: int, width: int) -> Samples:
+        return self._prepared(for_training(self.pairs(), self.root), "", height, width)
+
+    def validation(self, height: int, width: int) -> Samples:
+        return self._prepared(for_validation(self.pairs(), self.root), "", height, width)
 
     def pairs(self) -> list[Pair]:
         """Sorted by name. Hidden files and others that are no PNG are left alone."""

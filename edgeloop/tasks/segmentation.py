@@ -66,6 +66,12 @@ class Segmentation:
     def test(self, height: int, width: int, count: int) -> Samples:
         return self._faces.test(height, width, count)
 
+    def training(self, height: int, width: int) -> Samples:
+        return self._faces.training(height, width)
+
+    def validation(self, height: int, width: int) -> Samples:
+        return self._faces.validation(height, width)
+
     def scorer(self, curves: bool = True) -> SegmentationScorer:
         return SegmentationScorer(self.classes, COUNTED, curves)
 

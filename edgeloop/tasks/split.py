@@ -9,6 +9,10 @@ whatever counts are asked for, in whatever order, the two never share an image.
 
 Calibration takes the first of its part, the test takes the last of its own. Asking for more than
 there is gives what there is, and a note that says so.
+
+Training has the part for calibration, less its last tenth (at most 2,000), which is for validation:
+no net ever learns from a test image or is chosen by one. Calibration meets a validation image only
+where it asks for nearly all of its part.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from edgeloop.errors import BadInput
 
 CALIBRATION = 1_000
 TEST = 10_000
+VALIDATION = 2_000
 
 Item = TypeVar("Item")
 
@@ -42,6 +47,29 @@ def for_test(items: Sequence[Item], count: int, root: Path) -> tuple[Sequence[It
     _check(items, count, root)
     part = items[boundary(len(items)) :]
     return part[-count:], _note("test", count, len(part), len(items))
+
+
+def for_training(items: Sequence[Item], root: Path) -> Sequence[Item]:
+    """What a model may learn from."""
+    _check_trainable(items, root)
+    return items[: _first_for_validation(len(items))]
+
+
+def for_validation(items: Sequence[Item], root: Path) -> Sequence[Item]:
+    """What a model in training is watched with: neither learnt from nor tested on."""
+    _check_trainable(items, root)
+    return items[_first_for_validation(len(items)) : boundary(len(items))]
+
+
+def _first_for_validation(total: int) -> int:
+    part = boundary(total)
+    return part - min(VALIDATION, max(1, part // 10))
+
+
+def _check_trainable(items: Sequence[Item], root: Path) -> None:
+    if boundary(len(items)) < 2:
+        reason = f"{root} holds {len(items)} images: training, validation and test need at least 4"
+        raise BadInput(reason=reason)
 
 
 def _check(items: Sequence[Item], count: int, root: Path) -> None:

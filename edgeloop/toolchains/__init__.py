@@ -11,12 +11,14 @@ from edgeloop.toolchains.chips import CHIPS, DEFAULT_CHIP, Chip, find_chip, name
 from edgeloop.toolchains.process import DEFAULT_LIMIT_S, NativeProcess
 from edgeloop.toolchains.qnn import Estimate, QnnToolchain, target_options
 from edgeloop.toolchains.quantize import as_input
+from edgeloop.toolchains.serving import Answer, Work, serve
 
 __all__ = [
     "CHIPS",
     "DEFAULT_CHIP",
     "DEFAULT_LIMIT_S",
     "DEFAULT_PRECISION",
+    "Answer",
     "Chip",
     "Converted",
     "Estimate",
@@ -25,8 +27,10 @@ __all__ = [
     "Precision",
     "QnnToolchain",
     "Toolchain",
+    "Work",
     "as_input",
     "find_chip",
     "named_chip",
+    "serve",
     "target_options",
 ]

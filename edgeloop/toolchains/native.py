@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -24,9 +24,7 @@ from edgeloop.toolchains.fixed_scales import quantize_with_fixed_scales
 from edgeloop.toolchains.graph import layout_of, read_graph, shapes_of
 from edgeloop.toolchains.messages import Array
 from edgeloop.toolchains.quantize import as_input, fused, quantize_model
-
-Answer = tuple[dict[str, Any], Sequence[Array]]
-Work = Callable[..., Answer]
+from edgeloop.toolchains.serving import Answer, Work
 
 _PROVIDER = "QNNExecutionProvider"
 _KEPT_SESSIONS = 2

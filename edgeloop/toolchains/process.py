@@ -32,9 +32,11 @@ _NOISE = re.compile(r"\[[WIV]:onnxruntime|LIBNATIVE|WARNING")  # printed whateve
 
 
 class NativeProcess:
-    """One call at a time; threads that share one wait for each other."""
+    """One call at a time; threads that share one wait for each other. `module` is the program: one
+    that calls `serve` with a table of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "edgeloop.toolchains.worker") -> None:
+        self._module = module
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -88,6 +90,12 @@ class NativeProcess:
         """Start it and load the libraries now, so that the first call does not wait for that."""
         self.call("hello", warm=True, limit_s=_START_LIMIT_S)
 
+    def kill(self) -> None:
+        """End it in the middle of a call, which then fails; `close` would wait for its end."""
+        child = self._child
+        if child is not None:
+            child.kill()
+
     def close(self) -> None:
         with self._lock:
             self._stop()
@@ -112,7 +120,7 @@ class NativeProcess:
         self._folder = tempfile.TemporaryDirectory(
             prefix="edgeloop-native-", ignore_cleanup_errors=True
         )
-        command = [sys.executable, "-m", "edgeloop.toolchains.worker", self._folder.name]
+        command = [sys.executable, "-m", self._module, self._folder.name]
         try:
             # A session of its own: Ctrl-C on the terminal is ours to handle, not the child's.
             self._child = subprocess.Popen(  # noqa: S603

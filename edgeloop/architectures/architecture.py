@@ -1,0 +1,155 @@
+"""What an architecture is: a space, the choices that were made in it, an input and the classes.
+
+Its JSON is canonical: keys are sorted, numbers have one spelling (2.0 is 2), and nothing is in it
+that does not shape the net. The id is a hash of that text, so whoever finds the same architecture,
+in whatever order and however its numbers were written, finds what is already known about it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from edgeloop.errors import BadArchitecture, LocalFileError
+
+Value = bool | int | float | str | None
+Shape = tuple[int, int, int, int]
+
+LARGEST_SIDE = 8192
+MOST_CLASSES = 65_535
+LARGEST_FILE = 1 << 20
+_KEYS = {"classes", "params", "shape", "space"}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """`params` are what the space suggested and nothing else: parameters of branches that were not
+    taken are not there. `shape` is that of the input, (1, 3, height, width)."""
+
+    space: str
+    params: Mapping[str, Value]
+    shape: Shape
+    classes: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.space, str) or not self.space:
+            raise BadArchitecture(what="An architecture", reason="it names no space")
+        params = {str(name): _normal(name, self.params[name]) for name in sorted(self.params)}
+        object.__setattr__(self, "params", MappingProxyType(params))
+        object.__setattr__(self, "shape", _checked_shape(self.shape))
+        object.__setattr__(self, "classes", _checked_classes(self.classes))
+
+    def __hash__(self) -> int:
+        return hash(self.canonical)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A mapping proxy does not pickle, and architectures travel to workers."""
+        return (Architecture.from_json, (self.canonical,))
+
+    @cached_property
+    def canonical(self) -> str:
+        fields = {
+            "classes": self.classes,
+            "params": dict(self.params),
+            "shape": self.shape,
+            "space": self.space,
+        }
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+    @cached_property
+    def id(self) -> str:
+        return "id_" + hashlib.sha256(self.canonical.encode()).hexdigest()[:16]
+
+    @property
+    def height(self) -> int:
+        return self.shape[2]
+
+    @property
+    def width(self) -> int:
+        return self.shape[3]
+
+    @classmethod
+    def from_json(cls, text: str, where: str = "An architecture") -> Architecture:
+        """The exact inverse of `canonical`; also takes JSON that people wrote by hand."""
+        try:
+            fields = json.loads(text)
+        except ValueError as error:
+            raise BadArchitecture(what=where, reason=f"it is no JSON ({error})") from None
+        if not isinstance(fields, dict) or set(fields) != _KEYS:
+            raise BadArchitecture(what=where, reason=_keys_wrong(fields))
+        if not isinstance(fields["params"], dict):
+            raise BadArchitecture(what=where, reason="its params are no JSON object")
+        try:
+            return cls(**fields)
+        except BadArchitecture as error:
+            raise BadArchitecture(what=where, reason=error.fields["reason"]) from None
+
+    @classmethod
+    def load(cls, path: Path) -> Architecture:
+        try:
+            if path.stat().st_size > LARGEST_FILE:
+                raise BadArchitecture(what=path, reason="a file that large is no architecture")
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise BadArchitecture(what=path, reason="it is no JSON") from None
+        except OSError as error:
+            raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
+        return cls.from_json(text, str(path))
+
+    def save(self, path: Path) -> None:
+        path.write_text(self.canonical + "\n", encoding="utf-8")
+
+
+def _normal(name: object, value: Any) -> Value:
+    """One spelling a value: 2.0 and 2 are the same choice, and so are -0.0 and 0."""
+    if hasattr(value, "item") and not isinstance(value, bool | int | float | str):
+        value = value.item()  # a NumPy number, as samplers give them
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return int(value) if value.is_integer() else value
+    raise BadArchitecture(
+        what="An architecture",
+        reason=f"its parameter {str(name)!r} is {value!r}; numbers, words, true, false and null "
+        "are allowed",
+    )
+
+
+def _checked_shape(shape: Any) -> Shape:
+    sides = tuple(shape) if isinstance(shape, list | tuple) else ()
+    whole = all(isinstance(side, int) and not isinstance(side, bool) for side in sides)
+    if not whole or len(sides) != 4 or sides[:2] != (1, 3):
+        reason = f"its shape is {shape!r} in place of [1, 3, height, width]"
+        raise BadArchitecture(what="An architecture", reason=reason)
+    if not all(1 <= side <= LARGEST_SIDE for side in sides[2:]):
+        reason = f"its sides are {sides[2]} × {sides[3]}; from 1 to {LARGEST_SIDE} is allowed"
+        raise BadArchitecture(what="An architecture", reason=reason)
+    return (1, 3, sides[2], sides[3])
+
+
+def _checked_classes(classes: Any) -> int:
+    if not isinstance(classes, int) or isinstance(classes, bool) or classes < 2:
+        reason = f"it has {classes!r} classes; at least 2 are needed"
+        raise BadArchitecture(what="An architecture", reason=reason)
+    if classes > MOST_CLASSES:
+        reason = f"it has {classes} classes; {MOST_CLASSES} is the most"
+        raise BadArchitecture(what="An architecture", reason=reason)
+    return classes
+
+
+def _keys_wrong(fields: object) -> str:
+    if not isinstance(fields, dict):
+        return "it is no JSON object"
+    unknown, missing = sorted(set(fields) - _KEYS), sorted(_KEYS - set(fields))
+    parts = [f"the key {unknown[0]!r} is unknown"] if unknown else []
+    parts += [f"the key {missing[0]!r} is missing"] if missing else []
+    return f"{' and '.join(parts)} (it has classes, params, shape and space)"

@@ -1,0 +1,47 @@
+"""A small space for classification: a stem, two to four stages that halve, a pooled head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from edgeloop.architectures.architecture import Shape
+from edgeloop.architectures.trial import Trial
+from edgeloop.errors import BadInput
+
+if TYPE_CHECKING:
+    from torch import nn
+
+WIDTHS = (8, 16, 24, 32)
+KERNELS = (3, 5)
+
+
+def build(
+    trial: Trial,
+    shape: Shape,
+    classes: int,
+    *,
+    widths: Sequence[int] = WIDTHS,
+    kernels: Sequence[int] = KERNELS,
+    most_stages: int = 4,
+    most_layers: int = 3,
+) -> nn.Module:
+    """Each stage halves the side and widens by a factor of its own."""
+    from torch import nn
+
+    from edgeloop.architectures.layers import ConvNormRelu
+
+    width = trial.suggest_categorical("width", list(widths))
+    layers: list[nn.Module] = [ConvNormRelu(3, width, 3, 2)]
+    stages = trial.suggest_int("stages", min(2, most_stages), most_stages)
+    if min(shape[2:]) < 2 ** (stages + 1):
+        reason = f"{shape[2]} × {shape[3]} is too small to be halved {stages + 1} times"
+        raise BadInput(reason=reason)
+    for stage in range(stages):
+        factor = trial.suggest_float(f"stage{stage}_factor", 1.0, 2.0, step=0.5)
+        kernel = trial.suggest_categorical(f"stage{stage}_kernel", list(kernels))
+        outputs, stride = 4 * round(width * factor / 4), 2
+        for _ in range(trial.suggest_int(f"stage{stage}_layers", 1, most_layers)):
+            layers.append(ConvNormRelu(width, outputs, kernel, stride))
+            width, stride = outputs, 1
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes))

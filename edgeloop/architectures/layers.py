@@ -1,0 +1,132 @@
+"""Layers that the built-in spaces share. Import this only where torch is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from edgeloop.errors import BadInput
+
+
+class ConvNormRelu(nn.Sequential):
+    """Convolution, batch norm, ReLU: what every chip fuses into one."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> None:
+        conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
+        nn.init.kaiming_normal_(conv.weight, nonlinearity="relu")
+        super().__init__(conv, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
+
+
+def stem(channels: int, stride: int) -> nn.Sequential:
+    """A stride of 4 is two halvings: one convolution would skip three of four pixels."""
+    strides = {1: (1,), 2: (2,), 4: (2, 2)}.get(stride)
+    if strides is None:
+        raise BadInput(reason=f"there is no stem of stride {stride}; there are 1, 2 and 4")
+    layers, inputs = [], 3
+    for each in strides:
+        layers.append(ConvNormRelu(inputs, channels, 3, each))
+        inputs = channels
+    return nn.Sequential(*layers)
+
+
+class Hourglass(nn.Module):
+    """Down, and up again with what was kept of each level added. `channels` come out of it."""
+
+    def __init__(
+        self,
+        down: Sequence[Sequence[nn.Module]],
+        skip: Sequence[Sequence[nn.Module]],
+        up: Sequence[Sequence[nn.Module]],
+        last: Sequence[nn.Module],
+        channels: int,
+    ) -> None:
+        super().__init__()
+        self.channels = channels
+        self.down = nn.ModuleList(nn.Sequential(*block) for block in down)
+        self.skip = nn.ModuleList(nn.Sequential(*block) for block in skip)
+        self.up = nn.ModuleList(nn.Sequential(*block) for block in up)
+        self.last = nn.Sequential(*last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept: list[Tensor] = []
+        for block in self.down:
+            x = block(x)
+            kept.append(x)
+        kept.pop()
+        for up, skip in zip(self.up, self.skip, strict=True):
+            x = up(_doubled(x)) + skip(kept.pop())
+        y: Tensor = self.last(_doubled(x))
+        return y
+
+
+class Enlarge(nn.Module):
+    """Bilinear, half-pixel: one Resize on the chip.
+
+    PyTorch's own backward adds with atomics, which on a GPU takes longer than the convolutions and
+    gives another sum each time; ours gathers.
+    """
+
+    def __init__(self, factor: int) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and x.is_cuda:
+            enlarged: Tensor = _Enlarged.apply(x, self.factor)  # type: ignore[no-untyped-call]
+            return enlarged
+        return _enlarged(x, self.factor)
+
+
+class _Enlarged(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: int) -> Tensor:
+        ctx.factor = factor
+        return _enlarged(x, factor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return adjoint(adjoint(gradient, 3, ctx.factor), 2, ctx.factor), None
+
+
+def adjoint(gradient: Tensor, axis: int, factor: int) -> Tensor:
+    """The transposed enlargement along one axis.
+
+    An output pixel at offset o from its source's centre takes 1 − |o| of it and |o| of the
+    neighbour on that side; at the borders the neighbour is the source itself.
+    """
+    sides = list(gradient.shape)
+    sides[axis : axis + 1] = [sides[axis] // factor, factor]
+    parts = gradient.reshape(sides).unbind(axis + 1)
+    offsets = [(index + 0.5) / factor - 0.5 for index in range(factor)]
+    pairs = list(zip(parts, offsets, strict=True))
+    own = sum(part * (1 - abs(offset)) for part, offset in pairs)
+    before = sum(part * -offset for part, offset in pairs if offset < 0)
+    after = sum(part * offset for part, offset in pairs if offset > 0)
+    assert isinstance(own, Tensor) and isinstance(before, Tensor) and isinstance(after, Tensor)
+    size = own.shape[axis]
+    own.narrow(axis, 0, size - 1).add_(before.narrow(axis, 1, size - 1))
+    own.narrow(axis, 1, size - 1).add_(after.narrow(axis, 0, size - 1))
+    own.narrow(axis, 0, 1).add_(before.narrow(axis, 0, 1))
+    own.narrow(axis, size - 1, 1).add_(after.narrow(axis, size - 1, 1))
+    return own
+
+
+def _doubled(x: Tensor) -> Tensor:
+    """Nearest: the convolutions behind it smooth, and it costs the least everywhere."""
+    return _resized(x, 2, "nearest", None)
+
+
+def _enlarged(x: Tensor, factor: int) -> Tensor:
+    return _resized(x, factor, "bilinear", False)
+
+
+def _resized(x: Tensor, factor: int, mode: str, align_corners: bool | None) -> Tensor:
+    """In the type that comes: mixed precision would make floats of it first, twice the bytes."""
+    with torch.autocast(x.device.type, enabled=False):
+        return functional.interpolate(
+            x, scale_factor=float(factor), mode=mode, align_corners=align_corners
+        )

@@ -1,0 +1,201 @@
+"""Spaces by name: those built in, and functions in users' files, such as `my_space.py:build`.
+
+A space is `def build(trial, shape, classes, **options)` that asks the trial for values and returns
+a torch module. Everything that shapes the net must come from the trial, so that the answers alone
+rebuild it; options narrow what is suggested and need defaults.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from edgeloop.architectures import classifier, hourglass
+from edgeloop.architectures.architecture import Architecture, Shape
+from edgeloop.architectures.trial import FixedTrial, RecordingTrial, Trial
+from edgeloop.errors import BadArchitecture, BadInput, BadSpace, EdgeloopError, MissingExtra
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Builder = Callable[..., "nn.Module"]
+
+BUILT_IN: Mapping[str, Builder] = {
+    "hourglass": hourglass.build,
+    "small-classifier": classifier.build,
+}
+_DRAWING = Lock()  # torch has one source of random numbers a process, whatever thread asks
+_GIVEN = ("trial", "shape", "classes")
+
+
+@dataclass(frozen=True)
+class Space:
+    """A function of a trial, its name as it stands in architectures, and options for it."""
+
+    name: str
+    function: Builder
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def build(self, trial: Trial, shape: Shape, classes: int) -> nn.Module:
+        """The net of a trial. Whatever the function raises becomes one sentence."""
+        check_torch()
+        from torch import nn
+
+        try:
+            net = self.function(trial, shape, classes, **self.options)
+        except EdgeloopError as error:
+            if isinstance(error, BadArchitecture | BadSpace):
+                raise
+            raise BadSpace(space=self.name, reason=str(error)) from error
+        except (KeyboardInterrupt, SystemExit, MemoryError):
+            raise
+        except Exception as error:
+            _let_go_if_pruned(error)
+            raise BadSpace(space=self.name, reason=f"it raised {_words(error)}") from error
+        if not isinstance(net, nn.Module):
+            reason = f"it returned {type(net).__name__} in place of a torch module"
+            raise BadSpace(space=self.name, reason=reason)
+        return net
+
+    def sample(self, seed: int, shape: Shape, classes: int) -> Architecture:
+        """A random member, the same for the same seed."""
+        trial = RecordingTrial(seed)
+        self.dry_build(trial, shape, classes)
+        return Architecture(self.name, trial.params, shape, classes)
+
+    def dry_build(self, trial: Trial, shape: Shape, classes: int) -> nn.Module:
+        """Only for what it asks the trial and for its shapes: a built-in net gets no weights,
+        which for large ones take longer than everything else."""
+        check_torch()
+        import torch
+
+        if BUILT_IN.get(self.name) is not self.function:
+            return self.build(trial, shape, classes)
+        with torch.device("meta"):
+            return self.build(trial, shape, classes)
+
+
+def find_space(
+    name: str, options: Mapping[str, Any] | None = None, project: Path | None = None
+) -> Space:
+    """A built-in space, or `FILE.py:FUNCTION` with the file inside the project's folder."""
+    if name in BUILT_IN:
+        function = BUILT_IN[name]
+    elif ":" in name:
+        function = _from_file(name, project or Path.cwd())
+    else:
+        close = difflib.get_close_matches(name, BUILT_IN, 1)
+        guess = f"did you mean {close[0]!r}? " if close else ""
+        reason = f"{guess}there are {', '.join(BUILT_IN)}, or a file of yours as my_space.py:build"
+        raise BadSpace(space=name, reason=reason)
+    space = Space(name, function, dict(options or {}))
+    _check_options(space)
+    return space
+
+
+def build(arch: Architecture, seed: int = 0, project: Path | None = None) -> nn.Module:
+    """The net of an architecture with its first weights: the same for the same seed, whatever
+    else drew random numbers in this process."""
+    check_torch()
+    import torch
+
+    space = find_space(arch.space, project=project)
+    trial = FixedTrial(arch.params, f"{arch.id} of the space {arch.space!r}")
+    with _DRAWING, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = space.build(trial, arch.shape, arch.classes)
+    trial.check_all_used()
+    return net
+
+
+def check_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtra(what="Building nets", extra="train")
+
+
+def _from_file(name: str, project: Path) -> Builder:
+    file, _, attribute = name.rpartition(":")
+    path = _inside(name, file, project)
+    if not path.is_file():
+        raise BadSpace(space=name, reason=f"there is no file {file!r} in {project}")
+    function = getattr(_module(name, path), attribute, None)
+    if function is None:
+        raise BadSpace(space=name, reason=f"{file} has no function {attribute!r}")
+    if not callable(function):
+        raise BadSpace(space=name, reason=f"{attribute!r} of {file} is no function")
+    return function  # type: ignore[no-any-return]
+
+
+def _inside(name: str, file: str, project: Path) -> Path:
+    """Names come out of files that others wrote; only the project's own code is run."""
+    if not file.endswith(".py") or "\0" in file:
+        raise BadSpace(space=name, reason="a space of yours is named as my_space.py:build")
+    root = project.resolve()
+    path = (root / file).resolve()
+    if not path.is_relative_to(root):
+        raise BadSpace(space=name, reason=f"{file} is not inside the project {root}")
+    return path
+
+
+def _module(name: str, path: Path) -> ModuleType:
+    """Loaded anew each time: a file that was edited is not the one of before."""
+    label = f"edgeloop_space_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(label, path)
+    if spec is None or spec.loader is None:
+        raise BadSpace(space=name, reason=f"{path.name} cannot be loaded")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[label] = module  # dataclasses and pickle look a class's module up there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise BadSpace(space=name, reason=f"{path.name} raised {_words(error)}") from error
+    return module
+
+
+def _check_options(space: Space) -> None:
+    try:
+        parameters = inspect.signature(space.function).parameters.values()
+    except (TypeError, ValueError):  # a callable without a signature is taken at its word
+        return
+    kinds = inspect.Parameter
+    positional = [
+        p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+    ]
+    takes_any = any(p.kind is kinds.VAR_POSITIONAL for p in parameters)
+    if len(positional) < len(_GIVEN) and not takes_any:
+        reason = "its function should take (trial, shape, classes)"
+        raise BadSpace(space=space.name, reason=reason)
+    if any(p.kind is kinds.VAR_KEYWORD for p in parameters):
+        return
+    named = (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
+    known = [p.name for p in parameters if p.kind in named and p not in positional[: len(_GIVEN)]]
+    for option in space.options:
+        if option not in known:
+            raise BadInput(reason=_unknown(space.name, option, known))
+
+
+def _unknown(space: str, option: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(option, known, 1)
+    guess = f"did you mean {close[0]!r}? " if close else ""
+    there = f"There are {', '.join(known)}" if known else "It takes none"
+    return f"The space {space!r} has no option {option!r}: {guess}{there}"
+
+
+def _words(error: Exception) -> str:
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def _let_go_if_pruned(error: Exception) -> None:
+    """Optuna's way of ending a trial is no fault of the space."""
+    if type(error).__module__.startswith("optuna."):
+        raise error

@@ -1,0 +1,247 @@
+"""search and train-pareto: from a space to a front, and from the front to trained nets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from edgeloop.cli.options import common_options
+
+if TYPE_CHECKING:
+    from edgeloop.search import Event, Outcome, SearchConfig
+    from edgeloop.settings import Settings
+
+
+@click.command()
+@click.argument("file", metavar="CONF.yaml", type=click.Path(path_type=Path))
+@click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
+@click.option("--resume", is_flag=True, help="Go on with a search that was stopped.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and what it would cost.")
+@common_options
+def search(
+    file: Path,
+    words: tuple[str, ...],
+    resume: bool,
+    dry_run: bool,
+    experiment: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Find architectures that trade accuracy against latency best.
+
+    Stop it whenever you like: --resume goes on, and nothing is evaluated twice. Results are in
+    searches/NAME and in the status table.
+
+    Example: edgeloop search laptop.yaml search.budget=24
+    """
+    from edgeloop.cli.output import print_json
+    from edgeloop.search import Campaign, read_config
+
+    config = read_config(file, words)
+    settings = _settings(config, store, experiment)
+    if dry_run:
+        _say_plan(config, settings, as_json)
+        return
+    with Campaign(config, settings, resume) as campaign:
+        seen = [item.number for item in campaign.study.candidates() if item.state != "running"]
+        outcome = campaign.run(lambda event: _say_event(event, config, seen))
+    if as_json:
+        print_json(_as_json(config, outcome))
+    else:
+        _say_outcome(config, outcome)
+
+
+@click.command("train-pareto")
+@click.argument("name", metavar="SEARCH")
+@click.option("--epochs", default=30, show_default=True, help="How often to see every picture.")
+@click.option("--compute", help="Where: a name in edgeloop.yaml  [default: this machine, now]")
+@click.option("--data", help="The dataset, as working/faces  [default: that of the search]")
+@click.option("--gpus", type=float, default=0.0, help="How many GPUs a training needs  [0]")
+@click.option("--at-once", type=click.IntRange(min=1), default=1, help="Trainings at a time  [1]")
+@click.option("--batch", type=int, help="Pictures a step  [default: 16, on a GPU 64]")
+@click.option("--learning-rate", type=float, help="The highest  [default: that of the search]")
+@click.option("--no-publish", is_flag=True, help="Do not put the nets into the status table.")
+@common_options
+def train_pareto(
+    name: str,
+    epochs: int,
+    compute: str | None,
+    data: str | None,
+    gpus: float,
+    at_once: int,
+    batch: int | None,
+    learning_rate: float | None,
+    no_publish: bool,
+    experiment: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Train every net of a search's front in full, and show partial beside full results.
+
+    A net that was trained already is not trained again.
+
+    Example: edgeloop train-pareto laptop --epochs 30 --compute cluster
+    """
+    from edgeloop.cli.output import print_json, table
+    from edgeloop.search import read_config, retrain, search_folder, summary, trainer_of
+    from edgeloop.workspace import Workspace
+
+    config = read_config(_kept_config(name))
+    settings = _settings(config, store, experiment)
+    train: dict[str, object] = {**(config.train or {}), "epochs": epochs, "steps": None}
+    given = {"batch": batch, "learning_rate": learning_rate, "gpus": gpus or None}
+    train |= {key: value for key, value in given.items() if value is not None}
+    train |= {"compute": compute, "at_once": at_once, "images": None}
+    trainer = trainer_of(train, data or config.data, settings, at_once)
+    with Workspace(settings) as workspace:
+        done = retrain(
+            config.name,
+            search_folder(config, settings),
+            trainer,
+            workspace,
+            lambda item: None if as_json else click.echo(_trained_line(item), err=True),
+            not no_publish,
+        )
+    if as_json:
+        print_json(summary(done))
+    else:
+        cells = [
+            (i.arch.id, _score(i.partial_iou), _score(i.full_iou), _score(i.full_f1), i.error)
+            for i in done
+        ]
+        headings = ("architecture", "partial IoU", "full IoU", "full F1", "")
+        click.echo(table(headings, cells, right=headings[1:4]))
+    if any(item.error for item in done):
+        raise SystemExit(1)
+
+
+COMMANDS = (search, train_pareto)
+
+
+def _settings(config: SearchConfig, store: str | None, experiment: str | None) -> Settings:
+    """Options win over the search's own file, that over the environment and edgeloop.yaml."""
+    from edgeloop.settings import Settings
+
+    return Settings.load(
+        store=store or config.store or None,
+        experiment=experiment or config.experiment or config.name,
+    )
+
+
+def _kept_config(name: str) -> Path:
+    """A search by its name, by its folder, or by the file it was made from."""
+    from edgeloop.errors import BadInput
+    from edgeloop.settings import Settings
+
+    given = Path(name)
+    if given.suffix in (".yaml", ".yml"):
+        return given
+    for folder in (given, Settings.load().project / "searches" / name):
+        if (folder / "search.yaml").is_file():
+            return folder / "search.yaml"
+    raise BadInput(reason=f"There is no search {name!r} here: searches/ has those that were run")
+
+
+def _say_plan(config: SearchConfig, settings: Settings, as_json: bool) -> None:
+    from edgeloop.cli.output import print_json
+    from edgeloop.search import search_folder
+
+    steps = [f"{name}: {_cost(config, name)}" for name in config.wanted]
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": config.name,
+                    "budget": config.budget,
+                    "sampler": config.sampler,
+                    "objectives": [o.name for o in config.objectives],
+                    "experiment": settings.experiment,
+                    "folder": str(search_folder(config, settings)),
+                    "costs": {name: _cost(config, name) for name in config.wanted},
+                }
+            ]
+        )
+        return
+    click.echo(f"{config.budget} candidates of the space {config.space}, sampler {config.sampler}")
+    click.echo("each costs " + "; ".join(steps))
+    for name, (low, high) in config.constraints.items():
+        click.echo(f"left out where {name} is not within {low:g} to {high:g}")
+    click.echo(f"results in {search_folder(config, settings)}, experiment '{settings.experiment}'")
+
+
+def _cost(config: SearchConfig, name: str) -> str:
+    if name in ("params", "macs"):
+        return "a moment"
+    if name in ("host_latency_ms", "chip_latency_ms"):
+        return "about a second"
+    if name in ("farm_latency_ms", "farm_f1"):
+        return "a runner's time on the device"
+    train = config.train or {}
+    length = f"{train['steps']} steps" if train.get("steps") else f"{train.get('epochs', 1)} epochs"
+    return f"training for {length} on {train.get('compute') or 'this machine'}"
+
+
+def _say_event(event: Event, config: SearchConfig, seen: list[int]) -> None:
+    if event.what == "begun":
+        return
+    seen.append(event.candidate.number)
+    values = "  ".join(f"{n} {event.values[n]:.4g}" for n in config.wanted if n in event.values)
+    word = {"complete": "", "screened": "screened out: ", "failed": "failed: "}[event.what]
+    what = f"{event.candidate.arch.id}  {values}  {word}{event.reason}"
+    click.echo(f"{len(seen):>4}/{config.budget}  {what}", err=True)
+
+
+def _say_outcome(config: SearchConfig, outcome: Outcome) -> None:
+    from edgeloop.cli.output import shown, table
+
+    total = len(outcome.candidates)
+    parts = [f"{total} candidates", f"{outcome.count('screened')} screened out"]
+    if outcome.count("failed"):
+        parts.append(f"{outcome.count('failed')} failed")
+    verb = "trained" if config.train is not None else "measured"
+    parts.append(f"{outcome.count('complete')} {verb}")
+    volumes = outcome.hypervolumes
+    if volumes:
+        first = next((volume for volume in volumes if volume), volumes[-1])
+        parts.append(f"hypervolume {first:.2f} → {volumes[-1]:.2f}")
+    parts.append(f"front: {len(outcome.front)}")
+    headings = ("architecture", *(objective.name for objective in config.objectives))
+    rows = [
+        (item.arch.id, *(f"{item.values[o.name]:.4g}" for o in config.objectives))
+        for item in outcome.front
+    ]
+    click.echo(table(headings, rows, right=headings[1:]))
+    click.echo(" · ".join(parts))
+    if outcome.is_exhausted:
+        click.echo(f"The space has no other members than these {total}.", err=True)
+    click.echo(f"Results in {shown(str(outcome.folder))}", err=True)
+
+
+def _as_json(config: SearchConfig, outcome: Outcome) -> list[dict[str, object]]:
+    front = {item.number for item in outcome.front}
+    return [
+        {
+            "number": item.number,
+            "arch_id": item.arch.id,
+            "state": item.state,
+            "reason": item.reason,
+            "is_pareto": item.number in front,
+            **item.values,
+        }
+        for item in outcome.candidates
+    ]
+
+
+def _trained_line(item: object) -> str:
+    from edgeloop.search import Retrained
+
+    assert isinstance(item, Retrained)
+    if item.error:
+        return f"{item.arch.id}: failed: {item.error}"
+    return f"{item.arch.id}: IoU {_score(item.partial_iou)} → {_score(item.full_iou)}"
+
+
+def _score(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

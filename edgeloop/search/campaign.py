@@ -1,0 +1,201 @@
+"""A search from its file to its front: everything that has to be opened, and closed again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgeloop.architectures import Architecture, build, export_onnx, find_space
+from edgeloop.models import Candidates
+from edgeloop.search.base import Evaluator
+from edgeloop.search.config import SearchConfig
+from edgeloop.search.evaluators import RemoteBenchmark, Screening
+from edgeloop.search.files import (
+    copy_whole,
+    front_of,
+    volumes,
+    write_front,
+    write_state,
+    write_whole,
+)
+from edgeloop.search.loop import Event, Search, columns_of, patiently
+from edgeloop.search.storage import open_storage
+from edgeloop.search.study import Candidate, Study
+from edgeloop.search.training import seconds, trainer_of
+from edgeloop.settings import Settings
+from edgeloop.workspace import Workspace
+
+SEARCHES = "searches"
+SCREENED = ("params", "macs", "host_latency_ms", "chip_latency_ms")
+NETS = "nets"
+KEPT_CONFIG = "search.yaml"
+
+Hear = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search found; `hypervolumes` has a number a candidate."""
+
+    candidates: Sequence[Candidate]
+    front: Sequence[Candidate]
+    hypervolumes: Sequence[float]
+    is_exhausted: bool
+    folder: Path
+    published: Sequence[str] = field(default=())
+
+    def count(self, state: str) -> int:
+        return sum(item.state == state for item in self.candidates)
+
+
+class Campaign:
+    """Use as a context manager: what it started ends with it."""
+
+    def __init__(self, config: SearchConfig, settings: Settings, resume: bool) -> None:
+        self.config = config
+        self.workspace = Workspace(settings)
+        self.folder = search_folder(config, settings)
+        self._closing = ExitStack()
+        self._closing.callback(self.workspace.close)
+        space = find_space(config.space, config.options, settings.project)
+        self.study = Study.open(config, space, open_storage(settings.location), resume)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.folder / KEPT_CONFIG, written(config).encode())
+        store = self.workspace.store
+        self.table = Candidates(store.models(settings.experiment), settings.experiment)
+
+    def run(self, hear: Hear = lambda _: None) -> Outcome:
+        """Search until the budget is met, writing the tables as results come."""
+
+        def heard(event: Event) -> None:
+            if event.what != "begun":
+                write_state(self.folder, self.config, self.study.candidates())
+            hear(event)
+
+        search = Search(
+            self.config, self.study, self._evaluators(), self.table, heard, keep=self._keep_net
+        )
+        candidates = search.run()
+        return self._finished(candidates, search.is_exhausted)
+
+    def __enter__(self) -> Campaign:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
+
+    def _finished(self, candidates: Sequence[Candidate], is_exhausted: bool) -> Outcome:
+        front = front_of(self.config, candidates)
+        write_state(self.folder, self.config, candidates)
+        write_front(self.folder, front, self._net_of)
+        return Outcome(
+            candidates,
+            front,
+            volumes(self.config, [item for item in candidates if item.state != "running"]),
+            is_exhausted,
+            self.folder,
+            self._publish(front) if self.config.publish == "front" else (),
+        )
+
+    def _evaluators(self) -> list[Evaluator]:
+        config, settings = self.config, self.workspace.settings
+        found: list[Evaluator] = []
+        screened = [name for name in config.wanted if name in SCREENED]
+        if screened:
+            found.append(self._screening(screened))
+        conditions = ""
+        if config.train is not None:
+            trainer = trainer_of(config.train, config.data, settings, config.workers)
+            training = trainer.evaluator(config.name, self.folder / "training")
+            found.append(training)
+            conditions = training.conditions
+        for name in ("farm_latency_ms", "farm_f1"):
+            if name in config.wanted:
+                found.append(self._farm(name, conditions))
+        for evaluator in found:
+            self._closing.callback(evaluator.close)
+        return found
+
+    def _screening(self, wanted: Sequence[str]) -> Screening:
+        chip = self._options("chip_latency_ms")
+        host = self._options("host_latency_ms")
+        settings = self.workspace.settings
+        return Screening(
+            wanted,
+            str(chip.get("device", "htp:snapdragon-888")),
+            repeats=int(str(host.get("repeats", 20))),
+            warm_up=int(str(host.get("warm_up", 3))),
+            folder=self.folder / "screening",
+            project=settings.project,
+            profiles=profiles_folder(settings),
+        )
+
+    def _farm(self, name: str, trained_with: str) -> RemoteBenchmark:
+        options = self._options(name)
+        device = options.get("device")
+        return RemoteBenchmark(
+            self.workspace,
+            (name,),
+            seconds(options.get("timeout", "1h")),
+            None if device is None else str(device),
+            str(options.get("stage", "f1_1k")),
+            trained_with=trained_with,
+            tags=(self.config.name,),
+        )
+
+    def _options(self, name: str) -> Mapping[str, object]:
+        found = [o.options for o in self.config.objectives if o.name == name]
+        return found[0] if found else {}
+
+    def _keep_net(self, arch: Architecture, files: Mapping[str, Path]) -> None:
+        """A trained net outlives the folder it was trained in; it is here before its result is."""
+        if "model.onnx" in files:
+            (self.folder / NETS).mkdir(exist_ok=True)
+            copy_whole(files["model.onnx"], self.folder / NETS / f"{arch.id}.onnx")
+
+    def _net_of(self, item: Candidate, target: Path) -> None:
+        trained = self.folder / NETS / f"{item.arch.id}.onnx"
+        if trained.is_file():
+            copy_whole(trained, target)
+        elif not target.is_file():
+            export_onnx(
+                build(item.arch, project=self.workspace.settings.project), item.arch, target
+            )
+
+    def _publish(self, front: Sequence[Candidate]) -> list[str]:
+        """Trained nets of the front become models, so that runners measure them."""
+        names = []
+        for item in front:
+            net = self.folder / NETS / f"{item.arch.id}.onnx"
+            if net.is_file():
+                iteration = item.number // self.config.iteration
+                columns = columns_of(item.values, iteration)
+                name = f"{item.arch.id}.trained"
+                patiently(lambda n=name, i=item, c=columns, f=net: self._upload(n, i, c, f))  # type: ignore[misc]
+                names.append(name)
+        return names
+
+    def _upload(self, name: str, item: Candidate, columns: Mapping[str, object], net: Path) -> None:
+        self.table.note(name, item.arch.canonical, "search", item.values, columns)  # type: ignore[arg-type]
+        self.workspace.upload(net, name, tags=[self.config.name])
+
+
+def written(config: SearchConfig) -> str:
+    """The configuration as a file, so that the search can be opened by its name; without the store,
+    whose address may hold a password."""
+    import yaml
+
+    document = {key: value for key, value in config.document.items() if key != "store"}
+    search = document.get("search")
+    named = {**(search if isinstance(search, dict) else {}), "name": config.name}
+    return str(yaml.safe_dump({**document, "search": named}, sort_keys=False, allow_unicode=True))
+
+
+def search_folder(config: SearchConfig, settings: Settings) -> Path:
+    return settings.project / (config.folder or f"{SEARCHES}/{config.name}")
+
+
+def profiles_folder(settings: Settings) -> Path:
+    return settings.project / ".edgeloop" / "profiles"

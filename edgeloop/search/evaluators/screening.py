@@ -1,0 +1,144 @@
+"""What can be known of an architecture in a moment, before it is trained."""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+import time
+from collections.abc import Collection
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from edgeloop.architectures import check_exporter, check_torch
+from edgeloop.devices import Profile, calibrated, estimated_by
+from edgeloop.errors import BadInput
+from edgeloop.search.base import Answer
+from edgeloop.search.evaluators.builder import Builder
+from edgeloop.search.evaluators.desk import Crew, Request
+from edgeloop.toolchains import Chip, NativeProcess, QnnToolchain
+
+UNTRAINED = "untrained.onnx"
+VALUES = ("params", "macs", "host_latency_ms", "chip_latency_ms")
+
+
+class Screening(Crew):
+    """Counts, host latency and the compiler's estimate, in warm processes: one that builds the
+    net, one for the compiler. Latency needs no training: weights change neither.
+
+    A net that crashes a process, does not fit into memory or is over `limit_s` in one of the steps
+    has a final error, and the next one gets a new process. Nets are kept in `folder`; in a
+    temporary one, which goes with `close`, where none is given.
+    """
+
+    cost = 0
+
+    def __init__(
+        self,
+        wanted: Collection[str] = VALUES,
+        device: str = "htp:snapdragon-888",
+        *,
+        repeats: int = 20,
+        warm_up: int = 3,
+        limit_s: float = 60.0,
+        folder: Path | None = None,
+        project: Path | None = None,
+        profiles: Path | None = None,
+    ) -> None:
+        self.gives = _checked(wanted)
+        if repeats < 1 or warm_up < 0 or limit_s <= 0:
+            raise BadInput(reason="Screening takes repeats of 1 or more, warm_up of 0 or more")
+        check_torch()
+        check_exporter()
+        super().__init__()
+        self._repeats, self._warm_up = repeats, warm_up
+        self._chip, self._profile = _target(device, profiles, self.gives)
+        self.conditions = _conditions(self.gives, self._chip, self._profile, repeats)
+        self._temporary = tempfile.TemporaryDirectory(
+            prefix="edgeloop-screen-", ignore_cleanup_errors=True
+        )
+        self._folder = folder or Path(self._temporary.name)
+        self._builder = Builder(limit_s, project)
+        self._native = NativeProcess()
+        self._toolchain = QnnToolchain(limit_s, self._native)
+
+    @property
+    def capacity(self) -> int:
+        return 1
+
+    def warm(self) -> None:
+        """Load the libraries now, so that the first architecture does not wait for that."""
+        self._builder.warm()
+        self._toolchain.warm()
+
+    def _work(self, request: Request) -> Answer:
+        began, arch = time.monotonic(), request.arch
+        model = self._builder.build(arch, self._folder / arch.id / UNTRAINED)
+        found: dict[str, float] = {}
+        if "params" in self.gives or "macs" in self.gives:
+            info = self._toolchain.inspect(model)
+            found |= {"params": float(info.params), "macs": float(info.macs)}
+        if "host_latency_ms" in self.gives:
+            found["host_latency_ms"] = self._builder.host_latency_ms(
+                model, self._warm_up, self._repeats
+            )
+        if self._chip is not None:
+            raw_us = self._toolchain.screen(model, self._chip).raw_us
+            time_us = raw_us if self._profile is None else calibrated(raw_us, self._profile)
+            found["chip_latency_ms"] = time_us / 1000
+        values = {name: found[name] for name in self.gives}
+        return Answer(arch.id, values, {UNTRAINED: model}, time.monotonic() - began)
+
+    def _stop(self) -> None:
+        """A call under way is cut off; the thread sees that we are closing and ends."""
+        self._join(self._cut_off)
+        self._builder.close()
+        self._toolchain.close()
+        self._temporary.cleanup()
+
+    def _cut_off(self) -> None:
+        self._builder.kill()
+        self._native.kill()
+
+
+def _checked(wanted: Collection[str]) -> tuple[str, ...]:
+    unknown = sorted(set(wanted) - set(VALUES))
+    if unknown or not wanted:
+        said = f"gives no {unknown[0]!r}" if unknown else "was asked for nothing"
+        raise BadInput(reason=f"Screening {said}: there are {', '.join(VALUES)}")
+    return tuple(name for name in VALUES if name in wanted)
+
+
+def _target(
+    device: str, profiles: Path | None, gives: tuple[str, ...]
+) -> tuple[Chip | None, Profile | None]:
+    """Said before any candidate is built: that nobody can tell is no candidate's fault."""
+    if "chip_latency_ms" not in gives:
+        return None, None
+    chip, profile = estimated_by(device, profiles)
+    if chip.estimate_soc is None:
+        reason = f"{chip.name} has no latency estimate; the nearest chip that has one is "
+        raise BadInput(reason=f"{reason}{chip.nearest}")
+    return chip, profile
+
+
+def _conditions(
+    gives: tuple[str, ...], chip: Chip | None, profile: Profile | None, repeats: int
+) -> str:
+    parts = ["untrained net"]
+    if "host_latency_ms" in gives:
+        cpu = f"{platform.machine()} {platform.node()}"
+        parts.append(f"host {cpu}, 1 thread, onnxruntime {_version('onnxruntime')}, of {repeats}")
+    if chip is not None:
+        fit = f"{profile.name} {profile.a_us:g}+{profile.b:g}x" if profile else "none"
+        parts.append(
+            f"estimate of soc {chip.estimate_soc} for {chip.name}, profile {fit}, fixed scales, "
+            f"onnxruntime-qnn {_version('onnxruntime-qnn')}"
+        )
+    return "; ".join(parts)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,265 @@
+"""The search itself: candidates walk from cheap evaluators to dear ones, several at a time.
+
+A candidate that breaks a constraint is screened out as soon as that is known. All evaluators of one
+cost work on it at once, so training and measuring overlap; those of the next cost wait for them. A
+place that falls free is given to a new candidate at once: nobody waits for a round to end, unless
+the configuration asks for batches.
+
+Whatever was found out is in the status table before the study says that a candidate ended. So a
+search that is killed at any point loses nothing and asks for nothing twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from edgeloop.architectures import Architecture
+from edgeloop.errors import SearchFailed, StoreUnavailable
+from edgeloop.models import Candidates
+from edgeloop.search.base import Answer, Evaluator
+from edgeloop.search.config import SearchConfig
+from edgeloop.search.study import Candidate, End, Study
+from edgeloop.store import Value
+
+LOOK_S = 0.2
+PATIENCE_S = 600.0
+HOPELESS = 60  # candidates in a row of which none met the constraints
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Event:
+    """A step of a candidate that a person may want to see."""
+
+    candidate: Candidate
+    what: End | Literal["begun"]
+    values: Mapping[str, float]
+    reason: str = ""
+
+
+@dataclass
+class _Open:
+    """A candidate on its way."""
+
+    candidate: Candidate
+    values: dict[str, float] = field(default_factory=dict)
+    files: dict[str, Path] = field(default_factory=dict)
+    cost: int = -1
+    owed: set[int] = field(default_factory=set)  # evaluators that have not answered yet
+    asked: dict[int, int] = field(default_factory=dict)
+
+
+class Search:
+    """Runs until the budget is met. `table` keeps the results and `keep` the files of each answer;
+    `hear` is told of every step."""
+
+    def __init__(
+        self,
+        config: SearchConfig,
+        study: Study,
+        evaluators: Sequence[Evaluator],
+        table: Candidates,
+        hear: Callable[[Event], None] = lambda _: None,
+        keep: Callable[[Architecture, Mapping[str, Path]], None] = lambda _, __: None,
+    ) -> None:
+        self._config = config
+        self._study = study
+        self._evaluators = sorted(evaluators, key=lambda evaluator: evaluator.cost)
+        self._table = table
+        self._hear = hear
+        self._keep_files = keep
+        self._open: dict[str, _Open] = {}
+        self._ended = 0
+        self._failed = 0
+        self._fruitless = 0
+        self._is_exhausted = False
+
+    def run(self) -> list[Candidate]:
+        """All candidates, once the budget is met or the space has no other member."""
+        known = patiently(self._study.candidates)
+        self._ended = sum(item.state != "running" for item in known)
+        self._failed = sum(item.state == "failed" for item in known)
+        self._fruitless = _last_in_vain(known)
+        for candidate in patiently(self._study.unfinished):
+            self._begin(candidate)
+        while self._fill() or self._open:
+            self._look()
+        return patiently(self._study.candidates)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the space had fewer members than the budget."""
+        return self._is_exhausted
+
+    def _fill(self) -> bool:
+        """Begin candidates while there is room; True when one was begun."""
+        begun = False
+        if self._config.batch and self._open:
+            return False
+        while len(self._open) < self._room() and not self._is_exhausted:
+            if self._ended + len(self._open) >= self._config.budget:
+                break
+            candidate = patiently(self._study.propose)
+            if candidate is None:
+                self._is_exhausted = True
+                break
+            self._begin(candidate)
+            begun = True
+        return begun
+
+    def _room(self) -> int:
+        """One worker alone goes strictly in turn, so that a seeded search can be repeated. Several
+        have one candidate more under way, which is screened while they are all busy."""
+        if self._config.batch:
+            return self._config.batch
+        return self._config.workers + (self._config.workers > 1)
+
+    def _begin(self, candidate: Candidate) -> None:
+        entry = _Open(candidate)
+        self._open[candidate.arch.id] = entry
+        self._hear(Event(candidate, "begun", {}))
+        self._advance(entry)
+
+    def _advance(self, entry: _Open) -> None:
+        """As far as it goes without waiting: constraints, then the evaluators of the next cost."""
+        while not entry.owed:
+            broken = self._broken(entry.values)
+            if broken:
+                self._end(entry, "screened", broken)
+                return
+            left = [e.cost for e in self._evaluators if e.cost > entry.cost]
+            if not left:
+                self._end(entry, "complete")
+                return
+            entry.cost = min(left)
+            for index, evaluator in enumerate(self._evaluators):
+                if evaluator.cost == entry.cost and not self._is_known(entry, evaluator):
+                    self._ask(entry, index)
+
+    def _is_known(self, entry: _Open, evaluator: Evaluator) -> bool:
+        """By an earlier search or before a kill. Results that later evaluators need files of are
+        no use without those."""
+        if any(other.cost == 2 for other in self._evaluators) and evaluator.cost == 1:
+            return False
+        arch_id = entry.candidate.arch.id
+        found = patiently(lambda: self._table.results(arch_id, evaluator.conditions))
+        if not set(evaluator.gives) <= set(found):
+            return False
+        entry.values.update({name: found[name] for name in evaluator.gives})
+        return True
+
+    def _ask(self, entry: _Open, index: int) -> None:
+        entry.owed.add(index)
+        entry.asked[index] = entry.asked.get(index, 0) + 1
+        self._evaluators[index].send(entry.candidate.arch, dict(entry.files))
+
+    def _look(self) -> None:
+        """Hear every evaluator that owes something; the first of them may be waited for."""
+        busy = sorted({index for entry in self._open.values() for index in entry.owed})
+        for place, index in enumerate(busy):
+            for answer in self._evaluators[index].collect(LOOK_S if place == 0 else 0.0):
+                entry = self._open.get(answer.arch_id)
+                if entry is not None and index in entry.owed:
+                    self._hear_answer(entry, index, answer)
+
+    def _hear_answer(self, entry: _Open, index: int, answer: Answer) -> None:
+        entry.owed.discard(index)
+        missing = set(self._evaluators[index].gives) - set(answer.values)
+        if answer.error or missing:
+            reason = answer.error or f"it has no {', '.join(sorted(missing))}"
+            if not answer.is_final and entry.asked[index] <= self._config.retries:
+                self._ask(entry, index)
+            else:
+                self._end(entry, "failed", reason)
+            return
+        entry.values.update(answer.values)
+        entry.files.update(answer.files)
+        self._keep_files(entry.candidate.arch, answer.files)
+        self._keep(entry, self._evaluators[index], answer.values)
+        if entry.candidate.arch.id in self._open:
+            self._advance(entry)
+
+    def _keep(self, entry: _Open, evaluator: Evaluator, values: Mapping[str, float]) -> None:
+        arch = entry.candidate.arch
+        columns = columns_of(values, entry.candidate.number // self._config.iteration)
+        patiently(
+            lambda: self._table.note(arch.id, arch.canonical, evaluator.conditions, values, columns)
+        )
+
+    def _broken(self, values: Mapping[str, float]) -> str:
+        for name, (low, high) in self._config.constraints.items():
+            if name in values and not low <= values[name] <= high:
+                return f"{name} is {values[name]:.4g}, not within {low:g} to {high:g}"
+        return ""
+
+    def _end(self, entry: _Open, end: End, reason: str = "") -> None:
+        del self._open[entry.candidate.arch.id]
+        patiently(lambda: self._study.end(entry.candidate, end, entry.values, reason))
+        self._ended += 1
+        self._failed += end == "failed"
+        self._fruitless = 0 if end == "complete" else self._fruitless + (end == "screened")
+        self._hear(Event(entry.candidate, end, dict(entry.values), reason))
+        if self._failed > self._config.failures:
+            raise SearchFailed(
+                reason=f"{self._failed} candidates failed, more than search.failures allows "
+                f"({self._config.failures}); the last one: {reason}"
+            )
+        if self._fruitless >= HOPELESS:
+            raise SearchFailed(
+                reason=f"none of {HOPELESS} candidates in a row met the constraints; the last "
+                f"one: {reason}. Loosen search.constraints or change the space"
+            )
+
+
+def columns_of(values: Mapping[str, float], iteration: int) -> dict[str, Value]:
+    """Results under the names that the status table has for them."""
+    columns: dict[str, Value] = {"iteration": iteration}
+    for name in ("val_iou", "training_time"):
+        if name in values:
+            columns[name] = float(values[name])
+    for name in ("params", "macs", "epochs"):
+        if name in values:
+            columns[name] = int(values[name])
+    if "host_latency_ms" in values:
+        columns["onnx_latency"] = values["host_latency_ms"] / 1000.0
+    return columns
+
+
+def patiently(action: Callable[[], Result], patience_s: float = PATIENCE_S) -> Result:
+    """Try again while the store is away, up to a limit: a search lasts longer than a restart."""
+    deadline = time.monotonic() + patience_s
+    pause = 0.5
+    while True:
+        try:
+            return action()
+        except Exception as error:
+            if not _is_away(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, 10.0)
+
+
+def _is_away(error: Exception) -> bool:
+    """Our stores say so themselves; Optuna lets its database's own errors through."""
+    if isinstance(error, StoreUnavailable):
+        return True
+    from sqlalchemy.exc import DBAPIError, OperationalError
+
+    cause = error.__cause__ or error
+    if isinstance(cause, OperationalError):
+        return True
+    return isinstance(cause, DBAPIError) and cause.connection_invalidated
+
+
+def _last_in_vain(known: Sequence[Candidate]) -> int:
+    count = 0
+    for item in reversed([item for item in known if item.state != "running"]):
+        if item.state == "complete":
+            break
+        count += item.state == "screened"
+    return count

@@ -1,0 +1,99 @@
+"""Where a study lives: beside the store, so that whoever opens the store can go on with it.
+
+SQLite and PostgreSQL hold Optuna's own tables, which its dashboard opens by their address. An Azure
+account has no such tables, so there the study is a journal of small files: each is created only if
+nobody else created it first, which is all that Optuna asks of a journal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from edgeloop.errors import MissingExtra
+from edgeloop.location import Location, PostgresLocation, SqliteLocation
+from edgeloop.store import Blobs, open_blobs
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+
+STUDIES_FILE = "studies.db"
+_READERS = 16
+_PREFIX = "_search/log/"
+
+
+def open_storage(location: Location) -> BaseStorage:
+    """Optuna's storage beside a store."""
+    _quiet()
+    import optuna
+
+    if isinstance(location, SqliteLocation):
+        location.folder.mkdir(parents=True, exist_ok=True)
+        return _tables(f"sqlite:///{location.folder / STUDIES_FILE}")
+    if isinstance(location, PostgresLocation):
+        return _tables(location.url)
+    return optuna.storages.JournalStorage(_journal(open_blobs(location)))
+
+
+def storage_address(location: Location) -> str:
+    """What a person gives to Optuna's dashboard; holds no password."""
+    if isinstance(location, SqliteLocation):
+        return f"sqlite:///{location.folder / STUDIES_FILE}"
+    return str(location)
+
+
+def _tables(url: str) -> BaseStorage:
+    import optuna
+
+    return optuna.storages.RDBStorage(
+        url,
+        engine_kwargs={"pool_pre_ping": True},
+        skip_compatibility_check=False,
+    )
+
+
+def _journal(blobs: Blobs) -> Any:
+    from optuna.storages.journal import BaseJournalBackend
+
+    class BlobJournal(BaseJournalBackend):
+        """One file a batch of entries; its number is where it stands."""
+
+        def __init__(self) -> None:
+            self._entries: list[dict[str, Any]] = []
+            self._files = 0
+
+        def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+            self._catch_up()
+            return iter(self._entries[log_number_from:])
+
+        def append_logs(self, logs: list[dict[str, Any]]) -> None:
+            content = json.dumps(logs).encode()
+            while not blobs.create(_key(self._files), content):
+                self._catch_up()
+            self._entries += json.loads(content)
+            self._files += 1
+
+        def _catch_up(self) -> None:
+            """Files are never changed and leave no gaps, so only those after the last are read."""
+            keys = sorted(info.key for info in blobs.list(_PREFIX))[self._files :]
+            with ThreadPoolExecutor(_READERS) as pool:
+                for content in pool.map(blobs.read, keys):
+                    self._entries += json.loads(content)
+                    self._files += 1
+
+    return BlobJournal()
+
+
+def _key(number: int) -> str:
+    return f"{_PREFIX}{number:09d}.json"
+
+
+def _quiet() -> None:
+    """Optuna tells of every trial on its own; a search does that itself."""
+    try:
+        import optuna
+    except ImportError:
+        raise MissingExtra(what="A search", extra="train") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)

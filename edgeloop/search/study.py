@@ -1,0 +1,268 @@
+"""The record of a search, kept by Optuna: which candidates there were, and what came of each.
+
+The story of a candidate. It is proposed and written down as a running trial in one step, with its
+architecture. It ends as complete, screened out or failed, and stays that way. A search that was
+killed finds its running trials again and goes on with them; a proposal depends on what had ended
+and on the trial's number, so nothing is proposed otherwise than it would have been.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from edgeloop.architectures import Architecture, Space
+from edgeloop.errors import BadInput, BadSetting
+from edgeloop.search.config import SearchConfig
+from edgeloop.search.evaluated import Evaluated
+from edgeloop.search.sampler import Proposer
+from edgeloop.search.trial import Choice, Distribution, Params, ask
+from edgeloop.search.variation import replayed
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.trial import FrozenTrial
+
+End = Literal["complete", "screened", "failed"]
+Progress = Literal["running", "complete", "screened", "failed"]
+
+ARCH, VALUES, REASON, NOT_COUNTED = "arch", "values", "reason", "not_counted"
+_REPEATS = 50  # of a sampler that proposes what is known before ours takes over
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One architecture of a search; `values` are all that is known of it, by name."""
+
+    number: int
+    arch: Architecture
+    params: Mapping[str, Any] = field(default_factory=dict)  # as the space was answered
+    state: Progress = "running"
+    values: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+
+
+class Study:
+    """One search's study. Nothing here runs anything."""
+
+    def __init__(self, config: SearchConfig, space: Space, study: optuna.Study) -> None:
+        self._config = config
+        self._space = space
+        self._study = study
+        self._proposer = Proposer(self._asked, config.seed)
+
+    @classmethod
+    def open(
+        cls, config: SearchConfig, space: Space, storage: optuna.storages.BaseStorage, resume: bool
+    ) -> Study:
+        """Make the study, or go on with it; one that is there is not gone on with by mistake."""
+        import optuna
+
+        ways = {"min": optuna.study.StudyDirection.MINIMIZE}
+        directions = [
+            ways.get(o.goal, optuna.study.StudyDirection.MAXIMIZE) for o in config.objectives
+        ]
+        is_there = config.name in optuna.study.get_all_study_names(storage)
+        if is_there and not resume:
+            raise BadInput(
+                reason=f"There is a search {config.name!r} already. Go on with it by --resume, or "
+                "give this one another search.name"
+            )
+        study = optuna.create_study(
+            storage=storage, study_name=config.name, directions=directions, load_if_exists=True
+        )
+        _same_search(study, config)
+        return cls(config, space, study)
+
+    def candidates(self) -> list[Candidate]:
+        """All that count, in their order."""
+        return [_candidate(trial) for trial in self._trials() if _counts(trial)]
+
+    def unfinished(self) -> list[Candidate]:
+        """What an earlier run left open. A trial without an architecture was never proposed."""
+        from optuna.trial import TrialState
+
+        for trial in self._trials():
+            if trial.state is TrialState.RUNNING and ARCH not in trial.user_attrs:
+                self._study.tell(trial.number, state=TrialState.FAIL)
+        return [item for item in self.candidates() if item.state == "running"]
+
+    def propose(self) -> Candidate | None:
+        """A new candidate, written down; None when the space has no other member."""
+        if self._config.sampler != "default":
+            for _ in range(_REPEATS):
+                candidate = self._ask_optuna()
+                if candidate is not None:
+                    return candidate
+        return self._ask_ours()
+
+    def end(
+        self, candidate: Candidate, end: End, values: Mapping[str, float], reason: str = ""
+    ) -> None:
+        """Write down what came of a candidate. Saying it again changes nothing."""
+        import optuna
+        from optuna.trial import TrialState
+
+        frozen = self._trials()[candidate.number]
+        if frozen.state.is_finished():
+            return
+        trial = optuna.trial.Trial(self._study, frozen._trial_id)
+        trial.set_user_attr(VALUES, dict(values))
+        if reason:
+            trial.set_user_attr(REASON, reason)
+        if end == "complete":
+            found = [values[objective.name] for objective in self._config.objectives]
+            self._study.tell(candidate.number, found)
+        else:
+            state = TrialState.PRUNED if end == "screened" else TrialState.FAIL
+            self._study.tell(candidate.number, state=state)
+
+    def _asked(self, trial: Any) -> object:
+        shape = (1, 3, *self._config.size)
+        return self._space.dry_build(trial, shape, self._config.classes)
+
+    def _ask_ours(self) -> Candidate | None:
+        """Answers that differ in spelling alone build one architecture: those are passed over."""
+        known = self.candidates()
+        ids = {item.arch.id for item in known}
+        number = len(self._trials())
+        history = [self._evaluated(item) for item in known if item.state != "running"]
+        pending = [dict(item.params) for item in known if item.state == "running"]
+        for _ in range(_REPEATS):
+            params = self._proposer.propose(number, history, pending)
+            if params is None:
+                return None
+            asked = ask(self._asked, replayed(params))
+            arch = self._arch(asked.params)
+            if arch.id not in ids:
+                return self._written(arch, asked.params, asked.distributions)
+            pending.append(params)
+        return None
+
+    def _written(
+        self, arch: Architecture, params: Params, distributions: Mapping[str, Distribution]
+    ) -> Candidate:
+        from optuna.trial import TrialState, create_trial
+
+        self._study.add_trial(
+            create_trial(
+                state=TrialState.RUNNING,
+                params=params,
+                distributions=_optunas(distributions),
+                user_attrs={ARCH: arch.canonical},
+            )
+        )
+        for trial in reversed(self._trials()):  # its number is the storage's to give
+            if trial.user_attrs.get(ARCH) == arch.canonical:
+                return Candidate(trial.number, arch, params)
+        raise BadInput(reason="The study lost a trial that was just written to it")
+
+    def _ask_optuna(self) -> Candidate | None:
+        """One of Optuna's samplers, seeded by the trial's number so that a resumed search goes on
+        as it would have. None where it proposed what is known; that trial does not count."""
+        from optuna.trial import TrialState
+
+        known = {item.arch.id for item in self.candidates()}
+        number = len(self._trials())
+        self._study.sampler = _sampler(self._config, number)
+        trial = self._study.ask()
+        self._asked(trial)
+        arch = self._arch(trial.params)
+        if arch.id in known:
+            trial.set_user_attr(NOT_COUNTED, "proposed before")
+            self._study.tell(trial, state=TrialState.PRUNED)
+            return None
+        trial.set_user_attr(ARCH, arch.canonical)
+        return Candidate(trial.number, arch, trial.params)
+
+    def _arch(self, params: Mapping[str, Any]) -> Architecture:
+        shape = (1, 3, *self._config.size)
+        return Architecture(self._space.name, params, shape, self._config.classes)
+
+    def _evaluated(self, item: Candidate) -> Evaluated:
+        objectives = self._config.objectives
+        known = all(objective.name in item.values for objective in objectives)
+        values = (
+            tuple(o.minimised(item.values[o.name]) for o in objectives)
+            if known and item.state != "failed"
+            else None
+        )
+        return Evaluated(dict(item.params), values, feasible=item.state == "complete")
+
+    def _trials(self) -> Sequence[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False)
+
+
+def _same_search(study: optuna.Study, config: SearchConfig) -> None:
+    """A search goes on only as what it was; the sentence names what differs."""
+    mine = json.loads(json.dumps(config.identity()))
+    known = study.user_attrs.get("search")
+    if known is None:
+        study.set_user_attr("search", mine)
+        return
+    differing = [key for key in mine if mine[key] != known.get(key)]
+    if differing:
+        raise BadSetting(
+            where=f"search {config.name!r}",
+            reason=f"it was begun with another {', '.join(differing)}: put that back to go on, or "
+            "give this one another search.name",
+        )
+
+
+def _counts(trial: FrozenTrial) -> bool:
+    return ARCH in trial.user_attrs and NOT_COUNTED not in trial.user_attrs
+
+
+def _candidate(trial: FrozenTrial) -> Candidate:
+    states: dict[str, Progress] = {
+        "COMPLETE": "complete",
+        "PRUNED": "screened",
+        "FAIL": "failed",
+        "RUNNING": "running",
+    }
+    return Candidate(
+        trial.number,
+        Architecture.from_json(trial.user_attrs[ARCH]),
+        trial.params,
+        states[trial.state.name],
+        trial.user_attrs.get(VALUES, {}),
+        trial.user_attrs.get(REASON, ""),
+    )
+
+
+def _sampler(config: SearchConfig, number: int) -> optuna.samplers.BaseSampler:
+    import warnings
+
+    import optuna
+
+    seed = (config.seed * 1_000_003 + number) % (2**31)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # multivariate is called experimental, and is the best
+        if config.sampler == "tpe":
+            return optuna.samplers.TPESampler(multivariate=True, group=True, seed=seed)
+        if config.sampler == "nsga2":
+            return optuna.samplers.NSGAIISampler(population_size=20, seed=seed)
+        if config.sampler == "gp":
+            return optuna.samplers.GPSampler(seed=seed)
+        return optuna.samplers.RandomSampler(seed=seed)
+
+
+def _optunas(distributions: Mapping[str, Distribution]) -> dict[str, Any]:
+    from optuna.distributions import (
+        CategoricalDistribution,
+        FloatDistribution,
+        IntDistribution,
+    )
+
+    found: dict[str, Any] = {}
+    for name, asked in distributions.items():
+        if isinstance(asked, Choice):
+            found[name] = CategoricalDistribution(list(asked.choices))
+        elif asked.whole:
+            step = int(asked.step or 1)
+            found[name] = IntDistribution(int(asked.low), int(asked.high), asked.log, step)
+        else:
+            found[name] = FloatDistribution(asked.low, asked.high, asked.log, asked.step)
+    return found

@@ -1,0 +1,151 @@
+"""One training step, made as fast as the device allows.
+
+On a CPU a step is run as it stands. On a GPU the first few are too; then the whole step, from bytes
+to new weights, is captured once and replayed, so that hundreds of small kernels cost one launch.
+Everything that changes from step to step (images, chances, learning rate) is copied into buffers
+that the captured step reads; what it finds out (the loss, the first step that went wrong) stays on
+the device until somebody asks.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from edgeloop.training.device import Machine
+from edgeloop.training.gate import Gate
+from edgeloop.training.loss import weighted_loss
+from edgeloop.training.plan import TrainingPlan
+from edgeloop.training.prepare import plain, varied
+
+if TYPE_CHECKING:
+    from edgeloop.training.sets import ImageSet
+
+_UNCAPTURED_STEPS = 3  # libraries choose their kernels and allocate in these
+_NEVER = 2**62
+
+
+class Engine:
+    """A net, its optimizer, and the buffers of a step."""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        images: ImageSet,
+        weights: Tensor,
+        plan: TrainingPlan,
+        machine: Machine,
+        gate: Gate,
+    ) -> None:
+        device = machine.device
+        self.net = net.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+        self._forward = torch.compile(self.net) if plan.compile else self.net
+        self.optimizer = _optimizer(self.net, plan, machine)
+        self._set, self._plan, self._machine, self._gate = images, plan, machine, gate
+        self._weights = weights.to(device)
+        batch = min(machine.batch, len(images))
+        self._images = torch.empty(
+            (batch, *images.images.shape[1:]), dtype=torch.uint8, device=device
+        )
+        self._labels = torch.empty(
+            (batch, *images.labels.shape[1:]), dtype=images.labels.dtype, device=device
+        )
+        self._chance = torch.empty((batch, 8), device=device)
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self._step = torch.zeros((), dtype=torch.int64, device=device)
+        self._first_bad = torch.full((), _NEVER, dtype=torch.int64, device=device)
+        self._graph: Any = None
+        self._ran = 0
+
+    def begin_at(self, step: int, loss_sum: float) -> None:
+        self._step.fill_(step)
+        self.loss_sum.fill_(loss_sum)
+
+    def step(self, index: Tensor, chance: Tensor, learning_rate: float) -> None:
+        """Learn from the images of `index`."""
+        self._gate.make_way()
+        self._set.fill(index, self._images, self._labels)
+        self._chance.copy_(chance)
+        self._set_rate(learning_rate)
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            self._learn()
+            self._ran += 1
+            if self._machine.is_gpu and self._ran == _UNCAPTURED_STEPS:
+                self._capture()
+
+    def first_bad_step(self) -> int | None:
+        """Waits for the device. The number of the first step whose loss was no number."""
+        first = int(self._first_bad.item())
+        return None if first == _NEVER else first
+
+    def load(self, net: dict[str, Any], optimizer: dict[str, Any]) -> None:
+        self.net.load_state_dict(net)
+        self.optimizer.load_state_dict(optimizer)
+        if self._machine.is_gpu:
+            for group in self.optimizer.param_groups:
+                group["lr"] = torch.tensor(float(group["lr"]), device=self._machine.device)
+
+    def _learn(self) -> None:
+        machine = self._machine
+        kind = machine.activations
+        if self._plan.augment:
+            pixels, labels = varied(self._images, self._labels, self._chance, kind)
+        else:
+            pixels, labels = plain(self._images, kind), self._labels
+        self.optimizer.zero_grad(set_to_none=True)
+        with machine.mixed():
+            logits = self._forward(pixels)
+        loss = weighted_loss(logits, labels, self._weights)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        value = loss.detach()
+        self.loss_sum += value
+        bad = torch.where(torch.isfinite(value), _NEVER, self._step)
+        torch.minimum(self._first_bad, bad, out=self._first_bad)
+        self._step += 1
+
+    def _capture(self) -> None:
+        """The step as a graph. Nothing runs while it is captured, so nothing is learnt twice."""
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        is_default = stream == torch.cuda.default_stream()  # which cannot be captured
+        own = torch.cuda.Stream() if is_default else stream  # type: ignore[no-untyped-call]
+        with self._gate.alone():
+            own.wait_stream(stream)
+            with torch.cuda.graph(graph, stream=own, capture_error_mode="thread_local"):
+                self._learn()
+            stream.wait_stream(own)
+        self._graph = graph
+
+    def _set_rate(self, learning_rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(learning_rate)
+            else:
+                group["lr"] = learning_rate
+
+
+def learning_rate(plan: TrainingPlan, step: int, steps: int) -> float:
+    """A short rise, then half a cosine: a function of the step, so nothing has to be remembered."""
+    rise = min(500, steps // 20)
+    if step < rise:
+        return plan.learning_rate * (step + 1) / (rise + 1)
+    done = (step - rise) / max(1, steps - rise)
+    return plan.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def _optimizer(net: nn.Module, plan: TrainingPlan, machine: Machine) -> torch.optim.AdamW:
+    """Norms and biases do not decay. A captured step reads its learning rate from the device."""
+    parameters = [p for p in net.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": plan.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    if not machine.is_gpu:
+        return torch.optim.AdamW(groups, lr=plan.learning_rate)
+    rate = torch.tensor(plan.learning_rate, device=machine.device)
+    return torch.optim.AdamW(groups, lr=rate, fused=True, capturable=True)

@@ -1,0 +1,315 @@
+"""Trains one net: steps, epochs, checkpoints, and the files at the end."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgeloop.architectures import Architecture, build, check_exporter, check_torch, export_onnx
+from edgeloop.errors import BadInput, TrainingDiverged, TrainingFailed
+from edgeloop.tasks import Samples, Task, Trainable, open_task
+from edgeloop.training.checkpoint import ARCH, MODEL, Folder, State, write_whole
+from edgeloop.training.device import Machine, machine_for, memory_watched, tuned
+from edgeloop.training.plan import Epoch, Progress, Report, TrainingPlan, TrainingResult
+from edgeloop.training.sets import ImageSet, Shared, class_weights, order_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from edgeloop.training.engine import Engine
+
+_IGNORED = 255  # the label of pixels that do not count
+_LOOK_EVERY = 50  # steps on a GPU: asking after the loss makes it wait
+_REPORT_S = 1.0
+_SOONER = 0.1  # of the time between checkpoints, at the end of an epoch: a good moment for one
+
+
+def train(
+    arch: Architecture,
+    dataset: Path,
+    plan: TrainingPlan,
+    out: Path,
+    *,
+    resume: bool = True,
+    progress: Report | None = None,
+    cache: Path | None = None,
+    project: Path | None = None,
+    shared: Shared | None = None,
+) -> TrainingResult:
+    """Train a net on a dataset; `out` gets arch.json, model.onnx, checkpoint.pt, metrics.json and
+    metrics.jsonl (a line an epoch).
+
+    The same arguments give the same weights, bit for bit on a CPU. With `resume`, a training that
+    was interrupted goes on from its last checkpoint and ends with those same weights; one that was
+    finished is not done again. `cache` is a folder for decoded images, `project` the one that files
+    of spaces are in.
+    """
+    check_torch()
+    check_exporter()
+    machine = machine_for(plan)
+    folder = Folder(out)
+    if not resume:
+        folder.clear()
+    with tuned(machine, plan.threads), memory_watched(arch.id, machine, machine.batch):
+        net = build(arch, plan.seed, project)
+        task = _task(net, arch, dataset, plan, cache or _usual_cache(project))
+        data = _Data.of(task, arch)
+        shared = shared or Shared()
+        with shared.gate.together():
+            return _Run(arch, net, data, plan, machine, folder, shared).go(progress)
+
+
+@dataclass(frozen=True)
+class _Length:
+    """How many steps there are, in all and to an epoch."""
+
+    epoch: int
+    steps: int
+
+    @property
+    def epochs(self) -> int:
+        return math.ceil(self.steps / self.epoch)
+
+
+@dataclass(frozen=True)
+class _Data:
+    """Decoded here, where nobody has to wait for it."""
+
+    task: Task
+    learnt: Samples
+    watched: Samples
+
+    @classmethod
+    def of(cls, task: Task, arch: Architecture) -> _Data:
+        assert isinstance(task, Trainable)
+        sides = arch.height, arch.width
+        return cls(task, task.training(*sides), task.validation(*sides))
+
+
+class _Run:
+    def __init__(
+        self,
+        arch: Architecture,
+        net: nn.Module,
+        data: _Data,
+        plan: TrainingPlan,
+        machine: Machine,
+        folder: Folder,
+        shared: Shared,
+    ) -> None:
+        from edgeloop.training.engine import Engine
+
+        self._arch, self._task, self._plan = arch, data.task, plan
+        self._machine, self._folder, self._gate = machine, folder, shared.gate
+        self._images: ImageSet = shared.load(data.learnt, plan.images, machine)
+        self._watched = shared.load(data.watched, plan.validation_images, machine)
+        self._batch = min(machine.batch, len(self._images))
+        self._length = _length(plan, len(self._images), self._batch)
+        ignored = _IGNORED if self._images.labels.dim() > 1 else None
+        weights = class_weights(self._images, arch.classes, ignored)
+        self._engine: Engine = Engine(net, self._images, weights, plan, machine, self._gate)
+        self._belongs_to = {
+            "architecture": arch.id,
+            "task": data.task.name,
+            "dataset": f"{data.learnt.key[:16]}+{data.watched.key[:16]}",
+            **plan.decides(self._batch),
+        }
+
+    def go(self, progress: Report | None) -> TrainingResult:
+        state = self._folder.load(self._belongs_to) or self._fresh()
+        write_whole(
+            self._folder.path / ARCH, lambda file: file.write(f"{self._arch.canonical}\n".encode())
+        )
+        if not state.is_done:
+            self._engine.load(state.net, state.optimizer)
+            self._engine.begin_at(state.step, state.loss_sum)
+            self._learn(state, progress)
+        return self._finish(state)
+
+    def _fresh(self) -> State:
+        engine = self._engine
+        return State(dict(self._belongs_to), engine.net.state_dict(), engine.optimizer.state_dict())
+
+    def _learn(self, state: State, progress: Report | None) -> None:
+        clock = _Clock(state.seconds)
+        while not state.is_done:
+            number = state.step // self._length.epoch
+            self._epoch(state, number, clock, progress)
+            self._watch(state, number, clock)
+            state.is_done = state.step >= self._length.steps or self._gave_up(state)
+            if state.is_done or clock.since_saved() >= self._plan.checkpoint_s * _SOONER:
+                self._save(state, clock)
+            else:
+                self._folder.write_history(state.epochs)
+            if progress is not None:
+                last = state.epochs[-1]
+                progress(Progress(state.step, self._length.steps, last.loss, last))
+
+    def _epoch(self, state: State, number: int, clock: _Clock, progress: Report | None) -> None:
+        """From where the state stands to the end of the epoch."""
+        from edgeloop.training.engine import learning_rate
+
+        first = number * self._length.epoch
+        last = min(first + self._length.epoch, self._length.steps)
+        order = order_of(
+            self._plan.seed, number, len(self._images), self._batch, self._length.epoch
+        )
+        index = order.index.to(self._images.device)
+        chance = order.chance.to(self._machine.device)
+        every = _LOOK_EVERY if self._machine.is_gpu else 1
+        while state.step < last:
+            place = state.step - first
+            rate = learning_rate(self._plan, state.step, self._length.steps)
+            self._engine.step(index[place], chance[place], rate)
+            state.step += 1
+            if state.step % every == 0 or state.step == last:
+                self._check()
+                if clock.since_saved() >= self._plan.checkpoint_s and state.step < last:
+                    self._save(state, clock)
+                if progress is not None and clock.is_time_to_report():
+                    loss = float(self._engine.loss_sum) / (place + 1)
+                    done = state.epochs[-1] if state.epochs else None
+                    progress(Progress(state.step, self._length.steps, loss, done))
+
+    def _check(self) -> None:
+        bad = self._engine.first_bad_step()
+        if bad is not None:
+            raise TrainingDiverged(arch=self._arch.id, step=bad + 1)
+
+    def _watch(self, state: State, number: int, clock: _Clock) -> None:
+        """The end of an epoch: how good is the net on what it did not learn from?"""
+        from edgeloop.training.engine import learning_rate
+        from edgeloop.training.scoring import quality_of
+
+        steps = state.step - number * self._length.epoch
+        net = self._engine.net
+        quality = quality_of(net, self._watched, self._task, self._machine, self._batch)
+        seconds = clock.seconds()
+        epoch = Epoch(
+            epoch=number + 1,
+            step=state.step,
+            loss=float(self._engine.loss_sum) / steps,
+            f1=quality.f1,
+            miou=quality.miou,
+            learning_rate=learning_rate(self._plan, state.step - 1, self._length.steps),
+            seconds=round(seconds, 3),
+            images_per_s=round(state.step * self._batch / max(seconds, 1e-9), 1),
+        )
+        is_best = not state.best or epoch.f1 > state.epochs[state.best_epoch - 1].f1
+        state.epochs.append(epoch)
+        self._engine.loss_sum.zero_()
+        if is_best:
+            state.best_epoch = epoch.epoch
+            state.best = {name: t.detach().cpu().clone() for name, t in net.state_dict().items()}
+
+    def _gave_up(self, state: State) -> bool:
+        patience = self._plan.patience
+        return patience is not None and len(state.epochs) - state.best_epoch >= patience
+
+    def _save(self, state: State, clock: _Clock) -> None:
+        engine = self._engine
+        state.net, state.optimizer = engine.net.state_dict(), engine.optimizer.state_dict()
+        state.loss_sum, state.seconds = float(engine.loss_sum), clock.seconds()
+        self._folder.save(state)
+        clock.saved()
+
+    def _finish(self, state: State) -> TrainingResult:
+        net = self._engine.net
+        net.load_state_dict(state.best)
+        net = net.cpu()
+        best, last = state.epochs[state.best_epoch - 1], state.epochs[-1]
+        with self._gate.outside():
+            export_onnx(net, self._arch, self._folder.path / MODEL)
+        result = TrainingResult(
+            arch_id=self._arch.id,
+            f1=best.f1,
+            miou=best.miou,
+            loss=best.loss,
+            best_epoch=best.epoch,
+            epochs=len(state.epochs),
+            steps=state.step,
+            parameters=sum(p.numel() for p in net.parameters()),
+            seconds=last.seconds,
+            images_per_s=last.images_per_s,
+            stopped_early=state.step < self._length.steps,
+            device=self._machine.title,
+            task=self._task.name,
+        )
+        self._folder.write_result(result)
+        return result
+
+
+class _Clock:
+    """Seconds of a training over all its parts, and since its last checkpoint and report."""
+
+    def __init__(self, earlier: float) -> None:
+        now = time.monotonic()
+        self._start, self._saved, self._reported = now - earlier, now, now
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+    def since_saved(self) -> float:
+        return time.monotonic() - self._saved
+
+    def saved(self) -> None:
+        self._saved = time.monotonic()
+
+    def is_time_to_report(self) -> bool:
+        due = time.monotonic() - self._reported >= _REPORT_S
+        if due:
+            self._reported = time.monotonic()
+        return due
+
+
+def _usual_cache(project: Path | None) -> Path:
+    """Beside the store and not in the results: decoded images are as large as the dataset."""
+    return (project or Path.cwd()) / ".edgeloop" / "prepared"
+
+
+def _length(plan: TrainingPlan, images: int, batch: int) -> _Length:
+    epoch = max(1, images // batch)
+    return _Length(epoch, plan.steps or plan.epochs * epoch)
+
+
+def _task(
+    net: nn.Module, arch: Architecture, dataset: Path, plan: TrainingPlan, cache: Path
+) -> Task:
+    """The one that was named, or the one that the net's answers fit: a map or one class."""
+    shape = _answer_shape(net, arch)
+    task = open_task(
+        plan.task or ("segmentation" if len(shape) == 4 else "classification"), dataset, cache
+    )
+    if not isinstance(task, Trainable):
+        raise BadInput(reason=f"The task {task.name!r} has no images to train with")
+    if len(task.classes) != arch.classes:
+        reason = f"it has {arch.classes} classes, but the dataset has {len(task.classes)}"
+        raise TrainingFailed(arch=arch.id, reason=reason)
+    task.check_output(shape)
+    sides = shape[2:]
+    if len(shape) == 4 and sides != (arch.height, arch.width):
+        reason = f"it answers {sides[0]} × {sides[1]}, not the size of its image"
+        raise TrainingFailed(arch=arch.id, reason=reason)
+    return task
+
+
+def _answer_shape(net: nn.Module, arch: Architecture) -> tuple[int, ...]:
+    import torch
+
+    was_training = net.training
+    net.eval()
+    try:
+        with torch.no_grad():
+            answer: Any = net(torch.zeros(arch.shape))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        if "allocate memory" in str(error):
+            raise
+        first = str(error).partition("\n")[0]
+        reason = f"the net does not take an image {list(arch.shape)}: {first}"
+        raise TrainingFailed(arch=arch.id, reason=reason) from error
+    finally:
+        net.train(was_training)
+    return tuple(getattr(answer, "shape", ()))

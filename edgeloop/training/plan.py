@@ -1,0 +1,118 @@
+"""How a net is trained, and what came of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from edgeloop.errors import BadInput
+
+DeviceName = Literal["auto", "cpu", "cuda"]
+Precision = Literal["auto", "float32", "bfloat16"]
+
+BATCH_ON_CPU = 16
+BATCH_ON_GPU = 64
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """The first group decides what is learnt: a checkpoint of other values is not continued. The
+    second says only how, and may change from one part of a training to the next.
+
+    `steps` counts instead of `epochs` where it is given. `patience` ends a training after so many
+    epochs without a better F1. `batch` is 16 on a CPU and 64 on a GPU where it is left open.
+    `checkpoint_s` is the time between checkpoints; ends of epochs are preferred.
+    `images` and `validation_images` take so many of each set, for partial training.
+    """
+
+    epochs: int = 1
+    steps: int | None = None
+    batch: int | None = None
+    learning_rate: float = 4e-3
+    weight_decay: float = 1e-2
+    seed: int = 0
+    augment: bool = True
+    patience: int | None = None
+    task: str | None = None
+    images: int | None = None
+    validation_images: int | None = None
+
+    device: DeviceName = "auto"
+    precision: Precision = "auto"
+    threads: int = 1
+    checkpoint_s: float = 60.0
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "steps", "batch", "patience", "images", "validation_images"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise BadInput(reason=f"{name} must be 1 or more, not {value}")
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise BadInput(reason=f"learning_rate must be above 0, not {self.learning_rate}")
+        if self.seed < 0 or self.threads < 1 or self.weight_decay < 0:
+            raise BadInput(reason="seed and weight_decay are 0 or more, threads 1 or more")
+
+    def decides(self, batch: int) -> dict[str, int | float | str | bool | None]:
+        """What a checkpoint must agree with to be continued."""
+        return {
+            "epochs": None if self.steps else self.epochs,
+            "steps": self.steps,
+            "batch": batch,
+            "learning_rate": self.learning_rate,
+            "weight_decay": self.weight_decay,
+            "seed": self.seed,
+            "augment": self.augment,
+            "patience": self.patience,
+            "images": self.images,
+            "validation_images": self.validation_images,
+        }
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A line of metrics.jsonl. `loss` is the mean over the epoch's steps; F1 and mIoU are of the
+    whole validation set; `seconds` count from the start, earlier parts of a training included."""
+
+    epoch: int
+    step: int
+    loss: float
+    f1: float
+    miou: float
+    learning_rate: float
+    seconds: float
+    images_per_s: float
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What metrics.json holds. The scores are of the best epoch, whose weights are exported."""
+
+    arch_id: str
+    f1: float
+    miou: float
+    loss: float
+    best_epoch: int
+    epochs: int
+    steps: int
+    parameters: int
+    seconds: float
+    images_per_s: float
+    stopped_early: bool
+    device: str
+    task: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a training stands. `last` is the epoch that was finished last."""
+
+    step: int
+    steps: int
+    loss: float
+    last: Epoch | None
+
+
+Report = Callable[[Progress], None]

@@ -1,0 +1,157 @@
+"""Training as jobs: here and on a real Ray cluster, found again by whoever comes later."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edgeloop.errors import BadInput, NoSuchDataset
+from edgeloop.jobs import Jobs, Resources
+from edgeloop.search.evaluators import PartialTraining
+from edgeloop.settings import Settings
+from edgeloop.training import TrainingPlan
+from tests.jobs.compute_contract import processes_with
+from tests.jobs.waiting import eventually
+from tests.peers.ray import RayCluster
+from tests.search.conftest import net
+from tests.search.evaluator_contract import EvaluatorContract, collect_all
+
+PLAN = TrainingPlan(epochs=2, batch=8, device="cpu")
+ENDLESS = replace(PLAN, epochs=10**6)
+
+
+@pytest.fixture
+def jobs(
+    project: Path, faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Jobs]:
+    monkeypatch.setenv("EDGELOOP_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("EDGELOOP_CACHE", str(tmp_path / "cache"))
+    shutil.copytree(faces, project / "data/working/faces")
+    jobs = Jobs(Settings.load(project))
+    yield jobs
+    jobs.wait(jobs.cancel(jobs.refresh(jobs.select(()).runs)), timeout_s=120)
+
+
+@pytest.fixture
+def make(closing, jobs):
+    def make(plan=PLAN, jobs=jobs, **options):
+        options = {"search": "tiny", "resources": Resources(cpus=0.5), **options}
+        return closing(PartialTraining(jobs, "working/faces", plan, **options))
+
+    return make
+
+
+@pytest.fixture
+def good():
+    return [net(width=8), net(width=16)]
+
+
+@pytest.fixture
+def bad():
+    return net("nan")
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Callable[[], set[int]]:
+    """Jobs are nobody's children; their commands name this test's folder."""
+    return lambda: set(processes_with(str(tmp_path / "cache")))
+
+
+class TestPartialTraining(EvaluatorContract):
+    pass
+
+
+def names(jobs: Jobs) -> list[str]:
+    return [run.name for run in jobs.select(()).runs]
+
+
+def test_whoever_comes_later_waits_for_the_job_that_is_there(make, jobs: Jobs):
+    arch = net()
+    first = make()
+    first.send(arch)
+    eventually(lambda: names(jobs))
+    second = make(search="other")  # as after a kill: it knows nothing of the first
+    second.send(arch)
+    answers = [collect_all(each, 1)[arch.id] for each in (first, second)]
+    third = make()
+    third.send(arch)
+    answers.append(collect_all(third, 1)[arch.id])
+    assert len(names(jobs)) == 1 and names(jobs)[0].startswith(f"tiny-{arch.id}-")
+    metrics = json.loads(answers[0].files["metrics.json"].read_text())
+    for answer in answers:
+        assert answer.values["val_f1"] == metrics["f1"]
+        assert answer.files["model.onnx"].is_file()
+
+
+def test_a_job_that_was_canceled_may_be_asked_for_again_and_goes_on(make, jobs: Jobs):
+    arch = net()
+    training = make(replace(PLAN, epochs=60, checkpoint_s=0.01))
+    training.send(arch)
+    eventually(lambda: names(jobs))
+    jobs.cancel(jobs.select(()).runs)
+    answer = collect_all(training, 1)[arch.id]
+    assert "was canceled" in answer.error and not answer.is_final
+    training.send(arch)
+    again = collect_all(training, 1)[arch.id]
+    assert not again.error
+    assert [run.record.parent for run in jobs.select(()).runs] == [None, names(jobs)[0]]
+
+
+def test_a_batch_is_one_job_and_each_of_its_nets_has_its_own_end(make, jobs: Jobs):
+    training = make(batch=3)
+    archs = [net(width=8), net("huge"), net(width=16)]
+    for arch in archs:
+        training.send(arch)
+    answers = collect_all(training, 3)
+    assert len(names(jobs)) == 1
+    assert "does not fit into the memory" in answers[archs[1].id].error
+    assert answers[archs[0].id].values["val_f1"] != answers[archs[2].id].values["val_f1"]
+    single = make()
+    single.send(archs[0])  # found in the batch
+    assert collect_all(single, 1)[archs[0].id].values == answers[archs[0].id].values
+    assert len(names(jobs)) == 1
+
+
+def test_a_process_that_is_killed_is_a_failed_job_that_may_be_tried_again(make):
+    training = make(retries=0)
+    training.send(net("killed"))
+    answer = collect_all(training, 1)[net("killed").id]
+    assert "SIGKILL" in answer.error and not answer.is_final
+
+
+def test_the_same_on_a_ray_cluster(make, project: Path, jobs: Jobs, ray_cluster: RayCluster):
+    settings = {"computes": {"cluster": {"kind": "ray", "address": ray_cluster.address}}}
+    (project / "edgeloop.yaml").write_text(json.dumps(settings))
+    there = Jobs(Settings.load(project))
+    training = make(jobs=there, compute="cluster")
+    archs = [net(width=8), net("nan")]
+    for arch in archs:
+        training.send(arch)
+    answers = collect_all(training, 2)
+    assert answers[archs[0].id].values["val_f1"] >= 0
+    assert "diverged" in answers[archs[1].id].error and answers[archs[1].id].is_final
+    assert {run.record.compute for run in there.select(()).runs} == {"cluster"}
+
+
+def test_its_conditions_follow_the_content_of_the_dataset_and_the_plan(make, project: Path):
+    first = make().conditions
+    assert make(replace(PLAN, learning_rate=1e-3)).conditions != first
+    picture = sorted((project / "data/working/faces").glob("*.png"))[0]
+    picture.write_bytes(picture.read_bytes() + b" ")
+    assert make().conditions != first
+
+
+def test_what_can_never_be_submitted_is_said_at_once(jobs: Jobs, make):
+    with pytest.raises(NoSuchDataset):
+        PartialTraining(jobs, "working/nothing", PLAN)
+    with pytest.raises(BadInput, match="cannot be called 'a b'"):
+        make(search="a b")
+    hungry = make(resources=Resources(gpus=99))
+    hungry.send(net())
+    answer = collect_all(hungry, 1)[net().id]
+    assert "can never run this job" in answer.error and answer.is_final

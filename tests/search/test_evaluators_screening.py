@@ -1,0 +1,103 @@
+"""Screening: what is known before training, and nets that do their worst."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import onnx
+import pytest
+
+from edgeloop.architectures import Architecture, architecture_in, find_space
+from edgeloop.devices import PROFILES, calibrated
+from edgeloop.errors import BadInput
+from edgeloop.search.evaluators import Screening
+from edgeloop.toolchains import QnnToolchain, find_chip
+from tests.search.conftest import net
+from tests.search.evaluator_contract import EvaluatorContract, collect_all
+
+
+@pytest.fixture
+def make(closing, project, tmp_path):
+    def make(**options):
+        options = {"repeats": 3, "warm_up": 1, "project": project, **options}
+        return closing(Screening(**options))
+
+    return make
+
+
+@pytest.fixture
+def good():
+    return [net(width=8), net(width=16)]
+
+
+@pytest.fixture
+def bad():
+    return net("large")
+
+
+class TestScreening(EvaluatorContract):
+    pass
+
+
+def test_its_numbers_are_those_of_the_graph_and_of_the_compiler(make, tmp_path: Path):
+    arch = find_space("hourglass", {"base_channels": (8,)}).sample(3, (1, 3, 64, 64), 19)
+    device = "htp:sa8295p"
+    screening = make(device=device, folder=tmp_path / "kept")
+    screening.send(arch)
+    answer = collect_all(screening, 1)[arch.id]
+    assert not answer.error
+    file = answer.files["untrained.onnx"]
+    assert file.is_relative_to(tmp_path / "kept")
+    assert architecture_in(file) == arch
+    graph = onnx.load(file).graph
+    weights = {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer}
+    used = {name for node in graph.node if node.op_type == "Conv" for name in node.input[1:]}
+    assert answer.values["params"] == sum(weights[name] for name in used)
+    assert answer.values["macs"] > answer.values["params"]
+    assert answer.values["host_latency_ms"] > 0
+    with QnnToolchain() as toolchain:
+        raw = toolchain.screen(file, find_chip("sa8295p")).raw_us
+    expected = calibrated(raw, PROFILES["sa8295p"]) / 1000
+    assert answer.values["chip_latency_ms"] == pytest.approx(expected)
+    assert "sa8295p" in screening.conditions and "0.743" in screening.conditions
+
+
+def test_nets_that_crash_never_end_or_do_not_fit_are_final_errors_and_the_next_is_screened(make):
+    screening = make(wanted=("params",), limit_s=6.0)
+    bad = {"crash": "SIGABRT", "endless": "did not end within 6 s", "large": "does not fit"}
+    for what in (*bad, "good"):
+        screening.send(net(what))
+    answers = collect_all(screening, 4)
+    for what, words in bad.items():
+        answer = answers[net(what).id]
+        assert words in answer.error and answer.is_final
+    assert answers[net().id].values["params"] > 0
+
+
+def test_a_space_that_is_not_there_is_one_sentence(make):
+    screening = make(wanted=("params",))
+    lost = Architecture("lost.py:build", {}, (1, 3, 32, 32), 19)
+    screening.send(lost)
+    assert "there is no file 'lost.py'" in collect_all(screening, 1)[lost.id].error
+
+
+def test_what_can_never_be_screened_is_said_at_once(make):
+    with pytest.raises(BadInput, match="gives no 'latency'"):
+        make(wanted=("latency",))
+    with pytest.raises(BadInput, match="asked for nothing"):
+        make(wanted=())
+    with pytest.raises(BadInput, match="not 'host'"):
+        make(device="host")
+
+
+def test_only_what_a_result_depends_on_is_in_its_conditions(make):
+    counts = make(wanted=("params", "macs"))
+    assert counts.gives == ("params", "macs")
+    other = make(wanted=("params", "macs"), device="htp:sa8295p")
+    assert counts.conditions == other.conditions
+    chip = (
+        make(wanted=("chip_latency_ms",)),
+        make(wanted=("chip_latency_ms",), device="htp:x-elite"),
+    )
+    assert chip[0].conditions != chip[1].conditions

@@ -1,0 +1,250 @@
+"""The walk of candidates through a search, with evaluators that take no time."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edgeloop.errors import BadInput, BadSetting, SearchFailed, StoreUnavailable
+from edgeloop.location import SqliteLocation
+from edgeloop.models import Candidates
+from edgeloop.search.config import SearchConfig
+from edgeloop.search.files import front_of
+from edgeloop.search.loop import Event, Search
+from edgeloop.search.storage import open_storage
+from edgeloop.search.study import Candidate, Study
+from edgeloop.store import Store, open_store
+from tests.conftest import StoreUnderTest
+from tests.search.toy import SIZE, Worked, cost_of, quality_of, toy_config, toy_space
+
+
+def evaluators(asked: Callable[[str], None] = lambda _: None) -> list[Worked]:
+    return [Worked("params", 0, cost_of, asked), Worked("val_iou", 1, quality_of, asked)]
+
+
+class Yard:
+    """Searches on one place."""
+
+    def __init__(self, folder: Path) -> None:
+        self.location = SqliteLocation(folder)
+        self.asked: list[str] = []
+        self.events: list[Event] = []
+
+    def study(self, config: SearchConfig, resume: bool = True) -> Study:
+        return Study.open(config, toy_space(), open_storage(self.location), resume)
+
+    def table(self) -> Candidates:
+        return Candidates(open_store(self.location).models("toys"), "toys")
+
+    def search(self, config: SearchConfig, chosen: list[Worked] | None = None) -> list[Candidate]:
+        return Search(
+            config,
+            self.study(config),
+            chosen or evaluators(self.asked.append),
+            self.table(),
+            self.events.append,
+        ).run()
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Yard:
+    return Yard(tmp_path / "store")
+
+
+def test_the_budget_is_met_exactly_and_nothing_is_evaluated_twice(yard: Yard):
+    found = yard.search(toy_config(budget=15))
+    assert [item.state for item in found] == ["complete"] * 15
+    assert len({item.arch.id for item in found}) == 15
+    assert max(Counter(yard.asked).values()) == 1 and len(yard.asked) == 30
+
+
+@pytest.mark.parametrize("sampler", ["default", "tpe", "nsga2", "gp", "random"])
+def test_every_sampler_makes_new_candidates_only(yard: Yard, sampler: str):
+    found = yard.search(toy_config(budget=24, sampler=sampler))
+    assert len({item.arch.id for item in found}) == len(found) == 24
+
+
+def test_a_space_that_is_smaller_than_the_budget_is_searched_whole(yard: Yard):
+    config = toy_config(budget=1000)
+    search = Search(config, yard.study(config), evaluators(), yard.table())
+    assert len(search.run()) == SIZE
+    assert search.is_exhausted
+
+
+def test_what_breaks_a_constraint_is_never_sent_to_the_dear_evaluator(yard: Yard):
+    found = yard.search(toy_config(budget=30, constraints={"params": [3, 20]}))
+    screened = {item.arch.id for item in found if item.state == "screened"}
+    trained = {line.split()[1] for line in yard.asked if line.startswith("val_iou")}
+    assert screened and trained and not screened & trained
+    assert all(3 <= item.values["params"] <= 20 for item in found if item.state == "complete")
+    reason = next(item.reason for item in found if item.state == "screened")
+    assert "params is" in reason and "not within 3 to 20" in reason
+
+
+def test_constraints_that_nothing_meets_are_said_after_a_while(yard: Yard):
+    with pytest.raises(SearchFailed, match="none of 60 candidates in a row met the constraints"):
+        yard.search(toy_config(budget=500, constraints={"params": [1000, 2000]}))
+
+
+def test_a_failed_candidate_is_never_on_the_front(yard: Yard):
+    def diverges(arch) -> float:
+        if arch.params["kind"] == "b":
+            raise ValueError("the loss is NaN at step 3")
+        return quality_of(arch)
+
+    config = toy_config(budget=20, failures=20)
+    found = yard.search(config, [Worked("params", 0, cost_of), Worked("val_iou", 1, diverges)])
+    failed = [item for item in found if item.state == "failed"]
+    assert failed and {item.reason for item in failed} == {"the loss is NaN at step 3"}
+    assert all(item.arch.params["kind"] != "b" for item in front_of(config, found))
+
+
+def test_too_many_failures_end_the_search_with_the_reason(yard: Yard):
+    def fails(arch) -> float:
+        raise ValueError("does not fit in memory")
+
+    config = toy_config(budget=20, failures=3)
+    with pytest.raises(SearchFailed, match=r"4 candidates failed.*does not fit in memory"):
+        yard.search(config, [Worked("params", 0, cost_of), Worked("val_iou", 1, fails)])
+
+
+def test_trouble_is_tried_again_as_often_as_allowed(yard: Yard):
+    troubled: Counter[str] = Counter()
+
+    def now_and_then(arch) -> float:
+        troubled[arch.id] += 1
+        if troubled[arch.id] == 1:
+            raise OSError("the node died")
+        return quality_of(arch)
+
+    dear = Worked("val_iou", 1, now_and_then)
+    found = yard.search(toy_config(budget=6, retries=1), [Worked("params", 0, cost_of), dear])
+    assert {item.state for item in found} == {"complete"}
+    assert set(troubled.values()) == {2}
+
+
+def test_another_search_of_the_same_table_reuses_what_is_known(yard: Yard):
+    yard.search(toy_config(budget=SIZE))
+    before = len(yard.asked)
+    again = yard.search(toy_config(name="second", budget=SIZE))
+    assert len(again) == SIZE and len(yard.asked) == before
+
+
+def test_results_under_other_conditions_are_not_reused(yard: Yard):
+    yard.search(toy_config(budget=SIZE))
+    other = evaluators(yard.asked.append)
+    other[1].conditions = "trained longer"
+    before = len(yard.asked)
+    yard.search(toy_config(name="second", budget=SIZE), other)
+    assert len(yard.asked) == before + SIZE
+
+
+def test_a_search_is_not_gone_on_with_by_mistake(yard: Yard):
+    yard.search(toy_config(budget=3))
+    with pytest.raises(BadInput, match="--resume"):
+        yard.study(toy_config(budget=3), resume=False)
+    with pytest.raises(BadSetting, match="another seed"):
+        yard.study(toy_config(budget=3, seed=9))
+    assert len(yard.search(toy_config(budget=5))) == 5
+
+
+def test_batches_wait_for_each_other(yard: Yard):
+    yard.search(toy_config(budget=9, batch=3))
+    walk = ["begun" if event.what == "begun" else "ended" for event in yard.events]
+    assert walk == (["begun"] * 3 + ["ended"] * 3) * 3
+
+
+def test_several_workers_have_one_more_under_way(yard: Yard):
+    under_way, most = 0, 0
+    yard.search(toy_config(budget=12, workers=3))
+    for event in yard.events:
+        under_way += 1 if event.what == "begun" else -1
+        most = max(most, under_way)
+    assert most == 4
+
+
+def test_a_store_that_is_away_for_a_while_delays_and_loses_nothing(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+):
+    config, table = toy_config(budget=8), yard.table()
+    troubles = iter([True, True, False] * 100)
+    real = table.note
+
+    def note(*arguments: object) -> None:
+        if next(troubles):
+            raise StoreUnavailable(store="x", reason="gone")
+        real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(table, "note", note)
+    monkeypatch.setattr("edgeloop.search.loop.time.sleep", lambda _: None)
+    found = Search(config, yard.study(config), evaluators(yard.asked.append), table).run()
+    assert {item.state for item in found} == {"complete"}
+    assert max(Counter(yard.asked).values()) == 1
+
+
+# Kills
+
+
+def run_in_a_process(yard: Yard, config: SearchConfig, log: Path) -> int:
+    """The search as a child of its own, which writes down what its evaluators were asked."""
+    child = os.fork()
+    if child == 0:
+        try:
+            with log.open("a") as file:
+                asked = lambda line: (file.write(f"{line}\n"), file.flush(), time.sleep(0.01))  # noqa: E731
+                Search(config, yard.study(config), evaluators(asked), yard.table()).run()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return child
+
+
+def test_twenty_kills_change_nothing_but_the_time(yard: Yard, tmp_path: Path):
+    config = toy_config(budget=14)
+    undisturbed = Yard(tmp_path / "undisturbed").search(config)
+    yard.study(config)  # so that the parent has loaded what the children share
+    chance, log = random.Random(5), tmp_path / "asked.txt"
+    kills = 0
+    for _ in range(20):
+        child = run_in_a_process(yard, config, log)
+        time.sleep(chance.uniform(0.0, 0.6))
+        os.kill(child, signal.SIGKILL)
+        kills += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) < 0
+    assert kills > 10, "the searches ended before they could be killed"
+    child = run_in_a_process(yard, config, log)
+    assert os.waitpid(child, 0)[1] == 0
+    found = yard.study(config).candidates()
+    assert [item.state for item in found] == ["complete"] * 14
+    assert [item.arch.id for item in found] == [item.arch.id for item in undisturbed]
+    front = [item.arch.id for item in front_of(config, found)]
+    assert front == [item.arch.id for item in front_of(config, undisturbed)]
+    asked = Counter(log.read_text().split("\n"))
+    finished = [line for line, count in asked.items() if line and count > 1]
+    assert len(finished) <= kills, "only what a kill cut off may be asked for again"
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "azure"])
+def test_a_study_lives_beside_every_store(
+    kind: str,
+    make_place: Callable[[str], StoreUnderTest],
+    make_store: Callable[[StoreUnderTest], Store],
+):
+    from edgeloop.location import parse_location
+
+    place = make_place(kind)
+    location = parse_location(place.url)
+    config = toy_config(budget=6)
+    table = Candidates(make_store(place).models("toys"), "toys")
+    for budget in (3, 6):
+        config = toy_config(budget=budget)
+        study = Study.open(config, toy_space(), open_storage(location), resume=True)
+        found = Search(config, study, evaluators(), table).run()
+        assert len(found) == budget
+    assert len({item.arch.id for item in found}) == 6
