@@ -1,7 +1,7 @@
 """python -m bench NAME…: all of them without a name.
 
 startup, data, csv, scoring, estimate, evaluate, claims, throughput, nemesis, jobs,
-verbs
+verbs, sampler
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from bench import (
     evaluate,
     jobs,
     nemesis,
+    sampler,
     scoring,
     startup,
     throughput,
@@ -32,6 +33,7 @@ BENCHES = {
     "claims": claims.run,
     "throughput": throughput.run,
     "nemesis": nemesis.run,
+    "sampler": sampler.run,
     "jobs": jobs.run,
     "verbs": verbs.run,
 }

@@ -31,6 +31,7 @@
     │   └── RowTooLarge         over what a row may hold
     ├── LocalFileError          a file or folder of this machine
     ├── ModelFailed             a model that a compiler or a simulator could not get through
+    │   └── NoSuchPrecision     the chip's compiler refuses its graph in this precision
     ├── TrainingFailed          a net that cannot be trained or exported: the candidate's own fault
     │   ├── TrainingDiverged    its loss is no number any more
     │   └── OutOfMemory         it does not fit into the machine's memory
@@ -193,6 +194,10 @@ class LocalFileError(EdgeloopError):
 
 class ModelFailed(EdgeloopError):
     """This model cannot be used here: {reason}"""
+
+
+class NoSuchPrecision(ModelFailed):
+    """The chip's compiler cannot take this graph in {precision}: {reason}"""
 
 
 class TrainingFailed(EdgeloopError):

@@ -13,6 +13,7 @@ from edgeloop.location import parse_location
 from edgeloop.store import Store, open_store
 from tests.peers.azurite import Azurite
 from tests.peers.postgres import Postgres
+from tests.peers.ray import RayCluster
 from tests.peers.s3 import S3
 
 # Contracts are no test modules themselves, yet their failures should read as well.
@@ -58,6 +59,12 @@ def azurite() -> Iterator[Azurite]:
 def s3() -> Iterator[S3]:
     with S3() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[RayCluster]:
+    with RayCluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -68,7 +68,11 @@ def build(
         hourglass = _hourglass(blocks, channels, chosen_depth)
         channels = hourglass.channels
         parts.append(hourglass)
-    parts.append(nn.Conv2d(channels, classes, 1))
+    head = nn.Conv2d(channels, classes, 1)
+    if len(hourglass.last):
+        parts.append(head)
+    else:
+        hourglass.top = head
     if stride > 1:
         parts.append(Enlarge(stride))
     return nn.Sequential(*parts)

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from edgeloop.devices.base import Kind, Measurement
 from edgeloop.devices.batches import in_order
 from edgeloop.devices.profiles import MARGIN_PERCENT, Profile, calibrated
-from edgeloop.errors import BadInput
+from edgeloop.errors import BadInput, ModelFailed, NoSuchPrecision
 from edgeloop.tasks import Images, Output
 from edgeloop.toolchains import (
     DEFAULT_LIMIT_S,
@@ -102,7 +102,7 @@ class HtpDevice:
 
         def work(piece: Images) -> Output:
             limit_s = self._limit_s + self._limit_s * len(piece)
-            with self._process() as process:
+            with self._process() as process, _refusals(kind):
                 _, outputs = process.call(
                     "infer",
                     (piece,),
@@ -134,3 +134,16 @@ class HtpDevice:
             yield process
         finally:
             self._free.put(process)
+
+
+@contextmanager
+def _refusals(kind: Kind) -> Iterator[None]:
+    """Some graphs that run quantized cannot be compiled for fp16. The compiler says so with an
+    error of memory, however small they are."""
+    try:
+        yield
+    except ModelFailed as error:
+        if kind == "fp16" and "Failed to finalize QNN graph" in str(error):
+            reason = "its fp16 simulator refused to finalize it"
+            raise NoSuchPrecision(precision=kind, reason=reason) from None
+        raise

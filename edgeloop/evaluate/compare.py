@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeloop.devices import Device, Kind, Measurement, open_device
-from edgeloop.errors import BadInput
+from edgeloop.errors import BadInput, NoSuchPrecision
 from edgeloop.evaluate.files import fetched
 from edgeloop.stages import batches
 from edgeloop.tasks import Interval, Output, Samples, Score, Task, open_task
@@ -74,12 +74,28 @@ def compare_model(
                 (f"quantized, {chip.name}", chip, "quantized", work.quantized),
                 (f"fp16, {chip.name}", chip, "fp16", work.onnx),
             ]
-            runs = [_run(*way, opened_task, info, samples) for way in ways]
+            runs = [run for way in ways if (run := _tried(*way, opened_task, info, samples))]
         finally:
             host.close()
             chip.close()
     variants = tuple(_variant(opened_task, run, runs[0]) for run in runs)
     return Comparison(model, len(samples), variants)
+
+
+def _tried(
+    name: str,
+    device: Device,
+    kind: Kind,
+    model: Path,
+    task: Task,
+    info: GraphInfo,
+    samples: Samples,
+) -> _Run | None:
+    """None where the chip has no such way to run this graph; the others are still worth showing."""
+    try:
+        return _run(name, device, kind, model, task, info, samples)
+    except NoSuchPrecision:
+        return None
 
 
 def _run(

@@ -71,13 +71,21 @@ class _Objective:
         return self.scale.inverse(mean[:, None] + deviation[:, None] * normals)
 
 
+@dataclass(frozen=True)
+class Lessons:
+    """What was learnt of each objective, and of what makes a member eligible."""
+
+    objectives: Sequence[Shape]
+    chance: Shape
+
+
 class Promise:
     """Made anew for every proposal from all results, of which some are eligible."""
 
     def __init__(
         self,
         features: Features,
-        shapes: Sequence[Shape],
+        lessons: Lessons,
         history: Sequence[Evaluated],
         pending: Sequence[Mapping[str, Value]],
         seed: int,
@@ -89,15 +97,18 @@ class Promise:
         waiting = features.encode(pending)
         believed = [
             self._believed(shape, seen, values[:, index], waiting)
-            for index, shape in enumerate(shapes)
+            for index, shape in enumerate(lessons.objectives)
         ]
         self._objectives = [objective for objective, _ in believed]
-        self._normals = _normals(len(shapes), seed)
+        self._normals = _normals(values.shape[1], seed)
         eligible = values[[result.eligible for result in measured]]
         expected = np.array([means for _, means in believed]).T
-        front = np.vstack([eligible, expected.reshape(-1, len(shapes))])
+        front = np.vstack([eligible, expected.reshape(-1, values.shape[1])])
         self._gain = Gain(front[non_dominated(front)], eligible.max(axis=0))
-        self._chance = None if len(eligible) == len(history) else self._feasibility(history)
+        self._chance: Surrogate | None = None
+        if len(eligible) < len(history):
+            encoded = features.encode([result.params for result in history])
+            self._chance = self._surrogate(lessons.chance, encoded, eligibility(history))
 
     def of(self, candidates: Sequence[Mapping[str, Value]]) -> Floats:
         encoded = self._features.encode(candidates)
@@ -124,15 +135,18 @@ class Promise:
         both = np.vstack([seen, waiting]), np.append(targets, means)
         return _Objective(scale, self._surrogate(shape, *both)), scale.inverse(means)
 
-    def _feasibility(self, history: Sequence[Evaluated]) -> Surrogate:
-        """Whether a member counts, from −½ to ½: with few results nothing is certain."""
-        encoded = self._features.encode([result.params for result in history])
-        counts = np.array([0.5 if result.eligible else -0.5 for result in history])
-        share = float(np.log(0.25))
-        return self._surrogate(Shape({}, line=share, product=share), encoded, counts)
-
     def _surrogate(self, shape: Shape, encoded: Floats, targets: Floats) -> Surrogate:
         return Surrogate(shape, self._features.names, self._features.groups, encoded, targets)
+
+
+def scaled_values(results: Sequence[Evaluated]) -> list[Floats]:
+    """Of results that are all measured, a column an objective."""
+    return [Scale.of(column).forward(column) for column in values_of(results).T]
+
+
+def eligibility(results: Sequence[Evaluated]) -> Floats:
+    """Whether a member counts, from −½ to ½: of what is far from all of them nothing is known."""
+    return np.array([0.5 if result.eligible else -0.5 for result in results])
 
 
 def _normals(objectives: int, seed: int) -> Floats:

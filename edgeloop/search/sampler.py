@@ -6,34 +6,28 @@ result so far ranks them by the hypervolume they promise, the best have children
 the most promising of all is the answer.
 
 A proposal depends on the seed, its number, the history and what is pending, and on nothing else: a
-search that was killed goes on as if it had not been. Nothing is ever proposed twice.
+search that was killed goes on as if it had not been. Nothing is ever proposed twice. The space
+itself is asked a dozen times a proposal, not hundreds: see `variation`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import islice
 from random import Random
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeloop.search.evaluated import Evaluated, values_of
 from edgeloop.search.features import Features
 from edgeloop.search.front import non_dominated
-from edgeloop.search.promise import Promise
-from edgeloop.search.scale import Scale
+from edgeloop.search.promise import Lessons, Promise, eligibility, scaled_values
 from edgeloop.search.surrogate import Shape, fit_shape
-from edgeloop.search.trial import (
-    Distribution,
-    Params,
-    Policy,
-    ProposalTrial,
-    Space,
-    Value,
-    ask,
-    key_of,
-)
+from edgeloop.search.trial import Params, Policy, Space, Value, ask, key_of
 from edgeloop.search.variation import (
+    Draft,
     at_corner,
     at_random,
     crossed,
@@ -42,14 +36,18 @@ from edgeloop.search.variation import (
     replayed,
 )
 
+Floats = NDArray[np.float64]
+
 START = 10
 
-_MUTATIONS, _CROSSOVERS, _STRANGERS, _CHILDREN = 250, 100, 100, 100
+_MUTATIONS, _CROSSOVERS, _WILD, _CHILDREN = 250, 100, 100, 100
 _ROUNDS, _LEADERS = 2, 10
-_QUESTIONS = 20  # a space that asks more has fewer candidates, so that a proposal costs the same
+_QUESTIONS = 20  # a space that asks more has fewer drafts, so that a proposal costs about the same
+_STRANGERS = 3  # members by chance among the drafts: they keep every branch of a space in play
+_CHECKED = 4  # drafts that become members, of which the most promising is proposed
 _LEAST_PARENTS = 8
 _TRIES = 100
-_FAR_FROM = 50
+_FAR_FROM = 12
 _SHAPED_BY = 120  # results that decide a shape; more of them cost time and change little
 _GROWTH = 1.15  # a shape is found anew when there is so much more to learn from
 
@@ -62,8 +60,8 @@ class Proposer:
         self._seed = seed
         self._start = start
         # Two memories of what can be worked out again, for speed alone.
-        self._asked: dict[str, Mapping[str, Distribution]] = {}
-        self._shapes: dict[tuple[object, ...], list[Shape]] = {}
+        self._drafts: dict[str, Draft] = {}
+        self._found: dict[str, tuple[object, Sequence[Shape]]] = {}
 
     def propose(
         self,
@@ -77,28 +75,34 @@ class Proposer:
         """
         rng = Random(f"{self._seed}/{number}")
         nursery = _Nursery(self._space, [*(result.params for result in history), *pending])
-        eligible = sum(result.eligible for result in history)
-        if eligible == 0 or len(history) + len(pending) < self._start:
-            chosen = self._first(nursery, rng)
-        else:
+        if self._knows_enough(history, pending):
             with _one_thread():
                 chosen = self._best(nursery, history, pending, rng)
+        else:
+            chosen = self._first(nursery, rng)
         chosen = chosen or nursery.anyone(rng)
         return chosen.params if chosen else None
 
-    def _first(self, nursery: _Nursery, rng: Random) -> ProposalTrial | None:
+    def _knows_enough(
+        self, history: Sequence[Evaluated], pending: Sequence[Mapping[str, Value]]
+    ) -> bool:
+        """Many workers start at once: the first result alone must not draw them all to it."""
+        asked_for = len(history) + len(pending) >= self._start
+        is_there = len(history) >= self._start // 2
+        return asked_for and is_there and any(result.eligible for result in history)
+
+    def _first(self, nursery: _Nursery, rng: Random) -> Draft | None:
         """A corner, as long as there are new ones, then a member far from all others."""
         if len(nursery.taken) < self._start:
             for policy in _corners(self._space, self._start // 2):
-                corner = nursery.born(policy)
-                if corner:
+                if corner := nursery.member(policy):
                     return corner
-        nursery.add(at_random(rng) for _ in range(_FAR_FROM))
-        pool = nursery.pool
+        found = (nursery.member(at_random(rng)) for _ in range(_FAR_FROM))
+        pool = [member for member in found if member]
         if not pool or not nursery.known:
             return pool[0] if pool else None
-        features = Features.of(trial.distributions for trial in pool)
-        mine = features.encode([trial.params for trial in pool])
+        features = Features.of(member.distributions for member in pool)
+        mine = features.encode([member.params for member in pool])
         theirs = features.encode(nursery.known)
         gaps = ((mine[:, None] - theirs) ** 2).sum(axis=2).min(axis=1)
         return pool[int(gaps.argmax())]
@@ -109,90 +113,116 @@ class Proposer:
         history: Sequence[Evaluated],
         pending: Sequence[Mapping[str, Value]],
         rng: Random,
-    ) -> ProposalTrial | None:
-        parents = parents_of(history)
+    ) -> Draft | None:
+        parents = [self._draft(result) for result in parents_of(history)]
+        strangers = [nursery.member(at_random(rng)) for _ in range(_STRANGERS)]
+        drafts = [stranger for stranger in strangers if stranger]
         share = min(1.0, _QUESTIONS / max(1, *(len(parent.params) for parent in parents)))
-        nursery.add(_children(parents, share, rng))
-        nursery.add(at_random(rng) for _ in range(round(_STRANGERS * share)))
-        if not nursery.pool:
+        drafts += nursery.new(_children([*parents, *drafts], share, rng))
+        if not drafts:
             return None
-        features = self._features(history, nursery.pool)
-        promise = Promise(features, self._found(history), history, pending, rng.getrandbits(32))
-        scores = promise.of([trial.params for trial in nursery.pool])
+        features = self._features(history, drafts)
+        promise = Promise(features, self._lessons(history), history, pending, rng.getrandbits(32))
+        scores = promise.of([draft.params for draft in drafts])
         for _ in range(_ROUNDS):
-            leaders = [nursery.pool[i] for i in np.argsort(-scores, kind="stable")[:_LEADERS]]
-            turns = range(round(_CHILDREN * share))
-            new = nursery.add(mutated(leaders[i % len(leaders)].params, 1, rng) for i in turns)
-            scores = np.append(scores, promise.of([trial.params for trial in new]))
-        return nursery.pool[int(scores.argmax())]
+            leaders = [drafts[i] for i in np.argsort(-scores, kind="stable")[:_LEADERS]]
+            turns = (leaders[i % len(leaders)] for i in range(_portion(_CHILDREN, share)))
+            new = nursery.new(mutated(leader, 1, rng) for leader in turns)
+            drafts += new
+            scores = np.append(scores, promise.of([draft.params for draft in new]))
+        ranked = [drafts[i] for i in np.argsort(-scores, kind="stable")]
+        members = nursery.checked(ranked, rng)
+        if not members:
+            return None
+        return members[int(promise.of([member.params for member in members]).argmax())]
 
-    def _features(self, history: Sequence[Evaluated], pool: Sequence[ProposalTrial]) -> Features:
-        """What the pool was asked, and what only older members were."""
-        asked = [trial.distributions for trial in pool]
+    def _features(self, history: Sequence[Evaluated], drafts: Sequence[Draft] = ()) -> Features:
+        """All questions: those of the drafts, and what only older members were asked."""
+        asked = list({id(draft.distributions): draft.distributions for draft in drafts}.values())
         known = {name for distributions in asked for name in distributions}
         for result in history:
             if not known.issuperset(result.params):
-                asked.append(dict(self._distributions(result)))
+                asked.append(self._draft(result).distributions)
                 known.update(result.params)
         return Features.of(asked)
 
-    def _found(self, history: Sequence[Evaluated]) -> list[Shape]:
-        """The shape of each objective, found from the first so many results: not anew each time."""
+    def _lessons(self, history: Sequence[Evaluated]) -> Lessons:
+        """Shapes are found from the first so many results, so that they need not be each time."""
         measured = [result for result in history if result.measured]
-        used = measured[: _block(len(measured), self._start)]
-        if len(used) > _SHAPED_BY:
-            chosen = np.random.default_rng(len(used)).choice(len(used), _SHAPED_BY, replace=False)
-            used = [used[index] for index in sorted(chosen)]
-        identity = tuple((key_of(result.params), result.values) for result in used)
-        if identity not in self._shapes:
-            self._shapes = {identity: self._shaped(used)}
-        return self._shapes[identity]
+        objectives = self._shapes("objectives", measured, scaled_values)
+        if all(result.eligible for result in history):
+            return Lessons(objectives, Shape({}))
+        (chance,) = self._shapes("chance", history, lambda used: [eligibility(used)])
+        return Lessons(objectives, chance)
 
-    def _shaped(self, used: Sequence[Evaluated]) -> list[Shape]:
-        features = Features.of(self._distributions(result) for result in used)
+    def _shapes(
+        self,
+        what: str,
+        results: Sequence[Evaluated],
+        targets: Callable[[Sequence[Evaluated]], Sequence[Floats]],
+    ) -> Sequence[Shape]:
+        used = _some(results[: _block(len(results), self._start)])
+        identity = [(key_of(result.params), result.values, result.feasible) for result in used]
+        known = self._found.get(what)
+        if known and known[0] == identity:
+            return known[1]
+        features = self._features(used)
         encoded = features.encode([result.params for result in used])
-        return [
-            fit_shape(features.names, encoded, features.groups, Scale.of(column).forward(column))
-            for column in values_of(used).T
-        ]
+        names, groups = features.names, features.groups
+        shapes = [fit_shape(names, encoded, groups, column) for column in targets(used)]
+        self._found[what] = identity, shapes
+        return shapes
 
-    def _distributions(self, result: Evaluated) -> Mapping[str, Distribution]:
+    def _draft(self, result: Evaluated) -> Draft:
         key = key_of(result.params)
-        if key not in self._asked:
-            self._asked[key] = ask(self._space, replayed(result.params)).distributions
-        return self._asked[key]
+        if key not in self._drafts:
+            trial = ask(self._space, replayed(result.params))
+            self._drafts[key] = Draft(trial.params, trial.distributions)
+        return self._drafts[key]
 
 
 class _Nursery:
-    """Candidates as they are born: new ones only, each of them once."""
+    """What is new: neither evaluated, nor pending, nor looked at before for this proposal."""
 
     def __init__(self, space: Space, known: list[Mapping[str, Value]]) -> None:
         self._space = space
         self.known = known
         self.taken = {key_of(params) for params in known}
-        self.pool: list[ProposalTrial] = []
-        self._keys: set[str] = set()
+        self._drafted: set[str] = set()
 
-    def born(self, policy: Policy) -> ProposalTrial | None:
+    def new(self, drafts: Iterable[Draft]) -> list[Draft]:
+        kept = []
+        for draft in drafts:
+            key = key_of(draft.params)
+            if key not in self.taken and key not in self._drafted:
+                self._drafted.add(key)
+                kept.append(draft)
+        return kept
+
+    def member(self, policy: Policy) -> Draft | None:
         trial = ask(self._space, policy)
-        key = key_of(trial.params)
-        if key in self.taken or key in self._keys:
+        if key_of(trial.params) in self.taken:
             return None
-        self._keys.add(key)
-        self.pool.append(trial)
-        return trial
+        return Draft(trial.params, trial.distributions)
 
-    def add(self, policies: Iterable[Policy]) -> list[ProposalTrial]:
-        return [trial for policy in policies if (trial := self.born(policy))]
+    def checked(self, ranked: Iterable[Draft], rng: Random) -> list[Draft]:
+        """The first few that the space makes new members of."""
+        members: list[Draft] = []
+        for draft in islice(ranked, _TRIES):
+            if member := self.member(replayed(draft.params, rng)):
+                members.append(member)
+            if len(members) == _CHECKED:
+                break
+        return members
 
-    def anyone(self, rng: Random) -> ProposalTrial | None:
+    def anyone(self, rng: Random) -> Draft | None:
         """Some new member, if the space has any left: by chance, else by going through them all."""
         for _ in range(_TRIES):
-            if trial := self.born(at_random(rng)):
-                return trial
+            if member := self.member(at_random(rng)):
+                return member
         for trial in every_member(self._space, rng):
             if key_of(trial.params) not in self.taken:
-                return trial
+                return Draft(trial.params, trial.distributions)
         return None
 
 
@@ -222,13 +252,27 @@ def parents_of(history: Sequence[Evaluated]) -> list[Evaluated]:
     return parents
 
 
-def _children(parents: Sequence[Evaluated], share: float, rng: Random) -> Iterable[Policy]:
+def _children(parents: Sequence[Draft], share: float, rng: Random) -> Iterable[Draft]:
     """Every parent has its turn, so that the whole length of the front has children."""
-    for index in range(round(_MUTATIONS * share)):
+    for index in range(_portion(_MUTATIONS, share)):
         changes = 1 + (rng.random() < 0.5) + (rng.random() < 0.25)
-        yield mutated(parents[index % len(parents)].params, changes, rng)
-    for _ in range(round(_CROSSOVERS * share)):
-        yield crossed(rng.choice(parents).params, rng.choice(parents).params, rng)
+        yield mutated(parents[index % len(parents)], changes, rng)
+    for _ in range(_portion(_CROSSOVERS, share)):
+        yield crossed(rng.choice(parents), rng.choice(parents), rng)
+    for _ in range(_portion(_WILD, share)):
+        parent = rng.choice(parents)
+        yield mutated(parent, max(1, round(rng.random() * len(parent.params))), rng)
+
+
+def _portion(count: int, share: float) -> int:
+    return round(count * max(share, 0.4))
+
+
+def _some(results: Sequence[Evaluated]) -> Sequence[Evaluated]:
+    if len(results) <= _SHAPED_BY:
+        return results
+    chosen = np.random.default_rng(len(results)).choice(len(results), _SHAPED_BY, replace=False)
+    return [results[index] for index in sorted(chosen)]
 
 
 def _block(count: int, start: int) -> int:

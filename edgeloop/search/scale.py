@@ -48,4 +48,4 @@ def _varies_by_factors(values: Floats) -> bool:
         return False
     logarithms = np.log(values)
     spread, factors = float(np.std(values)), float(np.std(logarithms))
-    return factors > 0 and np.log(spread) > np.log(factors) + float(logarithms.mean())
+    return min(spread, factors) > 0 and np.log(spread) > np.log(factors) + float(logarithms.mean())

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 from edgeloop.errors import BadInput
 
@@ -80,7 +81,8 @@ class Number:
     def member(self, index: int) -> Value:
         if self.step is None:
             return self._typed(self._unscaled(index / max(1, self.size - 1)))
-        return self._typed(self.low + index * self.step)
+        # Decimals, as Optuna adds up steps: floats would end a hair beyond the last one.
+        return self._typed(float(Decimal(str(self.low)) + index * Decimal(str(self.step))))
 
     def at(self, fraction: float) -> Value:
         """The member that a uniform draw of [0, 1) falls on."""

@@ -1,17 +1,21 @@
-"""Policies: how the members of a space that are worth a look come about.
+"""How the members of a space that are worth a look come about.
 
-Each answers the questions of a space one by one. A parent's answer is kept where the question is
-still the same; a question that the parent never heard (another branch of a conditional space) is
-answered at random.
+A policy answers the questions of a space one by one, and what comes of it is a member. But asking a
+space may be slow (one that builds a net as it goes takes a tenth of a second), and hundreds of
+candidates are weighed before one is chosen. So children are drafts: a parent's answers with some of
+them changed, as if the questions stayed the same. Where they do not, because a later question
+depends on the change, asking the space along the draft makes a member of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from random import Random
 
 from edgeloop.search.trial import (
     Distribution,
+    Params,
     Policy,
     ProposalTrial,
     Space,
@@ -24,6 +28,14 @@ _STRIDE = 0.15
 _TRIES = 30
 
 
+@dataclass(frozen=True)
+class Draft:
+    """Answers, and the questions they belong to."""
+
+    params: Params
+    distributions: Mapping[str, Distribution]
+
+
 def at_random(rng: Random) -> Policy:
     return lambda _name, distribution: distribution.at(rng.random())
 
@@ -33,40 +45,33 @@ def at_corner(fraction: float) -> Policy:
     return lambda _name, distribution: distribution.at(fraction)
 
 
-def replayed(params: Mapping[str, Value]) -> Policy:
-    """A known member again, to learn which questions led to it."""
+def replayed(params: Mapping[str, Value], rng: Random | None = None) -> Policy:
+    """These answers again; a question they do not fit has a random answer, or its first."""
 
     def policy(name: str, distribution: Distribution) -> Value:
-        known = name in params and distribution.contains(params[name])
-        return params[name] if known else distribution.at(0.0)
+        if name in params and distribution.contains(params[name]):
+            return params[name]
+        return distribution.at(rng.random() if rng else 0.0)
 
     return policy
 
 
-def mutated(parent: Mapping[str, Value], changes: int, rng: Random) -> Policy:
+def mutated(parent: Draft, changes: int, rng: Random) -> Draft:
     """The parent with a few of its answers changed."""
-    names = sorted(parent)
-    changed = set(rng.sample(names, min(changes, len(names))))
-
-    def policy(name: str, distribution: Distribution) -> Value:
-        if name not in parent or not distribution.contains(parent[name]):
-            return distribution.at(rng.random())
-        return _moved(distribution, parent[name], rng) if name in changed else parent[name]
-
-    return policy
+    params = dict(parent.params)
+    for name in rng.sample(list(params), min(changes, len(params))):
+        params[name] = _moved(parent.distributions[name], params[name], rng)
+    return Draft(params, parent.distributions)
 
 
-def crossed(first: Mapping[str, Value], second: Mapping[str, Value], rng: Random) -> Policy:
-    """Every answer from one parent or the other."""
-
-    def policy(name: str, distribution: Distribution) -> Value:
-        parents = (first, second) if rng.random() < 0.5 else (second, first)
-        for parent in parents:
-            if name in parent and distribution.contains(parent[name]):
-                return parent[name]
-        return distribution.at(rng.random())
-
-    return policy
+def crossed(first: Draft, second: Draft, rng: Random) -> Draft:
+    """The first parent's questions, each answered as one parent or the other did."""
+    params = dict(first.params)
+    for name, distribution in first.distributions.items():
+        other = second.params.get(name, params[name])
+        if rng.random() < 0.5 and distribution.contains(other):
+            params[name] = other
+    return Draft(params, first.distributions)
 
 
 def every_member(space: Space, rng: Random) -> Iterator[ProposalTrial]:
@@ -110,8 +115,9 @@ def _next(path: list[int], sizes: list[int]) -> list[int] | None:
 def _moved(distribution: Distribution, value: Value, rng: Random) -> Value:
     """Another answer: near by where there is an order, half of the time, else anywhere."""
     near = distribution.ordered and rng.random() < 0.5
-    for _ in range(_TRIES):
-        moved = _near(distribution, value, rng) if near else distribution.at(rng.random())
+    for turn in range(_TRIES):
+        is_near = near and turn < _TRIES // 2
+        moved = _near(distribution, value, rng) if is_near else distribution.at(rng.random())
         if moved != value:
             return moved
     return value

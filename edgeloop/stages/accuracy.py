@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeloop.devices import Device, Kind
-from edgeloop.errors import ModelFailed
+from edgeloop.errors import ModelFailed, NoSuchPrecision
 from edgeloop.stages.base import Assignment, Equipment, Result, Sizes
 from edgeloop.tasks import Images, Output, Samples, Score, Task, write_pr_curve, write_results_csv
 from edgeloop.toolchains import GraphInfo
@@ -27,6 +27,8 @@ class Test:
     thorough: bool
 
 
+NOT_AVAILABLE = "n/a"  # as old tables say it where a device has no such result
+
 TESTS = {
     "f1_onnx": Test("float", on_host=True, thorough=True),
     "f1_1k": Test("quantized", on_host=False, thorough=False),
@@ -43,7 +45,10 @@ def accuracy(work: Assignment, equipment: Equipment) -> Result:
     samples = equipment.task.test(info.height, info.width, _count(test, equipment.sizes))
     kind = device.float_kind if test.kind == "float" else test.kind
     model = work.quantized if kind == "quantized" else work.onnx
-    score = run_test(equipment.task, device, model, info, kind, samples)
+    try:
+        score = run_test(equipment.task, device, model, info, kind, samples)
+    except NoSuchPrecision as error:
+        return Result({work.stage: NOT_AVAILABLE}, {}, f"{work.stage} n/a: {error}")
     results = work.folder / f"test_results_{work.stage}.csv"
     curve = work.folder / f"pr_curve_{work.stage}.png"
     write_results_csv(score, results)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from edgeloop.architectures import build, export_onnx, find_space
 from edgeloop.devices import open_device
-from edgeloop.errors import BadInput
+from edgeloop.errors import BadInput, NoSuchPrecision
 from edgeloop.toolchains import QnnToolchain
 from tests.converted import samples, smooth_images
 from tests.devices.device_contract import DeviceContract
@@ -89,3 +90,17 @@ def test_public_networks_come_within_ten_percent_of_their_published_latency(
     found = device.measure(made.files[made.quantized], made.info)
     device.close()
     assert found.seconds * 1e6 == pytest.approx(published_us, rel=0.10)
+
+
+def test_a_graph_that_the_chip_cannot_run_in_fp16_is_no_fault_of_the_model(tmp_path):
+    """This one runs quantized, and in fp16 on newer chips; the compiler speaks of memory."""
+    few = {"base_channels": [8, 12], "most_layers": 2, "kernels": ["conv3x3"], "stems": [2, 4]}
+    arch = find_space("hourglass", few).sample(1, (1, 3, 64, 64), 19)
+    model = tmp_path / "net.onnx"
+    export_onnx(build(arch), arch, model)
+    device = open_device("htp:snapdragon-888", workers=1)
+    with QnnToolchain() as toolchain:
+        info = toolchain.inspect(model)
+    with pytest.raises(NoSuchPrecision, match="fp16"):
+        list(device.infer(model, info, "fp16", iter([np.zeros((1, 64, 64, 3), np.uint8)])))
+    device.close()

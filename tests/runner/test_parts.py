@@ -9,15 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgeloop.architectures import build, export_onnx, find_space
+from edgeloop.devices import open_device
 from edgeloop.errors import BadInput, LocalFileError, StoreUnavailable
 from edgeloop.models import Leases, ModelFile, default_plan
 from edgeloop.runner import record_use, utilisation
 from edgeloop.runner.heartbeat import Heartbeat
 from edgeloop.runner.workdir import WorkFolder
 from edgeloop.runner.worker import Shift
-from edgeloop.stages import Assignment
-from edgeloop.stages.accuracy import ahead
+from edgeloop.stages import Assignment, Equipment, Sizes
+from edgeloop.stages.accuracy import accuracy, ahead
+from edgeloop.tasks import make_faces, open_task
 from edgeloop.testing import MemoryStore
+from edgeloop.toolchains import QnnToolchain
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 
@@ -190,3 +194,21 @@ def test_an_assignment_finds_its_models_by_what_the_row_says(tmp_path: Path) -> 
         assert empty.onnx
     with pytest.raises(BadInput, match="no quantized model"):
         assert empty.quantized
+
+
+def test_a_float_test_that_the_chip_has_no_precision_for_is_not_available(tmp_path: Path) -> None:
+    """Not an error of the model, whose other stages go on."""
+    few = {"base_channels": [8, 12], "most_layers": 2, "kernels": ["conv3x3"], "stems": [2, 4]}
+    arch = find_space("hourglass", few).sample(1, (1, 3, 64, 64), 19)
+    export_onnx(build(arch), arch, tmp_path / "net.onnx")
+    make_faces(tmp_path / "faces", 12, 64, 7)
+    host, chip = open_device("host"), open_device("htp:snapdragon-888", workers=1)
+    task = open_task("segmentation", tmp_path / "faces", tmp_path / "cache")
+    with QnnToolchain() as toolchain:
+        equipment = Equipment(toolchain, host, task, chip, sizes=Sizes(2, 2, 2))
+        files = {"net.onnx": tmp_path / "net.onnx"}
+        result = accuracy(Assignment("m", "f1_1k_f", {}, files, tmp_path), equipment)
+    chip.close()
+    assert result.columns == {"f1_1k_f": "n/a"}
+    assert "fp16" in result.summary
+    assert default_plan()["f1_1k_f"].is_done(result.columns)

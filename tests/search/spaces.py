@@ -39,6 +39,24 @@ def mixed_costs(params):
     return error, size
 
 
+def deep(trial):
+    """Half a million members, of which chance finds the middling ones."""
+    for layer in range(12):
+        trial.suggest_categorical(f"layer{layer}", ("skip", "narrow", "wide"))
+
+
+def deep_costs(params):
+    """Early layers cost more and late ones help more; a skip after a skip helps nothing."""
+    cost, merit, before = 1.0, 0.0, "skip"
+    for layer in range(12):
+        kind = params[f"layer{layer}"]
+        cost += {"skip": 0.0, "narrow": 1.0, "wide": 2.5}[kind] * (2 - layer / 12)
+        merit += {"skip": 0.0, "narrow": 1.0, "wide": 1.6}[kind] * (1 + layer / 6)
+        merit -= 0.5 * (kind == before == "skip")
+        before = kind
+    return 1 / (1 + 2 ** (merit / 4 - 1)), cost
+
+
 def members_of(questions):
     """A space made of drawn questions; a choice may have questions of its own."""
 

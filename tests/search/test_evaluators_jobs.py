@@ -88,7 +88,7 @@ def test_whoever_comes_later_waits_for_the_job_that_is_there(make, jobs: Jobs):
         assert answer.files["model.onnx"].is_file()
 
 
-def test_a_job_that_was_canceled_may_be_asked_for_again_and_goes_on(make, jobs: Jobs):
+def test_a_job_that_was_canceled_may_be_asked_for_again_and_is_another_attempt(make, jobs: Jobs):
     arch = net()
     training = make(replace(PLAN, epochs=60, checkpoint_s=0.01))
     training.send(arch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from random import Random
 
 import pytest
@@ -10,15 +11,31 @@ from hypothesis import strategies as st
 
 from edgeloop.errors import BadInput
 from edgeloop.search.trial import Number, ask, key_of
-from edgeloop.search.variation import at_corner, at_random, crossed, every_member, mutated
+from edgeloop.search.variation import (
+    Draft,
+    at_corner,
+    at_random,
+    crossed,
+    every_member,
+    mutated,
+    replayed,
+)
 from tests.search.spaces import branching, mixed, spaces
+
+
+def drawn(space, rng):
+    trial = ask(space, at_random(rng))
+    return Draft(trial.params, trial.distributions)
 
 
 def optuna_accepts(space, params):
     from optuna.trial import FixedTrial
 
-    trial = FixedTrial(params)  # raises for a value outside its range
-    space(trial)
+    trial = FixedTrial(params)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="The value")  # that it is outside of its range
+        warnings.filterwarnings("ignore", message="The distribution")
+        space(trial)
     return trial.params == params
 
 
@@ -26,11 +43,11 @@ def optuna_accepts(space, params):
 @given(spaces, st.integers(0, 2**16))
 def test_what_any_policy_makes_is_a_member_by_optunas_rules(space, seed):
     rng = Random(seed)
-    first, second = ask(space, at_random(rng)), ask(space, at_random(rng))
+    first, second = drawn(space, rng), drawn(space, rng)
     made = [
         first,
-        ask(space, mutated(first.params, 2, rng)),
-        ask(space, crossed(first.params, second.params, rng)),
+        ask(space, replayed(mutated(first, 2, rng).params, rng)),
+        ask(space, replayed(crossed(first, second, rng).params, rng)),
         ask(space, at_corner(0.0)),
         ask(space, at_corner(1.0)),
         next(every_member(space, rng)),
@@ -45,20 +62,29 @@ def test_every_member_of_a_branching_space_comes_once():
 
 def test_a_mutation_changes_what_it_says_and_keeps_the_rest():
     rng = Random(3)
-    parent = ask(mixed, at_random(rng)).params
-    for _ in range(50):
-        child = ask(mixed, mutated(parent, 1, rng)).params
-        shared = parent.keys() & child.keys()
-        assert sum(parent[name] != child[name] for name in shared) <= 1
-        assert child.keys() == parent.keys() or child["blocks"] != parent["blocks"]
-        assert child != parent
+    parent = drawn(mixed, rng)
+    for _ in range(200):
+        child = mutated(parent, 2, rng)
+        assert sum(parent.params[name] != child.params[name] for name in parent.params) == 2
+
+
+def test_a_draft_becomes_a_member_by_asking_along_it():
+    """The branch that the change opened is filled, the one that it closed is gone."""
+    rng = Random(5)
+    one, two = ({"blocks": blocks, "op0": "pool", "share": 0.5} for blocks in (1, 2))
+    small, large = (ask(mixed, replayed(params, rng)).params for params in (one, two))
+    assert "op1" in large and "op1" not in small
+    again = ask(mixed, replayed({**large, "blocks": 1}, rng)).params
+    assert again == {name: large[name] for name in small} | {"blocks": 1}
 
 
 def test_a_cross_takes_every_answer_from_a_parent():
     rng = Random(4)
-    first, second = ask(mixed, at_random(rng)).params, ask(mixed, at_random(rng)).params
-    child = ask(mixed, crossed(first, second, rng)).params
-    assert all(value in (first.get(name), second.get(name)) for name, value in child.items())
+    first, second = drawn(mixed, rng), drawn(mixed, rng)
+    child = crossed(first, second, rng).params
+    parents = first.params, second.params
+    assert all(value in [p.get(name) for p in parents] for name, value in child.items())
+    assert child not in parents
 
 
 def test_the_same_question_has_the_same_answer_within_a_trial():
