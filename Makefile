@@ -39,8 +39,8 @@ format: $(READY)
 bench: setup  ## the figures of bench/RESULTS.md, measured again
 	$(BIN)/python -m bench $(ARGS)
 
-demo: $(READY)  ## faces, three nets, two runners, four ways side by side, the front as a picture
-	$(BIN)/python examples/evaluate.py
+demo: $(READY)  ## faces, a small search, two runners, four ways side by side, the front as a picture
+	$(BIN)/python examples/demo.py
 
 clean:
 	rm -rf $(VENV) .tools .pytest_cache .mypy_cache .ruff_cache

@@ -21,6 +21,7 @@ from edgeloop.search.files import (
     write_whole,
 )
 from edgeloop.search.loop import Event, Search, columns_of, patiently
+from edgeloop.search.publishing import publish
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import Candidate, Study
 from edgeloop.search.training import seconds, trainer_of
@@ -28,9 +29,11 @@ from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 
 SEARCHES = "searches"
+FARM = ("farm_latency_ms", "farm_f1")
 SCREENED = ("params", "macs", "host_latency_ms", "chip_latency_ms")
 NETS = "nets"
 KEPT_CONFIG = "search.yaml"
+TRAINED = "trained"
 
 Hear = Callable[[Event], None]
 
@@ -60,7 +63,9 @@ class Campaign:
         self._closing = ExitStack()
         self._closing.callback(self.workspace.close)
         space = find_space(config.space, config.options, settings.project)
-        self.study = Study.open(config, space, open_storage(settings.location), resume)
+        self.study = patiently(
+            lambda: Study.open(config, space, open_storage(settings.location), resume), 0.0
+        )
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.folder / KEPT_CONFIG, written(config).encode())
         store = self.workspace.store
@@ -71,7 +76,7 @@ class Campaign:
 
         def heard(event: Event) -> None:
             if event.what != "begun":
-                write_state(self.folder, self.config, self.study.candidates())
+                write_state(self.folder, self.config, patiently(self.study.candidates))
             hear(event)
 
         search = Search(
@@ -111,7 +116,7 @@ class Campaign:
             training = trainer.evaluator(config.name, self.folder / "training")
             found.append(training)
             conditions = training.conditions
-        for name in ("farm_latency_ms", "farm_f1"):
+        for name in FARM:
             if name in config.wanted:
                 found.append(self._farm(name, conditions))
         for evaluator in found:
@@ -146,8 +151,10 @@ class Campaign:
         )
 
     def _options(self, name: str) -> Mapping[str, object]:
+        """Of an objective; what `farm:` says holds for all that the farm measures."""
+        usual = self.config.farm if name in FARM else {}
         found = [o.options for o in self.config.objectives if o.name == name]
-        return found[0] if found else {}
+        return {**usual, **(found[0] if found else {})}
 
     def _keep_net(self, arch: Architecture, files: Mapping[str, Path]) -> None:
         """A trained net outlives the folder it was trained in; it is here before its result is."""
@@ -172,14 +179,11 @@ class Campaign:
             if net.is_file():
                 iteration = item.number // self.config.iteration
                 columns = columns_of(item.values, iteration)
-                name = f"{item.arch.id}.trained"
-                patiently(lambda n=name, i=item, c=columns, f=net: self._upload(n, i, c, f))  # type: ignore[misc]
-                names.append(name)
+                tag = self.config.name
+                names.append(
+                    publish(self.workspace, item.arch, TRAINED, net, item.values, columns, tag)
+                )
         return names
-
-    def _upload(self, name: str, item: Candidate, columns: Mapping[str, object], net: Path) -> None:
-        self.table.note(name, item.arch.canonical, "search", item.values, columns)  # type: ignore[arg-type]
-        self.workspace.upload(net, name, tags=[self.config.name])
 
 
 def written(config: SearchConfig) -> str:

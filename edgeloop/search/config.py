@@ -43,6 +43,12 @@ _TRAIN = (
     *("patience", "device", "compute", "cpus", "gpus", "memory", "timeout", "at_once", "group"),
 )
 _FARM = ("timeout", "device", "stage")
+_WHOLE = {  # the least that each may be
+    **dict.fromkeys(("epochs", "steps", "batch", "images", "validation_images", "patience"), 1),
+    **dict.fromkeys(("at_once", "group", "repeats"), 1),
+    **dict.fromkeys(("seed", "warm_up"), 0),
+}
+_AMOUNTS = ("cpus", "gpus")
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,7 @@ class SearchConfig:
     store: str = ""
     experiment: str = ""
     task: str = "segmentation"
+    farm: Mapping[str, object] = field(default_factory=dict)
     document: Mapping[str, object] = field(default_factory=dict, repr=False)
 
     @property
@@ -110,6 +117,7 @@ class SearchConfig:
             "objectives": {o.name: {"goal": o.goal, **dict(o.options)} for o in self.objectives},
             "data": self.data,
             "task": self.task,
+            "farm": dict(self.farm),
         }
 
 
@@ -143,8 +151,11 @@ def config_of(document: Mapping[str, object], where: str, stem: str = "search") 
     search = check.mapping(document.get("search", {}), "search")
     check.keys(search, _SEARCH, "search.")
     objectives = _objectives(check, check.mapping(document.get("objectives", {}), "objectives"))
+    constraints = _constraints(check, search.get("constraints", {}))
+    _check_training(check, [*(objective.name for objective in objectives)], constraints)
     farm = check.mapping(document.get("farm", {}), "farm")
     check.keys(farm, _FARM, "farm.")
+    check.values(farm, "farm.")
     name = check.text(search.get("name", stem), "search.name")
     if not _NAME.fullmatch(name):
         raise check.wrong("search.name", f"must be 3 to 40 letters, digits, - and _, not {name!r}")
@@ -164,7 +175,7 @@ def config_of(document: Mapping[str, object], where: str, stem: str = "search") 
         seed=check.whole(search.get("seed", 0), "search.seed", 0),
         workers=check.whole(search.get("workers", 1), "search.workers", 1),
         batch=check.whole(search.get("batch", 0), "search.batch", 0),
-        constraints=_constraints(check, search.get("constraints", {})),
+        constraints=constraints,
         retries=check.whole(search.get("retries", 1), "search.retries", 0),
         failures=check.whole(search.get("failures", 10), "search.failures", 0),
         iteration=check.whole(search.get("iteration", 10), "search.iteration", 1),
@@ -173,6 +184,7 @@ def config_of(document: Mapping[str, object], where: str, stem: str = "search") 
         store=check.text(document.get("store", "") or "", "store"),
         experiment=check.text(document.get("experiment", ""), "experiment"),
         task=check.text(document.get("task", "segmentation"), "task"),
+        farm=farm,
         document=document,
     )
 
@@ -227,6 +239,27 @@ class _Check:
             raise self.wrong(key, f"cannot be {value!r}: {hint}")
         return str(value)
 
+    def values(self, mapping: Mapping[str, object], prefix: str) -> None:
+        """Said now, and not by the training that meets it."""
+        from edgeloop.jobs import TIME_FORMS, bytes_of, seconds_of
+
+        for name, value in mapping.items():
+            key = f"{prefix}{name}"
+            if value is None:
+                continue
+            if name in _WHOLE:
+                self.whole(value, key, _WHOLE[name])
+            elif name in _AMOUNTS and not (0 <= self.number(value, key) < math.inf):
+                raise self.wrong(key, f"must be 0 or more, not {value!r}")
+            elif name == "learning_rate" and not (0 < self.number(value, key) < math.inf):
+                raise self.wrong(key, f"must be above 0, not {value!r}")
+            elif name == "timeout" and not seconds_of(str(value)):
+                raise self.wrong(key, f"must be {TIME_FORMS}, not {value!r}")
+            elif name == "memory" and not bytes_of(str(value)):
+                raise self.wrong(key, f"must be a size like 4GB or 512MiB, not {value!r}")
+            elif name in ("device", "stage", "compute"):
+                self.text(value, key)
+
 
 def unknown(where: str, key: str, known: Sequence[str]) -> BadSetting:
     """`search.budgt` is near `search.budget`; so is a bare `budget`."""
@@ -245,18 +278,33 @@ def _objectives(check: _Check, written: Mapping[str, object]) -> tuple[Objective
             raise unknown(check._where, f"objectives.{name}", [f"objectives.{v}" for v in VALUES])
         options = check.mapping(value, f"objectives.{name}")
         check.keys(options, _OBJECTIVES[name], f"objectives.{name}.")
+        check.values(options, f"objectives.{name}.")
         usual: Goal = "min" if name in MINIMISED else "max"
         key = f"objectives.{name}.goal"
         goal = check.one_of(options.pop("goal", usual), key, ("min", "max"))
         if "train" in options:
             train = check.mapping(options["train"], f"objectives.{name}.train")
             check.keys(train, _TRAIN, f"objectives.{name}.train.")
+            check.values(train, f"objectives.{name}.train.")
             options["train"] = train
         found.append(Objective(name, goal, options))  # type: ignore[arg-type]
     trains = [o.options.get("train") for o in found if o.name in TRAINED and o.options.get("train")]
     if any(train != trains[0] for train in trains):
         raise check.wrong("objectives", "name one way to train; val_iou and val_f1 come from it")
     return tuple(found)
+
+
+def _check_training(
+    check: _Check, objectives: Sequence[str], constraints: Mapping[str, object]
+) -> None:
+    """How to train stands with an objective; without one, nothing would ever be trained."""
+    if any(name in TRAINED for name in objectives):
+        return
+    of_training = (*TRAINED, "farm_f1")
+    for key, names in (("objectives", objectives), ("search.constraints", constraints)):
+        for name in names:
+            if name in of_training:
+                raise check.wrong(f"{key}.{name}", "needs val_iou or val_f1 among the objectives")
 
 
 def _constraints(check: _Check, written: object) -> dict[str, tuple[float, float]]:

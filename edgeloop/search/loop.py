@@ -89,7 +89,7 @@ class Search:
             self._begin(candidate)
         while self._fill() or self._open:
             self._look()
-        return patiently(self._study.candidates)
+        return _not_in_vain(patiently(self._study.candidates))
 
     @property
     def is_exhausted(self) -> bool:
@@ -104,13 +104,28 @@ class Search:
         while len(self._open) < self._room() and not self._is_exhausted:
             if self._ended + len(self._open) >= self._config.budget:
                 break
-            candidate = patiently(self._study.propose)
+            candidate = self._next()
             if candidate is None:
                 self._is_exhausted = True
                 break
             self._begin(candidate)
             begun = True
         return begun
+
+    def _next(self) -> Candidate | None:
+        """A store that goes away in the wrong moment has written down a candidate and cannot say so:
+        that one is taken up before another is proposed."""
+        tries = 0
+
+        def attempt() -> Candidate | None:
+            nonlocal tries
+            tries += 1
+            for item in self._study.unfinished() if tries > 1 else ():
+                if item.arch.id not in self._open:
+                    return item
+            return self._study.propose()
+
+        return patiently(attempt)
 
     def _room(self) -> int:
         """One worker alone goes strictly in turn, so that a seeded search can be repeated. Several
@@ -238,8 +253,10 @@ def patiently(action: Callable[[], Result], patience_s: float = PATIENCE_S) -> R
         try:
             return action()
         except Exception as error:
-            if not _is_away(error) or time.monotonic() > deadline:
+            if not _is_away(error):
                 raise
+            if time.monotonic() >= deadline:
+                raise _as_ours(error) from None
         time.sleep(pause)
         pause = min(2 * pause, 10.0)
 
@@ -254,6 +271,25 @@ def _is_away(error: Exception) -> bool:
     if isinstance(cause, OperationalError):
         return True
     return isinstance(cause, DBAPIError) and cause.connection_invalidated
+
+
+def _as_ours(error: Exception) -> StoreUnavailable:
+    if isinstance(error, StoreUnavailable):
+        return error
+    return StoreUnavailable(store="with the study", reason="its database does not answer")
+
+
+def _not_in_vain(candidates: list[Candidate]) -> list[Candidate]:
+    """A search without a single result says why, and does not end as if all were well."""
+    if not candidates or any(item.state == "complete" for item in candidates):
+        return candidates
+    count, last = len(candidates), candidates[-1]
+    if any(item.state == "screened" for item in candidates):
+        what, advice = "met the constraints", "Loosen search.constraints or change the space"
+    else:
+        what, advice = "could be evaluated", "Mend that first"
+    reason = f"none of {count} candidates {what}; the last one: {last.reason.rstrip('.')}. {advice}"
+    raise SearchFailed(reason=reason)
 
 
 def _last_in_vain(known: Sequence[Candidate]) -> int:

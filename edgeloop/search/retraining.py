@@ -13,6 +13,7 @@ from edgeloop.models import Candidates
 from edgeloop.search.base import Answer
 from edgeloop.search.files import PARETO, copy_whole
 from edgeloop.search.loop import patiently
+from edgeloop.search.publishing import publish
 from edgeloop.search.training import Trainer
 from edgeloop.store import Record, Value
 from edgeloop.workspace import Workspace
@@ -47,7 +48,7 @@ def retrain(
     trainer: Trainer,
     workspace: Workspace,
     hear: Callable[[Retrained], None] = lambda _: None,
-    publish: bool = True,
+    is_published: bool = True,
 ) -> list[Retrained]:
     """Train every net of the front; what is there already is not trained again."""
     front = {arch.id: arch for arch in front_in(folder)}
@@ -64,7 +65,7 @@ def retrain(
                 arch = front[answer.arch_id]
                 item = _noted(arch, answer, known.get(arch.id), table, training.conditions)
                 if not answer.error:
-                    _keep(arch, answer, folder, workspace if publish else None, table, item)
+                    _keep(arch, answer, folder, workspace if is_published else None, item)
                 done.append(item)
                 hear(item)
     finally:
@@ -91,7 +92,6 @@ def _keep(
     answer: Answer,
     folder: Path,
     workspace: Workspace | None,
-    table: Candidates,
     item: Retrained,
 ) -> None:
     """The net beside the search, and as a model of its own, so that runners measure it."""
@@ -105,9 +105,7 @@ def _keep(
         columns["val_iou"] = item.partial_iou
     if "training_time" in answer.values:
         columns["training_time"] = float(answer.values["training_time"])
-    name = f"{arch.id}.{FULL}"
-    patiently(lambda: table.note(name, arch.canonical, FULL, answer.values, columns))
-    patiently(lambda: workspace.upload(target, name, tags=[FULL]))
+    publish(workspace, arch, FULL, target, answer.values, columns, FULL)
 
 
 def summary(items: Sequence[Retrained]) -> list[dict[str, object]]:

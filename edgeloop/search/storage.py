@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 STUDIES_FILE = "studies.db"
 _READERS = 16
+_CONNECT_S = 5
+_BUSY_S = 30.0
 _PREFIX = "_search/log/"
 
 
@@ -31,9 +33,9 @@ def open_storage(location: Location) -> BaseStorage:
 
     if isinstance(location, SqliteLocation):
         location.folder.mkdir(parents=True, exist_ok=True)
-        return _tables(f"sqlite:///{location.folder / STUDIES_FILE}")
+        return _tables(f"sqlite:///{location.folder / STUDIES_FILE}", timeout=_BUSY_S)
     if isinstance(location, PostgresLocation):
-        return _tables(location.url)
+        return _tables(location.url, connect_timeout=_CONNECT_S)
     return optuna.storages.JournalStorage(_journal(open_blobs(location)))
 
 
@@ -44,12 +46,12 @@ def storage_address(location: Location) -> str:
     return str(location)
 
 
-def _tables(url: str) -> BaseStorage:
+def _tables(url: str, **connecting: float) -> BaseStorage:
     import optuna
 
     return optuna.storages.RDBStorage(
         url,
-        engine_kwargs={"pool_pre_ping": True},
+        engine_kwargs={"pool_pre_ping": True, "connect_args": connecting},
         skip_compatibility_check=False,
     )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from edgeloop.architectures import Architecture, Space
-from edgeloop.errors import BadInput, BadSetting
+from edgeloop.errors import BadInput, BadSetting, BadSpace
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.evaluated import Evaluated
 from edgeloop.search.sampler import Proposer
@@ -64,8 +64,7 @@ class Study:
         directions = [
             ways.get(o.goal, optuna.study.StudyDirection.MAXIMIZE) for o in config.objectives
         ]
-        is_there = config.name in optuna.study.get_all_study_names(storage)
-        if is_there and not resume:
+        if _is_begun(storage, config) and not resume:
             raise BadInput(
                 reason=f"There is a search {config.name!r} already. Go on with it by --resume, or "
                 "give this one another search.name"
@@ -120,8 +119,15 @@ class Study:
             self._study.tell(candidate.number, state=state)
 
     def _asked(self, trial: Any) -> object:
+        """A member of which the space itself can make nothing is one all the same, as far as it
+        was asked for: it will fail when it is built, alone, and the search goes on."""
         shape = (1, 3, *self._config.size)
-        return self._space.dry_build(trial, shape, self._config.classes)
+        try:
+            return self._space.dry_build(trial, shape, self._config.classes)
+        except BadSpace:
+            if not trial.params:
+                raise
+            return None
 
     def _ask_ours(self) -> Candidate | None:
         """Answers that differ in spelling alone build one architecture: those are passed over."""
@@ -195,9 +201,29 @@ class Study:
         return self._study.get_trials(deepcopy=False)
 
 
+def _is_begun(storage: optuna.storages.BaseStorage, config: SearchConfig) -> bool:
+    """Whether a candidate was ever proposed. A search that failed before that, for a dataset that
+    was not there or a wrong value, holds nothing: it gives way to what it was corrected to."""
+    import optuna
+
+    if config.name not in optuna.study.get_all_study_names(storage):
+        return False
+    study = optuna.load_study(study_name=config.name, storage=storage)
+    if study.get_trials(deepcopy=False):
+        return True
+    if study.user_attrs.get("search") != _identity(config):
+        optuna.delete_study(study_name=config.name, storage=storage)
+    return False
+
+
+def _identity(config: SearchConfig) -> object:
+    return json.loads(json.dumps(config.identity()))
+
+
 def _same_search(study: optuna.Study, config: SearchConfig) -> None:
     """A search goes on only as what it was; the sentence names what differs."""
-    mine = json.loads(json.dumps(config.identity()))
+    mine = _identity(config)
+    assert isinstance(mine, dict)
     known = study.user_attrs.get("search")
     if known is None:
         study.set_user_attr("search", mine)

@@ -39,8 +39,8 @@ def main() -> None:
         line = {"epoch": epoch, "loss": round(loss, 4), "accuracy": round(accuracy, 4)}
         with (outputs / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
-        took = time.perf_counter() - started
-        print(f"epoch {epoch}/{options.epochs}  loss {loss:.3f}  accuracy {accuracy:.3f}  {took:.1f} s")
+        took = f"{time.perf_counter() - started:.1f} s"
+        print(f"epoch {epoch}/{options.epochs}  loss {loss:.3f}  accuracy {accuracy:.3f}  {took}")
         torch.save(net.state_dict(), outputs / "net.pt")
 
 
@@ -60,7 +60,8 @@ def _load(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
     if not files:
         raise SystemExit(f"there are no pictures in {folder}")
     images = np.stack([np.asarray(Image.open(path).convert("RGB")) for path in files])
-    labels = np.stack([np.asarray(Image.open(path.with_stem(f"{path.stem}_seg"))) for path in files])
+    segmented = [path.with_stem(f"{path.stem}_seg") for path in files]
+    labels = np.stack([np.asarray(Image.open(path)) for path in segmented])
     as_floats = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
     return as_floats, torch.from_numpy(labels).long()
 

@@ -1,9 +1,10 @@
-"""The whole evaluation on one laptop: faces, three nets, two runners, a live table, four ways side
-by side, and the front as a picture. `make demo`; the results stay in ./demo."""
+"""The closed loop on one laptop: faces, a small search, its front measured by two runners, a live
+table, four ways side by side, and the front as a picture. `make demo`; the results stay in ./demo."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -11,8 +12,12 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-NETS = Path(__file__).parent / "nets"
+EXAMPLES = Path(__file__).parent
+FACES = "data/working/faces64"
 DEVICE = "htp:snapdragon-888"
+SEARCH = ("search.budget=8", "objectives.val_iou.train.steps=100", "experiment=demo")
+IN = ("--experiment", "demo")
+MODELS = ("*.trained",)  # not the candidates that the search left behind
 SIZES = ("--calibration-images", "64", "--quick-images", "40", "--thorough-images", "80")
 
 
@@ -28,12 +33,12 @@ def edgeloop(*arguments: str, folder: Path, show: bool = True) -> str:
 
 def run_two_runners(folder: Path) -> None:
     """Both drain the same table; every few seconds we look at it."""
-    arguments = ("runner", "--device", DEVICE, "--dataset", "faces", "--drain", *SIZES)
+    arguments = ("runner", "--device", DEVICE, "--dataset", FACES, "--drain", *SIZES, *IN)
     print(f"\n$ edgeloop {' '.join(arguments)} &   (twice)", flush=True)
     command = [sys.executable, "-m", "edgeloop", *arguments]
     runners = [subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL) for _ in range(2)]
     while any(runner.poll() is None for runner in runners):
-        print(edgeloop("status", folder=folder, show=False), flush=True)
+        print(edgeloop("status", *MODELS, *IN, folder=folder, show=False), flush=True)
         time.sleep(4)
     if any(runner.returncode for runner in runners):
         sys.exit("a runner failed")
@@ -41,7 +46,7 @@ def run_two_runners(folder: Path) -> None:
 
 def draw_front(rows: list[dict], path: Path) -> None:
     """Latency against F1 on the simulator, the front joined by a line."""
-    points = sorted((1000 * row["mean"], row["f1_1k"], row["model_name"]) for row in rows)
+    points = sorted((1000 * row["mean"], row["f1_1k"], row["name"][:10]) for row in rows)
     front, best = [], -1.0
     for x, y, _ in points:
         if y > best:
@@ -78,18 +83,20 @@ def main() -> None:
     folder = Path("demo")
     folder.mkdir(exist_ok=True)
     (folder / "edgeloop.yaml").touch()
-    edgeloop(
-        "data", "faces", "faces", "--count", "300", "--size", "64", "--seed", "7", folder=folder
-    )
-    edgeloop("upload", str(NETS.resolve()), folder=folder)
+    shutil.copyfile(EXAMPLES / "search/laptop.yaml", folder / "laptop.yaml")
+    edgeloop("data", "faces", FACES, "--count", "300", "--size", "64", "--seed", "7", folder=folder)
+    edgeloop("search", "laptop.yaml", *SEARCH, "--resume", folder=folder)
     run_two_runners(folder)
-    edgeloop("runner", "--device", DEVICE, "--dataset", "faces", "--drain", *SIZES, folder=folder)
-    edgeloop("status", folder=folder)
-    rows = json.loads(edgeloop("status", "--json", folder=folder, show=False))
+    rows = [
+        row
+        for row in json.loads(edgeloop("status", "--json", *IN, folder=folder, show=False))
+        if "f1_1k" in row
+    ]
+    edgeloop("status", *MODELS, *IN, folder=folder)
     best = max(rows, key=lambda row: row["f1_1k"])["name"]
-    edgeloop("compare", best, "--dataset", "faces", "--images", "40", folder=folder)
+    edgeloop("compare", best, "--dataset", FACES, "--images", "40", *IN, folder=folder)
     draw_front(rows, folder / "front.png")
-    print(f"\nThe front: {folder / 'front.png'}   The table: cd demo && edgeloop status")
+    print(f"\nThe front: {folder / 'front.png'}   The table: cd demo && edgeloop status -e demo")
 
 
 if __name__ == "__main__":
