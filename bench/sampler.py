@@ -27,8 +27,8 @@ from edgeloop.search.variation import Draft, at_random, mutated, replayed
 
 AT = (50, 100, 200, 300)
 SEEDS = 20
-OTHERS_SEEDS = 8
-OTHERS = ("cifar10", "imagenet", "cifar100:1", "cifar100:2", "cifar100:3", "cifar100:5")
+OTHERS_SEEDS = 6
+OTHERS = ("cifar10", "imagenet", "cifar100:2", "cifar100:3", "cifar100:5")
 LOADED = 500
 
 Points = list[tuple[float, float]]

@@ -1,5 +1,5 @@
 """The closed loop on one laptop: faces, a small search, its front measured by two runners, a live
-table, four ways side by side, and the front as a picture. `make demo`; the results stay in ./demo."""
+table, four ways side by side, and the front as a picture. `make demo`; results stay in ./demo."""
 
 from __future__ import annotations
 

@@ -77,12 +77,12 @@ def _followed(jobs: Jobs, runs: list[Run], quiet: bool) -> list[Run]:
 def _detach(jobs: Jobs, runs: list[Run]) -> None:
     """The job goes on, unless Ctrl-C comes again within a moment."""
     names = " ".join(each.name for each in runs)
-    click.echo(
-        f"\nDetached; {names} runs on. To come back: edgeloop job logs {names} -f\n"
-        f"To cancel: press Ctrl-C again now, or: edgeloop job abort {names}",
-        err=True,
-    )
     try:
+        click.echo(
+            f"\nDetached; {names} runs on. To come back: edgeloop job logs {names} -f\n"
+            f"To cancel: press Ctrl-C again now, or: edgeloop job abort {names}",
+            err=True,
+        )
         time.sleep(SECOND_THOUGHTS_S)
     except KeyboardInterrupt:
         click.echo("Canceling…", err=True)

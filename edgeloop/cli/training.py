@@ -27,7 +27,11 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON,
 @click.option("--images", type=int, help="Learn from so many pictures only.")
 @click.option("--task", help="segmentation or classification  [default: what the net answers]")
 @click.option(
-    "--device", type=click.Choice(("auto", "cpu", "cuda")), default="auto", show_default=True
+    "--device",
+    type=click.Choice(("auto", "cpu", "cuda")),
+    default="auto",
+    show_default=True,
+    help="What to train on; auto takes a GPU where there is one.",
 )
 @click.option("--threads", default=1, show_default=True, help="Of the CPU; 1 is mostly best.")
 @click.option("--compile", "compiles", is_flag=True, help="torch.compile: for long runs on a GPU.")

@@ -129,7 +129,7 @@ class Manifests:
 
 def digest(files: Iterable[File]) -> str:
     """Of the content alone: the same files with other times, or packed otherwise, are the same."""
-    hasher = hashlib.blake2b(digest_size=32)
+    hasher = hashlib.sha256()
     for file in files:
         line = json.dumps([file.path, file.size, bool(file.executable), *file.pieces])
         hasher.update(line.encode() + b"\n")
@@ -137,7 +137,8 @@ def digest(files: Iterable[File]) -> str:
 
 
 def hash_of(content: bytes | memoryview) -> str:
-    return hashlib.blake2b(content, digest_size=32).hexdigest()
+    """SHA-256, for which processors have instructions: twice as fast as BLAKE2 where they do."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def encoded(manifest: Manifest) -> bytes:

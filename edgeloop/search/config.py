@@ -264,8 +264,8 @@ class _Check:
 def unknown(where: str, key: str, known: Sequence[str]) -> BadSetting:
     """`search.budgt` is near `search.budget`; so is a bare `budget`."""
     by_last = {name.rpartition(".")[2]: name for name in known}
-    near = [by_last[key]] if key in by_last else difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}."
+    near = difflib.get_close_matches(key.rpartition(".")[2], by_last, n=1)
+    hint = f"did you mean {by_last[near[0]]!r}?" if near else f"known keys are {', '.join(known)}."
     return BadSetting(where=where, reason=f"unknown key {key!r}: {hint}")
 
 

@@ -113,8 +113,8 @@ class Search:
         return begun
 
     def _next(self) -> Candidate | None:
-        """A store that goes away in the wrong moment has written down a candidate and cannot say so:
-        that one is taken up before another is proposed."""
+        """A store that goes away in the wrong moment has a candidate written down and cannot say
+        so: that one is taken up before another is proposed."""
         tries = 0
 
         def attempt() -> Candidate | None:

@@ -14,6 +14,7 @@ from edgeloop.cli.app import app
 from edgeloop.models import Outcome
 from tests.cli.running import Finished, blobs_of, hints_of, rows_of
 from tests.nets import save_external, save_tiny
+from tests.test_docs import WITHOUT_A_STORE
 
 Edgeloop = Callable[..., Finished]
 # Groups are looked at, command by command, in tests/test_docs.py.
@@ -51,7 +52,8 @@ def test_help_has_an_example(edgeloop: Edgeloop, name: str, flag: str):
     said = edgeloop(name, flag)
     assert said.code == 0
     assert "Example: edgeloop " + name in said.out
-    for option in ("--experiment", "--json", "--store"):
+    wanted = {"--json"} if name in WITHOUT_A_STORE else {"--experiment", "--json", "--store"}
+    for option in wanted:
         assert option in said.out
 
 

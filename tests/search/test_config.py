@@ -1,0 +1,242 @@
+"""The file of a search: every mistake in it is said with its key, and with what was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from edgeloop.errors import BadSetting
+from edgeloop.search.config import Objective, SearchConfig, read_config
+
+GOOD = {
+    "search": {"budget": 12, "constraints": {"params": [1e3, 2e6]}},
+    "objectives": {"chip_latency_ms": {"goal": "min"}, "val_iou": {"train": {"epochs": 1}}},
+    "data": "working/faces",
+}
+EXAMPLES = Path(__file__).parents[2] / "examples/search"
+
+Read = Callable[..., SearchConfig]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    def read(*words: str, text: str = yaml.safe_dump(GOOD)) -> SearchConfig:
+        file = tmp_path / "mine.yaml"
+        file.write_text(text)
+        return read_config(file, words)
+
+    return read
+
+
+def test_what_is_not_said_has_a_usual_value(read: Read):
+    config = read()
+    assert (config.name, config.space, config.sampler) == ("mine", "hourglass", "default")
+    assert (config.seed, config.workers, config.batch, config.size) == (0, 1, 0, (64, 64))
+    assert config.wanted == ("chip_latency_ms", "val_iou", "params")
+    assert config.train == {"epochs": 1}
+
+
+@pytest.mark.parametrize("name", ["laptop", "farm", "ray"])
+def test_the_examples_can_be_read(name: str):
+    assert read_config(EXAMPLES / f"{name}.yaml").name == name
+
+
+def test_words_change_what_the_file_says(read: Read):
+    config = read(
+        "search.budget=30",
+        "search.size=[64, 96]",
+        "search.constraints.macs=[0, 1e9]",
+        "objectives.val_iou.train.steps=20",
+        "objectives.val_iou.goal=min",
+        "data=raw/other",
+        "search.name=again",
+    )
+    assert (config.budget, config.size, config.data) == (30, (64, 96), "raw/other")
+    assert config.name == "again"
+    assert config.constraints == {"params": (1e3, 2e6), "macs": (0.0, 1e9)}
+    assert config.train == {"epochs": 1, "steps": 20}
+    assert config.objectives[1].goal == "min"
+
+
+def test_numbers_may_be_written_as_people_write_them(read: Read):
+    config = read("search.constraints.params=[1e3, 5e6]", "search.budget=20.0")
+    assert config.constraints["params"] == (1000.0, 5_000_000.0)
+    assert config.budget == 20
+
+
+def test_variables_are_filled_in(read: Read, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FACES", "working/mine")
+    assert read("data=${FACES}").data == "working/mine"
+    with pytest.raises(BadSetting, match="the variable NOWHERE is not set"):
+        read("data=${NOWHERE}")
+
+
+def test_objectives_know_which_way_is_better():
+    assert Objective("params", "min").minimised(3.0) == 3.0
+    assert Objective("val_iou", "max").minimised(0.5) == -0.5
+
+
+MISSPELT = [
+    ("serach.budget", "search"),
+    ("objective.val_iou", "objectives"),
+    ("dat", "data"),
+    ("stores", "store"),
+    ("experimnt", "experiment"),
+    ("farms.timeout", "farm"),
+    ("search.budgt", "search.budget"),
+    ("search.bugdet", "search.budget"),
+    ("search.sapce", "search.space"),
+    ("search.option.stems", "search.options"),
+    ("search.sampeler", "search.sampler"),
+    ("search.worker", "search.workers"),
+    ("search.constraint.params", "search.constraints"),
+    ("search.retry", "search.retries"),
+    ("search.failure", "search.failures"),
+    ("search.iterations", "search.iteration"),
+    ("search.seeds", "search.seed"),
+    ("search.folders", "search.folder"),
+    ("search.class", "search.classes"),
+    ("search.constraints.parms", "search.constraints.params"),
+    ("search.constraints.chip_latency", "search.constraints.chip_latency_ms"),
+    ("objectives.chip_latncy_ms.goal", "objectives.chip_latency_ms"),
+    ("objectives.val_miou.goal", "objectives.val_iou"),
+    ("objectives.farm_f2.goal", "objectives.farm_f1"),
+    ("objectives.val_iou.gaol", "objectives.val_iou.goal"),
+    ("objectives.val_iou.trian.epochs", "objectives.val_iou.train"),
+    ("objectives.chip_latency_ms.devcie", "objectives.chip_latency_ms.device"),
+    ("objectives.val_iou.train.epoch", "objectives.val_iou.train.epochs"),
+    ("objectives.val_iou.train.step", "objectives.val_iou.train.steps"),
+    ("objectives.val_iou.train.learning_rat", "objectives.val_iou.train.learning_rate"),
+    ("objectives.val_iou.train.computes", "objectives.val_iou.train.compute"),
+    ("objectives.val_iou.train.gpu", "objectives.val_iou.train.gpus"),
+    ("objectives.val_iou.train.atonce", "objectives.val_iou.train.at_once"),
+    ("farm.timout", "farm.timeout"),
+    ("budget", "search.budget"),
+    ("workers", "search.workers"),
+    ("seed", "search.seed"),
+]
+
+
+@pytest.mark.parametrize(("key", "meant"), MISSPELT)
+def test_a_misspelt_word_is_an_error_with_what_was_meant(read: Read, key: str, meant: str):
+    with pytest.raises(BadSetting, match=rf"did you mean '{meant}'\?"):
+        read(f"{key}=1")
+
+
+@pytest.mark.parametrize(("key", "meant"), [row for row in MISSPELT if "." in row[0]])
+def test_the_same_in_the_file(read: Read, key: str, meant: str):
+    document = yaml.safe_load(yaml.safe_dump(GOOD))
+    *path, last = key.split(".")
+    place = document
+    for part in path:
+        place = place.setdefault(part, {})
+    place[last] = 1
+    with pytest.raises(BadSetting, match=rf"did you mean '{meant}'\?"):
+        read(text=yaml.safe_dump(document))
+
+
+def test_a_key_that_is_near_nothing_is_answered_with_all_there_are(read: Read):
+    with pytest.raises(BadSetting, match=r"unknown key 'search\.zzz': known keys are .*budget"):
+        read("search.zzz=1")
+
+
+WRONG = [
+    ("search.budget=0", r"search\.budget must be a whole number from 1 on, not 0"),
+    ("search.budget=many", r"search\.budget must be a whole number"),
+    ("search.budget=1.5", r"search\.budget must be a whole number"),
+    ("search.budget=true", r"search\.budget must be a whole number"),
+    ("search.workers=0", r"search\.workers must be a whole number from 1 on"),
+    ("search.seed=-1", r"search\.seed must be a whole number from 0 on"),
+    ("search.sampler=tp", r"search\.sampler cannot be 'tp': did you mean 'tpe'\?"),
+    ("search.sampler=bayes-magic", "there are default, tpe"),
+    ("search.publish=all", "there are front, none"),
+    ("search.size=[1, 2, 3]", r"search\.size must be a side"),
+    ("search.size=4", r"search\.size must be a whole number from 8 on"),
+    ("search.name=a b", r"search\.name must be 3 to 40 letters"),
+    ("search.name=../up", r"search\.name must be 3 to 40 letters"),
+    ("search.options=3", r"search\.options must hold 'key: value' lines"),
+    ("search.constraints.params=5", r"must be \[least, most\], not 5"),
+    ("search.constraints.params=[1, 2, 3]", r"must be \[least, most\]"),
+    ("search.constraints.params=[a, 2]", "must be a number, not 'a'"),
+    ("search.constraints.params=[.nan, 2]", "must be a number"),
+    ("search.constraints.params=[9, 2]", "allows nothing: 9 is above 2"),
+    ("search=3", "search must hold 'key: value' lines"),
+    ("objectives=[]", "objectives must hold 'key: value' lines"),
+    ("objectives={}", "objectives must name at least one of params, macs"),
+    ("objectives.val_iou=5", r"objectives\.val_iou must hold"),
+    ("objectives.val_iou.goal=up", r"objectives\.val_iou\.goal cannot be 'up': there are min, max"),
+    ("objectives.val_iou.train=5", r"objectives\.val_iou\.train must hold"),
+    ("objectives.val_iou.train.epochs=many", "must be a whole number from 1 on, not 'many'"),
+    ("objectives.val_iou.train.steps=0", "must be a whole number from 1 on, not 0"),
+    ("objectives.val_iou.train.batch=1.5", "must be a whole number from 1 on"),
+    ("objectives.val_iou.train.learning_rate=0", "must be above 0, not 0"),
+    ("objectives.val_iou.train.learning_rate=fast", "must be a number, not 'fast'"),
+    ("objectives.val_iou.train.timeout=soon", "must be a time like 90s, 30m, 2h or 1d"),
+    ("objectives.val_iou.train.memory=lots", "must be a size like 4GB"),
+    ("objectives.val_iou.train.cpus=-1", "must be 0 or more, not -1"),
+    ("objectives.val_iou.train.compute=[a]", "must be a text"),
+    ("objectives.host_latency_ms.repeats=few", "must be a whole number from 1 on, not 'few'"),
+    ("objectives.farm_latency_ms.timeout=7", "must be a time like 90s"),
+    ("farm.timeout=7", "must be a time like 90s"),
+    ("objectives.val_f1.train.epochs=7", "name one way to train"),
+    ("data=''", "data must name the dataset to train with"),
+    ("data=[a]", "data must be a text"),
+    ("search.budget", "is no change: write key=value"),
+    ("=3", "is no change: write key=value"),
+    ("search.budget=[1", r"the value of search\.budget cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("word", "said"), WRONG)
+def test_a_wrong_value_is_said_with_its_key(read: Read, word: str, said: str):
+    with pytest.raises(BadSetting, match=said) as raised:
+        read(word)
+    assert str(raised.value).startswith("mine.yaml: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("search.constraints.val_iou=[0.1, 1]",), r"search\.constraints\.val_iou needs val_iou"),
+        (("objectives.farm_f1.stage=f1_1k",), r"objectives\.farm_f1 needs val_iou or val_f1"),
+    ],
+)
+def test_what_only_training_can_tell_needs_a_way_to_train(
+    read: Read, words: tuple[str, ...], said: str
+):
+    with pytest.raises(BadSetting, match=said):
+        read("objectives={params: {}}", *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("search: [", r"mine\.yaml: cannot be read as YAML \(line 1\)"),
+        ("just words", "must hold 'search:' and 'objectives:'"),
+        ("", "must hold 'search:' and 'objectives:'"),
+        ("objectives: {params: {}}\nsearch: {1: 2}", "unknown key"),
+        ("- 1\n- 2", "must hold 'search:' and 'objectives:'"),
+    ],
+)
+def test_a_file_that_is_no_search_says_so(read: Read, text: str, said: str):
+    with pytest.raises(BadSetting, match=said):
+        read(text=text)
+
+
+def test_a_file_that_is_not_there_or_not_text_says_so(tmp_path: Path):
+    with pytest.raises(BadSetting, match="there is no such file"):
+        read_config(tmp_path / "none.yaml")
+    (tmp_path / "picture.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BadSetting, match="cannot be read"):
+        read_config(tmp_path / "picture.yaml")
+    with pytest.raises(BadSetting, match="cannot be read"):
+        read_config(tmp_path)
+
+
+def test_what_a_search_is_does_not_change_with_its_budget(read: Read):
+    assert read("search.budget=99", "search.workers=4").identity() == read().identity()
+    assert read("search.seed=3").identity() != read().identity()
+    assert read("farm.device=host").identity() != read().identity()

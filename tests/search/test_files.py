@@ -1,0 +1,165 @@
+"""What a search leaves in its folder."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from edgeloop.architectures import Architecture
+from edgeloop.search.config import SearchConfig, config_of
+from edgeloop.search.files import (
+    copy_whole,
+    front_of,
+    volumes,
+    write_front,
+    write_state,
+    write_whole,
+)
+from edgeloop.search.study import Candidate, Progress
+
+
+def config(iteration: int = 10, **goals: str) -> SearchConfig:
+    goals = goals or {"params": "min", "val_iou": "max"}
+    objectives = {name: {"goal": goal} for name, goal in goals.items()}
+    search = {"iteration": iteration}
+    return config_of({"search": search, "objectives": objectives, "data": "raw/x"}, "x.yaml")
+
+
+def candidate(
+    number: int, params: float, iou: float | None, state: Progress = "complete", reason: str = ""
+) -> Candidate:
+    arch = Architecture("toy.py:build", {"number": number}, (1, 3, 8, 8), 19)
+    values: Mapping[str, float] = {"params": params} | ({} if iou is None else {"val_iou": iou})
+    return Candidate(number, arch, {"number": number}, state, values, reason)
+
+
+def rows(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="") as text:
+        return list(csv.DictReader(text))
+
+
+def numbers(front: list[Candidate]) -> list[int]:
+    return [item.number for item in front]
+
+
+def test_the_front_is_what_no_other_beats_in_order_of_the_first_objective():
+    found = [candidate(0, 9, 0.9), candidate(1, 5, 0.4), candidate(2, 6, 0.3), candidate(3, 1, 0.1)]
+    assert numbers(front_of(config(), found)) == [3, 1, 0]
+
+
+def test_goals_turn_the_front_round():
+    found = [candidate(0, 9, 0.9), candidate(1, 5, 0.4), candidate(2, 6, 0.3), candidate(3, 1, 0.1)]
+    assert numbers(front_of(config(params="max", val_iou="max"), found)) == [0]
+    assert numbers(front_of(config(params="min", val_iou="min"), found)) == [3]
+    assert numbers(front_of(config(params="max", val_iou="min"), found)) == [0, 2, 3]
+    assert numbers(front_of(config(val_iou="max"), found)) == [0]
+
+
+def test_of_equal_candidates_all_are_on_the_front():
+    found = [candidate(0, 5, 0.5), candidate(1, 5, 0.5), candidate(2, 5, 0.4)]
+    assert numbers(front_of(config(), found)) == [0, 1]
+
+
+@pytest.mark.parametrize("state", ["failed", "screened", "running"])
+def test_only_complete_candidates_are_ever_on_the_front(state: Progress):
+    found = [candidate(0, 5, 0.5), candidate(1, 1, 0.9, state)]
+    assert numbers(front_of(config(), found)) == [0]
+    assert front_of(config(), found[1:]) == []
+
+
+def test_the_hypervolume_never_falls_and_stays_where_nothing_was_won():
+    found = [
+        candidate(0, 9, 0.2),
+        candidate(1, 1, None, "failed"),
+        candidate(2, 5, 0.6),
+        candidate(3, 8, 0.3),
+        candidate(4, 2, None, "screened"),
+        candidate(5, 1, 0.7),
+    ]
+    curve = volumes(config(), found)
+    assert curve == sorted(curve) and len(curve) == 6
+    assert curve[0] == curve[1] == pytest.approx(0.0, abs=1e-6)
+    assert 0 < curve[2] == curve[3] == curve[4] < curve[5]
+    assert curve[5] == pytest.approx(1.0)
+
+
+def test_without_a_result_the_hypervolume_is_nothing():
+    assert volumes(config(), [candidate(0, 1, None, "failed")]) == [0.0]
+    assert volumes(config(), []) == []
+
+
+def test_every_iteration_has_a_table_of_all_until_then(tmp_path: Path):
+    found = [candidate(number, 10 - number, 0.1 * (number % 3)) for number in range(7)]
+    write_state(tmp_path, config(iteration=3), found)
+    files = sorted(path.name for path in tmp_path.glob("search_state_*.csv"))
+    assert files == [f"search_state_{n}.csv" for n in range(3)]
+    assert [len(rows(tmp_path / name)) for name in files] == [3, 6, 7]
+    last = rows(tmp_path / files[-1])
+    assert [row["iteration"] for row in last] == ["0"] * 3 + ["1"] * 3 + ["2"]
+    assert [row["arch_id"] for row in last] == [item.arch.id for item in found]
+    assert {row["is_pareto"] for row in last} == {"0", "1"}
+
+
+def test_the_table_says_what_came_of_each(tmp_path: Path):
+    found = [
+        candidate(0, 5, 0.5),
+        candidate(1, 1, None, "failed", "the loss, it is NaN\nat step 3"),
+        candidate(2, 9, None, "screened", "params is 9"),
+        candidate(3, 2, None, "running"),
+    ]
+    write_state(tmp_path, config(), found)
+    table = rows(tmp_path / "search_state_0.csv")
+    assert [row["state"] for row in table] == ["complete", "failed", "screened"]
+    assert [row["is_pareto"] for row in table] == ["1", "0", "0"]
+    assert table[1]["reason"] == "the loss, it is NaN\nat step 3" and table[1]["val_iou"] == ""
+    assert (table[0]["params"], table[0]["val_iou"]) == ("5", "0.5")
+    assert [row["number"] for row in rows(tmp_path / "front.csv")] == ["0"]
+
+
+def test_the_curve_has_a_line_a_candidate_and_never_falls(tmp_path: Path):
+    found = [candidate(number, 10 - number, 0.1 * number) for number in range(5)]
+    write_state(tmp_path, config(), found)
+    curve = rows(tmp_path / "hypervolume.csv")
+    assert [row["candidates"] for row in curve] == ["1", "2", "3", "4", "5"]
+    assert sorted(curve, key=lambda row: float(row["hypervolume"])) == curve
+    assert float(curve[-1]["hypervolume"]) == pytest.approx(1.0)
+
+
+def test_nothing_is_written_before_something_ended(tmp_path: Path):
+    write_state(tmp_path, config(), [candidate(0, 1, None, "running")])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_damaged_by_a_kill_is_written_anew(tmp_path: Path):
+    (tmp_path / "search_state_0.csv").write_text("number,itera")
+    write_state(tmp_path, config(), [candidate(0, 1, 0.5)])
+    assert rows(tmp_path / "search_state_0.csv")[0]["val_iou"] == "0.5"
+
+
+def test_the_folder_of_the_front_follows_the_front(tmp_path: Path):
+    def net(item: Candidate, target: Path) -> None:
+        target.write_text(item.arch.id)
+
+    first, second, third = candidate(0, 9, 0.2), candidate(1, 5, 0.6), candidate(2, 1, 0.1)
+    write_front(tmp_path, [first], net)
+    (tmp_path / "pareto/notes.txt").write_text("mine")
+    written = write_front(tmp_path, [third, second], net)
+    assert [Architecture.load(path).id for path in written] == [third.arch.id, second.arch.id]
+    names = {path.name for path in (tmp_path / "pareto").iterdir()}
+    wanted = {f"{item.arch.id}.{kind}" for item in (second, third) for kind in ("json", "onnx")}
+    assert names == wanted | {"notes.txt"}, "others' files stay"
+
+
+def test_files_appear_whole_or_not_at_all(tmp_path: Path):
+    with pytest.raises(FileNotFoundError):
+        copy_whole(tmp_path / "none", tmp_path / "target")
+    with pytest.raises(TypeError):
+        write_whole(tmp_path / "target", "no bytes")  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+    write_whole(tmp_path / "source", b"content")
+    copy_whole(tmp_path / "source", tmp_path / "target")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "target"]
+    assert (tmp_path / "target").read_bytes() == b"content"

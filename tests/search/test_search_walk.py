@@ -1,0 +1,129 @@
+"""Whole searches of tiny nets as a person runs them, from a file to a measured front."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from edgeloop.jobs import Jobs
+from edgeloop.settings import Settings
+from tests.peers.ray import RayCluster
+from tests.search.program import Program
+
+QUICK = {"steps": 6, "batch": 8, "learning_rate": 1e-2, "device": "cpu"}
+LAPTOP = {"chip_latency_ms": {"device": "htp:snapdragon-888"}, "val_iou": {"train": QUICK}}
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def edgeloop(tmp_path: Path) -> Program:
+    program = Program(tmp_path)
+    program.settings(benchmark_runs=2)
+    return program
+
+
+@pytest.fixture
+def start(edgeloop: Program) -> Iterator[Start]:
+    """Commands that are ended when the test is."""
+    started = []
+
+    def start(*arguments: object) -> subprocess.Popen[str]:
+        started.append(edgeloop.start(*arguments))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_laptop_finds_a_front_that_the_farm_measures_and_retrains_it(edgeloop: Program):
+    file = edgeloop.write("laptop", LAPTOP, workers=2)
+
+    # search
+    done = edgeloop("search", file)
+    assert done.code == 0, done.err
+    assert done.err.splitlines()[-1] == "Results in searches/laptop"
+    assert "4 candidates · 0 screened out · 4 trained · hypervolume" in done.out
+    found = edgeloop.table("laptop")
+    assert len({row["arch_id"] for row in found}) == 4
+    front = [row["arch_id"] for row in found if row["is_pareto"] == "1"]
+    assert front and f"front: {len(front)}" in done.out
+    pareto = {path.name for path in (edgeloop.folder / "searches/laptop/pareto").iterdir()}
+    assert pareto == {f"{name}.{kind}" for name in front for kind in ("json", "onnx")}
+
+    # twice by mistake, and on purpose
+    trained = edgeloop.trainings("laptop")
+    assert len(trained) == 4
+    assert "Go on with it by --resume" in edgeloop("search", file).sentence
+    again = edgeloop("search", file, "--resume")
+    assert again.code == 0 and again.out == done.out
+    assert edgeloop.trainings("laptop") == trained, "nothing is trained twice"
+
+    # the farm
+    runner = edgeloop("runner", "--device", "htp:snapdragon-888", "-e", "laptop", "--drain")
+    assert runner.code == 0, runner.err
+    rows = edgeloop.status("laptop")
+    for name in front:
+        row = rows[f"{name}.trained"]
+        assert row["status"] == "complete" and row["mean"] > 0 and 0 <= row["f1_1k"] <= 1
+        assert row["val_iou"] == rows[name]["val_iou"]
+    others = {row["arch_id"] for row in found} - set(front)
+    assert all(f"{name}.trained" not in rows for name in others)
+
+    # train-pareto
+    answered = edgeloop("train-pareto", "laptop", "--epochs", 2, "--json").json
+    full = {row["name"]: row for row in answered}
+    assert sorted(full) == sorted(front)
+    rows = edgeloop.status("laptop")
+    for name in front:
+        assert rows[name]["val_iou"] == full[name]["val_iou"]
+        assert rows[name]["final_val_iou"] == full[name]["final_val_iou"]
+        assert rows[f"{name}.full"]["final_val_iou"] == full[name]["final_val_iou"]
+    trained = edgeloop.trainings("laptop", "full/training")
+    table = edgeloop("train-pareto", "laptop", "--epochs", 2)
+    assert "partial IoU  full IoU" in table.out
+    assert edgeloop.trainings("laptop", "full/training") == trained
+
+
+def test_the_same_on_a_cluster(edgeloop: Program, ray_cluster: RayCluster):
+    cluster = {"kind": "ray", "address": ray_cluster.address}
+    edgeloop.settings(benchmark_runs=1, computes={"cluster": cluster})
+    file = edgeloop.write("cluster", LAPTOP, workers=2)
+    on_it = ("compute=cluster", "cpus=0.5", "group=2", "at_once=2")
+    words = [f"objectives.val_iou.train.{word}" for word in on_it]
+    done = edgeloop("search", file, "search.budget=3", *words)
+    assert done.code == 0, done.err
+    found = edgeloop.table("cluster")
+    assert [row["state"] for row in found] == ["complete"] * 3
+    runs = Jobs(Settings.load(edgeloop.folder)).select(()).runs
+    assert {run.record.compute for run in runs} == {"cluster"} and len(runs) <= 3
+    front = [row["arch_id"] for row in found if row["is_pareto"] == "1"]
+    rows = edgeloop.status("cluster")
+    assert all(rows[f"{name}.trained"]["status"] == "new" for name in front)
+
+    full = edgeloop("train-pareto", "cluster", "--epochs", 1, "--compute", "cluster", "--json").json
+    assert sorted(row["name"] for row in full) == sorted(front)
+    assert not any(row["error"] for row in full)
+
+
+def test_runners_measure_candidates_while_the_search_goes_on(edgeloop: Program, start: Start):
+    objectives = {
+        "farm_latency_ms": {"device": "htp:snapdragon-888"},
+        "farm_f1": {},
+        "val_iou": {"train": QUICK},
+    }
+    file = edgeloop.write("farm", objectives, budget=2, workers=2)
+    start("runner", "--device", "htp:snapdragon-888", "-e", "farm")
+    done = edgeloop("search", file, "farm.timeout=4m")
+    assert done.code == 0, done.err
+    rows = edgeloop.status("farm")
+    for item in edgeloop.table("farm"):
+        assert item["state"] == "complete", item["reason"]
+        model = rows[item["arch_id"]]
+        assert float(item["farm_latency_ms"]) == pytest.approx(1000 * model["mean"])
+        assert float(item["farm_f1"]) == rows[f"{item['arch_id']}.trained"]["f1_1k"]
