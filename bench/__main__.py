@@ -1,7 +1,7 @@
 """python -m bench NAME…: all of them without a name.
 
 startup, data, csv, scoring, estimate, evaluate, claims, throughput, nemesis, jobs,
-verbs, sampler
+verbs, sampler, screen, training, asynchronous, laptop
 """
 
 from __future__ import annotations
@@ -9,17 +9,21 @@ from __future__ import annotations
 import sys
 
 from bench import (
+    asynchronous,
     claims,
     csv_export,
     data,
     estimate,
     evaluate,
     jobs,
+    laptop_search,
     nemesis,
     sampler,
     scoring,
+    search_screen,
     startup,
     throughput,
+    training,
     verbs,
 )
 
@@ -34,6 +38,10 @@ BENCHES = {
     "throughput": throughput.run,
     "nemesis": nemesis.run,
     "sampler": sampler.run,
+    "screen": search_screen.run,
+    "training": training.run,
+    "asynchronous": asynchronous.run,
+    "laptop": laptop_search.run,
     "jobs": jobs.run,
     "verbs": verbs.run,
 }

@@ -26,7 +26,7 @@ SPACES: dict[str, tuple[dict[str, object], int, int]] = {
 }
 
 
-def main() -> None:
+def run() -> str:
     rows = []
     with_chip = Screening(wanted=("params", "macs", "chip_latency_ms"))
     with_chip.warm()
@@ -35,7 +35,7 @@ def main() -> None:
         archs = [space.sample(seed, (1, 3, side, side), 19) for seed in range(count)]
         rows.append(_row(f"{name}, {side} px", with_chip, archs))
     with_chip.close()
-    print(markdown(("nets", "parameters", "median s", "worst s", "median CPU s", "goal"), rows))
+    return markdown(("nets", "parameters", "median s", "worst s", "median CPU s", "goal"), rows)
 
 
 def _row(name: str, screening: Screening, archs: list[Architecture]) -> tuple[str, ...]:
@@ -71,7 +71,3 @@ def _cpu_s() -> float:
         if int(fields[1]) == own:
             total += (int(fields[11]) + int(fields[12])) / tick
     return total
-
-
-if __name__ == "__main__":
-    main()

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from socket import gethostname
 
 from edgeloop.data import Progress
 from edgeloop.errors import BadInput, BadSetting, JobRunning, WaitTimeout
@@ -27,7 +26,7 @@ from edgeloop.jobs.submission import Submission, Teller
 from edgeloop.jobs.ticket import State, folder_key
 from edgeloop.jobs.units import seconds_of
 from edgeloop.jobs.watch import Watched, look
-from edgeloop.settings import Settings, state_folder
+from edgeloop.settings import Settings
 from edgeloop.store import Blobs, open_blobs
 
 SHORTEST_WAIT_S = 0.2
@@ -217,8 +216,7 @@ class Jobs:
     def _compute(self, name: str) -> Compute:
         if name not in self._computes:
             config = self.settings.compute_settings(name)
-            queue = state_folder() / "local" / gethostname()  # homes are shared, processors not
-            self._computes[name] = make_compute(name, config, queue)
+            self._computes[name] = make_compute(name, config)
         return self._computes[name]
 
     def _check_store(self, run: Run) -> None:

@@ -49,6 +49,7 @@ _WHOLE = {  # the least that each may be
     **dict.fromkeys(("seed", "warm_up"), 0),
 }
 _AMOUNTS = ("cpus", "gpus")
+_WHERE_AND_WHEN = ("compute", "cpus", "gpus", "memory", "timeout", "at_once", "group")
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ class SearchConfig:
         return tuple(dict.fromkeys(names))
 
     def identity(self) -> dict[str, object]:
-        """What must be the same for a search to be continued. A budget may grow."""
+        """What must be the same for a search to be continued. A budget may grow, and where it is
+        trained may change."""
         return {
             "space": self.space,
             "options": dict(self.options),
@@ -114,11 +116,22 @@ class SearchConfig:
             "sampler": self.sampler,
             "seed": self.seed,
             "constraints": {name: list(pair) for name, pair in self.constraints.items()},
-            "objectives": {o.name: {"goal": o.goal, **dict(o.options)} for o in self.objectives},
+            "objectives": {
+                o.name: {"goal": o.goal, **_decisive(o.options)} for o in self.objectives
+            },
             "data": self.data,
             "task": self.task,
-            "farm": dict(self.farm),
+            "farm": _decisive(self.farm),
         }
+
+
+def _decisive(options: Mapping[str, object]) -> dict[str, object]:
+    """Without what says only where, or how long it may take."""
+    return {
+        name: _decisive(value) if isinstance(value, Mapping) else value
+        for name, value in options.items()
+        if name not in _WHERE_AND_WHEN
+    }
 
 
 def read_config(path: Path, overrides: Sequence[str] = ()) -> SearchConfig:

@@ -267,10 +267,11 @@ def _is_away(error: Exception) -> bool:
         return True
     from sqlalchemy.exc import DBAPIError, OperationalError
 
-    cause = error.__cause__ or error
-    if isinstance(cause, OperationalError):
-        return True
-    return isinstance(cause, DBAPIError) and cause.connection_invalidated
+    return any(
+        isinstance(found, OperationalError)
+        or (isinstance(found, DBAPIError) and found.connection_invalidated)
+        for found in (error, error.__cause__)
+    )
 
 
 def _as_ours(error: Exception) -> StoreUnavailable:

@@ -41,6 +41,7 @@ class Trainer:
                 project=self.settings.project,
                 limit_s=self.timeout_s or LONGEST_S,
             )
+        self.settings.compute_settings(self.compute)  # one that is not there is no net's fault
         return PartialTraining(
             Jobs(self.settings),
             self.data,

@@ -238,5 +238,8 @@ def test_a_file_that_is_not_there_or_not_text_says_so(tmp_path: Path):
 
 def test_what_a_search_is_does_not_change_with_its_budget(read: Read):
     assert read("search.budget=99", "search.workers=4").identity() == read().identity()
+    elsewhere = read("objectives.val_iou.train.compute=x", "objectives.val_iou.train.timeout=1h")
+    assert elsewhere.identity() == read().identity(), "it may go on elsewhere"
+    assert read("objectives.val_iou.train.epochs=2").identity() != read().identity()
     assert read("search.seed=3").identity() != read().identity()
     assert read("farm.device=host").identity() != read().identity()

@@ -89,8 +89,7 @@ def counting(project: Path) -> Path:  # noqa: F811 - the fixture
         (["search.space=mine.py:build"], "there is no file 'mine.py'"),
         (["search.space=../mine.py:build"], "is not inside the project"),
         (["search.options.stem=[2]"], "has no option 'stem': did you mean 'stems'?"),
-        (["search.options.depth=5"], "32 × 32 does not divide by"),
-        (["search.size=20", "search.options={}"], "choose sides that divide by 8 or more"),
+        (["search.size=18", "search.options={}"], "choose sides that divide by 8 or more"),
         (["objectives.chip_latency_ms.device=htp:nochip"], "nochip"),
         (["objectives.val_iou.train.epochs=1", "data=working/none"], "working/none"),
         (["objectives.val_iou.train.compute=nowhere", f"data={DATA}"], "nowhere"),
@@ -172,6 +171,17 @@ def test_constraints_that_nothing_meets_are_said(edgeloop: Edgeloop, counting: P
     assert sum("screened out: params is" in line for line in done.err.splitlines()) == 3
 
 
+def test_a_space_of_which_nothing_can_be_built_says_why(
+    edgeloop: Edgeloop,  # noqa: F811
+    counting: Path,
+):
+    done = edgeloop("search", counting, "search.options.depth=6")
+    assert done.code == 1
+    sentence = done.err.splitlines()[-1]
+    assert "none of 3 candidates could be evaluated; the last one" in sentence
+    assert "32 × 32 does not divide by" in sentence
+
+
 # Candidates with faults
 
 
@@ -182,9 +192,8 @@ def test_faulty_members_of_a_space_fail_alone(program: Program):
     assert done.code == 0, done.err
     rows = program.table("faulty")
     space = {row["arch_id"]: row for row in rows}
-    assert (
-        len(space) == len(rows) == 7 and "The space has no other members than these 7" in done.err
-    )
+    assert len(space) == len(rows) == 7
+    assert "The space has no other members than these 7" in done.err
     assert sum(row["state"] == "complete" for row in rows) == 2
     reasons = " | ".join(row["reason"] for row in rows)
     assert "diverged" in reasons and "no such net" in reasons and "eig" in reasons

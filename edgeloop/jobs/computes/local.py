@@ -28,7 +28,7 @@ from edgeloop.jobs.computes.queue import (
     born,
 )
 from edgeloop.jobs.computes.resources import Capacity, listed, missing, totals_of
-from edgeloop.jobs.computes.settings import default_state_folder, job_environment
+from edgeloop.jobs.computes.settings import job_environment, queue_folder
 from edgeloop.jobs.computes.turn import job_of
 from edgeloop.jobs.computes.waiter import waiter_file
 from edgeloop.jobs.handover import hand_over
@@ -49,7 +49,7 @@ class LocalCompute(Compute):
 
     def __init__(self, name: str, options: Options, state_folder: Path | None = None) -> None:
         self.name = name
-        self._queue = Queue((state_folder or default_state_folder()).absolute())
+        self._queue = Queue((state_folder or queue_folder()).absolute())
         self._cpus = options.number("cpus")
         self._memory_bytes = options.size("memory")
         self._gpus = options.names("gpus")

@@ -8,14 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from socket import gethostname
 
+from edgeloop.settings import state_folder
+
 PYTHON_VARIABLE = "EDGELOOP_PYTHON"
 GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
-def default_state_folder(environ: Mapping[str, str] = os.environ) -> Path:
+def queue_folder() -> Path:
     """One line of waiting jobs a user and machine: homes are shared between machines, CPUs not."""
-    base = Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
-    return base / "edgeloop/local" / gethostname()
+    return state_folder() / "local" / gethostname()
 
 
 def job_environment(

@@ -1,0 +1,140 @@
+"""What the columns are called on a screen, in which units, and whether less of them is better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Literal
+
+from edgeloop.errors import BadInput
+from edgeloop.models import COLUMNS, mean_latency_ms
+
+Goal = Literal["min", "max"]
+Row = Mapping[str, object]
+
+LATENCY = "mean"
+ESTIMATE, MEASURED = "estimate", "measured"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A column as people see it: the value in the table times `factor`, under the name `shown`."""
+
+    column: str
+    label: str
+    goal: Goal | None = None
+    unit: str = ""
+    factor: float = 1.0
+    shown: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.label} ({self.unit})" if self.unit else self.label
+
+    @property
+    def heading(self) -> str:
+        return self.shown or self.column
+
+    def of(self, row: Row) -> float:
+        """NaN where the row has no finite number: empty, `n/a`, NaN, infinity."""
+        if self.column == LATENCY:
+            return _latency_ms(row)
+        return self.factor * number(row.get(self.column))
+
+    def text(self, value: float) -> str:
+        if math.isnan(value):
+            return ""
+        if self.column.startswith("f1_") or self.column.endswith("val_iou"):
+            return f"{value:.4f}"
+        return f"{value:.4g}"
+
+
+_KNOWN = (
+    Measure(LATENCY, "latency", "min", "ms", 1e3, "latency_ms"),
+    Measure("onnx_latency", "latency on the host's CPU", "min", "ms", 1e3, "onnx_latency_ms"),
+    Measure("stdev", "spread of the runs", "min", "% of the mean"),
+    Measure("macs", "multiply-accumulates", "min", "millions", 1e-6, "macs_m"),
+    Measure("params", "parameters", "min", "millions", 1e-6, "params_m"),
+    Measure("size", "size of the model", "min", "MB", 1e-6, "size_mb"),
+    Measure("training_time", "training", "min", "s", shown="training_s"),
+    Measure("epochs", "training", "min", "epochs"),
+    Measure("f1_1k", "F1 on the device, quantized, 1k images", "max"),
+    Measure("f1_10k", "F1 on the device, quantized, 10k images", "max"),
+    Measure("f1_1k_f", "F1 of the float model, 1k images", "max"),
+    Measure("f1_onnx", "F1 of the float ONNX model, 10k images", "max"),
+    Measure("val_iou", "mIoU after partial training", "max"),
+    Measure("final_val_iou", "mIoU after full training", "max"),
+)
+MEASURES: Mapping[str, Measure] = {measure.column: measure for measure in _KNOWN}
+
+
+def measure_of(column: str) -> Measure:
+    return MEASURES.get(column) or Measure(column, column)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A column, and whether less or more of it is better."""
+
+    column: str
+    goal: Goal
+
+    @property
+    def measure(self) -> Measure:
+        return measure_of(self.column)
+
+    def of(self, row: Row) -> float:
+        return self.measure.of(row)
+
+
+def objective(column: str, goal: str | None = None) -> Objective:
+    """`COLUMN`, whose goal is known or given beside it, or `COLUMN:min`, `COLUMN:max`."""
+    name, colon, said = column.rpartition(":")
+    if colon:
+        column, goal = name, said
+    chosen = goal or measure_of(column).goal
+    if chosen not in ("min", "max"):
+        reason = f"say whether less or more of {column!r} is better: '{column}:min' or "
+        raise BadInput(reason=f"{reason}'{column}:max'")
+    return Objective(column, chosen)  # type: ignore[arg-type]
+
+
+def check_columns(rows: Iterable[Row], objectives: Iterable[Objective]) -> None:
+    """A column that nobody knows and no row has is a slip of the hand."""
+    present = {name for row in rows for name in row} | {column.name for column in COLUMNS}
+    for item in objectives:
+        if item.column not in present:
+            near = get_close_matches(item.column, present, 1)
+            hint = f"did you mean {near[0]!r}?" if near else "'edgeloop status --json' shows all."
+            raise BadInput(reason=f"there is no column {item.column!r}; {hint}")
+
+
+def number(value: object) -> float:
+    """A finite number, also one that was written as text; NaN for everything else."""
+    if value is None or isinstance(value, bool) or not isinstance(value, int | float | str):
+        return math.nan
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return math.nan
+    return found if math.isfinite(found) else math.nan
+
+
+def is_estimate(row: Row) -> bool:
+    return row.get("latency_kind") == ESTIMATE
+
+
+def kind_of(row: Row) -> str:
+    return ESTIMATE if is_estimate(row) else MEASURED
+
+
+def sigma_ms(row: Row) -> float:
+    """One standard deviation of the runs; the table holds it as percent of the mean."""
+    return _latency_ms(row) * number(row.get("stdev")) / 100.0
+
+
+def _latency_ms(row: Row) -> float:
+    mean = number(row.get(LATENCY))
+    return 1e3 * mean if not math.isnan(mean) else mean_latency_ms(row) or math.nan  # type: ignore[arg-type]

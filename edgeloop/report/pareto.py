@@ -1,0 +1,79 @@
+"""The front of a table: rows in, the rows that no other row beats out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from edgeloop.errors import BadInput
+from edgeloop.report.front import Floats, hypervolume, non_dominated
+from edgeloop.report.measures import Objective, Row
+
+
+@dataclass(frozen=True)
+class Pareto:
+    """`rows` are those with a number in every objective, `values` their numbers as shown,
+    `missing` how many others there were."""
+
+    objectives: tuple[Objective, ...]
+    rows: tuple[Row, ...]
+    values: Floats
+    missing: int
+
+    @cached_property
+    def is_front(self) -> list[bool]:
+        return [bool(kept) for kept in non_dominated(self._minimised)]
+
+    @cached_property
+    def front(self) -> list[Row]:
+        """Best first in the first objective, then in the next; equal rows by name."""
+        return [self.rows[index] for index in self.order if self.is_front[index]]
+
+    @cached_property
+    def order(self) -> list[int]:
+        keys = self._minimised.tolist()
+        names = [str(row.get("name", "")) for row in self.rows]
+        return sorted(range(len(self.rows)), key=lambda index: (keys[index], names[index]))
+
+    @cached_property
+    def share(self) -> float:
+        """Hypervolume between 0 and 1: of the box from the best to the worst value there is of each
+        objective. An objective in which all are equal does not count."""
+        points = self._minimised
+        if not len(points):
+            return 0.0
+        best, worst = points.min(axis=0), points.max(axis=0)
+        differs = worst > best
+        if not differs.any():
+            return 1.0
+        scaled = (points[:, differs] - best[differs]) / (worst - best)[differs]
+        return hypervolume(scaled, np.ones(int(differs.sum())))
+
+    @property
+    def _minimised(self) -> Floats:
+        signs = [1.0 if item.goal == "min" else -1.0 for item in self.objectives]
+        return self.values * np.array(signs)
+
+
+def pareto(rows: Iterable[Row], objectives: Sequence[Objective]) -> Pareto:
+    """Two objectives or more, each once. A row without a number in one of them (empty, `n/a`, NaN)
+    is left out: nobody can say whether it is beaten."""
+    columns = [item.column for item in objectives]
+    if len(columns) < 2:
+        raise BadInput(reason="a front needs at least two objectives")
+    if len(set(columns)) < len(columns):
+        raise BadInput(reason=f"an objective was named twice: {', '.join(columns)}")
+    every = list(rows)
+    numbers = [[item.of(row) for item in objectives] for row in every]
+    complete = [index for index, line in enumerate(numbers) if not any(map(math.isnan, line))]
+    values = np.array([numbers[index] for index in complete], dtype=np.float64)
+    return Pareto(
+        tuple(objectives),
+        tuple(every[index] for index in complete),
+        values.reshape(len(complete), len(columns)),
+        len(every) - len(complete),
+    )

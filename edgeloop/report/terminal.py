@@ -1,0 +1,87 @@
+"""A scatter plot of plain characters, as wide as the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgeloop.report.measures import LATENCY, is_estimate
+from edgeloop.report.pareto import Pareto
+
+HEIGHT = 16
+_LEAST_WIDTH, _MOST_WIDTH = 30, 160
+
+
+@dataclass(frozen=True)
+class Marks:
+    front: str
+    front_estimate: str
+    other: str
+    across: str
+    up: str
+    corner: str
+
+
+UNICODE = Marks("●", "○", "·", "─", "│", "└")
+ASCII = Marks("*", "o", ".", "-", "|", "+")
+
+
+def plot(found: Pareto, width: int, height: int = HEIGHT, marks: Marks = UNICODE) -> str:
+    """The first two objectives; empty where there is nothing to show. Marks of the front lie over
+    the others, however many share a character."""
+    if not found.rows:
+        return ""
+    xs, ys = found.values[:, 0].tolist(), found.values[:, 1].tolist()
+    x, y = (item.measure for item in found.objectives[:2])
+    low, high = _span(ys)
+    edge = max(len(y.text(value)) for value in (low, high))
+    columns = min(max(width, _LEAST_WIDTH), _MOST_WIDTH) - edge - 2
+    left, right = _span(xs)
+    grid = [[" "] * columns for _ in range(height)]
+    for index in sorted(range(len(xs)), key=lambda index: found.is_front[index]):
+        column = _cell(xs[index], left, right, columns)
+        line = height - 1 - _cell(ys[index], low, high, height)
+        grid[line][column] = _mark(found, index, marks)
+    lines = [f"{y.text(high):>{edge}} {marks.up}{''.join(grid[0])}"]
+    lines += [f"{'':>{edge}} {marks.up}{''.join(line)}" for line in grid[1:-1]]
+    lines += [f"{y.text(low):>{edge}} {marks.up}{''.join(grid[-1])}"]
+    lines += [f"{'':>{edge}} {marks.corner}{marks.across * columns}"]
+    lines += [" " * (edge + 2) + _between(x.text(left), x.heading, x.text(right), columns)]
+    return "\n".join([y.heading, *(line.rstrip() for line in lines), _legend(found, marks)])
+
+
+def _mark(found: Pareto, index: int, marks: Marks) -> str:
+    if not found.is_front[index]:
+        return marks.other
+    return marks.front_estimate if _estimated(found, index) else marks.front
+
+
+def _estimated(found: Pareto, index: int) -> bool:
+    has_latency = any(item.column == LATENCY for item in found.objectives)
+    return has_latency and is_estimate(found.rows[index])
+
+
+def _legend(found: Pareto, marks: Marks) -> str:
+    kinds = {_estimated(found, i) for i, kept in enumerate(found.is_front) if kept}
+    parts = [f"{marks.front} front"] if False in kinds else []
+    parts += [f"{marks.front_estimate} front, latency estimated"] if True in kinds else []
+    parts += [f"{marks.other} others"] if len(found.front) < len(found.rows) else []
+    return "   ".join(parts)
+
+
+def _span(values: Sequence[float]) -> tuple[float, float]:
+    return min(values), max(values)
+
+
+def _cell(value: float, low: float, high: float, count: int) -> int:
+    if high <= low:
+        return count // 2
+    return min(int((value - low) / (high - low) * count), count - 1)
+
+
+def _between(left: str, middle: str, right: str, width: int) -> str:
+    """Three texts under an axis; the title gives way where they do not fit."""
+    room = width - len(left) - len(right)
+    if left == right:
+        return f"{left} {middle}".center(width).rstrip()
+    return left + (middle.center(room) if len(middle) + 2 <= room else " " * max(room, 1)) + right
