@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from socket import gethostname
 from typing import cast
 
 from edgeloop.errors import BadInput, BadName, ComputeUnavailable, Infeasible
@@ -28,13 +29,14 @@ from edgeloop.jobs.computes.queue import (
     born,
 )
 from edgeloop.jobs.computes.resources import Capacity, listed, missing, totals_of
-from edgeloop.jobs.computes.settings import job_environment, queue_folder
+from edgeloop.jobs.computes.settings import job_environment
 from edgeloop.jobs.computes.turn import job_of
 from edgeloop.jobs.computes.waiter import waiter_file
 from edgeloop.jobs.handover import hand_over
 from edgeloop.jobs.ticket import State
 from edgeloop.jobs.wrapper.scratch import Scratch
 from edgeloop.jobs.wrapper.settings import Surroundings
+from edgeloop.settings import state_folder
 from edgeloop.store import Blobs, open_access
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -47,9 +49,9 @@ class LocalCompute(Compute):
 
     kind = "local"
 
-    def __init__(self, name: str, options: Options, state_folder: Path | None = None) -> None:
+    def __init__(self, name: str, options: Options, folder: Path | None = None) -> None:
         self.name = name
-        self._queue = Queue((state_folder or queue_folder()).absolute())
+        self._queue = Queue((folder or _usual_folder()).absolute())
         self._cpus = options.number("cpus")
         self._memory_bytes = options.size("memory")
         self._gpus = options.names("gpus")
@@ -192,6 +194,11 @@ class LocalCompute(Compute):
         except OSError as error:
             reason = f"{error.strerror or error} ({self._queue.folder})"
             raise ComputeUnavailable(compute=self.name, reason=reason) from None
+
+
+def _usual_folder() -> Path:
+    """One line of waiting jobs a user and machine: homes are shared between machines, CPUs not."""
+    return state_folder() / "local" / gethostname()
 
 
 @contextlib.contextmanager

@@ -6,17 +6,9 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from socket import gethostname
-
-from edgeloop.settings import state_folder
 
 PYTHON_VARIABLE = "EDGELOOP_PYTHON"
 GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
-
-
-def queue_folder() -> Path:
-    """One line of waiting jobs a user and machine: homes are shared between machines, CPUs not."""
-    return state_folder() / "local" / gethostname()
 
 
 def job_environment(
