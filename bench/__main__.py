@@ -18,6 +18,7 @@ from bench import (
     jobs,
     laptop_search,
     nemesis,
+    pareto,
     sampler,
     scoring,
     search_screen,
@@ -44,6 +45,7 @@ BENCHES = {
     "laptop": laptop_search.run,
     "jobs": jobs.run,
     "verbs": verbs.run,
+    "pareto": pareto.run,
 }
 
 

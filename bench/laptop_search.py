@@ -3,6 +3,7 @@ command to the front, with what each part took."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -48,8 +49,6 @@ def _row(side: int) -> tuple[object, ...]:
 
 
 def _search(folder: Path, side: int) -> list[dict[str, float | str]]:
-    import json
-
     done = subprocess.run(
         [
             *(sys.executable, "-m", "edgeloop", "search", str(EXAMPLE), "--json"),

@@ -30,6 +30,7 @@ SEEDS = 20
 OTHERS_SEEDS = 6
 OTHERS = ("cifar10", "imagenet", "cifar100:2", "cifar100:3", "cifar100:5")
 LOADED = 500
+MISSES = 200
 
 Points = list[tuple[float, float]]
 
@@ -60,16 +61,22 @@ def ours(task: Problem, seed: int, budget: int) -> Points:
 
 def plain(task: Problem, seed: int, budget: int) -> Points:
     """One parameter of a Pareto parent drawn anew, no repeats, after ten random members."""
-    rng, found = Random(seed), {}
+    rng, found, parents, misses = Random(seed), {}, [], 0
     while len(found) < budget:
         policy = at_random(rng)
-        if len(found) >= 10:
-            known = list(found.values())
-            front = np.flatnonzero(non_dominated([cost for _, cost in known]))
-            policy = replayed(mutated(known[rng.choice(front.tolist())][0], 1, rng).params, rng)
+        if parents and misses < MISSES:  # a front may have no neighbours left
+            policy = replayed(mutated(rng.choice(parents), 1, rng).params, rng)
         trial = ask(task.space, policy)
+        key = key_of(trial.params)
+        misses = misses + 1 if key in found else 0
+        if key in found:
+            continue
         draft = Draft(trial.params, trial.distributions)
-        found.setdefault(key_of(draft.params), (draft, task.cost(draft.params)))
+        found[key] = draft, task.cost(draft.params)
+        if len(found) >= 10:
+            front = non_dominated([cost for _, cost in found.values()])
+            drafts = [draft for draft, _ in found.values()]
+            parents = [draft for draft, kept in zip(drafts, front, strict=True) if kept]
     return [cost for _, cost in found.values()]
 
 

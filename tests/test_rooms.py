@@ -41,13 +41,14 @@ ALLOWED = {
         *("errors", "redact", "settings", "store", "models", "tasks", "toolchains", "devices"),
         *("stages", "workspace"),
     },
+    "report": {"_version", "errors", "store", "models", "workspace"},
     "testing": {"errors", "store"},
     "workspace": {"errors", "location", "settings", "store", "models"},
     "": {"_version", "models", "workspace"},
     "cli": {
         *("_version", "errors", "redact", "settings", "store", "models", "workspace", "tasks"),
         *("toolchains", "devices", "stages", "runner", "evaluate", "data", "jobs", "paths"),
-        *("architectures", "training", "search"),
+        *("architectures", "training", "search", "report"),
     },
     "__main__": {"cli"},
 }

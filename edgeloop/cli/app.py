@@ -19,6 +19,7 @@ from edgeloop.cli import (
     devices,
     files,
     jobs,
+    report,
     run,
     runner,
     search,
@@ -43,7 +44,7 @@ def app(debug: bool) -> None:
     """
 
 
-for module in (files, status, changes, data, run, jobs, search, training, runner, devices):
+for module in (files, status, changes, data, run, jobs, search, training, runner, devices, report):
     for command in module.COMMANDS:
         app.add_command(command)
 

@@ -156,7 +156,7 @@ def _sweep(front: Floats, corner: Floats) -> float:
             stop += 1
         area += ((xs[stop] if stop < len(xs) else right) - left) * (ceiling - y)
         xs[at:stop], ys[at:stop] = [x], [y]
-    return total + area * (end - reached)
+    return float(total + area * (end - reached))
 
 
 def _rows(values: ArrayLike) -> Floats:

@@ -96,8 +96,10 @@ def objective(column: str, goal: str | None = None) -> Objective:
         column, goal = name, said
     chosen = goal or measure_of(column).goal
     if chosen not in ("min", "max"):
-        reason = f"say whether less or more of {column!r} is better: '{column}:min' or "
-        raise BadInput(reason=f"{reason}'{column}:max'")
+        near = get_close_matches(column, MEASURES, 1)
+        hint = f"; or did you mean {near[0]!r}?" if near else ""
+        reason = f"say whether less or more of {column!r} is better: {column}:min or {column}:max"
+        raise BadInput(reason=reason + hint)
     return Objective(column, chosen)  # type: ignore[arg-type]
 
 

@@ -56,7 +56,7 @@ class Pareto:
     @property
     def _minimised(self) -> Floats:
         signs = [1.0 if item.goal == "min" else -1.0 for item in self.objectives]
-        return self.values * np.array(signs)
+        return np.asarray(self.values * np.array(signs))
 
 
 def pareto(rows: Iterable[Row], objectives: Sequence[Objective]) -> Pareto:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+import fcntl
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgeloop.architectures import Architecture, build, export_onnx, find_space
+from edgeloop.errors import BadInput
 from edgeloop.models import Candidates
 from edgeloop.search.base import Evaluator
 from edgeloop.search.config import SearchConfig
@@ -33,6 +35,8 @@ FARM = ("farm_latency_ms", "farm_f1")
 SCREENED = ("params", "macs", "host_latency_ms", "chip_latency_ms")
 NETS = "nets"
 KEPT_CONFIG = "search.yaml"
+LOCK = ".lock"
+LOOK_S = 1.0
 TRAINED = "trained"
 
 Hear = Callable[[Event], None]
@@ -62,11 +66,13 @@ class Campaign:
         self.folder = search_folder(config, settings)
         self._closing = ExitStack()
         self._closing.callback(self.workspace.close)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._closing.enter_context(alone(self.folder / LOCK, config.name))
+        self._training: Evaluator | None = None
         space = find_space(config.space, config.options, settings.project)
         self.study = patiently(
             lambda: Study.open(config, space, open_storage(settings.location), resume), 0.0
         )
-        self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.folder / KEPT_CONFIG, written(config).encode())
         store = self.workspace.store
         self.table = Candidates(store.models(settings.experiment), settings.experiment)
@@ -94,6 +100,7 @@ class Campaign:
     def _finished(self, candidates: Sequence[Candidate], is_exhausted: bool) -> Outcome:
         front = front_of(self.config, candidates)
         write_state(self.folder, self.config, candidates)
+        self._complete_nets(front)
         write_front(self.folder, front, self._net_of)
         return Outcome(
             candidates,
@@ -114,6 +121,7 @@ class Campaign:
         if config.train is not None:
             trainer = trainer_of(config.train, config.data, settings, config.workers)
             training = trainer.evaluator(config.name, self.folder / "training")
+            self._training = training
             found.append(training)
             conditions = training.conditions
         for name in FARM:
@@ -162,6 +170,23 @@ class Campaign:
             (self.folder / NETS).mkdir(exist_ok=True)
             copy_whole(files["model.onnx"], self.folder / NETS / f"{arch.id}.onnx")
 
+    def _complete_nets(self, front: Sequence[Candidate]) -> None:
+        """A result that another search found came without its net: the front's are trained here."""
+        archs = {item.arch.id: item.arch for item in front}
+        lacking = {
+            i: a for i, a in archs.items() if not (self.folder / NETS / f"{i}.onnx").is_file()
+        }
+        if self._training is None:
+            return
+        for arch in lacking.values():
+            self._training.send(arch)
+        waiting = set(lacking)
+        while waiting:
+            for answer in self._training.collect(LOOK_S):
+                if answer.arch_id in waiting:
+                    self._keep_net(lacking[answer.arch_id], answer.files)
+                    waiting.discard(answer.arch_id)
+
     def _net_of(self, item: Candidate, target: Path) -> None:
         trained = self.folder / NETS / f"{item.arch.id}.onnx"
         if trained.is_file():
@@ -184,6 +209,19 @@ class Campaign:
                     publish(self.workspace, item.arch, TRAINED, net, item.values, columns, tag)
                 )
         return names
+
+
+@contextmanager
+def alone(file: Path, name: str) -> Iterator[None]:
+    """One process drives a search: two would take each other's candidates for abandoned ones. The
+    lock goes with the process, however that ends."""
+    with file.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            reason = f"The search {name!r} is running: wait for it, or stop it and use --resume"
+            raise BadInput(reason=reason) from None
+        yield
 
 
 def written(config: SearchConfig) -> str:

@@ -16,15 +16,8 @@ def non_dominated(values: ArrayLike) -> NDArray[np.bool_]:
     """Which rows no other row beats; of equal rows all stay, and a row with a NaN never does."""
     points = _rows(values)
     kept: NDArray[np.bool_] = np.asarray(~np.isnan(points).any(axis=1))
-    order = np.lexsort(points.T[::-1])
-    front = np.empty((0, points.shape[1]))
-    for index in order[kept[order]]:
-        point = points[index]
-        better = (front <= point).all(axis=1) & (front < point).any(axis=1)
-        if better.any():
-            kept[index] = False
-        else:
-            front = np.vstack([front, point])
+    whole = points[kept]
+    kept[kept] = _best_of_two(whole) if points.shape[1] == 2 else _best_of_many(whole)
     return kept
 
 
@@ -46,6 +39,29 @@ def gain_of_two(points: Floats, front: Floats, corner: Floats) -> Floats:
     width = np.maximum(first[1:] - left, 0.0)
     height = np.maximum(ceiling - points[..., 1, None], 0.0)
     return np.asarray((width * height).sum(axis=-1))
+
+
+def _best_of_two(points: Floats) -> NDArray[np.bool_]:
+    """In the order of the first objective, those whose second is below all before them."""
+    order = np.lexsort((points[:, 1], points[:, 0]))
+    first, second = points[order].T
+    starts = np.searchsorted(first, first)  # where the points with the same first begin
+    below = np.append(np.inf, np.minimum.accumulate(second))[starts]
+    kept = np.empty(len(points), dtype=np.bool_)
+    kept[order] = (second < below) & (second == second[starts])
+    return kept
+
+
+def _best_of_many(points: Floats) -> NDArray[np.bool_]:
+    kept = np.ones(len(points), dtype=np.bool_)
+    front = np.empty((0, points.shape[1]))
+    for index in np.lexsort(points.T[::-1]):
+        point = points[index]
+        if ((front <= point).all(axis=1) & (front < point).any(axis=1)).any():
+            kept[index] = False
+        else:
+            front = np.vstack([front, point])
+    return kept
 
 
 def _volume(front: Floats, corner: Floats) -> float:

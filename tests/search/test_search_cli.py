@@ -205,13 +205,14 @@ def test_faulty_members_of_a_space_fail_alone(program: Program):
 
 def test_failures_beyond_the_budget_end_the_search_with_the_last_reason(program: Program):
     (program.folder / "my_space.py").write_text(FAULTY)
-    file = program.write("doomed", TRAINED, space="my_space.py:build", failures=0, retries=0)
-    done = program("search", file, "search.seed=1")
+    options = {"space": "my_space.py:build", "budget": 2, "failures": 0, "retries": 0, "seed": 1}
+    file = program.write("doomed", TRAINED, **options)
+    done = program("search", file)
     assert done.code == 1
     sentence = done.err.splitlines()[-1]
     assert "1 candidates failed, more than search.failures allows (0)" in sentence
     assert "--resume" in sentence
-    assert program("search", file, "search.seed=1", "--resume", "search.failures=10").code == 0
+    assert program("search", file, "--resume", "search.failures=10").code == 0
 
 
 def test_a_farm_that_never_answers_is_a_failure_of_the_candidate(program: Program):

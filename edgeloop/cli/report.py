@@ -1,0 +1,275 @@
+"""pareto and report: the models worth keeping, on the screen and in files."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from edgeloop.cli.options import Command, any_names_argument, common_options, opened
+
+if TYPE_CHECKING:
+    from edgeloop.report import Objective, Pareto, Theme
+    from edgeloop.store import Value, Values
+    from edgeloop.workspace import Workspace
+
+GOAL = click.Choice(["min", "max"])
+BESIDE = ("stdev", "latency_kind", "device", "iteration")
+
+
+def selection_options(command: Command) -> Command:
+    """Which models, and what is to be small or large of them."""
+    options: tuple[Callable[[Command], Command], ...] = (
+        any_names_argument,
+        click.option("--tag", help="Only models with this label."),
+        click.option("--device", help="Only models that ran on this device."),
+        click.option(
+            "--objective",
+            "more",
+            multiple=True,
+            metavar="COLUMN[:min|max]",
+            help="One more objective; may be given again.",
+        ),
+        click.option("--y-goal", type=GOAL, help="What is better of --y  [default: as known]"),
+        click.option("--x-goal", type=GOAL, help="What is better of --x  [default: as known]"),
+        click.option("--y", default="f1_1k", show_default=True, help="Column of the other axis."),
+        click.option("--x", default="mean", show_default=True, help="Column of one axis."),
+    )
+    for option in options:
+        command = option(command)
+    return command
+
+
+@click.command()
+@selection_options
+@click.option(
+    "--output",
+    "-o",
+    "outputs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write .csv, .png, .svg, .html, or .gif (the front by iteration); may be given again.",
+)
+@click.option("--dark", is_flag=True, help="Draw files for a dark ground.")
+@common_options
+def pareto(
+    names: tuple[str, ...],
+    tag: str | None,
+    device: str | None,
+    more: tuple[str, ...],
+    y_goal: str | None,
+    x_goal: str | None,
+    y: str,
+    x: str,
+    outputs: tuple[Path, ...],
+    dark: bool,
+    experiment: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """The models that no other beats: a table and a plot, or files.
+
+    A model counts once it has a number in every objective. Latency is shown in milliseconds; 'est'
+    marks an estimate.
+
+    Example: edgeloop pareto --x mean --y f1_1k -o front.png -o front.csv
+    """
+    from edgeloop.cli.output import print_json
+    from edgeloop.report import pareto as front_of
+
+    wanted = _objectives(x, x_goal, y, y_goal, more)
+    _check_endings(outputs)
+    with opened(store, experiment) as workspace:
+        rows = _rows(workspace, names, tag, device, wanted)
+    found = front_of(rows, wanted)
+    for path in outputs:
+        _write(found, rows, path, "dark" if dark else "light")
+        click.echo(f"{path} written", err=True)
+    if as_json:
+        print_json(_shown(found, row) for row in found.front)
+    else:
+        _print(found)
+
+
+@click.command()
+@selection_options
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    metavar="FILE",
+    help="Where to write it.",
+)
+@click.option(
+    "--details",
+    type=click.IntRange(min=0),
+    default=12,
+    show_default=True,
+    help="How many models of the front to show with layers, classes and PR curves.",
+)
+@common_options
+def report(
+    names: tuple[str, ...],
+    tag: str | None,
+    device: str | None,
+    more: tuple[str, ...],
+    y_goal: str | None,
+    x_goal: str | None,
+    y: str,
+    x: str,
+    output: Path,
+    details: int,
+    experiment: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Write a report into one HTML file that can be mailed: it needs no network and no script.
+
+    Summary, front, all models side by side, charts, a section a model, and where the figures come
+    from.
+
+    Example: edgeloop report -o report.html
+    """
+    from datetime import UTC, datetime
+
+    from edgeloop.cli.output import megabytes, plural, print_json
+    from edgeloop.report import gather, render, write_whole
+    from edgeloop.report import pareto as front_of
+
+    wanted = _objectives(x, x_goal, y, y_goal, more)
+    with opened(store, experiment) as workspace:
+        rows = _rows(workspace, names, tag, device, wanted)
+        uses = _uses(workspace)
+        gathered = gather(workspace, rows, wanted, datetime.now(UTC), uses, details)
+    page = render(gathered).encode()
+    write_whole(output, page)
+    front = len(front_of(rows, wanted).front)
+    if as_json:
+        said = {"file": str(output), "models": len(rows), "front": front, "bytes": len(page)}
+        print_json([said])
+    else:
+        what = f"{plural(len(rows), 'model')}, {front} on the front"
+        click.echo(f"{output} written: {what}, {megabytes(len(page))}")
+
+
+COMMANDS = (pareto, report)
+
+
+def _objectives(
+    x: str, x_goal: str | None, y: str, y_goal: str | None, more: Sequence[str]
+) -> list[Objective]:
+    from edgeloop.report import objective
+
+    return [objective(x, x_goal), objective(y, y_goal), *(objective(text) for text in more)]
+
+
+def _rows(
+    workspace: Workspace,
+    names: tuple[str, ...],
+    tag: str | None,
+    device: str | None,
+    wanted: Sequence[Objective],
+) -> list[Values]:
+    from edgeloop.report import check_columns
+
+    found = [{**row.values, "name": row.key} for row in workspace.find(names, tag)]
+    check_columns(found, wanted)
+    return [row for row in found if device is None or row.get("device") == device]
+
+
+def _uses(workspace: Workspace) -> list[dict[str, object]]:
+    from edgeloop.runner import utilisation
+
+    return [
+        {"device": use.device, "day": f"{use.day}", "seconds": use.seconds, "uses": use.uses}
+        for use in utilisation(row.values for row in workspace.store.usage().query())
+    ]
+
+
+def _check_endings(outputs: Sequence[Path]) -> None:
+    """Before anything is read: a slip of the hand costs nothing."""
+    known = (".csv", ".png", ".svg", ".html", ".gif")
+    for path in outputs:
+        if path.suffix.lower() not in known:
+            raise click.UsageError(f"{path}: the file must end in one of {', '.join(known)}.")
+
+
+def _write(found: Pareto, rows: Sequence[Values], path: Path, theme: Theme) -> None:
+    from edgeloop.report import front_frames, pareto_chart, to_gif, to_png, write_chart, write_whole
+
+    kind = path.suffix.lower()
+    if kind == ".csv":
+        write_whole(path, _csv(found).encode())
+    elif kind == ".gif":
+        frames = [to_png(chart, theme) for chart in front_frames(rows, found.objectives)]
+        write_whole(path, to_gif(frames))
+    else:
+        write_chart(pareto_chart(rows, found.objectives), path, "Front", theme)
+
+
+def _csv(found: Pareto) -> str:
+    """What is shown, then all that the rows say."""
+    import io
+
+    from edgeloop.models import visible_columns, write_csv
+
+    rows: list[Values] = [{**_shown(found, row), **row} for row in found.front]  # type: ignore[dict-item]
+    first = ["name", *(item.measure.heading for item in found.objectives)]
+    columns = [*first, *(name for name in visible_columns(rows) if name not in first)]
+    text = io.StringIO()
+    write_csv(rows, columns, text)
+    return text.getvalue()
+
+
+def _shown(found: Pareto, row: object) -> dict[str, Value]:
+    values: Values = row  # type: ignore[assignment]
+    shown: dict[str, Value] = {"name": str(values.get("name", ""))}
+    shown |= {item.measure.heading: item.of(values) for item in found.objectives}
+    return shown | {name: values[name] for name in BESIDE if name in values}
+
+
+def _print(found: Pareto) -> None:
+    from edgeloop.cli.output import plural, table
+    from edgeloop.report import ASCII, UNICODE, plot
+
+    headings = [item.measure.heading for item in found.objectives]
+    if not found.rows:
+        click.echo(f"No model has both {' and '.join(headings)} yet. See: edgeloop status")
+        return
+    cells = [_cells(found, row) for row in found.front]
+    click.echo(table(("name", *headings, "iteration", "device"), cells, right=headings))
+    click.echo()
+    is_unicode = (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
+    width = shutil.get_terminal_size().columns
+    click.echo(plot(found, width, marks=UNICODE if is_unicode else ASCII))
+    left_out = f"; {found.missing} without all numbers left out" if found.missing else ""
+    of = plural(len(found.rows), "model")
+    click.echo(f"\n{len(found.front)} of {of}{left_out}; hypervolume {found.share:.3f}")
+    devices = {str(row.get("device")) for row in found.front if row.get("device")}
+    if len(devices) > 1:
+        named = ", ".join(sorted(devices))
+        click.echo(
+            f"Note: latencies of different devices ({named}); choose with --device", err=True
+        )
+
+
+def _cells(found: Pareto, row: object) -> list[str]:
+    from edgeloop.report import LATENCY, is_estimate, sigma_ms
+
+    values: Values = row  # type: ignore[assignment]
+    cells = [str(values.get("name", ""))]
+    for item in found.objectives:
+        text = item.measure.text(item.of(values))
+        if item.column == LATENCY:
+            sigma = sigma_ms(values)
+            text += f" ± {sigma:.2g}" if sigma > 0 else ""
+            text += " est" if is_estimate(values) else ""
+        cells.append(text)
+    return [*cells, str(values.get("iteration", "")), str(values.get("device", ""))]

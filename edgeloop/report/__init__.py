@@ -1,0 +1,97 @@
+"""Seeing results: the front of a table, charts, and a report in one file.
+
+    rows = Workspace.open().status()
+    found = pareto(rows, [objective("mean"), objective("f1_1k")])
+    write_chart(pareto_chart(rows), Path("front.png"), "Front")
+
+Charts need the extra `portal`; the front does not.
+"""
+
+from __future__ import annotations
+
+from edgeloop.report.charts import front_frames, pareto_chart
+from edgeloop.report.comparisons import quantization_chart, training_chart, utilisation_chart
+from edgeloop.report.drawing import (
+    spec_of,
+    to_gif,
+    to_html,
+    to_page_part,
+    to_png,
+    to_svg,
+    write_chart,
+    write_whole,
+)
+from edgeloop.report.evidence import Evidence, evidence_of
+from edgeloop.report.front import hypervolume, non_dominated
+from edgeloop.report.gathering import gather
+from edgeloop.report.html import Report, render
+from edgeloop.report.measures import (
+    LATENCY,
+    Measure,
+    Objective,
+    check_columns,
+    is_estimate,
+    measure_of,
+    objective,
+    sigma_ms,
+)
+from edgeloop.report.model_charts import (
+    Layers,
+    classes_chart,
+    layers_chart,
+    pr_chart,
+    read_layers,
+    read_scores,
+)
+from edgeloop.report.pareto import Pareto, pareto
+from edgeloop.report.parts import empty_chart
+from edgeloop.report.provenance import Source, provenance
+from edgeloop.report.terminal import ASCII, UNICODE, plot
+from edgeloop.report.theme import OKABE_ITO, Theme
+
+__all__ = [
+    "ASCII",
+    "LATENCY",
+    "OKABE_ITO",
+    "UNICODE",
+    "Evidence",
+    "Layers",
+    "Measure",
+    "Objective",
+    "Pareto",
+    "Report",
+    "Source",
+    "Theme",
+    "check_columns",
+    "classes_chart",
+    "empty_chart",
+    "evidence_of",
+    "front_frames",
+    "gather",
+    "hypervolume",
+    "is_estimate",
+    "layers_chart",
+    "measure_of",
+    "non_dominated",
+    "objective",
+    "pareto",
+    "pareto_chart",
+    "plot",
+    "pr_chart",
+    "provenance",
+    "quantization_chart",
+    "read_layers",
+    "read_scores",
+    "render",
+    "sigma_ms",
+    "spec_of",
+    "to_gif",
+    "to_html",
+    "to_page_part",
+    "to_png",
+    "to_svg",
+    "training_chart",
+    "utilisation_chart",
+    "write_chart",
+    "write_whole",
+]

@@ -1,0 +1,196 @@
+"""The front as a chart, and its evolution: the same for notebook, report, portal and file.
+
+A chart carries no colours of its ground: `write_chart` and `spec_of` give it those. Like all charts
+here these take an empty table, too, and then say what is missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from edgeloop.report.drawing import altair
+from edgeloop.report.measures import (
+    ESTIMATE,
+    LATENCY,
+    MEASURED,
+    Objective,
+    Row,
+    is_estimate,
+    kind_of,
+    number,
+    objective,
+    sigma_ms,
+)
+from edgeloop.report.pareto import Pareto, pareto
+from edgeloop.report.parts import (
+    axis,
+    by_iteration,
+    count_of,
+    data,
+    empty_chart,
+    numbers,
+    or_null,
+    padded,
+    sized,
+)
+from edgeloop.report.theme import DISC, GREY, RING, VERMILLION
+
+if TYPE_CHECKING:
+    from edgeloop.report.parts import Chart
+
+Domains = tuple[tuple[float, float], tuple[float, float]]
+
+
+def pareto_chart(
+    rows: Iterable[Row],
+    objectives: Sequence[Objective] | None = None,
+    *,
+    links: Mapping[str, str] | None = None,
+    domains: Domains | None = None,
+    title: str = "",
+) -> Chart:
+    """The first two objectives, coloured by iteration, the front highlighted, ±1σ of the latency.
+
+    Latencies that are estimates are hollow. `links` are addresses by a model's name, `domains`
+    the limits of the axes where several charts are to agree.
+    """
+    found = pareto(rows, objectives or (objective(LATENCY), objective("f1_1k")))
+    if not found.rows:
+        named = " and ".join(item.measure.heading for item in found.objectives)
+        return empty_chart(f"No model has {named} yet.")
+    a = altair()
+    x, y = found.objectives[:2]
+    points = _points(found, links or {})
+    axes = {
+        "x": axis(a.X, "x", x.measure, domains[0] if domains else None),
+        "y": axis(a.Y, "y", y.measure, domains[1] if domains else None),
+    }
+    base = a.Chart().encode(**axes)
+    layers = [_bars(base, x, y), *_front_line(base, found), *_marks(base, points, bool(links))]
+    chart = a.layer(*(layer for layer in layers if layer is not None), data=data(points))
+    return sized(chart, title or "Front", _pareto_subtitle(found, points))
+
+
+def front_frames(rows: Iterable[Row], objectives: Sequence[Objective] | None = None) -> list[Chart]:
+    """The front's evolution: one chart an iteration, with all models up to it, on the same axes.
+
+    Models that no search made are there from the beginning. Without iterations it is one frame.
+    """
+    wanted = objectives or (objective(LATENCY), objective("f1_1k"))
+    found = pareto(rows, wanted)
+    if not found.rows:
+        return [pareto_chart([], wanted)]
+    domains = tuple(padded(found.values[:, index].tolist()) for index in (0, 1))
+    known = [number(row.get("iteration")) for row in found.rows]
+    frames = []
+    for last in sorted({value for value in known if not math.isnan(value)}) or [math.inf]:
+        shown = [
+            row
+            for row, value in zip(found.rows, known, strict=True)
+            if math.isnan(value) or value <= last
+        ]
+        name = f"Front after iteration {last:g}" if math.isfinite(last) else "Front"
+        frames.append(pareto_chart(shown, wanted, domains=domains, title=name))  # type: ignore[arg-type]
+    return frames
+
+
+def _points(found: Pareto, links: Mapping[str, str]) -> list[dict[str, Any]]:
+    has_latency = any(item.column == LATENCY for item in found.objectives)
+    points = []
+    for index, (row, values) in enumerate(zip(found.rows, found.values.tolist(), strict=True)):
+        sigma = sigma_ms(row)
+        name = str(row.get("name", ""))
+        point: dict[str, Any] = {
+            "name": name,
+            "x": values[0],
+            "y": values[1],
+            "iteration": or_null(number(row.get("iteration"))),
+            "front": found.is_front[index],
+            "latency": kind_of(row) if has_latency else MEASURED,
+            "about": _about(found, index),
+        }
+        if has_latency and sigma > 0:
+            point["sigma"] = sigma
+        if row.get("device"):
+            point["device"] = str(row["device"])
+        if name in links:
+            point["link"] = links[name]
+        points.append(point)
+    return points
+
+
+def _about(found: Pareto, index: int) -> str:
+    row = found.rows[index]
+    parts = []
+    for item, value in zip(found.objectives, found.values[index].tolist(), strict=True):
+        text = f"{item.measure.heading} {item.measure.text(value)}"
+        parts.append(f"{text} est" if item.column == LATENCY and is_estimate(row) else text)
+    if not math.isnan(number(row.get("iteration"))):
+        parts.append(f"iteration {row['iteration']}")
+    return f"{row.get('name', '')}: {', '.join(parts)}"
+
+
+def _bars(base: Any, x: Objective, y: Objective) -> Any | None:
+    """±1σ along the axis that shows the latency."""
+    if LATENCY not in (x.column, y.column):
+        return None
+    a = altair()
+    along = "x" if x.column == LATENCY else "y"
+    bars = base.transform_filter("isValid(datum.sigma)")
+    bars = bars.transform_calculate(
+        low=f"datum.{along} - datum.sigma", high=f"datum.{along} + datum.sigma"
+    ).mark_rule(strokeWidth=1.2, clip=True)
+    faint = a.condition("datum.front", a.value(0.9), a.value(0.3))
+    if along == "x":
+        return bars.encode(x=a.X("low:Q"), x2="high:Q", opacity=faint)
+    return bars.encode(y=a.Y("low:Q"), y2="high:Q", opacity=faint)
+
+
+def _front_line(base: Any, found: Pareto) -> list[Any]:
+    """Steps: between two models of the front the better of them is all one can have. With more
+    than two objectives the front is no line."""
+    if len(found.objectives) > 2:
+        return []
+    steps = "step-after" if found.objectives[0].goal == "min" else "step-before"
+    line = base.transform_filter("datum.front").mark_line(
+        interpolate=steps, strokeWidth=1.8, opacity=0.9, color=VERMILLION, clip=True
+    )
+    return [line.encode(order="x:Q")]
+
+
+def _marks(base: Any, points: Sequence[Mapping[str, Any]], linked: bool) -> list[Any]:
+    a = altair()
+    kinds = [kind for kind in (MEASURED, ESTIMATE) if any(p["latency"] == kind for p in points)]
+    shapes = {MEASURED: DISC, ESTIMATE: RING}
+    labels = {MEASURED: "filled", ESTIMATE: "hollow"}
+    legend = None
+    if ESTIMATE in kinds:
+        parts = " : ".join(f"datum.value == '{k}' ? '{k} ({labels[k]})'" for k in kinds)
+        legend = a.Legend(title="latency", labelExpr=f"{parts} : datum.value", symbolFillColor=GREY)
+    scale = a.Scale(domain=kinds, range=[shapes[kind] for kind in kinds])
+    encoded = base.encode(
+        shape=a.Shape("latency:N", scale=scale, legend=legend),
+        color=by_iteration(points),
+        tooltip=["name:N", *numbers("x", "y", "sigma"), "iteration:Q", "latency:N", "device:N"],
+        description="about:N",
+        **({"href": "link:N"} if linked else {}),
+    )
+    # A model without an iteration is grey; Vega would leave it out unless told not to.
+    others = encoded.transform_filter("!datum.front")
+    front = encoded.transform_filter("datum.front")
+    return [
+        others.mark_point(filled=True, size=55, opacity=0.5, clip=True, invalid=None),
+        front.mark_point(filled=True, size=150, opacity=1, clip=True, invalid=None),
+    ]
+
+
+def _pareto_subtitle(found: Pareto, points: Sequence[Mapping[str, Any]]) -> str:
+    goals = "; ".join(
+        f"{item.measure.heading}: {'less' if item.goal == 'min' else 'more'} is better"
+        for item in found.objectives
+    )
+    bars = "; bars ±1σ" if any("sigma" in point for point in points) else ""
+    kept = f"large: the front, {len(found.front)} of {count_of(len(found.rows), 'model')}"
+    return f"{kept}{bars}; {goals}"

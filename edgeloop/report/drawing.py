@@ -1,0 +1,157 @@
+"""From a chart to a file: PNG, SVG, a page of its own, a part of a page, an animation.
+
+vl-convert draws without a browser and without a network.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import secrets
+from collections.abc import Callable, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from xml.etree import ElementTree
+
+from edgeloop.errors import BadInput, LocalFileError, MissingExtra
+from edgeloop.report.theme import Theme, config
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import altair as alt
+
+SCALE = 2.0  # PNG pixels a point, for sharp text
+FRAME_MS, LAST_FRAME_MS = 700, 2500
+# Vega compiles expressions of a chart, hence eval; nothing may be fetched.
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    "script-src 'unsafe-inline' 'unsafe-eval'"
+)
+_SVG = "http://www.w3.org/2000/svg"
+_LINK = "{http://www.w3.org/1999/xlink}href"
+_DROPPED = ("class", "pointer-events", "role", "aria-roledescription", "aria-hidden")
+
+
+def altair() -> ModuleType:
+    try:
+        import altair
+    except ImportError:
+        raise MissingExtra(what="Drawing charts", extra="portal") from None
+    return altair
+
+
+def _converter() -> ModuleType:
+    try:
+        import vl_convert
+    except ImportError:
+        raise MissingExtra(what="Drawing charts", extra="portal") from None
+    return vl_convert
+
+
+def spec_of(chart: alt.TopLevelMixin, theme: Theme = "light") -> dict[str, Any]:
+    """Vega-Lite, as a page or a notebook takes it."""
+    return {**chart.to_dict(), "config": config(theme)}
+
+
+def to_png(chart: alt.TopLevelMixin, theme: Theme = "light", scale: float = SCALE) -> bytes:
+    return bytes(_converter().vegalite_to_png(spec_of(chart, theme), scale=scale))
+
+
+def to_svg(chart: alt.TopLevelMixin, theme: Theme = "light") -> str:
+    return str(_converter().vegalite_to_svg(spec_of(chart, theme)))
+
+
+def to_html(chart: alt.TopLevelMixin, title: str, theme: Theme = "light") -> str:
+    """A page with tooltips that needs no network: Vega is in it, and a policy forbids more.
+
+    Nothing in the data can end the script element: JSON may spell `<` as `\\u003c`.
+    """
+    spec = json.dumps(spec_of(chart, theme)).replace("<", "\\u003c")
+    script = _converter().javascript_bundle().replace("</script", "<\\/script")
+    ground = config(theme)["background"]
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f"<title>{escape(title)}</title>"
+        f"<style>body{{margin:1rem;background:{ground}}}</style></head>"
+        f'<body><div id="chart"></div>\n<script type="module">\n{script}\n'
+        f"vegaEmbed('#chart', {spec}, {{actions: false, renderer: 'svg'}});\n"
+        "</script></body></html>\n"
+    )
+
+
+def to_page_part(chart: alt.TopLevelMixin, prefix: str) -> str:
+    """An SVG to stand in a page among others: it takes the page's colour of text, its ids begin
+    with `prefix`, its links stay in the page, and what a mark is shows when one points at it."""
+    ElementTree.register_namespace("", _SVG)
+    root = ElementTree.fromstring(to_svg(chart, "page"))  # noqa: S314 - drawn above, not foreign
+    for element in root.iter():
+        _tidy(element, prefix)
+    root.set("role", "img")
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def write_chart(chart: alt.TopLevelMixin, path: Path, title: str, theme: Theme = "light") -> None:
+    """By the file's ending: .png, .svg or .html."""
+    makers: dict[str, Callable[[], bytes]] = {
+        ".png": lambda: to_png(chart, theme),
+        ".svg": lambda: to_svg(chart, theme).encode(),
+        ".html": lambda: to_html(chart, title, theme).encode(),
+    }
+    make = makers.get(path.suffix.lower())
+    if make is None:
+        known = ", ".join(makers)
+        raise BadInput(reason=f"{path}: a chart's file ends in one of {known}")
+    write_whole(path, make())
+
+
+def to_gif(frames: Sequence[bytes]) -> bytes:
+    """PNG frames as an animation that repeats and rests on its last frame."""
+    from PIL import Image
+
+    if not frames:
+        raise BadInput(reason="an animation needs at least one frame")
+    pictures = [Image.open(io.BytesIO(frame)).convert("RGB") for frame in frames]
+    width, height = (max(p.size[side] for p in pictures) for side in (0, 1))
+    ground = cast("tuple[int, int, int]", pictures[0].getpixel((0, 0)))
+    whole = [Image.new("RGB", (width, height), ground) for _ in pictures]
+    for canvas, picture in zip(whole, pictures, strict=True):
+        canvas.paste(picture)
+    durations = [FRAME_MS] * (len(whole) - 1) + [LAST_FRAME_MS]
+    target = io.BytesIO()
+    whole[0].save(target, "GIF", save_all=True, append_images=whole[1:], duration=durations, loop=0)
+    return target.getvalue()
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """The file appears whole or not at all."""
+    if path.is_dir():
+        raise LocalFileError(path=path, reason="is a folder; name a file")
+    partial = path.with_name(f".{secrets.token_hex(6)}.part")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    except OSError as error:
+        raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _tidy(element: ElementTree.Element, prefix: str) -> None:
+    for name in _DROPPED:
+        element.attrib.pop(name, None)
+    for name, value in list(element.attrib.items()):
+        if name == "id":
+            element.set(name, value)
+        elif name == _LINK:  # within a page of HTML the prefix `xlink` would mean nothing
+            del element.attrib[name]
+            element.set("href", "#" + value.partition("#")[2])
+        elif value.startswith("url(#"):
+            element.set(name, value.replace("url(#", f"url(#{prefix}", 1))
+    label = element.attrib.get("aria-label", "")
+    if element.tag == f"{{{_SVG}}}path" and label:
+        title = ElementTree.SubElement(element, f"{{{_SVG}}}title")
+        title.text = label
+        del element.attrib["aria-label"]

@@ -1,0 +1,227 @@
+"""Every chart with data, with very little and with none; files that are what they say."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from edgeloop.errors import BadInput, LocalFileError
+from edgeloop.report import (
+    Layers,
+    classes_chart,
+    front_frames,
+    layers_chart,
+    objective,
+    pareto_chart,
+    pr_chart,
+    quantization_chart,
+    read_layers,
+    read_scores,
+    spec_of,
+    to_gif,
+    to_html,
+    to_page_part,
+    to_png,
+    to_svg,
+    training_chart,
+    utilisation_chart,
+    write_chart,
+)
+from tests.report.pages import references
+from tests.report.tables import table
+
+PERF = """what,name,operator,time_us,kind
+total,,,120.5,estimate
+sample,0,,120.5,estimate
+layer,/enc/Conv,Conv,80.5,estimate
+layer,/enc/Conv,Conv,30,estimate
+layer,/enc/"Relu",Relu,,estimate
+condition,threads,,4,estimate
+"""
+SCORES = "metric,skin,nose,overall\niou,0.8,0.4,0.6\nf1,0.9,0.5,0.7\nAP,0.95,nan,0.8\n"
+ONE = Layers((("/Conv", "Conv", 3.0),), "measured", {})
+USE = {"device": "host", "day": "2026-11-01", "seconds": 43_200.0, "uses": 3}
+CURVES = {"skin": ([0.0, 0.5, 1.0], [1.0, 0.9, 0.4])}
+WHOLE: dict[str, Callable[[], Any]] = {
+    "pareto": lambda: pareto_chart(table(40)),
+    "training": lambda: training_chart(table(40)),
+    "quantization": lambda: quantization_chart(table(80)),
+    "layers": lambda: layers_chart(read_layers(PERF)),
+    "classes": lambda: classes_chart(read_scores(SCORES)),
+    "pr": lambda: pr_chart(CURVES),
+    "utilisation": lambda: utilisation_chart([USE, {**USE, "device": "htp", "seconds": 8640}]),
+}
+TINY: dict[str, Callable[[], Any]] = {
+    "pareto": lambda: pareto_chart([{"name": "a", "mean": 0.01, "f1_1k": 0.5}]),
+    "training": lambda: training_chart(table(1)),
+    "quantization": lambda: quantization_chart(table(1)),
+    "layers": lambda: layers_chart(ONE),
+    "classes": lambda: classes_chart({"f1": {"skin": 0.5}}),
+    "pr": lambda: pr_chart({"skin": ([0.5], [0.5])}),
+    "utilisation": lambda: utilisation_chart([USE]),
+}
+EMPTY: dict[str, tuple[Callable[[], Any], str]] = {
+    "pareto": (lambda: pareto_chart([]), "No model has latency_ms and f1_1k yet."),
+    "training": (lambda: training_chart([{"val_iou": 1}]), "No model was trained both"),
+    "quantization": (lambda: quantization_chart([{"f1_1k_f": "n/a", "f1_1k": 1}]), "No model has"),
+    "layers": (lambda: layers_chart(read_layers("a,b\n1,2\n")), "No times of layers"),
+    "classes": (lambda: classes_chart(read_scores("")), "No scores of classes"),
+    "pr": (lambda: pr_chart({}), "No PR curve"),
+    "utilisation": (lambda: utilisation_chart([]), "No device was used yet."),
+}
+
+
+def picture(content: bytes) -> Image.Image:
+    image = Image.open(io.BytesIO(content))
+    image.load()
+    return image
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_chart_becomes_a_picture_on_its_ground(name: str, theme: Any):
+    image = picture(to_png(WHOLE[name](), theme, scale=1)).convert("RGB")
+    assert image.width > 300
+    assert image.getpixel((1, 1)) == {"light": (255, 255, 255), "dark": (22, 24, 29)}[theme]
+    assert len(image.getcolors(1 << 24)) > 30, "nothing is drawn"
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_chart_of_a_single_thing_is_a_chart(name: str):
+    drawn = to_svg(TINY[name]())
+    assert drawn.count("<path") > 3 and "NaN" not in drawn
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_chart_of_nothing_says_what_is_missing(name: str):
+    chart, sentence = EMPTY[name]
+    assert sentence in to_svg(chart())
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_axes_have_titles_and_no_chart_repeats_its_data(name: str):
+    spec = spec_of(WHOLE[name]())
+    assert re.search(
+        r'"title": "[^"]*(ms|µs|F1|mIoU|score|recall|day)', json.dumps(spec, ensure_ascii=False)
+    )
+    assert len(spec.get("datasets", {"one": ()})) <= 2
+
+
+def marks(chart: Any) -> list[str]:
+    """What pointing at each model's mark says."""
+    return re.findall(r"<(?:\w+:)?title>(calm[^<]*|mine[^<]*)</", to_page_part(chart, "x-"))
+
+
+def test_every_model_has_its_mark_also_one_that_no_search_made():
+    rows = [*table(20), {"name": "mine", "mean": 0.001, "f1_1k": 0.99}]
+    said = marks(pareto_chart(rows))
+    assert len(said) == 21
+    assert "mine: latency_ms 1, f1_1k 0.9900" in said
+    assert sum(" est," in text for text in said) == sum(
+        row.get("latency_kind") == "estimate" for row in rows
+    )
+
+
+def test_estimates_are_hollow_and_the_legend_says_so():
+    drawn = to_svg(pareto_chart(table(20)))
+    assert "estimate (hollow)" in drawn and "measured (filled)" in drawn
+    measured = [{**row, "latency_kind": "measured"} for row in table(20)]
+    assert "hollow" not in to_svg(pareto_chart(measured))
+
+
+def test_bars_are_one_standard_deviation_to_either_side():
+    row = {"name": "a", "mean": 0.010, "stdev": 5.0, "f1_1k": 0.5}
+    spec = spec_of(pareto_chart([row]))
+    (point,) = next(iter(spec["datasets"].values()))
+    assert point["sigma"] == pytest.approx(0.5)
+    assert "datum.x - datum.sigma" in json.dumps(spec)
+
+
+def test_a_front_of_three_objectives_has_no_line():
+    three = [objective("mean"), objective("f1_1k"), objective("params")]
+    assert "step-after" in json.dumps(spec_of(pareto_chart(table(9))))
+    assert "step-" not in json.dumps(spec_of(pareto_chart(table(9), three)))
+
+
+def test_the_line_of_a_front_to_be_maximised_steps_the_other_way():
+    turned = [objective("mean:max"), objective("f1_1k")]
+    assert "step-before" in json.dumps(spec_of(pareto_chart(table(9), turned)))
+
+
+def test_float_and_quantized_are_compared_on_the_same_images_only():
+    rows = [{"name": "a", "f1_onnx": 0.9, "f1_1k": 0.8}]
+    assert "No model has" in to_svg(quantization_chart(rows))
+    assert "10k test images" in to_svg(quantization_chart([{**rows[0], "f1_10k": 0.7}]))
+
+
+def test_many_models_are_cut_to_those_that_lose_most():
+    rows = [{"name": f"m{n}", "f1_1k_f": 0.9, "f1_1k": 0.9 - n / 1000} for n in range(100)]
+    drawn = to_svg(quantization_chart(rows))
+    assert "the 60 that lose most" in drawn
+    assert ">m99<" in drawn and ">m1<" not in drawn
+
+
+def test_layers_are_read_with_their_conditions():
+    layers = read_layers(PERF)
+    assert layers.times_us == (("/enc/Conv", "Conv", 80.5), ("/enc/Conv", "Conv", 30.0))
+    assert (layers.kind, layers.conditions) == ("estimate", {"threads": "4"})
+
+
+def test_layers_of_one_name_keep_a_bar_each_whatever_they_are_called():
+    times = tuple((name, "Conv", 3.0) for name in ("same", "same", "\"'});alert(1)//", "</svg>"))
+    drawn = to_svg(layers_chart(Layers(times, "measured", {})))
+    assert drawn.count(">same<") == 2
+    assert "});alert(1)//" in drawn and drawn.count("</svg>") == 1
+
+
+def test_the_evolution_has_a_frame_an_iteration_on_the_same_axes():
+    frames = front_frames([*table(24, 4), {"name": "mine", "mean": 0.004, "f1_1k": 0.5}])
+    counts = [len(next(iter(spec_of(frame)["datasets"].values()))) for frame in frames]
+    assert counts == [7, 13, 19, 25]
+    domains = {json.dumps(spec_of(f)["layer"][-1]["encoding"]["x"]["scale"]) for f in frames}
+    assert len(domains) == 1
+
+
+def test_the_frames_become_an_animation():
+    frames = [to_png(frame, scale=0.5) for frame in front_frames(table(12, 3))]
+    moving = picture(to_gif(frames))
+    assert (moving.format, moving.n_frames) == ("GIF", 3)
+    assert picture(to_gif([to_png(f, scale=0.5) for f in front_frames([])])).format == "GIF"
+    with pytest.raises(BadInput):
+        to_gif([])
+
+
+def test_a_page_of_its_own_loads_nothing_and_no_name_ends_its_script():
+    name = "</script><script>alert(1)</script>"
+    page = to_html(pareto_chart([{"name": name, "mean": 0.01, "f1_1k": 0.5}]), "<front>")
+    assert page.count("<script") == page.count("</script") == 1
+    assert "&lt;front&gt;" in page and "\\u003c/script" in page
+    assert references(page) == []
+    assert "default-src 'none'" in page
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "html"])
+def test_a_file_is_what_its_ending_says(tmp_path: Path, ending: str):
+    path = tmp_path / f"front.{ending}"
+    write_chart(pareto_chart(table(5)), path, "Front", "dark")
+    begin = {"png": b"\x89PNG", "svg": b"<svg", "html": b"<!doctype html>"}[ending]
+    assert path.read_bytes().startswith(begin)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path):
+    chart = pareto_chart(table(3))
+    with pytest.raises(BadInput, match=r"\.png, \.svg, \.html"):
+        write_chart(chart, tmp_path / "front.pdf", "Front")
+    with pytest.raises(LocalFileError, match="No such file"):
+        write_chart(chart, tmp_path / "no/front.svg", "Front")
+    with pytest.raises(LocalFileError, match="folder"):
+        (tmp_path / "a.svg").mkdir()
+        write_chart(chart, tmp_path / "a.svg", "Front")

@@ -1,0 +1,124 @@
+"""The report: one file, whole, and harmless whatever the models are called."""
+
+from __future__ import annotations
+
+import io
+import re
+from datetime import UTC, datetime
+
+import pytest
+from PIL import Image
+
+from edgeloop.report import Evidence, Report, Source, objective, read_layers, read_scores, render
+from tests.report.pages import read, references
+from tests.report.tables import Row, table
+from tests.report.test_charts import PERF, SCORES, USE
+
+SOURCE = Source("a folder", "faces", datetime(2026, 11, 15, 12, 0, tzinfo=UTC))
+TWO = (objective("mean"), objective("f1_1k"))
+EVIL = {
+    "name": "<script>alert('name')</script>",
+    "mean": 0.0001,
+    "f1_1k": 0.999,
+    "f1_1k_f": "n/a",
+    "status": "error",
+    "error": '"><img src="http://evil.example/x" onerror=alert(1)>',
+    "tags": '["a\\"b", "<b>"]',
+    "device": "</td><script>",
+    "theirs": "javascript:alert(1)",
+}
+
+
+def picture() -> bytes:
+    target = io.BytesIO()
+    Image.new("RGB", (4, 4), "red").save(target, "PNG")
+    return target.getvalue()
+
+
+def report(rows: list[Row], **more: object) -> str:
+    return render(Report(rows, TWO, SOURCE, **more))
+
+
+def test_nothing_is_loaded_and_nothing_runs():
+    page = read(text := report([*table(30), EVIL], uses=[USE]))
+    assert references(text) == []
+    assert not {"script", "link", "iframe", "object", "embed", "base"} & {
+        t for t, _ in page.elements
+    }
+    assert not [a for _, found in page.elements for a in found if a.startswith("on")]
+    assert "default-src 'none'" in text
+    assert "@import" not in text and not re.search(r"url\((?!#)", text)
+
+
+def test_names_errors_and_tags_are_texts():
+    page = read(report([*table(3), EVIL]))
+    shown = "".join(page.texts)
+    assert EVIL["name"] in shown and EVIL["error"] in shown and EVIL["tags"] in shown
+    assert [tag for tag, _ in page.elements if tag in ("script", "img")] == []
+
+
+def test_every_link_leads_to_a_place_in_the_page_and_no_id_occurs_twice():
+    evidence = {"calm-heron-0": Evidence(read_layers(PERF), "f1_1k", read_scores(SCORES))}
+    page = read(report([*table(20), EVIL], evidence=evidence, uses=[USE]))
+    assert len(set(page.ids)) == len(page.ids)
+    assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
+    used = {v[5:-1] for _, found in page.elements for v in found.values() if v[:5] == "url(#"}
+    assert used and used <= set(page.ids)
+
+
+def test_a_point_of_the_chart_leads_to_its_model():
+    page = read(report(table(20)))
+    headings = {found["id"] for tag, found in page.elements if tag == "article"}
+    marks = [n for n, (tag, found) in enumerate(page.elements) if tag == "a" and n]
+    in_chart = [page.elements[n][1]["href"] for n in marks if page.elements[n + 1][0] == "path"]
+    assert len(in_chart) == 20 and {link[1:] for link in in_chart} == headings
+
+
+def test_the_front_comes_first_and_estimates_say_so():
+    rows = [
+        {"name": "beaten", "mean": 0.02, "f1_1k": 0.5},
+        {"name": "best", "mean": 0.01, "stdev": 10.0, "f1_1k": 0.9, "latency_kind": "estimate"},
+        {"name": "unmeasured", "status": "new"},
+    ]
+    text = report(rows)
+    assert "10 ± 1 est" in text
+    articles = re.findall(r'<article id="(m\d+)">\s*<h3>(\w+)(<span class="badge">)?', text)
+    assert articles == [
+        ("m0", "best", '<span class="badge">'),
+        ("m1", "beaten", ""),
+        ("m2", "unmeasured", ""),
+    ]
+    assert "1 model has not all of these numbers" in text
+
+
+def test_a_model_of_the_front_shows_its_layers_classes_and_curves():
+    found = Evidence(read_layers(PERF), "f1_10k", read_scores(SCORES), picture())
+    text = report(table(1), evidence={"calm-heron-0": found})
+    assert "Layer times" in text and "Classes, f1_10k" in text
+    assert "PR curves of f1_10k" in text and "data:image/png;base64,iVBOR" in text
+    assert "condition: threads" in text and references(text) == []
+
+
+def test_the_page_says_where_its_figures_come_from():
+    rows = [
+        {**row, "precision": "a8w8", "latency_profile": "888", "latency_calibrated": True}
+        for row in table(4)
+    ]
+    text = report(rows)
+    _, _, end = text.partition('id="provenance"')
+    for said in ("2026-11-15 12:00 UTC", "a folder", "faces", "htp:snapdragon-888 (4)", "a8w8 (4)"):
+        assert said in end
+    assert "estimate (2), measured (2)" in end and "888 (fitted on a device) (2)" in end
+    assert "Edgeloop" in end and "Python" in end
+
+
+@pytest.mark.parametrize("rows", [[], [{"name": "new", "status": "new"}]])
+def test_a_table_with_nothing_to_show_is_a_page_all_the_same(rows: list[Row]):
+    text = report(rows)
+    assert "No model has latency_ms and f1_1k yet." in text
+    assert read(text).elements[-1][0] in ("td", "th", "tr")
+
+
+def test_two_models_of_one_value_keep_their_own_columns():
+    text = report([{"name": "a", "mean": 0.01, "f1_1k": 0.5, "f1_10k": 0.5}])
+    assert "f1_1k 0.5000 · f1_10k 0.5000" in text
