@@ -1,7 +1,7 @@
 """python -m bench NAME…: all of them without a name.
 
 startup, data, csv, scoring, estimate, evaluate, claims, throughput, nemesis, jobs,
-verbs, sampler, screen, training, asynchronous, laptop
+verbs, sampler, screen, training, asynchronous, laptop, pareto
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def _tidy(element: ElementTree.Element, prefix: str) -> None:
         element.attrib.pop(name, None)
     for name, value in list(element.attrib.items()):
         if name == "id":
-            element.set(name, value)
+            element.set(name, prefix + value)
         elif name == _LINK:  # within a page of HTML the prefix `xlink` would mean nothing
             del element.attrib[name]
             element.set("href", "#" + value.partition("#")[2])

@@ -120,10 +120,15 @@ def marks(chart: Any) -> list[str]:
 
 
 def test_every_model_has_its_mark_also_one_that_no_search_made():
-    rows = [*table(20), {"name": "mine", "mean": 0.001, "f1_1k": 0.99}]
+    rows = [
+        *table(20),
+        {"name": "mine-best", "mean": 0.001, "f1_1k": 0.99},
+        {"name": "mine-worst", "mean": 0.1, "f1_1k": 0.1},
+    ]
     said = marks(pareto_chart(rows))
-    assert len(said) == 21
-    assert "mine: latency_ms 1, f1_1k 0.9900" in said
+    assert len(said) == 22
+    assert "mine-best: latency_ms 1, f1_1k 0.9900" in said
+    assert "mine-worst: latency_ms 100, f1_1k 0.1000" in said
     assert sum(" est," in text for text in said) == sum(
         row.get("latency_kind") == "estimate" for row in rows
     )
