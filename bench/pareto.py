@@ -52,7 +52,7 @@ def _front_row(kind: str, count: int, objectives: int, goal: float) -> tuple[obj
     optuna_s, theirs = _timed(optunas, points, ROUNDS)
     seconds, plain = _timed(lambda sample: naive(points, sample), points[:SAMPLE], 1)
     agree = bool((ours == theirs).all() and (ours[:SAMPLE] == plain).all())
-    naive_s = f"≈ {seconds * count / SAMPLE:.2g}"
+    naive_s = f"≈ {seconds * count / SAMPLE:.0f}"
     name = f"{count:,} × {objectives}, {kind}"
     figures = (f"{ours.sum():,}", f"{ours_s:.3f}", f"< {goal:g}", f"{optuna_s:.3f}", naive_s)
     return name, *figures, "yes" if agree else "NO"

@@ -80,13 +80,13 @@ def pareto(
     Example: edgeloop pareto --x mean --y f1_1k -o front.png -o front.csv
     """
     from edgeloop.cli.output import print_json
-    from edgeloop.report import pareto as front_of
+    from edgeloop.report import pareto_of
 
     wanted = _objectives(x, x_goal, y, y_goal, more)
     _check_endings(outputs)
     with opened(store, experiment) as workspace:
         rows = _rows(workspace, names, tag, device, wanted)
-    found = front_of(rows, wanted)
+    found = pareto_of(rows, wanted)
     for path in outputs:
         _write(found, rows, path, "dark" if dark else "light")
         click.echo(f"{path} written", err=True)
@@ -140,8 +140,7 @@ def report(
     from datetime import UTC, datetime
 
     from edgeloop.cli.output import megabytes, plural, print_json
-    from edgeloop.report import gather, render, write_whole
-    from edgeloop.report import pareto as front_of
+    from edgeloop.report import gather, pareto_of, render, write_whole
 
     wanted = _objectives(x, x_goal, y, y_goal, more)
     with opened(store, experiment) as workspace:
@@ -150,7 +149,7 @@ def report(
         gathered = gather(workspace, rows, wanted, datetime.now(UTC), uses, details)
     page = render(gathered).encode()
     write_whole(output, page)
-    front = len(front_of(rows, wanted).front)
+    front = len(pareto_of(rows, wanted).front)
     if as_json:
         said = {"file": str(output), "models": len(rows), "front": front, "bytes": len(page)}
         print_json([said])

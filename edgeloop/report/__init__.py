@@ -1,7 +1,7 @@
 """Seeing results: the front of a table, charts, and a report in one file.
 
     rows = Workspace.open().status()
-    found = pareto(rows, [objective("mean"), objective("f1_1k")])
+    found = pareto_of(rows, [objective("mean"), objective("f1_1k")])
     write_chart(pareto_chart(rows), Path("front.png"), "Front")
 
 Charts need the extra `portal`; the front does not.
@@ -43,7 +43,7 @@ from edgeloop.report.model_charts import (
     read_layers,
     read_scores,
 )
-from edgeloop.report.pareto import Pareto, pareto
+from edgeloop.report.pareto import Pareto, pareto_of
 from edgeloop.report.parts import empty_chart
 from edgeloop.report.provenance import Source, provenance
 from edgeloop.report.terminal import ASCII, UNICODE, plot
@@ -74,8 +74,8 @@ __all__ = [
     "measure_of",
     "non_dominated",
     "objective",
-    "pareto",
     "pareto_chart",
+    "pareto_of",
     "plot",
     "pr_chart",
     "provenance",

@@ -23,7 +23,7 @@ from edgeloop.report.measures import (
     objective,
     sigma_ms,
 )
-from edgeloop.report.pareto import Pareto, pareto
+from edgeloop.report.pareto import Pareto, pareto_of
 from edgeloop.report.parts import (
     axis,
     by_iteration,
@@ -56,7 +56,7 @@ def pareto_chart(
     Latencies that are estimates are hollow. `links` are addresses by a model's name, `domains`
     the limits of the axes where several charts are to agree.
     """
-    found = pareto(rows, objectives or (objective(LATENCY), objective("f1_1k")))
+    found = pareto_of(rows, objectives or (objective(LATENCY), objective("f1_1k")))
     if not found.rows:
         named = " and ".join(item.measure.heading for item in found.objectives)
         return empty_chart(f"No model has {named} yet.")
@@ -79,7 +79,7 @@ def front_frames(rows: Iterable[Row], objectives: Sequence[Objective] | None = N
     Models that no search made are there from the beginning. Without iterations it is one frame.
     """
     wanted = objectives or (objective(LATENCY), objective("f1_1k"))
-    found = pareto(rows, wanted)
+    found = pareto_of(rows, wanted)
     if not found.rows:
         return [pareto_chart([], wanted)]
     domains = tuple(padded(found.values[:, index].tolist()) for index in (0, 1))

@@ -9,7 +9,7 @@ from datetime import datetime
 from edgeloop.report.evidence import evidence_of
 from edgeloop.report.html import Report
 from edgeloop.report.measures import Objective, Row
-from edgeloop.report.pareto import pareto
+from edgeloop.report.pareto import pareto_of
 from edgeloop.report.provenance import Source
 from edgeloop.workspace import Workspace
 
@@ -27,7 +27,7 @@ def gather(
 ) -> Report:
     """`details` is how many models of the front are shown with layers, classes and PR curves: each
     costs a few reads of files and up to half a megabyte of the page."""
-    names = [str(row.get("name", "")) for row in pareto(rows, objectives).front[:details]]
+    names = [str(row.get("name", "")) for row in pareto_of(rows, objectives).front[:details]]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = list(pool.map(lambda name: evidence_of(workspace, name), names))
     source = Source(workspace.store.description, workspace.experiment, when)

@@ -22,7 +22,7 @@ from edgeloop.report.drawing import to_page_part
 from edgeloop.report.evidence import Evidence
 from edgeloop.report.measures import LATENCY, Objective, Row, is_estimate, measure_of, sigma_ms
 from edgeloop.report.model_charts import classes_chart, layers_chart
-from edgeloop.report.pareto import Pareto, pareto
+from edgeloop.report.pareto import Pareto, pareto_of
 from edgeloop.report.provenance import Source, provenance
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def render(report: Report) -> str:
         import jinja2
     except ImportError:
         raise MissingExtra(what="The report", extra="portal") from None
-    found = pareto(report.rows, report.objectives)
+    found = pareto_of(report.rows, report.objectives)
     columns = [c for c in SIDE_BY_SIDE if any(not _isnan(c, row) for row in report.rows)]
     models = _models(report, found, columns)
     environment = jinja2.Environment(

@@ -59,7 +59,7 @@ class Pareto:
         return np.asarray(self.values * np.array(signs))
 
 
-def pareto(rows: Iterable[Row], objectives: Sequence[Objective]) -> Pareto:
+def pareto_of(rows: Iterable[Row], objectives: Sequence[Objective]) -> Pareto:
     """Two objectives or more, each once. A row without a number in one of them (empty, `n/a`, NaN)
     is left out: nobody can say whether it is beaten."""
     columns = [item.column for item in objectives]

@@ -51,7 +51,7 @@ def by_iteration(points: Iterable[Mapping[str, Any]]) -> Any:
         title="iteration", values=ticks, format="d", gradientLength=120, gradientOpacity=1
     )
     colour = a.Color("iteration:Q", scale=scale, legend=legend)
-    return a.condition("isValid(datum.iteration)", colour, a.value(GREY))
+    return a.condition("!isValid(datum.iteration)", a.value(GREY), colour)
 
 
 def numbers(*fields: str) -> list[Any]:

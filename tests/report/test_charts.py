@@ -134,6 +134,15 @@ def test_every_model_has_its_mark_also_one_that_no_search_made():
     )
 
 
+def test_a_model_without_an_iteration_is_grey():
+    rows = [*table(2, 2), {"name": "mine", "mean": 0.1, "f1_1k": 0.1}]
+    part = to_page_part(pareto_chart(rows), "x-")
+    (mark,) = re.findall(r"<path ([^>]*)><title>mine: ", part)
+    assert 'fill="#888888"' in mark
+    (other,) = re.findall(r"<path ([^>]*)><title>calm-heron-0: ", part)
+    assert 'fill="rgb' in other
+
+
 def test_estimates_are_hollow_and_the_legend_says_so():
     drawn = to_svg(pareto_chart(table(20)))
     assert "estimate (hollow)" in drawn and "measured (filled)" in drawn

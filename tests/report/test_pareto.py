@@ -7,7 +7,7 @@ import math
 import pytest
 
 from edgeloop.errors import BadInput
-from edgeloop.report import ASCII, check_columns, objective, pareto, plot
+from edgeloop.report import ASCII, check_columns, objective, pareto_of, plot
 
 TWO = (objective("mean"), objective("f1_1k"))
 
@@ -22,56 +22,56 @@ def row(name: str, mean: object, f1: object, **more: object) -> dict:
 
 def test_less_latency_and_more_f1_is_better_without_being_told():
     rows = [row("slow", 0.02, 0.9), row("quick", 0.01, 0.8), row("beaten", 0.02, 0.8)]
-    assert names(pareto(rows, TWO).front) == ["quick", "slow"]
+    assert names(pareto_of(rows, TWO).front) == ["quick", "slow"]
 
 
 def test_a_goal_that_is_given_wins():
     rows = [row("slow", 0.02, 0.9), row("quick", 0.01, 0.8)]
     turned = (objective("mean", "max"), objective("f1_1k:max"))
-    assert names(pareto(rows, turned).front) == ["slow"]
+    assert names(pareto_of(rows, turned).front) == ["slow"]
 
 
 def test_equal_models_stay_together_in_the_order_of_their_names():
     rows = [row("b", 0.01, 0.8), row("a", 0.01, 0.8), row("c", 0.01, 0.7)]
-    assert names(pareto(rows, TWO).front) == ["a", "b"]
+    assert names(pareto_of(rows, TWO).front) == ["a", "b"]
 
 
 @pytest.mark.parametrize("nothing", [None, "", "n/a", math.nan, math.inf, True, "two"])
 def test_a_model_without_a_number_is_neither_on_the_front_nor_in_the_way(nothing: object):
     rows = [row("odd", 0.001, nothing), row("whole", 0.01, 0.8)]
-    found = pareto(rows, TWO)
+    found = pareto_of(rows, TWO)
     assert (names(found.front), found.missing) == (["whole"], 1)
 
 
 def test_a_number_that_was_written_as_text_is_a_number():
-    assert names(pareto([row("a", "0.01", "0.8"), row("b", 0.02, 0.7)], TWO).front) == ["a"]
+    assert names(pareto_of([row("a", "0.01", "0.8"), row("b", 0.02, 0.7)], TWO).front) == ["a"]
 
 
 def test_latency_comes_from_the_runs_where_there_is_no_mean():
-    found = pareto([{"name": "a", "total_inference_avg": "[0.01, 0.03]", "f1_1k": 0.5}], TWO)
+    found = pareto_of([{"name": "a", "total_inference_avg": "[0.01, 0.03]", "f1_1k": 0.5}], TWO)
     assert found.values.tolist() == [[20.0, 0.5]]
 
 
 def test_a_third_objective_keeps_what_only_it_favours():
     rows = [row("a", 0.01, 0.8, params=9e6), row("small", 0.02, 0.7, params=1e6)]
-    assert names(pareto(rows, TWO).front) == ["a"]
-    assert names(pareto(rows, (*TWO, objective("params"))).front) == ["a", "small"]
+    assert names(pareto_of(rows, TWO).front) == ["a"]
+    assert names(pareto_of(rows, (*TWO, objective("params"))).front) == ["a", "small"]
 
 
 def test_the_share_is_between_nothing_and_all():
-    assert pareto([], TWO).share == 0.0
-    assert pareto([row("one", 0.01, 0.8)], TWO).share == 1.0
+    assert pareto_of([], TWO).share == 0.0
+    assert pareto_of([row("one", 0.01, 0.8)], TWO).share == 1.0
     both = [row("best", 0.01, 0.9), row("worst", 0.02, 0.8)]
-    assert pareto(both, TWO).share == pytest.approx(1.0)
+    assert pareto_of(both, TWO).share == pytest.approx(1.0)
     trade = [row("a", 0.01, 0.8), row("b", 0.02, 0.9), row("c", 0.015, 0.85)]
-    assert pareto(trade, TWO).share == pytest.approx(0.25)
+    assert pareto_of(trade, TWO).share == pytest.approx(0.25)
 
 
 def test_two_different_objectives_are_needed():
     with pytest.raises(BadInput, match="at least two"):
-        pareto([], TWO[:1])
+        pareto_of([], TWO[:1])
     with pytest.raises(BadInput, match="twice"):
-        pareto([], (TWO[0], objective("mean:max")))
+        pareto_of([], (TWO[0], objective("mean:max")))
 
 
 def test_a_column_whose_goal_nobody_knows_must_be_told():
@@ -94,15 +94,15 @@ def test_the_plot_is_as_wide_as_the_terminal_and_tells_estimates_apart():
         row("b", 0.02, 0.9),
         row("c", 0.02, 0.8),
     ]
-    drawn = plot(pareto(rows, TWO), 60, 8)
+    drawn = plot(pareto_of(rows, TWO), 60, 8)
     lines = drawn.splitlines()
     assert max(map(len, lines)) <= 60
     assert lines[1].startswith("0.9000 │") and lines[1].endswith("●")
     assert lines[8].endswith("·") and "○" in lines[8]
     assert lines[-1] == "● front   ○ front, latency estimated   · others"
-    assert plot(pareto(rows, TWO), 60, 8, ASCII).isascii()
+    assert plot(pareto_of(rows, TWO), 60, 8, ASCII).isascii()
 
 
 def test_the_plot_of_nothing_is_nothing_and_of_one_point_one_mark():
-    assert plot(pareto([], TWO), 80) == ""
-    assert plot(pareto([row("a", 0.01, 0.8)], TWO), 80).count("●") == 2  # and in the legend
+    assert plot(pareto_of([], TWO), 80) == ""
+    assert plot(pareto_of([row("a", 0.01, 0.8)], TWO), 80).count("●") == 2  # and in the legend
