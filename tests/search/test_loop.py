@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -192,42 +192,57 @@ def test_a_store_that_is_away_for_a_while_delays_and_loses_nothing(
 # Kills
 
 
-def run_in_a_process(yard: Yard, config: SearchConfig, log: Path) -> int:
-    """The search as a child of its own, which writes down what its evaluators were asked."""
+def run_in_a_process(yard: Yard, config: SearchConfig, log: Path, fatal: int = 0) -> int:
+    """The search as a child of its own, which writes down what its evaluators were asked, and kills
+    itself before or after its nth step: a proposal, an evaluation, a note, an end."""
     child = os.fork()
-    if child == 0:
-        try:
-            with log.open("a") as file:
-                asked = lambda line: (file.write(f"{line}\n"), file.flush(), time.sleep(0.01))  # noqa: E731
-                Search(config, yard.study(config), evaluators(asked), yard.table()).run()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return child
+    if child != 0:
+        return int(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    steps = itertools.count(1)
+
+    def deadly(method: Callable[..., object]) -> Callable[..., object]:
+        def called(*arguments: object, **named: object) -> object:
+            for moment in ("before", "after"):
+                if next(steps) == fatal:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if moment == "before":
+                    answer = method(*arguments, **named)
+            return answer
+
+        return called
+
+    try:
+        for kind, name in (
+            (Study, "propose"),
+            (Worked, "send"),
+            (Candidates, "note"),
+            (Study, "end"),
+        ):
+            setattr(kind, name, deadly(getattr(kind, name)))
+        with log.open("a", buffering=1) as file:
+            chosen = evaluators(lambda line: file.write(f"{line}\n") and None)
+            Search(config, yard.study(config), chosen, yard.table()).run()
+        os._exit(0)
+    finally:
+        os._exit(1)
 
 
 def test_twenty_kills_change_nothing_but_the_time(yard: Yard, tmp_path: Path):
-    config = toy_config(budget=14)
+    config = toy_config(budget=16)
     undisturbed = Yard(tmp_path / "undisturbed").search(config)
-    yard.study(config)  # so that the parent has loaded what the children share
     chance, log = random.Random(5), tmp_path / "asked.txt"
-    kills = 0
-    for _ in range(20):
-        child = run_in_a_process(yard, config, log)
-        time.sleep(chance.uniform(0.0, 0.6))
-        os.kill(child, signal.SIGKILL)
-        kills += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) < 0
-    assert kills > 10, "the searches ended before they could be killed"
-    child = run_in_a_process(yard, config, log)
-    assert os.waitpid(child, 0)[1] == 0
+    ends = [run_in_a_process(yard, config, log, chance.randint(1, 14)) for _ in range(20)]
+    assert ends == [-signal.SIGKILL] * 20
+    assert run_in_a_process(yard, config, log) == 0
     found = yard.study(config).candidates()
-    assert [item.state for item in found] == ["complete"] * 14
+    assert [item.state for item in found] == ["complete"] * 16
     assert [item.arch.id for item in found] == [item.arch.id for item in undisturbed]
     front = [item.arch.id for item in front_of(config, found)]
     assert front == [item.arch.id for item in front_of(config, undisturbed)]
-    asked = Counter(log.read_text().split("\n"))
-    finished = [line for line, count in asked.items() if line and count > 1]
-    assert len(finished) <= kills, "only what a kill cut off may be asked for again"
+    asked = Counter(log.read_text().splitlines())
+    assert len(asked) == 32
+    again = sum(count - 1 for count in asked.values())
+    assert again <= 20, "a kill may cut one evaluation off; nothing that was noted is asked again"
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "azure"])
