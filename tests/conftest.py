@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -18,6 +19,11 @@ from tests.peers.s3 import S3
 
 # Contracts are no test modules themselves, yet their failures should read as well.
 pytest.register_assert_rewrite("tests.store.table_contract", "tests.store.blobs_contract")
+
+# A shell that starts us in the background has these ignored, and what we start would inherit that:
+# a test of Ctrl-C or of a closed terminal would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 STORE_KINDS = ("sqlite", "postgresql", "azure")
 
