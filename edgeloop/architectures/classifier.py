@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edgeloop.architectures.architecture import Shape
+from edgeloop.architectures.hourglass import Block, Layer
 from edgeloop.architectures.trial import Trial
 from edgeloop.errors import BadInput
 
@@ -16,7 +17,19 @@ WIDTHS = (8, 16, 24, 32)
 KERNELS = (3, 5)
 
 
-def build(
+def build(trial: Trial, shape: Shape, classes: int, **options: Any) -> nn.Module:
+    """The options are those of `ask`."""
+    from torch import nn
+
+    from edgeloop.architectures.layers import block_of
+
+    layers = ask(trial, shape, classes, **options)
+    body = block_of(layers)  # before the head: random numbers are drawn in this order
+    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(layers[-1].outputs, classes)
+    return nn.Sequential(*body, *head)
+
+
+def ask(
     trial: Trial,
     shape: Shape,
     classes: int,
@@ -25,14 +38,10 @@ def build(
     kernels: Sequence[int] = KERNELS,
     most_stages: int = 4,
     most_layers: int = 3,
-) -> nn.Module:
+) -> Block:
     """Each stage halves the side and widens by a factor of its own."""
-    from torch import nn
-
-    from edgeloop.architectures.layers import ConvNormRelu
-
     width = trial.suggest_categorical("width", list(widths))
-    layers: list[nn.Module] = [ConvNormRelu(3, width, 3, 2)]
+    layers = [Layer(3, width, 3, 2)]
     stages = trial.suggest_int("stages", min(2, most_stages), most_stages)
     if min(shape[2:]) < 2 ** (stages + 1):
         reason = f"{shape[2]} × {shape[3]} is too small to be halved {stages + 1} times"
@@ -42,6 +51,6 @@ def build(
         kernel = trial.suggest_categorical(f"stage{stage}_kernel", list(kernels))
         outputs, stride = 4 * round(width * factor / 4), 2
         for _ in range(trial.suggest_int(f"stage{stage}_layers", 1, most_layers)):
-            layers.append(ConvNormRelu(width, outputs, kernel, stride))
+            layers.append(Layer(width, outputs, kernel, stride))
             width, stride = outputs, 1
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes))
+    return tuple(layers)

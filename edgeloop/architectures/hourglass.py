@@ -8,13 +8,16 @@
 
 Skips are added and not concatenated: a sum needs no copy on the chip, and its estimate does not
 depend on scales.
+
+All questions are asked before the first layer is made: a search asks far more often than it builds.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from edgeloop.architectures.architecture import Shape
 from edgeloop.architectures.trial import Trial
@@ -22,8 +25,6 @@ from edgeloop.errors import BadInput
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from edgeloop.architectures.layers import Hourglass
 
 STEMS = (1, 2, 4)
 BASE = (16, 24, 32, 48)
@@ -33,10 +34,52 @@ DEEPEST = 5
 _USUAL_STEM = 2
 _SMALLEST_SIDE = 2
 _CHANNEL_STEP = 4
+_STEM_STRIDES = {1: (1,), 2: (2,), 4: (2, 2)}  # one of 4 would skip three of four pixels
 _KERNEL_SIDES = {"conv1x1": 1, "conv3x3": 3, "conv5x5": 5, "conv7x7": 7}
 
 
-def build(
+@dataclass(frozen=True)
+class Layer:
+    """A convolution with its norm and ReLU; the fields are those of `layers.ConvNormRelu`."""
+
+    inputs: int
+    outputs: int
+    kernel: int
+    stride: int
+
+
+Block = tuple[Layer, ...]
+
+
+@dataclass(frozen=True)
+class HourglassPlan:
+    """The blocks of one hourglass: down from the top, skip and up from the bottom."""
+
+    down: tuple[Block, ...]
+    skip: tuple[Block, ...]
+    up: tuple[Block, ...]
+    last: Block
+    channels: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that was answered: a net follows from it without another question."""
+
+    stem: Block
+    stride: int
+    hourglasses: tuple[HourglassPlan, ...]
+    classes: int
+
+
+def build(trial: Trial, shape: Shape, classes: int, **options: Any) -> nn.Module:
+    """The options are those of `ask`."""
+    from edgeloop.architectures.layers import stacked_hourglasses
+
+    return stacked_hourglasses(ask(trial, shape, classes, **options))
+
+
+def ask(
     trial: Trial,
     shape: Shape,
     classes: int,
@@ -48,12 +91,8 @@ def build(
     kernels: Sequence[str] = KERNELS,
     most_layers: int = 4,
     most_hourglasses: int = 2,
-) -> nn.Module:
+) -> Plan:
     """Options narrow what is suggested: a laptop wants few channels and small kernels."""
-    from torch import nn
-
-    from edgeloop.architectures.layers import Enlarge, stem
-
     sides = shape[2:]
     deepest = depth or usual_depth(sides)
     allowed = [stride for stride in stems if _divides(sides, deepest, stride)]
@@ -62,20 +101,12 @@ def build(
     if not _divides(sides, chosen_depth, stride):
         raise BadInput(reason=_does_not_divide(sides, chosen_depth, stride))
     channels = trial.suggest_categorical("base_channels", list(base_channels))
-    parts: list[nn.Module] = [stem(channels, stride)]
+    stem, hourglasses = _stem(channels, stride), []
     for number in range(trial.suggest_int("hourglasses", 1, most_hourglasses)):
         blocks = _Blocks(trial, f"h{number}", factors, kernels, most_layers)
-        hourglass = _hourglass(blocks, channels, chosen_depth)
-        channels = hourglass.channels
-        parts.append(hourglass)
-    head = nn.Conv2d(channels, classes, 1)
-    if len(hourglass.last):
-        parts.append(head)
-    else:
-        hourglass.top = head
-    if stride > 1:
-        parts.append(Enlarge(stride))
-    return nn.Sequential(*parts)
+        hourglasses.append(_hourglass(blocks, channels, chosen_depth))
+        channels = hourglasses[-1].channels
+    return Plan(stem, stride, tuple(hourglasses), classes)
 
 
 def usual_depth(sides: Sequence[int]) -> int:
@@ -108,24 +139,20 @@ class _Blocks:
 
     def block(
         self, name: str, counts: tuple[int, int], inputs: int, outputs: int, stride: int = 1
-    ) -> list[nn.Module]:
+    ) -> Block:
         """The first layer changes channels and size, those behind it keep them."""
-        from edgeloop.architectures.layers import ConvNormRelu
-
-        layers: list[nn.Module] = []
+        layers = []
         for index in range(self._trial.suggest_int(f"{self._prefix}_{name}_layers", *counts)):
             kind = self._trial.suggest_categorical(
                 f"{self._prefix}_{name}_op{index}", self._kernels
             )
-            layers.append(ConvNormRelu(inputs, outputs, _kernel(kind), stride))
+            layers.append(Layer(inputs, outputs, _kernel(kind), stride))
             inputs, stride = outputs, 1
-        return layers
+        return tuple(layers)
 
 
-def _hourglass(blocks: _Blocks, channels: int, depth: int) -> Hourglass:
+def _hourglass(blocks: _Blocks, channels: int, depth: int) -> HourglassPlan:
     """Widths first, from the top down; then what goes up again, from the bottom."""
-    from edgeloop.architectures.layers import Hourglass
-
     widths, most = [channels], blocks.most
     down, skip, up = [], [], []
     for level in range(1, depth + 1):
@@ -136,7 +163,17 @@ def _hourglass(blocks: _Blocks, channels: int, depth: int) -> Hourglass:
         skip.append(blocks.block(f"skip{level}", (0, min(2, most)), width, width))
         up.append(blocks.block(f"up{level}", (1, most), widths[level + 1], width))
     last = blocks.block("last", (0, min(2, most)), widths[1], channels)
-    return Hourglass(down, skip, up, last, channels if last else widths[1])
+    width = channels if last else widths[1]
+    return HourglassPlan(tuple(down), tuple(skip), tuple(up), last, width)
+
+
+def _stem(channels: int, stride: int) -> Block:
+    """A stride of 4 is two halvings."""
+    if stride not in _STEM_STRIDES:
+        raise BadInput(reason=f"there is no stem of stride {stride}; there are 1, 2 and 4")
+    inputs = (3, channels)
+    pairs = zip(inputs, _STEM_STRIDES[stride], strict=False)
+    return tuple(Layer(given, channels, 3, each) for given, each in pairs)
 
 
 def _kernel(kind: str) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from edgeloop.errors import BadInput
+from edgeloop.architectures.hourglass import Block, HourglassPlan, Plan
 
 
 class ConvNormRelu(nn.Sequential):
@@ -21,40 +20,44 @@ class ConvNormRelu(nn.Sequential):
         super().__init__(conv, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
 
 
-def stem(channels: int, stride: int) -> nn.Sequential:
-    """A stride of 4 is two halvings: one convolution would skip three of four pixels."""
-    strides = {1: (1,), 2: (2,), 4: (2, 2)}.get(stride)
-    if strides is None:
-        raise BadInput(reason=f"there is no stem of stride {stride}; there are 1, 2 and 4")
-    layers, inputs = [], 3
-    for each in strides:
-        layers.append(ConvNormRelu(inputs, channels, 3, each))
-        inputs = channels
-    return nn.Sequential(*layers)
+def block_of(block: Block) -> nn.Sequential:
+    return nn.Sequential(
+        *(ConvNormRelu(each.inputs, each.outputs, each.kernel, each.stride) for each in block)
+    )
+
+
+def stacked_hourglasses(plan: Plan) -> nn.Sequential:
+    parts: list[nn.Module] = [block_of(plan.stem)]
+    hourglasses = [Hourglass(each) for each in plan.hourglasses]
+    head = nn.Conv2d(plan.hourglasses[-1].channels, plan.classes, 1)
+    parts += hourglasses
+    if plan.hourglasses[-1].last:
+        parts.append(head)
+    else:
+        hourglasses[-1].top = head
+    if plan.stride > 1:
+        parts.append(Enlarge(plan.stride))
+    return nn.Sequential(*parts)
 
 
 class Hourglass(nn.Module):
-    """Down, and up again with what was kept of each level added. `channels` come out of it.
+    """Down, and up again with what was kept of each level added.
 
     `top` stands before the last doubling; a head of 1 × 1 gives the same there as behind it, for a
     quarter of the work.
     """
 
-    def __init__(
-        self,
-        down: Sequence[Sequence[nn.Module]],
-        skip: Sequence[Sequence[nn.Module]],
-        up: Sequence[Sequence[nn.Module]],
-        last: Sequence[nn.Module],
-        channels: int,
-    ) -> None:
+    def __init__(self, plan: HourglassPlan) -> None:
         super().__init__()
-        self.channels = channels
-        self.down = nn.ModuleList(nn.Sequential(*block) for block in down)
-        self.skip = nn.ModuleList(nn.Sequential(*block) for block in skip)
-        self.up = nn.ModuleList(nn.Sequential(*block) for block in up)
+        down = [block_of(block) for block in plan.down]
+        pairs = [
+            (block_of(skip), block_of(up)) for skip, up in zip(plan.skip, plan.up, strict=True)
+        ]  # in turn: random numbers are drawn level by level, and weights stay what they were
+        self.down = nn.ModuleList(down)
+        self.skip = nn.ModuleList(skip for skip, _ in pairs)
+        self.up = nn.ModuleList(up for _, up in pairs)
         self.top: nn.Module = nn.Identity()
-        self.last = nn.Sequential(*last)
+        self.last = block_of(plan.last)
 
     def forward(self, x: Tensor) -> Tensor:
         kept: list[Tensor] = []

@@ -33,6 +33,10 @@ BUILT_IN: Mapping[str, Builder] = {
     "hourglass": hourglass.build,
     "small-classifier": classifier.build,
 }
+_QUESTIONS: Mapping[str, Callable[..., object]] = {
+    "hourglass": hourglass.ask,
+    "small-classifier": classifier.ask,
+}
 _DRAWING = Lock()  # torch has one source of random numbers a process, whatever thread asks
 _GIVEN = ("trial", "shape", "classes")
 
@@ -50,8 +54,32 @@ class Space:
         check_torch()
         from torch import nn
 
+        net = self._called(self.function, trial, shape, classes)
+        if not isinstance(net, nn.Module):
+            reason = f"it returned {type(net).__name__} in place of a torch module"
+            raise BadSpace(space=self.name, reason=reason)
+        return net
+
+    def sample(self, seed: int, shape: Shape, classes: int) -> Architecture:
+        """A random member, the same for the same seed."""
+        trial = RecordingTrial(seed)
+        self.ask(trial, shape, classes)
+        return Architecture(self.name, trial.params, shape, classes)
+
+    def ask(self, trial: Trial, shape: Shape, classes: int) -> None:
+        """Only for what it asks the trial. Built-in spaces are asked without building a net,
+        which is what takes the time; what a user's function asks shows when it is called."""
+        if BUILT_IN.get(self.name) is self.function:
+            check_torch()
+            self._called(_QUESTIONS[self.name], trial, shape, classes)
+        else:
+            self.build(trial, shape, classes)
+
+    def _called(
+        self, function: Callable[..., object], trial: Trial, shape: Shape, classes: int
+    ) -> object:
         try:
-            net = self.function(trial, shape, classes, **self.options)
+            return function(trial, shape, classes, **self.options)
         except EdgeloopError as error:
             if isinstance(error, BadArchitecture | BadSpace):
                 raise
@@ -61,27 +89,6 @@ class Space:
         except Exception as error:
             _let_go_if_pruned(error)
             raise BadSpace(space=self.name, reason=f"it raised {_words(error)}") from error
-        if not isinstance(net, nn.Module):
-            reason = f"it returned {type(net).__name__} in place of a torch module"
-            raise BadSpace(space=self.name, reason=reason)
-        return net
-
-    def sample(self, seed: int, shape: Shape, classes: int) -> Architecture:
-        """A random member, the same for the same seed."""
-        trial = RecordingTrial(seed)
-        self.dry_build(trial, shape, classes)
-        return Architecture(self.name, trial.params, shape, classes)
-
-    def dry_build(self, trial: Trial, shape: Shape, classes: int) -> nn.Module:
-        """Only for what it asks the trial and for its shapes: a built-in net gets no weights,
-        which for large ones take longer than everything else."""
-        check_torch()
-        import torch
-
-        if BUILT_IN.get(self.name) is not self.function:
-            return self.build(trial, shape, classes)
-        with torch.device("meta"):
-            return self.build(trial, shape, classes)
 
 
 def find_space(
@@ -163,7 +170,9 @@ def _module(name: str, path: Path) -> ModuleType:
 
 def _check_options(space: Space) -> None:
     try:
-        parameters = inspect.signature(space.function).parameters.values()
+        parameters = inspect.signature(
+            _QUESTIONS.get(space.name, space.function)
+        ).parameters.values()
     except (TypeError, ValueError):  # a callable without a signature is taken at its word
         return
     kinds = inspect.Parameter

@@ -92,7 +92,8 @@ def _keys(options: dict[str, Any]) -> dict[str, object]:
     """Options as keys of a specification; those that were not given are left out."""
     from edgeloop.jobs import parse_sweep
 
-    resources = {key: str(options[key]) for key in ("cpus", "gpus", "memory") if options[key]}
+    given = {key: options[key] for key in ("cpus", "gpus", "memory")}
+    resources = {key: str(value) for key, value in given.items() if value is not None}
     custom = _pairs("--resource", options["resource"])
     keys: dict[str, object] = {
         **{key: options[key] for key in ("name", "compute", "code", "timeout", "grace")},

@@ -143,14 +143,16 @@ def abort(
     from edgeloop.jobs import Jobs
 
     jobs = Jobs.open(store, experiment)
-    chosen = jobs.refresh(jobs.select(patterns, tag, state).runs)  # type: ignore[arg-type]
+    selection = jobs.select(patterns, tag, state)  # type: ignore[arg-type]
+    chosen = jobs.refresh(selection.runs)
     alive = [run for run in chosen if not run.status.is_final]
-    _confirm("abort", alive, yes or (len(alive) < 2))
+    _confirm("abort", alive, yes or selection.exact or len(alive) < 2)
     ended = jobs.cancel(alive)
     if not no_wait:
         ended = jobs.wait(ended, timeout_s=_longest_grace(jobs, ended))
     if as_json:
-        print_jobs(jobs, ended, as_json=True)
+        now = {run.name: run for run in ended}
+        print_jobs(jobs, [now.get(run.name, run) for run in chosen], as_json=True)
         return
     over = {run.name for run in chosen} - {run.name for run in alive}
     for run in chosen:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from edgeloop.settings import Settings
 
 
+STOPPED = 130  # what shells say of Ctrl-C
+
+
 @click.command()
 @click.argument("file", metavar="CONF.yaml", type=click.Path(path_type=Path))
 @click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
@@ -44,9 +47,13 @@ def search(
     if dry_run:
         _say_plan(config, settings, as_json)
         return
-    with Campaign(config, settings, resume) as campaign:
-        seen = [item.number for item in campaign.study.candidates() if item.state != "running"]
-        outcome = campaign.run(lambda event: _say_event(event, config, seen))
+    try:
+        with Campaign(config, settings, resume) as campaign:
+            seen = [item.number for item in campaign.study.candidates() if item.state != "running"]
+            outcome = campaign.run(lambda event: _say_event(event, config, seen))
+    except KeyboardInterrupt:
+        click.echo("Stopped. What was found is kept; go on with --resume.", err=True)
+        raise SystemExit(STOPPED) from None
     if as_json:
         print_json(_as_json(config, outcome))
     else:

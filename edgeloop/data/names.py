@@ -67,7 +67,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     by_last = {entry.rpartition("/")[2]: entry for entry in known}
     by_last |= {entry: entry for entry in by_last.values()}
     near = difflib.get_close_matches(name, by_last, n=1)
-    return f"; did you mean {by_last[near[0]]!r}?" if near else ""
+    return f" (did you mean {by_last[near[0]]!r}?)" if near else ""
 
 
 def find_local(project: Path, text: str) -> tuple[str, Path]:
@@ -81,6 +81,8 @@ def find_local(project: Path, text: str) -> tuple[str, Path]:
             return check_name(name), root / name
     if as_path.is_dir():
         return _name_of_folder(root, as_path)
+    if as_path.is_file():
+        raise NoSuchDataset(name=text, reason="that is a file, and a dataset is a folder")
     name, version = parse_reference(text)
     if version is not None:
         raise BadName(what="dataset", name=text, reason="a push makes the version itself")
@@ -123,8 +125,8 @@ def _name_of_folder(root: Path, folder: Path) -> tuple[str, Path]:
     for base, path in ((root, folder.absolute()), (root.resolve(), folder.resolve())):
         if path.is_relative_to(base) and path != base and ".." not in path.parts:
             return check_name(path.relative_to(base).as_posix()), path
-    reason = f"{folder} is no dataset: those are folders below {DATA_FOLDER}/working and "
-    raise BadInput(reason=f"{reason}{DATA_FOLDER}/raw; move it there, or link to it from there")
+    reason = f"the folder is not below {DATA_FOLDER}/working or {DATA_FOLDER}/raw"
+    raise NoSuchDataset(name=str(folder), reason=f"{reason}; move it there, or link to it there")
 
 
 def _local_names(root: Path) -> list[str]:

@@ -74,6 +74,9 @@ class Jobs:
         spec = changed(self.spec(run), overrides, args)
         if spec.sweep:
             raise BadInput(reason="A sweep cannot be resubmitted into one job: submit it anew")
+        if spec.name:
+            reason = f"A new attempt is named after {run.name}: for another name, submit it anew"
+            raise BadInput(reason=reason)
         submission = self._submission(spec.compute or run.record.compute, tell, progress)
         return submission.send_again(run, spec, push, with_outputs)
 

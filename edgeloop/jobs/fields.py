@@ -21,6 +21,7 @@ from edgeloop.jobs.ticket import Environment
 from edgeloop.jobs.units import SIZE_FORMS, TIME_FORMS, bytes_of, seconds_of
 
 NAME_LIMIT = 100
+MADE_NAME_LIMIT = 120  # of a sweep's member or an attempt: NAME-00012.3
 RESERVED_NAMES = frozenset({"all", "last"})  # they select jobs
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]*")
@@ -38,10 +39,10 @@ class Wrong(Exception):
         self.below = below
 
 
-def check_job_name(name: str) -> str:
+def check_job_name(name: str, limit: int = NAME_LIMIT) -> str:
     """The rule of models' names: it becomes a folder, a part of keys and of other names."""
-    if len(name) > NAME_LIMIT:
-        raise Wrong(f"has {len(name)} characters; {NAME_LIMIT} are the limit")
+    if len(name) > limit:
+        raise Wrong(f"has {len(name)} characters; {limit} are the limit")
     if not _PLAIN.fullmatch(name):
         raise Wrong(
             "may hold letters, digits, '.', '_' and '-', and begins with a letter or digit, "

@@ -101,14 +101,18 @@ def read_spec(
 ) -> JobSpec:
     """A specification in YAML, with `key=value` changes. Paths in it start from its own folder.
 
-    `options` has keys of the file as well, and wins: mappings are merged, all else is replaced.
+    `options` has keys of the file as well, and wins: mappings are merged, all else is replaced. Its
+    `code` is what somebody typed, so that one starts from where they stand.
     """
+    options = dict(options or {})
+    if "code" in options:
+        options["code"] = str(Path(str(options["code"])).absolute())
     written = _read_yaml(path)
     document = {
         key: value if key == "variables" else filled_in(value, path.name)
         for key, value in written.items()
     }
-    document = _merged(apply(document, overrides, path.name), options or {})
+    document = _merged(apply(document, overrides, path.name), options)
     return spec_of(document, path.absolute().parent, path.name, stem=path.stem)
 
 
@@ -195,8 +199,9 @@ def _read_yaml(path: Path) -> dict[str, object]:
     import yaml
 
     try:
+        text = path.read_text(encoding="utf-8")
         # The loader that makes nothing but texts, lists and mappings.
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)  # noqa: S506
+        content = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506
     except yaml.YAMLError as error:  # its text quotes the line, which may hold a password
         mark = getattr(error, "problem_mark", None)
         line = f" (line {mark.line + 1})" if mark is not None else ""
@@ -207,7 +212,15 @@ def _read_yaml(path: Path) -> dict[str, object]:
         raise BadJob(where=str(path), reason=f"cannot be read: {error}") from None
     if not isinstance(content, dict):
         raise BadJob(where=path.name, reason="must hold 'key: value' lines, as 'script: train.py'")
+    _refuse_twice([str(key.value) for key, _ in yaml.compose(text, yaml.BaseLoader).value], path)
     return content
+
+
+def _refuse_twice(keys: Sequence[str], path: Path) -> None:
+    """YAML would take the last one without a word."""
+    for number, key in enumerate(keys):
+        if key in keys[:number]:
+            raise BadJob(where=path.name, reason=f"the key {key!r} is there twice")
 
 
 def _merged(document: Mapping[str, object], options: Mapping[str, object]) -> dict[str, object]:

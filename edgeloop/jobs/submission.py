@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgeloop.data import Datasets, Progress, Reference, find_local, parse_reference
-from edgeloop.errors import EdgeloopError, JobNameTaken, NoSuchDataset
+from edgeloop.errors import BadJob, EdgeloopError, JobNameTaken, NoSuchDataset
 from edgeloop.jobs.bundle import ensure_wrapper
 from edgeloop.jobs.computes import Compute, Order
 from edgeloop.jobs.folder import Draft, JobRecord, Run, Runs, now
 from edgeloop.jobs.snapshot import Snapshot
 from edgeloop.jobs.spec import JobSpec
 from edgeloop.jobs.sweep import expand
-from edgeloop.jobs.ticket import Input, Ticket, ticket_key
+from edgeloop.jobs.ticket import Input, Ticket, check_apart, ticket_key
 from edgeloop.jobs.watch import Status
 from edgeloop.settings import STORE_FOLDER, Settings
 from edgeloop.store import Access, Blobs
@@ -86,13 +86,16 @@ class Submission:
         return self._start([(again, replace(spec, name=again.name))], sent, previous)[0]
 
     def _share(self, spec: JobSpec, push: bool) -> Sent:
+        check_apart([parse_reference(text)[0] for text in (*spec.data, *spec.writes)])
         snapshot = Snapshot.take(spec.code, self.settings.code_limit_mb * MEGABYTE)
+        _check_travels(spec, snapshot)
         datasets = Datasets(self.blobs, index_folder(self.settings))
         inputs, described = [], []
         for text in spec.data:
             reference, note = self._input(datasets, text, push)
             inputs.append(Input(reference.name, reference.version))
             described.append(f"data {reference} ({note})")
+        check_apart([*(item.name for item in inputs), *spec.writes])  # bare names are full now
         _, is_new = snapshot.ensure(self.blobs)
         size = f"{snapshot.size / 1000:,.0f} KB"
         code = f"snapshot {len(snapshot.files)} files, {size} ({'sent' if is_new else 'unchanged'})"
@@ -172,6 +175,14 @@ class Submission:
 def index_folder(settings: Settings) -> Path:
     """Where this machine remembers what it read of the project's datasets."""
     return settings.project / STORE_FOLDER / "index"
+
+
+def _check_travels(spec: JobSpec, snapshot: Snapshot) -> None:
+    """What the job cannot begin without may be here and yet be kept from travelling."""
+    for path in (spec.script, spec.environment.file):
+        if path and path not in snapshot:
+            reason = "it would stay here: an ignore file or the rule on keys leaves it out"
+            raise BadJob(where=path, reason=reason)
 
 
 def _ticket(record: JobRecord, spec: JobSpec, previous: str | None) -> Ticket:

@@ -14,7 +14,7 @@ This module, like all that the wrapper uses, needs the standard library alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
@@ -130,3 +130,13 @@ def code_key(digest: str) -> str:
 
 def wrapper_key(digest: str) -> str:
     return f"_wrapper/{digest}.pyz"
+
+
+def check_apart(datasets: Sequence[str]) -> None:
+    """Those that a job reads and writes, by their full names. One that is inside another would be
+    written into the cache that the jobs of a machine share."""
+    for number, name in enumerate(datasets):
+        for other in (*datasets[:number], *datasets[number + 1 :]):
+            if f"{name}/".startswith(f"{other}/"):
+                both = f"{name} and {other} overlap" if name != other else f"{name} comes twice"
+                raise BadInput(reason=f"{both} among the datasets of this job: rename one")

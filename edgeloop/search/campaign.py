@@ -11,6 +11,7 @@ from pathlib import Path
 from edgeloop.architectures import Architecture, build, export_onnx, find_space
 from edgeloop.errors import BadInput
 from edgeloop.models import Candidates
+from edgeloop.redact import redact
 from edgeloop.search.base import Evaluator
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.evaluators import RemoteBenchmark, Screening
@@ -66,14 +67,21 @@ class Campaign:
         self.folder = search_folder(config, settings)
         self._closing = ExitStack()
         self._closing.callback(self.workspace.close)
+        self._training: Evaluator | None = None
+        with ExitStack() as undoing:  # what cannot be opened whole is not left half open
+            undoing.callback(self._closing.close)
+            self._open(settings, resume)
+            undoing.pop_all()
+
+    def _open(self, settings: Settings, resume: bool) -> None:
+        config = self.config
         self.folder.mkdir(parents=True, exist_ok=True)
         self._closing.enter_context(alone(self.folder / LOCK, config.name))
-        self._training: Evaluator | None = None
         space = find_space(config.space, config.options, settings.project)
         self.study = patiently(
             lambda: Study.open(config, space, open_storage(settings.location), resume), 0.0
         )
-        write_whole(self.folder / KEPT_CONFIG, written(config).encode())
+        write_whole(self.folder / KEPT_CONFIG, written(config, settings.experiment).encode())
         store = self.workspace.store
         self.table = Candidates(store.models(settings.experiment), settings.experiment)
 
@@ -202,7 +210,7 @@ class Campaign:
         for item in front:
             net = self.folder / NETS / f"{item.arch.id}.onnx"
             if net.is_file():
-                iteration = item.number // self.config.iteration
+                iteration = item.place // self.config.iteration
                 columns = columns_of(item.values, iteration)
                 tag = self.config.name
                 names.append(
@@ -224,12 +232,14 @@ def alone(file: Path, name: str) -> Iterator[None]:
         yield
 
 
-def written(config: SearchConfig) -> str:
-    """The configuration as a file, so that the search can be opened by its name; without the store,
-    whose address may hold a password."""
+def written(config: SearchConfig, experiment: str) -> str:
+    """The configuration as a file, so that the search can be opened by its name, and what follows
+    it finds its results; without a store whose address holds a password."""
     import yaml
 
-    document = {key: value for key, value in config.document.items() if key != "store"}
+    document = {**config.document, "experiment": experiment}
+    if "store" in document and redact(str(document["store"])) != str(document["store"]):
+        del document["store"]
     search = document.get("search")
     named = {**(search if isinstance(search, dict) else {}), "name": config.name}
     return str(yaml.safe_dump({**document, "search": named}, sort_keys=False, allow_unicode=True))

@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -64,7 +64,8 @@ class Objective:
 
 @dataclass(frozen=True)
 class SearchConfig:
-    """Checked. `document` is the whole of it as read, for the record of what was searched."""
+    """Checked. `document` is the whole of it as written, for the record of what was searched: a
+    `${NAME}` in it stays one, for what it stands for may be a secret."""
 
     name: str
     objectives: tuple[Objective, ...]
@@ -86,7 +87,7 @@ class SearchConfig:
     folder: str = ""
     store: str = ""
     experiment: str = ""
-    task: str = "segmentation"
+    task: str = ""  # what the net answers
     farm: Mapping[str, object] = field(default_factory=dict)
     document: Mapping[str, object] = field(default_factory=dict, repr=False)
 
@@ -96,7 +97,8 @@ class SearchConfig:
         for objective in self.objectives:
             if objective.name in TRAINED:
                 found = objective.options.get("train") or {}
-                return found if isinstance(found, Mapping) else {}
+                named = {"task": self.task} if self.task else {}
+                return {**(found if isinstance(found, Mapping) else {}), **named}
         return None
 
     @property
@@ -155,7 +157,7 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> SearchConfig:
         _override(content, word, where)
     filled = filled_in(content, where)
     assert isinstance(filled, dict)
-    return config_of(filled, where, path.stem)
+    return replace(config_of(filled, where, path.stem), document=content)
 
 
 def config_of(document: Mapping[str, object], where: str, stem: str = "search") -> SearchConfig:
@@ -196,7 +198,7 @@ def config_of(document: Mapping[str, object], where: str, stem: str = "search") 
         folder=check.text(search.get("folder", ""), "search.folder"),
         store=check.text(document.get("store", "") or "", "store"),
         experiment=check.text(document.get("experiment", ""), "experiment"),
-        task=check.text(document.get("task", "segmentation"), "task"),
+        task=_task(check, document.get("task")),
         farm=farm,
         document=document,
     )
@@ -334,6 +336,12 @@ def _constraints(check: _Check, written: object) -> dict[str, tuple[float, float
             raise check.wrong(key, f"allows nothing: {low:g} is above {high:g}")
         found[name] = (low, high)
     return found
+
+
+def _task(check: _Check, value: object) -> str:
+    from edgeloop.tasks import task_names
+
+    return check.one_of(value, "task", task_names()) if value is not None else ""
 
 
 def _size(check: _Check, value: object) -> tuple[int, int]:

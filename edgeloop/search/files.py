@@ -46,13 +46,14 @@ def volumes(config: SearchConfig, candidates: Sequence[Candidate]) -> list[float
     width = np.where(worst > best, worst - best, 1.0)
     corner = np.full(points.shape[1], 1.0 + 1e-9)
     found: list[float] = []
-    seen: list[np.ndarray] = []
+    front, won = np.empty((0, points.shape[1])), 0.0
     for item in candidates:
         if item.state == "complete":
-            seen.append((np.array(_minimised(config, item)) - best) / width)
-            found.append(min(1.0, hypervolume(np.array(seen), corner)))
-        else:
-            found.append(found[-1] if found else 0.0)
+            point = (np.array(_minimised(config, item)) - best) / width
+            if not (front <= point).all(axis=1).any():  # else nothing is won: most win nothing
+                front = np.vstack([front[~(point <= front).all(axis=1)], point])
+                won = min(1.0, hypervolume(front, corner))
+        found.append(won)
     return found
 
 
@@ -62,9 +63,9 @@ def write_state(folder: Path, config: SearchConfig, candidates: Sequence[Candida
     ended = [item for item in candidates if item.state != "running"]
     if not ended:
         return
-    for iteration in range(max(item.number for item in ended) // config.iteration + 1):
+    for iteration in range(max(item.place for item in ended) // config.iteration + 1):
         file = folder / f"search_state_{iteration}.csv"
-        until = [item for item in ended if item.number // config.iteration <= iteration]
+        until = [item for item in ended if item.place // config.iteration <= iteration]
         write_whole(file, _state_table(config, until).encode())
     curve = [("candidates", "hypervolume")]
     curve += [(str(n), f"{v:.6f}") for n, v in enumerate(volumes(config, ended), start=1)]
@@ -117,7 +118,7 @@ def _state_table(config: SearchConfig, candidates: Sequence[Candidate]) -> str:
     ]
     for item in candidates:
         values = [item.values.get(name, "") for name in names]
-        iteration = item.number // config.iteration
+        iteration = item.place // config.iteration
         where = int(item.number in front)
         rows.append((item.number, iteration, item.arch.id, item.state, *values, where, item.reason))
     return _csv(rows)

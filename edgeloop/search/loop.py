@@ -201,7 +201,7 @@ class Search:
 
     def _keep(self, entry: _Open, evaluator: Evaluator, values: Mapping[str, float]) -> None:
         arch = entry.candidate.arch
-        columns = columns_of(values, entry.candidate.number // self._config.iteration)
+        columns = columns_of(values, entry.candidate.place // self._config.iteration)
         patiently(
             lambda: self._table.note(arch.id, arch.canonical, evaluator.conditions, values, columns)
         )

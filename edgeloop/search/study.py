@@ -42,6 +42,12 @@ class Candidate:
     state: Progress = "running"
     values: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
+    skipped: int = 0  # trials before it that do not count
+
+    @property
+    def place(self) -> int:
+        """Among those that count; the number is Optuna's, which counts repeats too."""
+        return self.number - self.skipped
 
 
 class Study:
@@ -77,15 +83,19 @@ class Study:
 
     def candidates(self) -> list[Candidate]:
         """All that count, in their order."""
-        return [_candidate(trial) for trial in self._trials() if _counts(trial)]
+        counting = (trial for trial in self._trials() if _counts(trial))
+        return [_candidate(trial, trial.number - place) for place, trial in enumerate(counting)]
 
     def unfinished(self) -> list[Candidate]:
-        """What an earlier run left open. A trial without an architecture was never proposed."""
+        """What an earlier run left open. A trial without an architecture was never proposed, or
+        was a repeat that it could not say so of."""
         from optuna.trial import TrialState
 
         for trial in self._trials():
             if trial.state is TrialState.RUNNING and ARCH not in trial.user_attrs:
-                self._study.tell(trial.number, state=TrialState.FAIL)
+                is_repeat = NOT_COUNTED in trial.user_attrs
+                state = TrialState.PRUNED if is_repeat else TrialState.FAIL
+                self._study.tell(trial.number, state=state)
         return [item for item in self.candidates() if item.state == "running"]
 
     def propose(self) -> Candidate | None:
@@ -118,22 +128,21 @@ class Study:
             state = TrialState.PRUNED if end == "screened" else TrialState.FAIL
             self._study.tell(candidate.number, state=state)
 
-    def _asked(self, trial: Any) -> object:
+    def _asked(self, trial: Any) -> None:
         """A member of which the space itself can make nothing is one all the same, as far as it
         was asked for: it will fail when it is built, alone, and the search goes on."""
         shape = (1, 3, *self._config.size)
         try:
-            return self._space.dry_build(trial, shape, self._config.classes)
+            self._space.ask(trial, shape, self._config.classes)
         except BadSpace:
             if not trial.params:
                 raise
-            return None
 
     def _ask_ours(self) -> Candidate | None:
         """Answers that differ in spelling alone build one architecture: those are passed over."""
         known = self.candidates()
         ids = {item.arch.id for item in known}
-        number = len(self._trials())
+        number = self._proposals()
         history = [self._evaluated(item) for item in known if item.state != "running"]
         pending = [dict(item.params) for item in known if item.state == "running"]
         for _ in range(_REPEATS):
@@ -160,19 +169,18 @@ class Study:
                 user_attrs={ARCH: arch.canonical},
             )
         )
-        for trial in reversed(self._trials()):  # its number is the storage's to give
-            if trial.user_attrs.get(ARCH) == arch.canonical:
-                return Candidate(trial.number, arch, params)
+        for item in reversed(self.candidates()):  # its number is the storage's to give
+            if item.arch == arch:
+                return item
         raise BadInput(reason="The study lost a trial that was just written to it")
 
     def _ask_optuna(self) -> Candidate | None:
-        """One of Optuna's samplers, seeded by the trial's number so that a resumed search goes on
-        as it would have. None where it proposed what is known; that trial does not count."""
+        """One of Optuna's samplers, seeded by how many were proposed so that a resumed search goes
+        on as it would have. None where it proposed what is known; that trial does not count."""
         from optuna.trial import TrialState
 
         known = {item.arch.id for item in self.candidates()}
-        number = len(self._trials())
-        self._study.sampler = _sampler(self._config, number)
+        self._study.sampler = _sampler(self._config, self._proposals())
         trial = self._study.ask()
         self._asked(trial)
         arch = self._arch(trial.params)
@@ -181,7 +189,7 @@ class Study:
             self._study.tell(trial, state=TrialState.PRUNED)
             return None
         trial.set_user_attr(ARCH, arch.canonical)
-        return Candidate(trial.number, arch, trial.params)
+        return Candidate(trial.number, arch, trial.params, skipped=trial.number - len(known))
 
     def _arch(self, params: Mapping[str, Any]) -> Architecture:
         shape = (1, 3, *self._config.size)
@@ -196,6 +204,12 @@ class Study:
             else None
         )
         return Evaluated(dict(item.params), values, feasible=item.state == "complete")
+
+    def _proposals(self) -> int:
+        """How many there were. A trial that a kill cut off before it was one is not among them, so
+        that the next proposal is what that would have been."""
+        known = (ARCH, NOT_COUNTED)
+        return sum(any(key in trial.user_attrs for key in known) for trial in self._trials())
 
     def _trials(self) -> Sequence[FrozenTrial]:
         return self._study.get_trials(deepcopy=False)
@@ -241,7 +255,7 @@ def _counts(trial: FrozenTrial) -> bool:
     return ARCH in trial.user_attrs and NOT_COUNTED not in trial.user_attrs
 
 
-def _candidate(trial: FrozenTrial) -> Candidate:
+def _candidate(trial: FrozenTrial, skipped: int) -> Candidate:
     states: dict[str, Progress] = {
         "COMPLETE": "complete",
         "PRUNED": "screened",
@@ -255,6 +269,7 @@ def _candidate(trial: FrozenTrial) -> Candidate:
         states[trial.state.name],
         trial.user_attrs.get(VALUES, {}),
         trial.user_attrs.get(REASON, ""),
+        skipped,
     )
 
 

@@ -65,11 +65,25 @@ def test_optuna_drives_a_space_and_what_it_chose_is_an_architecture(name: str):
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     for _ in range(6):
         trial = study.ask()
-        net = space.dry_build(trial, SHAPE, output[1])
+        net = space.build(trial, SHAPE, output[1])
         arch = Architecture(name, trial.params, SHAPE, output[1])
         count = sum(p.numel() for p in build(arch).parameters())
         assert count == sum(p.numel() for p in net.parameters())
         study.tell(trial, float(count))
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_the_questions_alone_are_those_of_building(name: str, monkeypatch: pytest.MonkeyPatch):
+    """A search asks a space a dozen times a proposal; no layer is made for that."""
+    options, output = SPACES[name]
+    space = find_space(name, options)
+    for seed in range(20):
+        built, asked = RecordingTrial(seed), RecordingTrial(seed)
+        space.build(built, SHAPE, output[1])
+        with monkeypatch.context() as patched:
+            patched.setattr(torch.nn.Module, "__init__", None)  # building one would raise
+            space.ask(asked, SHAPE, output[1])
+        assert list(asked.params.items()) == list(built.params.items())
 
 
 def test_a_drawn_number_is_within_its_bounds_and_asked_again_the_same():

@@ -130,6 +130,43 @@ def test_a_dataset_that_is_nowhere_is_named_before_anything_moves(
     assert not (project / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--writes", "working/new", "--writes", "working/new"),
+        ("--data", "faces", "--data", "working/faces"),
+        ("--data", "faces", "--writes", "working/faces/small"),
+    ],
+)
+def test_datasets_that_lie_in_one_another_are_refused_before_anything_runs(
+    edgeloop: Edgeloop, script, project: Path, options: tuple[str, ...]
+):
+    script("pass")
+    folder = project / "data/working/faces"
+    folder.mkdir(parents=True)
+    (folder / "x.txt").write_text("one")
+    assert "among the datasets of this job" in edgeloop("run", "train.py", *options).sentence
+    assert not (project / "runs").exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_dataset_in_the_store_is_found_whatever_else_has_its_name_here(
+    edgeloop: Edgeloop, script, project: Path, kind: str
+):
+    script("import pathlib; pathlib.Path('data/working/made/x.txt').write_text('1')")
+    edgeloop("run", "train.py", "--writes", "working/made")
+    (project / "made").touch() if kind == "file" else (project / "made").mkdir()
+    script("print('found', open('data/working/made/x.txt').read())")
+    assert "found 1" in edgeloop("run", "train.py", "--data", "made").out
+
+
+def test_a_script_that_would_stay_here_is_refused(edgeloop: Edgeloop, script, project: Path):
+    script("pass")
+    (project / ".edgeloopignore").write_text("train.*\n")
+    assert "train.py: it would stay here" in edgeloop("run", "train.py").sentence
+    assert not (project / "runs").exists()
+
+
 def test_a_job_makes_a_dataset_only_when_it_succeeds(edgeloop: Edgeloop, script, project: Path):
     script(
         "import sys, pathlib; folder = pathlib.Path('data/working/made');"
@@ -185,6 +222,24 @@ def test_a_file_holds_the_job_and_words_change_it(edgeloop: Edgeloop, script, pr
     assert row["tags"] == ["b"]
     unknown = edgeloop("job", "submit", "train.yaml", "epoch=3").sentence
     assert "did you mean 'epochs'?" in unknown
+
+
+def test_a_zero_that_is_typed_counts(edgeloop: Edgeloop, script, project: Path):
+    script("pass")
+    (project / "edgeloop.yaml").write_text("computes: {local: {gpus: 0}}")
+    (project / "train.yaml").write_text("script: train.py\nresources: {gpus: 1}\n")
+    assert "can never run" in edgeloop("run", "train.yaml").sentence
+    assert edgeloop("run", "train.yaml", "--gpus", "0").code == 0
+    assert "resources.cpus must be" in edgeloop("run", "train.py", "--cpus", "0").sentence
+
+
+def test_the_code_that_is_typed_starts_from_here_and_not_from_the_file(
+    edgeloop: Edgeloop, script, project: Path
+):
+    script(ECHO)
+    (project / "jobs").mkdir()
+    (project / "jobs/train.yaml").write_text("script: train.py\n")
+    assert edgeloop("run", "jobs/train.yaml", "--code", ".").code == 0
 
 
 def test_a_compute_nobody_named_and_a_machine_too_small_are_refused(
@@ -332,6 +387,25 @@ def test_a_change_to_several_jobs_shows_them_and_asks(command: Edgeloop, script,
     assert ended.out.splitlines() == ["s-1: canceled", "s-2: canceled"]
 
 
+def test_jobs_named_one_by_one_end_without_a_question(edgeloop: Edgeloop, script):
+    script(SLEEPER)
+    edgeloop("job", "submit", "train.py", "--sweep", "lr=1,2", "--name", "s")
+    assert edgeloop("job", "abort", "s-1").code == 0
+    edgeloop("job", "resubmit", "s-1")
+    ended = edgeloop("job", "abort", "s-1", "s-2", "s-1.2", "--json").json
+    assert [(row["name"], row["state"]) for row in ended] == [
+        ("s-1", "canceled"),
+        ("s-2", "canceled"),
+        ("s-1.2", "canceled"),
+    ]
+
+
+def test_an_attempt_cannot_be_given_another_name(edgeloop: Edgeloop, script):
+    script("pass")
+    edgeloop("run", "train.py", "--name", "a")
+    assert "named after a" in edgeloop("job", "resubmit", "a", "--set", "name=b").sentence
+
+
 def test_a_hundred_jobs_abort_together_and_none_runs_on(edgeloop: Edgeloop, script, project: Path):
     script(SLEEPER)
     values = ",".join(str(number) for number in range(100))
@@ -439,6 +513,19 @@ def test_jobs_and_data_live_in_every_store(command: Edgeloop, script, make_place
     assert "content" in done.out
     assert Path("runs/far/outputs/out.txt").read_text() == "kept"
     assert "AccountKey" not in Path("runs/far/job.json").read_text()
+
+
+def test_jobs_reach_files_in_s3_by_their_environment(command: Edgeloop, script, s3):
+    """No database is asked for jobs and data, so a PostgreSQL that is not there does not matter."""
+    address = f"postgresql://nobody@127.0.0.1:1/none?blobs=s3://{s3.make_bucket()}/team"
+    environ = {**s3.environ, "EDGELOOP_STORE": address}
+    script("open('outputs/out.txt', 'w').write('kept')")
+    done = command("run", "train.py", "--name", "far", environ=environ)
+    assert done.code == 0, done.err
+    assert Path("runs/far/outputs/out.txt").read_text() == "kept"
+    links = command("job", "results", "far", "--link", "--json", environ=environ).json
+    with urllib.request.urlopen(links[0]["link"], timeout=30) as answer:
+        assert answer.read() == b"kept"
 
 
 def test_a_link_gives_an_output_to_anybody(command: Edgeloop, script, make_place):

@@ -74,7 +74,7 @@ def test_a_killed_push_publishes_nothing_and_the_next_sends_the_rest_only(
     datasets = Datasets(blobs, index)
     assert datasets.list() == ()
     there = objects(blobs)
-    assert there
+    assert there or stage == "before"  # several are sent at once: none of them may have arrived
     pushed = datasets.push(NAME, many)
     assert blobs.sent == pushed.bytes - sum(there.values())
     assert sum(objects(blobs).values()) == pushed.bytes

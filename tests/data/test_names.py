@@ -62,8 +62,11 @@ def test_a_name_or_a_path_leads_to_a_folder(tmp_path: Path, monkeypatch: pytest.
     assert find_local(tmp_path, "faces/sub") == ("working/faces/sub", folder / "sub")
     monkeypatch.chdir(folder)
     assert find_local(tmp_path, ".") == expected
-    with pytest.raises(BadInput, match="elsewhere is no dataset"):
+    with pytest.raises(NoSuchDataset, match="elsewhere': the folder is not below data/working"):
         find_local(tmp_path, str(tmp_path / "elsewhere"))
+    (folder / "x.png").touch()
+    with pytest.raises(NoSuchDataset, match="that is a file, and a dataset is a folder"):
+        find_local(tmp_path, str(folder / "x.png"))
     with pytest.raises(BadName):
         find_local(tmp_path, str(tmp_path / "data/working"))
     with pytest.raises(BadName, match="makes the version itself"):

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeloop.errors import BadName, JobNameTaken, LocalFileError, NoSuchJob
+from edgeloop.jobs.fields import NAME_LIMIT
 from edgeloop.jobs.folder import JobRecord, Run, Runs, new_id
 from edgeloop.jobs.watch import Status
 from tests.jobs.runs import record
@@ -44,6 +45,11 @@ def test_nothing_is_made_by_reading(runs: Runs):
     with pytest.raises(NoSuchJob, match="No job 'x' in runs"):
         runs.get("x")
     assert not runs.folder.exists()
+
+
+def test_the_longest_name_can_have_attempts(runs: Runs):
+    first = runs.add("n" * NAME_LIMIT, record)
+    assert runs.add_attempt(first.record, partial(again, first)).name == first.name + ".2"
 
 
 def test_a_name_is_given_once(runs: Runs):

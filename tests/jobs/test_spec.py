@@ -219,6 +219,7 @@ def test_a_wrong_change_is_said(project: Path, override: str, said: str):
         ("epoch: 3\nscript: train.py", "unknown key 'epoch'"),
         ("scrpt: train.py", "unknown key 'scrpt': did you mean 'script'?"),
         ("tags: [a]", "nothing to run"),
+        ("script: train.py\nscript: gone.py", "the key 'script' is there twice"),
         ("script: train.py\ncommand: x", "both 'script' and 'command'"),
         ("script: gone.py", "script names 'gone.py', which is not in"),
         ("script: src", "script names 'src', which is not in"),

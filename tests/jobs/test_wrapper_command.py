@@ -45,6 +45,12 @@ def test_a_job_that_succeeds_says_so_and_leaves_nothing_on_its_node(wrapped: Wra
     assert not wrapped.scratch.exists()
 
 
+def test_the_wrapper_begins_a_line_of_its_own(wrapped: Wrapped):
+    wrapped.order_script("print('no end', end='')")
+    assert wrapped.run()[0] == 0
+    assert "no end\nedgeloop: completed\n" in wrapped.log()
+
+
 def test_the_exit_code_of_the_command_is_the_job_s(wrapped: Wrapped):
     wrapped.order_script("raise SystemExit(3)")
     code, _ = wrapped.run()

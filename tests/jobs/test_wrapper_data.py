@@ -108,6 +108,7 @@ def test_a_dataset_cannot_be_read_and_written_at_once(wrapped: Wrapped, tmp_path
     wrapped.order_script(WRITE, "x", inputs=inputs, writes=("working/small",))
     assert wrapped.run()[0] == 1
     assert "working/small comes twice" in wrapped.final().reason
+    assert "replaced by a link" not in wrapped.log(), "outputs/ was never made"
 
 
 def wheel(folder: Path) -> str:

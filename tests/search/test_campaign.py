@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from edgeloop.errors import BadInput
 from edgeloop.search import Campaign
-from edgeloop.search.campaign import alone
+from edgeloop.search.campaign import alone, written
 from edgeloop.search.config import config_of
 from edgeloop.settings import Settings
 from edgeloop.tasks import make_faces
@@ -48,3 +50,18 @@ def test_a_search_that_runs_is_not_run_again_beside_it(tmp_path: Path):
         raise AssertionError("two at once")
     with alone(lock, "a"):
         assert lock.exists()
+
+
+def test_what_was_searched_is_kept_with_its_store_and_experiment_but_no_password():
+    kept = yaml.safe_load(written(with_store("${WHERE}"), "both"))
+    assert (kept["store"], kept["experiment"], kept["search"]["name"]) == (
+        "${WHERE}",
+        "both",
+        "one",
+    )
+    assert "hush" not in written(with_store("postgresql://me:hush@host/db"), "both")
+
+
+def with_store(store: str):
+    plain = config("one")
+    return replace(plain, document={**plain.document, "store": store})

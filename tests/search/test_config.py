@@ -243,3 +243,15 @@ def test_what_a_search_is_does_not_change_with_its_budget(read: Read):
     assert read("objectives.val_iou.train.epochs=2").identity() != read().identity()
     assert read("search.seed=3").identity() != read().identity()
     assert read("farm.device=host").identity() != read().identity()
+
+
+def test_the_task_is_what_training_is_told(read: Read):
+    assert read("task=classification").train == {"epochs": 1, "task": "classification"}
+    with pytest.raises(BadSetting, match="task cannot be 'clasification': did you mean 'classif"):
+        read("task=clasification")
+
+
+def test_a_variable_is_used_and_not_written_down(read: Read, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SOME_STORE", "sqlite:somewhere")
+    config = read("store=${SOME_STORE}")
+    assert (config.store, config.document["store"]) == ("sqlite:somewhere", "${SOME_STORE}")

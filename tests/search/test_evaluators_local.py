@@ -54,7 +54,8 @@ def test_a_training_that_was_killed_goes_on_and_one_that_is_done_is_the_answer(
     first = make(LONG)
     first.send(arch)
     folder = project / "search" / arch.id
-    eventually(lambda: list(folder.glob("*/metrics.jsonl")))  # the first of forty epochs, saved
+    # the first of forty epochs, saved
+    eventually(lambda: any(path.stat().st_size for path in folder.glob("*/metrics.jsonl")))
     first.close()
     history = next(folder.glob("*/metrics.jsonl"))
     before = history.read_text().splitlines()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import random
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edgeloop.architectures import Architecture
@@ -18,6 +20,7 @@ from edgeloop.search.files import (
     write_state,
     write_whole,
 )
+from edgeloop.search.front import hypervolume
 from edgeloop.search.study import Candidate, Progress
 
 
@@ -84,6 +87,15 @@ def test_the_hypervolume_never_falls_and_stays_where_nothing_was_won():
     assert curve[0] == curve[1] == pytest.approx(0.0, abs=1e-6)
     assert 0 < curve[2] == curve[3] == curve[4] < curve[5]
     assert curve[5] == pytest.approx(1.0)
+
+
+def test_the_curve_is_the_hypervolume_of_all_until_then():
+    chance = random.Random(3)
+    found = [candidate(n, chance.randint(1, 9), chance.randint(1, 9) / 9) for n in range(40)]
+    values = np.array([[item.values["params"], -item.values["val_iou"]] for item in found])
+    scaled = (values - values.min(axis=0)) / (values.max(axis=0) - values.min(axis=0))
+    truth = [hypervolume(scaled[: n + 1], [1, 1]) for n in range(40)]
+    assert volumes(config(), found) == pytest.approx(truth, abs=1e-6)
 
 
 def test_without_a_result_the_hypervolume_is_nothing():

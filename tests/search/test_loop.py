@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import optuna
 import pytest
 
 from edgeloop.errors import BadInput, BadSetting, SearchFailed, StoreUnavailable
@@ -19,7 +20,7 @@ from edgeloop.search.config import SearchConfig
 from edgeloop.search.files import front_of
 from edgeloop.search.loop import Event, Search
 from edgeloop.search.storage import open_storage
-from edgeloop.search.study import Candidate, Study
+from edgeloop.search.study import NOT_COUNTED, Candidate, Study
 from edgeloop.store import Store, open_store
 from tests.conftest import StoreUnderTest
 from tests.search.toy import SIZE, Worked, cost_of, quality_of, toy_config, toy_space
@@ -243,6 +244,45 @@ def test_twenty_kills_change_nothing_but_the_time(yard: Yard, tmp_path: Path):
     assert len(asked) == 32
     again = sum(count - 1 for count in asked.values())
     assert again <= 20, "a kill may cut one evaluation off; nothing that was noted is asked again"
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "nsga2", "random"])
+def test_a_kill_while_optuna_proposes_changes_nothing(yard: Yard, tmp_path: Path, sampler: str):
+    """It writes a trial down before anybody knows which architecture that is."""
+    undisturbed = Yard(tmp_path / "undisturbed").search(toy_config(sampler=sampler, budget=24))
+    for budget in (4, 9, 17, 24):
+        config = toy_config(sampler=sampler, budget=budget)
+        found = yard.search(config)
+        cut_off(yard, config)
+    assert [item.arch.id for item in found] == [item.arch.id for item in undisturbed]
+
+
+def test_a_repeat_that_was_cut_off_is_a_repeat(yard: Yard):
+    config = toy_config(sampler="random", budget=4)
+    yard.search(config)
+    cut_off(yard, config).set_user_attr(NOT_COUNTED, "proposed before")
+    assert yard.study(config).unfinished() == []
+    storage = open_storage(yard.location)
+    last = optuna.load_study(study_name="toy", storage=storage).trials[-1]
+    assert last.state is optuna.trial.TrialState.PRUNED
+
+
+def test_repeats_and_what_was_cut_off_make_no_iteration_longer(yard: Yard):
+    for budget in (3, 6):
+        config = toy_config(sampler="random", budget=budget, iteration=3)
+        found = yard.search(config)
+        cut_off(yard, config)
+    assert [item.number for item in found] == [0, 1, 2, 4, 5, 6]
+    assert [item.place for item in found] == [0, 1, 2, 3, 4, 5]
+    assert {event.candidate.place for event in yard.events} == {0, 1, 2, 3, 4, 5}
+
+
+def cut_off(yard: Yard, config: SearchConfig) -> optuna.Trial:
+    """A trial that was begun and nothing more."""
+    storage = open_storage(yard.location)
+    trial = optuna.load_study(study_name=config.name, storage=storage).ask()
+    toy_space().ask(trial, (1, 3, 8, 8), 19)
+    return trial
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "azure"])

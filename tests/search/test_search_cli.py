@@ -253,6 +253,20 @@ def processes() -> Iterator[list[subprocess.Popen[str]]]:
         process.communicate()
 
 
+def test_ctrl_c_stops_and_says_how_to_go_on(program: Program):
+    file = program.write("stopped", COUNTED, budget=12)
+    process = program.start("search", file)
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, ""), first + err
+    assert err.splitlines()[-1] == "Stopped. What was found is kept; go on with --resume."
+    done = program("search", file, "--resume", "--json")
+    assert [item["state"] for item in done.json] == ["complete"] * 12
+    assert first.split()[1] == done.json[0]["arch_id"] and first.split()[1] not in done.err
+
+
 def test_a_killed_search_goes_on_as_if_nothing_had_been(
     program: Program, tmp_path: Path, processes: list[subprocess.Popen[str]]
 ):

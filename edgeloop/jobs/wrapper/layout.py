@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edgeloop.data import Datasets, check_name
 from edgeloop.errors import BadInput, BlobMissing
-from edgeloop.jobs.ticket import Ticket, code_key, outputs_folder
+from edgeloop.jobs.ticket import Ticket, check_apart, code_key, outputs_folder
 from edgeloop.jobs.wrapper.outputs import make_folder
 from edgeloop.jobs.wrapper.repeat import patiently
 from edgeloop.jobs.wrapper.scratch import Scratch
@@ -42,15 +42,10 @@ def bring_outputs(job: str, scratch: Scratch, blobs: Blobs) -> None:
 
 
 def _check_names(ticket: Ticket) -> None:
-    """A dataset inside another would be written into the cache that jobs of this node share."""
     names = [item.name for item in ticket.inputs] + list(ticket.writes)
     for name in names:
         check_name(name)
-    for number, name in enumerate(names):
-        for other in names[:number] + names[number + 1 :]:
-            if f"{name}/".startswith(f"{other}/"):
-                both = f"{name} and {other} overlap" if name != other else f"{name} comes twice"
-                raise BadInput(reason=f"{both} among the datasets of this job: rename one")
+    check_apart(names)
 
 
 def _code(ticket: Ticket, scratch: Scratch, blobs: Blobs) -> None:

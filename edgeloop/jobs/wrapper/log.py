@@ -27,8 +27,11 @@ class Log:
         self._said: set[str] = set()
 
     def say(self, sentence: str) -> None:
-        with self._path.open("ab") as file:
-            file.write(f"edgeloop: {redact(sentence)}\n".encode(errors="replace"))
+        line = f"edgeloop: {redact(sentence)}\n".encode(errors="replace")
+        with self._path.open("a+b", buffering=0) as file:
+            size = file.tell()
+            is_inside_a_line = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
+            file.write(b"\n" + line if is_inside_a_line else line)
 
     def say_once(self, sentence: str) -> None:
         if sentence not in self._said:

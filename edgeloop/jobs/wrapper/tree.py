@@ -31,7 +31,8 @@ def files_below(
 ) -> Iterator[tuple[str, Look]]:
     """Plain files by their names below `folder`. A link is followed where it stays in `fence`."""
     if not _inside(folder, fence):
-        say(f"{folder.name}/ was replaced by a link to elsewhere, which is not followed")
+        if folder.is_symlink():  # else it is not there: deleted, or never made
+            say(f"{folder.name}/ was replaced by a link to elsewhere, which is not followed")
         return
     yield from _walk(folder, "", fence.resolve(), say, ())
 
