@@ -42,12 +42,32 @@ def common_options(command: Command) -> Command:
     return command
 
 
+demo_option = click.option(
+    "--demo", is_flag=True, help="Real results that come with Edgeloop, in place of a store."
+)
+
+
 @contextlib.contextmanager
-def opened(store: str | None, experiment: str | None) -> Iterator[Workspace]:
+def opened(store: str | None, experiment: str | None, demo: bool = False) -> Iterator[Workspace]:
     from edgeloop.workspace import Workspace
 
+    if demo:
+        with _demo(store, experiment) as workspace:
+            yield workspace
+        return
     with Workspace.open(store, experiment) as workspace:
         yield workspace
+
+
+def _demo(store: str | None, experiment: str | None) -> Workspace:
+    from edgeloop.demo import CHIP_EXPERIMENT, HOST_EXPERIMENT, open_demo
+
+    if store is not None:
+        raise click.UsageError("--demo shows its own results: leave out --store, or --demo.")
+    known = (CHIP_EXPERIMENT, HOST_EXPERIMENT)
+    if experiment is not None and experiment not in known:
+        raise click.UsageError(f"the demo has the experiments {' and '.join(known)}.")
+    return open_demo(experiment or CHIP_EXPERIMENT)
 
 
 def confirm(verb: str, rows: list[Record], yes: bool) -> None:

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.options import Command, any_names_argument, common_options, opened
+from edgeloop.cli.options import (
+    Command,
+    any_names_argument,
+    common_options,
+    demo_option,
+    opened,
+)
 
 if TYPE_CHECKING:
     from edgeloop.report import Objective, Pareto, Theme
@@ -56,6 +62,7 @@ def selection_options(command: Command) -> Command:
     help="Write .csv, .png, .svg, .html, or .gif (the front by iteration); may be given again.",
 )
 @click.option("--dark", is_flag=True, help="Draw files for a dark ground.")
+@demo_option
 @common_options
 def pareto(
     names: tuple[str, ...],
@@ -68,6 +75,7 @@ def pareto(
     x: str,
     outputs: tuple[Path, ...],
     dark: bool,
+    demo: bool,
     experiment: str | None,
     store: str | None,
     as_json: bool,
@@ -84,7 +92,7 @@ def pareto(
 
     wanted = _objectives(x, x_goal, y, y_goal, more)
     _check_endings(outputs)
-    with opened(store, experiment) as workspace:
+    with opened(store, experiment, demo) as workspace:
         rows = _rows(workspace, names, tag, device, wanted)
     found = pareto_of(rows, wanted)
     for path in outputs:
@@ -114,6 +122,7 @@ def pareto(
     show_default=True,
     help="How many models of the front to show with layers, classes and PR curves.",
 )
+@demo_option
 @common_options
 def report(
     names: tuple[str, ...],
@@ -126,6 +135,7 @@ def report(
     x: str,
     output: Path,
     details: int,
+    demo: bool,
     experiment: str | None,
     store: str | None,
     as_json: bool,
@@ -143,7 +153,7 @@ def report(
     from edgeloop.report import gather, pareto_of, render, write_whole
 
     wanted = _objectives(x, x_goal, y, y_goal, more)
-    with opened(store, experiment) as workspace:
+    with opened(store, experiment, demo) as workspace:
         rows = _rows(workspace, names, tag, device, wanted)
         uses = _uses(workspace)
         gathered = gather(workspace, rows, wanted, datetime.now(UTC), uses, details)

@@ -10,7 +10,12 @@ Charts need the extra `portal`; the front does not.
 from __future__ import annotations
 
 from edgeloop.report.charts import front_frames, pareto_chart
-from edgeloop.report.comparisons import quantization_chart, training_chart, utilisation_chart
+from edgeloop.report.comparisons import (
+    f1_chart,
+    quantization_chart,
+    training_chart,
+    utilisation_chart,
+)
 from edgeloop.report.drawing import (
     spec_of,
     to_gif,
@@ -38,11 +43,14 @@ from edgeloop.report.measures import (
 from edgeloop.report.model_charts import (
     Layers,
     classes_chart,
+    interval_of,
     layers_chart,
     pr_chart,
+    read_curves,
     read_layers,
     read_scores,
 )
+from edgeloop.report.notebook import Shown, show, show_animation
 from edgeloop.report.pareto import Pareto, pareto_of
 from edgeloop.report.parts import empty_chart
 from edgeloop.report.provenance import Source, provenance
@@ -60,15 +68,18 @@ __all__ = [
     "Objective",
     "Pareto",
     "Report",
+    "Shown",
     "Source",
     "Theme",
     "check_columns",
     "classes_chart",
     "empty_chart",
     "evidence_of",
+    "f1_chart",
     "front_frames",
     "gather",
     "hypervolume",
+    "interval_of",
     "is_estimate",
     "layers_chart",
     "measure_of",
@@ -80,9 +91,12 @@ __all__ = [
     "pr_chart",
     "provenance",
     "quantization_chart",
+    "read_curves",
     "read_layers",
     "read_scores",
     "render",
+    "show",
+    "show_animation",
     "sigma_ms",
     "spec_of",
     "to_gif",

@@ -19,6 +19,7 @@ from edgeloop.report.measures import (
     Row,
     is_estimate,
     kind_of,
+    margin_ms,
     number,
     objective,
     sigma_ms,
@@ -49,17 +50,19 @@ def pareto_chart(
     *,
     links: Mapping[str, str] | None = None,
     domains: Domains | None = None,
+    iterations: Sequence[float] = (),
     title: str = "",
 ) -> Chart:
     """The first two objectives, coloured by iteration, the front highlighted, ±1σ of the latency.
 
-    Latencies that are estimates are hollow. `links` are addresses by a model's name, `domains`
-    the limits of the axes where several charts are to agree.
+    Latencies that are estimates are hollow; on the front a pale band shows how far they may be off.
+    `links` are addresses by a model's name; where several charts are to agree, `domains` are the
+    limits of their axes and `iterations` all that their colours stand for.
     """
     found = pareto_of(rows, objectives or (objective(LATENCY), objective("f1_1k")))
     if not found.rows:
-        named = " and ".join(item.measure.heading for item in found.objectives)
-        return empty_chart(f"No model has {named} yet.")
+        wanted = " and ".join(item.measure.heading for item in found.objectives)
+        return empty_chart(f"No model has {wanted} yet.")
     a = altair()
     x, y = found.objectives[:2]
     points = _points(found, links or {})
@@ -68,8 +71,11 @@ def pareto_chart(
         "y": axis(a.Y, "y", y.measure, domains[1] if domains else None),
     }
     base = a.Chart().encode(**axes)
-    layers = [_bars(base, x, y), *_front_line(base, found), *_marks(base, points, bool(links))]
-    chart = a.layer(*(layer for layer in layers if layer is not None), data=data(points))
+    behind = [*_margins(base, x, y, points), *_front_line(base, found), *_bars(base, x, y)]
+    figures = numbers(x=x.measure.heading, y=y.measure.heading, sigma="±1σ")
+    named = base.encode(tooltip=["name:N", *figures, "iteration:Q", "latency:N", "device:N"])
+    marks = _marks(named, points, by_iteration(points, iterations), bool(links))
+    chart = a.layer(*behind, *marks, data=data(points))
     return sized(chart, title or "Front", _pareto_subtitle(found, points))
 
 
@@ -84,15 +90,23 @@ def front_frames(rows: Iterable[Row], objectives: Sequence[Objective] | None = N
         return [pareto_chart([], wanted)]
     domains = tuple(padded(found.values[:, index].tolist()) for index in (0, 1))
     known = [number(row.get("iteration")) for row in found.rows]
+    iterations = sorted({value for value in known if not math.isnan(value)})
     frames = []
-    for last in sorted({value for value in known if not math.isnan(value)}) or [math.inf]:
+    for last in iterations or [math.inf]:
         shown = [
             row
             for row, value in zip(found.rows, known, strict=True)
             if math.isnan(value) or value <= last
         ]
         name = f"Front after iteration {last:g}" if math.isfinite(last) else "Front"
-        frames.append(pareto_chart(shown, wanted, domains=domains, title=name))  # type: ignore[arg-type]
+        chart = pareto_chart(
+            shown,
+            wanted,
+            domains=domains,  # type: ignore[arg-type]
+            iterations=iterations,
+            title=name,
+        )
+        frames.append(chart)
     return frames
 
 
@@ -113,6 +127,8 @@ def _points(found: Pareto, links: Mapping[str, str]) -> list[dict[str, Any]]:
         }
         if has_latency and sigma > 0:
             point["sigma"] = sigma
+        if has_latency and not math.isnan(margin := margin_ms(row)):
+            point["margin"] = margin
         if row.get("device"):
             point["device"] = str(row["device"])
         if name in links:
@@ -132,20 +148,35 @@ def _about(found: Pareto, index: int) -> str:
     return f"{row.get('name', '')}: {', '.join(parts)}"
 
 
-def _bars(base: Any, x: Objective, y: Objective) -> Any | None:
+def _bars(base: Any, x: Objective, y: Objective) -> list[Any]:
     """±1σ along the axis that shows the latency."""
+    a = altair()
+    faint = a.condition("datum.front", a.value(0.9), a.value(0.3))
+    bars = base.transform_filter("isValid(datum.sigma)").encode(opacity=faint)
+    return _around(bars.mark_rule(strokeWidth=1.2, clip=True), x, y, "sigma")
+
+
+def _margins(base: Any, x: Objective, y: Objective, points: Sequence[Mapping[str, Any]]) -> Any:
+    """As far as an estimate may be off. On the front alone: bands of all models would hide them."""
+    if not any("margin" in point and point["front"] for point in points):
+        return []
+    bands = base.transform_filter("datum.front && isValid(datum.margin)")
+    band = bands.mark_rule(strokeWidth=7, opacity=0.13, clip=True)
+    return _around(band, x, y, "margin")
+
+
+def _around(rule: Any, x: Objective, y: Objective, width: str) -> list[Any]:
+    """From the value less `width` to the value and `width`, where an axis shows the latency."""
     if LATENCY not in (x.column, y.column):
-        return None
+        return []
     a = altair()
     along = "x" if x.column == LATENCY else "y"
-    bars = base.transform_filter("isValid(datum.sigma)")
-    bars = bars.transform_calculate(
-        low=f"datum.{along} - datum.sigma", high=f"datum.{along} + datum.sigma"
-    ).mark_rule(strokeWidth=1.2, clip=True)
-    faint = a.condition("datum.front", a.value(0.9), a.value(0.3))
+    low, high = f"{width}_low", f"{width}_high"
+    ends = {low: f"datum.{along} - datum.{width}", high: f"datum.{along} + datum.{width}"}
+    rule = rule.transform_calculate(**ends)
     if along == "x":
-        return bars.encode(x=a.X("low:Q"), x2="high:Q", opacity=faint)
-    return bars.encode(y=a.Y("low:Q"), y2="high:Q", opacity=faint)
+        return [rule.encode(x=a.X(f"{low}:Q"), x2=f"{high}:Q")]
+    return [rule.encode(y=a.Y(f"{low}:Q"), y2=f"{high}:Q")]
 
 
 def _front_line(base: Any, found: Pareto) -> list[Any]:
@@ -160,7 +191,7 @@ def _front_line(base: Any, found: Pareto) -> list[Any]:
     return [line.encode(order="x:Q")]
 
 
-def _marks(base: Any, points: Sequence[Mapping[str, Any]], linked: bool) -> list[Any]:
+def _marks(base: Any, points: Sequence[Mapping[str, Any]], colour: Any, linked: bool) -> list[Any]:
     a = altair()
     kinds = [kind for kind in (MEASURED, ESTIMATE) if any(p["latency"] == kind for p in points)]
     shapes = {MEASURED: DISC, ESTIMATE: RING}
@@ -172,8 +203,7 @@ def _marks(base: Any, points: Sequence[Mapping[str, Any]], linked: bool) -> list
     scale = a.Scale(domain=kinds, range=[shapes[kind] for kind in kinds])
     encoded = base.encode(
         shape=a.Shape("latency:N", scale=scale, legend=legend),
-        color=by_iteration(points),
-        tooltip=["name:N", *numbers("x", "y", "sigma"), "iteration:Q", "latency:N", "device:N"],
+        color=colour,
         description="about:N",
         **({"href": "link:N"} if linked else {}),
     )
@@ -192,5 +222,7 @@ def _pareto_subtitle(found: Pareto, points: Sequence[Mapping[str, Any]]) -> str:
         for item in found.objectives
     )
     bars = "; bars ±1σ" if any("sigma" in point for point in points) else ""
+    if any("margin" in point and point["front"] for point in points):
+        bars += "; pale: how far an estimate may be off"
     kept = f"large: the front, {len(found.front)} of {count_of(len(found.rows), 'model')}"
     return f"{kept}{bars}; {goals}"

@@ -58,7 +58,7 @@ def training_chart(rows: Iterable[Row]) -> Chart:
         filled=True, size=90, opacity=0.85, shape=DISC, clip=True, invalid=None
     ).encode(
         color=by_iteration(points),
-        tooltip=[a.Tooltip(f"{name}:N") for name in ("name",)] + numbers("x", "y"),
+        tooltip=["name:N", *numbers(x="partial", y="full")],
         description="about:N",
     )
     chart = a.layer(diagonal, marks, data=data(points))
@@ -114,6 +114,44 @@ def quantization_chart(rows: Iterable[Row]) -> Chart:
     return sized(chart, "Float and quantized", subtitle, height=lines_high(len(shown)))
 
 
+def f1_chart(
+    rows: Iterable[Row],
+    column: str = "f1_1k",
+    intervals: Mapping[str, tuple[float, float]] | None = None,
+) -> Chart:
+    """F1 of each model, best on top, with its 95 % interval where one is known.
+
+    `intervals` are by a model's name, as `interval_of` reads them from a model's results.
+    """
+    measure = measure_of(column)
+    named = [(str(row.get("name", "")), measure.of(row)) for row in rows]
+    scored = [item for item in named if not math.isnan(item[1])]
+    if not scored:
+        return empty_chart(f"No model has {measure.heading} yet.")
+    a = altair()
+    shown = sorted(scored, key=lambda item: (-item[1], item[0]))[:MOST_LINES]
+    known = intervals or {}
+    points = [
+        {"name": name, "f1": value, **_interval(known.get(name)), "about": f"{name}: {value:.4f}"}
+        for name, value in shown
+    ]
+    order = [name for name, _ in shown]
+    y = a.Y("name:N", sort=order, title=None, axis=a.Axis(grid=True, domain=False, ticks=False))
+    scale = a.Scale(zero=False, nice=True)
+    base = a.Chart(data(points)).encode(
+        y=y, tooltip=["name:N", *numbers(f1="f1", low="low", high="high")]
+    )
+    bars = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=3, opacity=0.6)
+    bars = bars.encode(x=a.X("low:Q", title=measure.title, scale=scale), x2="high:Q")
+    marks = base.mark_point(filled=True, size=35, opacity=1, color=BLUE, shape=DISC)
+    marks = marks.encode(x=a.X("f1:Q", title=measure.title, scale=scale), description="about:N")
+    with_bar = sum("low" in point for point in points)
+    of = f" (the best {len(shown)})" if len(shown) < len(scored) else ""
+    said = "; bars: 95 % interval over the test images" if with_bar else ""
+    subtitle = f"{count_of(len(scored), 'model')}{of}{said}"
+    return sized(a.layer(bars, marks), "F1", subtitle, height=lines_high(len(shown)))
+
+
 def utilisation_chart(uses: Iterable[Mapping[str, object]]) -> Chart:
     """How busy each device was, by day: rows with `device`, `day`, `seconds` and `uses`, as
     `edgeloop usage --json` gives them."""
@@ -163,6 +201,10 @@ def _losses(rows: Iterable[Row], one: str, two: str) -> list[tuple[str, float, f
     both = [(str(r.get("name", "")), number(r.get(one)), number(r.get(two))) for r in rows]
     both = [line for line in both if not math.isnan(line[1] + line[2])]
     return sorted(both, key=lambda line: (line[2] - line[1], line[0]))
+
+
+def _interval(found: tuple[float, float] | None) -> dict[str, float]:
+    return {} if found is None else {"low": found[0], "high": found[1]}
 
 
 def _rank_correlation(one: Sequence[float], two: Sequence[float]) -> float:

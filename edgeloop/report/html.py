@@ -21,7 +21,7 @@ from edgeloop.report.comparisons import quantization_chart, training_chart, util
 from edgeloop.report.drawing import to_page_part
 from edgeloop.report.evidence import Evidence
 from edgeloop.report.measures import LATENCY, Objective, Row, is_estimate, measure_of, sigma_ms
-from edgeloop.report.model_charts import classes_chart, layers_chart
+from edgeloop.report.model_charts import classes_chart, layers_chart, pr_chart
 from edgeloop.report.pareto import Pareto, pareto_of
 from edgeloop.report.provenance import Source, provenance
 
@@ -134,6 +134,9 @@ def _own_charts(found: Evidence | None) -> list[alt.TopLevelMixin]:
         charts.append(layers_chart(found.layers))
     if found and found.scores:
         charts.append(classes_chart(found.scores, f"Classes, {found.stage}"))
+    if found and found.curves:
+        average = found.scores.get("AP")
+        charts.append(pr_chart(found.curves, f"Precision and recall, {found.stage}", average))
     return charts
 
 

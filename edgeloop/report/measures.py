@@ -137,6 +137,12 @@ def sigma_ms(row: Row) -> float:
     return _latency_ms(row) * number(row.get("stdev")) / 100.0
 
 
+def margin_ms(row: Row) -> float:
+    """How far an estimate may be off; NaN for what was measured."""
+    share = number(row.get("latency_margin_percent")) / 100.0
+    return _latency_ms(row) * share if is_estimate(row) else math.nan
+
+
 def _latency_ms(row: Row) -> float:
     mean = number(row.get(LATENCY))
     return 1e3 * mean if not math.isnan(mean) else mean_latency_ms(row) or math.nan  # type: ignore[arg-type]

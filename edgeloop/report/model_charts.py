@@ -63,9 +63,29 @@ def read_scores(text: str) -> dict[str, dict[str, float]]:
     }
 
 
-def layers_chart(layers: Layers, most: int = MOST_LAYERS) -> Chart:
+def interval_of(scores: Mapping[str, Mapping[str, float]]) -> tuple[float, float] | None:
+    """The 95 % interval of F1 that a test wrote down; tests of old versions did not."""
+    low, high = (scores.get(m, {}).get("overall", math.nan) for m in ("f1_low", "f1_high"))
+    return None if math.isnan(low + high) else (low, high)
+
+
+def read_curves(text: str) -> dict[str, Curve]:
+    """A `pr_curve_*.csv`: class → its recalls and precisions. Lines without both are left out."""
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    for row in csv.DictReader(io.StringIO(text)):
+        recall, precision = number(row.get("recall")), number(row.get("precision"))
+        if row.get("class") and not math.isnan(recall + precision):
+            recalls, precisions = found.setdefault(str(row["class"]), ([], []))
+            recalls.append(recall)
+            precisions.append(precision)
+    return dict(found)
+
+
+def layers_chart(
+    layers: Layers | None, most: int = MOST_LAYERS, title: str = "Layer times"
+) -> Chart:
     """The slowest layers, in their order of time; estimates are hollow bars."""
-    if not layers.times_us:
+    if layers is None or not layers.times_us:
         return empty_chart("No times of layers are known for this model.")
     a = altair()
     slowest = sorted(layers.times_us, key=lambda layer: -layer[2])
@@ -91,7 +111,7 @@ def layers_chart(layers: Layers, most: int = MOST_LAYERS) -> Chart:
     how = "hollow: estimated" if is_hollow else "measured"
     of = f"the slowest {len(rows)} of " if len(rows) < len(slowest) else ""
     subtitle = f"{of}{count_of(len(slowest), 'layer')} ({total:,.4g} µs together); {how}"
-    return sized(chart, "Layer times", subtitle, height=lines_high(len(rows)))
+    return sized(chart, title, subtitle, height=lines_high(len(rows)))
 
 
 def classes_chart(scores: Mapping[str, Mapping[str, float]], title: str = "Classes") -> Chart:
@@ -125,11 +145,17 @@ def classes_chart(scores: Mapping[str, Mapping[str, float]], title: str = "Class
     return sized(chart, title, subtitle, height=lines_high(len(order)))
 
 
-def pr_chart(curves: Mapping[str, Curve], title: str = "Precision and recall") -> Chart:
-    """A line a class, from the curves of a score. The store keeps the drawn picture alone
-    (`pr_curve_*.png`), so this is for whoever scores a model here."""
+def pr_chart(
+    curves: Mapping[str, Curve],
+    title: str = "Precision and recall",
+    average: Mapping[str, float] | None = None,
+) -> Chart:
+    """A line a class, from `read_curves` or from the curves of a score made here. `average` is the
+    average precision of classes, as `read_scores(text)["AP"]` has it, for the legend."""
+    average = average or {}
+    labels = {name: _with_average(name, average.get(name, math.nan)) for name in curves}
     rows = [
-        {"class": name, "recall": float(r), "precision": float(p), "at": place}
+        {"class": labels[name], "recall": float(r), "precision": float(p), "at": place}
         for name, (recall, precision) in curves.items()
         for place, (r, p) in enumerate(zip(recall, precision, strict=True))
         if math.isfinite(r) and math.isfinite(p)
@@ -140,7 +166,7 @@ def pr_chart(curves: Mapping[str, Curve], title: str = "Precision and recall") -
     names = list(dict.fromkeys(str(row["class"]) for row in rows))
     colours = [OKABE_ITO[place % len(OKABE_ITO)] for place in range(len(names))]
     dashes = [_DASHES[place // len(OKABE_ITO) % len(_DASHES)] for place in range(len(names))]
-    legend = a.Legend(title=None, columns=1 + len(names) // 20, symbolType="stroke")
+    legend = a.Legend(title=None, columns=1 + len(names) // 20, symbolType="stroke", symbolSize=400)
     unit = a.Scale(domain=[0, 1])
     chart = a.Chart(data(rows)).mark_line(strokeWidth=2, clip=True)
     chart = chart.encode(
@@ -150,9 +176,22 @@ def pr_chart(curves: Mapping[str, Curve], title: str = "Precision and recall") -
         strokeDash=a.StrokeDash(
             "class:N", scale=a.Scale(domain=names, range=dashes), legend=legend
         ),
-        order="at:O",
+        order="at:Q",
+        tooltip=[
+            "class:N",
+            a.Tooltip("recall:Q", format=".3f"),
+            a.Tooltip("precision:Q", format=".3f"),
+        ],
+        description="class:N",
     )
-    return sized(chart, title, f"{len(names)} classes", width=HEIGHT)
+    overall = average.get("overall", math.nan)
+    said = "" if math.isnan(overall) else f"; overall AP {overall:.3f}"
+    subtitle = count_of(len(names), "class", "classes") + said
+    return sized(chart, title, subtitle, width=HEIGHT)
+
+
+def _with_average(name: str, value: float) -> str:
+    return name if math.isnan(value) else f"{name}  {value:.3f}"
 
 
 _DASHES = ([1, 0], [6, 3], [2, 3])

@@ -39,10 +39,11 @@ def axis(kind: Any, field: str, measure: Measure, domain: tuple[float, float] | 
     return kind(f"{field}:Q", title=measure.title, scale=scale)
 
 
-def by_iteration(points: Iterable[Mapping[str, Any]]) -> Any:
-    """By iteration; grey where a model has none, one colour where no model has."""
+def by_iteration(points: Iterable[Mapping[str, Any]], known: Iterable[float] = ()) -> Any:
+    """By iteration; grey where a model has none, one colour where no model has. `known` are
+    iterations that other charts show: the same one has the same colour in all."""
     a = altair()
-    found = sorted({p["iteration"] for p in points if p["iteration"] is not None})
+    found = sorted({p["iteration"] for p in points if p["iteration"] is not None} | set(known))
     if not found:
         return a.value(BLUE)
     scale = a.Scale(range=list(EARLY_TO_LATE), domain=[found[0], max(found[-1], found[0] + 1)])
@@ -54,8 +55,10 @@ def by_iteration(points: Iterable[Mapping[str, Any]]) -> Any:
     return a.condition("!isValid(datum.iteration)", a.value(GREY), colour)
 
 
-def numbers(*fields: str) -> list[Any]:
-    return [altair().Tooltip(f"{field}:Q", format=".4g") for field in fields]
+def numbers(**titles: str) -> list[Any]:
+    """What pointing at a mark shows of these fields, each under its title."""
+    a = altair()
+    return [a.Tooltip(f"{field}:Q", title=title, format=".4g") for field, title in titles.items()]
 
 
 def padded(values: Sequence[float]) -> tuple[float, float]:
@@ -84,5 +87,5 @@ def or_null(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def count_of(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def count_of(count: int, noun: str, plural: str = "") -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {plural or noun + 's'}"

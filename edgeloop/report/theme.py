@@ -47,6 +47,8 @@ def config(theme: Theme) -> dict[str, Any]:
             "gridOpacity": 0.12,
             "labelLimit": 220,
         },
+        # Numbers stand under their ticks, and those that would touch are left out.
+        "axisXQuantitative": {"labelFlush": False, "labelSeparation": 10},
         "legend": {**text, "titleFontWeight": "normal", "symbolSize": 110, "labelLimit": 220},
         "header": {**text, "labelFontWeight": "normal"},
         "title": {

@@ -25,7 +25,7 @@ from edgeloop.tasks.base import (
 )
 from edgeloop.tasks.faces import FaceSet, Progress, make_faces
 from edgeloop.tasks.portrait import draw_face
-from edgeloop.tasks.results import write_pr_curve, write_results_csv
+from edgeloop.tasks.results import write_pr_curve, write_pr_points, write_results_csv
 
 __all__ = [
     "GROUP",
@@ -45,6 +45,7 @@ __all__ = [
     "open_task",
     "task_names",
     "write_pr_curve",
+    "write_pr_points",
     "write_results_csv",
 ]
 

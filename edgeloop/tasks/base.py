@@ -8,7 +8,7 @@ floats divides by 255.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -54,12 +54,20 @@ class Score:
     `counts` has one entry an image, for intervals and paired differences: a confusion matrix, or
     for classification the pair of truth and answer.
     `curves` maps a class to its (recall, precision) points; empty without probabilities.
+    `curve_images` is how many images the AP row and the curves are of; 0: all of them.
     """
 
     headline: float
     table: Mapping[str, Mapping[str, float]]
     counts: NDArray[np.int64]
     curves: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
+    curve_images: int = 0
+
+    def with_curves_of(self, sample: Score) -> Score:
+        """The same headline and counts, with the curves of a test on fewer images."""
+        table = {**self.table, **{name: sample.table[name] for name in ("AP",) if sample.curves}}
+        images = len(sample.counts) if sample.curves else 0
+        return replace(self, table=table, curves=sample.curves, curve_images=images)
 
 
 class Scorer(Protocol):

@@ -1,4 +1,4 @@
-"""A score as files: a CSV for programs and spreadsheets, and a picture of the PR curves."""
+"""A score as files: CSVs for programs and spreadsheets, and a picture of the PR curves."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from edgeloop.tasks.base import Score
+from edgeloop.tasks.base import Interval, Score
 from edgeloop.tasks.metrics import Curve
 
 # The palette of Okabe and Ito, which colour-blind people can tell apart, in three kinds of line.
@@ -22,18 +23,38 @@ _PLOT, _LEFT, _TOP, _BOTTOM = 560, 76, 48, 64
 _LINE_HEIGHT, _COLUMN, _IN_COLUMN = 24, 250, 22
 _MOST = 2 * _IN_COLUMN
 _INK, _GRID = "#222222", "#DDDDDD"
+_HAIR, _MOST_POINTS = 0.002, 200  # a pixel of a chart of 500
 
 
-def write_results_csv(score: Score, path: Path) -> None:
-    """A row a metric (iou, f1, AP), a column a class, then overall; values in full precision."""
-    part = _part(path)
-    with part.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        columns = list(score.table["f1"])
-        rows.writerow(["metric", *columns])
-        for metric, values in score.table.items():
-            rows.writerow([metric, *(repr(float(values[name])) for name in columns)])
-    part.replace(path)
+def write_results_csv(score: Score, path: Path, interval: Interval | None = None) -> None:
+    """A row a metric (iou, f1, AP), a column a class, then overall; values in full precision.
+
+    `interval` adds the rows f1_low and f1_high, which have a value overall only; so has AP_images,
+    which is there where AP comes from fewer images than the rest.
+    """
+    columns = list(score.table["f1"])
+    rows = [["metric", *columns]]
+    for metric, values in score.table.items():
+        rows.append([metric, *(repr(float(values[name])) for name in columns)])
+    for metric, bound in (("f1_low", interval.low), ("f1_high", interval.high)) if interval else ():
+        rows.append([metric, *("" for _ in columns[:-1]), repr(float(bound))])
+    if score.curve_images:
+        rows.append(["AP_images", *("" for _ in columns[:-1]), str(score.curve_images)])
+    _write_csv(rows, path)
+
+
+def write_pr_points(score: Score, path: Path) -> None:
+    """The curves that the picture shows, for charts: class, recall, precision, in their order.
+
+    Thinned to what an eye can tell apart. A model that gives class numbers has no lines but the
+    first.
+    """
+    rows: list[list[str]] = [["class", "recall", "precision"]]
+    for name, curve in _shown(score).items():
+        recall, precision = thinned(curve)
+        for point in zip(recall.tolist(), precision.tolist(), strict=True):
+            rows.append([name, *(f"{value:.4f}" for value in point)])
+    _write_csv(rows, path)
 
 
 def write_pr_curve(score: Score, path: Path) -> None:
@@ -71,6 +92,8 @@ def _title(score: Score, shown: int) -> str:
     if not score.curves:
         return "No curves: the model gives class numbers, no probabilities"
     part = f" · lowest {shown} of {len(score.curves)}" if shown == _MOST else ""
+    if score.curve_images:
+        part += f" · {score.curve_images:,} of {len(score.counts):,} images"
     return f"Precision and recall · overall AP {score.table['AP']['overall']:.3f}{part}"
 
 
@@ -135,6 +158,53 @@ def _dashed(
         marks = np.concatenate([[start], inside, [min(start + on, length[-1])]])
         across, down = np.interp(marks, length, x), np.interp(marks, length, y)
         yield list(zip(across.tolist(), down.tolist(), strict=True))
+
+
+def thinned(curve: Curve, most: int = _MOST_POINTS) -> Curve:
+    """As few points as show the same line: none that goes is farther from it than a hair, unless
+    more than `most` would stay."""
+    points = np.stack(curve, axis=1)
+    hair = _HAIR
+    while (kept := _corners(points, hair)).sum() > most:
+        hair *= 1.5
+    return points[kept, 0], points[kept, 1]
+
+
+def _corners(points: NDArray[np.float64], hair: float) -> NDArray[np.bool_]:
+    """Ramer, Douglas and Peucker: the point farthest from the straight line between two kept ones
+    is kept, too, unless it is as near as a hair."""
+    kept = np.zeros(len(points), dtype=bool)
+    kept[[0, -1]] = True
+    pieces = [(0, len(points) - 1)]
+    while pieces:
+        first, last = pieces.pop()
+        if last - first < 2:
+            continue
+        away = _distances(points[first + 1 : last], points[first], points[last])
+        if away.max() > hair:
+            middle = first + 1 + int(away.argmax())
+            kept[middle] = True
+            pieces += [(first, middle), (middle, last)]
+    return kept
+
+
+def _distances(
+    points: NDArray[np.float64], one: NDArray[np.float64], two: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """From the straight piece between two points, its ends included."""
+    along = two - one
+    length = float(along @ along)
+    share = np.clip((points - one) @ along / length, 0.0, 1.0) if length else np.zeros(len(points))
+    away = points - one - share[:, None] * along
+    distances: NDArray[np.float64] = np.hypot(away[:, 0], away[:, 1])
+    return distances
+
+
+def _write_csv(rows: list[list[str]], path: Path) -> None:
+    part = _part(path)
+    with part.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+    part.replace(path)
 
 
 def _part(path: Path) -> Path:

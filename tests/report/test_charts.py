@@ -16,12 +16,15 @@ from edgeloop.errors import BadInput, LocalFileError
 from edgeloop.report import (
     Layers,
     classes_chart,
+    f1_chart,
     front_frames,
+    interval_of,
     layers_chart,
     objective,
     pareto_chart,
     pr_chart,
     quantization_chart,
+    read_curves,
     read_layers,
     read_scores,
     spec_of,
@@ -46,6 +49,7 @@ layer,/enc/"Relu",Relu,,estimate
 condition,threads,,4,estimate
 """
 SCORES = "metric,skin,nose,overall\niou,0.8,0.4,0.6\nf1,0.9,0.5,0.7\nAP,0.95,nan,0.8\n"
+POINTS = "class,recall,precision\nskin,0,1\nskin,0.5,0.9\nnose,1,0.4\nnose,,0.4\nskin,1,n/a\n"
 ONE = Layers((("/Conv", "Conv", 3.0),), "measured", {})
 USE = {"device": "host", "day": "2026-11-01", "seconds": 43_200.0, "uses": 3}
 CURVES = {"skin": ([0.0, 0.5, 1.0], [1.0, 0.9, 0.4])}
@@ -56,6 +60,7 @@ WHOLE: dict[str, Callable[[], Any]] = {
     "layers": lambda: layers_chart(read_layers(PERF)),
     "classes": lambda: classes_chart(read_scores(SCORES)),
     "pr": lambda: pr_chart(CURVES),
+    "f1": lambda: f1_chart(table(80), intervals={"calm-heron-3": (0.5, 0.7)}),
     "utilisation": lambda: utilisation_chart([USE, {**USE, "device": "htp", "seconds": 8640}]),
 }
 TINY: dict[str, Callable[[], Any]] = {
@@ -65,6 +70,7 @@ TINY: dict[str, Callable[[], Any]] = {
     "layers": lambda: layers_chart(ONE),
     "classes": lambda: classes_chart({"f1": {"skin": 0.5}}),
     "pr": lambda: pr_chart({"skin": ([0.5], [0.5])}),
+    "f1": lambda: f1_chart(table(1)),
     "utilisation": lambda: utilisation_chart([USE]),
 }
 EMPTY: dict[str, tuple[Callable[[], Any], str]] = {
@@ -74,6 +80,8 @@ EMPTY: dict[str, tuple[Callable[[], Any], str]] = {
     "layers": (lambda: layers_chart(read_layers("a,b\n1,2\n")), "No times of layers"),
     "classes": (lambda: classes_chart(read_scores("")), "No scores of classes"),
     "pr": (lambda: pr_chart({}), "No PR curve"),
+    "f1": (lambda: f1_chart([{"f1_1k": "n/a"}]), "No model has f1_1k yet."),
+    "no layers": (lambda: layers_chart(None), "No times of layers"),
     "utilisation": (lambda: utilisation_chart([]), "No device was used yet."),
 }
 
@@ -158,6 +166,42 @@ def test_bars_are_one_standard_deviation_to_either_side():
     assert "datum.x - datum.sigma" in json.dumps(spec)
 
 
+def test_an_estimate_on_the_front_has_a_pale_band_as_wide_as_its_margin():
+    estimate = {"latency_kind": "estimate", "latency_margin_percent": 20.0}
+    row = {"name": "a", "mean": 0.010, "f1_1k": 0.5}
+    spec = spec_of(pareto_chart([{**row, **estimate}]))
+    (point,) = next(iter(spec["datasets"].values()))
+    assert point["margin"] == pytest.approx(2.0)
+    assert "datum.x - datum.margin" in json.dumps(spec) and "pale" in json.dumps(spec)
+    measured = json.dumps(spec_of(pareto_chart([{**row, "latency_margin_percent": 20.0}])))
+    assert "margin" not in measured and "pale" not in measured
+    beaten = {**row, **estimate, "name": "b", "mean": 0.02, "f1_1k": 0.4}
+    assert "pale" not in json.dumps(spec_of(pareto_chart([row, beaten])))
+
+
+def test_curves_are_read_by_class_and_lines_without_numbers_left_out():
+    assert read_curves(POINTS) == {"skin": ([0.0, 0.5], [1.0, 0.9]), "nose": ([1.0], [0.4])}
+    assert read_curves("") == read_curves("a,b\n1,2\n") == {}
+
+
+def test_pointing_at_a_curve_says_which_class_it_is():
+    part = to_page_part(pr_chart(read_curves(POINTS), average={"skin": 0.95}), "x-")
+    assert re.findall(r"<title>([^<]*)</title>", part) == ["skin  0.950", "nose"]
+
+
+def test_an_interval_is_known_only_where_the_test_wrote_it_down():
+    assert interval_of(read_scores(SCORES)) is None
+    assert interval_of(read_scores(SCORES + "f1_low,,,0.6\nf1_high,,,0.75\n")) == (0.6, 0.75)
+
+
+def test_f1_of_models_is_shown_best_first_with_intervals_where_known():
+    rows = [{"name": f"m{n}", "f1_10k": n / 100} for n in range(70)]
+    drawn = to_svg(f1_chart(rows, "f1_10k", {"m69": (0.6, 0.8)}))
+    assert drawn.index(">m69<") < drawn.index(">m68<") and ">m9<" not in drawn
+    assert "the best 60" in drawn and "95 % interval" in drawn
+    assert "interval" not in to_svg(f1_chart(rows, "f1_10k"))
+
+
 def test_a_front_of_three_objectives_has_no_line():
     three = [objective("mean"), objective("f1_1k"), objective("params")]
     assert "step-after" in json.dumps(spec_of(pareto_chart(table(9))))
@@ -201,6 +245,12 @@ def test_the_evolution_has_a_frame_an_iteration_on_the_same_axes():
     assert counts == [7, 13, 19, 25]
     domains = {json.dumps(spec_of(f)["layer"][-1]["encoding"]["x"]["scale"]) for f in frames}
     assert len(domains) == 1
+
+
+def test_a_model_keeps_its_colour_through_the_evolution():
+    parts = [to_page_part(frame, "x-") for frame in front_frames(table(12, 3))]
+    marks = [re.findall(r'<path [^>]*fill="([^"]*)"[^>]*><title>calm-heron-4: ', p) for p in parts]
+    assert marks[0] == [] and len(marks[1]) == 1 and marks[1] == marks[2]
 
 
 def test_the_frames_become_an_animation():

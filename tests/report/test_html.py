@@ -9,10 +9,19 @@ from datetime import UTC, datetime
 import pytest
 from PIL import Image
 
-from edgeloop.report import Evidence, Report, Source, objective, read_layers, read_scores, render
+from edgeloop.report import (
+    Evidence,
+    Report,
+    Source,
+    objective,
+    read_curves,
+    read_layers,
+    read_scores,
+    render,
+)
 from tests.report.pages import read, references
 from tests.report.tables import Row, table
-from tests.report.test_charts import PERF, SCORES, USE
+from tests.report.test_charts import PERF, POINTS, SCORES, USE
 
 SOURCE = Source("a folder", "faces", datetime(2026, 11, 15, 12, 0, tzinfo=UTC))
 TWO = (objective("mean"), objective("f1_1k"))
@@ -97,6 +106,14 @@ def test_a_model_of_the_front_shows_its_layers_classes_and_curves():
     assert "Layer times" in text and "Classes, f1_10k" in text
     assert "PR curves of f1_10k" in text and "data:image/png;base64,iVBOR" in text
     assert "condition: threads" in text and references(text) == []
+
+
+def test_curves_are_drawn_in_the_page_where_their_points_are_known():
+    found = Evidence(None, "f1_10k", read_scores(SCORES), b"", read_curves(POINTS))
+    text = report(table(1), evidence={"calm-heron-0": found})
+    assert "Precision and recall, f1_10k" in text and ">skin  0.950<" in text
+    assert "overall AP 0.800" in text and "as they were drawn" not in text
+    assert references(text) == [] and "data:image" not in text
 
 
 def test_the_page_says_where_its_figures_come_from():

@@ -137,3 +137,19 @@ def test_what_is_no_picture_is_not_shown_as_one(filled: Path, edgeloop: Edgeloop
     edgeloop("report")
     text = (filled / "report.html").read_text()
     assert "Classes, f1_1k" in text and "data:image" not in text
+
+
+def test_the_demo_needs_no_store_and_makes_none(project: Path, edgeloop: Edgeloop):
+    shown = edgeloop("pareto", "--demo", "-o", "front.svg")
+    assert shown.code == 0 and "18 models" in shown.out
+    assert edgeloop("report", "--demo", "-e", "demo-host", "-o", "r.html").code == 0
+    assert sorted(path.name for path in project.iterdir() if path.name != "edgeloop.yaml") == [
+        "front.svg",
+        "r.html",
+    ]
+
+
+def test_the_demo_has_its_own_experiments(project: Path, edgeloop: Edgeloop):
+    refused = edgeloop("pareto", "--demo", "-e", "mine")
+    assert refused.code == 2 and "demo and demo-host" in refused.err
+    assert edgeloop("pareto", "--demo", "--store", "sqlite:x").code == 2

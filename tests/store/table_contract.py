@@ -9,7 +9,7 @@ from threading import Barrier
 import pytest
 
 from edgeloop.errors import BadInput, RowChanged, RowExists, RowTooLarge
-from edgeloop.store import Condition, Table, Value
+from edgeloop.store import Condition, Record, Table, Value
 
 LARGEST_INT = 2**63 - 1
 THREADS = 8
@@ -506,3 +506,64 @@ class TableContract:
         with pytest.raises(BadInput, match="column"):
             table.insert("row", {column: "x"})
         assert table.get("row") is None
+
+    # What changed since
+
+    def test_whoever_knows_nothing_is_told_everything(self, table: Table) -> None:
+        assert list(table.drift({}).changed) == []
+        rows = [table.insert(key, {"n": number}) for number, key in enumerate("abc")]
+        drift = table.drift({})
+        assert (sorted(drift.changed, key=by_key), list(drift.gone)) == (rows, [])
+
+    def test_only_what_is_new_or_changed_is_told(self, table: Table) -> None:
+        known, mark = caught_up(table, [table.insert(key, {"n": 1}) for key in "abc"])
+        record = table.get("b")
+        assert record is not None
+        changed = [table.update(record, {"n": 2}), table.insert("d", {"n": 1})]
+        drift = table.drift(known, mark)
+        assert (sorted(drift.changed, key=by_key), list(drift.gone)) == (changed, [])
+
+    def test_nothing_is_told_twice_and_nothing_is_missed(self, table: Table) -> None:
+        known, mark = caught_up(table, [table.insert("a", {"n": 0})])
+        for number in range(1, 6):
+            assert list(table.drift(known, mark).changed) == []
+            record = table.get("a")
+            assert record is not None
+            table.update(record, {"n": number})
+            drift = table.drift(known, mark)
+            assert [row.values for row in drift.changed] == [{"n": number}]
+            known, mark = {"a": drift.changed[0].version}, drift.mark
+
+    def test_a_row_that_is_gone_is_told_without_a_mark(self, table: Table) -> None:
+        known, _ = caught_up(table, [table.insert(key, {"n": 1}) for key in "abc"])
+        record = table.get("b")
+        assert record is not None
+        table.delete(record)
+        drift = table.drift(known)
+        assert (list(drift.changed), list(drift.gone)) == ([], ["b"])
+
+    def test_a_row_made_anew_counts_as_changed(self, table: Table) -> None:
+        row = table.insert("a", {"n": 1})
+        known, mark = caught_up(table, [row])
+        table.delete(row)
+        again = table.insert("a", {"n": 1})
+        drift = table.drift(known, mark)
+        assert (list(drift.changed), list(drift.gone)) == ([again], [])
+
+    def test_many_changes_at_once_are_all_told(self, table: Table) -> None:
+        known, mark = caught_up(table, [table.insert("a", {"n": 1})])
+        table.insert_many((f"row{number:04d}", {"n": number}) for number in range(1_200))
+        assert len(table.drift(known, mark).changed) == 1_200
+        some = {row.key: row.version for row in table.query("row0")}
+        assert len(table.drift({**known, **some}).changed) == 200
+
+
+def by_key(record: Record) -> str:
+    return record.key
+
+
+def caught_up(table: Table, rows: list[Record]) -> tuple[dict[str, str], str]:
+    """What one knows after all of these were told, and the mark for the next question."""
+    drift = table.drift({})
+    assert sorted(drift.changed, key=by_key) == rows
+    return {row.key: row.version for row in rows}, drift.mark

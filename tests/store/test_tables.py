@@ -11,6 +11,7 @@ from edgeloop.errors import RowChanged
 from edgeloop.store import Store, Table
 from edgeloop.testing import MemoryStore
 from tests.conftest import StoreUnderTest
+from tests.peers.azurite import Azurite
 from tests.store.table_contract import TableContract
 
 MakeStore = Callable[[StoreUnderTest], Store]
@@ -106,3 +107,63 @@ class TestTablesOfAStore:
     ) -> None:
         assert "Key" not in store.description
         assert store.description.split("//")[-1] in place.url
+
+
+class TestDriftOfDatabases:
+    """A database can say at once, and for next to nothing, that nothing happened."""
+
+    @pytest.fixture(params=["sqlite", "postgresql"])
+    def place(
+        self, request: pytest.FixtureRequest, make_place: Callable[[str], StoreUnderTest]
+    ) -> StoreUnderTest:
+        return make_place(request.param)
+
+    def test_a_mark_stays_while_nothing_happens(self, store: Store) -> None:
+        table = store.models("exp")
+        row = table.insert("a", {"n": 1})
+        drift = table.drift({"a": row.version})
+        assert drift.mark
+        assert table.drift({"a": row.version}, drift.mark).mark == drift.mark
+        # With an equal mark the versions are not even looked at.
+        assert list(table.drift({}, drift.mark).changed) == []
+
+    def test_what_others_write_and_delete_is_told_in_spite_of_the_mark(
+        self, place: StoreUnderTest, make_store: MakeStore
+    ) -> None:
+        mine, theirs = make_store(place).models("exp"), make_store(place).models("exp")
+        rows = [theirs.insert(key, {"n": 1}) for key in "ab"]
+        drift = mine.drift({})
+        known = {row.key: row.version for row in drift.changed}
+        changed = theirs.update(rows[0], {"n": 2})
+        theirs.delete(rows[1])
+        after = mine.drift(known, drift.mark)
+        assert (list(after.changed), list(after.gone)) == ([changed], ["b"])
+
+    def test_a_database_put_back_from_a_copy_is_not_taken_for_the_old_one(
+        self, make_place: Callable[[str], StoreUnderTest], make_store: MakeStore
+    ) -> None:
+        place = make_place("sqlite")
+        table = make_store(place).models("exp")
+        table.insert("a", {"n": 1})
+        mark = table.drift({}).mark
+        file = Path(place.url.removeprefix("sqlite:")) / "store.db"
+        copy = file.with_name("copy.db")
+        copy.write_bytes(file.read_bytes())
+        copy.replace(file)
+        assert table.drift({}, mark).mark != mark
+
+
+def test_azure_lists_its_keys_now_and_then_so_that_deletes_are_seen(
+    azurite: Azurite,
+    make_place: Callable[[str], StoreUnderTest],
+    make_store: MakeStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = make_store(make_place("azure")).models("exp")
+    rows = [table.insert(key, {"n": 1}) for key in "ab"]
+    known = {row.key: row.version for row in rows}
+    drift = table.drift(known)
+    table.delete(rows[1])
+    assert list(table.drift(known, drift.mark).gone) == []
+    monkeypatch.setattr("edgeloop.store.azure_drift.LIST_EVERY_S", -1.0)
+    assert list(table.drift(known, drift.mark).gone) == ["b"]

@@ -1,0 +1,78 @@
+"""Rows, device use and small files of a store as one zip file, and back as a store in memory."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+
+from edgeloop.store import Record, Store, Values
+from edgeloop.testing import MemoryStore
+
+LARGEST_BYTES = 200_000
+TABLES = "tables.json"
+FILES = "files/"
+_WHEN = (2026, 1, 1, 0, 0, 0)  # the same content is the same file
+
+
+class DemoStore(MemoryStore):
+    @property
+    def description(self) -> str:
+        return "demo data"
+
+
+def pack(store: Store, experiments: Iterable[str], is_kept: Callable[[str], bool]) -> bytes:
+    """`is_kept` is asked for the key of each file that is not large. Files that are left out are
+    left out of their rows as well: a row that names a file promises that it is there."""
+    tables: dict[str, object] = {"usage": _rows(store.usage().query())}
+    files: dict[str, bytes] = {}
+    models: dict[str, list[list[object]]] = {}
+    for experiment in experiments:
+        small = [i.key for i in store.blobs.list(f"{experiment}/") if i.size <= LARGEST_BYTES]
+        files |= {key: store.blobs.read(key) for key in small if is_kept(key)}
+        models[experiment] = [
+            [row.key, _with_files(row.values, f"{experiment}/{row.key}/", files)]
+            for row in store.models(experiment).query()
+        ]
+    text = json.dumps({**tables, "models": models}, indent=0, sort_keys=True)
+    return _zipped({TABLES: text.encode(), **{FILES + key: files[key] for key in sorted(files)}})
+
+
+def unpacked(content: bytes) -> MemoryStore:
+    store = DemoStore()
+    with zipfile.ZipFile(io.BytesIO(content)) as packed:
+        tables = json.loads(packed.read(TABLES))
+        for name in packed.namelist():
+            if name.startswith(FILES):
+                store.blobs.put(name.removeprefix(FILES), packed.read(name))
+    store.usage().insert_many((key, values) for key, values in tables["usage"])
+    for experiment, rows in tables["models"].items():
+        store.models(experiment).insert_many((key, values) for key, values in rows)
+    return store
+
+
+def _rows(records: Iterable[Record]) -> list[list[object]]:
+    return [[record.key, dict(record.values)] for record in records]
+
+
+def _with_files(values: Values, folder: str, kept: Mapping[str, bytes]) -> dict[str, object]:
+    row: dict[str, object] = dict(values)
+    if "stages" in row:
+        stages = json.loads(str(row["stages"]))
+        for record in stages.values():
+            files = record.get("files", {})
+            record["files"] = {n: k for n, k in files.items() if folder + k in kept}
+            record.pop("committed", None)  # tokens of leases that ended long ago
+        row["stages"] = json.dumps(stages)
+    return row
+
+
+def _zipped(contents: Mapping[str, bytes]) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as packed:
+        for name, content in contents.items():
+            entry = zipfile.ZipInfo(name, _WHEN)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            packed.writestr(entry, content)
+    return target.getvalue()

@@ -1,0 +1,33 @@
+"""The portal: what the farm does, live in a browser, and the same as JSON.
+
+    with Workspace.open() as workspace:
+        serve(workspace, PortalOptions(port=0), lambda address: print(address.url))
+
+`create_app` is the application alone, for a server of your own. Needs the extra `portal`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edgeloop.portal.app import create_app
+    from edgeloop.portal.open import PortalOptions
+    from edgeloop.portal.serving import Address, checked, serve
+
+__all__ = ["Address", "PortalOptions", "checked", "create_app", "serve"]
+
+_WHERE = {
+    "app": ("create_app",),
+    "open": ("PortalOptions",),
+    "serving": ("Address", "checked", "serve"),
+}
+
+
+def __getattr__(name: str) -> object:
+    """Each thing when it is asked for: options can be checked where FastAPI is not installed."""
+    for module, names in _WHERE.items():
+        if name in names:
+            return getattr(import_module(f"edgeloop.portal.{module}"), name)
+    raise AttributeError(f"module 'edgeloop.portal' has no attribute {name!r}")

@@ -1,0 +1,130 @@
+"""All of the portal as one application: the guard, the pages, the API, the numbers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import traceback
+from collections.abc import AsyncIterator
+from urllib.parse import parse_qs
+
+from fastapi import FastAPI
+from fastapi.requests import Request
+from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from edgeloop._version import __version__
+from edgeloop.errors import (
+    BadInput,
+    Conflict,
+    EdgeloopError,
+    NotFound,
+    StoreError,
+    StoreUnavailable,
+)
+from edgeloop.portal import api, metrics, pages
+from edgeloop.portal.open import Portal, PortalOptions
+from edgeloop.portal.security import Guard, local_path, set_cookie
+from edgeloop.redact import redact
+from edgeloop.workspace import Workspace
+
+LONGEST_FORM = 4_096
+WRONG_DELAY_S = 0.5
+WRONG = "That is not the portal's token."
+OUR_FAULT = "Something went wrong. This is a fault of Edgeloop; its log says more."
+_STATUSES: tuple[tuple[type[EdgeloopError], int], ...] = (
+    (NotFound, 404),
+    (BadInput, 400),
+    (Conflict, 409),
+    (StoreUnavailable, 503),
+    (StoreError, 502),
+)
+
+_log = logging.getLogger(__name__)
+
+
+def create_app(workspace: Workspace, options: PortalOptions | None = None) -> FastAPI:
+    """`app.state.portal` is what is open; it is closed when the server ends, the workspace not."""
+    portal = Portal(workspace, options)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        portal.feed()  # begins to read at once, so that the first page need not wait
+        try:
+            yield
+        finally:
+            await run_in_threadpool(portal.close)
+
+    app = FastAPI(
+        title="Edgeloop portal",
+        version=__version__,
+        openapi_url="/api/openapi.json",
+        docs_url=None,  # its page would fetch scripts from elsewhere
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.state.portal = portal
+    app.include_router(api.router(portal))
+    _add_login(app, portal)
+    _add_metrics(app, portal)
+    app.include_router(pages.router(portal))
+    _add_errors(app, portal)
+    app.add_middleware(Guard, portal=portal)
+    return app
+
+
+def _add_login(app: FastAPI, portal: Portal) -> None:
+    @app.get("/login", include_in_schema=False)
+    def form(request: Request) -> Response:
+        sentence = WRONG if "wrong" in request.query_params else ""
+        return pages.login_page(portal, request, sentence)
+
+    @app.post("/login", include_in_schema=False)
+    async def login(request: Request) -> Response:
+        """A wrong token costs half a second, the right one nothing."""
+        content = b""
+        async for chunk in request.stream():
+            content += chunk
+            if len(content) > LONGEST_FORM:
+                raise HTTPException(413, "That form is too long.")
+        fields = parse_qs(content.decode("utf-8", "replace"))
+        if not portal.sessions.knows(fields.get("token", [""])[0].strip()):
+            await asyncio.sleep(WRONG_DELAY_S)
+            return await run_in_threadpool(pages.login_page, portal, request, WRONG)
+        answer = RedirectResponse(local_path(fields.get("next", ["/"])[0]), 303)
+        answer.headers["set-cookie"] = set_cookie(request, portal.sessions.begin())
+        return answer
+
+
+def _add_metrics(app: FastAPI, portal: Portal) -> None:
+    @app.get("/metrics", include_in_schema=False)
+    def numbers(experiment: str | None = None) -> Response:
+        return PlainTextResponse(
+            metrics.metrics(portal, experiment), media_type=metrics.CONTENT_TYPE
+        )
+
+
+def _add_errors(app: FastAPI, portal: Portal) -> None:
+    def told(request: Request, status: int, sentence: str) -> Response:
+        if request.url.path.startswith("/api/") or request.url.path == "/metrics":
+            return JSONResponse({"detail": sentence}, status)
+        return pages.error_page(portal, request, status, sentence)
+
+    @app.exception_handler(EdgeloopError)
+    def ours(request: Request, error: EdgeloopError) -> Response:
+        status = next((code for kind, code in _STATUSES if isinstance(error, kind)), 500)
+        return told(request, status, redact(str(error)))
+
+    @app.exception_handler(HTTPException)
+    def refused(request: Request, error: HTTPException) -> Response:
+        answer = told(request, error.status_code, str(error.detail))
+        for name, value in (error.headers or {}).items():
+            answer.headers[name] = value
+        return answer
+
+    @app.exception_handler(Exception)
+    def unexpected(request: Request, error: Exception) -> Response:
+        _log.error("%s", redact("".join(traceback.format_exception(error))))
+        return told(request, 500, OUR_FAULT)

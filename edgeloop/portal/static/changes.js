@@ -1,0 +1,46 @@
+// Reset, priority and delete: sent as JSON with the session's own token, so that no other page can
+// send them. What the server refuses is shown as it said it.
+
+import { say } from "/static/base.js";
+
+const refused = document.getElementById("refused");
+const BODIES = {
+  reset: (form) => ({ stages: form.elements.stage.value ? [form.elements.stage.value] : [] }),
+  priority: (form) => {
+    const text = form.elements.priority.value;
+    return { priority: text === "" ? null : Number(text) };
+  },
+  delete: () => ({}),
+};
+
+async function send(form) {
+  refused.hidden = true;
+  const answer = await fetch(form.dataset.change, {
+    method: "POST",
+    headers: { "Content-Type": "application/json", "X-Edgeloop-Token": form.dataset.token },
+    body: JSON.stringify(BODIES[form.dataset.kind](form)),
+  });
+  if (!answer.ok) {
+    const content = await answer.json().catch(() => ({}));
+    throw new Error(content.error ?? content.detail ?? `the server answered ${answer.status}`);
+  }
+  say("Done.");
+  if (form.dataset.after) location.assign(form.dataset.after);
+}
+
+for (const form of document.querySelectorAll("form[data-change]")) {
+  form.addEventListener("submit", async (event) => {
+    if (event.defaultPrevented && form.dataset.sure !== "yes") return; // a dialog asks first
+    event.preventDefault();
+    const button = form.querySelector("button");
+    button.disabled = true;
+    try {
+      await send(form);
+    } catch (error) {
+      refused.querySelector("span").textContent = error.message;
+      refused.hidden = false;
+    }
+    button.disabled = false;
+    delete form.dataset.sure;
+  });
+}

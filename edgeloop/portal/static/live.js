@@ -1,0 +1,46 @@
+// Pages that are small enough to be asked for again as a whole: parts marked `data-live` that came
+// out different are exchanged, all else (what is open, typed or scrolled) stays.
+//
+// `data-live-model` on the body: only when that model changed. `data-every`: seconds, for pages
+// about things that the table's events know nothing of.
+
+import { calmly, say } from "/static/base.js";
+
+async function refresh() {
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (answer.status === 404) { location.reload(); return; }
+  if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  let changed = 0;
+  for (const part of document.querySelectorAll("[data-live]")) {
+    const fresh = page.getElementById(part.id);
+    if (!fresh || differs(part, fresh) === false) continue;
+    const open = new Set([...part.querySelectorAll("details[open]")].map((d) => d.id));
+    for (const details of fresh.querySelectorAll("details")) details.open = open.has(details.id);
+    part.replaceWith(document.adoptNode(fresh));
+    changed += 1;
+  }
+  if (changed) say("This page was brought up to date.");
+}
+
+// Times tick on by themselves, so their text is no difference.
+function differs(one, two) {
+  const still = (element) => {
+    const copy = element.cloneNode(true);
+    for (const time of copy.querySelectorAll("time[data-ago]")) time.textContent = "";
+    for (const details of copy.querySelectorAll("details")) details.removeAttribute("open");
+    return copy.innerHTML;
+  };
+  return still(one) !== still(two);
+}
+
+const model = document.body.dataset.liveModel;
+const again = calmly(refresh);
+document.addEventListener("edgeloop:change", (event) => {
+  const { changed = [], gone = [], all = false } = event.detail;
+  const others = [...changed, ...gone];
+  // An event without names is about the store itself: it went away, or came back.
+  if (!model || all || others.length === 0 || others.includes(model)) again();
+});
+const every = Number(document.body.dataset.every);
+if (every) setInterval(again, every * 1000);

@@ -1,0 +1,77 @@
+// The live table: when the store changes, the rows of this page that changed are fetched, and only
+// those are drawn again. Filter, order, page and the place on the screen stay as they are.
+
+import { calmly, say } from "/static/base.js";
+
+const HIGHLIGHT_MS = 4000;
+const body = document.getElementById("rows");
+const filter = document.getElementById("filter");
+
+function parsed(html) {
+  const holder = document.createElement("template");
+  holder.innerHTML = html;
+  return holder.content;
+}
+
+function replace_part(id, html) {
+  const part = document.getElementById(id);
+  if (part && part.innerHTML !== html) part.innerHTML = html;
+}
+
+function still(row) {
+  const copy = row.cloneNode(true);
+  for (const time of copy.querySelectorAll("time")) time.remove();
+  return copy.textContent;
+}
+
+function place_rows(answer) {
+  const old = new Map([...body.children].map((row) => [row.dataset.mark, row]));
+  const before = new Map([...body.children].map((row) => [row.dataset.name, still(row)]));
+  const fresh = new Map([...parsed(answer.html).children].map((row) => [row.dataset.mark, row]));
+  const changed = [];
+  answer.marks.forEach((mark, place) => {
+    const row = old.get(mark) ?? fresh.get(mark);
+    if (!row) return;
+    // A renewed lease is worth a new row, but not that anybody looks up.
+    if (!old.has(mark) && before.get(row.dataset.name) !== still(row)) {
+      row.classList.add("is-new");
+      setTimeout(() => row.classList.remove("is-new"), HIGHLIGHT_MS);
+      changed.push(row.dataset.name);
+    }
+    if (body.children[place] !== row) body.insertBefore(row, body.children[place] ?? null);
+  });
+  while (body.children.length > answer.marks.length) body.lastElementChild.remove();
+  if (changed.length) {
+    const shown = changed.slice(0, 3).join(", ");
+    say(changed.length > 3 ? `${changed.length} models changed` : `${shown} changed`);
+  }
+}
+
+async function refresh() {
+  const marks = body ? [...body.children].map((row) => row.dataset.mark) : [];
+  const query = new URLSearchParams(location.search);
+  query.set("known", marks.join(","));
+  const answer = await fetch(`/parts/table?${query}`, { headers: { Accept: "application/json" } });
+  if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+  const content = await answer.json();
+  if (!body || (content.marks.length === 0) !== (marks.length === 0)) {
+    location.reload(); // from an empty page to a table, or back
+    return;
+  }
+  replace_part("chips", content.chips);
+  replace_part("pages", content.pages);
+  replace_part("banner", content.banner);
+  place_rows(content);
+}
+
+document.addEventListener("edgeloop:change", calmly(refresh));
+
+// '/' goes to the filter, as in many tables.
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest("input, select, textarea, dialog");
+  if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && filter) {
+    event.preventDefault();
+    filter.focus();
+    filter.select();
+  }
+});

@@ -1,0 +1,204 @@
+"""A project as a farm leaves it: models in every state, files, use of devices, a search. All of it
+from a seed, but for the times, which are relative to now so that pages read naturally."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import time
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from edgeloop.runner import record_use
+from edgeloop.settings import Settings
+from edgeloop.workspace import Workspace
+
+NASTY = "<script>alert(1)<b>"
+NASTY_TAG = "\"><img src=x onerror='alert(2)'>"
+SHOWN = "calm-heron"  # the model with files
+CLASSES = (
+    "background",
+    "skin",
+    "nose",
+    "eyes",
+    "brows",
+    "ears",
+    "mouth",
+    "neck",
+    "hair",
+    "glasses",
+)
+_FIRST = ("calm", "brisk", "amber", "quiet", "bold", "lucid", "mellow", "swift", "tidy", "vivid")
+_SECOND = ("heron", "otter", "lynx", "wren", "ibis", "tapir", "gecko", "marten", "finch", "newt")
+_ORDER = ("convert", "benchmark", "f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
+_DEVICES = ("htp:snapdragon-888", "htp:snapdragon-8-gen-2", "adb:3f9a21")
+_FILES = {"benchmark": "perf_results_5.csv", "f1_10k": "test_results_f1_10k.csv"}
+
+
+def fill(folder: Path, environ: dict[str, str] | None = None, count: int = 120) -> None:
+    """`count` models in the project at `folder`; two names and a tag are hostile."""
+    with Workspace(Settings.load(folder, environ or {})) as workspace:
+        models = workspace.store.models(workspace.experiment)
+        for row in rows(count):
+            models.insert(str(row["name"]), row)
+        prefix = f"{workspace.experiment}/{SHOWN}"
+        for name, content in files().items():
+            workspace.store.blobs.put(f"{prefix}/{name}", content)
+        for device, start, end, model, stage in uses():
+            record_use(workspace.store.usage(), device, start, end, model=model, stage=stage)
+    write_search(folder / "searches" / "faces")
+
+
+def rows(count: int) -> Iterator[dict[str, Any]]:
+    rng, now = Random(5), time.time()
+    for number in range(count):
+        row = _row(rng, number, now)
+        if number == 3:
+            row |= {"name": NASTY, "tags": json.dumps([NASTY_TAG])}
+        yield row
+
+
+def _row(rng: Random, number: int, now: float) -> dict[str, Any]:
+    name = f"{_FIRST[number % 10]}-{_SECOND[number // 10 % 10]}"
+    latency_ms = math.exp(rng.gauss(1.2, 0.5))
+    f1 = 0.93 - 0.35 * math.exp(-latency_ms / 2.5) - abs(rng.gauss(0, 0.04))
+    row: dict[str, Any] = {
+        "name": name if number < 100 else f"{name}-{number // 100 + 1}",
+        "status": "complete",
+        "model_name": f"{name}.onnx",
+        "model_date": _utc(now - 4e5 + 900 * number),
+        "since": _utc(now - rng.uniform(60, 3e5)),
+        "iteration": number * 6 // 120,
+        "quantized": True,
+        "macs": int(latency_ms * 1.1e8),
+        "params": int(latency_ms * 2e5),
+        "shape": "[1, 3, 256, 256]",
+        "output_shape": "[1, 19, 256, 256]",
+        "device": _DEVICES[number % 3],
+        "precision": "a8w8",
+        "latency_kind": "measured" if number % 3 == 2 else "estimate",
+        "total_inference_avg": json.dumps([latency_ms / 1e3] * 5),
+        "mean": latency_ms / 1e3,
+        "stdev": abs(rng.gauss(2.5, 1.5)),
+        "f1_onnx": f1 + 0.012,
+        "f1_1k": f1,
+        "f1_1k_f": f1 + 0.01,
+        "f1_10k": f1 - 0.002,
+        "stages": json.dumps({}),
+    }
+    if number % 7 == 0:
+        row["tags"] = json.dumps(["baseline"])
+    return row | _state(number, now)
+
+
+def _state(number: int, now: float) -> dict[str, Any]:
+    """One in ten is at work, one in twelve waits, a few failed."""
+    if number == 0:
+        return {}
+    if number % 10 == 4:
+        held = {
+            "token": "t",
+            "owner": f"bench-{number % 4}/{_DEVICES[number % 3]}",
+            "since": now - 7 * number,
+        }
+        record = {"f1_10k": {**held, "expires": now + 86_400}}
+        running = {
+            "status": "running f1_10k",
+            "node": held["owner"],
+            "since": _utc(now - 7 * number),
+        }
+        return {**running, "stages": json.dumps(record), "f1_10k": None}
+    if number % 12 == 5:
+        empty = dict.fromkeys(("mean", "stdev", "total_inference_avg", "f1_1k", "f1_10k"))
+        return {"status": "new", **empty, "quantized": None, "f1_onnx": None, "f1_1k_f": None}
+    if number % 31 == 9:
+        reason = "Converting failed: the operator GridSample has no counterpart on the chip."
+        return {"status": "error", "error": reason, "mean": None, "f1_1k": None, "f1_10k": None}
+    return {}
+
+
+def files() -> dict[str, bytes]:
+    rng = Random(9)
+    layers = [("condition", "chip", "", "snapdragon-888", "estimate")]
+    for number in range(48):
+        kind = rng.choice(("Conv", "Conv", "Conv", "Relu", "Add", "Resize"))
+        time_us = f"{rng.lognormvariate(3.5, 1):.1f}"
+        layers.append(
+            ("layer", f"/down.{number // 8}/{kind.lower()}_{number}", kind, time_us, "estimate")
+        )
+    scores = [("metric", *CLASSES, "overall")]
+    for metric, level in (("iou", 0.74), ("f1", 0.84), ("AP", 0.88)):
+        values = [min(0.995, max(0.2, rng.gauss(level, 0.09))) for _ in CLASSES]
+        scores.append((metric, *map(str, values), str(sum(values) / len(values))))
+    return {
+        "calm-heron.onnx": rng.randbytes(31_000),
+        "calm-heron.quant.dlc": rng.randbytes(8_500),
+        "perf_results_5.csv": _csv([("what", "name", "operator", "time_us", "kind"), *layers]),
+        "test_results_f1_10k.csv": _csv(scores),
+    }
+
+
+def uses() -> Iterator[tuple[str, datetime, datetime, str, str]]:
+    rng, now = Random(2), datetime.now(UTC)
+    for day in range(9):
+        for device in _DEVICES:
+            for _ in range(rng.randrange(4, 12)):
+                start = now - timedelta(days=day, hours=rng.uniform(1, 9))
+                length = timedelta(minutes=rng.uniform(4, 45))
+                yield device, start, start + length, "brisk-otter", "f1_10k"
+    start = now - timedelta(minutes=50)
+    for place, stage in enumerate(_ORDER):
+        length = timedelta(seconds=(95, 240, 60, 400, 300, 1300)[place])
+        yield _DEVICES[0], start, start + length, SHOWN, stage
+        start += length + timedelta(seconds=30)
+
+
+def write_search(folder: Path) -> None:
+    """The tables that a search leaves."""
+    rng = Random(3)
+    folder.mkdir(parents=True)
+    (folder / "search.yaml").write_text(
+        "experiment: default\nobjectives:\n  chip_latency_ms: {goal: min}\n  val_iou: {goal: max}\n"
+    )
+    head = (
+        "number",
+        "iteration",
+        "arch_id",
+        "state",
+        "chip_latency_ms",
+        "val_iou",
+        "is_pareto",
+        "reason",
+    )
+    lines, curve, share = [], [("candidates", "hypervolume")], 0.2
+    for number in range(1, 49):
+        state = "failed" if number % 17 == 0 else "complete"
+        share += rng.uniform(0, 0.5 / number)
+        arch = f"id_{rng.randbytes(8).hex()}"
+        values = (
+            (f"{rng.uniform(0.4, 3):.3f}", f"{rng.uniform(0.4, 0.72):.4f}")
+            if state == "complete"
+            else ("", "")
+        )
+        lines.append((number, number // 9, arch, state, *values, int(number % 6 == 0), ""))
+        curve.append((number, f"{share:.6f}"))
+    for iteration in sorted({line[1] for line in lines}):
+        shown = [line for line in lines if line[1] <= iteration]
+        (folder / f"search_state_{iteration}.csv").write_bytes(_csv([head, *shown]))
+    (folder / "front.csv").write_bytes(_csv([head, *(line for line in lines if line[6])]))
+    (folder / "hypervolume.csv").write_bytes(_csv(curve))
+
+
+def _csv(lines: Iterable[Iterable[object]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text).writerows(lines)
+    return text.getvalue().encode()
+
+
+def _utc(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,175 @@
+"""What happens while one looks: a runner at work, a job that prints, a change, a store that goes
+away; and who is let in."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from edgeloop.tasks import make_faces
+from tests.peers.browser import Browser
+from tests.peers.postgres import Postgres
+from tests.portal.browsing import Site, browser, make_project, portal_of
+from tests.portal.farm import SHOWN, fill
+from tests.runner.conftest import NETS, SIZES
+
+__all__ = ["browser"]
+
+LONG_MS = 120_000
+TOKEN = "sixteen-letters-or-more"
+SCRIPT = """
+import json, pathlib, time
+print("one", flush=True)
+go = pathlib.Path("{go}")
+while not go.exists():
+    time.sleep(0.02)
+print("\\x1b[32mtwo\\x1b[0m <b>bold</b>", flush=True)
+pathlib.Path("outputs").mkdir(exist_ok=True)
+pathlib.Path("outputs/metrics.jsonl").write_text(json.dumps({{"loss": 0.125}}) + "\\n")
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """An empty project, and a portal that lets one change things."""
+    folder = make_project(tmp_path_factory.mktemp("live"))
+    with portal_of(folder, "--allow-changes") as found:
+        yield found
+
+
+def test_from_an_empty_page_to_a_model_that_a_runner_measures(browser: Browser, site: Site) -> None:
+    """The same page all the time: nobody loads it again."""
+    with browser.tab(site.at("/")) as tab:
+        page = tab.page
+        expect(page.locator(".empty")).to_contain_text("edgeloop upload model.onnx")
+        expect(page.locator("#live")).to_have_text("live")
+        site.edgeloop("upload", NETS / "unet-w8.onnx", "--name", "small", "--benchmark-only")
+        row = page.locator("tr[data-name=small]")
+        expect(row).to_contain_text("next: convert")
+        make_faces(site.folder / "faces", 30, 64, seed=3)
+        where = ("--dataset", "faces", "--device", "htp", *SIZES)
+        runner = subprocess.Popen(
+            [sys.executable, "-m", "edgeloop", "runner", "--drain", *where],
+            cwd=site.folder,
+            env=site.environ,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            expect(row).to_contain_text("running", timeout=LONG_MS)
+            expect(row.locator(".who")).not_to_be_empty()
+            expect(row).to_contain_text("complete", timeout=LONG_MS)
+            expect(row.locator(".is-estimate")).to_have_text(re.compile(r"^est[\d.]+$"))
+        finally:
+            runner.wait(60)
+        row.get_by_role("link").click()
+        expect(page.locator("ol.stages li").nth(1)).to_contain_text("2 runs")
+        expect(page.locator("#files")).to_contain_text("perf_results_2.csv")
+        tab.keep_picture("model-measured")
+
+
+def test_a_log_grows_and_is_paused_and_followed(
+    browser: Browser, site: Site, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    (site.folder / "talk.py").write_text(SCRIPT.format(go=go))
+    site.edgeloop("job", "submit", "talk.py", "--name", "talk", "--compute", "local")
+    with browser.tab(site.at("/jobs")) as tab:
+        page = tab.page
+        expect(page.get_by_role("row", name="talk")).to_contain_text("running", timeout=LONG_MS)
+        page.get_by_role("link", name="talk").click()
+        log = page.locator("#log")
+        expect(log).to_contain_text("one")
+        expect(page.locator("#log-state")).to_have_text("following")
+        page.get_by_role("button", name="Pause").click()
+        go.touch()
+        expect(page.locator("#head")).to_contain_text("completed", timeout=LONG_MS)
+        assert "two" not in log.inner_text()
+        page.get_by_role("button", name="Follow").click()
+        expect(log).to_contain_text("two <b>bold</b>")
+        expect(page.locator("#log-state")).to_have_text("the log has ended")
+        expect(page.locator("#numbers")).to_contain_text("0.125")
+        tab.keep_picture("job-light")
+
+
+def test_a_model_is_reset_moved_up_and_deleted_from_its_page(browser: Browser, site: Site) -> None:
+    with site.workspace() as workspace:
+        row = {"name": "spare", "status": "complete", "f1_onnx": 0.5, "benchmark_only": 0}
+        workspace.store.models("default").insert("spare", row)
+    with browser.tab(site.at("/models/spare")) as tab:
+        page = tab.page
+        page.get_by_label("Priority").fill("3")
+        page.get_by_role("button", name="Set", exact=True).click()
+        expect(page.locator("#facts")).to_contain_text("priority")
+        page.get_by_label("Test again").select_option("f1_onnx")
+        page.get_by_role("button", name="Reset").click()
+        expect(page.locator("#head")).to_contain_text("new")
+        with site.workspace() as workspace:
+            now = workspace.model("spare").row
+            assert now["priority"] == 3 and "f1_onnx" not in now
+        page.get_by_role("button", name="Delete this model").click()
+        page.get_by_role("button", name="Keep it").click()
+        expect(page.get_by_role("dialog")).to_be_hidden()
+        page.get_by_role("button", name="Delete this model").click()
+        tab.keep_picture("delete")
+        page.get_by_role("button", name="Delete", exact=True).click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Models")
+        expect(page.locator("tr[data-name=spare]")).to_have_count(0)
+    with site.workspace() as workspace:
+        assert workspace.store.models("default").get("spare") is None
+
+
+def test_what_the_server_refuses_is_said_on_the_page(browser: Browser, site: Site) -> None:
+    with site.workspace() as workspace:
+        workspace.store.models("default").insert("idea", {"name": "idea", "status": "candidate"})
+    with browser.tab(site.at("/models/idea")) as tab:
+        tab.page.get_by_role("button", name="Reset").click()
+        expect(tab.page.locator("#refused")).to_contain_text("there is nothing to test")
+        tab.expect_failure(400)
+
+
+def test_a_portal_with_a_token_asks_for_it(browser: Browser, tmp_path: Path) -> None:
+    make_project(tmp_path)
+    environ = {"EDGELOOP_PORTAL_TOKEN": TOKEN}
+    with portal_of(tmp_path, environ=environ) as found, browser.tab(found.at("/devices")) as tab:
+        page = tab.page
+        expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
+        tab.keep_picture("login")
+        page.get_by_label("Token").fill("a-wrong-one-of-length")
+        page.get_by_role("button", name="Open the portal").click()
+        expect(page.get_by_role("alert")).to_contain_text("not the portal's token")
+        tab.expect_failure(401)
+        page.get_by_label("Token").fill(TOKEN)
+        page.get_by_role("button", name="Open the portal").click()
+        expect(page.locator("#live")).to_have_text("live")
+        assert TOKEN not in page.url
+        page.goto(found.at("/jobs"))
+        expect(page.get_by_role("heading", level=1)).to_have_text("Jobs")
+
+
+def test_a_store_that_goes_away_is_said_and_so_is_its_return(
+    browser: Browser, tmp_path: Path
+) -> None:
+    make_project(tmp_path)
+    with Postgres() as server:
+        name = server.make_database()
+        address = f"{server.url_of(name)}?blobs=file://{tmp_path / 'blobs'}"
+        environ = {"EDGELOOP_STORE": address}
+        fill(tmp_path, environ, count=20)
+        with portal_of(tmp_path, environ=environ) as found, browser.tab(found.at("/")) as tab:
+            page = tab.page
+            expect(page.locator("#rows tr")).to_have_count(20)
+            server.stop()
+            banner = page.locator("#banner .banner")
+            expect(banner).to_contain_text("What you see was read", timeout=LONG_MS)
+            expect(page.locator("#rows tr")).to_have_count(20)
+            tab.keep_picture("away")
+            server.start()
+            expect(banner).to_have_count(0, timeout=LONG_MS)
+            expect(page.locator(f"tr[data-name={SHOWN}]")).to_be_visible()

@@ -1,0 +1,226 @@
+"""Every page but the table, in a real Chromium, in light and dark, wide and narrow."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.peers.browser import Browser, Scheme
+from tests.portal.browsing import Site, browser, portal_of, site
+from tests.portal.farm import NASTY, SHOWN, files
+
+__all__ = ["browser", "site"]
+
+PAGES = {
+    "table": ("/", "Models"),
+    "model": (f"/models/{SHOWN}", SHOWN),
+    "model-failed": ("/models/vivid-heron", "vivid-heron"),
+    "pareto": ("/pareto", "Pareto front"),
+    "pareto-selected": ("/pareto?x_min=2&x_max=4&y_min=0.8", "Pareto front"),
+    "devices": ("/devices", "Devices"),
+    "jobs": ("/jobs", "Jobs"),
+    "searches": ("/searches", "Searches"),
+    "search": ("/searches/faces", "faces"),
+}
+GROUNDS = {"light": "rgb(246, 247, 249)", "dark": "rgb(16, 19, 23)"}
+README_PICTURE = os.environ.get("EDGELOOP_README_PICTURE", "")  # where the README's is kept
+STATIC = Path(__file__).parents[2] / "edgeloop/portal/static"
+
+
+def ground(page: Page) -> str:
+    return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_whole_in_light_and_dark(browser: Browser, site: Site, name: str) -> None:
+    path, heading = PAGES[name]
+    schemes: tuple[Scheme, ...] = ("light", "dark")
+    with browser.tab(site.at(path)) as tab:
+        expect(tab.page.get_by_role("heading", level=1)).to_have_text(heading)
+        expect(tab.page.locator("#live")).to_have_text("live")
+        for scheme in schemes:  # the page follows while it is open
+            tab.page.emulate_media(color_scheme=scheme)
+            expect(tab.page.locator("body")).to_have_css("background-color", GROUNDS[scheme])
+            tab.keep_picture(f"{name}-{scheme}")
+
+
+def test_no_page_is_wider_than_a_telephone(browser: Browser, site: Site) -> None:
+    with browser.tab(site.at("/"), size=(390, 800)) as tab:
+        for name, (path, heading) in PAGES.items():
+            tab.page.goto(site.at(path))
+            expect(tab.page.get_by_role("heading", level=1)).to_have_text(heading)
+            width = tab.page.evaluate("document.documentElement.scrollWidth")
+            assert width <= 390, (name, width)
+            tab.keep_picture(f"{name}-narrow")
+
+
+def test_the_choice_of_light_or_dark_is_kept(browser: Browser, site: Site) -> None:
+    with browser.tab(site.at("/"), "light") as tab:
+        page = tab.page
+        page.get_by_role("button", name="Light or dark").click()
+        assert ground(page) == GROUNDS["dark"]
+        page.get_by_role("link", name="Devices").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Devices")
+        assert ground(page) == GROUNDS["dark"]
+
+
+def test_without_script_the_system_decides_on_light_or_dark(browser: Browser, site: Site) -> None:
+    with browser.tab(site.at("/devices"), "dark", script=False) as tab:
+        expect(tab.page.get_by_role("heading", level=1)).to_have_text("Devices")
+        assert (
+            tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
+            == (GROUNDS["dark"])
+        )
+
+
+def test_both_ways_into_the_dark_have_the_same_colours() -> None:
+    text = (STATIC / "base.css").read_text()
+    chosen = re.search(r':root\[data-theme="dark"\] \{(.*?)\}', text, re.S)
+    system = re.search(r":root:not\(\[data-theme\]\) \{(.*?)\}", text, re.S)
+    assert chosen and system
+    assert chosen[1].split() == system[1].split()
+
+
+def test_a_rectangle_over_points_filters_the_table(browser: Browser, site: Site) -> None:
+    with browser.tab(site.at("/pareto")) as tab:
+        page = tab.page
+        chosen = page.locator("#chosen")
+        expect(chosen.get_by_role("heading")).to_have_text(re.compile(r"The front, \d+ models"))
+        box = page.locator("#chart svg").bounding_box()
+        assert box
+        left, top = box["x"] + 0.13 * box["width"], box["y"] + 0.3 * box["height"]
+        page.mouse.move(left, top)
+        page.mouse.down()
+        page.mouse.move(left + 60, top + 60)
+        page.mouse.move(left + 0.12 * box["width"], top + 0.25 * box["height"])
+        expect(page.locator(".brush")).to_be_visible()
+        page.mouse.up()
+        expect(chosen.get_by_role("heading")).to_have_text(re.compile(r"^[1-9]\d* selected$"))
+        assert "x_min=" in page.url and page.url.startswith(site.at("/pareto"))
+        picked = page.locator("#chart a.is-picked")
+        assert picked.count() == chosen.locator("tbody tr").count() > 1
+        page.reload()  # the selection is in the address
+        expect(picked).to_have_count(chosen.locator("tbody tr").count())
+        page.keyboard.press("Escape")
+        expect(chosen.get_by_role("heading")).to_have_text(re.compile("The front"))
+        expect(picked).to_have_count(0)
+
+
+def test_a_point_says_what_it_is_and_leads_to_its_model(browser: Browser, site: Site) -> None:
+    with browser.tab(site.at("/pareto")) as tab:
+        page = tab.page
+        point = page.locator("#chart a").last
+        point.hover()
+        tip = page.locator("#tip")
+        expect(tip).to_contain_text("latency (ms)")
+        name = tip.locator("b").inner_text()
+        point.click()
+        expect(page.get_by_role("heading", level=1)).to_have_text(name)
+
+
+def test_points_can_be_selected_with_keys_alone(browser: Browser, site: Site) -> None:
+    with browser.tab(site.at("/pareto")) as tab:
+        page = tab.page
+        point = page.locator("#chart a").first
+        point.focus()
+        expect(page.locator("#tip")).to_be_visible()
+        page.keyboard.press("Space")
+        rows = page.locator("#chosen tbody tr")
+        expect(rows).to_have_count(1)
+        label = point.get_attribute("aria-label") or ""
+        assert label.startswith(str(rows.first.get_attribute("data-name")))
+
+
+def test_limits_select_points_without_script(browser: Browser, site: Site) -> None:
+    with browser.tab(site.at("/pareto"), script=False) as tab:
+        page = tab.page
+        page.locator("input[name=x_max]").fill("2")
+        page.get_by_role("button", name="Select").click()
+        expect(page.locator("#chosen h2")).to_have_text(re.compile(r"\d+ selected"))
+        texts = page.locator("#chosen tbody td:nth-child(2)").all_inner_texts()
+        shown = [float(text.replace("est", "").split("±")[0]) for text in texts]
+        assert shown and max(shown) <= 2
+        page.locator("#chosen tbody a").first.click()
+        expect(page.locator("#stages")).to_be_visible()
+
+
+def test_other_columns_make_another_chart(browser: Browser, site: Site) -> None:
+    with browser.tab(site.at("/pareto")) as tab:
+        tab.page.get_by_label("Across").select_option("macs")
+        expect(tab.page.locator("#chart svg")).to_contain_text("multiply-accumulates")
+        assert "x=macs" in tab.page.url
+
+
+def test_a_file_comes_as_it_is(browser: Browser, site: Site, tmp_path: Path) -> None:
+    with browser.tab(site.at(f"/models/{SHOWN}")) as tab:
+        with tab.page.expect_download() as download:
+            tab.page.get_by_role("link", name="calm-heron.onnx").click()
+        assert download.value.suggested_filename == "calm-heron.onnx"
+        download.value.save_as(tmp_path / "got")
+    assert (tmp_path / "got").read_bytes() == files()["calm-heron.onnx"]
+
+
+def test_a_model_shows_its_stages_layers_and_classes(browser: Browser, site: Site) -> None:
+    with browser.tab(site.at(f"/models/{SHOWN}")) as tab:
+        page = tab.page
+        assert page.locator("ol.stages li").count() == 6
+        expect(page.locator("ol.stages li").last).to_contain_text("21 min 40 s")
+        expect(page.locator("#chart-1 svg")).to_contain_text("Layer times")
+        expect(page.locator("#chart-2 svg")).to_contain_text("overall: f1 ")
+        page.get_by_text("All values").click()
+        expect(page.get_by_role("cell", name="[1, 3, 256, 256]")).to_be_visible()
+
+
+def test_a_failed_model_says_why(browser: Browser, site: Site) -> None:
+    with browser.tab(site.at("/models/vivid-heron")) as tab:
+        expect(tab.page.get_by_role("alert")).to_contain_text("GridSample has no counterpart")
+
+
+def test_a_portal_that_only_shows_has_nothing_to_change(browser: Browser, site: Site) -> None:
+    with browser.tab(site.at(f"/models/{SHOWN}")) as tab:
+        expect(tab.page.locator("footer")).to_contain_text("read-only")
+        assert tab.page.locator("#changes, form[data-change]").count() == 0
+
+
+def test_a_model_that_is_not_there_is_said_so(browser: Browser, site: Site) -> None:
+    with browser.tab(site.at("/models/nobody")) as tab:
+        expect(tab.page.locator("main")).to_contain_text("nobody")
+        expect(tab.page.get_by_role("heading", level=1)).to_have_text("Not here")
+        tab.expect_failure(404)
+
+
+def test_the_hostile_name_stays_a_text_on_the_front(browser: Browser, site: Site) -> None:
+    with browser.tab(site.at("/pareto?text=alert")) as tab:
+        page = tab.page
+        expect(page.locator("#chosen td.name")).to_have_text(NASTY)
+        page.locator("#chart a").first.hover()
+        expect(page.locator("#tip b")).to_have_text(NASTY)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The results that come with the package, in a folder that has nothing."""
+    with portal_of(tmp_path_factory.mktemp("demo"), "--demo") as found:
+        yield found
+
+
+@pytest.mark.parametrize("path", ["/", "/pareto", "/devices", "/jobs", "/searches"])
+def test_the_demo_shows_every_page(browser: Browser, demo: Site, path: str) -> None:
+    with browser.tab(demo.at(path)) as tab:
+        expect(tab.page.locator("h1")).to_be_visible()
+        expect(tab.page.locator("#live")).to_have_text("live")
+
+
+def test_the_picture_of_the_readme(browser: Browser, demo: Site, tmp_path: Path) -> None:
+    """Made anew at every run, kept where EDGELOOP_README_PICTURE says: real results, a front."""
+    target = Path(README_PICTURE) if README_PICTURE else tmp_path / "portal.png"
+    with browser.tab(demo.at("/pareto"), size=(1440, 1180)) as tab:
+        expect(tab.page.locator("#chart a")).to_have_count(18)
+        expect(tab.page.locator("#live")).to_have_text("live")
+        tab.page.screenshot(path=target)
+    assert target.read_bytes().startswith(b"\x89PNG")

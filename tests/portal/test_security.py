@@ -1,0 +1,278 @@
+"""Who gets in, from where, and what strangers cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.testclient import TestClient
+
+from edgeloop.portal.security import local_path
+from edgeloop.portal.sessions import LASTS_S, Sessions
+from edgeloop.workspace import Workspace
+from tests.cli.conftest import command, edgeloop, project
+from tests.portal.conftest import TOKEN
+from tests.portal.live import live
+
+__all__ = ["command", "edgeloop", "project"]
+
+MakeClient = Callable[..., TestClient]
+PAGES = ("/", "/pareto", "/devices", "/jobs", "/searches", "/models/nobody", "/login", "/nothing")
+API = ("/api/v1/models", "/api/v1/jobs", "/api/v1/events", "/api/openapi.json", "/metrics")
+
+
+def insert(workspace: Workspace, name: str = "a") -> None:
+    workspace.store.models(workspace.experiment).insert(name, {"name": name, "status": "complete"})
+
+
+# What a browser is told
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/api/v1/models", "/static/base.css", "/metrics"])
+def test_every_answer_forbids_what_no_page_of_ours_does(make_client: MakeClient, path: str):
+    headers = make_client().get(path).headers
+    policy = dict(
+        part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";")
+    )
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert "access-control-allow-origin" not in headers
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_no_page_has_anything_inline(make_client: MakeClient, workspace: Workspace, path: str):
+    insert(workspace)
+    text = make_client().get(path).text.lower()
+    assert "<script>" not in text and " onclick=" not in text and " style=" not in text
+    assert "<style" not in text and "javascript:" not in text
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8750", "127.0.0.1.evil.example", "", "[", "10.0.0.7"]
+)
+def test_on_loopback_a_strangers_name_is_not_answered(make_client: MakeClient, host: str):
+    got = make_client().get("/api/v1/models", headers={"host": host})
+    assert got.status_code == 421
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost:9", "127.0.0.1", "[::1]:8750", "LOCALHOST", "127.8.9.1"]
+)
+def test_names_of_this_machine_are(make_client: MakeClient, host: str):
+    assert make_client().get("/api/v1/models", headers={"host": host}).status_code == 200
+
+
+# The token
+
+
+@pytest.mark.parametrize("path", API)
+def test_programs_without_the_token_are_refused(make_client: MakeClient, path: str):
+    client = make_client(token=TOKEN)
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": TOKEN}):
+        got = client.get(path, headers=headers)
+        assert (got.status_code, got.headers["www-authenticate"]) == (401, "Bearer")
+        assert "set-cookie" not in got.headers
+
+
+def test_programs_with_the_token_get_in(make_client: MakeClient):
+    client = make_client(token=TOKEN)
+    for path in ("/api/v1/models", "/metrics", "/"):
+        assert client.get(path, headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+
+def test_people_are_led_to_the_form_and_back(make_client: MakeClient):
+    client = make_client(token=TOKEN)
+    sent = client.get("/pareto?x=macs")
+    assert (sent.status_code, sent.headers["location"]) == (303, "/login?next=%2Fpareto%3Fx%3Dmacs")
+    assert client.get(sent.headers["location"]).status_code == 200
+    wrong = client.post("/login", data={"token": "wrong", "next": "/pareto"})
+    assert wrong.status_code == 401 and "set-cookie" not in wrong.headers
+    right = client.post("/login", data={"token": TOKEN, "next": "/pareto?x=macs"})
+    assert (right.status_code, right.headers["location"]) == (303, "/pareto?x=macs")
+    assert client.get("/pareto?x=macs").status_code == 200
+    assert client.get("/api/v1/models").status_code == 200
+
+
+def test_a_link_with_the_token_leads_to_an_address_without(make_client: MakeClient):
+    client = make_client(token=TOKEN)
+    got = client.get(f"/pareto?x=macs&token={TOKEN}&y=f1_1k")
+    assert (got.status_code, got.headers["location"]) == (303, "/pareto?x=macs&y=f1_1k")
+    cookie = got.headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=Strict" in cookie and TOKEN not in cookie
+    assert client.get(got.headers["location"]).status_code == 200
+    assert TOKEN not in client.get("/").text
+    wrong = make_client(token=TOKEN).get("/?token=wrong")
+    assert wrong.headers["location"] == "/login?wrong=1" and "set-cookie" not in wrong.headers
+
+
+def test_health_needs_no_token_and_says_nothing_of_the_store(make_client: MakeClient):
+    got = make_client(token=TOKEN).get("/api/v1/health")
+    assert got.status_code == 200
+    assert set(got.json()) == {"status", "version", "read_at"}
+
+
+def test_a_forged_or_old_cookie_is_none(make_client: MakeClient):
+    client = make_client(token=TOKEN)
+    mine = Sessions(TOKEN)
+    old = Sessions(TOKEN, clock=lambda: -2.0 * LASTS_S).begin()
+    session, _, digest = mine.begin().partition(".")
+    forged = [
+        Sessions("another-token-of-another").begin(),
+        f"{session}x.{digest}",
+        f"{session}.{digest[:-1]}0" if digest[-1] != "0" else f"{session}.{digest[:-1]}1",
+        "",
+        ".",
+        old,
+        TOKEN,
+        "\u00fc.\u00fc",
+    ]
+    for value in forged:
+        header = f"edgeloop_portal_8750={value}".encode()
+        got = client.get("/api/v1/models", headers={"cookie": header})  # type: ignore[dict-item]
+        assert got.status_code == 401, value
+    good = {"cookie": f"edgeloop_portal_8750={mine.begin()}"}
+    assert client.get("/api/v1/models", headers=good).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        "//evil.example",
+        "https://evil.example/",
+        "/\\evil.example",
+        "\\\\evil",
+        "x",
+        "",
+        "///a",
+        "/\t/e",
+    ],
+)
+def test_the_form_never_leads_elsewhere(wanted: str):
+    assert httpx.URL("http://127.0.0.1/").join(local_path(wanted)).host == "127.0.0.1"
+    assert local_path(wanted).startswith("/") and not local_path(wanted).startswith("//")
+
+
+# Changes
+
+
+def change(client: TestClient, headers: dict[str, str] | None = None) -> int:
+    answer = client.post("/api/v1/models/a/priority", json={"priority": 3}, headers=headers)
+    return int(answer.status_code)
+
+
+def page_headers(client: TestClient) -> dict[str, str]:
+    """As a page of ours would send them."""
+    token = client.get("/api/v1/session").json()["token"]
+    here = {"sec-fetch-site": "same-origin", "origin": str(client.base_url).rstrip("/")}
+    return {**here, "x-edgeloop-token": token}
+
+
+def test_nothing_is_changed_unless_it_is_allowed(make_client: MakeClient, workspace: Workspace):
+    insert(workspace)
+    client = make_client()
+    for verb in ("reset", "priority", "delete"):
+        got = client.post(
+            f"/api/v1/models/a/{verb}", json={"priority": 1}, headers=page_headers(client)
+        )
+        assert got.status_code in (403, 422)
+    assert change(client, page_headers(client)) == 403
+    got = client.post("/api/v1/models/a/delete", json={}, headers=page_headers(client))
+    assert "--allow-changes" in got.json()["detail"]
+    assert workspace.status() == [{"name": "a", "status": "complete"}]
+
+
+def test_a_page_of_ours_may_change(make_client: MakeClient, workspace: Workspace):
+    insert(workspace)
+    client = make_client(allow_changes=True)
+    headers = page_headers(client)
+    assert change(client, headers) == 200
+    assert workspace.status()[0]["priority"] == 3
+    got = client.post("/api/v1/models/a/reset", json={"stages": ["f1_1k"]}, headers=headers)
+    assert got.json() == {"name": "a", "done": "reset", "stages": ["f1_1k"]}
+    assert workspace.status()[0]["status"] == "new"
+    assert client.post("/api/v1/models/a/delete", json={}, headers=headers).status_code == 200
+    assert workspace.status() == []
+
+
+def test_strangers_may_not(make_client: MakeClient, workspace: Workspace):
+    insert(workspace)
+    client = make_client(allow_changes=True)
+    good = page_headers(client)
+    assert change(client) == 403
+    assert change(client, {**good, "x-edgeloop-token": "0" * 64}) == 403
+    assert change(client, {**good, "sec-fetch-site": "cross-site"}) == 403
+    assert change(client, {**good, "sec-fetch-site": "same-site"}) == 403
+    assert change(client, {**good, "origin": "http://evil.example"}) == 403
+    assert change(client, {**good, "origin": "null"}) == 403
+    other = page_headers(make_client(allow_changes=True))
+    assert change(client, {**good, "x-edgeloop-token": other["x-edgeloop-token"]}) == 403
+    form = client.post("/api/v1/models/a/delete", data={"a": "b"}, headers=good)
+    assert form.status_code in (403, 415, 422)
+    assert change(client, good) == 200
+    assert "priority" in workspace.status()[0]
+
+
+def test_a_program_with_the_token_may_change(make_client: MakeClient, workspace: Workspace):
+    insert(workspace)
+    client = make_client(token=TOKEN, allow_changes=True)
+    assert change(client) == 401
+    assert change(client, {"authorization": f"Bearer {TOKEN}"}) == 200
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "status"),
+    [
+        ("priority", {"priority": -1}, 422),
+        ("priority", {"priority": 1.5}, 422),
+        ("priority", {}, 422),
+        ("priority", {"priority": 10**30}, 422),
+        ("reset", {"stages": ["no-such-stage"]}, 400),
+        ("reset", {"stages": [], "more": 1}, 422),
+        ("delete", {"really": True}, 422),
+    ],
+)
+def test_a_change_that_makes_no_sense_is_refused(
+    make_client: MakeClient, workspace: Workspace, verb: str, body: object, status: int
+):
+    insert(workspace)
+    client = make_client(allow_changes=True)
+    got = client.post(f"/api/v1/models/a/{verb}", json=body, headers=page_headers(client))
+    assert got.status_code == status
+    assert workspace.status() == [{"name": "a", "status": "complete"}]
+
+
+# Starting
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.org"])
+def test_an_address_that_others_reach_needs_a_token(edgeloop, host: str):
+    got = edgeloop("portal", "--host", host, "--port", 0)
+    assert got.code == 2
+    assert "needs a token" in got.err and "--token auto" in got.err
+
+
+def test_a_token_that_can_be_guessed_is_refused(edgeloop):
+    got = edgeloop("portal", "--token", "short", "--port", 0)
+    assert got.code == 2 and "16 characters" in got.err
+
+
+def test_a_token_made_up_is_in_the_link_and_nowhere_else(tmp_path: Path):
+    with live(tmp_path, "--host", "0.0.0.0", "--token", "auto") as portal:
+        link = httpx.URL(portal.said["link"]).copy_with(host="127.0.0.1")
+        assert len(link.params["token"]) >= 32
+        assert httpx.get(link.copy_with(query=None)).status_code == 303
+        with httpx.Client(follow_redirects=True) as client:
+            got = client.get(link)
+            assert got.status_code == 200 and got.url.query == b""
+            assert link.params["token"] not in got.text
+        code, err = portal.end()
+        assert code == 0 and link.params["token"] not in err

@@ -1,0 +1,257 @@
+"""What there is to see, from rows as they really are."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from threading import Barrier
+
+import pytest
+
+from edgeloop.errors import BadName, NoSuchModel, NotFound
+from edgeloop.portal.jobs import whole_characters
+from edgeloop.portal.open import Cache
+from edgeloop.portal.views import (
+    ParetoQuery,
+    Portal,
+    TableQuery,
+    devices_view,
+    frame_of,
+    model_view,
+    pareto_view,
+    table_view,
+)
+from edgeloop.runner import record_use
+from edgeloop.store import Value
+from edgeloop.workspace import Workspace
+from tests.nets import save_tiny
+
+ROWS: dict[str, dict[str, Value]] = {
+    "calm-heron": {"status": "complete", "mean": 0.002, "f1_1k": 0.8, "device": "htp:one"},
+    "bold-lynx": {"status": "complete", "mean": 0.010, "f1_1k": 0.9, "tags": '["keep"]'},
+    "bold-wren": {"status": "complete", "mean": 0.020, "f1_1k": 0.7, "f1_1k_f": "n/a"},
+    "new-newt": {"status": "new"},
+    "odd-otter": {"status": "error", "error": "convert: No such operator", "mean": float("nan")},
+}
+
+
+def held(stage: str, node: str, seconds_left: float) -> str:
+    now = time.time()
+    record = {"token": "t", "owner": node, "since": now - 60, "expires": now + seconds_left}
+    return json.dumps({stage: {**record, "attempts": 1}})
+
+
+@pytest.fixture
+def portal(workspace: Workspace) -> Iterator[Portal]:
+    table = workspace.store.models(workspace.experiment)
+    for name, values in ROWS.items():
+        table.insert(name, {"name": name, **values})
+    opened = Portal(workspace)
+    yield opened
+    opened.close()
+
+
+def found(portal: Portal, **query: object) -> list[str]:
+    return [line.name for line in table_view(portal, None, TableQuery(**query)).lines]  # type: ignore[arg-type]
+
+
+def test_the_table_is_by_name_and_counts_by_status(portal: Portal):
+    view = table_view(portal)
+    assert [line.name for line in view.lines] == sorted(ROWS)
+    assert view.counts == {"complete": 3, "error": 1, "new": 1}
+    assert (view.total, view.matching, view.pages) == (5, 5, 1)
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ({"text": "BOLD"}, ["bold-lynx", "bold-wren"]),
+        ({"text": "bold-w*"}, ["bold-wren"]),
+        ({"text": "*a*"}, ["calm-heron"]),
+        ({"text": "no such op"}, ["odd-otter"]),
+        ({"text": "keep"}, ["bold-lynx"]),
+        ({"text": "[!a-m]*"}, ["new-newt", "odd-otter"]),
+        ({"status": "error"}, ["odd-otter"]),
+        ({"tag": "keep"}, ["bold-lynx"]),
+        ({"device": "htp:one"}, ["calm-heron"]),
+        ({"stage": "convert"}, ["new-newt"]),
+        ({"status": "complete", "text": "wren"}, ["bold-wren"]),
+        ({"text": "'\"<>"}, []),
+    ],
+)
+def test_filters_keep_what_they_say(portal: Portal, query: dict[str, str], names: list[str]):
+    assert found(portal, **query) == names
+
+
+def test_sorting_puts_rows_without_a_value_last_either_way(portal: Portal):
+    measured = ["calm-heron", "bold-lynx", "bold-wren"]
+    assert found(portal, sort="mean") == [*measured, "new-newt", "odd-otter"]
+    assert found(portal, sort="mean", descending=True) == [
+        *reversed(measured),
+        "new-newt",
+        "odd-otter",
+    ]
+    assert found(portal, sort="no_such_column") == sorted(ROWS)
+    assert found(portal, sort="name", descending=True) == sorted(ROWS, reverse=True)
+
+
+def test_numbers_come_before_texts_in_one_column(workspace: Workspace, portal: Portal):
+    table = workspace.store.models(workspace.experiment)
+    for name, value in (("x1", 9), ("x2", "10"), ("x3", "n/a"), ("x4", 2.5)):
+        table.insert(name, {"name": name, "f1_10k": value})
+    portal.feed().refresh()
+    assert found(portal, sort="f1_10k")[:4] == ["x4", "x1", "x2", "x3"]
+
+
+def test_pages_follow_each_other_and_end(workspace: Workspace, portal: Portal):
+    workspace.store.models(workspace.experiment).insert_many(
+        (f"many-{number:03d}", {"status": "new"}) for number in range(120)
+    )
+    portal.feed().refresh()
+    pages = [table_view(portal, None, TableQuery(text="many", page=page)) for page in (1, 2, 3)]
+    assert [len(page.lines) for page in pages] == [50, 50, 20]
+    assert [line.name for page in pages for line in page.lines] == sorted(
+        line.name for page in pages for line in page.lines
+    )
+    assert table_view(portal, None, TableQuery(text="many", page=99)).query.page == 3
+    assert table_view(portal, None, TableQuery(size=7)).query.size == 50
+
+
+def test_a_line_says_which_machine_does_what_and_until_when(workspace: Workspace, portal: Portal):
+    table = workspace.store.models(workspace.experiment)
+    table.insert("busy", {"status": "running f1_1k", "stages": held("f1_1k", "bench-1", 60)})
+    table.insert("dead", {"status": "running f1_1k", "stages": held("f1_1k", "bench-2", -60)})
+    portal.feed().refresh()
+    lines = {line.name: line for line in table_view(portal).lines}
+    assert [(w.stage, w.node, w.is_stalled) for w in lines["busy"].work] == [
+        ("f1_1k", "bench-1", False)
+    ]
+    assert lines["dead"].work[0].is_stalled
+    assert [busy.node for busy in devices_view(portal).now] == ["bench-1", "bench-2"]
+    assert found(portal, node="bench-1") == ["busy"]
+
+
+def test_a_real_model_walks_along_its_timeline(workspace: Workspace, portal: Portal, tmp_path):
+    net = save_tiny(tmp_path / "net.onnx")
+    model = workspace.upload(net, "real", tags=['a "quoted" tag'])
+    stages = {stage.name: stage for stage in model_view(portal, None, "real").stages}
+    assert (stages["convert"].state, stages["f1_1k"].state) == ("ready", "blocked")
+    lease = workspace.leases().claim(["quantize"], "bench-1")
+    assert lease is not None and lease.model == "real"
+    running = {stage.name: stage for stage in model_view(portal, None, "real").stages}["convert"]
+    assert (running.state, running.node, running.attempts) == ("running", "bench-1", 1)
+    workspace.leases().fail(lease, "GridSample has no counterpart")
+    view = model_view(portal, None, "real")
+    assert view.stages[0].error == "GridSample has no counterpart"
+    assert view.stages[0].state in ("retry", "ready")
+    assert [file.name for file in view.files] == ["net.onnx"]
+    assert view.line.tags == ('a "quoted" tag',)
+    assert model.name == "real"
+
+
+def test_uses_of_devices_say_how_long_a_stage_took(workspace: Workspace, portal: Portal):
+    start = datetime.now(UTC) - timedelta(minutes=5)
+    usage = workspace.store.usage()
+    record_use(
+        usage, "htp:one", start, start + timedelta(seconds=90), model="calm-heron", stage="convert"
+    )
+    usage.insert("zzz-old-tool", {"name": "adb:1", "start": "nonsense", "end": ""})
+    convert = model_view(portal, None, "calm-heron").stages[0]
+    assert convert.seconds == pytest.approx(90)
+    days = devices_view(portal).days
+    assert {day.device for day in days} == {"htp:one"}
+    assert sum(day.seconds for day in days) == pytest.approx(90)
+
+
+def test_the_front_is_first_and_what_has_no_number_is_counted(portal: Portal):
+    view = pareto_view(portal)
+    assert [(point.name, point.is_front) for point in view.points] == [
+        ("calm-heron", True),
+        ("bold-lynx", True),
+        ("bold-wren", False),
+    ]
+    assert (view.missing, view.hidden, view.trouble) == (2, 0, "")
+    assert 'href="#model=calm-heron"' in view.svg
+    assert "style=" not in view.svg and "<script" not in view.svg
+
+
+def test_columns_that_cannot_be_used_are_said(portal: Portal):
+    assert "did you mean 'f1_1k'" in pareto_view(portal, None, ParetoQuery(y="f1_1kk:max")).trouble
+    assert "less or more" in pareto_view(portal, None, ParetoQuery(x="size_of_it")).trouble
+    assert pareto_view(portal, None, ParetoQuery(x="mean", y="mean")).trouble
+
+
+def test_a_huge_cloud_is_thinned_but_never_its_front(workspace: Workspace, portal: Portal):
+    workspace.store.models(workspace.experiment).insert_many(
+        (f"p{n:05d}", {"mean": 0.001 + n * 1e-6, "f1_1k": 0.5 + (n % 50) / 1e3})
+        for n in range(4_000)
+    )
+    portal.feed().refresh()
+    view = pareto_view(portal)
+    assert len(view.points) + view.hidden == 4_003
+    assert view.hidden > 0
+    assert {point.name for point in view.points if point.is_front} >= {"bold-lynx"}
+
+
+def test_another_experiment_of_the_store_has_its_own_rows(workspace: Workspace, portal: Portal):
+    workspace.store.models("other-one").insert("elsewhere", {"status": "new"})
+    assert found(portal) == sorted(ROWS)
+    lines = table_view(portal, "other-one").lines
+    assert [line.name for line in lines] == ["elsewhere"]
+    assert frame_of(portal, "other-one").experiments == ("default", "other-one")
+
+
+def test_many_experiments_leave_the_memory_again(workspace: Workspace, portal: Portal):
+    for number in range(8):
+        workspace.store.models(f"exp-{number}").insert("a", {})
+    for number in range(8):
+        assert table_view(portal, f"exp-{number}").total == 1
+    assert len(portal._opened) <= 4
+    assert table_view(portal, "exp-0").total == 1
+
+
+def test_what_is_not_there_is_said(portal: Portal):
+    with pytest.raises(NotFound, match="no experiment 'nowhere'"):
+        table_view(portal, "nowhere")
+    with pytest.raises(BadName):
+        table_view(portal, "../etc")
+    with pytest.raises(NoSuchModel):
+        model_view(portal, None, "nobody")
+
+
+def test_what_many_want_at_once_is_made_once():
+    cache, made, together = Cache(2), [], Barrier(4)
+
+    def ask(_: int) -> int:
+        together.wait(30)
+        return cache.get("key", lambda: made.append(1) or len(made))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(ask, range(4))) == [1, 1, 1, 1]
+
+
+def test_what_could_not_be_made_is_tried_again_and_old_things_are_forgotten():
+    cache = Cache(2)
+    with pytest.raises(ZeroDivisionError):
+        cache.get("a", lambda: 1 // 0)
+    assert cache.get("a", lambda: 5) == 5
+    for key in "bc":
+        cache.get(key, lambda: 0)
+    assert cache.get("a", lambda: 6) == 6
+
+
+@pytest.mark.parametrize("cut", range(1, len("grüße 你好 🚀!".encode()) + 1))
+def test_a_log_that_is_cut_anywhere_shows_whole_characters(cut: int):
+    text = "grüße 你好 🚀!"
+    content = text.encode()
+    first = whole_characters(content[:cut])
+    assert first.decode() + content[len(first) :].decode() == text
+    assert len(first) > cut - 4
+
+
+def test_bytes_that_are_no_text_are_not_waited_for():
+    assert whole_characters(b"\xff\xfe\x80\x80\x80\x80\x80") == b"\xff\xfe\x80\x80\x80\x80\x80"
+    assert whole_characters(b"") == b""
