@@ -1,7 +1,7 @@
 """python -m bench NAME…: all of them without a name.
 
-startup, data, csv, scoring, estimate, evaluate, claims, throughput, nemesis, jobs,
-verbs, sampler, screen, training, asynchronous, laptop, pareto
+startup, data, csv, scoring, estimate, evaluate, claims, throughput, nemesis, jobs, azureml,
+verbs, sampler, screen, training, asynchronous, laptop, pareto, portal, boards
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import sys
 
 from bench import (
     asynchronous,
+    azureml,
+    boards,
     claims,
     csv_export,
     data,
@@ -19,6 +21,7 @@ from bench import (
     laptop_search,
     nemesis,
     pareto,
+    portal,
     sampler,
     scoring,
     search_screen,
@@ -45,7 +48,10 @@ BENCHES = {
     "laptop": laptop_search.run,
     "jobs": jobs.run,
     "verbs": verbs.run,
+    "azureml": azureml.run,
     "pareto": pareto.run,
+    "portal": portal.run,
+    "boards": boards.run,
 }
 
 

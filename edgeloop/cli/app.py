@@ -14,11 +14,13 @@ import click
 
 from edgeloop._version import __version__
 from edgeloop.cli import (
+    azure,
     changes,
     data,
     devices,
     files,
     jobs,
+    portal,
     report,
     run,
     runner,
@@ -44,7 +46,21 @@ def app(debug: bool) -> None:
     """
 
 
-for module in (files, status, changes, data, run, jobs, search, training, runner, devices, report):
+for module in (
+    files,
+    status,
+    changes,
+    data,
+    run,
+    jobs,
+    search,
+    training,
+    runner,
+    devices,
+    report,
+    portal,
+    azure,
+):
     for command in module.COMMANDS:
         app.add_command(command)
 

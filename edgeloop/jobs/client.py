@@ -18,7 +18,7 @@ from edgeloop.errors import BadInput, BadSetting, JobRunning, WaitTimeout
 from edgeloop.jobs import results
 from edgeloop.jobs.computes import Compute, make_compute
 from edgeloop.jobs.folder import RUNS_FOLDER, Run, Runs
-from edgeloop.jobs.logs import LogReader, last_lines
+from edgeloop.jobs.logs import LogReader, last_lines, log_size
 from edgeloop.jobs.results import Fetched
 from edgeloop.jobs.selectors import Selection, select
 from edgeloop.jobs.spec import JobSpec, changed, spec_of
@@ -53,11 +53,17 @@ class Jobs:
         spec: JobSpec,
         *,
         push: bool = True,
+        pipeline: bool = False,
         tell: Teller | None = None,
         progress: Progress | None = None,
     ) -> list[Run]:
-        """One job, or as many as its sweep has members."""
-        return self._submission(spec.compute, tell, progress).send(spec, push)
+        """One job, or as many as its sweep has members; those as one pipeline, where asked for and
+        where the compute has pipelines."""
+        return self._submission(spec.compute, tell, progress).send(spec, push, pipeline)
+
+    def submit_all(self, specs: Sequence[JobSpec], *, push: bool = True) -> list[Run]:
+        """Jobs with names of their own on one compute, as one pipeline where it has such."""
+        return self._submission(specs[0].compute, None, None).send_all(specs, push)
 
     def resubmit(
         self,
@@ -133,9 +139,14 @@ class Jobs:
 
     # Logs and results
 
-    def log(self, run: Run) -> LogReader:
+    def log(self, run: Run, offset: int = 0) -> LogReader:
         self._check_store(run)
-        return LogReader(self.blobs, run.record.id)
+        return LogReader(self.blobs, run.record.id, offset)
+
+    def log_size(self, run: Run) -> int:
+        """How many bytes of the log are in the store by now."""
+        self._check_store(run)
+        return log_size(self.blobs, run.record.id)
 
     def last_lines(self, run: Run, count: int) -> bytes:
         self._check_store(run)
@@ -179,22 +190,26 @@ class Jobs:
         alive = [run.name for run in runs if not run.status.is_final]
         if alive:
             raise JobRunning(names=", ".join(alive))
+        by_compute: dict[str, list[str]] = {}
         for run in runs:
             self._check_store(run)
             self.blobs.delete_folder(folder_key(run.record.id))
-            self._forget(run)
+            by_compute.setdefault(run.record.compute, []).append(run.record.id)
+        for name, ids in by_compute.items():
+            self._forget(name, ids)
+        for run in runs:
             self.runs.remove(run.name)
 
     def _marked(self, run: Run) -> Run:
         return self.runs.save(replace(run, cancel_asked=True))
 
-    def _forget(self, run: Run) -> None:
+    def _forget(self, name: str, jobs: Sequence[str]) -> None:
         """A compute that is gone from the settings keeps nothing that we could reach."""
         try:
-            compute = self._compute(run.record.compute)
+            compute = self._compute(name)
         except BadSetting:
             return
-        compute.forget([run.record.id])
+        compute.forget(jobs)
 
     def _look(self, name: str, runs: Sequence[Run]) -> dict[str, Run]:
         watched = [

@@ -8,6 +8,7 @@ from edgeloop.models.csv_file import read_csv, write_csv
 from edgeloop.models.lease import Lease, Leases, Outcome
 from edgeloop.models.names import check_experiment_name, check_model_name, matches
 from edgeloop.models.plan import Plan, Stage, default_plan
+from edgeloop.models.queue import ready_at
 from edgeloop.models.row import CANDIDATE, COLUMNS, mean_latency_ms, runs_of, visible_columns
 from edgeloop.models.upload import UploadOptions
 from edgeloop.models.work import StageRecord, records_of
@@ -34,6 +35,7 @@ __all__ = [
     "matches",
     "mean_latency_ms",
     "read_csv",
+    "ready_at",
     "records_of",
     "runs_of",
     "visible_columns",

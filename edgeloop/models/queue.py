@@ -124,17 +124,7 @@ class Queue:
         return False
 
     def ready_at(self, row: Values, stage: Stage) -> float | None:
-        """When the stage may be claimed (0: now); None when there is nothing to claim."""
-        records = records_of(row)
-        if row.get("status") in FINISHED or (UPLOAD in records and records[UPLOAD].is_held):
-            return None
-        if is_foreign(row, records) or not self._plan.is_ready(row, stage):
-            return None
-        record = records.get(stage.name)
-        if record is None:
-            return 0.0
-        lease_end = record.expires + self._margin_s if record.is_held else 0.0
-        return max(lease_end, record.not_before)
+        return ready_at(row, stage, self._plan, self._margin_s)
 
     def key(self, name: str, row: Values, stage: Stage) -> str:
         priority = max(self._plan.priority(row, stage), 0.0)
@@ -180,6 +170,22 @@ class Queue:
         if record is not None:
             with contextlib.suppress(RowChanged):
                 self._hints.delete(record)
+
+
+def ready_at(row: Values, stage: Stage, plan: Plan, margin_s: float) -> float | None:
+    """When the stage may be claimed (0: now); None when there is nothing to claim."""
+    if row.get("status") in FINISHED:
+        return None
+    records = records_of(row)
+    if UPLOAD in records and records[UPLOAD].is_held:
+        return None
+    if is_foreign(row, records) or not plan.is_ready(row, stage):
+        return None
+    record = records.get(stage.name)
+    if record is None:
+        return 0.0
+    lease_end = record.expires + margin_s if record.is_held else 0.0
+    return max(lease_end, record.not_before)
 
 
 def _plain(text: str) -> str:

@@ -24,10 +24,12 @@ from edgeloop.errors import (
 )
 from edgeloop.location import AzureLocation
 from edgeloop.store.azure_blobs import azure_blobs, default_identity
+from edgeloop.store.azure_drift import drift_of
 from edgeloop.store.azure_errors import NoTable, is_table_missing, missing, our_errors
 from edgeloop.store.base import (
     Changes,
     Condition,
+    Drift,
     Record,
     Store,
     Table,
@@ -177,6 +179,17 @@ class AzureTable(Table):
         )
         for entity in itertools.islice(self._guarded(iter(entities)), limit):
             yield _record(entity)
+
+    def drift(self, known: Mapping[str, str], mark: str = "") -> Drift:
+        def query(
+            clause: str, parameters: Mapping[str, Any], select: list[str] | None
+        ) -> Iterator[Any]:
+            text = f"PartitionKey eq @partition{' and ' if clause else ''}{clause}"
+            values = {"partition": self._partition, **parameters}
+            found = self._client.query_entities(text, parameters=values, select=select)
+            return self._guarded(iter(found))
+
+        return drift_of(query, self.get, _record, known, mark)
 
     def _guarded(self, entities: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         while True:

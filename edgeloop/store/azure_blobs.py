@@ -11,11 +11,11 @@ from edgeloop.location import AzureLocation
 from edgeloop.store.azure_errors import our_errors
 from edgeloop.store.base import Access
 from edgeloop.store.blobs import ObjectBlobs, network_limits
+from edgeloop.store.settings import identity_client
 
 if TYPE_CHECKING:
     from azure.core.credentials import TokenCredential
 
-CONTAINER = "models"
 IDENTITY_SIGNATURE_SECONDS = 7 * 24 * 3600 - 900  # the service's limit, less clocks that differ
 CLOCK_MARGIN = timedelta(minutes=15)
 
@@ -36,7 +36,7 @@ def azure_blobs(location: AzureLocation, credential: TokenCredential | None = No
         options["credential_provider"] = AzureCredentialProvider(cast("Any", credential))
     client, retry = network_limits(location.blob_endpoint.startswith("http:"))
     store = obstore.store.AzureStore(
-        container_name=CONTAINER,
+        container_name=location.container,
         account_name=location.account,
         endpoint=location.blob_endpoint,
         client_options=client,
@@ -57,19 +57,21 @@ def default_identity() -> TokenCredential:
         from azure.identity import DefaultAzureCredential
     except ImportError:
         raise MissingExtra(what="An Azure storage account", extra="azure") from None
-    return DefaultAzureCredential()
+    return DefaultAzureCredential(managed_identity_client_id=identity_client())
 
 
 def _access(location: AzureLocation, credential: TokenCredential | None, seconds: int) -> Access:
-    """A signature for the container that ends by itself; the account's key stays here."""
-    signature = location.sas or _signature(location, credential, seconds)
-    options = {
-        "container_name": CONTAINER,
+    """A signature for the container that ends by itself; the account's key stays here. For no
+    seconds, no signature: the address alone, for a machine that has an identity of its own."""
+    place = {
+        "container_name": location.container,
         "account_name": location.account,
         "endpoint": location.blob_endpoint,
-        "sas_key": signature.lstrip("?"),
     }
-    return Access("AzureStore", options)
+    if seconds == 0:
+        return Access("AzureIdentity", place)
+    signature = location.sas or _signature(location, credential, seconds)
+    return Access("AzureStore", {**place, "sas_key": signature.lstrip("?")})
 
 
 def _link(
@@ -88,14 +90,14 @@ def _link(
     start, ends, secret = _signing(location, credential, seconds)
     signature = generate_blob_sas(
         location.account,
-        CONTAINER,
+        location.container,
         key,
         permission=BlobSasPermissions(read=True),
         start=start,
         expiry=ends,
         **secret,
     )
-    return f"{location.blob_endpoint.rstrip('/')}/{CONTAINER}/{quote(key)}?{signature}"
+    return f"{location.blob_endpoint.rstrip('/')}/{location.container}/{quote(key)}?{signature}"
 
 
 def _signature(location: AzureLocation, credential: TokenCredential | None, seconds: int) -> str:
@@ -108,7 +110,12 @@ def _signature(location: AzureLocation, credential: TokenCredential | None, seco
     start, ends, secret = _signing(location, credential, seconds)
     return str(
         generate_container_sas(
-            location.account, CONTAINER, permission=rights, start=start, expiry=ends, **secret
+            location.account,
+            location.container,
+            permission=rights,
+            start=start,
+            expiry=ends,
+            **secret,
         )
     )
 
@@ -141,6 +148,6 @@ def _make_container(location: AzureLocation, credential: TokenCredential | None)
         secret = AzureNamedKeyCredential(location.account, location.key)
     elif location.sas is not None:
         secret = AzureSasCredential(location.sas)
-    container = ContainerClient(location.blob_endpoint, CONTAINER, credential=secret)
+    container = ContainerClient(location.blob_endpoint, location.container, credential=secret)
     with our_errors(str(location)), container, contextlib.suppress(ResourceExistsError):
         container.create_container()

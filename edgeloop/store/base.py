@@ -53,6 +53,15 @@ class Condition:
     value: str
 
 
+@dataclass(frozen=True)
+class Drift:
+    """How a table differs from what somebody knew of it; `mark` is for the next time they ask."""
+
+    changed: Sequence[Record] = ()
+    gone: Sequence[str] = ()
+    mark: str = ""
+
+
 class Table(ABC):
     """Rows with unique keys, in the order of their keys."""
 
@@ -87,6 +96,16 @@ class Table(ABC):
         """Rows whose key starts with `prefix`, comes after `after`, and that meet all conditions,
         in the order of their keys."""
 
+    def drift(self, known: Mapping[str, str], mark: str = "") -> Drift:
+        """What is new, changed or gone for whoever knew these versions, by key.
+
+        The mark of the last answer makes the next one cheap. A change is told as soon as it is
+        made; a row that is gone is told at once without a mark, and with one within the minute.
+        """
+        rows = {record.key: record for record in self.query()}
+        changed = [row for key, row in rows.items() if known.get(key) != row.version]
+        return Drift(changed, [key for key in known if key not in rows])
+
     def insert_many(self, rows: Iterable[tuple[str, Values]]) -> None:
         """Insert rows that are not there yet, and leave those that are as they are."""
         for key, values in rows:
@@ -108,9 +127,10 @@ class Access:
     """How to open a space of files elsewhere: one of obstore's ways to make a store, and with what.
 
     It may hold a signature, so it goes to a job by its environment and is shown nowhere.
+    `AzureIdentity` holds none: the machine's own managed identity opens the account.
     """
 
-    make: Literal["LocalStore", "AzureStore", "from_url"]
+    make: Literal["LocalStore", "AzureStore", "AzureIdentity", "from_url"]
     options: Mapping[str, str] = field(repr=False)
 
 
@@ -154,7 +174,8 @@ class Blobs(ABC):
     @abstractmethod
     def access(self, seconds: int) -> Access:
         """What another process or machine needs to use these files for that long: never the
-        account's own key."""
+        account's own key. For 0 seconds it gets no secret at all, where its own identity will do.
+        """
 
     @abstractmethod
     def list(self, prefix: str) -> Iterator[BlobInfo]:

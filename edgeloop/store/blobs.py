@@ -30,6 +30,7 @@ Item = TypeVar("Item")
 
 DELETE_BATCH = 256
 ONE_REQUEST_BYTES = 32 << 20  # bytes in memory go as one request up to here: faster than parts
+ONE_PIECE_BYTES = 1 << 20  # a file up to here is read whole: half the work of reading in pieces
 SPARE_BYTES = 256 * 1024
 NO_SIGNING = "no links can be made with this kind of access: use the store's own address"
 NO_LINKS = "a folder of this machine has no links: use 'results' to copy, or a store in the cloud"
@@ -71,7 +72,9 @@ class ObjectBlobs(Blobs):
 
         check_blob_key(key)
         with self._our_errors(key):
-            chunks = obstore.get(self._for_reading(key), key).stream()
+            found = obstore.get(self._for_reading(key), key)
+            is_small = found.meta["size"] <= ONE_PIECE_BYTES
+            chunks: Iterable[Any] = [found.bytes()] if is_small else found.stream()
         partial = target.with_name(f".{secrets.token_hex(8)}.part")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -282,6 +285,11 @@ def open_access(access: Access) -> ObjectBlobs:
     from obstore.store import AzureStore
 
     client, retry = network_limits(options["endpoint"].startswith("http:"))
+    if access.make == "AzureIdentity":
+        from edgeloop.store.managed_identity import TokenOfMachine
+
+        provider = TokenOfMachine(options.pop("client_id", ""))
+        options["credential_provider"] = cast("Any", provider)
     store = AzureStore(client_options=client, retry_config=retry, **cast("Any", options))
     return ObjectBlobs(store, f"azure:{options['endpoint']}", make_access=lambda _: access)
 

@@ -29,6 +29,7 @@ from edgeloop.errors import (
     StoreUnavailable,
 )
 from edgeloop.location import PostgresLocation, SqliteLocation
+from edgeloop.store.marks import POSTGRESQL_MARK, SqliteMark
 
 Result = TypeVar("Result")
 Parameters = dict[str, object]
@@ -48,6 +49,7 @@ class Database:
         self._table = table
         self._description = description
         self._file = file
+        self._sqlite_mark = SqliteMark(file, BUSY_TIMEOUT_S) if file is not None else None
         self._has_schema = False
         self._compiled: dict[sa.ClauseElement, _Sql] = {}
         self._errors: type[Exception] = engine.dialect.loaded_dbapi.Error
@@ -94,7 +96,21 @@ class Database:
             self._has_schema = True
         self._with_schema(execute)
 
+    def mark(self) -> str:
+        """Equal to an earlier one: nothing was committed since. Empty where that cannot be said."""
+        if self._sqlite_mark is None:
+            rows = self.read(POSTGRESQL_MARK, {})
+            return str(rows[0][0]) if rows else ""
+        try:
+            return self._sqlite_mark.read()
+        except sqlite3.Error as error:
+            raise self._explain(error) from None
+        except OSError as error:
+            raise _explain_file(str(error.strerror), self._description) from None
+
     def close(self) -> None:
+        if self._sqlite_mark is not None:
+            self._sqlite_mark.close()
         self._engine.dispose()
 
     def _sql(self, statement: sa.ClauseElement) -> _Sql:

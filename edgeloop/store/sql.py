@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,6 +21,7 @@ from edgeloop.store.base import (
     Blobs,
     Changes,
     Condition,
+    Drift,
     Record,
     Store,
     Table,
@@ -35,6 +36,9 @@ from edgeloop.store.database import Database, postgresql_database, sqlite_databa
 
 PAGE = 5_000
 INSERT_BATCH = 1_000
+FEW = 50  # rows that are read by their keys at once
+MOST = 4  # a scan reads this many rows in the time that one row by the index takes
+MANY = 1_000  # from here on reading all rows is quicker than reading some, and costs the same
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 # Keys sort by their bytes everywhere; PostgreSQL would otherwise use the locale's order.
@@ -68,6 +72,17 @@ _PAGE = (
 )
 _NEXT_SPACE = sa.select(sa.func.min(_ROWS.c.space)).where(
     _ROWS.c.space > sa.bindparam("last"), _ROWS.c.space < sa.bindparam("end")
+)
+_VERSIONS = sa.select(_ROWS.c.key, _ROWS.c.version).where(_ROWS.c.space == sa.bindparam("at_space"))
+# Every row in the order of the file: SQLite's way from an index to its rows costs more than that,
+# unless they are few of many. The plus keeps it from using the index.
+_VERSIONS_BY_SCAN = sa.select(_ROWS.c.key, _ROWS.c.version).where(
+    sa.literal_column("+space") == sa.bindparam("at_space")
+)
+_HIGHEST_ROW: sa.Select[Any] = sa.select(sa.func.max(sa.literal_column("rowid"))).select_from(_ROWS)
+_THESE_KEYS = sa.select(_ROWS).where(
+    _ROWS.c.space == sa.bindparam("at_space"),
+    _ROWS.c.key.in_([sa.bindparam(f"key{number}") for number in range(FEW)]),
 )
 _PAGE_OF_PREFIX = _PAGE.where(_ROWS.c.key < sa.bindparam("end"))
 
@@ -163,6 +178,39 @@ class SqlTable(Table):
                 return
             limit = None if limit is None else limit - size
             after = page[-1][1]
+
+    def drift(self, known: Mapping[str, str], mark: str = "") -> Drift:
+        """Versions alone first, and not even those where the database says that nothing happened.
+        The mark is taken before: what is committed meanwhile is seen now, or told apart next time.
+        """
+        fresh = self._database.mark()
+        if mark and fresh == mark:
+            return Drift(mark=mark)
+        statement = _VERSIONS_BY_SCAN if self._is_most_of_all(len(known)) else _VERSIONS
+        versions = dict(self._database.read(statement, {"at_space": self._space}))
+        changed = [key for key, version in versions.items() if known.get(key) != version]
+        gone = [key for key in known if key not in versions]
+        return Drift(self._read_all(changed), gone, fresh)
+
+    def _is_most_of_all(self, count: int) -> bool:
+        """Whether this table's rows are a good part of all that SQLite's file holds."""
+        if self._database.dialect != "sqlite":
+            return False
+        rows = self._database.read(_HIGHEST_ROW, {})
+        return bool(rows) and MOST * count > (rows[0][0] or 0)
+
+    def _read_all(self, keys: Sequence[str]) -> list[Record]:
+        if len(keys) > MANY:
+            wanted = set(keys)
+            return [record for record in self.query() if record.key in wanted]
+        found: list[Record] = []
+        for start in range(0, len(keys), FEW):
+            batch = keys[start : start + FEW]
+            padded = [*batch, *[batch[-1]] * (FEW - len(batch))]
+            values = {f"key{number}": key for number, key in enumerate(padded)}
+            rows = self._database.read(_THESE_KEYS, {"at_space": self._space, **values})
+            found += map(_record, rows)
+        return found
 
     def _this(self, record: Record) -> dict[str, object]:
         return {"at_space": self._space, "at_key": record.key, "at_version": record.version}
