@@ -6,7 +6,8 @@ import re
 
 _SECRETS = (
     re.compile(r"(?i)\b(AccountKey|SharedAccessSignature|password|sig)=[^;&\s'\"]+"),
-    re.compile(r"(?P<keep>\w+://[^:/@\s]*):\S+@"),
+    # Only from the beginning of a word, and not for ever: else a long line would cost its square.
+    re.compile(r"\b(?P<keep>\w+://[^:/@\s]*):\S{1,4000}@"),
 )
 
 

@@ -97,7 +97,7 @@ def runs_of(row: Values) -> list[float]:
     try:
         runs = json.loads(str(row.get("total_inference_avg") or "[]"))
         return [float(run) for run in runs]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         return []
 
 

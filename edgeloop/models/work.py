@@ -56,7 +56,7 @@ def records_of(row: Values) -> dict[str, StageRecord]:
     try:
         content = json.loads(str(text))
         return {name: _record(fields) for name, fields in content.items()}
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
 
@@ -124,4 +124,12 @@ def _status(row: Values, records: Records, plan: Plan) -> str:
 
 def _record(fields: Mapping[str, object]) -> StageRecord:
     known = {key: value for key, value in fields.items() if key in StageRecord.__dataclass_fields__}
+    if "files" in known:
+        known["files"] = _files(known["files"])
     return StageRecord(**known)  # type: ignore[arg-type]
+
+
+def _files(found: object) -> dict[str, str]:
+    """Names and keys are texts; what else a stranger wrote there names no file."""
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {name: key for name, key in pairs if isinstance(key, str)}

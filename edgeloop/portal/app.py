@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from urllib.parse import parse_qs
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from fastapi.requests import Request
 from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
@@ -123,6 +124,12 @@ def _add_errors(app: FastAPI, portal: Portal) -> None:
         for name, value in (error.headers or {}).items():
             answer.headers[name] = value
         return answer
+
+    @app.exception_handler(RequestValidationError)
+    def misshapen(request: Request, error: RequestValidationError) -> Response:
+        """Without what was sent: it may be what JSON cannot say, as infinity is."""
+        told = [{key: item[key] for key in ("loc", "msg", "type")} for item in error.errors()]
+        return JSONResponse({"detail": told}, 422)
 
     @app.exception_handler(Exception)
     def unexpected(request: Request, error: Exception) -> Response:

@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from edgeloop.errors import EdgeloopError
+from edgeloop.errors import EdgeloopError, LocalFileError
+from edgeloop.portal.rows import is_moment
 from edgeloop.portal.shapes import JobLine, JobsView, JobView, LogPart
 from edgeloop.redact import redact
 from edgeloop.workspace import Workspace
@@ -27,6 +28,7 @@ LIST_EVERY_S = 1.0
 TAIL_BYTES = 64 << 10
 MOST_BYTES = 1 << 20
 METRICS_SHOWN = 5
+MOST_JOBS = 500  # the newest; a page of thousands, anew every few seconds, helps nobody
 
 
 class JobsDesk:
@@ -95,14 +97,20 @@ def jobs_view(portal: Portal, experiment: str | None = None) -> JobsView:
     from edgeloop.portal.open import frame_of
 
     runs, damaged = portal.jobs.listing()
-    lines = [job_line(portal.jobs, run) for run in reversed(runs)]
+    lines, unread = [], []
+    for run in reversed(runs[-MOST_JOBS:]):
+        try:
+            lines.append(job_line(portal.jobs, run))
+        except EdgeloopError as error:
+            unread.append(str(error))
     return JobsView(
         frame_of(portal, experiment),
         tuple(lines),
-        dict(Counter(line.state for line in lines)),
+        dict(Counter(str(run.status.state) for run in runs)),
         _varied(lines),
         _measured(lines),
-        tuple(redact(sentence) for sentence in damaged),
+        tuple(redact(sentence) for sentence in (*damaged, *unread)),
+        max(0, len(runs) - MOST_JOBS),
     )
 
 
@@ -119,7 +127,7 @@ def job_view(portal: Portal, experiment: str | None, name: str) -> JobView:
     return JobView(
         frame_of(portal, experiment),
         job_line(portal.jobs, run),
-        tuple(redact(word) for word in run.record.command),
+        tuple(redact(str(word)) for word in run.record.command),
         tuple(f"{item.name}@{item.version}" for item in run.record.inputs),
         log,
         trouble,
@@ -150,6 +158,15 @@ def job_log(portal: Portal, name: str, offset: int = 0, limit: int = MOST_BYTES)
 
 
 def job_line(desk: JobsDesk, run: Run) -> JobLine:
+    """Raises LocalFileError for a record that somebody else has written into."""
+    try:
+        return _line(desk, run)
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        reason = "its record holds what no job writes: put it back, or remove its folder"
+        raise LocalFileError(path=run.record.name, reason=reason) from None
+
+
+def _line(desk: JobsDesk, run: Run) -> JobLine:
     record, status = run.record, run.status
     return JobLine(
         name=record.name,
@@ -158,9 +175,9 @@ def job_line(desk: JobsDesk, run: Run) -> JobLine:
         experiment=record.experiment,
         compute=record.compute,
         node=status.node,
-        created=record.created.timestamp(),
-        started=status.started,
-        ended=status.ended,
+        created=_moment(record.created.timestamp()) or 0.0,
+        started=_moment(status.started),
+        ended=_moment(status.ended),
         attempt=max(record.attempt, status.attempt),
         parent=record.parent or "",
         exit_code=status.exit_code,
@@ -172,6 +189,10 @@ def job_line(desk: JobsDesk, run: Run) -> JobLine:
         published=dict(status.published),
         log_bytes=status.log_bytes,
     )
+
+
+def _moment(value: float | None) -> float | None:
+    return value if is_moment(value) else None
 
 
 def _varied(lines: Sequence[JobLine]) -> tuple[str, ...]:

@@ -16,26 +16,41 @@ from edgeloop._version import __version__
 from edgeloop.portal.devices import busy_of, waiting_of
 
 if TYPE_CHECKING:
+    from edgeloop.portal.feed import Snapshot
     from edgeloop.portal.open import Portal
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Labels = Mapping[str, str]
 Sample = tuple[Labels, float]
+Family = tuple[str, str, list[Sample]]
 
 
 def metrics(portal: Portal, experiment: str | None = None) -> str:
-    """Of one experiment. Stages without work are there with 0: a scaler must see that, too."""
+    """Of one experiment. Stages without work are there with 0: a scaler must see that, too. Before
+    the store has answered once nothing is counted: 0 would be a lie that stops runners."""
     began = time.perf_counter()
     feed = portal.feed(experiment)
     snapshot = portal.rows(experiment)
-    name = experiment or portal.workspace.experiment
+    of = {"experiment": experiment or portal.workspace.experiment}
     stages = [stage.name for stage in portal.workspace.plan.stages]
+    is_up = snapshot.is_loaded and not snapshot.problem
+    age = time.time() - feed.read_at if feed.read_at is not None else float("nan")
+    families: list[Family] = [
+        *(_of_rows(snapshot, of, stages) if snapshot.is_loaded else ()),
+        ("edgeloop_store_up", "1 while the store answers.", [(of, float(is_up))]),
+        ("edgeloop_feed_age_seconds", "Since the store last answered.", [(of, age)]),
+        ("edgeloop_build_info", "The version.", [({"version": __version__}, 1.0)]),
+    ]
+    took: list[Sample] = [({}, time.perf_counter() - began)]
+    families.append(("edgeloop_scrape_seconds", "How long these numbers took.", took))
+    return "".join(line for family in families for line in _lines(*family))
+
+
+def _of_rows(snapshot: Snapshot, of: Labels, stages: list[str]) -> list[Family]:
     busy = busy_of(snapshot)
     alive = [item for item in busy if not item.is_stalled]
-    of = {"experiment": name}
-    age = time.time() - feed.read_at if feed.read_at is not None else float("nan")
-    families: list[tuple[str, str, list[Sample]]] = [
+    return [
         (
             "edgeloop_waiting",
             "Models that a runner could take work of now, by stage.",
@@ -66,13 +81,7 @@ def metrics(portal: Portal, experiment: str | None = None) -> str:
             "Devices that a held stage is pinned to.",
             [(of, float(len({item.device for item in alive if item.device})))],
         ),
-        ("edgeloop_store_up", "1 while the store answers.", [(of, float(not snapshot.problem))]),
-        ("edgeloop_feed_age_seconds", "Since the store last answered.", [(of, age)]),
-        ("edgeloop_build_info", "The version.", [({"version": __version__}, 1.0)]),
     ]
-    took: list[Sample] = [({}, time.perf_counter() - began)]
-    families.append(("edgeloop_scrape_seconds", "How long these numbers took.", took))
-    return "".join(line for family in families for line in _lines(*family))
 
 
 def _counted(

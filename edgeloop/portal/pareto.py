@@ -59,7 +59,7 @@ def pareto_view(
     except BadInput as error:
         svg = drawn(portal, str(error), lambda: empty_chart("Choose other columns."), "front-")
         x, y = (Axis(name, measure_of(name).title, "") for name in (query.x, query.y))
-        return ParetoView(frame, query, x, y, (), 0, 0, 0.0, columns, choices, svg, f"{error}.")
+        return ParetoView(frame, query, x, y, (), 0, 0, 0, 0.0, columns, choices, svg, f"{error}.")
     x, y = (_axis(item) for item in found.pareto.objectives)
     return ParetoView(
         frame,
@@ -67,6 +67,7 @@ def pareto_view(
         x,
         y,
         found.points,
+        len(found.pareto.front),
         len(found.pareto.rows) - len(found.shown),
         found.pareto.missing,
         found.pareto.share,
@@ -99,15 +100,18 @@ def _named(row: Row) -> Mapping[str, object]:
 
 
 def _found(rows: list[Row], pareto: Pareto) -> Found:
-    """All of the front and, of the others, evenly spread ones when there are too many."""
-    front = [index for index in pareto.order if pareto.is_front[index]]
+    """The front and, while there is room, others. Where all are equal all are the front."""
+    front = _spread([i for i in pareto.order if pareto.is_front[i]], MOST_POINTS)
     others = [index for index in pareto.order if not pareto.is_front[index]]
-    room = max(MOST_POINTS - len(front), 0)
-    if len(others) > room:
-        step = len(others) / room if room else math.inf
-        others = [others[int(place * step)] for place in range(room)]
-    shown = (*front, *others)
+    shown = (*front, *_spread(others, MOST_POINTS - len(front)))
     return Found(pareto, shown, tuple(_point(pareto, index) for index in shown))
+
+
+def _spread(places: list[int], most: int) -> list[int]:
+    """So many of them at most, from the first to the last."""
+    if len(places) <= most:
+        return places
+    return [places[place * len(places) // most] for place in range(most)]
 
 
 def _point(pareto: Pareto, index: int) -> Point:

@@ -10,6 +10,7 @@ from edgeloop.models import Plan, StageRecord, ready_at, records_of
 from edgeloop.store import Record, Value, Values
 
 LONG_TEXT = 2_000
+LAST_MOMENT = 253_402_300_799.0  # of the year 9999
 LEFT_OUT = frozenset({"stages", "results", "arch"})  # the model's own page reads these anew
 _REPEATED = frozenset(
     {
@@ -74,7 +75,12 @@ def sound_records(values: Values) -> dict[str, StageRecord]:
 
 def _is_sound(record: StageRecord) -> bool:
     times = (record.since, record.expires, record.not_before, record.attempts)
-    return all(isinstance(value, int | float) for value in times) and isinstance(record.files, dict)
+    return all(is_moment(value) for value in times) and isinstance(record.owner, str)
+
+
+def is_moment(value: object) -> bool:
+    """Seconds that a calendar has a day for."""
+    return isinstance(value, int | float) and 0 <= value <= LAST_MOMENT
 
 
 def tags_of(values: Values) -> tuple[str, ...]:
@@ -84,7 +90,7 @@ def tags_of(values: Values) -> tuple[str, ...]:
         return ()
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ()
     return tuple(sys.intern(str(tag)) for tag in found) if isinstance(found, list) else ()
 
@@ -93,7 +99,7 @@ def _ready(values: Values, plan: Plan, margin_s: float) -> tuple[tuple[str, floa
     """A record that holds nonsense must not hide all other rows; its model waits for nothing."""
     try:
         found = [(stage.name, ready_at(values, stage, plan, margin_s)) for stage in plan.stages]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return ()
     return tuple((stage, at) for stage, at in found if at is not None)
 

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
@@ -78,15 +77,15 @@ class Guard:
         sessions = self._portal.sessions
         if not _is_for_us(request, self._portal.options.host):
             return _no(request, 421, "This portal answers to names of its own machine only.")
-        if not sessions.needs_token or request.url.path.startswith("/static/"):
+        if not sessions.needs_token or _path(request).startswith("/static/"):
             return None
         given = request.query_params.get("token")
         if given is not None and request.method in READING:
             return self._by_link(request, given, is_known)
-        if is_known or request.url.path in OPEN_PATHS:
+        if is_known or _path(request) in OPEN_PATHS:
             return None
         if _wants_page(request):
-            back = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+            back = _path(request) + (f"?{asked}" if (asked := _query(request)) else "")
             return RedirectResponse(f"/login?next={quote(back, safe='')}", 303)
         answer = _no(request, 401, "Show the portal's token: Authorization: Bearer TOKEN.")
         answer.headers["www-authenticate"] = "Bearer"
@@ -94,8 +93,8 @@ class Guard:
 
     def _by_link(self, request: Request, given: str, is_known: bool) -> Response:
         """Once in the address, then never again: the address without it is where it leads."""
-        rest = [(k, v) for k, v in parse_qsl(request.url.query, True) if k != "token"]
-        path = _local(request.url.path)
+        rest = [(k, v) for k, v in parse_qsl(_query(request), True) if k != "token"]
+        path = _local(_path(request))
         answer = RedirectResponse(f"{path}?{urlencode(rest)}" if rest else path, 303)
         if self._portal.sessions.knows(given):
             answer.headers["set-cookie"] = set_cookie(request, self._portal.sessions.begin())
@@ -133,11 +132,8 @@ def cookie_name(request: Request) -> str:
 
 
 def cookie_of(request: Request) -> str:
-    try:
-        found = SimpleCookie(request.headers.get("cookie", "")).get(cookie_name(request))
-    except CookieError:
-        return ""
-    return found.value if found else ""
+    """Whatever other programs of this machine have put beside it."""
+    return request.cookies.get(cookie_name(request), "")
 
 
 def set_cookie(request: Request, session: str) -> str:
@@ -174,7 +170,10 @@ def _is_same_origin(request: Request) -> bool:
     origin = request.headers.get("origin")
     if origin is None:  # a program: it has fetched a session of its own, as browsers cannot
         return True
-    return urlsplit(origin).netloc == request.headers.get("host", "")
+    try:
+        return urlsplit(origin).netloc == request.headers.get("host", "")
+    except ValueError:
+        return False
 
 
 def _bearer(request: Request) -> str:
@@ -183,9 +182,19 @@ def _bearer(request: Request) -> str:
 
 
 def _wants_page(request: Request) -> bool:
-    path = request.url.path
+    path = _path(request)
     is_page = not path.startswith("/api/") and path != "/metrics"
     return is_page and request.method in READING
+
+
+def _path(request: Request) -> str:
+    """The one that is routed. `request.url` is made up from the Host header, too, and not every
+    version of Starlette looks closely at that: `Host: x/static/` must open nothing."""
+    return str(request.scope["path"])
+
+
+def _query(request: Request) -> str:
+    return bytes(request.scope.get("query_string", b"")).decode("latin-1")
 
 
 def _local(path: str) -> str:

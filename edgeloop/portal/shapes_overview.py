@@ -47,8 +47,9 @@ class ParetoView:
     """`points` are all that the chart shows, the front first and best first.
 
     In `svg` a point is a link to `#model=NAME`, NAME quoted as in an address. `hidden` points are
-    left out of chart and list (never one of the front); `missing` models have no number in one of
-    the two. `trouble` is a sentence when the columns cannot be used.
+    left out of chart and list, of `front` models on the front only where those alone are too many;
+    `missing` models have no number in one of the two. `trouble` is a sentence when the columns
+    cannot be used.
     """
 
     frame: Frame
@@ -56,6 +57,7 @@ class ParetoView:
     x: Axis
     y: Axis
     points: tuple[Point, ...]
+    front: int
     hidden: int
     missing: int
     hypervolume: float
@@ -124,7 +126,8 @@ class JobLine:
 
 @dataclass(frozen=True)
 class JobsView:
-    """Newest first. `damaged` has a sentence for each record that cannot be read."""
+    """Newest first, `hidden` older ones left out. `counts` are of all. `damaged` has a sentence for
+    each record that cannot be read."""
 
     frame: Frame
     jobs: tuple[JobLine, ...]
@@ -132,6 +135,7 @@ class JobsView:
     params: tuple[str, ...]
     metrics: tuple[str, ...]
     damaged: tuple[str, ...]
+    hidden: int
 
 
 @dataclass(frozen=True)

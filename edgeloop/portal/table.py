@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from edgeloop.errors import NoSuchModel
 from edgeloop.portal.feed import Snapshot
 from edgeloop.portal.open import Portal, frame_of
-from edgeloop.portal.rows import Row
+from edgeloop.portal.rows import Row, is_moment
 from edgeloop.portal.shapes import (
     PAGE_SIZES,
     Choices,
@@ -118,9 +118,10 @@ def seconds_of(text: str) -> float | None:
     except ValueError:
         return None
     try:
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        seconds = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
     except (OverflowError, ValueError):
         return None
+    return seconds if is_moment(seconds) else None
 
 
 def matching(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from html import escape
@@ -30,6 +31,7 @@ _POLICY = (
     "script-src 'unsafe-inline' 'unsafe-eval'"
 )
 _SVG = "http://www.w3.org/2000/svg"
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LINK = "{http://www.w3.org/1999/xlink}href"
 _DROPPED = ("class", "pointer-events", "role", "aria-roledescription", "aria-hidden")
 
@@ -52,7 +54,21 @@ def _converter() -> ModuleType:
 
 def spec_of(chart: alt.TopLevelMixin, theme: Theme = "light") -> dict[str, Any]:
     """Vega-Lite, as a page or a notebook takes it."""
-    return {**chart.to_dict(), "config": config(theme)}
+    return {**_drawable(chart.to_dict()), "config": config(theme)}
+
+
+def drawable(text: str) -> str:
+    """Without what XML cannot write, as control characters: at such a label the converter does not
+    raise, it ends the whole process."""
+    return _NO_XML.sub("\ufffd", text)
+
+
+def _drawable(part: Any) -> Any:
+    if isinstance(part, str):
+        return drawable(part)
+    if isinstance(part, dict):
+        return {name: _drawable(value) for name, value in part.items()}
+    return [_drawable(value) for value in part] if isinstance(part, list) else part
 
 
 def to_png(chart: alt.TopLevelMixin, theme: Theme = "light", scale: float = SCALE) -> bytes:

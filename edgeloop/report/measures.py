@@ -41,12 +41,13 @@ class Measure:
         """NaN where the row has no finite number: empty, `n/a`, NaN, infinity."""
         if self.column == LATENCY:
             return _latency_ms(row)
-        return self.factor * number(row.get(self.column))
+        return number(self.factor * number(row.get(self.column)))
 
     def text(self, value: float) -> str:
         if math.isnan(value):
             return ""
-        if self.column.startswith("f1_") or self.column.endswith("val_iou"):
+        is_score = self.column.startswith("f1_") or self.column.endswith("val_iou")
+        if is_score and abs(value) < 1000:
             return f"{value:.4f}"
         return f"{value:.4g}"
 
@@ -134,15 +135,15 @@ def kind_of(row: Row) -> str:
 
 def sigma_ms(row: Row) -> float:
     """One standard deviation of the runs; the table holds it as percent of the mean."""
-    return _latency_ms(row) * number(row.get("stdev")) / 100.0
+    return number(_latency_ms(row) * number(row.get("stdev")) / 100.0)
 
 
 def margin_ms(row: Row) -> float:
     """How far an estimate may be off; NaN for what was measured."""
     share = number(row.get("latency_margin_percent")) / 100.0
-    return _latency_ms(row) * share if is_estimate(row) else math.nan
+    return number(_latency_ms(row) * share) if is_estimate(row) else math.nan
 
 
 def _latency_ms(row: Row) -> float:
     mean = number(row.get(LATENCY))
-    return 1e3 * mean if not math.isnan(mean) else mean_latency_ms(row) or math.nan  # type: ignore[arg-type]
+    return number(1e3 * mean if not math.isnan(mean) else mean_latency_ms(row) or math.nan)  # type: ignore[arg-type]

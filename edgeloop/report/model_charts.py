@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgeloop.report.drawing import altair
+from edgeloop.report.drawing import altair, drawable
 from edgeloop.report.measures import ESTIMATE, MEASURED, number
 from edgeloop.report.parts import HEIGHT, count_of, data, empty_chart, lines_high, sized
 from edgeloop.report.theme import BLUE, GREEN, OKABE_ITO, VERMILLION
@@ -33,7 +33,7 @@ class Layers:
 
 def read_layers(text: str) -> Layers:
     """A file of other tools, with other columns, holds no layer that we know of."""
-    rows = list(csv.DictReader(io.StringIO(text)))
+    rows = _table(text)
     layers = [row for row in rows if row.get("what") == "layer"]
     timed = [(row.get("name") or "", row.get("operator") or "", row) for row in layers]
     return Layers(
@@ -51,9 +51,17 @@ def read_layers(text: str) -> Layers:
     )
 
 
+def _table(text: str) -> list[dict[str, str]]:
+    """A damaged file holds nothing: it must not hide all else that is known of its model."""
+    try:
+        return list(csv.DictReader(io.StringIO(text, newline=None)))
+    except csv.Error:
+        return []
+
+
 def read_scores(text: str) -> dict[str, dict[str, float]]:
     """A `test_results_*.csv`: metric → class → value."""
-    rows = list(csv.DictReader(io.StringIO(text)))
+    rows = _table(text)
     return {
         str(row.get("metric")): {
             name: number(value) for name, value in row.items() if name and name != "metric"
@@ -72,7 +80,7 @@ def interval_of(scores: Mapping[str, Mapping[str, float]]) -> tuple[float, float
 def read_curves(text: str) -> dict[str, Curve]:
     """A `pr_curve_*.csv`: class → its recalls and precisions. Lines without both are left out."""
     found: dict[str, tuple[list[float], list[float]]] = {}
-    for row in csv.DictReader(io.StringIO(text)):
+    for row in _table(text):
         recall, precision = number(row.get("recall")), number(row.get("precision"))
         if row.get("class") and not math.isnan(recall + precision):
             recalls, precisions = found.setdefault(str(row["class"]), ([], []))
@@ -91,7 +99,12 @@ def layers_chart(
     slowest = sorted(layers.times_us, key=lambda layer: -layer[2])
     total = sum(time for _, _, time in slowest)
     rows = [
-        {"line": f"{place:04}", "layer": name or "(no name)", "operator": operator, "us": time}
+        {
+            "line": f"{place:04}",
+            "layer": drawable(name) or "(no name)",
+            "operator": operator,
+            "us": time,
+        }
         for place, (name, operator, time) in enumerate(slowest[:most])
     ]
     for row in rows:

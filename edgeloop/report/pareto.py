@@ -46,6 +46,7 @@ class Pareto:
         points = self._minimised
         if not len(points):
             return 0.0
+        points = points / 2  # the span of the largest numbers there are is no number itself
         best, worst = points.min(axis=0), points.max(axis=0)
         differs = worst > best
         if not differs.any():

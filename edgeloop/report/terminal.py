@@ -76,7 +76,8 @@ def _span(values: Sequence[float]) -> tuple[float, float]:
 def _cell(value: float, low: float, high: float, count: int) -> int:
     if high <= low:
         return count // 2
-    return min(int((value - low) / (high - low) * count), count - 1)
+    share = (value / 2 - low / 2) / (high / 2 - low / 2)  # the span itself may be no number
+    return min(int(share * count), count - 1)
 
 
 def _between(left: str, middle: str, right: str, width: int) -> str:

@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from starlette.testclient import TestClient
 
+from edgeloop.errors import StoreUnavailable
 from edgeloop.workspace import Workspace
 from tests.nets import save_tiny
 
@@ -73,3 +75,15 @@ def test_odd_texts_of_rows_break_no_line(make_client: MakeClient, workspace: Wor
     workspace.store.models("default").insert("a", {"status": 'q"uote\\back\nline'})
     found = read(make_client().get("/metrics").text)
     assert found['edgeloop_models{experiment="default",status="q\\"uote\\\\back\\nline"}'] == 1
+
+
+def test_a_store_that_never_answered_is_not_a_store_without_work(
+    make_client: MakeClient, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+):
+    def away(*_: object) -> None:
+        raise StoreUnavailable(store="s", reason="refused")
+
+    monkeypatch.setattr("edgeloop.portal.feed.Feed.refresh", away)
+    text = make_client().get("/metrics").text
+    assert "edgeloop_waiting" not in text
+    assert 'edgeloop_store_up{experiment="default"} 0' in text

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.datastructures import URL
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from edgeloop.portal.security import local_path
@@ -248,6 +250,43 @@ def test_a_change_that_makes_no_sense_is_refused(
     got = client.post(f"/api/v1/models/a/{verb}", json=body, headers=page_headers(client))
     assert got.status_code == status
     assert workspace.status() == [{"name": "a", "status": "complete"}]
+
+
+@pytest.mark.parametrize("text", ['{"priority": NaN}', '{"priority": 1e400}', "[" * 100_000])
+def test_a_change_that_json_cannot_say_back_is_refused_too(
+    make_client: MakeClient, workspace: Workspace, text: str
+):
+    insert(workspace)
+    client = make_client(allow_changes=True)
+    headers = {**page_headers(client), "content-type": "application/json"}
+    got = client.post("/api/v1/models/a/priority", content=text, headers=headers)
+    assert got.status_code in (400, 422)
+
+
+def test_an_origin_that_is_no_address_is_a_stranger(make_client: MakeClient, workspace: Workspace):
+    insert(workspace)
+    client = make_client(allow_changes=True)
+    assert change(client, {**page_headers(client), "origin": "http://[bad"}) == 403
+
+
+def test_cookies_of_other_programs_do_not_lock_anybody_out(make_client: MakeClient):
+    client = make_client(token=TOKEN, host="0.0.0.0")
+    client.get("/", params={"token": TOKEN})
+    own = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
+    client.cookies.clear()
+    for others in ('theme={"a": 1}', "a b", "=;;", "x=\xff"):
+        got = client.get("/", headers={"cookie": f"{others}; {own}".encode("latin-1")})
+        assert got.status_code == 200, others
+
+
+def test_the_guard_looks_at_the_path_that_is_routed(
+    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+):
+    """Old versions of Starlette put the Host header before it: `Host: x/static/` opened all."""
+    client = make_client(token=TOKEN, host="0.0.0.0")
+    made_up = URL("http://x/static//api/v1/models")
+    monkeypatch.setattr(Request, "url", property(lambda _: made_up))
+    assert client.get("/api/v1/models").status_code == 401
 
 
 # Starting

@@ -271,6 +271,26 @@ def test_a_page_of_its_own_loads_nothing_and_no_name_ends_its_script():
     assert "default-src 'none'" in page
 
 
+@pytest.mark.parametrize("name", ["a\x01\x1b[31m\ufffe", "\ud800"])
+def test_labels_that_xml_cannot_write_are_drawn_all_the_same(name: str):
+    """The converter ends the process at a label with a control character in it."""
+    charts = [
+        quantization_chart([{"name": name, "f1_1k": 0.5, "f1_1k_f": 0.6}]),
+        utilisation_chart([{**USE, "device": name}]),
+        classes_chart({"f1": {name: 0.5}}, name),
+        layers_chart(Layers(((name, name, 3.0),), "measured", {})),
+    ]
+    for chart in charts:
+        assert "\ufffd" in to_page_part(chart, "x-")
+        assert to_png(chart)
+
+
+@pytest.mark.parametrize("text", ["what,name\rlayer,a", f"what,name\nlayer,{'x' * 200_000}"])
+def test_a_damaged_file_of_a_model_is_read_without_harm(text: str):
+    assert read_layers(text).times_us == ()
+    assert read_curves(text) == {} and read_scores(text) == {}
+
+
 @pytest.mark.parametrize("ending", ["png", "svg", "html"])
 def test_a_file_is_what_its_ending_says(tmp_path: Path, ending: str):
     path = tmp_path / f"front.{ending}"

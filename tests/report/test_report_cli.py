@@ -153,3 +153,17 @@ def test_the_demo_has_its_own_experiments(project: Path, edgeloop: Edgeloop):
     refused = edgeloop("pareto", "--demo", "-e", "mine")
     assert refused.code == 2 and "demo and demo-host" in refused.err
     assert edgeloop("pareto", "--demo", "--store", "sqlite:x").code == 2
+
+
+def test_numbers_as_large_as_there_are_fit_on_the_screen(project: Path, edgeloop: Edgeloop):
+    fill(
+        [
+            {"name": "low", "mean": 1e-300, "f1_1k": -1e308},
+            {"name": "high", "mean": 1e300, "f1_1k": 1e308},
+            {"name": "beyond", "mean": 1e307, "f1_1k": 0.5},
+        ]
+    )
+    said = edgeloop("pareto")
+    assert said.code == 0
+    assert said.out.splitlines()[-1].startswith("2 of 2 models; 1 without all numbers left out")
+    assert max(map(len, said.out.splitlines())) < 200
