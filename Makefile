@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 AZURITE := .tools/azurite/.ready
+ADBD := .tools/adbd/.ready
 
 .PHONY: help setup test lint format bench demo clean
 
 help:  ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
-setup: $(READY) $(AZURITE) servers  ## make .venv with everything, and the servers the tests use
+setup: $(READY) $(AZURITE) $(ADBD) servers  ## make .venv with everything, and the servers the tests use
 
 .PHONY: servers
 servers:
@@ -22,6 +23,11 @@ $(READY): pyproject.toml constraints.txt scripts/make-venv
 
 $(AZURITE): scripts/install-azurite
 	@scripts/install-azurite .tools/azurite
+	@touch $@
+
+# After the packages that it is built with; built again only when its script changes.
+$(ADBD): scripts/install-adbd | servers
+	@scripts/install-adbd .tools/adbd
 	@touch $@
 
 test: setup lint  ## all tests, against real servers that they start and stop themselves

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from unittest import mock
 
@@ -21,7 +22,7 @@ from bench.tables import markdown
 from edgeloop.devices import BoardOptions
 from edgeloop.devices.adb import AdbDevice
 from edgeloop.location import SqliteLocation
-from edgeloop.runner import RunnerOptions
+from edgeloop.runner import RunnerOptions, utilisation
 from edgeloop.runner import run as run_runner
 from edgeloop.settings import Settings
 from edgeloop.stages import Assignment, Equipment, Sizes, perform
@@ -73,7 +74,7 @@ def _bench() -> Iterator[Bench]:
             location=SqliteLocation(folder / "store"),
             snpe_root=str(sdk.root),
             toolchain="snpe",
-            benchmark_runs=1,
+            benchmark_runs=2,
         )
         options = RunnerOptions(
             dataset=folder / "faces",
@@ -122,12 +123,16 @@ def _utilisation(bench: Bench) -> str:
         lambda report: stages.append(report.stage) if report.state == "done" else None,
     )
     ours_s, ours = time.monotonic() - began, _busy(bench.board, done)
+    recorded = _recorded(bench)
     bench.board.set_tool()
     on_board = sum(stage != "f1_onnx" for stage in stages)
-    headings = ("way", "stages on the board", "s", "inside a tool", "goal")
+    headings = ("way", "stages", "s", "inside a tool, by its own log", "by `usage`", "goal")
     rows = [
-        ("sequential", plain_stages, f"{plain_s:.0f}", f"{100 * plain:.1f} %", ""),
-        ("edgeloop runner", on_board, f"{ours_s:.0f}", f"{100 * ours:.1f} %", "≥ 95 %"),
+        ("sequential", plain_stages, f"{plain_s:.0f}", f"{100 * plain:.1f} %", "", ""),
+        (
+            *("edgeloop runner", on_board, f"{ours_s:.0f}", f"{100 * ours:.1f} %"),
+            *(f"{100 * recorded:.1f} %", "≥ 95 %"),
+        ),
     ]
     return markdown(headings, rows)
 
@@ -141,6 +146,15 @@ def _busy(board: VirtualBoard, after: int) -> float:
         covered += max(0.0, run.ended_s - begin)
         reached = max(reached, run.ended_s)
     return covered / (reached - min(run.started_s for run in runs))
+
+
+def _recorded(bench: Bench) -> float:
+    """The same from our own record, which also counts a tool's start and end."""
+    rows = [row.values for row in bench.workspace.store.usage().query()]
+    own = [row for row in rows if str(row["name"]).startswith("adb:")]
+    times = [datetime.fromisoformat(str(row[name])) for row in own for name in ("start", "end")]
+    whole = (max(times) - min(times)).total_seconds()
+    return sum(use.seconds for use in utilisation(own)) / whole
 
 
 def _sequentially(bench: Bench, inputs: int) -> int:
@@ -277,11 +291,11 @@ def _f1_bytes(bench: Bench) -> tuple[int, int]:
 
 def _files(bench: Bench) -> str:
     rows = []
+    bench.board.shell("rm -rf /data/local/tmp/edgeloop")
     device = AdbDevice(bench.board.serial, bench.sdk)
     device.hold()
-    dice = np.random.default_rng(1)
     for side in (32, 64):
-        images = dice.integers(0, 256, (IMAGES, side, side, 3), dtype=np.uint8)
+        images = bench.task.test(side, side, IMAGES).images
         began = time.monotonic()
         with device.board.placed(NET, images):
             ours_s = time.monotonic() - began

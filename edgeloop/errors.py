@@ -37,9 +37,14 @@
     │   └── OutOfMemory         it does not fit into the machine's memory
     ├── SearchFailed            a search that cannot go on as it is set up
     ├── WorkerFailed            the process for native work cannot be started or does not answer
+    ├── DeviceUnavailable       a board that is gone, hung or full: infrastructure, worth retrying
+    │   └── DeviceBusy          another runner holds it
     ├── ComputeUnavailable      a cluster that does not answer: infrastructure, worth retrying
+    ├── ComputeRefused          it answered, and said no: login, role, quota
+    ├── SetupFailed             a cloud where not all that is wanted could be made
     ├── DatasetDamaged          bytes in the store or on disk are not those of the manifest
     ├── MissingExtra            an optional package that this store or command needs
+    │   └── MissingSdk          Qualcomm's SDK, or a part of it
     └── WaitTimeout             nothing happened in the time given
 
 The docstring of an error is the sentence its reader sees; the names in braces are
@@ -222,8 +227,26 @@ class WorkerFailed(EdgeloopError):
     """The process for native work does not run: {reason}. Not the model's fault; try again."""
 
 
+class DeviceUnavailable(EdgeloopError):
+    """The device {device} cannot be used: {reason}. Not the model's fault; it will be tried
+    again."""
+
+
+class DeviceBusy(DeviceUnavailable):
+    """The board {device} is in use by {owner}: one runner a board. Stop that one first; if it is
+    dead, the board is free again in {seconds:.0f} s."""
+
+
 class ComputeUnavailable(EdgeloopError):
     """The compute {compute} cannot be reached: {reason}. Its jobs are not lost; try again later."""
+
+
+class ComputeRefused(EdgeloopError):
+    """The compute {compute} refused: {reason}."""
+
+
+class SetupFailed(EdgeloopError):
+    """Not all is there: {reason}. {there}"""
 
 
 class DatasetDamaged(EdgeloopError):
@@ -232,6 +255,11 @@ class DatasetDamaged(EdgeloopError):
 
 class MissingExtra(EdgeloopError):
     """{what} needs an optional package: pip install 'edgeloop[{extra}]'."""
+
+
+class MissingSdk(MissingExtra):
+    """The Neural Processing SDK cannot be used: {reason}. Get it from Qualcomm (the AI Runtime SDK,
+    or SNPE), set SNPE_ROOT to its folder; 'edgeloop doctor' says what is missing."""
 
 
 class WaitTimeout(EdgeloopError):

@@ -16,6 +16,7 @@ FORMS = (
     "sqlite:FOLDER, postgresql://USER@HOST/DATABASE?blobs=URL, azure:https://ACCOUNT.blob."
     "core.windows.net, or an Azure storage connection string"
 )
+CONTAINER = "models"  # for files, where nothing else is said
 # The account that every Azure storage emulator has; its key is published with the emulator.
 _EMULATOR = {
     "AccountName": "devstoreaccount1",
@@ -54,6 +55,7 @@ class AzureLocation:
     table_endpoint: str
     key: str | None = field(default=None, repr=False)
     sas: str | None = field(default=None, repr=False)
+    container: str = CONTAINER
 
     def __str__(self) -> str:
         return f"azure:{self.blob_endpoint}"
@@ -133,7 +135,7 @@ def _azure_url(text: str) -> AzureLocation:
     blob = urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
     table = options.get("table") or blob.replace(".blob.", ".table.", 1)
     account = parts.path.strip("/") or host.partition(".")[0]
-    return AzureLocation(account, blob, table)
+    return AzureLocation(account, blob, table, container=options.get("container") or CONTAINER)
 
 
 def _split(url: str) -> SplitResult:
@@ -166,6 +168,22 @@ def parse_connection_string(text: str) -> AzureLocation:
     if key and not _is_base64(key):
         raise _bad_connection_string("its AccountKey is cut off or mistyped")
     return AzureLocation(account, blob.rstrip("/"), table.rstrip("/"), key, sas)
+
+
+def datastore_location(account: str, container: str, key: str, endpoint: str) -> AzureLocation:
+    """The store of a project that names a datastore of Azure ML: its account and its container. No
+    key: by identity. `endpoint` is where a private cloud has the account's files."""
+    where = ".azureml/datastore.json"
+    for name, text in (("account_name", account), ("container_name", container)):
+        if not (text.isascii() and text.replace("-", "").isalnum()):
+            raise BadSetting(where=where, reason=f"its {name} may hold letters and digits only")
+    if key and not _is_base64(key):
+        raise BadSetting(where=where, reason="its account_key is cut off or mistyped")
+    blob = (endpoint or f"https://{account}.blob.core.windows.net").rstrip("/")
+    if not _is_http(blob):
+        raise BadSetting(where=where, reason="its blob_endpoint must be an http(s) URL")
+    table = blob.replace(".blob.", ".table.", 1)
+    return AzureLocation(account, blob, table, key or None, None, container)
 
 
 def _connection_fields(text: str) -> dict[str, str]:

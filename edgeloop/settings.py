@@ -1,8 +1,9 @@
 """Where the store is and which experiment: options, the environment, a file, defaults.
 
 Nothing else in Edgeloop reads the environment, but for libraries that find credentials in it.
-The project is the nearest folder, from here upwards, that holds `.edgeloop/` (the embedded store)
-or `edgeloop.yaml` (settings worth sharing); with neither it is the folder one stands in.
+The project is the nearest folder, from here upwards, that holds `.edgeloop/` (the embedded store),
+`edgeloop.yaml` (settings worth sharing) or `.azureml/config.json` (an older project's workspace);
+with none of them it is the folder one stands in.
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ from edgeloop.errors import BadSetting
 from edgeloop.location import (
     Location,
     SqliteLocation,
+    datastore_location,
     parse_connection_string,
     parse_location,
 )
+from edgeloop.project_files import is_project, read_project_files
 
 STORE_FOLDER = ".edgeloop"
 SETTINGS_FILE = "edgeloop.yaml"
 DEFAULT_EXPERIMENT = "default"
 LOCAL = "local"
+AZUREML, AZURE = "azureml", "azure"
 _COMPUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_FOR_TOOLS = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
@@ -35,7 +40,8 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 class Settings:
     """All that can be set. The fields after `location` may stand in `edgeloop.yaml`.
 
-    `computes` has a mapping with `kind` for each name; `local` is always there.
+    `computes` has a mapping with `kind` for each name; `local` is always there, and `azureml` where
+    a workspace is named. `azure` says which workspace that is.
     """
 
     project: Path
@@ -51,11 +57,21 @@ class Settings:
     calibration_images: int = 1_000
     quick_images: int = 1_000
     thorough_images: int = 10_000
+    curve_images: int = 100
+    toolchain: str = ""
+    snpe_root: str = ""
+    board_tool_seconds: float = 600.0
+    board_transfer_seconds: float = 600.0
+    board_probe_seconds: float = 10.0
+    board_cache_mb: float = 4_000.0
+    board_hot_celsius: float = 75.0
+    board_patience_seconds: float = 900.0
     compute: str = LOCAL
     computes: Mapping[str, Mapping[str, object]] = field(
         default_factory=lambda: {LOCAL: {"kind": LOCAL}}, repr=False
     )
     code_limit_mb: float = 100.0
+    azure: Mapping[str, object] = field(default_factory=dict, repr=False)
 
     @classmethod
     def load(
@@ -78,6 +94,8 @@ class Settings:
             written["compute"] = environ["EDGELOOP_COMPUTE"]
         if environ.get("INPUT_DATASET"):
             written["dataset"] = environ["INPUT_DATASET"]
+        if sdk_root(environ):
+            written["snpe_root"] = sdk_root(environ)
         return cls(project=project, location=location, **_typed(written))  # type: ignore[arg-type]
 
     def compute_settings(
@@ -89,12 +107,15 @@ class Settings:
         that is not set troubles only those who use that compute.
         """
         name = name or self.compute
-        if name not in self.computes:
+        if name not in self.computes and name not in (AZUREML, _compute_target(self.project)):
             near = difflib.get_close_matches(name, self.computes, n=1)
             known = f"those in {SETTINGS_FILE} are {', '.join(self.computes)}."
             hint = f"did you mean {near[0]!r}?" if near else known
             raise BadSetting(where="compute", reason=f"there is no compute {name!r}: {hint}")
-        filled = filled_in(dict(self.computes[name]), f"{SETTINGS_FILE}, compute {name}", environ)
+        written = dict(self.computes.get(name, {"kind": AZUREML}))
+        if written.get("kind") == AZUREML:  # it finds its workspace by these, too
+            written |= {"project": str(self.project), "azure": dict(self.azure)}
+        filled = filled_in(written, f"{SETTINGS_FILE}, compute {name}", environ)
         return filled if isinstance(filled, dict) else {}
 
 
@@ -128,6 +149,16 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return _own_folder(environ, "EDGELOOP_CACHE", "XDG_CACHE_HOME", ".cache")
 
 
+def sdk_root(environ: Mapping[str, str] = os.environ) -> str:
+    """Where the Neural Processing SDK is, as its own setup script says it; empty: not said."""
+    return environ.get("SNPE_ROOT") or environ.get("QAIRT_SDK_ROOT") or ""
+
+
+def tool_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What programs of others get of our environment: where things are, and no secrets."""
+    return {name: environ[name] for name in _FOR_TOOLS if environ.get(name)}
+
+
 def _own_folder(environ: Mapping[str, str], own: str, shared: str, usual: str) -> Path:
     if environ.get(own):
         return Path(environ[own]).expanduser().absolute()
@@ -137,9 +168,16 @@ def _own_folder(environ: Mapping[str, str], own: str, shared: str, usual: str) -
     return home / usual / "edgeloop"
 
 
+def portal_token(environ: Mapping[str, str] = os.environ) -> str:
+    """What the portal's users must know; by the environment, so no list of processes has it."""
+    return environ.get("EDGELOOP_PORTAL_TOKEN", "")
+
+
 def find_project(start: Path) -> Path:
     for folder in (start.absolute(), *start.absolute().parents):
         if (folder / STORE_FOLDER).is_dir() or (folder / SETTINGS_FILE).is_file():
+            return folder
+        if is_project(folder):
             return folder
     return start.absolute()
 
@@ -162,7 +200,24 @@ def _location(
         return parse_connection_string(environ["MODEL_STORAGE_CONNECTION_STRING"])
     if in_file:
         return parse_location(str(in_file), blobs, project)
-    return SqliteLocation(project / STORE_FOLDER)
+    own = SqliteLocation(project / STORE_FOLDER)
+    is_begun = (own.folder / "store.db").is_file() or (own.folder / "blobs").is_dir()
+    return own if is_begun else _datastore(project) or own
+
+
+def _datastore(project: Path) -> Location | None:
+    """What an older project's `.azureml/datastore.json` names, if it says enough."""
+    files = read_project_files(project)
+    if not (files.account and files.container):
+        return None
+    return datastore_location(
+        files.account, files.container, files.account_key, files.blob_endpoint
+    )
+
+
+def _compute_target(project: Path) -> str:
+    """The name that an older project's `.azureml/compute_target.json` gives its cluster."""
+    return read_project_files(project).compute_target or AZUREML
 
 
 def _read_file(path: Path, environ: Mapping[str, str]) -> dict[str, object]:
@@ -247,4 +302,6 @@ def _typed(written: dict[str, object]) -> dict[str, object]:
             raise BadSetting(where=SETTINGS_FILE, reason=f"{key} must be a whole number")
         if kinds[key] == "str" and not isinstance(value, str):
             raise BadSetting(where=SETTINGS_FILE, reason=f"{key} must be a text")
+        if key == AZURE and not isinstance(value, Mapping):
+            raise BadSetting(where=SETTINGS_FILE, reason=f"{key} must hold 'name: value' lines")
     return written

@@ -7,15 +7,22 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from edgeloop.location import parse_location
 from edgeloop.store import Store, open_store
 from tests.peers.azurite import Azurite
+from tests.peers.board import SDK_1, SDK_2, AdbServer, VirtualBoard, make_sdk
+from tests.peers.certificate import Certificate
 from tests.peers.postgres import Postgres
 from tests.peers.ray import RayCluster
 from tests.peers.s3 import S3
+
+if TYPE_CHECKING:
+    from tests.peers.azureml import AzureML
 
 # Contracts are no test modules themselves, yet their failures should read as well.
 pytest.register_assert_rewrite("tests.store.table_contract", "tests.store.blobs_contract")
@@ -28,7 +35,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 STORE_KINDS = ("sqlite", "postgresql", "azure")
 
 # Whatever the developer's shell holds must not reach a test.
-_OUTSIDE = ("EDGELOOP_", "MODEL_STORAGE_", "AWS_", "AZURE_", "GOOGLE_", "PG")
+_OUTSIDE = ("EDGELOOP_", "MODEL_STORAGE_", "AWS_", "AZURE_", "GOOGLE_", "PG", "SNPE_", "QAIRT_")
 
 
 @dataclass(frozen=True)
@@ -121,3 +128,71 @@ def make_store() -> Iterator[Callable[[StoreUnderTest], Store]]:
 @pytest.fixture
 def store(place: StoreUnderTest, make_store: Callable[[StoreUnderTest], Store]) -> Store:
     return make_store(place)
+
+
+@pytest.fixture(scope="session")
+def azure_certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return Certificate.make(tmp_path_factory.mktemp("certificate"), "*.blob.core.localhost")
+
+
+@pytest.fixture(scope="session")
+def azure_storage(azure_certificate: Certificate) -> Iterator[Azurite]:
+    """Azurite as an account on Azure is reached: https, a host name an account, identities."""
+    with Azurite(azure_certificate) as server:
+        yield server
+
+
+@pytest.fixture
+def azureml(
+    azure_storage: Azurite,
+    azure_certificate: Certificate,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    clean_environment: None,
+) -> Iterator[AzureML]:
+    """A new workspace of Azure ML; this process, and those it starts, are logged in to it."""
+    from tests.peers.azureml import AzureML
+
+    with AzureML(azure_storage, azure_certificate, tmp_path / "azureml-nodes") as emulator:
+        for name, value in emulator.environment().items():
+            monkeypatch.setenv(name, value)
+        yield emulator
+    assert not emulator.complaints, "bodies that the REST API would refuse"
+    assert not emulator.crashes, "".join(emulator.crashes)
+
+
+@pytest.fixture(scope="session")
+def adb_server() -> Iterator[AdbServer]:
+    """Ours alone: no device of this machine is on it, and its own server goes on undisturbed."""
+    with AdbServer() as server:
+        yield server
+
+
+@pytest.fixture
+def boards(adb_server: AdbServer, tmp_path: Path) -> Iterator[Callable[..., VirtualBoard]]:
+    """Starts boards by name, as many as a test wants, connected; they end with the test."""
+    if not adb_server.is_running:  # a test may have taken it away
+        adb_server.start()
+    with ExitStack() as cleaning:
+
+        def make(name: str = "board", **options: Any) -> VirtualBoard:
+            return cleaning.enter_context(VirtualBoard(tmp_path, adb_server, name, **options))
+
+        yield make
+
+
+@pytest.fixture
+def board(boards: Callable[..., VirtualBoard]) -> VirtualBoard:
+    return boards()
+
+
+@pytest.fixture(scope="session")
+def sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The root of a Neural Processing SDK 2.x whose programs are stand-ins."""
+    return make_sdk(tmp_path_factory.mktemp("sdk"), SDK_2)
+
+
+@pytest.fixture(scope="session")
+def sdk_1(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of the older generation, which names folders and flags otherwise."""
+    return make_sdk(tmp_path_factory.mktemp("sdk"), SDK_1)

@@ -148,7 +148,17 @@ def test_computes_are_named_in_the_file_and_local_is_always_there(tmp_path: Path
     assert set(found.computes) == {"gpu", "local", "azure"}
     assert (found.compute, found.code_limit_mb) == ("gpu", 20)
     assert found.compute_settings("local") == {"kind": "local", "cpus": 4}
-    assert found.compute_settings("azure") == {"kind": "azureml", "workspace": "w"}
+    assert found.compute_settings("azure")["workspace"] == "w"
+
+
+def test_computes_of_azure_ml_are_told_where_the_project_is_and_what_they_share(tmp_path: Path):
+    text = "azure: {workspace: '${WORKSPACE}'}\ncomputes: {gpu: {kind: azureml, cluster: gpu}}"
+    found = Settings.load(written(tmp_path, text), {"WORKSPACE": "vision"})
+    own = {"kind": "azureml", "project": str(tmp_path), "azure": {"workspace": "vision"}}
+    assert found.compute_settings("gpu") == {**own, "cluster": "gpu"}
+    assert found.compute_settings("azureml") == own  # needs no description
+    with pytest.raises(BadSetting, match="azure must hold 'name: value' lines"):
+        Settings.load(written(tmp_path, "azure: vision"), {})
 
 
 def test_one_compute_of_a_kind_needs_no_heading_and_keeps_local(tmp_path: Path):

@@ -2,44 +2,58 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from edgeloop.cli.options import common_options, opened
 
+if TYPE_CHECKING:
+    from edgeloop.devices import Attached
+    from edgeloop.workspace import Workspace
+
 
 @click.group(invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@click.option("--watch", is_flag=True, help="Show live what each device does; Ctrl-C ends it.")
+@click.option(
+    "--interval", type=click.FloatRange(min=0.1), default=2.0, help="Seconds between two looks."
+)
+@common_options
 @click.pass_context
-def devices(context: click.Context, as_json: bool) -> None:
-    """List the devices there are: the host, and chips on the HTP simulator.
+def devices(
+    context: click.Context,
+    watch: bool,
+    interval: float,
+    experiment: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """List the devices there are: the host, boards over adb, and chips on the HTP simulator.
 
-    Example: edgeloop devices --json
+    A board that cannot be used says what to do about it. --watch shows what the devices of all
+    machines do, from the table and the record of use.
+
+    Example: edgeloop devices --watch
     """
     if context.invoked_subcommand is not None:
         return
     from edgeloop.cli.output import print_json, table
-    from edgeloop.devices import find_profile
-    from edgeloop.settings import Settings
-    from edgeloop.toolchains import CHIPS
 
-    folder = _profiles(Settings.load().project)
-    rows = [{"device": "host", "estimate": "measured", "profile": ""}]
-    for chip in CHIPS.values():
-        profile = find_profile(chip.name, folder)
-        kind = "compiler's estimate" if chip.estimate_soc else "none"
-        rows.append(
-            {
-                "device": f"htp:{chip.name}",
-                "estimate": kind,
-                "profile": f"error {profile.error_percent:.0f} %" if profile else "uncalibrated",
-            }
-        )
+    if watch:
+        with opened(store, experiment) as workspace:
+            if as_json:
+                print_json(_activity_rows(workspace))
+            else:
+                _watch(workspace, interval)
+        return
+    rows = _device_rows()
     if as_json:
         print_json(rows)
     else:
-        click.echo(table(("device", "latency", "profile"), [tuple(row.values()) for row in rows]))
+        headings = ("device", "latency", "profile", "state")
+        click.echo(table(headings, [tuple(row.values()) for row in rows]))
 
 
 @devices.command()
@@ -96,6 +110,101 @@ def doctor(experiment: str | None, store: str | None, as_json: bool) -> None:
 
 
 COMMANDS = (devices, doctor)
+
+
+def _device_rows() -> list[dict[str, str]]:
+    from edgeloop.devices import find_profile
+    from edgeloop.settings import Settings
+    from edgeloop.toolchains import CHIPS
+
+    folder = _profiles(Settings.load().project)
+    rows = [{"device": "host", "estimate": "measured", "profile": "", "state": "ready"}]
+    for board in _boards():
+        state = board.advice or f"ready {board.details}".strip()
+        name = f"adb:{board.serial}"
+        rows.append({"device": name, "estimate": "measured", "profile": "", "state": state})
+    for chip in CHIPS.values():
+        profile = find_profile(chip.name, folder)
+        rows.append(
+            {
+                "device": f"htp:{chip.name}",
+                "estimate": "compiler's estimate" if chip.estimate_soc else "none",
+                "profile": f"error {profile.error_percent:.0f} %" if profile else "uncalibrated",
+                "state": "simulated",
+            }
+        )
+    return rows
+
+
+def _boards() -> list[Attached]:
+    """None without adb, or while its server does not answer: the other devices are there."""
+    from edgeloop.devices import attached
+    from edgeloop.errors import EdgeloopError
+
+    with contextlib.suppress(EdgeloopError):
+        return attached()
+    return []
+
+
+def _activity_rows(workspace: Workspace) -> list[dict[str, object]]:
+    from datetime import UTC, datetime
+
+    from edgeloop.runner import activities
+
+    now = datetime.now(UTC)
+    usage = [row.values for row in workspace.store.usage().query()]
+    found = activities(workspace.status(), usage, now.timestamp(), now.date())
+    here = [f"adb:{board.serial}" for board in _boards()]
+    rows: list[dict[str, object]] = [
+        {
+            "device": each.device,
+            "machine": each.machine,
+            "doing": ", ".join(each.doing) or "idle",
+            "seconds": round(each.seconds, 1),
+            "today_percent": round(each.today_percent, 1),
+        }
+        for each in found
+    ]
+    known = {each.device for each in found}
+    for name in here:
+        if name not in known:
+            idle = {"doing": "idle", "seconds": 0.0, "today_percent": 0.0}
+            rows.append({"device": name, "machine": "", **idle})
+    return rows
+
+
+def _watch(workspace: Workspace, interval: float) -> None:
+    """Redraws until Ctrl-C; a store that is away for a moment is said and tried again."""
+    import time
+
+    from rich.live import Live
+    from rich.text import Text
+
+    from edgeloop.cli.output import table
+    from edgeloop.errors import EdgeloopError
+    from edgeloop.redact import redact
+
+    def look() -> Text:
+        try:
+            cells = [
+                (
+                    str(r["device"]),
+                    str(r["machine"]),
+                    str(r["doing"]),
+                    f"{r['seconds']} s",
+                    f"{r['today_percent']} %",
+                )
+                for r in _activity_rows(workspace)
+            ]
+        except EdgeloopError as error:
+            return Text(redact(str(error)))
+        headings = ("device", "machine", "doing", "since", "in use today")
+        return Text(table(headings, cells, right=headings[3:]), no_wrap=True)
+
+    with contextlib.suppress(KeyboardInterrupt), Live(look(), auto_refresh=False) as live:
+        while True:
+            time.sleep(interval)
+            live.update(look(), refresh=True)
 
 
 def _profiles(project: Path) -> Path:

@@ -48,9 +48,11 @@ def job_options(command: Command) -> Command:
         click.option("--cpus", type=float, help="How many processors it needs  [default: 1]"),
         click.option("--gpus", type=float, help="How many GPUs it needs  [default: 0]"),
         click.option("--memory", metavar="SIZE", help="How much memory it needs, as 8GB."),
+        click.option("--nodes", type=click.IntRange(min=1), help=_NODES),
         click.option("--resource", multiple=True, metavar="NAME=COUNT", help=_RESOURCE),
         click.option("--requirements", metavar="FILE", help="Run in an environment made of this."),
         click.option("--conda", metavar="FILE", help="Run in a conda environment made of this."),
+        click.option("--image", metavar="NAME", help="Run in this image, where the compute can."),
         click.option("--env", multiple=True, metavar="NAME=VALUE", help=_ENV),
         click.option("--code", metavar="DIR", help="What travels  [default: the project's folder]"),
         click.option("--tag", multiple=True, help="A label to find it by; may be given again."),
@@ -67,6 +69,7 @@ def job_options(command: Command) -> Command:
 _DATA = "A dataset it reads, as working/faces or faces@3; changes here are pushed first."
 _WRITES = "A dataset it makes, as working/faces64: published when the job succeeds."
 _SWEEP = "A job for each value, as lr=1e-3,1e-4; several make all combinations."
+_NODES = "Machines for the one job; each runs the script, and RANK tells which it is  [default: 1]"
 _RESOURCE = "Something else that the compute counts, as snapdragon888=1."
 _ENV = "A variable for the script. Write ${NAME} for a value of your environment."
 
@@ -92,7 +95,7 @@ def _keys(options: dict[str, Any]) -> dict[str, object]:
     """Options as keys of a specification; those that were not given are left out."""
     from edgeloop.jobs import parse_sweep
 
-    given = {key: options[key] for key in ("cpus", "gpus", "memory")}
+    given = {key: options[key] for key in ("cpus", "gpus", "memory", "nodes")}
     resources = {key: str(value) for key, value in given.items() if value is not None}
     custom = _pairs("--resource", options["resource"])
     keys: dict[str, object] = {
@@ -101,7 +104,7 @@ def _keys(options: dict[str, Any]) -> dict[str, object]:
         "tags": list(options["tag"]),
         "sweep": parse_sweep(options["sweep"]),
         "resources": {**resources, **({"custom": custom} if custom else {})},
-        "environment": _environment(options["requirements"], options["conda"]),
+        "environment": _environment(options),
         "variables": _pairs("--env", options["env"]),
         "retries": options["retries"],
         "priority": options["priority"],
@@ -110,11 +113,11 @@ def _keys(options: dict[str, Any]) -> dict[str, object]:
     return {key: value for key, value in keys.items() if value not in (None, "", [], {})}
 
 
-def _environment(requirements: str | None, conda: str | None) -> dict[str, str]:
-    if requirements and conda:
-        raise click.UsageError("choose one of --requirements and --conda.")
-    given = {"requirements": requirements, "conda": conda}
-    return {kind: file for kind, file in given.items() if file}
+def _environment(options: dict[str, Any]) -> dict[str, str]:
+    given = {kind: options[kind] for kind in ("requirements", "conda", "image") if options[kind]}
+    if len(given) > 1:
+        raise click.UsageError("choose one of --requirements, --conda and --image.")
+    return given
 
 
 def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:

@@ -31,11 +31,15 @@ def job() -> None:
 @click.argument("target", metavar="SCRIPT|FILE.yaml", type=click.Path(path_type=Path))
 @click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
 @job_options
+@click.option(
+    "--pipeline", is_flag=True, help="Send a sweep as one pipeline, where there are such."
+)
 @common_options
 def submit(
     target: Path,
     words: tuple[str, ...],
     no_push: bool,
+    pipeline: bool,
     store: str | None,
     as_json: bool,
     **options: Any,
@@ -54,7 +58,9 @@ def submit(
     jobs = Jobs.open(store, options["experiment"])
     spec = spec_from(target, words, options)
     with bytes_bar("sending data") as bar:
-        runs = jobs.submit(spec, push=not no_push, tell=_teller(as_json), progress=bar)
+        runs = jobs.submit(
+            spec, push=not no_push, pipeline=pipeline, tell=_teller(as_json), progress=bar
+        )
     if as_json:
         print_jobs(jobs, runs, as_json=True)
         return

@@ -27,7 +27,11 @@ dataset_option = click.option(
 
 @click.command()
 @click.option(
-    "--device", "devices", multiple=True, metavar="NAME", help="host, htp:CHIP; may be given again."
+    "--device",
+    "devices",
+    multiple=True,
+    metavar="NAME",
+    help="host, htp:CHIP, adb:SERIAL; may be given again.",
 )
 @dataset_option
 @click.option("--task", help="segmentation or classification  [default: the settings]")
@@ -36,6 +40,11 @@ dataset_option = click.option(
 @click.option("--subset", default="*", metavar="GLOB", help="Only models like this.")
 @click.option("--benchmark-only", is_flag=True, help="Only convert and benchmark.")
 @click.option("--no-quantize", is_flag=True, help="Leave conversion to other machines.")
+@click.option(
+    "--toolchain",
+    type=click.Choice(["qnn", "snpe"]),
+    help="What converts models  [default: the settings; snpe for boards, else qnn]",
+)
 @click.option(
     "--precision",
     type=click.Choice(["a8w8", "a8w8-per-channel", "a16w8"]),
@@ -60,6 +69,7 @@ def runner(
     subset: str,
     benchmark_only: bool,
     no_quantize: bool,
+    toolchain: str | None,
     precision: str,
     max_benchmark_runs: int | None,
     calibration_images: int | None,
@@ -96,6 +106,7 @@ def runner(
         subset=subset,
         benchmark_only=benchmark_only,
         quantize=not no_quantize,
+        toolchain=toolchain or "",
         precision=precision,  # type: ignore[arg-type]
         sizes=_sizes(settings, calibration_images, quick_images, thorough_images),
         workdir=workdir,
@@ -240,6 +251,7 @@ def _sizes(
         calibration or settings.calibration_images,
         quick or settings.quick_images,
         thorough or settings.thorough_images,
+        settings.curve_images,
     )
 
 

@@ -10,6 +10,7 @@ import click
 from edgeloop.cli.options import common_options
 
 if TYPE_CHECKING:
+    from edgeloop.jobs import JobSpec
     from edgeloop.search import Event, Outcome, SearchConfig
     from edgeloop.settings import Settings
 
@@ -22,12 +23,14 @@ STOPPED = 130  # what shells say of Ctrl-C
 @click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option("--resume", is_flag=True, help="Go on with a search that was stopped.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and what it would cost.")
+@click.option("--compute", help="Run the search itself there, as a job: a name in edgeloop.yaml.")
 @common_options
 def search(
     file: Path,
     words: tuple[str, ...],
     resume: bool,
     dry_run: bool,
+    compute: str | None,
     experiment: str | None,
     store: str | None,
     as_json: bool,
@@ -40,12 +43,15 @@ def search(
     Example: edgeloop search laptop.yaml search.budget=24
     """
     from edgeloop.cli.output import print_json
-    from edgeloop.search import Campaign, read_config
+    from edgeloop.search import Campaign, read_config, search_job
 
     config = read_config(file, words)
     settings = _settings(config, store, experiment)
     if dry_run:
         _say_plan(config, settings, as_json)
+        return
+    if compute:
+        _submit(search_job(config, file, words, settings, compute, resume), settings, as_json)
         return
     try:
         with Campaign(config, settings, resume) as campaign:
@@ -67,6 +73,7 @@ def search(
 @click.option("--data", help="The dataset, as working/faces  [default: that of the search]")
 @click.option("--gpus", type=float, default=0.0, help="How many GPUs a training needs  [0]")
 @click.option("--at-once", type=click.IntRange(min=1), default=1, help="Trainings at a time  [1]")
+@click.option("--pipeline", type=click.IntRange(min=1), help="Trainings a pipeline  [1]")
 @click.option("--batch", type=int, help="Pictures a step  [default: 16, on a GPU 64]")
 @click.option("--learning-rate", type=float, help="The highest  [default: that of the search]")
 @click.option("--no-publish", is_flag=True, help="Do not put the nets into the status table.")
@@ -78,6 +85,7 @@ def train_pareto(
     data: str | None,
     gpus: float,
     at_once: int,
+    pipeline: int | None,
     batch: int | None,
     learning_rate: float | None,
     no_publish: bool,
@@ -99,6 +107,7 @@ def train_pareto(
     settings = _settings(config, store, experiment)
     train: dict[str, object] = {**(config.train or {}), "epochs": epochs, "steps": None}
     given = {"batch": batch, "learning_rate": learning_rate, "gpus": gpus or None}
+    given |= {"pipeline": pipeline}
     train |= {key: value for key, value in given.items() if value is not None}
     train |= {"compute": compute, "at_once": at_once, "images": None}
     trainer = trainer_of(train, data or config.data, settings, at_once)
@@ -125,6 +134,20 @@ def train_pareto(
 
 
 COMMANDS = (search, train_pareto)
+
+
+def _submit(spec: JobSpec, settings: Settings, as_json: bool) -> None:
+    from edgeloop.cli.job_views import print_jobs
+    from edgeloop.jobs import Jobs
+
+    jobs = Jobs(settings)
+    [run] = jobs.submit(spec, tell=None if as_json else lambda line: click.echo(line, err=True))
+    if as_json:
+        print_jobs(jobs, [run], as_json=True)
+        return
+    click.echo(f"{run.name} submitted to {run.record.compute}")
+    follow = f"edgeloop job logs {run.name} -f  ·  edgeloop job results {run.name}"
+    click.echo(f"Next: {follow}", err=True)
 
 
 def _settings(config: SearchConfig, store: str | None, experiment: str | None) -> Settings:

@@ -7,7 +7,17 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import cast
 
-from edgeloop.devices.base import Device, Kind, Layer, Measurement
+from edgeloop.devices.adb_listing import Attached, attached
+from edgeloop.devices.base import (
+    Artefacts,
+    Device,
+    GivesClasses,
+    Kind,
+    Layer,
+    Measurement,
+    Shared,
+)
+from edgeloop.devices.board_options import BoardOptions
 from edgeloop.devices.profiles import (
     FEWEST_MODELS,
     PROFILES,
@@ -19,16 +29,22 @@ from edgeloop.devices.profiles import (
     save_profile,
 )
 from edgeloop.errors import BadInput
-from edgeloop.toolchains import CHIPS, DEFAULT_CHIP, DEFAULT_LIMIT_S, Chip, find_chip
+from edgeloop.toolchains import CHIPS, DEFAULT_CHIP, DEFAULT_LIMIT_S, Chip, Sdk, find_chip
 
 __all__ = [
     "FEWEST_MODELS",
     "PROFILES",
+    "Artefacts",
+    "Attached",
+    "BoardOptions",
     "Device",
+    "GivesClasses",
     "Kind",
     "Layer",
     "Measurement",
     "Profile",
+    "Shared",
+    "attached",
     "calibrated",
     "device_names",
     "estimated_by",
@@ -48,11 +64,15 @@ def open_device(
     threads: int = 1,
     workers: int | None = None,
     limit_s: float = DEFAULT_LIMIT_S,
+    sdk: Sdk | None = None,
+    board: BoardOptions | None = None,
 ) -> Device:
-    """`host`, `htp`, `htp:CHIP`, `htp:PROFILE` (a board calibrated in this workspace), or what
-    a plug-in names: its entry point is called with the whole name and the profiles' folder.
+    """`host`, `htp`, `htp:CHIP`, `htp:PROFILE` (a board calibrated in this workspace),
+    `adb:SERIAL` (a board), or what a plug-in names: its entry point is called with the whole name
+    and the profiles' folder.
 
-    `threads` are those of a measured run on the host, `workers` the simulators that run at once.
+    `threads` are those of a measured run on the host, `workers` the simulators that run at once,
+    `sdk` is what boards run with, `board` how long they are waited for.
     """
     kind, _, rest = name.partition(":")
     if kind == "host" and not rest:
@@ -65,6 +85,10 @@ def open_device(
         chip, profile = _chip_and_profile(rest or DEFAULT_CHIP, profiles_folder)
         whole = f"htp:{rest or DEFAULT_CHIP}"  # `htp` is short for it; the table has one name
         return HtpDevice(chip, profile, name=whole, workers=workers, limit_s=limit_s)
+    if kind == "adb" and rest:
+        from edgeloop.devices.adb import AdbDevice
+
+        return AdbDevice(rest, sdk, options=board)
     for point in entry_points(group=ENTRY_POINTS):
         if point.name == kind:
             return cast(Device, point.load()(name, profiles_folder))
@@ -85,9 +109,10 @@ def estimated_by(name: str, profiles_folder: Path | None = None) -> tuple[Chip, 
 
 
 def device_names() -> tuple[str, ...]:
-    """What `open_device` takes; CHIP stands for a name of the table of chips."""
+    """What `open_device` takes; CHIP stands for a name of the table of chips, SERIAL for a
+    board's as `adb devices` shows it."""
     others = sorted(point.name for point in entry_points(group=ENTRY_POINTS))
-    return ("host", "htp", "htp:CHIP", *others)
+    return ("host", "htp", "htp:CHIP", "adb:SERIAL", *others)
 
 
 def _chip_and_profile(name: str, folder: Path | None) -> tuple[Chip, Profile | None]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from edgeloop.tasks import Images, Output
 from edgeloop.toolchains import GraphInfo
 
 Kind = Literal["float", "quantized", "fp16"]
+Artefacts = Mapping[Kind, str]
+ONNX_ARTEFACTS: Artefacts = {"quantized": ".quant.onnx"}
 
 
 @dataclass(frozen=True)
@@ -44,19 +47,51 @@ class Device(Protocol):
     name: str
     chip: str  # what to compile for; empty where nothing is compiled
     float_kind: Kind  # how it runs the model that was not quantized: float, or fp16 on HTP
+    artefacts: Artefacts  # how the file of a kind ends; a kind not named: the uploaded model
 
     def probe(self) -> str:
         """A line about the device; raises when it is not there."""
 
     def measure(self, model: Path, info: GraphInfo) -> Measurement:
-        """One benchmark run of the quantized ONNX model (QDQ)."""
+        """One benchmark run of the quantized model."""
 
     def infer(
         self, model: Path, info: GraphInfo, kind: Kind, images: Iterator[Images]
     ) -> Iterator[Output]:
         """Outputs of batches of images (n, H, W, 3) uint8, in order, as they become ready.
 
-        `float` takes the uploaded model, `quantized` the QDQ model, `fp16` the uploaded one.
+        `model` is the file that `artefacts` names for the kind.
         """
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class GivesClasses(Protocol):
+    """A device that hands back class maps (n, H, W) where a model has a graph that ends in them:
+    they are a small part of the bytes of full outputs."""
+
+    class_artefacts: Artefacts
+
+    def infer_classes(
+        self, model: Path, info: GraphInfo, kind: Kind, images: Iterator[Images]
+    ) -> Iterator[Output]:
+        """As `infer`, of the file that `class_artefacts` names; `info` is the whole model's."""
+
+
+@runtime_checkable
+class Shared(Protocol):
+    """A device that must not wait for its host: several hands hold it at once, so that files
+    travel and results are handed in while another hand's tool runs there. Hands line up inside
+    the device; its owner holds it against other machines."""
+
+    hands: int
+
+    def share(self) -> Device:
+        """Another hand on the same device, with a record of its own."""
+
+    def hold(self) -> None:
+        """Take it for this process, until it is closed; raises DeviceBusy."""
+
+    def take_uses(self) -> list[tuple[datetime, datetime]]:
+        """When this hand's tools ran there, since the last question."""

@@ -37,11 +37,16 @@ def in_order(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _pieces(batch: Images, info: GraphInfo, hands: int) -> list[Images]:
+def check_batch(batch: Images, info: GraphInfo) -> Images:
     if batch.ndim != 4 or batch.shape[1:] != (info.height, info.width, 3) or not len(batch):
         size = "×".join(str(side) for side in batch.shape)
         reason = f"a batch is {size}, the model takes n×{info.height}×{info.width}×3"
         raise BadInput(reason=reason)
+    return batch
+
+
+def _pieces(batch: Images, info: GraphInfo, hands: int) -> list[Images]:
+    check_batch(batch, info)
     length = max(1, len(batch) // (hands * _PIECES_A_HAND))
     return [batch[start : start + length] for start in range(0, len(batch), length)]
 

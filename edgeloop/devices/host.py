@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeloop.devices.base import Kind, Layer, Measurement
+from edgeloop.devices.base import ONNX_ARTEFACTS, Kind, Layer, Measurement
 from edgeloop.devices.batches import in_order
 from edgeloop.errors import BadInput, MissingExtra, ModelFailed
 from edgeloop.tasks import Images, Output
@@ -36,6 +36,7 @@ class HostDevice:
     name = "host"
     chip = ""
     float_kind: Kind = "float"
+    artefacts = ONNX_ARTEFACTS
 
     def __init__(self, threads: int = 1, limit_s: float = DEFAULT_LIMIT_S) -> None:
         if threads < 1:

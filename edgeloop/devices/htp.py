@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
-from edgeloop.devices.base import Kind, Measurement
+from edgeloop.devices.base import ONNX_ARTEFACTS, Kind, Measurement
 from edgeloop.devices.batches import in_order
 from edgeloop.devices.profiles import MARGIN_PERCENT, Profile, calibrated
 from edgeloop.errors import BadInput, ModelFailed, NoSuchPrecision
@@ -33,6 +33,7 @@ class HtpDevice:
     """`workers` processes simulate at once, by default one a core: the simulator uses one each."""
 
     float_kind: Kind = "fp16"
+    artefacts = ONNX_ARTEFACTS
 
     def __init__(
         self,

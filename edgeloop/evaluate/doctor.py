@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from edgeloop.errors import EdgeloopError
 from edgeloop.redact import redact
 from edgeloop.settings import Settings
+from edgeloop.toolchains import find_sdk
 from edgeloop.workspace import Workspace
 
 _EXTRAS = (
@@ -20,6 +21,7 @@ _EXTRAS = (
     ("torch", "train", "training"),
     ("ray", "ray", "jobs on a Ray cluster"),
 )
+_AGAIN = "unpack the SDK again, whole, from Qualcomm's package for Linux and Android"
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,15 @@ class Finding:
 
 
 def examine(store: str | None, experiment: str | None) -> list[Finding]:
-    return [_python(), _store(store, experiment), *_packages(), _adb(), _dataset(), _cores()]
+    return [
+        _python(),
+        _store(store, experiment),
+        *_packages(),
+        *_sdk(),
+        _adb(),
+        _dataset(),
+        _cores(),
+    ]
 
 
 def _python() -> Finding:
@@ -64,6 +74,19 @@ def _is_there(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
         return False
+
+
+def _sdk() -> list[Finding]:
+    """One line for the SDK, and one for each part of it that is missing."""
+    try:
+        sdk = find_sdk(Settings.load().snpe_root)
+    except EdgeloopError as error:
+        return [Finding("snpe-sdk", False, f"boards need it. {error}")]
+    title = f"Neural Processing SDK {sdk.version or '(version unknown)'} in {sdk.root}"
+    lost = [
+        Finding(what, False, f"{where} is not there: {_AGAIN}") for what, where in sdk.missing()
+    ]
+    return [Finding("snpe-sdk", not lost, title), *lost]
 
 
 def _adb() -> Finding:

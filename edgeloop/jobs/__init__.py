@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from edgeloop.jobs.client import Jobs
     from edgeloop.jobs.computes import Compute, Order, Resources, Seen, make_compute
+    from edgeloop.jobs.computes.azureml_needs import Chosen, azure_needs
     from edgeloop.jobs.folder import JobRecord, Run
     from edgeloop.jobs.results import Fetched
     from edgeloop.jobs.spec import JobSpec, read_spec, spec_of_script
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FINAL_STATES",
     "TIME_FORMS",
+    "Chosen",
     "Compute",
     "Fetched",
     "JobRecord",
@@ -34,6 +36,7 @@ __all__ = [
     "Seen",
     "State",
     "Status",
+    "azure_needs",
     "bytes_of",
     "make_compute",
     "parse_sweep",
@@ -44,6 +47,7 @@ __all__ = [
 
 _WHERE = {
     "client": ("Jobs",),
+    "computes.azureml_needs": ("Chosen", "azure_needs"),
     "computes": ("Compute", "Order", "Resources", "Seen", "make_compute"),
     "folder": ("JobRecord", "Run"),
     "results": ("Fetched",),

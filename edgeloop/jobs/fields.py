@@ -28,7 +28,8 @@ _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]*")
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{2,39}")
 _PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_RESOURCES = ("cpus", "gpus", "memory", "custom")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
+_RESOURCES = ("cpus", "gpus", "memory", "nodes", "custom")
 
 
 class Wrong(Exception):
@@ -139,9 +140,12 @@ def _named_as(raw: object, check: Callable[[str], object]) -> str:
 
 
 def _environment(raw: object, code: Path) -> Environment:
-    """`here`, a file by its ending, or `{requirements: FILE}` and `{conda: FILE}`."""
+    """`here`, a file by its ending, `{requirements: FILE}`, `{conda: FILE}` or `{image: NAME}`."""
     if raw == "here":
         return Environment()
+    if isinstance(raw, Mapping) and set(raw) == {"image"}:
+        expected = "the name of an image, as ghcr.io/acme/train:3"
+        return Environment("image", _matching(raw["image"], _IMAGE, expected))
     if isinstance(raw, Mapping) and len(raw) == 1 and set(raw) <= {"requirements", "conda"}:
         kind, file = next(iter(raw.items()))
         file = _text(file)
@@ -186,7 +190,10 @@ def _resources(raw: object, code: Path) -> Resources:
     cpus, gpus = _number(given.get("cpus", 1), "cpus"), _number(given.get("gpus", 0), "gpus")
     if cpus <= 0:
         raise Wrong("must be a number above 0", "cpus")
-    return Resources(cpus, gpus, _memory(given.get("memory")), custom)
+    nodes = _number(given.get("nodes", 1), "nodes")
+    if nodes < 1 or nodes != int(nodes):
+        raise Wrong("must be a whole number, 1 or more", "nodes")
+    return Resources(cpus, gpus, _memory(given.get("memory")), custom, int(nodes))
 
 
 def _memory(raw: object) -> int:

@@ -33,12 +33,14 @@ class Pace:
 
 @dataclass(frozen=True)
 class Handover:
-    """A job's id, the way to its store, and which wrapper to run."""
+    """A job's id, the way to its store, and which wrapper to run. A job of several nodes has a
+    wrapper on each."""
 
     job: str
     wrapper: str
     access: Access = field(repr=False)
     pace: Pace = Pace()
+    nodes: int = 1
 
     def to_variables(self) -> dict[str, str]:
         """The one variable to set for the wrapper's process. Holds secrets: never log it."""
@@ -50,7 +52,8 @@ class Handover:
             fields = json.loads(variables[ORDER_VARIABLE])
             access = Access(fields["access"]["make"], fields["access"]["options"])
             pace = Pace(**fields.get("pace", {}))
-            return cls(str(fields["job"]), str(fields["wrapper"]), access, pace)
+            nodes = int(fields.get("nodes", 1))
+            return cls(str(fields["job"]), str(fields["wrapper"]), access, pace, nodes)
         except KeyError as error:
             reason = f"{error.args[0]} is missing: start jobs with 'edgeloop job submit'"
         except (ValueError, TypeError, AttributeError):
@@ -60,12 +63,14 @@ class Handover:
 
 def hand_over(order: Order, pace: Pace | None = None) -> dict[str, str]:
     """The variables that a compute sets for the process it starts."""
-    return Handover(order.job, order.wrapper, order.access, pace or Pace()).to_variables()
+    nodes = order.resources.nodes
+    return Handover(order.job, order.wrapper, order.access, pace or Pace(), nodes).to_variables()
 
 
 def bootstrap_command(python: str = "python3") -> list[str]:
     """The command for a node that has Python and obstore but not the wrapper: it fetches the
-    wrapper from the store once, checks it, and becomes it."""
+    wrapper from the store once, checks it, and becomes it. A path that is added to the command is
+    that of a file with the variable's content, for a compute that shows variables to too many."""
     return [python, "-c", _BOOTSTRAP]
 
 
@@ -76,6 +81,12 @@ def stop(sentence):
     sys.exit("edgeloop: " + sentence)
 if sys.version_info < (3, 11):
     stop("this node's Python is %d.%d, and jobs need 3.11 or newer" % sys.version_info[:2])
+if len(sys.argv) > 1:
+    try:
+        with open(sys.argv[1]) as file:
+            os.environ["EDGELOOP_ORDER"] = file.read()
+    except OSError as error:
+        stop("the job's order cannot be read from %s: %s" % (sys.argv[1], error.strerror))
 try:
     order = json.loads(os.environ["EDGELOOP_ORDER"])
     key, make, options = order["wrapper"], order["access"]["make"], dict(order["access"]["options"])
@@ -99,6 +110,27 @@ def good():
             return hashlib.sha256(file.read()).hexdigest() == name.split(".")[0]
     except OSError:
         return False
+def token(client):
+    import datetime, urllib.parse, urllib.request
+    fields, heads = {"resource": "https://storage.azure.com"}, {"Metadata": "true"}
+    place = os.environ.get("IDENTITY_ENDPOINT")
+    if place:
+        fields["api-version"], key = "2019-08-01", "client_id"
+        heads["X-IDENTITY-HEADER"] = os.environ.get("IDENTITY_HEADER", "")
+    elif os.environ.get("MSI_ENDPOINT"):
+        place, fields["api-version"], key = os.environ["MSI_ENDPOINT"], "2017-09-01", "clientid"
+        heads["secret"] = os.environ.get("MSI_SECRET", "")
+    else:
+        place = "http://169.254.169.254/metadata/identity/oauth2/token"
+        fields["api-version"], key = "2018-02-01", "client_id"
+    client = client or os.environ.get("DEFAULT_IDENTITY_CLIENT_ID", "")
+    if client:
+        fields[key] = client
+    ask = urllib.request.Request(place + "?" + urllib.parse.urlencode(fields), headers=heads)
+    with urllib.request.urlopen(ask, timeout=30) as page:
+        found = json.load(page)
+    ends = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(minutes=20)
+    return {"token": found["access_token"], "expires_at": ends}
 def fetch():
     web = {"timeout": "120s", "connect_timeout": "10s"}
     plain = [os.environ.get(n + "_ALLOW_HTTP", "").lower() for n in ("AWS", "AZURE", "GOOGLE")]
@@ -108,6 +140,10 @@ def fetch():
         store = obstore.store.LocalStore(options["folder"])
     elif make == "AzureStore":
         store = obstore.store.AzureStore(client_options=web, **options)
+    elif make == "AzureIdentity":
+        client = options.pop("client_id", "")
+        store = obstore.store.AzureStore(
+            client_options=web, credential_provider=lambda: token(client), **options)
     elif make == "from_url":
         store = obstore.store.from_url(options["url"], client_options=web)
     else:

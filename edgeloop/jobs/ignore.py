@@ -31,6 +31,7 @@ _NEVER_FILES = (
     *(".env.*", "*.env", "*.pem", "*.key", "*.pfx", "*.p12", "*.jks", "*.ppk"),
     *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*"),
 )
+_NEVER_BELOW = ("/.azureml/datastore.json",)  # an older project keeps its account's key there
 _NEVER_AT_ROOT = frozenset({"runs", "outputs", "data/raw", "data/working"})
 _ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
 _PRIVATE_KEY = re.compile(rb"^\s*-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----", re.M)
@@ -60,7 +61,7 @@ def holds_private_key(head: bytes) -> bool:
 def never_travels(path: str, is_folder: bool) -> bool:
     """By name alone; `path` is relative to the code folder."""
     name = path.rpartition("/")[2].lower()
-    if name in _NEVER or path in _NEVER_AT_ROOT:
+    if name in _NEVER or path in _NEVER_AT_ROOT or f"/{path}".endswith(_NEVER_BELOW):
         return True
     return not is_folder and any(fnmatchcase(name, pattern) for pattern in _NEVER_FILES)
 

@@ -43,6 +43,10 @@ class LogReader:
         return self._offset
 
 
+def log_size(blobs: Blobs, job: str) -> int:
+    return sum(info.size for info in blobs.list(log_key(job, 0).rpartition("/")[0] + "/"))
+
+
 def last_lines(blobs: Blobs, job: str, count: int) -> bytes:
     """The end of a log without reading all of it."""
     pieces = sorted(info.key for info in blobs.list(log_key(job, 0).rpartition("/")[0] + "/"))

@@ -246,6 +246,7 @@ def _resources_text(resources: Resources) -> dict[str, object]:
         "cpus": repr(resources.cpus),
         "gpus": repr(resources.gpus),
         **({"memory": f"{resources.memory_bytes}B"} if resources.memory_bytes else {}),
+        **({"nodes": str(resources.nodes)} if resources.nodes != 1 else {}),
         **(
             {"custom": {name: repr(count) for name, count in resources.custom.items()}}
             if resources.custom

@@ -14,14 +14,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgeloop.data import Datasets, Progress, Reference, find_local, parse_reference
-from edgeloop.errors import BadJob, EdgeloopError, JobNameTaken, NoSuchDataset
+from edgeloop.errors import (
+    BadJob,
+    ComputeUnavailable,
+    EdgeloopError,
+    JobNameTaken,
+    NoSuchDataset,
+    NoSuchJob,
+)
 from edgeloop.jobs.bundle import ensure_wrapper
 from edgeloop.jobs.computes import Compute, Order
 from edgeloop.jobs.folder import Draft, JobRecord, Run, Runs, now
 from edgeloop.jobs.snapshot import Snapshot
 from edgeloop.jobs.spec import JobSpec
 from edgeloop.jobs.sweep import expand
-from edgeloop.jobs.ticket import Input, Ticket, check_apart, ticket_key
+from edgeloop.jobs.ticket import Environment, Input, Ticket, check_apart, ticket_key
 from edgeloop.jobs.watch import Status
 from edgeloop.settings import STORE_FOLDER, Settings
 from edgeloop.store import Access, Blobs
@@ -54,8 +61,9 @@ class Submission:
     tell: Teller = lambda _: None
     progress: Progress | None = None
 
-    def send(self, spec: JobSpec, push: bool = True) -> list[Run]:
-        """One job, or all jobs of a sweep. Refused as a whole before anything moves."""
+    def send(self, spec: JobSpec, push: bool = True, together: bool = False) -> list[Run]:
+        """One job, or all jobs of a sweep. Refused as a whole before anything moves. `together`:
+        as one pipeline, where the compute has such a thing."""
         self.compute.check(spec.resources)
         if spec.name and not spec.sweep:
             self._refuse_taken(spec.name)
@@ -67,7 +75,25 @@ class Submission:
         specs = expand(spec, stem)
         for each in specs:
             self._refuse_taken(each.name)
-        return self._start([self._record(each, sent) for each in specs], sent)
+        return self._start([self._record(each, sent) for each in specs], sent, together=together)
+
+    def send_all(self, specs: Sequence[JobSpec], push: bool = True) -> list[Run]:
+        """Jobs that have names and share nothing, given to the compute as one batch."""
+        for spec in specs:
+            self.compute.check(spec.resources)
+            self._refuse_taken(spec.name)
+        shared = [self._share(spec, push) for spec in specs]
+        made: list[tuple[Run, JobSpec]] = []
+        try:
+            for spec, sent in zip(specs, shared, strict=True):
+                made.append(self._record(spec, sent))
+            orders = self._orders(made, shared, None, together=True)
+            self.compute.submit_many(orders)
+        except EdgeloopError as error:
+            self._give_up(made, error)
+            raise
+        self._end_unwanted(made)
+        return [run for run, _ in made]
 
     def send_again(
         self, run: Run, spec: JobSpec, push: bool = True, with_outputs: bool = False
@@ -87,6 +113,9 @@ class Submission:
 
     def _share(self, spec: JobSpec, push: bool) -> Sent:
         check_apart([parse_reference(text)[0] for text in (*spec.data, *spec.writes)])
+        if spec.environment.kind == "image" and "image" not in self.compute.builds:
+            reason = f"the compute {self.compute.name} ({self.compute.kind}) starts no images"
+            raise BadJob(where="environment", reason=reason)
         snapshot = Snapshot.take(spec.code, self.settings.code_limit_mb * MEGABYTE)
         _check_travels(spec, snapshot)
         datasets = Datasets(self.blobs, index_folder(self.settings))
@@ -97,6 +126,7 @@ class Submission:
             described.append(f"data {reference} ({note})")
         check_apart([*(item.name for item in inputs), *spec.writes])  # bare names are full now
         _, is_new = snapshot.ensure(self.blobs)
+        lifetime_s = self.compute.access_s(spec.timeout_s)
         size = f"{snapshot.size / 1000:,.0f} KB"
         code = f"snapshot {len(snapshot.files)} files, {size} ({'sent' if is_new else 'unchanged'})"
         if snapshot.withheld:
@@ -105,7 +135,7 @@ class Submission:
             snapshot.digest,
             tuple(inputs),
             ensure_wrapper(self.blobs),
-            self.blobs.access(ACCESS_S),
+            self.blobs.access(ACCESS_S if lifetime_s is None else lifetime_s),
             " · ".join((code, *described)),
         )
 
@@ -150,21 +180,71 @@ class Submission:
         return draft
 
     def _start(
-        self, made: Sequence[tuple[Run, JobSpec]], sent: Sent, previous: str | None = None
+        self,
+        made: Sequence[tuple[Run, JobSpec]],
+        sent: Sent,
+        previous: str | None = None,
+        together: bool = False,
     ) -> list[Run]:
-        orders = []
-        for run, spec in made:
-            ticket = _ticket(run.record, spec, previous)
-            self.blobs.put(ticket_key(run.record.id), ticket.to_json())
-            orders.append(_order(run.record, spec, sent))
+        orders = self._orders(made, [sent] * len(made), previous, together)
         try:
             self.compute.submit_many(orders)
         except EdgeloopError as error:
-            for run, _ in made:
-                reason = f"it could not be submitted: {error}"
-                self.runs.save(replace(run, status=Status("failed", reason)))
+            self._give_up(made, error)
             raise
+        self._end_unwanted(made)
         return [run for run, _ in made]
+
+    def _orders(
+        self,
+        made: Sequence[tuple[Run, JobSpec]],
+        shared: Sequence[Sent],
+        previous: str | None,
+        together: bool,
+    ) -> list[Order]:
+        """Their tickets are in the store when this returns."""
+        orders = []
+        for (run, spec), sent in zip(made, shared, strict=True):
+            is_built = spec.environment.kind in self.compute.builds
+            ticket = _ticket(run.record, spec, previous)
+            if is_built:
+                ticket = replace(ticket, environment=Environment())
+            self.blobs.put(ticket_key(run.record.id), ticket.to_json())
+            order = replace(_order(run.record, spec, sent), together=together)
+            orders.append(_with_environment(order, spec) if is_built else order)
+        return orders
+
+    def _give_up(self, made: Sequence[tuple[Run, JobSpec]], error: EdgeloopError) -> None:
+        """What the compute took before it failed runs on: only what it does not know has failed.
+        Where it cannot say, the next look at the job finds out."""
+        taken = self._taken([run for run, _ in made], error)
+        reason = f"it could not be submitted: {error}"
+        for run, _ in made:
+            if taken is not None and run.record.id not in taken:
+                self.runs.save(replace(run, status=Status("failed", reason)))
+
+    def _end_unwanted(self, made: Sequence[tuple[Run, JobSpec]]) -> None:
+        """Somebody may have canceled or removed a job while it was on its way: nobody heard it."""
+        unwanted = [run.record.id for run, _ in made if not self._is_wanted(run.name)]
+        if unwanted:
+            self.compute.cancel(unwanted)
+
+    def _is_wanted(self, name: str) -> bool:
+        try:
+            return not self.runs.get(name).cancel_asked
+        except NoSuchJob:
+            return False
+
+    def _taken(self, runs: Sequence[Run], error: EdgeloopError) -> set[str] | None:
+        """Those that are on the compute; None where that is not known, since an order whose answer
+        was lost may still arrive."""
+        if isinstance(error, ComputeUnavailable):
+            return None
+        try:
+            seen = self.compute.states([run.record.id for run in runs])
+        except EdgeloopError:  # one order that was refused is not there
+            return set() if len(runs) == 1 else None
+        return {job for job, view in seen.items() if view.state is not None}
 
     def _refuse_taken(self, name: str) -> None:
         """Before anything moves; the record itself decides between two at once."""
@@ -179,7 +259,8 @@ def index_folder(settings: Settings) -> Path:
 
 def _check_travels(spec: JobSpec, snapshot: Snapshot) -> None:
     """What the job cannot begin without may be here and yet be kept from travelling."""
-    for path in (spec.script, spec.environment.file):
+    file = "" if spec.environment.kind == "image" else spec.environment.file
+    for path in (spec.script, file):
         if path and path not in snapshot:
             reason = "it would stay here: an ignore file or the rule on keys leaves it out"
             raise BadJob(where=path, reason=reason)
@@ -212,4 +293,13 @@ def _order(record: JobRecord, spec: JobSpec, sent: Sent) -> Order:
         priority=spec.priority,
         access=sent.access,
         wrapper=sent.wrapper,
+        experiment=record.experiment,
+        timeout_s=spec.timeout_s,
     )
+
+
+def _with_environment(order: Order, spec: JobSpec) -> Order:
+    """For a compute that makes the environment itself: what it is made of."""
+    is_file = spec.environment.kind != "image"
+    recipe = (spec.code / spec.environment.file).read_text("utf-8") if is_file else ""
+    return replace(order, environment=spec.environment, recipe=recipe)

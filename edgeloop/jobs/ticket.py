@@ -1,6 +1,7 @@
 """What a job is once it is on its way, and where its things lie in the store.
 
 `_jobs/<id>/ticket.json`   the order, written once before the job is handed to a compute
+`_jobs/<id>/order.json`    the way to the store, for a compute that hands it over by a file
 `_jobs/<id>/state.json`    how far it is; the wrapper alone writes it
 `_jobs/<id>/log/<n>`       what it printed, in pieces of LOG_PIECE bytes; only the last one grows
 `_jobs/<id>/outputs/…`     what it wrote to `outputs/`, file by file
@@ -35,9 +36,10 @@ class Input:
 
 @dataclass(frozen=True)
 class Environment:
-    """What the command runs in. `file` is a path inside the code; "here" needs none."""
+    """What the command runs in. `file` is a path inside the code, or the name of an image; "here"
+    needs none."""
 
-    kind: Literal["here", "requirements", "conda"] = "here"
+    kind: Literal["here", "requirements", "conda", "image"] = "here"
     file: str = ""
 
 
@@ -110,6 +112,10 @@ def folder_key(job: str) -> str:
 
 def ticket_key(job: str) -> str:
     return f"_jobs/{job}/ticket.json"
+
+
+def order_key(job: str) -> str:
+    return f"_jobs/{job}/order.json"
 
 
 def state_key(job: str) -> str:

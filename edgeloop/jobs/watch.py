@@ -19,7 +19,6 @@ from edgeloop.store import Blobs
 
 PARALLEL = 32
 SILENCE_S = 90.0  # several heartbeats, and clocks that differ
-ON_ITS_WAY_S = 60.0  # between writing the record and the compute knowing the job
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,8 @@ def look(
         if view is not None and _is_over(view) and not _is_final(progress):
             compute.rescue(job.job, blobs)
             progress = progress_of(blobs, job.job)  # its last word may have come in between
-        found.append(_merged(job, view, progress, note, now))
+        is_on_its_way = now - job.submitted < compute.on_its_way_s and not job.cancel_asked
+        found.append(_merged(job, view, progress, note, now, is_on_its_way))
     return found
 
 
@@ -103,16 +103,22 @@ def _seen_by(compute: Compute, jobs: Sequence[str]) -> tuple[dict[str, Seen], st
 
 
 def _merged(
-    job: Watched, seen: Seen | None, progress: Progress | None, note: str, now: float
+    job: Watched,
+    seen: Seen | None,
+    progress: Progress | None,
+    note: str,
+    now: float,
+    is_on_its_way: bool,
 ) -> Status:
     if progress is not None and progress.state in FINAL_STATES:
         return _of(progress)
     if seen is None:  # the compute did not answer
         return replace(_of(progress) if progress else job.last, note=note)
     if progress is not None and now - progress.heartbeat < SILENCE_S:
-        return _of(progress)  # it lives, even if its compute has given it up
+        said = seen.reason if seen.state not in FINAL_STATES else ""
+        return replace(_of(progress), note=said)  # it lives, even if its compute has given it up
     if seen.state is None:
-        return _unknown_to_its_compute(job, progress, now)
+        return _unknown_to_its_compute(job, progress, is_on_its_way)
     if seen.state in FINAL_STATES:
         return _ended_without_a_word(job, seen, progress)
     if progress is not None:
@@ -121,8 +127,8 @@ def _merged(
     return Status("queued" if seen.state == "queued" else "preparing", reason=seen.reason)
 
 
-def _unknown_to_its_compute(job: Watched, progress: Progress | None, now: float) -> Status:
-    if progress is None and now - job.submitted < ON_ITS_WAY_S and not job.cancel_asked:
+def _unknown_to_its_compute(job: Watched, progress: Progress | None, is_on_its_way: bool) -> Status:
+    if progress is None and is_on_its_way:
         return Status("preparing", reason="on its way to the compute")
     if job.cancel_asked:
         return Status("canceled", reason="canceled")

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from edgeloop.runner.loop import RunnerOptions, run
+from edgeloop.runner.overview import Activity, activities
 from edgeloop.runner.usage import Use, record_use, utilisation
 from edgeloop.runner.worker import Report
 
-__all__ = ["Report", "RunnerOptions", "Use", "record_use", "run", "utilisation"]
+__all__ = [
+    "Activity",
+    "Report",
+    "RunnerOptions",
+    "Use",
+    "activities",
+    "record_use",
+    "run",
+    "utilisation",
+]

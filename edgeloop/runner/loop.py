@@ -11,18 +11,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
-from edgeloop.devices import Device, open_device
-from edgeloop.errors import BadInput
+from edgeloop.devices import BoardOptions, Device, Shared, open_device
+from edgeloop.errors import BadInput, DeviceUnavailable
 from edgeloop.models import matches
+from edgeloop.runner.shift import Shift
+from edgeloop.runner.trouble import Trouble
 from edgeloop.runner.workdir import DEFAULT_CAP_BYTES, WorkFolder
-from edgeloop.runner.worker import Report, Shift, Worker
+from edgeloop.runner.worker import Report, Worker
 from edgeloop.stages import Equipment, Sizes
 from edgeloop.tasks import Task, open_task
 from edgeloop.toolchains import (
     DEFAULT_PRECISION,
     Precision,
-    QnnToolchain,
     find_chip,
+    find_sdk,
+    open_toolchain,
 )
 from edgeloop.workspace import Workspace
 
@@ -39,6 +42,7 @@ class RunnerOptions:
     subset: str = "*"
     benchmark_only: bool = False
     quantize: bool = True
+    toolchain: str = ""
     precision: Precision = DEFAULT_PRECISION
     sizes: Sizes = field(default_factory=Sizes)
     workdir: Path | None = None
@@ -75,18 +79,28 @@ def _crew(
     """The host does the machine's own stages. It is measured as a device itself only where it is
     the only one: its times must not be mixed with a chip's."""
     profiles = workspace.settings.project / ".edgeloop" / "profiles"
-    toolchain = QnnToolchain()
-    opened.callback(toolchain.close)
     names = list(dict.fromkeys(options.devices))
-    devices = [_opened(opened, open_device(name, profiles)) for name in names if name != "host"]
+    chosen, root = chosen_toolchain(names, options, workspace), workspace.settings.snpe_root
+    toolchain = open_toolchain(chosen, root)
+    opened.callback(toolchain.close)
+    sdk = find_sdk(root) if chosen == "snpe" else None
+    others = [name for name in names if name != "host"]
+    limits = _board_options(workspace)
+    devices = [
+        _opened(opened, open_device(name, profiles, sdk=sdk, board=limits)) for name in others
+    ]
     host = _opened(opened, open_device("host", profiles))
     for device in devices:
         device.probe()
+        if isinstance(device, Shared):
+            device.hold()
     chips = tuple(dict.fromkeys(_estimated(device.chip) for device in devices if device.chip))
     base = Equipment(toolchain, host, task, host, chips, options.precision, options.sizes)
     only = _chosen(options.subset)
 
-    def worker(name: str, equipment: Equipment, can: tuple[str, ...]) -> Worker:
+    def worker(
+        name: str, equipment: Equipment, can: tuple[str, ...], trouble: Trouble | None = None
+    ) -> Worker:
         node = workspace.settings.node
         return Worker(
             f"{node}/{name}" if name else node,
@@ -97,6 +111,8 @@ def _crew(
             only,
             stopping,
             report,
+            trouble,
+            looks_ahead=not isinstance(equipment.device, Shared),
         )
 
     crew = [worker("", base, _host_capabilities(options))]  # the machine itself
@@ -104,8 +120,47 @@ def _crew(
         devices = [host]
     for device in devices:
         can = _device_capabilities(device.name, options)
-        crew.append(worker(device.name, replace(base, device=device), can))
+        trouble = Trouble(workspace.settings.board_patience_seconds)
+        crew += [
+            worker(device.name, replace(base, device=hand), can, trouble) for hand in _hands(device)
+        ]
     return crew
+
+
+def chosen_toolchain(names: list[str], options: RunnerOptions, workspace: Workspace) -> str:
+    """What was asked for, else what the devices run. A model is converted once, so all devices of
+    a runner must take the same files."""
+    boards = [name for name in names if name.startswith("adb:")]
+    chosen = options.toolchain or workspace.settings.toolchain or ("snpe" if boards else "qnn")
+    others = [name for name in names if name not in boards]
+    if chosen == "snpe" and others:
+        reason = (
+            f"{others[0]} runs models of the toolchain qnn, and boards those of snpe: "
+            "start a runner for each, on experiments of their own"
+        )
+        raise BadInput(reason=reason)
+    if chosen != "snpe" and boards:
+        raise BadInput(reason=f"{boards[0]} needs the toolchain snpe, and {chosen!r} was chosen")
+    return chosen
+
+
+def _board_options(workspace: Workspace) -> BoardOptions:
+    said = workspace.settings
+    return BoardOptions(
+        tool_s=said.board_tool_seconds,
+        transfer_s=said.board_transfer_seconds,
+        probe_s=said.board_probe_seconds,
+        call_s=3 * said.board_probe_seconds,
+        grace_s=1.5 * said.board_probe_seconds,
+        cap_bytes=int(said.board_cache_mb * 1e6),
+        hot_c=said.board_hot_celsius,
+    )
+
+
+def _hands(device: Device) -> list[Device]:
+    if not isinstance(device, Shared):
+        return [device]
+    return [device, *(device.share() for _ in range(device.hands - 1))]
 
 
 def _host_capabilities(options: RunnerOptions) -> tuple[str, ...]:
@@ -129,8 +184,11 @@ def _run_all(crew: list[Worker], options: RunnerOptions, stopping: threading.Eve
     def work(worker: Worker) -> None:
         try:
             counts.append(worker.run(shift, options.drain))
-        except Exception as error:  # noqa: BLE001 - raised again by the main thread
+        except DeviceUnavailable as error:  # the others go on; said at the end
             errors.append(error)
+            shift.leave()
+        except Exception as error:  # noqa: BLE001 - raised again by the main thread
+            errors.insert(0, error)
             stopping.set()
 
     threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in crew]

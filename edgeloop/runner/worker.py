@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
+from edgeloop.devices import Shared
 from edgeloop.errors import (
     BadInput,
     Conflict,
+    DeviceUnavailable,
     EdgeloopError,
     LeaseLost,
     LocalFileError,
@@ -24,17 +26,20 @@ from edgeloop.errors import (
     StoreError,
     WorkerFailed,
 )
-from edgeloop.models import ATTEMPTS_FOLDER, Lease, Leases, Outcome
+from edgeloop.models import Lease, Leases
+from edgeloop.runner.attempt import clear_attempt, store_and_commit
 from edgeloop.runner.heartbeat import Heartbeat
 from edgeloop.runner.machine import machine_lock
+from edgeloop.runner.shift import Shift
+from edgeloop.runner.trouble import Trouble
 from edgeloop.runner.usage import record_use
 from edgeloop.runner.workdir import WorkFolder
 from edgeloop.stages import Assignment, Equipment, Result, perform
 from edgeloop.workspace import Workspace
 
-INFRASTRUCTURE = (StoreError, LocalFileError, WorkerFailed, MissingExtra, OSError)
-LONGEST_DELAY_S = 60.0
-PATIENCE = 7
+INFRASTRUCTURE = (
+    *(StoreError, LocalFileError, WorkerFailed, MissingExtra, DeviceUnavailable, OSError),
+)
 HAND_IN_PATIENCE_S = 300.0
 
 
@@ -63,42 +68,10 @@ class StoppedError(Exception):
     """The runner was told to stop before the stage began."""
 
 
-class Shift:
-    """What the workers of one runner know of each other: who is busy, and that there is news.
-
-    A stage that one of them finished may be what another waits for, so idle workers wake at once.
-    """
-
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
-        self._looked: dict[str, int] = {}
-        self._changed = threading.Condition()
-        self._over = False
-        self.news = 0
-
-    def tell(self) -> None:
-        with self._changed:
-            self.news += 1
-            self._changed.notify_all()
-
-    def wait(self, worker: str, news: int, drain: bool) -> bool:
-        """Until there is news since `news`, or for a second; False when the shift is over: when
-        every worker has looked since the last news, and found nothing."""
-        with self._changed:
-            if self.news != news:
-                return True
-            self._looked[worker] = news
-            idle = [looked for looked in self._looked.values() if looked == self.news]
-            if drain and len(idle) == self._workers:
-                self._over = True
-                self._changed.notify_all()
-            if not self._over:
-                self._changed.wait(1.0)
-            self._looked.pop(worker)
-            return not self._over
-
-
 class Worker:
+    """With a device that several hands share, each hand is a worker: while one's tool runs there,
+    the other hands in its results and fetches its next files. Otherwise a worker looks ahead."""
+
     def __init__(
         self,
         name: str,
@@ -109,6 +82,8 @@ class Worker:
         only: Callable[[str], bool],
         stopping: threading.Event,
         report: Callable[[Report], None],
+        trouble: Trouble | None = None,
+        looks_ahead: bool = True,
     ) -> None:
         self.name = name
         self._workspace = workspace
@@ -119,10 +94,8 @@ class Worker:
         self._stopping = stopping
         self._report = report
         self._leases: Leases = workspace.leases()
-        self._delay_s = 0.0
-        self._troubles = 0
-        self._trouble: Exception | None = None
-        self._retry_at = 0.0
+        self._trouble = trouble or Trouble()
+        self._looks_ahead = looks_ahead
         self._current: Prepared | None = None
 
     def run(self, shift: Shift, drain: bool) -> int:
@@ -137,10 +110,11 @@ class Worker:
                 if prepared is None:
                     if self._wait_out_trouble(drain):
                         continue
-                    if not shift.wait(self.name, news, drain):
+                    if not shift.wait(self, news, drain):
                         break
                     continue
-                ahead = prefetch.submit(self._prepare_quietly)
+                if self._looks_ahead:
+                    ahead = prefetch.submit(self._prepare_quietly)
                 self._perform(prepared)
                 shift.tell()
                 done += 1
@@ -150,12 +124,12 @@ class Worker:
     def _wait_out_trouble(self, drain: bool) -> bool:
         """Whether the last look ended in trouble. Nothing found then does not mean nothing left:
         a drain looks again, and after enough of it says what the trouble is instead of 'done'."""
-        left = self._retry_at - time.monotonic()
+        left = self._trouble.left_s
         if left <= 0:
-            self._troubles = 0
+            self._trouble.found_nothing()
             return False
-        if drain and self._troubles > PATIENCE and self._trouble is not None:
-            raise self._trouble
+        if drain and self._trouble.is_too_much and self._trouble.error is not None:
+            raise self._trouble.error
         self._stopping.wait(left)
         return True
 
@@ -192,16 +166,18 @@ class Worker:
             self._back_off(error)
 
     def _prepare_quietly(self) -> Prepared | None:
-        """Trouble with the store is waited out, not passed on."""
+        """Trouble with the store or the device is waited out, not passed on."""
         try:
             return self._prepare()
-        except (StoreError, Conflict) as error:
+        except (StoreError, Conflict, DeviceUnavailable) as error:
             self._back_off(error)
             return None
 
     def _prepare(self) -> Prepared | None:
-        if self._stopping.is_set() or time.monotonic() < self._retry_at:
+        if self._stopping.is_set() or self._trouble.left_s > 0:
             return None
+        if self._trouble.is_of_device:
+            self._look_at_device()
         lease = self._leases.claim(self._capabilities, self.name, only=self._only)
         if lease is None:
             return None
@@ -218,6 +194,14 @@ class Worker:
                 return None
             work = Assignment(lease.model, lease.stage, lease.row.values, fetched, folder / "out")
             return Prepared(work, heartbeat, opened.pop_all())
+
+    def _look_at_device(self) -> None:
+        """Nothing is claimed for a device that is gone: another machine may have one."""
+        device = self._equipment.device
+        if isinstance(device, Shared):
+            device.hold()
+        else:
+            device.probe()
 
     def _perform(self, prepared: Prepared) -> None:
         work, began = prepared.work, time.monotonic()
@@ -237,13 +221,20 @@ class Worker:
                 self._blame(prepared.heartbeat.lease, error)
                 self._say(work, began, str(error), ok=False)
             else:
-                self._delay_s, self._troubles = 0.0, 0
+                self._trouble.clear()
                 self._say(work, began, result.summary, ok=True)
             finally:
                 self._current = None
-                device = self._equipment.device.name
-                end, usage = datetime.now(UTC), self._workspace.store.usage()
-                record_use(usage, device, start, end, model=work.model, stage=work.stage)
+                self._record(work, start)
+
+    def _record(self, work: Assignment, start: datetime) -> None:
+        """A shared device is in use while a tool runs there; any other for the whole stage."""
+        device, usage = self._equipment.device, self._workspace.store.usage()
+        uses = [(start, datetime.now(UTC))]
+        if isinstance(device, Shared):
+            uses = device.take_uses()
+        for begin, end in uses:
+            record_use(usage, device.name, begin, end, model=work.model, stage=work.stage)
 
     @contextlib.contextmanager
     def _turn(self, stage: str) -> Iterator[None]:
@@ -265,32 +256,15 @@ class Worker:
         while True:
             lease = prepared.heartbeat.lease
             try:
-                return self._store_and_commit(lease, result)
+                return store_and_commit(self._workspace, self._leases, lease, result)
             except LeaseLost:
-                self._clear_attempt(lease)
+                clear_attempt(self._workspace, lease)
                 raise
             except StoreError as error:
                 if time.monotonic() > deadline or self._stopping.is_set():
                     raise
                 self._back_off(error)
-                self._stopping.wait(self._delay_s)
-
-    def _store_and_commit(self, lease: Lease, result: Result) -> None:
-        folder = f"{self._workspace.experiment}/{lease.model}"
-        keys = {name: f"{ATTEMPTS_FOLDER}/{lease.token}/{name}" for name in result.files}
-        blobs = self._workspace.store.blobs
-        blobs.put_many({f"{folder}/{keys[name]}": path for name, path in result.files.items()})
-        self._leases.commit(lease, Outcome(result.columns, keys))
-
-    def _clear_attempt(self, lease: Lease) -> None:
-        """What nobody will name. A row that names these files after all keeps them."""
-        try:
-            named = {file.key for file in self._workspace.catalog.files(lease.model)}
-        except NotFound:
-            named = set()
-        folder = f"{self._workspace.experiment}/{lease.model}/{ATTEMPTS_FOLDER}/{lease.token}/"
-        blobs = self._workspace.store.blobs
-        blobs.delete([info.key for info in blobs.list(folder) if info.key not in named])
+                self._stopping.wait(self._trouble.left_s)
 
     def _blame(self, lease: Lease, error: Exception) -> None:
         """The model's fault counts as an attempt; the store's or the disk's does not."""
@@ -307,10 +281,8 @@ class Worker:
 
     def _back_off(self, error: Exception) -> None:
         """Trouble that is nobody's fault: each time in a row the next look comes later."""
-        self._delay_s = min(max(0.25, 2 * self._delay_s), LONGEST_DELAY_S)
-        self._troubles, self._trouble = self._troubles + 1, error
-        self._retry_at = time.monotonic() + self._delay_s
-        self._report(Report("note", text=f"{error} Trying again in {self._delay_s:.3g} s."))
+        delay_s = self._trouble.add(error)
+        self._report(Report("note", text=f"{error} Trying again in {delay_s:.3g} s."))
 
     def _give_back(self, ahead: Future[Prepared | None] | None) -> None:
         prepared = ahead.result() if ahead is not None else None

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from edgeloop.search.front import hypervolume, non_dominated
     from edgeloop.search.loop import Event
+    from edgeloop.search.remote import search_job
     from edgeloop.search.retraining import Retrained, retrain, summary
     from edgeloop.search.sampler import Proposer
     from edgeloop.search.storage import storage_address
@@ -39,6 +40,7 @@ _WHERE = {
     "evaluators": ("LocalTraining", "PartialTraining", "RemoteBenchmark", "Screening"),
     "front": ("hypervolume", "non_dominated"),
     "loop": ("Event",),
+    "remote": ("search_job",),
     "retraining": ("Retrained", "retrain", "summary"),
     "sampler": ("Proposer",),
     "storage": ("storage_address",),
@@ -66,6 +68,7 @@ __all__ = [
     "read_config",
     "retrain",
     "search_folder",
+    "search_job",
     "storage_address",
     "summary",
     "trainer_of",

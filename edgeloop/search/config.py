@@ -41,15 +41,18 @@ _OBJECTIVES = {
 _TRAIN = (
     *("epochs", "steps", "batch", "learning_rate", "seed", "images", "validation_images"),
     *("patience", "device", "compute", "cpus", "gpus", "memory", "timeout", "at_once", "group"),
+    "pipeline",
 )
 _FARM = ("timeout", "device", "stage")
 _WHOLE = {  # the least that each may be
     **dict.fromkeys(("epochs", "steps", "batch", "images", "validation_images", "patience"), 1),
-    **dict.fromkeys(("at_once", "group", "repeats"), 1),
+    **dict.fromkeys(("at_once", "group", "pipeline", "repeats"), 1),
     **dict.fromkeys(("seed", "warm_up"), 0),
 }
 _AMOUNTS = ("cpus", "gpus")
-_WHERE_AND_WHEN = ("compute", "cpus", "gpus", "memory", "timeout", "at_once", "group")
+_WHERE_AND_WHEN = (
+    *("compute", "cpus", "gpus", "memory", "timeout", "at_once", "group", "pipeline"),
+)
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ class Study:
         directions = [
             ways.get(o.goal, optuna.study.StudyDirection.MAXIMIZE) for o in config.objectives
         ]
-        if _is_begun(storage, config) and not resume:
+        if is_begun(storage, config) and not resume:
             raise BadInput(
                 reason=f"There is a search {config.name!r} already. Go on with it by --resume, or "
                 "give this one another search.name"
@@ -215,7 +215,7 @@ class Study:
         return self._study.get_trials(deepcopy=False)
 
 
-def _is_begun(storage: optuna.storages.BaseStorage, config: SearchConfig) -> bool:
+def is_begun(storage: optuna.storages.BaseStorage, config: SearchConfig) -> bool:
     """Whether a candidate was ever proposed. A search that failed before that, for a dataset that
     was not there or a wrong value, holds nothing: it gives way to what it was corrected to."""
     import optuna

@@ -30,6 +30,7 @@ class Trainer:
     timeout_s: float | None = None
     at_once: int = 1
     group: int = 1
+    pipeline: int = 1
 
     def evaluator(self, name: str, folder: Path) -> Evaluator:
         if self.compute == HERE:
@@ -52,6 +53,7 @@ class Trainer:
             timeout_s=self.timeout_s,
             batch=self.group,
             at_once=min(self.group, self.at_once),
+            steps=self.pipeline,
         )
 
 
@@ -77,6 +79,7 @@ def trainer_of(train: Mapping[str, object], data: str, settings: Settings, worke
         seconds(train["timeout"]) if train.get("timeout") else None,
         int(str(train.get("at_once") or workers)),
         int(str(train.get("group") or 1)),
+        int(str(train.get("pipeline") or 1)),
     )
 
 

@@ -5,13 +5,25 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgeloop.devices import Device, Kind
+import numpy as np
+
+from edgeloop.devices import Device, GivesClasses, Kind
 from edgeloop.errors import ModelFailed, NoSuchPrecision
 from edgeloop.stages.base import Assignment, Equipment, Result, Sizes
-from edgeloop.tasks import Images, Output, Samples, Score, Task, write_pr_curve, write_results_csv
+from edgeloop.tasks import (
+    Images,
+    Output,
+    Samples,
+    Score,
+    Scorer,
+    Task,
+    write_pr_curve,
+    write_pr_points,
+    write_results_csv,
+)
 from edgeloop.toolchains import GraphInfo
 
 BATCH = 8
@@ -44,17 +56,20 @@ def accuracy(work: Assignment, equipment: Equipment) -> Result:
     device = equipment.host if test.on_host else equipment.device
     samples = equipment.task.test(info.height, info.width, _count(test, equipment.sizes))
     kind = device.float_kind if test.kind == "float" else test.kind
-    model = work.quantized if kind == "quantized" else work.onnx
     try:
-        score = run_test(equipment.task, device, model, info, kind, samples)
+        score = _scored(work, equipment, device, info, kind, samples)
     except NoSuchPrecision as error:
         return Result({work.stage: NOT_AVAILABLE}, {}, f"{work.stage} n/a: {error}")
     results = work.folder / f"test_results_{work.stage}.csv"
     curve = work.folder / f"pr_curve_{work.stage}.png"
-    write_results_csv(score, results)
+    points = curve.with_suffix(".csv")
+    write_results_csv(score, results, equipment.task.interval(score.counts))
     write_pr_curve(score, curve)
-    files = {path.name: path for path in (results, curve)}
+    write_pr_points(score, points)
+    files = {path.name: path for path in (results, curve, points)}
     summary = f"{work.stage} {score.headline:.4f} on {len(samples)} images, {device.name} ({kind})"
+    if score.curve_images:
+        summary += f", PR curves of {score.curve_images}"
     return Result({work.stage: score.headline}, files, summary)
 
 
@@ -63,13 +78,46 @@ def run_test(
 ) -> Score:
     """Inference and scoring overlap: outputs are scored while the next are computed, and no more
     than a few batches of outputs exist at any time."""
-    scorer = task.scorer()
+    outputs = device.infer(model, info, kind, batches(samples))
+    return _score_of(outputs, samples, task.scorer(), device.name)
+
+
+def _scored(
+    work: Assignment,
+    equipment: Equipment,
+    device: Device,
+    info: GraphInfo,
+    kind: Kind,
+    samples: Samples,
+) -> Score:
+    """F1 needs class maps only, and those are a small part of the bytes: where device and model
+    have them, the full outputs of a few images are enough for the curves."""
+    task, model = equipment.task, work.artefact(device.artefacts.get(kind, ""))
+    few = equipment.sizes.curve
+    if not isinstance(device, GivesClasses) or len(samples) <= few:
+        return run_test(task, device, model, info, kind, samples)
+    maps = work.find(device.class_artefacts[kind]) if kind in device.class_artefacts else None
+    if maps is None:
+        return run_test(task, device, model, info, kind, samples)
+    outputs = device.infer_classes(maps, info, kind, batches(samples))
+    whole = _score_of(outputs, samples, task.scorer(curves=False), device.name)
+    sample = replace(samples, images=samples.images[:few], labels=samples.labels[:few])
+    return whole.with_curves_of(run_test(task, device, model, info, kind, sample))
+
+
+def _score_of(outputs: Iterable[Output], samples: Samples, scorer: Scorer, device: str) -> Score:
+    """Each image once and in order, or there is no score."""
     seen = 0
-    for outputs in ahead(device.infer(model, info, kind, batches(samples))):
-        scorer.add(outputs, samples.labels[seen : seen + len(outputs)])
-        seen += len(outputs)
+    for batch in ahead(outputs):
+        if batch.dtype.kind == "f" and not np.isfinite(batch.max(initial=0.0)):
+            reason = f"{device} gave NaN or infinite values for images {seen}–{seen + len(batch)}"
+            raise ModelFailed(reason=reason)
+        labels = samples.labels[seen : seen + len(batch)]
+        if len(labels) == len(batch):
+            scorer.add(batch, labels)
+        seen += len(batch)
     if seen != len(samples):
-        raise ModelFailed(reason=f"{device.name} gave {seen} results for {len(samples)} images")
+        raise ModelFailed(reason=f"{device} gave {seen} results for {len(samples)} images")
     return scorer.score()
 
 

@@ -15,7 +15,8 @@ from edgeloop.store import Value
 
 def benchmark(work: Assignment, equipment: Equipment) -> Result:
     info = equipment.toolchain.inspect(work.onnx)
-    measured = equipment.device.measure(work.quantized, info)
+    model = work.artefact(equipment.device.artefacts.get("quantized", ""))
+    measured = equipment.device.measure(model, info)
     runs = [*runs_of(work.row), measured.seconds]
     mean = statistics.mean(runs)
     spread = statistics.stdev(runs) if len(runs) > 1 else 0.0

@@ -21,6 +21,7 @@ def convert(work: Assignment, equipment: Equipment) -> Result:
         "output_shape": str(list(info.output_shape)),
         "quantized": True,
         "precision": converted.precision,
+        "toolchain": equipment.toolchain.name,
         **({"notes": notes} if notes else {}),
     }
     counts = f"macs {info.macs / 1e6:.3g} M, params {info.params / 1e6:.3g} M"

@@ -35,7 +35,7 @@ class Converted:
     info: GraphInfo
     precision: Precision
     files: Mapping[str, Path]
-    quantized: str  # the name, in `files`, of the quantized ONNX model (QDQ, float I/O)
+    quantized: str  # its name in `files`: QDQ ONNX with float ends from qnn, a DLC from snpe
     notes: tuple[str, ...] = field(default=())
 
 
@@ -54,3 +54,5 @@ class Toolchain(Protocol):
         chips: tuple[str, ...] = (),
     ) -> Converted:
         """Quantized model, .dlc and .quant.dlc, a context binary a chip, the layer table."""
+
+    def close(self) -> None: ...

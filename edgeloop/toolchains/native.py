@@ -20,6 +20,7 @@ from edgeloop.toolchains.base import Precision
 from edgeloop.toolchains.count import count_layers, graph_info, write_layers
 from edgeloop.toolchains.deploy import Ending, deployed
 from edgeloop.toolchains.doubts import doubts_of
+from edgeloop.toolchains.endings import class_axis, ending_in_classes, with_our_names
 from edgeloop.toolchains.fixed_scales import quantize_with_fixed_scales
 from edgeloop.toolchains.graph import layout_of, read_graph, shapes_of
 from edgeloop.toolchains.messages import Array
@@ -52,6 +53,7 @@ class NativeWork:
             "hello": self.hello,
             "wait": self.wait,
             "inspect": self.inspect,
+            "endings": self.endings,
             "quantize": self.quantize,
             "deploy": self.deploy,
             "dlc": self.dlc,
@@ -80,6 +82,24 @@ class NativeWork:
         path = Path(model)
         graph = read_graph(path)
         return {"info": asdict(graph_info(path.name, graph)), "doubts": doubts_of(graph)}, ()
+
+    def endings(self, model: str, folder: str) -> Answer:
+        """The tidied model with our names at its ends, those that end in classes, if any, and the
+        layer table."""
+        import onnx
+
+        path, place = Path(model), Path(folder)
+        graph = read_graph(path)
+        info = graph_info(path.name, graph)
+        write_layers(place / "model.layers.csv", count_layers(graph))
+        named = with_our_names(graph)
+        onnx.save_model(named, str(place / "model.onnx"))
+        axis = class_axis(info)
+        if axis is not None:
+            for name, in_bytes in (("bytes", True), ("classes", False)):
+                ended = ending_in_classes(named, axis, in_bytes)
+                onnx.save_model(ended, str(place / f"{name}.onnx"))
+        return {"info": asdict(info), "doubts": doubts_of(graph)}, ()
 
     def quantize(
         self,

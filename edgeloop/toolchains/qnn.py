@@ -62,7 +62,7 @@ class QnnToolchain:
 
     def inspect(self, model: Path) -> GraphInfo:
         """Raises UnusableModel (a BadModel) with the reason in plain words."""
-        return _info(self._call("inspect", model=_text(model))["info"])
+        return info_from(self._call("inspect", model=_text(model))["info"])
 
     def convert(
         self,
@@ -97,7 +97,7 @@ class QnnToolchain:
                 precision=precision,
                 images=as_file(calibration.images, work),
             )
-            info = _info(made["info"])
+            info = info_from(made["info"])
             deployed = str(work / "deployed.onnx")
             self._call(
                 "deploy", quantized=_text(files[quantized]), target=deployed, layout=info.layout
@@ -146,7 +146,8 @@ def target_options(chip: Chip) -> Mapping[str, str]:
     return {"soc_model": str(chip.soc)}
 
 
-def _info(fields: dict[str, Any]) -> GraphInfo:
+def info_from(fields: dict[str, Any]) -> GraphInfo:
+    """From what the process for native work answers: plain lists in place of shapes."""
     shapes = {name: tuple(fields[name]) for name in ("input_shape", "output_shape")}
     return GraphInfo(**(fields | shapes))
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from edgeloop.cli import main
-from tests.cli.running import Finished, run_command
+from tests.cli.running import Finished, run_command, run_main
 
 Edgeloop = Callable[..., Finished]
 
@@ -31,21 +28,7 @@ def edgeloop(
     project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Edgeloop:
     """The program's own `main` in this process: quick, with its real exit codes and output."""
-
-    def call(*arguments: object) -> Finished:
-        monkeypatch.setattr(sys, "argv", ["edgeloop", *map(str, arguments)])
-        capfd.readouterr()
-        before = signal.getsignal(signal.SIGTERM)
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        finally:
-            signal.signal(signal.SIGTERM, before)
-        said = capfd.readouterr()
-        return Finished(code, said.out, said.err)
-
-    return call
+    return lambda *arguments: run_main(arguments, monkeypatch, capfd)
 
 
 @pytest.fixture

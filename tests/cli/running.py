@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -11,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from edgeloop.cli import main
 from edgeloop.store import Store
 
 LIMIT_S = 60.0
@@ -63,6 +67,25 @@ def run_command(
         check=False,
     )
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def run_main(
+    arguments: Iterable[object],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> Finished:
+    """The program's own `main` in this process: quick, with its real exit codes and output."""
+    monkeypatch.setattr(sys, "argv", ["edgeloop", *map(str, arguments)])
+    capfd.readouterr()
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    said = capfd.readouterr()
+    return Finished(code, said.out, said.err)
 
 
 def start_command(

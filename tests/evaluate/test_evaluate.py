@@ -10,6 +10,7 @@ import pytest
 
 from edgeloop.devices import calibrated, find_profile
 from edgeloop.evaluate import examine
+from tests.peers.board import AdbServer
 from tests.runner.conftest import NETS, Farm
 
 ESTIMATED = ("--device", "htp:qcs8550")
@@ -111,7 +112,8 @@ def test_doctor_says_what_is_there_and_what_is_missing(tmp_path: Path) -> None:
     assert "secret" not in broken.text
 
 
-def test_devices_lists_the_host_and_the_chips(farm: Farm) -> None:
+def test_devices_lists_the_host_and_the_chips(farm: Farm, adb_server: AdbServer) -> None:
+    farm.environ.update(adb_server.environ_of_clients)  # and leaves the machine's own alone
     rows = json.loads(farm.edgeloop("devices", "--json").stdout)
     names = [row["device"] for row in rows]
     assert names[0] == "host"

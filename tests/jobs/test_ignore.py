@@ -108,6 +108,7 @@ def test_the_first_kind_of_ignore_file_counts_alone(
 
 NEVER = [
     *(".git/config", ".hg/x", ".svn/x", "sub/.git", "pkg/__pycache__/a.pyc", ".edgeloop/db"),
+    *(".azureml/datastore.json", "sub/.azureml/datastore.json"),
     *("venv/pyvenv.cfg", "venv/lib/a.py", "deep/conda/conda-meta/history", "deep/conda/a.py"),
     *("runs/r/job.json", "outputs/x", "data/raw/faces/1.png", "data/working/f/1.png"),
     *(".env", ".env.production", "prod.env", "sub/.ENV", "tls.pem", "a.key", "a.pfx", "a.P12"),

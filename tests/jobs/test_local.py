@@ -265,7 +265,7 @@ def test_an_id_that_is_no_file_name_is_refused(compute, folder_blobs, tmp_path, 
         ({"custom": ["board"]}, "custom must hold 'name: value' lines"),
         ({"custom": {"board": -1}}, "custom.board must be a number, 0 or more"),
         ({"kind": "locall"}, "unknown kind 'locall': did you mean 'local'?"),
-        ({"kind": "moon"}, "unknown kind 'moon': there are local, ray."),
+        ({"kind": "moon"}, "unknown kind 'moon': there are local, ray, azureml."),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_named(config, sentence, tmp_path):
@@ -281,7 +281,7 @@ def test_a_compute_of_somebody_else_is_found_by_its_entry_point(monkeypatch, tmp
     monkeypatch.setattr(computes, "entry_points", lambda **wanted: _chosen([point], **wanted))
     make_compute("far", {"kind": "moon", "craters": 3}, tmp_path)
     assert made == [("far", {"kind": "moon", "craters": 3}, tmp_path)]
-    assert compute_kinds() == ("local", "ray", "moon")
+    assert compute_kinds() == ("local", "ray", "azureml", "moon")
     with pytest.raises(BadSetting, match="unknown kind 'mooon': did you mean 'moon'"):
         make_compute("mooon")
 

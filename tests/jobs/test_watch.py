@@ -98,6 +98,9 @@ def test_a_job_unknown_to_its_compute_failed_unless_it_is_just_on_its_way(blobs:
     assert now_of(blobs, seen(None)).state == "failed"
     fresh = replace(WAITING, submitted=NOW - 1)
     assert now_of(blobs, seen(None), fresh).state == "preparing"
+    slow = seen(None)
+    slow.on_its_way_s = 3600.0
+    assert now_of(blobs, slow).state == "preparing"
 
 
 def test_silence_is_noted(blobs: Blobs):

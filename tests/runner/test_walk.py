@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 
 from edgeloop.models import records_of
+from edgeloop.report import read_curves
 from edgeloop.store import Values
 from tests.runner.conftest import NETS, Farm
 
@@ -138,6 +139,10 @@ def _check_scores(row: Values, folder: Path, faces: Path, simulate: bool) -> Non
         assert float(table["f1"][-1]) == pytest.approx(float(row[stage]), abs=1e-6)
         with Image.open(folder / f"pr_curve_{stage}.png") as picture:
             assert picture.size[0] > 300
+        low, high = float(table["f1_low"][-1]), float(table["f1_high"][-1])
+        assert low <= float(row[stage]) <= high and low < high
+        curves = read_curves((folder / f"pr_curve_{stage}.csv").read_text())
+        assert len(curves) > 10 and max(len(recall) for recall, _ in curves.values()) <= 200
 
 
 def _test_set(faces: Path, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edgeloop.tasks import Score, write_pr_curve, write_results_csv
+from edgeloop.tasks import Interval, Score, write_pr_curve, write_pr_points, write_results_csv
 from edgeloop.tasks.classification import ClassificationScorer
+from edgeloop.tasks.metrics import average_precision
+from edgeloop.tasks.results import thinned
 from edgeloop.tasks.segmentation import FACE_CLASSES, SegmentationScorer
 from tests.tasks.outputs import made_up
 
@@ -32,6 +34,59 @@ def test_the_csv_has_a_row_a_metric_and_a_column_a_class_then_overall(tmp_path: 
         assert [float(cell) for cell in row[1:]] == list(score.table[row[0]].values())
     assert float(rows[2][-1]) == score.headline
     assert [path.name for path in tmp_path.iterdir()] == ["test_results_f1_1k.csv"]
+
+
+def test_an_interval_adds_two_rows_with_a_value_overall(tmp_path: Path, score: Score):
+    interval = Interval(score.headline, 0.25, 0.75)
+    write_results_csv(score, tmp_path / "a.csv", interval)
+    with (tmp_path / "a.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows[-2] == ["f1_low", *("" for _ in FACE_CLASSES), "0.25"]
+    assert rows[-1] == ["f1_high", *("" for _ in FACE_CLASSES), "0.75"]
+
+
+def points_in(path: Path) -> dict[str, np.ndarray]:
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = dict.fromkeys(row["class"] for row in rows)
+    both = [(row["class"], float(row["recall"]), float(row["precision"])) for row in rows]
+    return {name: np.array([(r, p) for c, r, p in both if c == name]).T for name in names}
+
+
+def test_the_points_of_the_curves_are_few_and_tell_the_same(tmp_path: Path, score: Score):
+    write_pr_points(score, tmp_path / "pr_curve_f1_1k.csv")
+    found = points_in(tmp_path / "pr_curve_f1_1k.csv")
+    shown = {name: curve for name, curve in score.curves.items() if curve[0].size and curve[0][-1]}
+    assert list(found) == list(shown)
+    for name, (recall, precision) in found.items():
+        assert 2 <= len(recall) <= 200
+        assert (np.diff(recall) >= 0).all()
+        assert (recall[-1], precision[-1]) == pytest.approx(
+            [float(side[-1]) for side in shown[name]], abs=1e-4
+        )
+        same = average_precision((recall, precision)), average_precision(shown[name])
+        assert same[0] == pytest.approx(same[1], abs=0.05)
+    assert (tmp_path / "pr_curve_f1_1k.csv").stat().st_size < 60_000
+
+
+def test_a_thinned_line_is_nowhere_a_hair_from_the_whole_one():
+    recall = np.linspace(0, 1, 3000)
+    precision = 1 - 0.7 * recall**6 - 0.1 * np.exp(-50 * recall)
+    few, heights = thinned((recall, precision))
+    assert len(few) < 60
+    assert np.abs(np.interp(recall, few, heights) - precision).max() < 0.01
+
+
+def test_a_line_that_is_all_corners_is_cut_to_what_a_chart_needs():
+    recall = np.linspace(0, 1, 3000)
+    few, _ = thinned((recall, np.random.default_rng(1).random(3000)))
+    assert 20 < len(few) <= 200 and (few[0], few[-1]) == (0, 1)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_shortest_lines_stay_as_they_are(count: int):
+    line = np.full(count, 0.5), np.full(count, 0.25)
+    assert [side.tolist() for side in thinned(line)] == [side.tolist() for side in line]
 
 
 def test_the_picture_shows_a_line_a_class(tmp_path: Path, score: Score):
@@ -74,6 +129,8 @@ def test_class_maps_have_a_csv_without_ap_and_a_picture_without_curves(tmp_path:
         "iou",
         "f1",
     ]
+    write_pr_points(scorer.score(), tmp_path / "points.csv")
+    assert (tmp_path / "points.csv").read_text() == "class,recall,precision\n"
     write_pr_curve(scorer.score(), tmp_path / "a.png")
     with Image.open(tmp_path / "a.png") as picture:
         colours = {colour for _, colour in picture.getcolors(1 << 20)}

@@ -28,6 +28,7 @@ def make_compute(
 
     `local` takes cpus, gpus (how many, or which), memory and custom (what it has; else it looks).
     `ray` takes address, headers, verify, python and elastic; see `ray.py`.
+    `azureml` takes cluster, size, nodes and more; see `azureml_options.py`.
     """
     settings = dict(config or {})
     kind = settings.get("kind", name)
@@ -50,7 +51,7 @@ def compute_kinds() -> tuple[str, ...]:
 
 
 def _built_in() -> dict[str, Maker]:
-    return {"local": _local, "ray": _ray}
+    return {"local": _local, "ray": _ray, "azureml": _azureml}
 
 
 def _local(name: str, config: Mapping[str, object], state_folder: Path | None) -> Compute:
@@ -58,6 +59,14 @@ def _local(name: str, config: Mapping[str, object], state_folder: Path | None) -
     from edgeloop.jobs.computes.options import Options
 
     return LocalCompute(name, Options(name, config), state_folder)
+
+
+def _azureml(name: str, config: Mapping[str, object], _: Path | None) -> Compute:
+    from edgeloop.jobs.computes.azureml import AzureMLCompute
+    from edgeloop.jobs.computes.azureml_options import read_options
+    from edgeloop.jobs.computes.options import Options
+
+    return AzureMLCompute(name, read_options(name, Options(name, config), config))
 
 
 def _ray(name: str, config: Mapping[str, object], _: Path | None) -> Compute:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from edgeloop.jobs.computes.resources import Resources
-from edgeloop.jobs.ticket import State
+from edgeloop.jobs.ticket import Environment, State
 from edgeloop.store import Access, Blobs
 
 __all__ = ["Compute", "Order", "Resources", "Seen"]
@@ -29,6 +29,11 @@ class Order:
     priority: int
     access: Access = field(repr=False)
     wrapper: str  # its key in the store
+    environment: Environment = field(default_factory=Environment)  # where the compute `builds` it
+    recipe: str = field(default="", repr=False)  # the text of its file
+    experiment: str = ""
+    timeout_s: float | None = None
+    together: bool = False  # with the others of its batch, where the compute knows such a thing
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,8 @@ class Compute(ABC):
 
     name: str
     kind: str
+    builds: frozenset[str] = frozenset()  # kinds of environments that need not be made on the node
+    on_its_way_s: float = 60.0  # from the record of a job until the compute must know it
 
     @abstractmethod
     def check(self, resources: Resources) -> None:
@@ -72,6 +79,11 @@ class Compute(ABC):
     @abstractmethod
     def forget(self, jobs: Sequence[str]) -> None:
         """Remove what the compute keeps of jobs that are over."""
+
+    def access_s(self, timeout_s: float | None) -> int | None:
+        """How long a job's access to the store shall hold: 0 where the compute's machines have an
+        identity of their own to open it by, None where the usual will do."""
+        return None
 
     def submit_many(self, orders: Sequence[Order]) -> None:
         """A compute that can take a batch in one go does better here."""

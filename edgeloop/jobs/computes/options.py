@@ -22,7 +22,7 @@ class Options:
 
     def text(self, key: str, default: str | None = None) -> str:
         value = self._take(key)
-        if value is None and default is not None:
+        if value in (None, "") and default is not None:
             return default
         if value is None:
             raise self._bad(f"{key} is missing")
@@ -73,6 +73,34 @@ class Options:
         if isinstance(value, list | tuple):
             return tuple(str(item) for item in value)
         raise self._bad(f"{key} must be a whole number or a list")
+
+    def pair(self, key: str) -> tuple[int, int] | None:
+        """`4` is [0, 4]."""
+        value = self._take(key)
+        if value is None:
+            return None
+        items = value if isinstance(value, list | tuple) else (0, value)
+        whole = [n for n in items if isinstance(n, int) and not isinstance(n, bool) and n >= 0]
+        if len(items) != 2 or len(whole) != 2:
+            raise self._bad(f"{key} must be a whole number, or two as [0, 4]")
+        return whole[0], whole[1]
+
+    def flag_or_text(self, key: str) -> bool | str:
+        value = self._take(key)
+        if value is None or isinstance(value, bool | str):
+            return value or False
+        raise self._bad(f"{key} must be true, false or a text")
+
+    def mapping_or_text(self, key: str) -> Mapping[str, object] | str | None:
+        value = self._take(key)
+        if value is None or isinstance(value, str):
+            return value or None
+        if isinstance(value, Mapping):
+            return {str(name): item for name, item in value.items()}
+        raise self._bad(f"{key} must be a text, or hold 'name: value' lines")
+
+    def plain_mapping(self, key: str) -> dict[str, object]:
+        return self._mapping(key)
 
     def done(self) -> None:
         """Call it when every key that there can be was taken."""

@@ -11,12 +11,14 @@ _TINY = 1e-9  # sums of tenths
 
 @dataclass(frozen=True)
 class Resources:
-    """What one job needs of one machine. `custom` names things that a cluster counts, as boards."""
+    """What one job needs of one machine. `custom` names things that a cluster counts, as boards.
+    A job of several `nodes` needs that of each of them."""
 
     cpus: float = 1.0
     gpus: float = 0.0
     memory_bytes: int = 0
     custom: Mapping[str, float] = field(default_factory=dict)
+    nodes: int = 1
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ def missing(needs: Resources, totals: Mapping[str, float]) -> list[str]:
     """What could never be given, a phrase each, beside the most that one machine has of it."""
     phrases = []
     for name, wanted in _amounts(needs).items():
-        there = totals.get(name, 0.0)
+        there = totals.get(name, 1.0 if name == "nodes" else 0.0)
         if wanted > there + _TINY:
             phrases.append(f"{name} {shown(name, wanted)} (the most is {shown(name, there)})")
     return phrases
@@ -93,4 +95,6 @@ def _choose_gpus(
 
 def _amounts(resources: Resources) -> dict[str, float]:
     known = {"cpus": resources.cpus, "gpus": resources.gpus}
+    if resources.nodes != 1:
+        known["nodes"] = float(resources.nodes)
     return known | {"memory": float(resources.memory_bytes)} | dict(resources.custom)

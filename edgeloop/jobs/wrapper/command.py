@@ -71,10 +71,10 @@ def run(
     try:
         started(process.pid)
         how = _wait(process, events, deadline)
-        _end(process, call.job, grace_s if how != "by itself" else min(grace_s, _LEFTOVER_GRACE_S))
+        _end(process, call, grace_s if how != "by itself" else min(grace_s, _LEFTOVER_GRACE_S))
     finally:
         processes.send_group(signal.SIGKILL, process.pid)
-        processes.end_all(lambda: _strays(call.job))
+        processes.end_all(lambda: _strays(call))
     code = process.wait()
     processes.bury_strangers(own=0)
     return Ended(code if code >= 0 else 128 - code, how, out_of_memory_kills() > kills)
@@ -116,23 +116,24 @@ def _wait(
         events.wait(min(left, 60.0))
 
 
-def _end(process: subprocess.Popen[bytes], job: str, grace_s: float) -> None:
+def _end(process: subprocess.Popen[bytes], call: Call, grace_s: float) -> None:
     """Ask all that still runs, its whole group first, and wait until nothing does or time is up."""
-    if process.poll() is not None and not _strays(job):
+    if process.poll() is not None and not _strays(call):
         return
     processes.send_group(signal.SIGTERM, process.pid)
-    processes.send(signal.SIGTERM, {pid for pid in _strays(job) if _group(pid) != process.pid})
+    processes.send(signal.SIGTERM, {pid for pid in _strays(call) if _group(pid) != process.pid})
     deadline = time.monotonic() + grace_s
     while time.monotonic() < deadline:
         processes.bury_strangers(process.pid)
-        if process.poll() is not None and not _strays(job):
+        if process.poll() is not None and not _strays(call):
             return
         time.sleep(_POLL_S)
 
 
-def _strays(job: str) -> set[int]:
+def _strays(call: Call) -> set[int]:
     """All that the command started and that still runs, itself included."""
-    return processes.descendants(os.getpid()) or processes.belonging_to(job)
+    rank = call.variables.get("NODE_RANK", "")
+    return processes.descendants(os.getpid()) or processes.belonging_to(call.job, rank)
 
 
 def _group(pid: int) -> int:

@@ -63,7 +63,7 @@ class Builder:
 
     def interpreter(self, ticket: Ticket) -> Interpreter:
         kind = ticket.environment.kind
-        if kind == "here":
+        if kind in ("here", "image"):  # an image was started by whoever started us
             return self._own()
         content = self._file(ticket).read_bytes()
         target = self.here.cache / "envs" / self._name(kind, content, ticket.code)

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -25,6 +26,7 @@ from edgeloop.redact import redact
 _SHOW_S = 0.2
 _STUCK_S = 10.0
 _CHUNK = 1 << 16
+_ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _KEEPER_KILLED = "the program that watched over the job was killed"
 
 
@@ -43,7 +45,9 @@ def _run(order: Handover) -> int:
     _open_standard_streams()
     _check_folder(order)
     here = Surroundings.here()
-    scratch = Scratch.of(here.cache, order.job)
+    if order.nodes == 1:
+        here = replace(here, rank=0)  # the variable is somebody else's
+    scratch = Scratch.of(here.cache, order.job, here.rank)
     try:
         scratch.make()
     except OSError as error:
@@ -53,7 +57,9 @@ def _run(order: Handover) -> int:
     _hand_on_signals(lifeline)
     show.start()
     code = _answer(answer)
-    if code is None:
+    if code is None and here.rank:
+        code = KILLED
+    elif code is None:
         _salvage(order, scratch.folder, _KEEPER_KILLED)
         code = KILLED
     show.finish()
@@ -83,14 +89,21 @@ def _start_keeper(order: Handover, scratch: Scratch, here: Surroundings) -> tupl
 def _become_keeper(
     order: Handover, scratch: Scratch, here: Surroundings, lifeline: int, says: int
 ) -> None:
-    """Never returns. Its own words go to the log; it holds none of what the front was given."""
+    """Never returns. Its own words go to the log; it holds none of what the front was given.
+
+    Who ends a container asks all in it at once: the front hands that on, so the keeper itself lives
+    through it. A handler, since what is ignored would be ignored by the command too.
+    """
     try:
+        for number in _ASKING:
+            signal.signal(number, lambda *_: None)
         with Path(os.devnull).open("rb") as nothing, scratch.log.open("ab") as log:
             for source, target in ((nothing, 0), (log, 1), (log, 2)):
                 os.dup2(source.fileno(), target)
+        from edgeloop.jobs.wrapper.follower import follow
         from edgeloop.jobs.wrapper.keeper import keep
 
-        code = keep(order, scratch, here, lifeline)
+        code = (follow if here.rank else keep)(order, scratch, here, lifeline)
         os.write(says, json.dumps(code).encode())
     except Exception as error:  # noqa: BLE001 - the front must hear of it, whatever it is
         Log(scratch.log).say(f"the wrapper itself failed: {type(error).__name__}: {error}")
@@ -114,7 +127,7 @@ def _hand_on_signals(lifeline: int) -> None:
         with contextlib.suppress(OSError):
             os.write(lifeline, CANCEL)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in _ASKING:
         signal.signal(number, cancel)
 
 

@@ -105,7 +105,7 @@ class Keeper:
         self._note(ticket.attempt)
         for thread in self._threads.values():
             thread.start()
-        self._threads["state"].poke()
+        self._say_state()
         prepared = self._wait_for(lambda: self._prepare(ticket, earlier))
         ended = self._attempts(ticket, prepared)
         if ended.how == "canceled":
@@ -171,6 +171,9 @@ class Keeper:
         self._note(attempt, pid)
         started = self._state.progress.started or time.time()
         self._state.change(state="running", attempt=attempt, started=started)
+        self._say_state()
+
+    def _say_state(self) -> None:
         self._threads["state"].poke()
 
     def _note(self, attempt: int, pid: int = 0) -> None:

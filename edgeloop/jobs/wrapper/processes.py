@@ -66,14 +66,16 @@ def descendants(root: int) -> set[int]:
     return found
 
 
-def belonging_to(job: str) -> set[int]:
-    """Every living process of this user that was started with the job's id in its environment."""
-    mark = f"{JOB_VARIABLE}={job}".encode()
+def belonging_to(job: str, rank: str = "") -> set[int]:
+    """Every living process of this user that was started with the job's id in its environment, and
+    with that rank: nodes of one job may be one machine."""
+    marks = {f"{JOB_VARIABLE}={job}".encode()}
+    marks |= {f"NODE_RANK={rank}".encode()} if rank else set()
     found = set()
     for pid in _all() - {os.getpid(), os.getppid()}:
         with contextlib.suppress(OSError):
             content = Path(f"/proc/{pid}/environ").read_bytes()
-            if mark in content.split(b"\0") and _alive(_stat(pid)):
+            if marks <= set(content.split(b"\0")) and _alive(_stat(pid)):
                 found.add(pid)
     return found
 

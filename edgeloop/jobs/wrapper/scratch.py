@@ -25,10 +25,11 @@ class Scratch:
     folder: Path
 
     @classmethod
-    def of(cls, cache: Path, job: str) -> Scratch:
+    def of(cls, cache: Path, job: str, rank: int = 0) -> Scratch:
+        """Several nodes may share a disk: each has a folder of its own."""
         if not _ID.fullmatch(job):
             raise BadName(what="job", name=job, reason="it must be letters, digits and ._-")
-        return cls(cache / "jobs" / job)
+        return cls(cache / "ranks" / str(rank) / job if rank else cache / "jobs" / job)
 
     @property
     def job(self) -> str:

@@ -24,6 +24,7 @@ class Surroundings:
     python: str | None
     node: str
     variables: Mapping[str, str] = field(repr=False)
+    rank: int = 0  # which of a job's nodes this is; the first speaks for all
 
     @classmethod
     def here(cls, environ: Mapping[str, str] = os.environ) -> Surroundings:
@@ -35,7 +36,9 @@ class Surroundings:
             if name != ORDER_VARIABLE and not name.startswith(_OTHERS)
         }
         node = environ.get("EDGELOOP_NODE") or socket.gethostname()
-        return cls(cache.absolute(), environ.get("EDGELOOP_PYTHON") or None, node, kept)
+        rank = environ.get("NODE_RANK") or environ.get("RANK") or "0"
+        number = int(rank) if rank.isdecimal() else 0
+        return cls(cache.absolute(), environ.get("EDGELOOP_PYTHON") or None, node, kept, number)
 
 
 def _without_order(value: str) -> str:

@@ -56,7 +56,9 @@ _CANCEL_LIMIT_S = 30.0
 class PartialTraining(Watch):
     """`data` names a dataset of the project or the store; its newest version now is that of all
     jobs, and what is here and not in the store yet is pushed. `batch` architectures are one job, of
-    which `at_once` share its machine. The store or the compute may be away for `away_s`.
+    which `at_once` share its machine; up to `steps` jobs that are ready together are one pipeline
+    (on a compute that has none, they are just submitted together). The store or the compute may be
+    away for `away_s`.
 
     `search` begins the names of the jobs. `close` cancels those that it waits for.
     """
@@ -77,18 +79,19 @@ class PartialTraining(Watch):
         retries: int = 1,
         batch: int = 1,
         at_once: int = 1,
+        steps: int = 1,
         variables: Mapping[str, str] | None = None,
         away_s: float = 900.0,
     ) -> None:
-        if batch < 1 or at_once < 1 or retries < 0:
-            raise BadInput(reason="batch and at_once must be 1 or more, retries 0 or more")
+        if batch < 1 or at_once < 1 or steps < 1 or retries < 0:
+            raise BadInput(reason="batch, at_once and steps must be 1 or more, retries 0 or more")
         if not _NAME.fullmatch(search):
             reason = f"a search cannot be called {search!r}: use letters, digits, '.', '_' and '-'"
             raise BadInput(reason=reason)
         super().__init__(away_s)
         self._jobs, self._plan, self._search = jobs, plan, search
-        self._batch, self._at_once = batch, at_once
-        self._version = _pinned(jobs, data)
+        self._batch, self._at_once, self._steps = batch, at_once, steps
+        self._version = pinned(jobs, data)
         self.conditions = f"trained on {self._version.digest[:16]}: {plan_text(plan)}"
         self._project = jobs.settings.project
         self._usual = JobSpec(
@@ -162,32 +165,45 @@ class PartialTraining(Watch):
 
     def _submit_batches(self) -> bool:
         happened = False
-        while batch := self._ripe():
+        while ripe := self._ripe():
             try:
-                self._submit(batch)
+                self._submit(ripe)
             except JobNameTaken:  # somebody was first; the next look finds that job
                 return True
             except (StoreUnavailable, ComputeUnavailable):
                 raise
             except EdgeloopError as error:
-                for request in batch:
+                for request in ripe:
                     self._settle(failure(request.arch.id, error))
             happened = True
         return happened
 
     def _ripe(self) -> list[Request]:
-        """The next batch, when it is full or has waited long enough."""
-        waiting = list(self._new.values())[: self._batch]
-        if not waiting or len(waiting) == self._batch:
+        """The next jobs' worth, when they are full or have waited long enough."""
+        most = self._batch * self._steps
+        waiting = list(self._new.values())[:most]
+        if not waiting or len(waiting) == most:
             return waiting
         return waiting if time.monotonic() - waiting[0].sent > _LINGER_S else []
 
-    def _submit(self, batch: Sequence[Request]) -> None:
+    def _submit(self, ripe: Sequence[Request]) -> None:
+        size = self._batch
+        batches = [ripe[start : start + size] for start in range(0, len(ripe), size)]
+        specs = [self._spec(batch) for batch in batches]
+        if len(specs) == 1:
+            runs = self._jobs.submit(specs[0], push=False)
+        else:
+            runs = self._jobs.submit_all(specs, push=False)
+        for batch, run in zip(batches, runs, strict=True):
+            for request in batch:
+                self._wait_for(request, run)
+
+    def _spec(self, batch: Sequence[Request]) -> JobSpec:
         archs = tuple(request.arch for request in batch)
         keys = tuple(self._key(arch) for arch in archs)
         last = keys[0].replace("=", "-") if len(keys) == 1 else f"{len(keys)}-{digest(*keys)}"
         name = f"{self._search}-{last}"
-        spec = replace(
+        return replace(
             self._usual,
             name=name,
             code=self._code(name, archs),
@@ -197,9 +213,6 @@ class PartialTraining(Watch):
                 *("--out", "{outputs}"),
             ),
         )
-        run = self._jobs.submit(spec, push=False)[0]
-        for request in batch:
-            self._wait_for(request, run)
 
     def _code(self, name: str, archs: tuple[Architecture, ...]) -> Path:
         """What travels: the order, and the file of a user's space. It stays for other attempts."""
@@ -281,7 +294,7 @@ def _unique(runs: Iterable[Run]) -> list[Run]:
     return list({run.name: run for run in runs}.values())
 
 
-def _pinned(jobs: Jobs, data: str) -> Version:
+def pinned(jobs: Jobs, data: str) -> Version:
     """One version for the whole search: what is pushed in the meantime is for the next."""
     datasets = Datasets(jobs.blobs, jobs.settings.project / STORE_FOLDER / "index")
     reference = None

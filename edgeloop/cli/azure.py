@@ -1,0 +1,148 @@
+"""azure: make what a workspace of Azure ML lacks, and say what is wrong with it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from edgeloop.cli.options import common_options, yes_option
+
+if TYPE_CHECKING:
+    from edgeloop.azure import Done, Needs, Step
+
+
+@click.group()
+def azure() -> None:
+    """Azure ML: what a workspace needs, made or examined.
+
+    Example: edgeloop azure doctor
+    """
+
+
+@azure.command()
+@click.option("--dry-run", is_flag=True, help="Show what would be made, and make nothing.")
+@click.option("--change", is_flag=True, help="Give clusters that differ the nodes described here.")
+@click.option("--cpu-size", metavar="SIZE", default="", help="Of the nodes that search.")
+@click.option("--gpu-size", metavar="SIZE", default="", help="Of the nodes that train.")
+@click.option("--nodes", type=click.IntRange(min=1), help="The most nodes of each cluster.")
+@click.option("--spot", is_flag=True, help="Train on spot nodes: cheaper, and taken away at times.")
+@click.option(
+    "--conda",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The conda file that the environment is made of.",
+)
+@yes_option
+@common_options
+def setup(
+    dry_run: bool,
+    change: bool,
+    cpu_size: str,
+    gpu_size: str,
+    nodes: int | None,
+    spot: bool,
+    conda: Path | None,
+    yes: bool,
+    experiment: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Make what the workspace lacks: clusters, datastores, the environment. What is there stays.
+
+    The workspace is that of .azureml/config.json, of the settings, or of AZURE_SUBSCRIPTION_ID,
+    AML_RESOURCE_GROUP and AML_WORKSPACE_NAME. Clusters go to zero nodes when nothing runs.
+
+    Example: edgeloop azure setup --dry-run
+    """
+    from edgeloop.azure import as_row, carry_out, connect, plan_setup
+    from edgeloop.cli.output import print_json
+    from edgeloop.jobs import Chosen, azure_needs
+    from edgeloop.settings import Settings
+
+    chosen = Chosen(cpu_size, gpu_size, nodes or 0, spot, conda)
+    needs = azure_needs(Settings.load(store=store, experiment=experiment), chosen)
+    connection = connect(needs.place, needs.patience_s)
+    plan = plan_setup(connection, needs, change)
+    work = [step for step in plan if step.is_work]
+    if dry_run:
+        print_json(map(as_row, plan)) if as_json else _print_plan(needs, plan)
+        return
+    if work and not yes and not as_json:
+        _print_plan(needs, plan)
+    _confirm(len(work), yes)
+    done: list[Done] = []
+    try:
+        carry_out(connection, needs, plan, done.append if as_json else _print_done)
+    finally:  # a step that failed is in there, too
+        if as_json:
+            print_json({**as_row(each.step), "did": each.did, "text": each.text} for each in done)
+    if not as_json:
+        _print_end(needs, work)
+
+
+@azure.command()
+@common_options
+def doctor(experiment: str | None, store: str | None, as_json: bool) -> None:
+    """Say what of Azure ML works from here, what does not, and how to mend it.
+
+    The exit code is 0 when nothing that jobs need is wrong.
+
+    Example: edgeloop azure doctor
+    """
+    from edgeloop.azure import examine
+    from edgeloop.cli.output import print_json, printable
+    from edgeloop.jobs import azure_needs
+    from edgeloop.settings import Settings
+
+    findings = []
+    for finding in examine(lambda: azure_needs(Settings.load(store=store, experiment=experiment))):
+        findings.append(finding)
+        if not as_json:
+            mark = {True: "ok", False: "missing", None: "-"}[finding.ok]
+            click.echo(f"{mark:8}{finding.what:16}{printable(finding.text)}")
+    if as_json:
+        print_json(vars(finding) for finding in findings)
+    if any(finding.is_trouble for finding in findings):
+        raise SystemExit(1)
+
+
+COMMANDS = (azure,)
+
+
+def _print_plan(needs: Needs, plan: tuple[Step, ...]) -> None:
+    click.echo(f"In {needs.place}:")
+    for step in plan:
+        _line(step.action, step, step.text)
+    for name in needs.elsewhere:
+        click.echo(f"  compute {name} is in another workspace, and is left out")
+
+
+def _print_done(done: Done) -> None:
+    if done.did != "kept":
+        _line(done.did, done.step, done.text)
+
+
+def _line(word: str, step: Step, text: str) -> None:
+    from edgeloop.cli.output import printable
+
+    click.echo(f"  {word:9}{step.kind:12}{printable(step.name)}  {printable(text)}".rstrip())
+
+
+def _print_end(needs: Needs, work: list[Step]) -> None:
+    click.echo(f"Done: {len(work)} made." if work else "Nothing to do: all is there.")
+    if not needs.store.is_reachable:
+        click.echo(f"No node can reach the store {needs.store.description}: see 'azure doctor'.")
+    if needs.hints:
+        click.echo("To use the clusters, put this into edgeloop.yaml:")
+        click.echo("\n".join(needs.hints))
+
+
+def _confirm(count: int, yes: bool) -> None:
+    if not count or yes:
+        return
+    if sys.stdin is None:  # a job whose input is closed: nobody can answer
+        raise click.Abort
+    click.confirm(f"Make {count} of these?", abort=True, err=True)

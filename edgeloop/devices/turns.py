@@ -1,0 +1,102 @@
+"""Who may do what on a board at a time, between the hands of one runner.
+
+One tool runs at a time. Whoever began first goes first, so that hands do not march in step: while
+one is amid its runs, the other gets ready. Files may travel while a tool runs, but never while one
+runs alone: a benchmark beside a push would measure the push.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+
+
+class Turns:
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._numbers = count()
+        self._want_alone: set[tuple[int, int]] = set()
+        self._waiting: set[tuple[int, int]] = set()
+        self._reserved: set[int] = set()
+        self._holder: tuple[int, int] | None = None
+        self._alone = False
+        self._alone_since = 0.0
+        self._travelling = 0
+
+    @property
+    def alone_s(self) -> float:
+        """How long one hand has had the board alone; 0: nobody has."""
+        return time.monotonic() - self._alone_since if self._alone else 0.0
+
+    def rank(self) -> int:
+        """A place in the line, for all runs of a stage."""
+        return next(self._numbers)
+
+    @contextmanager
+    def tool(self, rank: int, alone: bool = False) -> Iterator[None]:
+        """The board's tools are this hand's; `alone`: and nothing travels meanwhile."""
+        ticket = (rank, next(self._numbers))
+        with self._changed:
+            self._waiting.add(ticket)
+            if alone:
+                self._want_alone.add(ticket)
+            try:
+                self._changed.wait_for(lambda: self._is_next(ticket))
+                self._holder = ticket
+                self._waiting.discard(ticket)
+                if alone:
+                    self._alone, self._alone_since = True, time.monotonic()
+                    self._changed.wait_for(lambda: not self._travelling)
+            except BaseException:
+                self._leave(ticket)
+                raise
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._leave(ticket)
+
+    @contextmanager
+    def kept_for(self, rank: int) -> Iterator[None]:
+        """Nobody behind this place in the line gets a turn meanwhile, though no tool runs."""
+        with self._changed:
+            self._reserved.add(rank)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._reserved.discard(rank)
+                self._changed.notify_all()
+
+    @contextmanager
+    def travel(self) -> Iterator[None]:
+        """Bytes may go to the board or come from it. Benchmarks that are ready go first."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._alone and not self._alone_next())
+            self._travelling += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._travelling -= 1
+                self._changed.notify_all()
+
+    def _is_next(self, ticket: tuple[int, int]) -> bool:
+        if self._holder is not None or ticket != min(self._waiting):
+            return False
+        return ticket[0] <= min(self._reserved, default=ticket[0])
+
+    def _alone_next(self) -> bool:
+        return (
+            self._holder is None and bool(self._waiting) and min(self._waiting) in self._want_alone
+        )
+
+    def _leave(self, ticket: tuple[int, int]) -> None:
+        self._waiting.discard(ticket)
+        self._want_alone.discard(ticket)
+        if self._holder == ticket:
+            self._holder, self._alone = None, False
+        self._changed.notify_all()

@@ -1,0 +1,100 @@
+"""The files of an older project's `.azureml/`: read where they are there, never written.
+
+`config.json` names the workspace and is looked for upwards, as Azure's own tools do; its neighbours
+name a compute target, a datastore and an environment. `datastore.json` may hold an account's key:
+it opens the store from here and goes nowhere else, since a job never needs it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgeloop.errors import BadSetting
+
+FOLDER = ".azureml"
+_LARGEST = 1 << 20
+
+
+@dataclass(frozen=True)
+class ProjectFiles:
+    """What the files say; an empty text where they say nothing."""
+
+    folder: Path | None = None
+    subscription: str = ""
+    resource_group: str = ""
+    workspace: str = ""
+    compute_target: str = ""
+    datastore: str = ""
+    account: str = ""
+    container: str = ""
+    account_key: str = field(default="", repr=False)
+    blob_endpoint: str = ""  # ours: where a private cloud has the account
+    environment: str = ""  # a registered name
+    image: str = ""
+    packages: tuple[str, ...] = ()
+
+
+def read_project_files(start: Path) -> ProjectFiles:
+    """The nearest `.azureml/` from here upwards; a file that cannot be read is an error."""
+    for folder in (start.absolute(), *start.absolute().parents):
+        if (folder / FOLDER).is_dir():
+            return _read(folder / FOLDER)
+    return ProjectFiles()
+
+
+def is_project(folder: Path) -> bool:
+    """Azure's tools keep an `.azureml/` in the home folder too, without this file."""
+    return (folder / FOLDER / "config.json").is_file()
+
+
+def _read(folder: Path) -> ProjectFiles:
+    config = _json(folder / "config.json")
+    target = _json(folder / "compute_target.json")
+    datastore = _json(folder / "datastore.json")
+    environment = _json(folder / "environment.json")
+    return ProjectFiles(
+        folder=folder,
+        subscription=_text(config, "subscription_id"),
+        resource_group=_text(config, "resource_group"),
+        workspace=_text(config, "workspace_name"),
+        compute_target=_text(target, "compute_target"),
+        datastore=_text(datastore, "datastore_name"),
+        account=_text(datastore, "account_name"),
+        container=_text(datastore, "container_name"),
+        account_key=_text(datastore, "account_key"),
+        blob_endpoint=_text(datastore, "blob_endpoint"),
+        environment=_text(environment, "name", "environment_name"),
+        image=_text(environment, "image", "docker_image"),
+        packages=_texts(environment, "packages", "pip_packages"),
+    )
+
+
+def _json(path: Path) -> Mapping[str, object]:
+    where = f"{FOLDER}/{path.name}"
+    try:
+        with path.open("rb") as file:
+            content = json.loads(file.read(_LARGEST))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:  # a decoder's words could quote a key
+        reason = error.strerror if isinstance(error, OSError) else "it is no JSON"
+        raise BadSetting(where=where, reason=f"cannot be read: {reason}") from None
+    if not isinstance(content, dict):
+        raise BadSetting(where=where, reason="must hold one JSON object")
+    return content
+
+
+def _text(content: Mapping[str, object], *keys: str) -> str:
+    found = (content.get(key) for key in keys)
+    return next((value for value in found if isinstance(value, str)), "")
+
+
+def _texts(content: Mapping[str, object], *keys: str) -> tuple[str, ...]:
+    for key in keys:
+        value = content.get(key)
+        if isinstance(value, list):
+            return tuple(str(item) for item in value)
+    return ()

@@ -1,0 +1,67 @@
+"""Trouble that is nobody's fault: a store away, a disk full, a board gone. Waited out with growing
+delay, by all hands of a device together."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from edgeloop.errors import DeviceUnavailable
+
+LONGEST_DELAY_S = 60.0
+LONGEST_DEVICE_DELAY_S = 10.0  # a person who plugs a board in again does not like to wait
+PATIENCE = 7
+DEVICE_PATIENCE_S = 900.0
+
+
+class Trouble:
+    def __init__(self, device_patience_s: float = DEVICE_PATIENCE_S) -> None:
+        self._lock = threading.Lock()
+        self._device_patience_s = device_patience_s
+        self._retry_at = 0.0
+        self._times = 0
+        self._since = 0.0
+        self.delay_s = 0.0
+        self.error: Exception | None = None
+
+    @property
+    def left_s(self) -> float:
+        """Until the next look."""
+        return self._retry_at - time.monotonic()
+
+    @property
+    def is_of_device(self) -> bool:
+        return isinstance(self.error, DeviceUnavailable)
+
+    @property
+    def is_too_much(self) -> bool:
+        """Whether a drain should say what the trouble is instead of waiting on."""
+        with self._lock:
+            if isinstance(self.error, DeviceUnavailable):
+                return time.monotonic() - self._since > self._device_patience_s
+            return self._times > PATIENCE
+
+    def add(self, error: Exception) -> float:
+        """How long to wait. Several hands that meet the same trouble at once count as one."""
+        with self._lock:
+            now = time.monotonic()
+            if self.error is None:
+                self._since = now
+            self.error = error
+            if now >= self._retry_at:
+                on_device = isinstance(error, DeviceUnavailable)
+                longest = LONGEST_DEVICE_DELAY_S if on_device else LONGEST_DELAY_S
+                self.delay_s = min(max(0.25, 2 * self.delay_s), longest)
+                self._times += 1
+                self._retry_at = now + self.delay_s
+            return self._retry_at - now
+
+    def found_nothing(self) -> None:
+        """A look without trouble: what was before is no longer in a row."""
+        with self._lock:
+            self._times, self.error = 0, None
+
+    def clear(self) -> None:
+        """Work was done: the next trouble starts with a short delay again."""
+        with self._lock:
+            self._times, self.delay_s, self.error = 0, 0.0, None

@@ -1,0 +1,50 @@
+"""A virtual board as a device: short waits, one converted net, and a way to see what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from edgeloop.devices import BoardOptions
+from edgeloop.devices.adb import AdbDevice
+from edgeloop.toolchains import SnpeToolchain, find_sdk
+from tests.converted import SIZE, SmallNet, samples, smooth_images
+from tests.nets_torch import SmallUNet, export
+from tests.peers.board import VirtualBoard
+
+ROOT = "/data/local/tmp/edgeloop"
+QUICK = BoardOptions(
+    tool_s=20.0,
+    grace_s=2.0,
+    call_s=5.0,
+    probe_s=1.5,
+    transfer_s=10.0,
+    lease_s=30.0,
+    cool_poll_s=0.05,
+    cool_limit_s=0.2,
+    benchmark_inputs=4,
+)
+
+
+def converted_for_boards(folder: Path, sdk_root: Path) -> SmallNet:
+    """`model` is the float DLC, `quantized` the one for the DSP."""
+    model = export(SmallUNet(), folder / "unet.onnx", SIZE)
+    with SnpeToolchain(find_sdk(sdk_root)) as toolchain:
+        converted = toolchain.convert(model, samples(smooth_images(16), folder), folder / "out")
+    return SmallNet(converted.files["unet.dlc"], converted)
+
+
+@contextmanager
+def opened_board(board: VirtualBoard, sdk_root: Path, **options: object) -> Iterator[AdbDevice]:
+    chosen = replace(QUICK, **options)  # type: ignore[arg-type]
+    device = AdbDevice(board.serial, find_sdk(sdk_root), options=chosen)
+    try:
+        yield device
+    finally:
+        device.close()
+
+
+def listed(board: VirtualBoard, folder: str) -> list[str]:
+    return board.shell(f"ls {ROOT}/{folder}").stdout.split()

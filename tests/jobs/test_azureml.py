@@ -1,0 +1,46 @@
+"""The compute `azureml`: Azure's own SDK against the emulator, files in Azurite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from edgeloop.jobs.computes import Compute, Resources, make_compute
+from edgeloop.location import parse_location
+from edgeloop.store import Blobs, open_blobs
+from tests.jobs.compute_contract import ComputeContract
+from tests.peers.azureml import AzureML, containers
+from tests.peers.azurite import Azurite
+
+SIZE = "STANDARD_DS3_V2"
+
+
+def compute_of(**settings: object) -> Compute:
+    usual = {"kind": "azureml", "cluster": "cpu", "size": SIZE, "nodes": 1}
+    return make_compute("cloud", {**usual, **settings})
+
+
+@pytest.fixture
+def compute(azureml: AzureML) -> Compute:
+    return compute_of()
+
+
+@pytest.fixture
+def folder_blobs(azure_storage: Azurite, azureml: AzureML) -> Blobs:
+    """An account of its own: what a node can reach."""
+    account = azure_storage.new_account()
+    return open_blobs(parse_location(azure_storage.connection_string_of(account)))
+
+
+@pytest.fixture(autouse=True)
+def patient_cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """How long Azure ML itself leaves a container after it asked is not documented."""
+    monkeypatch.setattr(containers, "GRACE_S", 30.0)
+    yield
+
+
+class TestAzureML(ComputeContract):
+    everything = Resources()
+    too_much = Resources(gpus=1, nodes=3)
+    too_much_says = "gpus 1 (the most is 0), nodes 3 (the most is 1); cpu has 1 × STANDARD_DS3_V2"

@@ -1,0 +1,175 @@
+"""What Azure ML is told of a job: no key, the environment once, as many nodes as it needs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edgeloop.errors import BadSetting
+from edgeloop.jobs.computes import Order, Resources
+from edgeloop.jobs.ticket import Environment, log_key, outputs_folder
+from edgeloop.store import Blobs
+from tests.jobs.compute_contract import Yard
+from tests.jobs.test_azureml import SIZE, compute_of, folder_blobs, patient_cloud
+from tests.peers.azureml import AzureML
+from tests.peers.azurite import Azurite
+
+__all__ = ["folder_blobs", "patient_cloud"]  # fixtures
+
+# Every node leaves a file where the test sees it, and one among its outputs.
+RANKS = """\
+import os, pathlib, sys
+rank = os.environ["RANK"]
+pathlib.Path(sys.argv[1] + rank).write_text(os.environ["WORLD_SIZE"] + os.environ["MASTER_ADDR"])
+pathlib.Path(os.environ["EDGELOOP_OUTPUT_DIR"], "rank-" + rank).write_text(rank)
+print("rank", rank)
+"""
+
+
+@pytest.fixture
+def yard(azureml: AzureML, folder_blobs: Blobs, tmp_path: Path):
+    yard = Yard(compute_of(), folder_blobs, tmp_path)
+    yield yard
+    yard.close()
+
+
+def definition(azureml: AzureML, job: str) -> str:
+    """Everything that the studio could show."""
+    return json.dumps(azureml.jobs.shown(azureml.run(job)))
+
+
+def make_datastore(azureml: AzureML, yard: Yard, name: str = "edgeloop") -> None:
+    from azure.ai.ml.entities import AzureBlobDatastore
+
+    options = yard.blobs.access(60).options
+    azureml.client().datastores.create_or_update(
+        AzureBlobDatastore(
+            name=name,
+            account_name=options["account_name"],
+            container_name=options["container_name"],
+        )
+    )
+
+
+def test_the_account_s_key_never_travels_and_the_order_is_a_file_where_a_datastore_is(
+    yard: Yard, azureml: AzureML, azure_storage: Azurite
+):
+    make_datastore(azureml, yard)
+    job = yard.send("python", "-c", "open('outputs/a.txt', 'w').write('a')")
+    yard.wait_for(job, "completed")
+    shown = definition(azureml, job)
+    assert azure_storage.key not in shown
+    assert "sig=" not in shown and "sas_key" not in shown
+    assert f"azureml://datastores/edgeloop/paths/_jobs/{job}/outputs" in shown
+    assert yard.blobs.read(f"{outputs_folder(job)}a.txt") == b"a"
+
+
+def test_without_a_datastore_the_studio_can_see_a_signature_but_no_key(
+    yard: Yard, azureml: AzureML, azure_storage: Azurite
+):
+    job = yard.send("python", "-c", "pass")
+    yard.wait_for(job, "completed")
+    shown = definition(azureml, job)
+    assert azure_storage.key not in shown
+    assert "sig=" in shown  # as docs/azureml.md says
+    yard.compute = compute_of(access="file")
+    with pytest.raises(BadSetting, match="access: file needs a datastore 'edgeloop'"):
+        yard.send("python", "-c", "pass")
+
+
+def test_a_cluster_s_identity_opens_the_store_with_no_secret_at_all(yard: Yard, azureml: AzureML):
+    yard.compute = compute_of(identity=True)
+    leaks = "import os; print('LEAKS', [n for n, v in os.environ.items() if 'EDGELOOP_ORDER' in n])"
+    job = yard.send("python", "-c", leaks)
+    yard.wait_for(job, "completed")
+    assert b"LEAKS []" in yard.blobs.read(log_key(job, 0))
+    assert "sig=" not in definition(azureml, job)
+    assert azureml.run(job).properties["identity"]["identityType"] == "Managed"
+
+
+def test_all_nodes_run_the_command_and_the_first_alone_speaks(
+    azureml: AzureML, folder_blobs: Blobs, tmp_path: Path
+):
+    yard = Yard(compute_of(nodes=2), folder_blobs, tmp_path)
+    job = yard.send("python", "-c", RANKS, f"{tmp_path}/seen-", resources=Resources(nodes=2))
+    yard.wait_for(job, "completed")
+    assert [(tmp_path / f"seen-{rank}").read_text() for rank in (0, 1)] == ["2127.0.0.1"] * 2
+    stored = [info.key.rpartition("/")[2] for info in yard.blobs.list(outputs_folder(job))]
+    assert stored == ["rank-0"]
+    log = yard.blobs.read(log_key(job, 0))
+    assert b"rank 0" in log and b"rank 1" not in log
+    assert "rank 1" in yard.compute.logs(job)
+
+
+def test_an_environment_is_registered_once_per_content(yard: Yard, azureml: AzureML):
+    plain = yard.order("python", "-c", "pass")
+    conda = Environment("conda", "conda.yaml")
+    text = "name: mine\ndependencies: [python=3.12, pip: [numpy]]\n"
+    same = "dependencies:\n- python=3.12\n- pip:\n  - numpy\n"
+    image = Environment("image", "ghcr.io/acme/train:3")
+    orders = [
+        plain,
+        replace(yard.order("python", "-c", "pass"), environment=conda, recipe=text),
+        replace(yard.order("python", "-c", "pass"), environment=conda, recipe=same),
+        replace(yard.order("python", "-c", "pass"), environment=image),
+    ]
+    for order in orders:
+        compute_of().submit(order)
+        yard.sent.append(order.job)
+    used = [azureml.run(order.job).properties["environmentId"] for order in orders]
+    assert len(set(used)) == 3 and used[1] == used[2]
+    assert azureml.count("PUT", "/environments/") == 3
+    made = azureml.assets.find(used[1], "environments")["properties"]
+    assert "obstore" in made["condaFile"] and "numpy" in made["condaFile"]
+    assert azureml.assets.find(used[3], "environments")["properties"]["image"] == image.file
+
+
+def test_a_second_submission_asks_little_and_uploads_nothing(yard: Yard, azureml: AzureML):
+    yard.wait_for(yard.send("python", "-c", "pass"), "completed")
+    yard.compute = compute_of()  # another process
+    order = yard.order("python", "-c", "pass")
+    azureml.requests.clear()
+    yard.submit(order)
+    asked = [(r.method, r.path.rpartition("workspaces/")[2].split("/")[1]) for r in azureml.requests
+             if "/workspaces/" in r.path]  # fmt: skip
+    assert asked == [("GET", "environments"), ("GET", "datastores"), ("PUT", "jobs")]
+
+
+def test_a_described_cluster_is_made_once_as_described_and_used_again(
+    azureml: AzureML, folder_blobs: Blobs, tmp_path: Path
+):
+    described = {"nodes": [0, 3], "spot": True, "idle": "5m", "identity": True}
+    yard = Yard(compute_of(cluster="fresh", **described), folder_blobs, tmp_path)
+    for _ in range(2):
+        yard.wait_for(yard.send("python", "-c", "pass"), "completed")
+    assert azureml.count("PUT", "/computes/") == 1
+    body = azureml.computes.cluster("fresh").body
+    made = body["properties"]["properties"]
+    assert (made["vmSize"], made["vmPriority"]) == (SIZE, "LowPriority")
+    assert made["scaleSettings"]["minNodeCount"] == 0
+    assert made["scaleSettings"]["maxNodeCount"] == 3
+    assert made["scaleSettings"]["nodeIdleTimeBeforeScaleDown"] == "PT5M"
+    assert body["identity"]["type"].lower() == "systemassigned"
+
+
+def test_what_groups_and_names_a_job_in_the_studio(yard: Yard, azureml: AzureML):
+    order: Order = replace(yard.order("python", "-c", "pass"), experiment="faces", timeout_s=600.0)
+    yard.submit(order)
+    shown = azureml.run(order.job).properties
+    assert (shown["experimentName"], shown["displayName"]) == ("faces", "a-name")
+    assert shown["tags"]["edgeloop_job"] == order.job
+    assert shown["limits"]["timeout"] == "PT1H10M"
+
+
+def test_without_a_cluster_a_job_asks_for_nodes_of_a_size(yard: Yard, azureml: AzureML):
+    yard.compute = compute_of(cluster="", spot=True, shm="2g")
+    job = yard.send("python", "-c", "pass")
+    asked = azureml.run(job).properties
+    assert asked["resources"]["instanceType"] == SIZE
+    assert asked["resources"]["shmSize"] == "2g"
+    assert asked["queueSettings"]["jobTier"] == "Spot"
+    assert not asked.get("computeId")
+    assert azureml.count("PUT", "/computes/") == 0

@@ -1,0 +1,123 @@
+"""The walk on Azure ML with the command line: setup, data, a job, its log, cancel, another attempt,
+results, and a pipeline of four trainings; records and store agree in the end."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from edgeloop.jobs import Jobs
+from edgeloop.jobs.ticket import outputs_folder
+from tests.cli.running import Finished, run_command, run_main
+from tests.jobs.test_azureml import SIZE
+from tests.jobs.waiting import eventually
+from tests.peers.azureml import AzureML
+from tests.peers.azurite import Azurite
+
+EXAMPLES = Path(__file__).parents[2] / "examples/jobs"
+Command = Callable[..., Finished]
+
+
+@pytest.fixture
+def project(
+    azureml: AzureML, azure_storage: Azurite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    folder = tmp_path / "my-project"
+    shutil.copytree(EXAMPLES, folder)
+    (folder / ".azureml").mkdir()
+    (folder / ".azureml/config.json").write_text(azureml.config_file())
+    gpu = {"kind": "azureml", "cluster": "gpu-cluster", "size": SIZE, "nodes": 4}
+    (folder / "edgeloop.yaml").write_text(json.dumps({"computes": {"gpu": gpu}}))
+    account = azure_storage.connection_string_of(azure_storage.new_account())
+    monkeypatch.setenv("MODEL_STORAGE_CONNECTION_STRING", account)
+    for name in ("AZURE_SUBSCRIPTION_ID", "AML_RESOURCE_GROUP", "AML_WORKSPACE_NAME"):
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(folder)
+    yield folder
+    jobs = Jobs.open()
+    jobs.wait(jobs.cancel(jobs.refresh(jobs.select(()).runs)), timeout_s=120)
+
+
+@pytest.fixture
+def edgeloop(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Command:
+    """The program's own `main` in this process: the SDK takes seconds to load."""
+    return lambda *arguments: run_main(arguments, monkeypatch, capfd)
+
+
+def test_the_walk(edgeloop: Command, project: Path, azureml: AzureML, azure_storage: Azurite):
+    made = edgeloop("azure", "setup", "--yes", "--json").json
+    assert {row["kind"] for row in made} == {"cluster", "datastore", "environment"}
+    assert {row["did"] for row in made} == {"created"}
+    drawn = edgeloop("data", "faces", "data/working/faces64", "--count", 24, "--size", 32)
+    assert drawn.code == 0, drawn.err
+    assert "working/faces64@1" in edgeloop("data", "push", "working/faces64").out
+    to = ("--compute", "gpu", "--data", "working/faces64")
+
+    # submit, follow, results
+    arguments = ("run", "train.py", *to, "--name", "lr-3", "--", "--lr", "1e-3", "--epochs", 2)
+    done = run_command(arguments, project, {})  # as a process of its own
+    assert done.code == 0, done.err
+    assert "epoch 2/2" in done.out
+    assert "exit code 0 · results in runs/lr-3/outputs" in done.err
+    assert (project / "runs/lr-3/outputs/net.pt").is_file()
+
+    # cancel another, and run it again with less to do
+    long = edgeloop(
+        *("job", "submit", "train.py", *to, "--name", "long", "--json"),
+        *("--", "--epochs", "100000"),
+    )
+    assert long.code == 0, long.err
+    jobs = Jobs.open()
+    eventually(lambda: jobs.refresh([jobs.runs.get("long")])[0].state == "running")
+    assert edgeloop("job", "abort", "long").code == 0
+    assert edgeloop("job", "status", "long", "--json").json[0]["state"] == "canceled"
+    again = edgeloop("job", "resubmit", "long", "--json", "--", "--epochs", "1").json
+    assert again[0]["name"] == "long.2"
+    assert edgeloop("job", "wait", "long.2").code == 0
+
+    # a pipeline of four trainings
+    sent = edgeloop(
+        *("job", "submit", "train.py", *to, "--sweep", "lr=1e-1,1e-2,1e-3,1e-4"),
+        *("--name", "sweep", "--pipeline", "--", "--epochs", "1"),
+    )
+    assert sent.code == 0, sent.err
+    pipelines = [run for run in azureml.jobs.runs.values() if run.kind == "Pipeline"]
+    assert len(pipelines) == 1
+    assert edgeloop("job", "wait", "sweep*").code == 0
+    assert len(azureml.jobs.children(pipelines[0].name)) == 4
+    assert edgeloop("job", "results", "sweep*").code == 0
+    assert "accuracy" in edgeloop("job", "status", "sweep*").out
+
+    # records and store agree
+    states = {run.name: run.state for run in jobs.select(()).runs}
+    completed = dict.fromkeys(("lr-3", "long.2", *(f"sweep-{n}" for n in "1234")), "completed")
+    assert states == {**completed, "long": "canceled"}
+    for name in completed:
+        run = jobs.runs.get(name)
+        stored = {info.key for info in jobs.blobs.list(outputs_folder(run.record.id))}
+        assert f"{outputs_folder(run.record.id)}net.pt" in stored
+    kept = "".join(path.read_text() for path in (project / "runs").glob("*/*.json"))
+    assert azure_storage.key not in kept and "sig=" not in kept
+    told = json.dumps([request.body for request in azureml.requests])
+    assert azure_storage.key not in told and "sig=" not in told
+
+    # and they go
+    assert edgeloop("job", "remove", "all", "--yes").code == 0
+    assert not list(jobs.blobs.list("_jobs/"))
+    assert not azureml.jobs.runs.keys() & {run.name for run in pipelines}
+
+
+def test_what_a_person_reads_when_azure_refuses(edgeloop: Command, azureml: AzureML):
+    azureml.faults.forbid("Microsoft.MachineLearningServices/workspaces/jobs/write")
+    said = edgeloop("job", "submit", "count.sh", "--compute", "gpu", "--json")
+    lines = said.err.splitlines()
+    assert said.code == 1 and "Traceback" not in said.err
+    assert lines[-1].startswith("edgeloop: The compute gpu refused: the login of user lacks a role")
+    row = edgeloop("job", "list", "--json").json[0]
+    assert row["state"] == "failed"

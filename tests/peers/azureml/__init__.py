@@ -1,0 +1,5 @@
+"""An Azure ML workspace on this machine, for the unmodified SDK. See README.md in this folder."""
+
+from tests.peers.azureml.emulator import AzureML
+
+__all__ = ["AzureML"]

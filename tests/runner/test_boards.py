@@ -1,0 +1,320 @@
+"""Runners with boards: real processes, the real client, the real daemon. Whatever a board does, the
+table is right in the end, and nobody holds anything."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from edgeloop.models import records_of
+from edgeloop.models.work import StageRecord
+from edgeloop.store import Values
+from tests.jobs.waiting import eventually
+from tests.peers.board import VirtualBoard
+from tests.runner.conftest import NETS, SIZES, Farm
+
+STAGES = ("convert", "benchmark", "f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
+ONE = "unet-w8"
+LEASE = "/data/local/tmp/edgeloop/lease"
+SETTINGS = """
+lease_seconds: 4
+clock_margin_seconds: 0.5
+benchmark_runs: 2
+curve_images: 4
+board_tool_seconds: 8
+board_transfer_seconds: 5
+board_probe_seconds: 2
+"""
+
+
+@pytest.fixture(scope="module")
+def prepared(faces: Path, sdk: Path, tmp_path_factory: pytest.TempPathFactory) -> Farm:
+    """Three models, converted and tested on the host, as a runner without a board leaves them."""
+    folder = tmp_path_factory.mktemp("prepared") / "project"
+    folder.mkdir()
+    (folder / "edgeloop.yaml").write_text(SETTINGS + "toolchain: snpe\n")
+    outside = ("EDGELOOP_", "MODEL_STORAGE_", "AWS_", "AZURE_")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(outside)}
+    made = Farm(folder, faces, {**environ, "SNPE_ROOT": str(sdk)})
+    for net in sorted(NETS.glob("*.onnx")):
+        made.edgeloop("upload", str(net), "--name", net.stem)
+    done = made.edgeloop("runner", "--drain", "--dataset", str(faces), *SIZES)
+    assert "6 stages done" in done.stdout, done.stdout
+    return made
+
+
+@dataclass
+class Started(Farm):
+    """Remembers its runners, so that a failed test leaves none."""
+
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def runner(self, *more: str, device: str = "htp") -> subprocess.Popen[str]:
+        self.started.append(super().runner(*more, device=device))
+        return self.started[-1]
+
+
+@pytest.fixture
+def farm(prepared: Farm, tmp_path: Path) -> Iterator[Farm]:
+    folder = tmp_path / "project"
+    shutil.copytree(prepared.folder, folder, ignore=shutil.ignore_patterns("work"))
+    made = Started(folder, prepared.faces, dict(prepared.environ))
+    yield made
+    for runner in made.started:
+        if runner.poll() is None:
+            runner.kill()
+            runner.communicate()
+
+
+@pytest.fixture
+def board(boards: Callable[..., VirtualBoard], farm: Farm) -> VirtualBoard:
+    running = boards("a")
+    farm.environ.update(running.environ)
+    running.warm_up()
+    return running
+
+
+def rows_of(farm: Farm) -> list[Values]:
+    with farm.workspace() as workspace:
+        return workspace.status()
+
+
+def check_complete(farm: Farm, *names: str) -> list[Values]:
+    rows = [row for row in rows_of(farm) if not names or row["name"] in names]
+    for row in rows:
+        assert (row["status"], row["node"]) == ("complete", ""), row
+        assert "error" not in row
+        assert all(records_of(row)[stage].attempts == 0 for stage in STAGES)
+        assert len(json.loads(str(row["total_inference_avg"]))) == 2
+        assert row["f1_10k"] == pytest.approx(row["f1_onnx"], abs=0.1)
+    return rows
+
+
+def held_by_somebody(farm: Farm) -> list[StageRecord]:
+    return [r for row in rows_of(farm) for r in records_of(row).values() if r.is_held]
+
+
+def running_tool(board: VirtualBoard) -> bool:
+    return bool(list((board.data / "local/tmp/edgeloop/run").glob("*/tool.log")))
+
+
+def ended(runner: subprocess.Popen[str]) -> str:
+    output, _ = runner.communicate(timeout=200)
+    return output
+
+
+def test_a_board_fills_all_six_stages_of_three_models(
+    farm: Farm, board: VirtualBoard, tmp_path: Path
+) -> None:
+    farm.drain(device=f"adb:{board.serial}")
+
+    rows = check_complete(farm)
+    assert len(rows) == 3
+    for row in rows:
+        assert row["device"] == f"adb:{board.serial}"
+        assert row["toolchain"] == "snpe"
+        assert row["latency_kind"] == "measured"
+        folder = tmp_path / str(row["name"])
+        with farm.workspace() as workspace:
+            workspace.model(str(row["name"])).download(folder)
+        with (folder / "perf_results_2.csv").open() as file:
+            lines = list(csv.DictReader(file))
+        assert {"total", "sample", "layer", "condition"} == {line["what"] for line in lines}
+        assert any(line["name"] == "hottest before °C" for line in lines)
+        assert (folder / "pr_curve_f1_1k.png").stat().st_size > 1_000
+    assert board.shell(f"ls {LEASE}").returncode != 0, "the board is free again"
+    used = json.loads(farm.edgeloop("usage", "--json").stdout)
+    inside = sum(run.ended_s - run.started_s for run in board.tool_runs())
+    (seconds,) = [use["seconds"] for use in used if use["device"] == f"adb:{board.serial}"]
+    assert inside * 0.8 <= seconds <= inside + 0.2 * len(board.tool_runs())
+
+
+def test_two_boards_of_one_runner_share_the_models(
+    farm: Farm, board: VirtualBoard, boards: Callable[..., VirtualBoard]
+) -> None:
+    other = boards("b")
+    other.warm_up()
+    for each in (board, other):
+        each.set_tool(delay_s=0.1)
+
+    more = ("--benchmark-only", "--device", f"adb:{other.serial}")
+    farm.drain(*more, device=f"adb:{board.serial}")
+
+    rows = rows_of(farm)
+    assert {row["device"] for row in rows} == {f"adb:{board.serial}", f"adb:{other.serial}"}
+    assert all(len(json.loads(str(row["total_inference_avg"]))) == 2 for row in rows)
+
+
+@pytest.mark.parametrize("mishap", ["killed", "hung", "unplugged", "server"])
+def test_a_drain_goes_on_when_the_board_is_back(
+    farm: Farm, board: VirtualBoard, mishap: str
+) -> None:
+    board.set_tool(hang=True, times=1)
+    runner = farm.runner("--drain", "--subset", ONE, device=f"adb:{board.serial}")
+    eventually(lambda: running_tool(board))
+
+    if mishap == "killed":
+        board.kill()
+    elif mishap == "hung":
+        board.freeze()
+    elif mishap == "unplugged":
+        board.unplug()
+    else:
+        board.server.kill()
+    eventually(lambda: not held_by_somebody(farm))
+    if mishap == "hung":
+        board.thaw()
+    elif mishap == "server":
+        board.server.start()
+    else:
+        board.restart()
+    board.set_tool()
+
+    output = ended(runner)
+    assert runner.returncode == 0, output
+    assert "Not the model's fault" in output
+    check_complete(farm, ONE)
+
+
+def test_a_drain_ends_with_the_reason_when_a_board_stays_away_and_the_other_goes_on(
+    farm: Farm, board: VirtualBoard, boards: Callable[..., VirtualBoard]
+) -> None:
+    other = boards("b")
+    other.warm_up()
+    with (farm.folder / "edgeloop.yaml").open("a") as file:
+        file.write("board_patience_seconds: 2\n")
+    board.set_tool(hang=True)
+    runner = farm.runner(
+        *("--drain", "--benchmark-only", "--device", f"adb:{other.serial}"),
+        device=f"adb:{board.serial}",
+    )
+    eventually(lambda: running_tool(board))
+    board.unplug()
+
+    output = ended(runner)
+
+    assert runner.returncode != 0
+    assert "not connected" in output
+    rows = rows_of(farm)
+    assert not held_by_somebody(farm)
+    assert {row["device"] for row in rows} == {f"adb:{other.serial}"}, "the other did them all"
+
+
+def test_a_second_runner_on_the_same_board_is_refused(farm: Farm, board: VirtualBoard) -> None:
+    board.set_tool(hang=True, times=1)
+    first = farm.runner("--drain", device=f"adb:{board.serial}")
+    eventually(lambda: running_tool(board))
+
+    second = farm.runner("--drain", device=f"adb:{board.serial}")
+    output = ended(second)
+    assert second.returncode != 0
+    assert "is in use by" in output
+    assert "Traceback" not in output
+
+    first.send_signal(signal.SIGTERM)
+    first.send_signal(signal.SIGTERM)
+    ended(first)
+
+
+def test_a_runner_told_to_stop_frees_the_board_and_its_models(
+    farm: Farm, board: VirtualBoard
+) -> None:
+    board.set_tool(delay_s=0.05)
+    runner = farm.runner(device=f"adb:{board.serial}")
+    eventually(lambda: running_tool(board))
+
+    runner.send_signal(signal.SIGTERM)
+
+    output = ended(runner)
+    assert runner.returncode == 0, output
+    assert board.shell(f"ls {LEASE}").returncode != 0
+    assert not held_by_somebody(farm)
+
+
+def test_a_killed_runner_leaves_a_board_that_the_next_one_can_use(
+    farm: Farm, board: VirtualBoard
+) -> None:
+    board.set_tool(hang=True, times=1)
+    runner = farm.runner(device=f"adb:{board.serial}")
+    eventually(lambda: running_tool(board))
+    runner.kill()
+    runner.communicate()
+    board.set_tool()
+    held = held_by_somebody(farm)
+    assert held
+    eventually(lambda: time.time() > max(record.expires for record in held) + 1)
+
+    farm.drain("--subset", ONE, device=f"adb:{board.serial}")
+
+    check_complete(farm, ONE)
+
+
+@pytest.mark.parametrize(
+    ("fault", "unknown"),
+    [
+        ({"fail": True}, ("f1_1k", "f1_1k_f", "f1_10k")),
+        ({"fewer": 1}, ("f1_1k", "f1_1k_f", "f1_10k")),
+        ({"nan": True}, ("f1_1k_f",)),  # whole numbers are never NaN
+    ],
+)
+def test_a_tool_that_fails_is_written_into_the_row_and_no_number_is(
+    farm: Farm, board: VirtualBoard, fault: dict[str, object], unknown: tuple[str, ...]
+) -> None:
+    one = ("--subset", ONE)
+    farm.drain("--benchmark-only", *one, device=f"adb:{board.serial}")
+    board.set_tool(**fault)  # type: ignore[arg-type]
+
+    farm.drain(*one, device=f"adb:{board.serial}")
+
+    (row,) = [row for row in rows_of(farm) if row["name"] == ONE]
+    assert row["status"] == "error"
+    assert str(row["error"]).startswith("f1_1")
+    assert not set(unknown) & set(row)
+    assert 3 in [record.attempts for record in records_of(row).values()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--device", "host"), "host runs models of the toolchain qnn"),
+        (("--toolchain", "qnn"), "needs the toolchain snpe"),
+    ],
+)
+def test_devices_of_two_toolchains_are_refused(
+    farm: Farm, arguments: tuple[str, ...], said: str
+) -> None:
+    done = farm.runner("--drain", *arguments, device="adb:x")
+    output = ended(done)
+    assert done.returncode != 0
+    assert said in output
+
+
+def test_devices_lists_boards_and_watch_says_what_they_do(farm: Farm, board: VirtualBoard) -> None:
+    rows = {row["device"]: row for row in json.loads(farm.edgeloop("devices", "--json").stdout)}
+    assert rows[f"adb:{board.serial}"]["state"].startswith("ready")
+    board.unauthorise()
+    rows = {row["device"]: row for row in json.loads(farm.edgeloop("devices", "--json").stdout)}
+    assert "accept the dialog" in rows[f"adb:{board.serial}"]["state"]
+    board.authorise()
+    board.server.call("disconnect", board.serial)
+    board.connect()
+
+    board.set_tool(hang=True, times=1)
+    runner = farm.runner("--subset", ONE, device=f"adb:{board.serial}")
+    eventually(lambda: running_tool(board))
+    seen = json.loads(farm.edgeloop("devices", "--watch", "--json").stdout)
+    (doing,) = [row for row in seen if row["device"] == f"adb:{board.serial}"]
+    assert doing["doing"] == f"benchmark {ONE}"
+    runner.send_signal(signal.SIGTERM)
+    runner.send_signal(signal.SIGTERM)
+    ended(runner)

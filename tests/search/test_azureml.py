@@ -1,0 +1,111 @@
+"""Searches on Azure ML: trainings as steps of pipelines, and a whole search as a job there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from edgeloop.jobs import Jobs
+from edgeloop.search.evaluators import PartialTraining
+from edgeloop.settings import Settings
+from edgeloop.training import TrainingPlan
+from tests.jobs.test_azureml import SIZE
+from tests.peers.azureml import AzureML
+from tests.peers.azurite import Azurite
+from tests.search.conftest import SPACE, net
+from tests.search.evaluator_contract import collect_all
+from tests.search.program import DATA, Program
+
+QUICK = {"steps": 6, "batch": 8, "learning_rate": 1e-2, "device": "cpu"}
+LAPTOP = {"chip_latency_ms": {"device": "htp:snapdragon-888"}, "val_iou": {"train": QUICK}}
+CPU = {"kind": "azureml", "cluster": "cpu", "size": SIZE, "nodes": 1, "identity": True}
+GPU = {**CPU, "cluster": "gpu", "nodes": 2}
+
+
+@pytest.fixture
+def program(
+    azureml: AzureML, azure_storage: Azurite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Program]:
+    account = azure_storage.new_account()
+    connection = azure_storage.connection_string_of(account)
+    monkeypatch.setenv("MODEL_STORAGE_CONNECTION_STRING", connection)
+    program = Program(tmp_path)
+    program.settings(benchmark_runs=1, computes={"azure-gpu": GPU, "azure-cpu": CPU})
+    yield program
+    jobs = Jobs(Settings.load(program.folder))
+    jobs.wait(jobs.cancel(jobs.refresh(jobs.select(()).runs)), timeout_s=120)
+
+
+def pipelines(azureml: AzureML) -> list[int]:
+    """How many steps each had."""
+    runs = [run for run in azureml.jobs.runs.values() if run.kind == "Pipeline"]
+    return [len(azureml.jobs.children(run.name)) for run in runs]
+
+
+def test_trainings_that_are_ready_together_are_one_pipeline(
+    program: Program, azureml: AzureML, closing: Callable[..., PartialTraining]
+):
+    (program.folder / "nets.py").write_text(SPACE)
+    plan = TrainingPlan(epochs=1, batch=8, device="cpu")
+    options = {"search": "tiny", "compute": "azure-gpu", "steps": 4, "retries": 0}
+    jobs = Jobs(Settings.load(program.folder))
+    training = closing(PartialTraining(jobs, DATA, plan, **options))
+    archs = [net(width=8), net("killed"), net(width=16), net("nan")]
+    for arch in archs:
+        training.send(arch)
+    answers = collect_all(training, 4)
+    assert pipelines(azureml) == [4]
+    assert answers[archs[0].id].values["val_iou"] != answers[archs[2].id].values["val_iou"]
+    assert "was failed" in answers[archs[1].id].error and not answers[archs[1].id].is_final
+    assert "diverged" in answers[archs[3].id].error and answers[archs[3].id].is_final
+    assert {run.record.kind for run in jobs.select(()).runs} == {"azureml"}
+
+
+def test_a_laptop_s_search_trains_on_azure_and_so_does_train_pareto(
+    program: Program, azureml: AzureML
+):
+    file = program.write("laptop", LAPTOP, workers=3, budget=3)
+    there = [f"objectives.val_iou.train.{word}" for word in ("compute=azure-gpu", "pipeline=3")]
+    done = program("search", file, *there)
+    assert done.code == 0, done.err
+    found = program.table("laptop")
+    assert [row["state"] for row in found] == ["complete"] * 3
+    assert pipelines(azureml) == [3]
+    front = [row["arch_id"] for row in found if row["is_pareto"] == "1"]
+    rows = program.status("laptop")
+    assert front and all(rows[f"{name}.trained"]["status"] == "new" for name in front)
+    full = program(
+        *("train-pareto", "laptop", "--epochs", 1, "--compute", "azure-gpu", "--json"),
+    ).json
+    assert sorted(row["name"] for row in full) == sorted(front)
+    assert not any(row["error"] for row in full)
+
+
+def test_a_whole_search_runs_in_the_cloud_and_starts_its_pipelines_itself(
+    program: Program, azureml: AzureML
+):
+    train = {**QUICK, "compute": "azure-gpu", "pipeline": 2, "timeout": "10m"}
+    objectives = {**LAPTOP, "val_iou": {"train": train}}
+    file = program.write("cloud", objectives, workers=2, budget=2)
+    sent = program("search", file, "--compute", "azure-cpu")
+    assert sent.code == 0, sent.err
+    assert "cloud-1 submitted to azure-cpu" in sent.out
+    assert program("job", "wait", "cloud-1").code == 0, program("job", "logs", "cloud-1").out
+    job = next(name for name, run in azureml.jobs.runs.items() if name.startswith("cloud-1-"))
+    makers = {
+        request.who
+        for request in azureml.requests
+        if request.method == "PUT" and "-and-" in request.path
+    }
+    assert makers == {job}, "the search's own identity started its pipelines"
+    assert pipelines(azureml) == [2]
+    assert program("job", "results", "cloud-1").code == 0
+    outputs = program.folder / "runs/cloud-1/outputs"
+    assert (outputs / "search_state_0.csv").is_file()
+    front = {path.stem for path in (outputs / "pareto").glob("id_*.json")}
+    rows = program.status("cloud")
+    assert front and all(f"{name}.trained" in rows for name in front)
+    again = program("search", file, "--compute", "azure-cpu")
+    assert "There is a search 'cloud' already. Go on with it by --resume" in again.sentence

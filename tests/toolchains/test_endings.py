@@ -1,0 +1,99 @@
+"""The ends that a DLC's graph gets: names of ours, logits or classes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+
+from edgeloop.toolchains import GraphInfo
+from edgeloop.toolchains.count import graph_info
+from edgeloop.toolchains.endings import class_axis, ending_in_classes, with_our_names
+from edgeloop.toolchains.graph import read_graph
+from tests.toolchains import odd_nets
+
+PIXELS = GraphInfo("x", "y", (1, 3, 32, 32), (1, 4, 32, 32), "NCHW", 32, 32, 1, 1)
+
+
+def run(model: onnx.ModelProto, feed: np.ndarray) -> np.ndarray:
+    onnx.checker.check_model(model)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    return session.run(None, {"input": feed})[0]
+
+
+def picture(shape=(1, 3, 32, 32)) -> np.ndarray:
+    return np.random.default_rng(1).random(shape, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("x", "middle", "y"), ("output", "classes", "input"), ("a b/../c;'", "output", "é")],
+)
+def test_the_ends_get_our_names_whoever_had_them_before(tmp_path, names):
+    first, middle, last = names
+    nodes = [
+        helper.make_node("Conv", [first, "w"], [middle], pads=[1] * 4, name="conv"),
+        helper.make_node("Relu", [middle], [last], name="relu"),
+    ]
+    ends = [odd_nets.info(first, [1, 3, 32, 32])], [odd_nets.info(last, [1, 4, 32, 32])]
+    path = odd_nets.save(tmp_path / "m.onnx", nodes, *ends, {"w": odd_nets.weights()})
+    graph = read_graph(path)
+    named = with_our_names(graph)
+    assert [named.graph.input[0].name, named.graph.output[0].name] == ["input", "output"]
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    expected = session.run(None, {first: picture()})[0]
+    np.testing.assert_allclose(run(named, picture()), expected, rtol=1e-5)
+    assert graph.graph.input[0].name == first  # the graph it came from is left as it was
+    classes = ending_in_classes(named, 1)
+    np.testing.assert_array_equal(run(classes, picture()), expected.argmax(1))
+
+
+@pytest.mark.parametrize(("in_bytes", "kind"), [(True, np.uint8), (False, np.int64)])
+def test_classes_are_those_with_the_highest_logits(tmp_path, in_bytes, kind):
+    named = with_our_names(read_graph(odd_nets.one_conv(tmp_path / "m.onnx")))
+    found = run(ending_in_classes(named, 1, in_bytes), picture())
+    assert found.dtype == kind
+    np.testing.assert_array_equal(found, run(named, picture()).argmax(1))
+
+
+def test_more_classes_than_a_byte_holds_stay_wide(tmp_path):
+    path = odd_nets.one_conv(tmp_path / "m.onnx", weight=odd_nets.weights(300))
+    named = with_our_names(read_graph(path))
+    found = run(ending_in_classes(named, 1), picture())
+    assert found.dtype == np.int64
+    assert found.max() > 255
+
+
+def test_classes_of_channel_last_models_are_found_on_their_last_axis(tmp_path):
+    graph = read_graph(odd_nets.channel_last(tmp_path / "m.onnx"))
+    info = graph_info("m.onnx", graph)
+    axis = class_axis(info)
+    named = with_our_names(graph)
+    feed = picture(info.input_shape)
+    expected = run(named, feed).argmax(axis)
+    np.testing.assert_array_equal(run(ending_in_classes(named, axis), feed), expected)
+    assert expected.shape == (1, info.height, info.width)
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "axis"),
+    [
+        ((1, 19, 32, 32), "NCHW", 1),
+        ((1, 32, 32, 19), "NCHW", 3),
+        ((1, 32, 32, 19), "NHWC", 3),
+        ((1, 19, 16, 16), "NCHW", 1),
+        ((1, 32, 32, 32), "NCHW", 1),
+        ((1, 10), "NCHW", None),
+        ((1, 10, 1, 1), "NCHW", None),
+        ((1, 1, 32, 32), "NCHW", None),
+        ((1, 32, 32), "NCHW", None),
+    ],
+)
+def test_only_outputs_with_classes_of_pixels_have_a_class_axis(shape, layout, axis):
+    assert class_axis(replace(PIXELS, output_shape=shape, layout=layout)) == axis

@@ -1,0 +1,256 @@
+"""The SDK that is found, one run of a tool, and what the tools' texts are read as."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgeloop.errors import BadInput, MissingSdk, ModelFailed, WorkerFailed
+from edgeloop.settings import Settings, tool_environment
+from edgeloop.toolchains import (
+    Encoding,
+    find_sdk,
+    open_toolchain,
+    output_encoding,
+    profile_of,
+    read_profile,
+    with_names,
+)
+from edgeloop.toolchains.snpe_info import read_info, write_encoding
+from edgeloop.toolchains.snpe_run import run_tool
+from tests.jobs.waiting import eventually
+from tests.toolchains.sdks import make_sdk, write_tool
+
+INFO = """
+| Id | Name   | Type   | Inputs | Outputs                 | Out Dims   | Parameters              |
+--------------------------------------------------------------------------------------------------
+| 0  | conv_0 | Conv2d | input  | relu (data type: …)     | 1x64x64x8  | stride: [1, 1]          |
+|    |        |        |        |                         |            | param count: 224 (4.1%) |
+|    |        |        |        |                         |            | MACs per inference: 884k |
+| 1  | head   | Conv2d | relu   | output (data type: …)   | 1x64x64x19 | param count: 171 (3%)   |
+|    |        |        | output encoding : bitwidth 8, min -3, max 4.9, scale 0.03125, offset -99 |
+Total parameters: 5467 (0 MB assuming single precision float)
+Total MACs per inference: 4M
+"""
+
+CSV_1 = """time,message_name,message_id,message_value,unit
+12,Init,3,48856,us
+13,avg_total_inference_time,9,3318,us
+14,avg_layer_0,10,100,us
+15,avg_layer_Conv 1/Relu,11,50.5,us
+"""
+CSV_2 = """Message Name,Runtime,Message Value,Unit
+Total Inference Time,DSP,3.25,ms
+Layer_0,DSP,300,cycles
+Layer_1,DSP,100,cycles
+"""
+PRINTED = """Init: 283050 us
+Total Inference Time: 3318 us
+Forward Propagate Time: 3244 us
+
+Layer Times:
+---------------
+0: 0 us : DSP
+1: 1200 us : DSP
+"""
+
+
+def test_an_sdk_is_found_where_the_environment_says_and_knows_what_boards_need(
+    tmp_path, monkeypatch
+):
+    root = make_sdk(tmp_path / "sdk with 'quotes'")
+    monkeypatch.setenv("QAIRT_SDK_ROOT", str(root))
+    sdk = find_sdk()
+    assert (sdk.version, sdk.major) == ("2.28.0.241029", 2)
+    assert [name for name, _ in sdk.board_files()] == [
+        "bin/aarch64-android/snpe-net-run",
+        "lib/aarch64-android/libSNPE.so",
+        "lib/hexagon-v68/unsigned/libSnpeHtpV68Skel.so",
+        "lib/hexagon-v73/unsigned/libSnpeHtpV73Skel.so",
+    ]
+    there = sdk.board_environment("/data/x")
+    assert there["ADSP_LIBRARY_PATH"].split(";")[:2] == [
+        "/data/x/lib/hexagon-v73/unsigned",
+        "/data/x/lib/hexagon-v68/unsigned",
+    ]
+    assert Settings.load(tmp_path, {"SNPE_ROOT": "/a", "QAIRT_SDK_ROOT": "/b"}).snpe_root == "/a"
+
+
+def test_another_content_is_another_sdk_for_a_board(tmp_path):
+    root = make_sdk(tmp_path / "sdk")
+    before = find_sdk(root).digest
+    assert find_sdk(root).digest == before
+    (root / "lib/aarch64-android/libSNPE.so").write_bytes(b"newer")
+    assert find_sdk(root).digest != before
+
+
+def test_an_old_sdk_looks_the_same_on_a_board(tmp_path):
+    root = make_sdk(tmp_path / "snpe-1.68.0.3932")
+    (root / "sdk.yaml").unlink()
+    for kind in ("bin", "lib"):
+        (root / kind / "aarch64-android").rename(root / kind / "aarch64-android-clang8.0")
+    (root / "lib/hexagon-v68/unsigned").rename(root / "lib/dsp")
+    sdk = find_sdk(root)
+    assert (sdk.version, sdk.major) == ("1.68.0.3932", 1)
+    names = [name for name, _ in sdk.board_files()]
+    assert names[:2] == ["bin/aarch64-android/snpe-net-run", "lib/aarch64-android/libSNPE.so"]
+    assert "lib/dsp/libSnpeHtpV68Skel.so" in names
+    assert "/d/lib/dsp" in sdk.board_environment("/d")["ADSP_LIBRARY_PATH"].split(";")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [("", "neither SNPE_ROOT"), ("nowhere", "no folder"), ("empty", "no folder bin/x86_64")],
+)
+def test_a_wrong_root_says_what_is_wrong_and_where_to_get_one(tmp_path, monkeypatch, given, said):
+    (tmp_path / "empty").mkdir()
+    for name in ("SNPE_ROOT", "QAIRT_SDK_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(MissingSdk, match=f"{said}.*Get it from Qualcomm"):
+        open_toolchain("snpe", tmp_path / given if given else "")
+    with pytest.raises(BadInput, match="Did you mean 'snpe'"):
+        open_toolchain("snep")
+
+
+def test_what_is_missing_is_named_part_by_part(tmp_path):
+    root = make_sdk(tmp_path / "sdk")
+    assert find_sdk(root).missing() == []
+    (root / "bin/x86_64-linux-clang/snpe-diagview").unlink()
+    (root / "lib/aarch64-android/libSNPE.so").unlink()
+    for path in (root / "lib").glob("hexagon-*/unsigned/*"):
+        path.unlink()
+    sdk = find_sdk(root)
+    assert [what for what, _ in sdk.missing()] == [
+        "snpe-diagview",
+        "aarch64-android libraries",
+        "hexagon libraries",
+    ]
+    with pytest.raises(MissingSdk, match=r"no lib/aarch64-android/\*.so"):
+        sdk.board_files()
+
+
+def test_tools_get_the_sdks_folders_first_and_no_secrets(tmp_path):
+    root = make_sdk(tmp_path / "sdk", {"snpe-dlc-info": "env; pwd"})
+    shell = {"PATH": os.environ["PATH"], "HOME": "/h", "AZURE_CLIENT_SECRET": "hidden"}
+    said = run_tool(find_sdk(root, tool_environment(shell)), "snpe-dlc-info", (), 10)
+    assert f"PATH={root}/bin/x86_64-linux-clang:" in said
+    assert f"PYTHONPATH={root}/lib/python" in said
+    assert f"LD_LIBRARY_PATH={root}/lib/x86_64-linux-clang" in said
+    assert "hidden" not in said
+    assert str(Path.cwd()) not in said.splitlines()  # files that tools drop go with their folder
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "said"),
+    [
+        ("echo 'ERROR: Node Foo: op not supported' >&2; echo bye; exit 1", ModelFailed, "Node Foo"),
+        ("echo 'INFO: done'; exit 0", ModelFailed, "did not say 'All well'"),
+        ("exit 3", ModelFailed, "ended with code 3 and no reason"),
+        ("echo 'OSError: No space left on device'; exit 1", WorkerFailed, "the disk full"),
+        ("kill -SEGV $$", ModelFailed, "crashed with SIGSEGV"),
+        ("echo \"ModuleNotFoundError: No module named 'onnx'\"; exit 1", MissingSdk, "'onnx'"),
+    ],
+)
+def test_a_tool_that_fails_gives_its_reason(tmp_path, script, error, said):
+    sdk = find_sdk(make_sdk(tmp_path / "sdk", {"snpe-onnx-to-dlc": script}))
+    with pytest.raises(error, match=said):
+        run_tool(sdk, "snpe-onnx-to-dlc", (), 10, ("All well",))
+
+
+def test_a_tool_that_hangs_is_ended_with_all_it_started(tmp_path):
+    mark = tmp_path / "pid"
+    script = f"sleep 600 & echo $! > '{mark}'; wait"
+    sdk = find_sdk(make_sdk(tmp_path / "sdk", {"snpe-dlc-info": script}))
+    with pytest.raises(ModelFailed, match="did not end within 1 s"):
+        run_tool(sdk, "snpe-dlc-info", (), 1)
+    started = Path(f"/proc/{mark.read_text().strip()}/status")
+    eventually(lambda: not started.exists() or "State:\tZ" in started.read_text())
+
+
+def test_a_tool_that_is_not_there_or_no_program_is_no_models_fault(tmp_path):
+    root = make_sdk(tmp_path / "sdk")
+    tool = root / "bin/x86_64-linux-clang/snpe-dlc-info"
+    tool.write_bytes(b"\x7fELF nonsense")
+    with pytest.raises(MissingSdk, match="cannot be started"):
+        run_tool(find_sdk(root), "snpe-dlc-info", (), 5)
+    tool.chmod(0o644)
+    with pytest.raises(MissingSdk, match="may not be run"):
+        run_tool(find_sdk(root), "snpe-dlc-info", (), 5)
+    tool.unlink()
+    with pytest.raises(MissingSdk, match="has no bin/x86_64-linux-clang/snpe-dlc-info"):
+        run_tool(find_sdk(root), "snpe-dlc-info", (), 5)
+
+
+def test_newer_sdks_may_have_the_quantizers_program_without_its_script(tmp_path):
+    root = make_sdk(tmp_path / "sdk")
+    tools = root / "bin/x86_64-linux-clang"
+    (tools / "snpe-dlc-quantize").unlink()
+    write_tool(tools / "snpe-dlc-quant", "echo from quant")
+    assert run_tool(find_sdk(root), "snpe-dlc-quantize", (), 5) == "from quant\n"
+
+
+def test_the_text_about_a_dlc_is_read():
+    found = read_info(INFO)
+    assert (found.params, found.macs) == (5467, 4e6)
+    assert [(layer.name, layer.operator) for layer in found.layers] == [
+        ("conv_0", "Conv2d"),
+        ("head", "Conv2d"),
+    ]
+    assert (found.layers[0].parameters, found.layers[0].macs) == (224, 884_000)
+    assert found.layers[1].outputs == ((1, 64, 64, 19),)
+    assert found.output == Encoding(0.03125, -99.0, 8)
+    nothing = read_info("a text of another kind | with a bar")
+    assert nothing == read_info("")
+    assert nothing.macs is None
+
+
+def test_bytes_become_values_by_the_encoding_beside_the_model(tmp_path):
+    encoding = Encoding(0.5, -2.0, 8)
+    write_encoding(tmp_path / "net.encodings.json", encoding)
+    assert output_encoding(tmp_path / "net.quant.dlc") == encoding
+    values = encoding.dequantize(np.array([0, 2, 255], np.uint8))
+    np.testing.assert_array_equal(values, np.array([-1, 0, 126.5], np.float32))
+    (tmp_path / "net.encodings.json").write_text("[]")
+    assert output_encoding(tmp_path / "net.quant.dlc") is None
+    assert output_encoding(tmp_path / "other.quant.dlc") is None
+
+
+def test_profiles_of_all_layouts_are_read():
+    first = read_profile(CSV_1)
+    assert first.total_us == 3318
+    assert first.layers == (("layer 0", "", 100.0), ("Conv 1/Relu", "", 50.5))
+    second = read_profile(CSV_2)
+    assert second.total_us == 3250
+    assert second.from_cycles
+    assert second.layers == (("layer 0", "", 2437.5), ("layer 1", "", 812.5))
+    printed = read_profile(PRINTED)
+    assert printed.total_us == 3318
+    assert printed.layers == (("layer 0", "", 0.0), ("layer 1", "", 1200.0))
+    assert not printed.from_cycles
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n", "x,avg_total_inference_time,1,nan\n", "\0\xff"])
+def test_a_profile_without_a_time_is_no_measurement(text):
+    with pytest.raises(ModelFailed, match="no total inference time"):
+        read_profile(text)
+
+
+def test_numbered_layers_get_their_names_from_the_table_beside_the_model(tmp_path):
+    (tmp_path / "net.layers.csv").write_text("name,operator\nfirst,Conv\n")
+    named = with_names(read_profile(PRINTED), tmp_path / "net.quant.dlc")
+    assert named.layers == (("first", "Conv", 0.0), ("layer 1", "", 1200.0))
+    assert with_names(named, tmp_path / "other.quant.dlc") == named
+
+
+def test_a_log_is_turned_into_a_profile_by_the_sdks_own_tool(tmp_path):
+    script = f"cat > \"$4\" <<'END'\n{CSV_1}END"
+    sdk = find_sdk(make_sdk(tmp_path / "sdk", {"snpe-diagview": script}))
+    log = tmp_path / "SNPEDiag_0.log"
+    log.write_bytes(b"log")
+    assert profile_of(log, sdk, 10).total_us == 3318
+    log.write_bytes(b"")
+    with pytest.raises(ModelFailed, match="left no profile"):
+        profile_of(log, sdk, 10)
