@@ -16,6 +16,10 @@ from edgeloop.errors import BadSetting
 
 FOLDER = ".azureml"
 _LARGEST = 1 << 20
+_TEXTS = (
+    *("subscription_id", "resource_group", "workspace_name", "compute_target", "datastore_name"),
+    *("account_name", "container_name", "account_key", "blob_endpoint"),
+)
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,9 @@ def _json(path: Path) -> Mapping[str, object]:
         raise BadSetting(where=where, reason=f"cannot be read: {reason}") from None
     if not isinstance(content, dict):
         raise BadSetting(where=where, reason="must hold one JSON object")
+    for key in _TEXTS:
+        if not isinstance(content.get(key), str | None):  # its value may be secret
+            raise BadSetting(where=where, reason=f"its {key} must be a text")
     return content
 
 

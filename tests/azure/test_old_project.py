@@ -70,12 +70,13 @@ def test_the_compute_target_is_a_compute_by_its_own_name(folder: Path):
     [
         ({"account_name": "a/b"}, "its account_name may hold letters and digits only"),
         ({"container_name": "../x"}, "its container_name may hold letters and digits only"),
+        ({"account_name": 5}, "its account_name must be a text"),
         ({"account_key": "cut-off"}, "its account_key is cut off or mistyped"),
         ({"blob_endpoint": "lab"}, "its blob_endpoint must be an http"),
     ],
 )
 def test_a_datastore_file_that_cannot_be_meant_is_refused(
-    folder: Path, change: dict[str, str], says: str
+    folder: Path, change: dict[str, object], says: str
 ):
     write(folder, "datastore", {**DATASTORE, **change})
     with pytest.raises(BadSetting, match=f"^.azureml/datastore.json: {says}"):

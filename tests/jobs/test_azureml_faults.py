@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from edgeloop.azure import AzureRun
 from edgeloop.errors import BadSetting, ComputeRefused, ComputeUnavailable, EdgeloopError
 from edgeloop.jobs.computes import Resources, Seen, make_compute
 from edgeloop.store import Blobs
@@ -134,6 +135,13 @@ def test_an_environment_that_cannot_be_built_is_why_the_job_failed(yard: Yard, a
     job = yard.send("python", "-c", "pass")
     assert "mage build" in yard.wait_for(job, "failed").reason
     assert "mage build" in yard.compute.logs(job)
+
+
+def test_a_signature_in_azure_s_own_words_is_not_handed_on():
+    run = AzureRun.of(
+        {"status": "Failed", "error": {"error": {"message": "no https://x?sig=Zm9v"}}}
+    )
+    assert run.error == "no https://x?sig=***"
 
 
 def test_a_job_that_never_starts_is_ended_with_the_queue_s_reason(yard: Yard, azureml: AzureML):

@@ -80,7 +80,9 @@ def test_without_a_datastore_the_studio_can_see_a_signature_but_no_key(
         yard.send("python", "-c", "pass")
 
 
-def test_a_cluster_s_identity_opens_the_store_with_no_secret_at_all(yard: Yard, azureml: AzureML):
+def test_a_cluster_s_identity_opens_the_store_with_no_secret_at_all(
+    yard: Yard, azureml: AzureML, capfd: pytest.CaptureFixture[str]
+):
     yard.compute = compute_of(identity=True)
     leaks = "import os; print('LEAKS', [n for n, v in os.environ.items() if 'EDGELOOP_ORDER' in n])"
     job = yard.send("python", "-c", leaks)
@@ -88,6 +90,7 @@ def test_a_cluster_s_identity_opens_the_store_with_no_secret_at_all(yard: Yard, 
     assert b"LEAKS []" in yard.blobs.read(log_key(job, 0))
     assert "sig=" not in definition(azureml, job)
     assert azureml.run(job).properties["identity"]["identityType"] == "Managed"
+    assert "ManagedIdentityConfiguration" not in capfd.readouterr().err  # the SDK's own advice
 
 
 def test_all_nodes_run_the_command_and_the_first_alone_speaks(

@@ -15,8 +15,8 @@ from edgeloop.errors import BadInput, LocalFileError, StoreUnavailable
 from edgeloop.models import Leases, ModelFile, default_plan
 from edgeloop.runner import record_use, utilisation
 from edgeloop.runner.heartbeat import Heartbeat
-from edgeloop.runner.workdir import WorkFolder
 from edgeloop.runner.shift import Shift
+from edgeloop.runner.workdir import WorkFolder
 from edgeloop.stages import Assignment, Equipment, Sizes
 from edgeloop.stages.accuracy import accuracy, ahead
 from edgeloop.tasks import make_faces, open_task

@@ -125,7 +125,7 @@ def waited_s(run: AzureRun, now: datetime | None = None) -> float:
     if run.created is None or run.started is not None:
         return 0.0
     until = run.ended or now or datetime.now(UTC)
-    return (until - _aware(run.created)).total_seconds()
+    return (_aware(until) - _aware(run.created)).total_seconds()
 
 
 def digest(job: str) -> str:
