@@ -7,7 +7,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -221,9 +221,8 @@ class AdbDevice:
 
     def _note(self, run: ToolRun | None) -> None:
         if run is not None:
-            end = datetime.now(UTC)
             with self._counting:
-                self._uses.append((end - timedelta(seconds=run.seconds), end))
+                self._uses.append((run.ended - timedelta(seconds=run.seconds), run.ended))
 
     def _client(self, serial: str, program: str) -> Adb:
         return Adb(serial, program, self._options.call_s, self._options.probe_s)

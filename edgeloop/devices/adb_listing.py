@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from edgeloop.errors import BadInput, DeviceUnavailable
 
 SMALL_CALL_S = 15.0
+_HEADING = "List of devices attached"
 
 ADVICE = {
     "unauthorized": "it has not accepted this computer: unlock its screen and accept the dialog "
@@ -41,7 +42,8 @@ def attached(program: str = "adb", limit_s: float = SMALL_CALL_S) -> list[Attach
     """The boards that this machine's adb server knows."""
     listing = call([found(program), "devices", "-l"], limit_s)
     boards = []
-    for line in listing.stdout.decode("utf-8", "replace").splitlines()[1:]:
+    text = listing.stdout.decode("utf-8", "replace")
+    for line in text.rpartition(_HEADING)[2].splitlines():  # before it a server may announce itself
         serial, _, rest = line.partition(" " if "\t" not in line else "\t")
         if not serial or serial.startswith("*") or not rest.strip():
             continue

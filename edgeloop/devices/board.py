@@ -32,7 +32,8 @@ from edgeloop.tasks import Images
 from edgeloop.toolchains import Sdk
 
 ROOT = "/data/local/tmp/edgeloop"
-_SIGNALS = (124, 137, 143)  # what `timeout` says of a program that it ended
+_NOT_STARTED = (126, 127)  # what shells and `timeout` say of a program that they cannot run
+_NOT_LINKED = "CANNOT LINK EXECUTABLE"
 
 
 class Board:
@@ -139,7 +140,7 @@ class Board:
             answer, files = talk.hold(tool_script(order, environment, guard), inputs)
         match talk.said:
             case ["tool", code, began, ended]:
-                run = ToolRun(float(ended) - float(began), files)
+                run = ToolRun(float(ended) - float(began), talk.ended, files)
                 self._judge(int(code), run, _free_bytes(talk.disk))
                 return run
             case ["hot", *_]:
@@ -154,16 +155,20 @@ class Board:
         raise self.adb.unavailable(f"a run could not be started there: {answer.last_line}")
 
     def _judge(self, code: int, run: ToolRun, free: int | None) -> None:
-        """Whose fault it was: a full disk is the board's, the rest the model's."""
+        """Whose fault it was: a full disk and a tool that cannot start are the board's, the rest
+        the model's. Which code `timeout` gives differs between boards, so time tells."""
         if _is_full(free):
             raise self.files.full()
         if not code:
             return
         where = f"snpe-net-run on adb:{self.adb.serial}"
-        if code in _SIGNALS and run.seconds >= self.options.tool_s - 1:
+        if run.seconds >= self.options.tool_s - 0.1:
             raise ModelFailed(reason=f"{where} did not end within {self.options.tool_s:g} s")
         lines = [line.strip() for line in run.text("tool.txt").splitlines() if line.strip()]
         said = lines[-1] if lines else f"exit code {code}"
+        broken = [line for line in lines if _NOT_LINKED in line]
+        if code in _NOT_STARTED or broken:
+            raise self.adb.unavailable(f"snpe-net-run cannot start there: {(broken or [said])[0]}")
         raise ModelFailed(reason=f"{where} failed: {said}")
 
     def _clear_leftovers(self) -> None:

@@ -35,6 +35,7 @@ CHUNK_FILES = 1_000
 _FLOATS = np.arange(256, dtype=np.float32) / np.float32(255)
 _PLENTY_BYTES = 500 * 10**6
 RESERVE_BYTES = 16 * 10**6  # left free for outputs and for the board itself
+_PROGRAMS = "cat cmp cut df find grep head id sed sha256sum stat tail tar timeout touch tr xargs"
 
 
 class BoardFiles:
@@ -77,11 +78,19 @@ class BoardFiles:
         answer = self._adb.shell(f"""
 cd {words(self._root)} || exit 1
 rm -rf data/tmp-* sdk/*.tmp models/*.tmp
+for program in {_PROGRAMS}; do
+  command -v "$program" > /dev/null || echo "lacks:$program"
+done
 command -v gzip >/dev/null && echo gzip
 [ -d {words(self.sdk_home)} ] && echo sdk
 true""")
         self._check(answer)
         found = answer.text.split()
+        lacking = [word.removeprefix("lacks:") for word in found if word.startswith("lacks:")]
+        if lacking:
+            programs = ", ".join(lacking)
+            reason = f"its shell has no {programs}: Android 8 or newer is needed"
+            raise self._adb.unavailable(reason)
         self.squeezes = "gzip" in found if self._squeeze is None else self._squeeze
         names = [name for _, _, name in self._survey()]
         with self._lock:
@@ -157,7 +166,7 @@ mv -f {fresh} {words(name)}""",
             goes.append(name)
             self._total, self._free = self._total - length, self._free + length
         if goes:
-            removal = f"cd {words(self._root)} && xargs rm -f"
+            removal = f"cd {words(self._root)} && xargs -n 500 rm -f"
             self._check(self._adb.shell(removal, send=["\n".join(goes).encode()]))
         if self._free < size + RESERVE_BYTES:
             raise self.full()
@@ -170,7 +179,7 @@ mv -f {fresh} {words(name)}""",
         """(last use, size, name) of images and models, the longest unused first."""
         answer = self._adb.shell(f"""
 cd {words(self._root)} || exit 1
-df -k . | tail -n 1
+echo "disk $(df -k . | tail -n 1)"
 find data models -type f -exec stat -c '%Y %s %n' {{}} +""")
         self._check(answer)
         self._free, files = _disk(answer.text)
@@ -254,11 +263,12 @@ def model_name(model: Path) -> str:
 
 def _disk(text: str) -> tuple[int, list[tuple[int, int, str]]]:
     """Bytes free, and (last use, size, name) of the files, the longest unused first."""
-    first, _, rest = text.partition("\n")
+    lines = text.splitlines()
+    first = next((line for line in lines if line.startswith("disk ")), "")
     numbers = [int(word) for word in first.split() if word.isdecimal()]
     free = 1024 * numbers[2] if len(numbers) >= 3 else 0
     files = []
-    for line in rest.splitlines():
+    for line in lines:
         parts = line.split(" ", 2)
         if len(parts) == 3 and parts[0].isdecimal() and parts[1].isdecimal():
             files.append((int(parts[0]), int(parts[1]), parts[2]))

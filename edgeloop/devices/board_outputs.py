@@ -76,9 +76,11 @@ def _values(raw: bytes, size: int, encoding: Encoding | None) -> Output:
 
 
 def _classes(raw: bytes, size: int, classes: int) -> Output:
-    """A byte each, or whole numbers or floats of four bytes, whichever makes sense."""
+    """One or two bytes each, or whole numbers or floats of four, whichever makes sense."""
     if len(raw) == size:
         found = np.frombuffer(raw, np.uint8)
+    elif len(raw) == 2 * size:
+        found = np.frombuffer(raw, np.uint16)
     elif len(raw) == 4 * size:
         found = np.frombuffer(raw, np.int32)
         if size and not 0 <= int(found.min()) <= int(found.max()) < classes:

@@ -7,20 +7,23 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import IO
 
 from edgeloop.devices.adb_call import Limit
 from edgeloop.devices.adb_client import Adb, Answer
-from edgeloop.devices.board_script import Order
+from edgeloop.devices.board_script import WORDS, Order
 from edgeloop.devices.tar_stream import unpacked
 from edgeloop.devices.turns import Turns
 
 
 @dataclass(frozen=True)
 class ToolRun:
-    """How a run went: seconds inside the tool by the board's clock, and the files it left."""
+    """How a run went: seconds inside the tool by the board's clock, when it ended by ours, and the
+    files it left."""
 
     seconds: float
+    ended: datetime
     files: dict[str, bytes] = field(repr=False)
 
     def text(self, name: str) -> str:
@@ -45,6 +48,7 @@ class Conversation:
         self._ready = threading.Event()
         self._ended = threading.Event()
         self._over = threading.Event()
+        self.ended = datetime.now(UTC)
         self.said: list[str] = []
         self.disk: list[str] = []
 
@@ -88,6 +92,7 @@ class Conversation:
             self._ready.set()
             if not self._hear(stream, "tool"):
                 return {}
+            self.ended = datetime.now(UTC)
             if not self._is_measurement:
                 self._ended.set()
             self.disk = stream.readline().decode("utf-8", "replace").split()
@@ -98,5 +103,9 @@ class Conversation:
             self._ready.set()
 
     def _hear(self, stream: IO[bytes], word: str) -> bool:
-        self.said = stream.readline().decode("utf-8", "replace").split()
+        """Some boards' shells and linkers have something to say first: that is passed over."""
+        while line := stream.readline():
+            self.said = line.decode("utf-8", "replace").split()
+            if self.said and self.said[0] in WORDS:
+                break
         return self.said[:1] == [word]

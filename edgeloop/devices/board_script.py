@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from edgeloop.devices.adb_client import words
 from edgeloop.devices.conditions import LOOK, pin, restore
 
+WORDS = ("ready", "tool", "files", "lease", "hot", "full", "stopped")  # what the board can say
 LAYERS_S = 60.0
 _LAYERS_INPUTS = 3
 _KILL_AFTER_S = 5
@@ -67,8 +68,13 @@ answer() {{ echo "$*"; cd /; rm -rf {folder}; exit 0; }}
 sorry() {{ answer "full $(df -k {words(order.root)} | tail -n 1)"; }}
 {LOOK}
 mkdir -p {folder} && cd {folder} || sorry
-while read -r line; do [ "$line" = . ] && break; echo "$line"; done > list.txt || sorry
-[ -f {container} ] && xargs ls -d < list.txt > /dev/null 2>&1 || answer files
+gone=; [ -f {container} ] || gone=yes
+while read -r line; do
+  [ "$line" = . ] && break
+  [ -f "$line" ] || gone=yes
+  echo "$line"
+done > list.txt || sorry
+[ -z "$gone" ] || answer files
 touch -c {container}; xargs touch -c < list.txt
 user=$(id -u)
 echo ready

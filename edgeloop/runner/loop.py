@@ -99,7 +99,11 @@ def _crew(
     only = _chosen(options.subset)
 
     def worker(
-        name: str, equipment: Equipment, can: tuple[str, ...], trouble: Trouble | None = None
+        name: str,
+        equipment: Equipment,
+        can: tuple[str, ...],
+        trouble: Trouble | None = None,
+        hand: int | None = None,
     ) -> Worker:
         node = workspace.settings.node
         return Worker(
@@ -112,7 +116,7 @@ def _crew(
             stopping,
             report,
             trouble,
-            looks_ahead=not isinstance(equipment.device, Shared),
+            hand,
         )
 
     crew = [worker("", base, _host_capabilities(options))]  # the machine itself
@@ -121,8 +125,12 @@ def _crew(
     for device in devices:
         can = _device_capabilities(device.name, options)
         trouble = Trouble(workspace.settings.board_patience_seconds)
+        shared = isinstance(device, Shared)
         crew += [
-            worker(device.name, replace(base, device=hand), can, trouble) for hand in _hands(device)
+            worker(
+                device.name, replace(base, device=hand), can, trouble, number if shared else None
+            )
+            for number, hand in enumerate(_hands(device))
         ]
     return crew
 
@@ -177,7 +185,7 @@ def _device_capabilities(name: str, options: RunnerOptions) -> tuple[str, ...]:
 def _run_all(crew: list[Worker], options: RunnerOptions, stopping: threading.Event) -> int:
     if options.once:
         return next((done for worker in crew if (done := worker.run_once())), 0)
-    shift = Shift(len(crew))
+    shift = Shift(len(crew), {worker: _before(worker, crew) for worker in crew})
     counts: list[int] = []
     errors: list[Exception] = []
 
@@ -210,6 +218,14 @@ def _end(threads: list[threading.Thread], crew: list[Worker], grace_s: float) ->
     for thread, worker in zip(threads, crew, strict=True):
         if thread.is_alive():
             worker.give_up()
+
+
+def _before(worker: Worker, crew: list[Worker]) -> list[Worker]:
+    """Each board's first hand looks for work before any other board's second one does."""
+    if worker.hand is None:
+        return []
+    others = [other for other in crew if other.device != worker.device]
+    return [other for other in others if other.hand is not None and other.hand < worker.hand]
 
 
 def _chosen(subset: str) -> Callable[[str], bool]:

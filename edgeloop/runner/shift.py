@@ -3,22 +3,50 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection, Mapping
+
+LONGEST_LOOK_S = 5.0
+IDLE_S = 1.0
 
 
 class Shift:
     """A stage that one of them finished may be what another waits for, so idle workers wake at
     once."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(
+        self, workers: int, first: Mapping[object, Collection[object]] | None = None
+    ) -> None:
         self._workers = workers
+        self._first = first or {}
+        self._looking: set[object] = {other for many in self._first.values() for other in many}
+        self._idle: set[object] = set()
         self._looked: dict[object, int] = {}
         self._changed = threading.Condition()
         self._over = False
         self.news = 0
 
+    def look(self, worker: object) -> int:
+        """Before looking for work: the news so far. Whoever has others that go first waits until
+        those have looked: the second hand of one board must not take what another board, which
+        has nothing, could do at once. Not for ever: they may hang."""
+        with self._changed:
+            others = self._first.get(worker, ())
+            self._changed.wait_for(lambda: not self._looking.intersection(others), LONGEST_LOOK_S)
+            self._idle.discard(worker)
+            self._looking.add(worker)
+            return self.news
+
+    def looked(self, worker: object) -> None:
+        """It has found something or nothing, or it ends: nobody waits for it."""
+        with self._changed:
+            self._looking.discard(worker)
+            self._idle.discard(worker)
+            self._changed.notify_all()
+
     def tell(self) -> None:
         with self._changed:
             self.news += 1
+            self._looking |= self._idle  # they wake now, and look
             self._changed.notify_all()
 
     def leave(self) -> None:
@@ -39,6 +67,7 @@ class Shift:
                 self._over = True
                 self._changed.notify_all()
             if not self._over:
-                self._changed.wait(1.0)
+                self._idle.add(worker)
+                self._changed.wait_for(lambda: self._over or self.news != news, IDLE_S)
             self._looked.pop(worker)
             return not self._over

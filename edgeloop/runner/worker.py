@@ -83,7 +83,7 @@ class Worker:
         stopping: threading.Event,
         report: Callable[[Report], None],
         trouble: Trouble | None = None,
-        looks_ahead: bool = True,
+        hand: int | None = None,
     ) -> None:
         self.name = name
         self._workspace = workspace
@@ -95,30 +95,32 @@ class Worker:
         self._report = report
         self._leases: Leases = workspace.leases()
         self._trouble = trouble or Trouble()
-        self._looks_ahead = looks_ahead
+        self.device = equipment.device.name
+        self.hand = hand  # which one of a shared device; None: the device is this worker's alone
         self._current: Prepared | None = None
+        self._ahead: Future[Prepared | None] | None = None
 
     def run(self, shift: Shift, drain: bool) -> int:
         """Until told to stop or, on a drain, until nobody of the crew has work; how many done."""
         done = 0
         with ThreadPoolExecutor(1, "prefetch") as prefetch:
-            ahead: Future[Prepared | None] | None = None
             while not self._stopping.is_set():
-                news = shift.news
-                prepared = self._next(ahead, drain)
-                ahead = None
+                news = shift.look(self)
+                prepared = self._next(drain)
+                shift.looked(self)
                 if prepared is None:
                     if self._wait_out_trouble(drain):
                         continue
                     if not shift.wait(self, news, drain):
                         break
                     continue
-                if self._looks_ahead:
-                    ahead = prefetch.submit(self._prepare_quietly)
+                if self.hand is None:
+                    self._ahead = prefetch.submit(self._prepare_quietly)
                 self._perform(prepared)
                 shift.tell()
                 done += 1
-            self._give_back(ahead)
+            shift.looked(self)
+            self._give_back()
         return done
 
     def _wait_out_trouble(self, drain: bool) -> bool:
@@ -134,20 +136,25 @@ class Worker:
         return True
 
     def run_once(self) -> int:
-        prepared = self._next(None, thorough=True)
+        prepared = self._next(thorough=True)
         if prepared is None:
             return 0
         self._perform(prepared)
         return 1
 
     def give_up(self) -> None:
-        """The grace time is over: what is under way goes back to the queue, uncounted."""
-        if self._current is not None:
-            with contextlib.suppress(StoreError, Conflict):
-                self._leases.release(self._current.heartbeat.lease)
+        """The grace time is over: what is under way goes back to the queue, uncounted, and what
+        was prepared meanwhile."""
+        ahead = self._ahead
+        is_ready = ahead is not None and ahead.done() and ahead.exception() is None
+        for prepared in (self._current, ahead.result() if ahead and is_ready else None):
+            if prepared is not None:
+                with contextlib.suppress(StoreError, Conflict):
+                    self._leases.release(prepared.heartbeat.lease)
 
-    def _next(self, ahead: Future[Prepared | None] | None, thorough: bool) -> Prepared | None:
+    def _next(self, thorough: bool) -> Prepared | None:
         """What was prepared meanwhile, else a fresh look; a thorough one trusts no hints."""
+        ahead, self._ahead = self._ahead, None
         prepared = ahead.result() if ahead is not None else None
         if prepared is not None:
             if not prepared.heartbeat.lost.is_set():
@@ -284,8 +291,8 @@ class Worker:
         delay_s = self._trouble.add(error)
         self._report(Report("note", text=f"{error} Trying again in {delay_s:.3g} s."))
 
-    def _give_back(self, ahead: Future[Prepared | None] | None) -> None:
-        prepared = ahead.result() if ahead is not None else None
+    def _give_back(self) -> None:
+        prepared = self._ahead.result() if self._ahead is not None else None
         if prepared is not None:
             with prepared.held:
                 lease = prepared.heartbeat.lease

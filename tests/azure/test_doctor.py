@@ -13,7 +13,7 @@ from tests.azure.projects import GPU_SIZE, Project
 from tests.peers.azureml import AzureML
 from tests.peers.azurite import Azurite
 
-GPU = {"kind": "azureml", "cluster": "gpus", "size": GPU_SIZE, "nodes": [0, 2], "patience": "2s"}
+GPU = {"kind": "azureml", "cluster": "gpus", "size": GPU_SIZE, "max_nodes": 2, "patience": "2s"}
 WRITER = "ba92f5b4-2d11-453d-a403-e96b0029c9fe"
 
 

@@ -10,7 +10,7 @@ from edgeloop.jobs import azure_needs
 from edgeloop.settings import Settings
 from tests.azure.projects import GPU_SIZE, SIZE, Project
 
-GPU = {"kind": "azureml", "cluster": "gpus", "size": GPU_SIZE, "nodes": [0, 2], "patience": "2s"}
+GPU = {"kind": "azureml", "cluster": "gpus", "size": GPU_SIZE, "max_nodes": 2, "patience": "2s"}
 
 
 def test_a_dry_run_says_what_would_be_made_and_makes_nothing(project: Project):
@@ -74,13 +74,13 @@ def test_a_cluster_that_differs_is_named_and_changed_only_when_asked(project: Pr
     project.write(computes={"gpu": GPU})
     assert project.run("setup", "--yes").code == 0
     project.cloud.requests.clear()
-    project.write(computes={"gpu": {**GPU, "nodes": [1, 3]}})
+    project.write(computes={"gpu": {**GPU, "min_nodes": 1, "max_nodes": 3}})
     said = project.run("setup", "--yes")
     assert said.code == 0 and "it has 0 to 2 nodes, not 1 to 3" in said.out
     assert not project.puts("")
     assert project.run("setup", "--yes", "--change").code == 0
     assert project.cloud.computes.cluster("gpus").nodes == 3
-    project.write(computes={"gpu": {**GPU, "nodes": [1, 3], "size": SIZE}})
+    project.write(computes={"gpu": {**GPU, "min_nodes": 1, "max_nodes": 3, "size": SIZE}})
     said = project.run("setup", "--yes", "--change")
     assert f"its nodes are {GPU_SIZE}, not {SIZE}" in said.out
 
@@ -121,7 +121,7 @@ def test_a_key_goes_into_the_datastore_only_when_asked(project: Project):
 def test_what_fails_does_not_keep_the_rest_from_being_made(project: Project):
     """And a later run goes on from there."""
     project.cloud.faults.cores_per_family = 10
-    cpu = {"kind": "azureml", "cluster": "searcher", "size": SIZE, "nodes": 1}
+    cpu = {"kind": "azureml", "cluster": "searcher", "size": SIZE, "max_nodes": 1}
     project.write(computes={"gpu": GPU, "cpu": cpu})
     said = project.run("setup", "--yes")
     assert said.code == 1

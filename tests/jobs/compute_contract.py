@@ -95,7 +95,10 @@ class Yard:
         return self.compute.states([job])[job]
 
     def wait_for(self, job: str, state: str) -> Seen:
-        wait_until(lambda: self.seen(job).state == state, LIMIT_S, f"{job} to be {state}")
+        try:
+            wait_until(lambda: self.seen(job).state == state, LIMIT_S, f"{job} to be {state}")
+        except TimeoutError as late:
+            raise TimeoutError(f"{late}; it is {self.seen(job)}") from None
         return self.seen(job)
 
     def progress(self, job: str) -> Progress | None:

@@ -17,7 +17,7 @@ SIZE = "STANDARD_DS3_V2"
 
 
 def compute_of(**settings: object) -> Compute:
-    usual = {"kind": "azureml", "cluster": "cpu", "size": SIZE, "nodes": 1}
+    usual = {"kind": "azureml", "cluster": "cpu", "size": SIZE, "max_nodes": 1}
     return make_compute("cloud", {**usual, **settings})
 
 

@@ -16,7 +16,7 @@ __all__ = ["folder_blobs", "patient_cloud"]  # fixtures
 
 
 def compute_of(**settings: object) -> Compute:
-    usual = {"kind": "azureml", "cluster": "cpu", "size": SIZE, "nodes": 4, "pipeline": True}
+    usual = {"kind": "azureml", "cluster": "cpu", "size": SIZE, "max_nodes": 4, "pipeline": True}
     return make_compute("cloud", {**usual, **settings})
 
 
@@ -108,7 +108,7 @@ def test_pipelines_are_cut_at_their_limit_and_by_what_their_steps_need(
 def test_steps_ask_for_the_identity_and_the_spot_nodes_that_single_jobs_ask_for(
     yard: Yard, azureml: AzureML
 ):
-    yard.compute = compute_of(cluster="", spot=True, identity=True)
+    yard.compute = compute_of(serverless=True, spot=True, identity=True)
     azureml.faults.never_start = "no capacity in this region"
     send(yard, ("pass",), ("pass",))
     pipeline = next(run for run in azureml.jobs.runs.values() if run.kind == "Pipeline")

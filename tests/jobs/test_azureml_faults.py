@@ -102,7 +102,7 @@ def test_a_quota_that_is_met_and_a_cluster_that_was_not_made(yard: Yard, azureml
 def test_a_size_that_there_is_not(yard: Yard):
     yard.compute = compute_of(size="STANDARD_DS3")
     assert "unknown instance type" in refusal(yard, BadSetting)
-    yard.compute = compute_of(cluster="", size="STANDARD_DS3")
+    yard.compute = compute_of(serverless=True, size="STANDARD_DS3")
     assert "unknown instance type" in refusal(yard, BadSetting)
 
 
@@ -202,9 +202,9 @@ def test_a_network_that_stays_away_is_said_and_the_job_is_not_lost(yard: Yard, a
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"cluster": "", "size": ""}, "cluster is missing: name one, or a 'size'"),
-        ({"nodes": [4, 1]}, r"nodes must be the most, or \[least, most\]"),
-        ({"nodes": "four"}, r"nodes must be a whole number, or two as \[0, 4\]"),
+        ({"cluster": "", "size": ""}, "cluster is missing: name one, or the 'size'"),
+        ({"min_nodes": 4}, "max_nodes must be 1 or more and not below min_nodes, not 1"),
+        ({"max_nodes": "four"}, "max_nodes must be a whole number, not 'four'"),
         ({"idle": "soon"}, "idle must be a time as 90s"),
         ({"access": "key"}, "access must be auto, file or variable, not 'key'"),
         ({"clutser": "x"}, "unknown key 'clutser': did you mean 'cluster'"),

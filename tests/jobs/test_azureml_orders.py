@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadSetting
-from edgeloop.jobs.computes import Order, Resources
+from edgeloop.jobs.computes import Order, Resources, make_compute
 from edgeloop.jobs.ticket import Environment, log_key, outputs_folder
 from edgeloop.store import Blobs
 from tests.jobs.compute_contract import Yard
@@ -96,7 +96,7 @@ def test_a_cluster_s_identity_opens_the_store_with_no_secret_at_all(
 def test_all_nodes_run_the_command_and_the_first_alone_speaks(
     azureml: AzureML, folder_blobs: Blobs, tmp_path: Path
 ):
-    yard = Yard(compute_of(nodes=2), folder_blobs, tmp_path)
+    yard = Yard(compute_of(max_nodes=2), folder_blobs, tmp_path)
     job = yard.send("python", "-c", RANKS, f"{tmp_path}/seen-", resources=Resources(nodes=2))
     yard.wait_for(job, "completed")
     assert [(tmp_path / f"seen-{rank}").read_text() for rank in (0, 1)] == ["2127.0.0.1"] * 2
@@ -144,7 +144,7 @@ def test_a_second_submission_asks_little_and_uploads_nothing(yard: Yard, azureml
 def test_a_described_cluster_is_made_once_as_described_and_used_again(
     azureml: AzureML, folder_blobs: Blobs, tmp_path: Path
 ):
-    described = {"nodes": [0, 3], "spot": True, "idle": "5m", "identity": True}
+    described = {"max_nodes": 3, "spot": True, "idle": "5m", "identity": True}
     yard = Yard(compute_of(cluster="fresh", **described), folder_blobs, tmp_path)
     for _ in range(2):
         yard.wait_for(yard.send("python", "-c", "pass"), "completed")
@@ -158,6 +158,17 @@ def test_a_described_cluster_is_made_once_as_described_and_used_again(
     assert body["identity"]["type"].lower() == "systemassigned"
 
 
+def test_a_compute_without_a_cluster_s_name_is_a_cluster_of_its_own_name(
+    azureml: AzureML, folder_blobs: Blobs, tmp_path: Path
+):
+    described = {"kind": "azureml", "size": "Standard_NC6s_v3", "max_nodes": 4, "spot": True}
+    yard = Yard(make_compute("azure-gpu", described), folder_blobs, tmp_path)
+    yard.wait_for(yard.send("python", "-c", "pass"), "completed")
+    made = azureml.computes.cluster("azure-gpu").body["properties"]["properties"]
+    assert made["vmSize"].upper() == "STANDARD_NC6S_V3"
+    assert made["scaleSettings"]["maxNodeCount"] == 4
+
+
 def test_what_groups_and_names_a_job_in_the_studio(yard: Yard, azureml: AzureML):
     order: Order = replace(yard.order("python", "-c", "pass"), experiment="faces", timeout_s=600.0)
     yard.submit(order)
@@ -168,7 +179,7 @@ def test_what_groups_and_names_a_job_in_the_studio(yard: Yard, azureml: AzureML)
 
 
 def test_without_a_cluster_a_job_asks_for_nodes_of_a_size(yard: Yard, azureml: AzureML):
-    yard.compute = compute_of(cluster="", spot=True, shm="2g")
+    yard.compute = compute_of(serverless=True, spot=True, shm="2g")
     job = yard.send("python", "-c", "pass")
     asked = azureml.run(job).properties
     assert asked["resources"]["instanceType"] == SIZE

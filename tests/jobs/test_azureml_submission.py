@@ -28,7 +28,7 @@ def open_jobs(
     """Each is as another process would be."""
     (folder := tmp_path / "project").mkdir()
     (folder / "quick.py").write_text("print('done')")
-    cloud = {"kind": "azureml", "cluster": "cpu", "size": SIZE, "nodes": 2, "patience": "3s"}
+    cloud = {"kind": "azureml", "cluster": "cpu", "size": SIZE, "max_nodes": 2, "patience": "3s"}
     (folder / "edgeloop.yaml").write_text(json.dumps({"computes": {"cloud": cloud}}))
     account = azure_storage.connection_string_of(azure_storage.new_account())
     monkeypatch.setenv("MODEL_STORAGE_CONNECTION_STRING", account)

@@ -30,7 +30,7 @@ def project(
     shutil.copytree(EXAMPLES, folder)
     (folder / ".azureml").mkdir()
     (folder / ".azureml/config.json").write_text(azureml.config_file())
-    gpu = {"kind": "azureml", "cluster": "gpu-cluster", "size": SIZE, "nodes": 4}
+    gpu = {"kind": "azureml", "cluster": "gpu-cluster", "size": SIZE, "max_nodes": 4}
     (folder / "edgeloop.yaml").write_text(json.dumps({"computes": {"gpu": gpu}}))
     account = azure_storage.connection_string_of(azure_storage.new_account())
     monkeypatch.setenv("MODEL_STORAGE_CONNECTION_STRING", account)

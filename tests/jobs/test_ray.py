@@ -92,6 +92,24 @@ def test_a_job_is_not_lost_when_the_head_is_killed(folder_blobs, tmp_path):
         wait_until(lambda: not processes_with(str(tmp_path / "tidy")), LIMIT_S, "its end")
 
 
+@pytest.mark.parametrize(
+    ("said", "state"),
+    [
+        ("The actor never ran - it was cancelled before it started running.", "canceled"),
+        ("The actor is dead because it was killed by `ray.kill`.", "canceled"),
+        ("The actor is dead because its node has died.", "failed"),
+    ],
+)
+def test_a_job_that_was_taken_out_of_the_queue_is_canceled_in_whatever_words(said, state):
+    job = {
+        "submission_id": "a",
+        "status": "FAILED",
+        "message": f"Job supervisor actor died: {said}",
+    }
+    with serving(Stranger(200, json.dumps([job]).encode())) as address:
+        assert compute_at(address).states(["a"])["a"].state == state
+
+
 def test_nobody_at_the_address_is_one_sentence():
     compute = compute_at(f"http://127.0.0.1:{free_port()}")
     for call in (lambda: compute.states(["a"]), lambda: compute.check(Resources())):

@@ -20,8 +20,8 @@ from tests.search.program import DATA, Program
 
 QUICK = {"steps": 6, "batch": 8, "learning_rate": 1e-2, "device": "cpu"}
 LAPTOP = {"chip_latency_ms": {"device": "htp:snapdragon-888"}, "val_iou": {"train": QUICK}}
-CPU = {"kind": "azureml", "cluster": "cpu", "size": SIZE, "nodes": 1, "identity": True}
-GPU = {**CPU, "cluster": "gpu", "nodes": 2}
+CPU = {"kind": "azureml", "cluster": "cpu", "size": SIZE, "max_nodes": 1, "identity": True}
+GPU = {**CPU, "cluster": "gpu", "max_nodes": 2}
 
 
 @pytest.fixture

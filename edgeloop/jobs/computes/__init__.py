@@ -66,7 +66,7 @@ def _azureml(name: str, config: Mapping[str, object], _: Path | None) -> Compute
     from edgeloop.jobs.computes.azureml_options import read_options
     from edgeloop.jobs.computes.options import Options
 
-    return AzureMLCompute(name, read_options(name, Options(name, config), config))
+    return AzureMLCompute(name, read_options(name, Options(name, config)))
 
 
 def _ray(name: str, config: Mapping[str, object], _: Path | None) -> Compute:

@@ -31,7 +31,14 @@ from edgeloop.store import AzureLocation, PostgresLocation, SqliteLocation, open
 CPU_CLUSTER, CPU_SIZE = "cpu-cluster", "STANDARD_DS3_V2"
 GPU_CLUSTER, GPU_SIZE = "gpu-cluster", "STANDARD_NC4AS_T4_V3"
 USUAL_NODES = 4
-_DESCRIBED = ("size", "nodes", "spot", "idle", "identity")
+_DESCRIBED = {
+    "size": "size",
+    "min_nodes": "nodes",
+    "max_nodes": "nodes",
+    "spot": "spot",
+    "idle": "idle",
+    "identity": "identity",
+}
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ def _place(settings: Settings, places: Sequence[Place]) -> Place:
 
 def _usual(settings: Settings) -> dict[str, dict[str, object]]:
     """As somebody would write them down; an older project names the cluster that it trains on."""
-    base = {**settings.compute_settings(AZUREML), "nodes": USUAL_NODES}
+    base = {**settings.compute_settings(AZUREML), "max_nodes": USUAL_NODES}
     target = read_project_files(settings.project).compute_target or GPU_CLUSTER
     return {
         "cpu": {**base, "cluster": CPU_CLUSTER, "size": CPU_SIZE},
@@ -88,7 +95,7 @@ def _usual(settings: Settings) -> dict[str, dict[str, object]]:
 
 
 def _options(name: str, config: Mapping[str, object], chosen: Chosen) -> AzureMLOptions:
-    options = read_options(name, Options(name, config), config)
+    options = read_options(name, Options(name, config))
     if chosen.conda is None:
         return options
     if not chosen.conda.is_file():
@@ -105,7 +112,7 @@ def _clusters(
     for name, options in read.items():
         if options.is_serverless:
             continue
-        said = frozenset(key for key in _DESCRIBED if key in described.get(name, {}))
+        said = frozenset(_DESCRIBED[key] for key in described.get(name, {}) if key in _DESCRIBED)
         wish = _with_choice(ClusterWish(options.cluster, said, (name,)), chosen)
         key = wish.cluster.name.lower()
         if key in found:  # several computes may share a cluster: the first describes it

@@ -4,9 +4,10 @@
 computes:
   gpu:
     kind: azureml
-    cluster: gpu-cluster        # as in the workspace; without it, serverless nodes of `size`
+    cluster: gpu-cluster        # as in the workspace; without it, the compute's own name
     size: STANDARD_NC6S_V3      # the cluster is made of these where it is not there yet
-    nodes: [0, 4]               # how few and how many it may have
+    min_nodes: 0                # that many stay when nothing is to do
+    max_nodes: 4
     spot: false
     idle: 15m                   # until a node without work is given back
     identity: true              # the nodes open the store by the cluster's managed identity
@@ -18,7 +19,6 @@ Which workspace: `subscription`, `resource_group`, `workspace`, `login`, `cloud`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
@@ -62,7 +62,7 @@ class AzureMLOptions:
         return not self.cluster.name
 
 
-def read_options(name: str, options: Options, config: Mapping[str, object]) -> AzureMLOptions:
+def read_options(name: str, options: Options) -> AzureMLOptions:
     """Everything that can be checked without a network."""
     project = Path(options.text("project", "."))
     own = {key: options.text(key, "") for key in _PLACE} | {"login": options.text("login", "")}
@@ -70,7 +70,8 @@ def read_options(name: str, options: Options, config: Mapping[str, object]) -> A
     shared = options.plain_mapping("azure")
     place = place_of({**own, "cloud": own_cloud}, shared, project, f"computes.{name}")
     files = place.files
-    least, most = _nodes(options, config.get("nodes"))
+    least, most = _nodes(options)
+    size = options.text("size", "")
     identity, client_id = _identity(options)
     conda = options.text("conda", "")
     datastore = options.text("datastore", files.datastore)
@@ -79,8 +80,8 @@ def read_options(name: str, options: Options, config: Mapping[str, object]) -> A
     found = AzureMLOptions(
         place=place,
         cluster=ClusterDescription(
-            name=options.text("cluster", files.compute_target),
-            size=options.text("size", ""),
+            name=_cluster(options, files.compute_target or (name if size else "")),
+            size=size,
             least_nodes=least,
             most_nodes=most,
             spot=options.flag("spot", False),
@@ -110,7 +111,7 @@ def read_options(name: str, options: Options, config: Mapping[str, object]) -> A
 
 def _checked(found: AzureMLOptions, options: Options) -> AzureMLOptions:
     if found.is_serverless and not found.cluster.size:
-        raise options.bad("cluster", "is missing: name one, or a 'size' for serverless nodes")
+        raise options.bad("cluster", "is missing: name one, or the 'size' to make it of")
     if not 1 <= found.steps <= MOST_STEPS:
         raise options.bad("steps", f"must be 1 to {MOST_STEPS}")
     if found.conda is not None and not found.conda.is_file():
@@ -120,15 +121,17 @@ def _checked(found: AzureMLOptions, options: Options) -> AzureMLOptions:
     return found
 
 
-def _nodes(options: Options, written: object) -> tuple[int, int]:
-    """`4`, or `[0, 4]`."""
-    pair = options.pair("nodes")
-    if pair is None:
-        return 0, 1
-    least, most = pair
-    if most < 1 or least > most:
-        raise options.bad("nodes", f"must be the most, or [least, most], not {written!r}")
+def _nodes(options: Options) -> tuple[int, int]:
+    least, most = options.whole("min_nodes", 0), options.whole("max_nodes", 1)
+    if most < max(1, least):
+        raise options.bad("max_nodes", f"must be 1 or more and not below min_nodes, not {most}")
     return least, most
+
+
+def _cluster(options: Options, usual: str) -> str:
+    """Nothing where nodes are serverless."""
+    named = options.text("cluster", usual)
+    return "" if options.flag("serverless", False) else named
 
 
 def _identity(options: Options) -> tuple[bool, str]:

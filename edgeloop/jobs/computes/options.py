@@ -74,16 +74,13 @@ class Options:
             return tuple(str(item) for item in value)
         raise self._bad(f"{key} must be a whole number or a list")
 
-    def pair(self, key: str) -> tuple[int, int] | None:
-        """`4` is [0, 4]."""
+    def whole(self, key: str, default: int) -> int:
         value = self._take(key)
         if value is None:
-            return None
-        items = value if isinstance(value, list | tuple) else (0, value)
-        whole = [n for n in items if isinstance(n, int) and not isinstance(n, bool) and n >= 0]
-        if len(items) != 2 or len(whole) != 2:
-            raise self._bad(f"{key} must be a whole number, or two as [0, 4]")
-        return whole[0], whole[1]
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self._bad(f"{key} must be a whole number, not {value!r}")
+        return value
 
     def flag_or_text(self, key: str) -> bool | str:
         value = self._take(key)

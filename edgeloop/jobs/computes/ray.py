@@ -64,7 +64,8 @@ for actor in list_actors(filters=filters, limit=10000):
             pass
 """
 _SWEEP_PREFIX = "edgeloop-sweep-"
-_SWEPT = "cancelled before it started running"
+# What Ray says of those: the second where one was about to start when it was taken out.
+_SWEPT = ("cancelled before it started running", "killed by `ray.kill`")
 
 
 class RayCompute(Compute):
@@ -223,7 +224,7 @@ def _seen(job: Job) -> Seen:
     message = str(job.get("message") or "")
     if state != "failed":
         return Seen(state)
-    if _SWEPT in message:
+    if any(words in message for words in _SWEPT):
         return Seen("canceled", "canceled while it waited")
     if job.get("error_type") == "JOB_SUPERVISOR_ACTOR_START_TIMEOUT":
         limit = "RAY_JOB_START_TIMEOUT_SECONDS of its head"
