@@ -71,6 +71,19 @@ def _make_root(root: Path, disk_bytes: int) -> None:
     mounts.memory(root / "tmp", "mode=1777")
     mounts.memory(root / "data", f"size={disk_bytes},mode=771")
     (root / "data/local/tmp").mkdir(parents=True)
+    _show_ours(root)
+
+
+def _show_ours(root: Path) -> None:
+    """This repository and its Python, where they lie in a folder that the board has of its own."""
+    shown: list[Path] = []
+    for place in (Path(__file__).parents[3], Path(sys.prefix), Path(sys.base_prefix)):
+        is_seen = any(place.is_relative_to(other) for other in shown)
+        if place.parts[1] in _OWN and not is_seen:
+            here = root / place.relative_to("/")
+            here.mkdir(parents=True)
+            mounts.bind(place, here, read_only=True)
+            shown.append(place)
 
 
 def _make_programs(root: Path, properties: dict[str, str]) -> None:
