@@ -219,8 +219,10 @@ sys.stdin.read()
 
 
 def is_alive(pid: int) -> bool:
-    status = Path(f"/proc/{pid}/status")
-    return status.exists() and "State:\tZ" not in status.read_text()
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # the second: it ended while it was read
+        return False
 
 
 def test_a_server_that_somebody_restarts_finds_its_boards_again_when_asked(board):
