@@ -97,6 +97,9 @@ class AdbDevice:
     def hold(self) -> None:
         self.board.open()
 
+    def stop(self) -> None:
+        self.board.turns.close()
+
     def take_uses(self) -> list[tuple[datetime, datetime]]:
         """Asked at the end of a stage: with the next one this hand stands at the end again."""
         with self._counting:

@@ -93,5 +93,8 @@ class Shared(Protocol):
     def hold(self) -> None:
         """Take it for this process, until it is closed; raises DeviceBusy."""
 
+    def stop(self) -> None:
+        """Stages that have run something there may go on; all others get DeviceUnavailable."""
+
     def take_uses(self) -> list[tuple[datetime, datetime]]:
         """When this hand's tools ran there, since the last question."""

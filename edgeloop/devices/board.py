@@ -145,6 +145,8 @@ class Board:
                 return run
             case ["hot", *_]:
                 return None
+            case ["stopped", *_]:
+                raise self.adb.unavailable("this runner is ending")
             case ["lease", *_]:
                 raise self._lease.lost()
             case ["files", *_]:
@@ -168,6 +170,7 @@ class Board:
         said = lines[-1] if lines else f"exit code {code}"
         broken = [line for line in lines if _NOT_LINKED in line]
         if code in _NOT_STARTED or broken:
+            self.files.doubts_sdk = True
             raise self.adb.unavailable(f"snpe-net-run cannot start there: {(broken or [said])[0]}")
         raise ModelFailed(reason=f"{where} failed: {said}")
 

@@ -35,6 +35,7 @@ CHUNK_FILES = 1_000
 _FLOATS = np.arange(256, dtype=np.float32) / np.float32(255)
 _PLENTY_BYTES = 500 * 10**6
 RESERVE_BYTES = 16 * 10**6  # left free for outputs and for the board itself
+_AS_SUMS = r"cut -c67- SUMS | tr '\n' '\0' | xargs -0 sha256sum | cmp -s - SUMS"
 _PROGRAMS = "cat cmp cut df find grep head id sed sha256sum stat tail tar timeout touch tr xargs"
 
 
@@ -65,6 +66,7 @@ class BoardFiles:
         self._free = self._total = 0  # bytes, as far as we know; nobody else writes here
         self._in_use: Counter[str] = Counter()
         self.squeezes = False
+        self.doubts_sdk = False  # its program did not start: its files are looked at once more
 
     @property
     def sdk_home(self) -> str:
@@ -82,8 +84,10 @@ for program in {_PROGRAMS}; do
   command -v "$program" > /dev/null || echo "lacks:$program"
 done
 command -v gzip >/dev/null && echo gzip
+{self._sdk_check() if self.doubts_sdk else ""}
 [ -d {words(self.sdk_home)} ] && echo sdk
 true""")
+        self.doubts_sdk = False
         self._check(answer)
         found = answer.text.split()
         lacking = [word.removeprefix("lacks:") for word in found if word.startswith("lacks:")]
@@ -223,7 +227,7 @@ mv -f *.raw .. && cd .. && rm -rf {folder}""",
             answer = self._adb.shell(
                 f"""
 rm -rf {fresh} && mkdir -p {fresh} && cd {fresh} || exit 1
-tar xf - && cut -c67- SUMS | tr '\\n' '\\0' | xargs -0 sha256sum | cmp -s - SUMS || {{
+tar xf - && {_AS_SUMS} || {{
   cd /; rm -rf {fresh}; exit 7
 }}
 cd / && mv {fresh} {words(self.sdk_home)}""",
@@ -231,6 +235,10 @@ cd / && mv {fresh} {words(self.sdk_home)}""",
                 packed([*entries, entry_of("SUMS", sums.encode())]),
             )
         self._check(answer)
+
+    def _sdk_check(self) -> str:
+        home = words(self.sdk_home)
+        return f"( cd {home} && {_AS_SUMS} ) || rm -rf {home}"
 
     def _has(self, name: str) -> bool:
         with self._lock:

@@ -13,7 +13,7 @@ from edgeloop.devices.batches import check_batch
 from edgeloop.tasks import Images, Output
 from edgeloop.toolchains import GraphInfo
 
-_FIRST_BATCHES = (3, 6)  # results soon at first
+_FIRST_BATCHES = (5, 4)  # results soon, and few drawn before; but every start of a tool costs
 
 
 @dataclass(frozen=True)

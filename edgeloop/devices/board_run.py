@@ -14,7 +14,7 @@ from edgeloop.devices.adb_call import Limit
 from edgeloop.devices.adb_client import Adb, Answer
 from edgeloop.devices.board_script import WORDS, Order
 from edgeloop.devices.tar_stream import unpacked
-from edgeloop.devices.turns import Turns
+from edgeloop.devices.turns import TurnRefusedError, Turns
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,16 @@ class Conversation:
         if self._over.is_set():
             return
         self._limit.pause()  # others have limits of their own
-        with self._turns.tool(self._rank, alone=self._is_measurement):
-            if self._over.is_set():
-                return
+        try:
+            with self._turns.tool(self._rank, alone=self._is_measurement):
+                if self._over.is_set():
+                    return
+                self._limit.restart(self._tool_s)
+                yield b"go\n"
+                self._ended.wait()
+        except TurnRefusedError:  # without a word the board says `stopped`, and tidies up
             self._limit.restart(self._tool_s)
-            yield b"go\n"
-            self._ended.wait()
+            return
         if self._over.is_set():
             return
         self._limit.pause()

@@ -14,6 +14,10 @@ from contextlib import contextmanager
 from itertools import count
 
 
+class TurnRefusedError(Exception):
+    """The runner is ending, and this stage has not begun."""
+
+
 class Turns:
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -21,6 +25,8 @@ class Turns:
         self._want_alone: set[tuple[int, int]] = set()
         self._waiting: set[tuple[int, int]] = set()
         self._reserved: set[int] = set()
+        self._begun: set[int] = set()
+        self._closed = False
         self._holder: tuple[int, int] | None = None
         self._alone = False
         self._alone_since = 0.0
@@ -35,6 +41,12 @@ class Turns:
         """A place in the line, for all runs of a stage."""
         return next(self._numbers)
 
+    def close(self) -> None:
+        """Stages that had a turn may go on; those that had none are refused theirs."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
     @contextmanager
     def tool(self, rank: int, alone: bool = False) -> Iterator[None]:
         """The board's tools are this hand's; `alone`: and nothing travels meanwhile."""
@@ -44,7 +56,10 @@ class Turns:
             if alone:
                 self._want_alone.add(ticket)
             try:
-                self._changed.wait_for(lambda: self._is_next(ticket))
+                self._changed.wait_for(lambda: self._is_next(ticket) or self._is_refused(rank))
+                if self._is_refused(rank):
+                    raise TurnRefusedError
+                self._begun.add(rank)
                 self._holder = ticket
                 self._waiting.discard(ticket)
                 if alone:
@@ -88,6 +103,9 @@ class Turns:
         if self._holder is not None or ticket != min(self._waiting):
             return False
         return ticket[0] <= min(self._reserved, default=ticket[0])
+
+    def _is_refused(self, rank: int) -> bool:
+        return self._closed and rank not in self._begun
 
     def _alone_next(self) -> bool:
         return (

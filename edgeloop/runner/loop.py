@@ -211,7 +211,10 @@ def _run_all(crew: list[Worker], options: RunnerOptions, stopping: threading.Eve
 
 
 def _end(threads: list[threading.Thread], crew: list[Worker], grace_s: float) -> None:
-    """What is under way may finish for a while; then it is given back."""
+    """What is under way may finish for a while; then it is given back. What only waits for its
+    turn on a board is given back at once."""
+    for worker in crew:
+        worker.stop()
     deadline = time.monotonic() + grace_s
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))

@@ -142,6 +142,11 @@ class Worker:
         self._perform(prepared)
         return 1
 
+    def stop(self) -> None:
+        """What waits for its turn on a shared device does not begin any more."""
+        if isinstance(self._equipment.device, Shared):
+            self._equipment.device.stop()
+
     def give_up(self) -> None:
         """The grace time is over: what is under way goes back to the queue, uncounted, and what
         was prepared meanwhile."""
@@ -226,7 +231,8 @@ class Worker:
                 self._leases.release(prepared.heartbeat.lease)
             except Exception as error:  # noqa: BLE001 - a model must never stop the runner
                 self._blame(prepared.heartbeat.lease, error)
-                self._say(work, began, str(error), ok=False)
+                is_ending = self._stopping.is_set() and isinstance(error, DeviceUnavailable)
+                self._say(work, began, "given back" if is_ending else str(error), ok=False)
             else:
                 self._trouble.clear()
                 self._say(work, began, result.summary, ok=True)
@@ -289,7 +295,8 @@ class Worker:
     def _back_off(self, error: Exception) -> None:
         """Trouble that is nobody's fault: each time in a row the next look comes later."""
         delay_s = self._trouble.add(error)
-        self._report(Report("note", text=f"{error} Trying again in {delay_s:.3g} s."))
+        if not self._stopping.is_set():
+            self._report(Report("note", text=f"{error} Trying again in {delay_s:.3g} s."))
 
     def _give_back(self) -> None:
         prepared = self._ahead.result() if self._ahead is not None else None

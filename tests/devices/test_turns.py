@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from edgeloop.devices.turns import Turns
+from edgeloop.devices.turns import TurnRefusedError, Turns
 from tests.jobs.waiting import eventually
 
 
@@ -77,6 +77,27 @@ def test_whoever_began_first_goes_first_and_one_at_a_time():
     for thread in threads:
         thread.join(5)
     assert order == ["early", "late"]
+
+
+def test_at_the_end_only_those_that_have_begun_get_another_turn():
+    turns, refused = Turns(), threading.Event()
+    begun, waiting = turns.rank(), turns.rank()
+
+    def wait() -> None:
+        try:
+            with turns.tool(waiting):
+                pass
+        except TurnRefusedError:
+            refused.set()
+
+    with turns.tool(begun):
+        in_background(wait)
+        eventually(lambda: turns._waiting)
+        turns.close()
+        assert refused.wait(5)
+    with turns.tool(begun):
+        pass
+    assert not turns._waiting
 
 
 def test_a_board_that_cools_down_is_kept_from_those_behind():

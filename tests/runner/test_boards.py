@@ -147,10 +147,10 @@ def test_two_boards_of_one_runner_share_the_models(
     for each in (board, other):
         each.set_tool(delay_s=0.1)
 
-    more = ("--benchmark-only", "--device", f"adb:{other.serial}")
-    farm.drain(*more, device=f"adb:{board.serial}")
+    two = ("--benchmark-only", "--subset", "unet-w??")
+    farm.drain(*two, "--device", f"adb:{other.serial}", device=f"adb:{board.serial}")
 
-    rows = rows_of(farm)
+    rows = [row for row in rows_of(farm) if row["name"] != ONE]
     assert {row["device"] for row in rows} == {f"adb:{board.serial}", f"adb:{other.serial}"}
     assert all(len(json.loads(str(row["total_inference_avg"]))) == 2 for row in rows)
 
@@ -229,14 +229,17 @@ def test_a_second_runner_on_the_same_board_is_refused(farm: Farm, board: Virtual
 def test_a_runner_told_to_stop_frees_the_board_and_its_models(
     farm: Farm, board: VirtualBoard
 ) -> None:
-    board.set_tool(delay_s=0.05)
-    runner = farm.runner(device=f"adb:{board.serial}")
-    eventually(lambda: running_tool(board))
+    board.set_tool(delay_s=0.1)
+    runner = farm.runner("--benchmark-only", device=f"adb:{board.serial}")
+    eventually(lambda: running_tool(board) and len(held_by_somebody(farm)) == 3)
 
     runner.send_signal(signal.SIGTERM)
 
     output = ended(runner)
     assert runner.returncode == 0, output
+    assert output.count("given back") == 2, "those that waited for their turn do not begin"
+    assert any("total_inference_avg" in row for row in rows_of(farm)), "the one under way ended"
+    assert all(r.attempts == 0 for row in rows_of(farm) for r in records_of(row).values())
     assert board.shell(f"ls {LEASE}").returncode != 0
     assert not held_by_somebody(farm)
 

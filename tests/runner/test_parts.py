@@ -22,6 +22,7 @@ from edgeloop.stages.accuracy import accuracy, ahead
 from edgeloop.tasks import make_faces, open_task
 from edgeloop.testing import MemoryStore
 from edgeloop.toolchains import QnnToolchain
+from tests.jobs.waiting import eventually
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 
@@ -181,6 +182,31 @@ class TestAhead:
         next(stream)
         stream.close()
         assert len(drawn) < 10
+
+
+def test_a_second_hand_looks_after_the_first_one_of_every_other_board() -> None:
+    shift = Shift(2, {"a2": ["b1"], "b1": []})
+    began = threading.Event()
+
+    def second() -> None:
+        shift.look("a2")
+        began.set()
+
+    for _ in range(2):
+        thread = threading.Thread(target=second, daemon=True)
+        thread.start()
+        news = shift.look("b1")
+        assert not began.wait(0.1)
+        shift.looked("b1")
+        assert began.wait(5)
+        thread.join()
+        shift.looked("a2")
+        began.clear()
+        waiting = threading.Thread(target=shift.wait, args=("b1", news, False), daemon=True)
+        waiting.start()
+        eventually(lambda: "b1" in shift._idle)
+        shift.tell()  # there may be work for both now, and the first one goes first again
+        waiting.join()
 
 
 def test_an_assignment_finds_its_models_by_what_the_row_says(tmp_path: Path) -> None:

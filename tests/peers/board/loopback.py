@@ -36,7 +36,10 @@ def listeners() -> list[Listener]:
 def listeners_of(pid: int) -> list[Listener]:
     """Those that one process holds."""
     inodes = set()
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+    descriptors: list[Path] = []
+    with contextlib.suppress(FileNotFoundError):  # it may have ended this moment
+        descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
+    for descriptor in descriptors:
         with contextlib.suppress(OSError):
             target = str(descriptor.readlink())
             if target.startswith("socket:["):
