@@ -57,7 +57,9 @@ def _cloud(folder: Path) -> Iterator[tuple[AzureML, Azurite]]:
 
 
 def _compute() -> Compute:
-    return make_compute("cloud", {"kind": "azureml", "cluster": "cpu", "size": SIZE, "max_nodes": 1})
+    return make_compute(
+        "cloud", {"kind": "azureml", "cluster": "cpu", "size": SIZE, "max_nodes": 1}
+    )
 
 
 def _submissions(azureml: AzureML, yard: Yard) -> list[tuple[str, ...]]:
