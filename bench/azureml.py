@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -100,7 +101,6 @@ def _submissions(azureml: AzureML, yard: Yard) -> list[tuple[str, ...]]:
 def _collecting(azureml: AzureML, yard: Yard, folder: Path) -> list[tuple[str, ...]]:
     job = yard.send("python", "-c", WRITE)
     yard.wait_for(job, "completed")
-    ours = _seconds(lambda: fetch(yard.blobs, job, folder / "ours"))
     environment = azureml.run(job).properties["environmentId"]
     script = folder / "writing"
     script.mkdir()
@@ -108,11 +108,21 @@ def _collecting(azureml: AzureML, yard: Yard, folder: Path) -> list[tuple[str, .
     client = azureml.client()
     sent = client.jobs.create_or_update(_sdk_job(environment, "python write.py", script))
     azureml.wait(sent.name, 300)
-    theirs = _seconds(lambda: client.jobs.download(sent.name, download_path=folder / "theirs"))
-    counts = [sum(1 for _ in (folder / who).rglob("*.bin")) for who in ("ours", "theirs")]
-    assert counts == [FILES, FILES], counts
-    what = f"collect {FILES:,} outputs of {FILE_BYTES // 1000} KB"
-    return [(what, f"{theirs:.1f} s", f"{ours:.2f} s", f"{theirs / ours:.1f} ×", "≥ 3 ×")]
+    places = {
+        who: [folder / f"{who}-{turn}" / "outputs" for turn in "12"] for who in ("our", "sdk")
+    }
+    ours, theirs = [], []
+    for our, sdk in zip(places["our"], places["sdk"], strict=True):  # in turns, for fairness
+        ours.append(_seconds(partial(fetch, yard.blobs, job, our)))
+        theirs.append(_seconds(partial(client.jobs.download, sent.name, download_path=sdk)))
+    counts = [sum(1 for _ in to.rglob("*.bin")) for to in (*places["our"], *places["sdk"])]
+    assert counts == 4 * [FILES], counts
+    what = f"collect {FILES:,} outputs of {FILE_BYTES // 1000} KB, best of 2"
+    return [_compared(what, min(theirs), min(ours))]
+
+
+def _compared(what: str, theirs: float, ours: float) -> tuple[str, ...]:
+    return what, f"{theirs:.1f} s", f"{ours:.2f} s", f"{theirs / ours:.1f} ×", "≥ 3 ×"
 
 
 def _states(azureml: AzureML, yard: Yard) -> list[tuple[str, ...]]:
