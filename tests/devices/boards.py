@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from edgeloop.devices import BoardOptions
 from edgeloop.devices.adb import AdbDevice
 from edgeloop.toolchains import SnpeToolchain, find_sdk
 from tests.converted import SIZE, SmallNet, samples, smooth_images
 from tests.nets_torch import SmallUNet, export
-from tests.peers.board import VirtualBoard
+from tests.peers.board import AdbServer, VirtualBoard
 
 ROOT = "/data/local/tmp/edgeloop"
 QUICK = BoardOptions(
@@ -26,6 +28,25 @@ QUICK = BoardOptions(
     cool_limit_s=0.2,
     benchmark_inputs=4,
 )
+
+
+@pytest.fixture(scope="module")
+def board(
+    adb_server: AdbServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[VirtualBoard]:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        VirtualBoard(tmp_path_factory.mktemp("boards"), adb_server) as running,
+    ):
+        for name, value in running.environ.items():
+            patch.setenv(name, value)
+        running.warm_up()
+        yield running
+
+
+@pytest.fixture(scope="module")
+def small_net(sdk: Path, tmp_path_factory: pytest.TempPathFactory) -> SmallNet:
+    return converted_for_boards(tmp_path_factory.mktemp("net"), sdk)
 
 
 def converted_for_boards(folder: Path, sdk_root: Path) -> SmallNet:

@@ -14,29 +14,12 @@ from edgeloop.devices.adb import AdbDevice
 from edgeloop.devices.board_files import image_name
 from edgeloop.errors import BadInput, DeviceBusy, ModelFailed
 from edgeloop.toolchains import find_sdk
-from tests.converted import SIZE, SmallNet, smooth_images
-from tests.devices.boards import ROOT, converted_for_boards, listed, opened_board
+from tests.converted import SIZE, smooth_images
+from tests.devices.boards import ROOT, board, listed, opened_board, small_net
 from tests.devices.device_contract import DeviceContract
-from tests.peers.board import AdbServer, VirtualBoard
+from tests.peers.board import VirtualBoard
 
-
-@pytest.fixture(scope="module")
-def board(
-    adb_server: AdbServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[VirtualBoard]:
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        VirtualBoard(tmp_path_factory.mktemp("boards"), adb_server) as running,
-    ):
-        for name, value in running.environ.items():
-            patch.setenv(name, value)
-        running.warm_up()
-        yield running
-
-
-@pytest.fixture(scope="module")
-def small_net(sdk: Path, tmp_path_factory: pytest.TempPathFactory) -> SmallNet:
-    return converted_for_boards(tmp_path_factory.mktemp("net"), sdk)
+__all__ = ["board", "small_net"]
 
 
 @pytest.fixture

@@ -14,27 +14,10 @@ from edgeloop.devices.adb import AdbDevice
 from edgeloop.devices.board_outputs import class_maps
 from edgeloop.errors import DeviceUnavailable, ModelFailed
 from tests.converted import SmallNet, smooth_images
-from tests.devices.boards import ROOT, converted_for_boards, opened_board
-from tests.peers.board import AdbServer, VirtualBoard
+from tests.devices.boards import ROOT, board, opened_board, small_net
+from tests.peers.board import VirtualBoard
 
-
-@pytest.fixture(scope="module")
-def board(
-    adb_server: AdbServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[VirtualBoard]:
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        VirtualBoard(tmp_path_factory.mktemp("boards"), adb_server) as running,
-    ):
-        for name, value in running.environ.items():
-            patch.setenv(name, value)
-        running.warm_up()
-        yield running
-
-
-@pytest.fixture(scope="module")
-def small_net(sdk: Path, tmp_path_factory: pytest.TempPathFactory) -> SmallNet:
-    return converted_for_boards(tmp_path_factory.mktemp("net"), sdk)
+__all__ = ["board", "small_net"]
 
 
 @pytest.fixture
