@@ -1,68 +1,53 @@
 """python -m bench NAME…: all of them without a name.
 
 startup, data, csv, scoring, estimate, evaluate, claims, throughput, nemesis, jobs, azureml,
-verbs, sampler, screen, training, asynchronous, laptop, pareto, portal, boards
+verbs, sampler, screen, training, asynchronous, laptop, pareto, portal, boards, structure
+
+`structure` takes options, so it is the only name: `structure --list FOLDER`.
 """
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
-from bench import (
-    asynchronous,
-    azureml,
-    boards,
-    claims,
-    csv_export,
-    data,
-    estimate,
-    evaluate,
-    jobs,
-    laptop_search,
-    nemesis,
-    pareto,
-    portal,
-    sampler,
-    scoring,
-    search_screen,
-    startup,
-    throughput,
-    training,
-    verbs,
-)
-
+# The modules are imported when their turn comes: counting lines needs no PyTorch.
 BENCHES = {
-    "startup": startup.run,
-    "data": data.run,
-    "csv": csv_export.run,
-    "scoring": scoring.run,
-    "estimate": estimate.run,
-    "evaluate": evaluate.run,
-    "claims": claims.run,
-    "throughput": throughput.run,
-    "nemesis": nemesis.run,
-    "sampler": sampler.run,
-    "screen": search_screen.run,
-    "training": training.run,
-    "asynchronous": asynchronous.run,
-    "laptop": laptop_search.run,
-    "jobs": jobs.run,
-    "verbs": verbs.run,
-    "azureml": azureml.run,
-    "pareto": pareto.run,
-    "portal": portal.run,
-    "boards": boards.run,
+    "startup": "startup",
+    "data": "data",
+    "csv": "csv_export",
+    "scoring": "scoring",
+    "estimate": "estimate",
+    "evaluate": "evaluate",
+    "claims": "claims",
+    "throughput": "throughput",
+    "nemesis": "nemesis",
+    "sampler": "sampler",
+    "screen": "search_screen",
+    "training": "training",
+    "asynchronous": "asynchronous",
+    "laptop": "laptop_search",
+    "jobs": "jobs",
+    "verbs": "verbs",
+    "azureml": "azureml",
+    "pareto": "pareto",
+    "portal": "portal",
+    "boards": "boards",
+    "structure": "structure",
 }
+WITH_OPTIONS = ("structure",)
 
 
 def main() -> None:
-    chosen = sys.argv[1:] or list(BENCHES)
+    chosen, options = sys.argv[1:] or list(BENCHES), []
+    if chosen[0] in WITH_OPTIONS:
+        chosen, options = chosen[:1], chosen[1:]
     unknown = [name for name in chosen if name not in BENCHES]
     if unknown:
         sys.exit(f"unknown bench {unknown[0]!r}: choose from {', '.join(BENCHES)}")
     for name in chosen:
         print(f"\n## {name}\n", flush=True)
-        print(BENCHES[name](), flush=True)
+        print(import_module(f"bench.{BENCHES[name]}").run(*options), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,93 @@
+"""The package's cut: class names exist once, folders and files stay small enough to read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.structure import FILE_LINES, FILES_IN_A_FOLDER, PACKAGE, Package
+
+# Exceptions of the restructuring. Take names out as they are fixed; nothing is ever added.
+STILL_COLLIDING = {
+    "Answer",
+    "Builder",
+    "Call",
+    "Candidate",
+    "Done",
+    "Ended",
+    "Entry",
+    "Finding",
+    "Found",
+    "Layer",
+    "Log",
+    "Objective",
+    "Order",
+    "Outcome",
+    "Place",
+    "Places",
+    "Plan",
+    "Prepared",
+    "Profile",
+    "Progress",
+    "Queue",
+    "Recipe",
+    "Report",
+    "Runs",
+    "Sent",
+    "Shape",
+    "Shared",
+    "Snapshot",
+    "Use",
+    "_Run",
+    "_Work",
+}
+STILL_CROWDED = {
+    "azure",
+    "cli",
+    "devices",
+    "jobs",
+    "jobs/computes",
+    "jobs/wrapper",
+    "portal",
+    "report",
+    "search",
+    "toolchains",
+}
+
+
+@pytest.fixture(scope="module")
+def package() -> Package:
+    return Package()
+
+
+def test_a_class_name_exists_once(package: Package):
+    new = [
+        ", ".join(map(str, places))
+        for name, places in package.colliding_classes.items()
+        if name not in STILL_COLLIDING
+    ]
+    assert not new, "\n".join(new)
+
+
+def test_a_folder_holds_at_most_fourteen_python_files(package: Package):
+    counts = {str(f.relative_to(PACKAGE)): n for f, n in package.folders.items()}
+    crowded = {folder: n for folder, n in counts.items() if n > FILES_IN_A_FOLDER}
+    assert crowded.keys() <= STILL_CROWDED
+
+
+def test_a_file_has_at_most_five_hundred_lines(package: Package):
+    long = {str(file): n for file, n in package.lines.items() if n > FILE_LINES}
+    assert not long
+
+
+def test_the_lints_find_what_they_look_for(tmp_path: Path):
+    (tmp_path / "one.py").write_text(
+        "class Twice: ...\ndef _once(): ...\ndef _often(): ...\ndef f():\n"
+        "    _once()\n    _often()\n    _often()\n"
+    )
+    (tmp_path / "two.py").write_text("class Twice: ...\nclass Once: ...\n")
+    package = Package(tmp_path)
+    assert {name: len(found) for name, found in package.colliding_classes.items()} == {"Twice": 2}
+    assert [place.name for place in package.helpers_used_once] == ["_once"]
+    assert (package.folders[tmp_path], package.lines[tmp_path / "one.py"]) == (2, 7)
