@@ -1,9 +1,9 @@
 """python -m bench NAME…: all of them without a name.
 
 startup, data, csv, scoring, estimate, evaluate, claims, throughput, nemesis, jobs, azureml,
-verbs, sampler, screen, training, asynchronous, laptop, pareto, portal, boards, structure
+verbs, sampler, screen, training, asynchronous, laptop, pareto, portal, boards, structure, trace
 
-`structure` takes options, so it is the only name: `structure --list FOLDER`.
+`structure` and `trace` take options, and are then the only name: `structure --list FOLDER`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ BENCHES = {
     "portal": "portal",
     "boards": "boards",
     "structure": "structure",
+    "trace": "trace",
 }
-WITH_OPTIONS = ("structure",)
+WITH_OPTIONS = ("structure", "trace")
 
 
 def main() -> None:
