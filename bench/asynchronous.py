@@ -17,7 +17,6 @@ from threading import Lock
 
 from bench.tables import markdown
 from edgeloop.architectures import Space
-from edgeloop.location import SqliteLocation
 from edgeloop.models import Candidates
 from edgeloop.search.base import Answer
 from edgeloop.search.config import SearchConfig, config_of
@@ -25,7 +24,7 @@ from edgeloop.search.evaluators.desk import Crew, Request
 from edgeloop.search.loop import Search
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import Study
-from edgeloop.store import open_store
+from edgeloop.store import SqliteLocation, open_store
 
 SHORTEST_S, SPREAD = 0.6, 10
 WORKERS, BUDGET = (4, 8), 60

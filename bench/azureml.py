@@ -19,8 +19,7 @@ from unittest.mock import patch
 from bench.tables import markdown
 from edgeloop.jobs.computes import Compute, make_compute
 from edgeloop.jobs.results import fetch
-from edgeloop.location import parse_location
-from edgeloop.store import open_blobs
+from edgeloop.store import open_blobs, parse_location
 from tests.jobs.compute_contract import Yard
 from tests.peers.azureml import AzureML
 from tests.peers.azurite import Azurite

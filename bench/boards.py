@@ -21,11 +21,11 @@ import onnx
 from bench.tables import markdown
 from edgeloop.devices import BoardOptions
 from edgeloop.devices.adb import AdbDevice
-from edgeloop.location import SqliteLocation
 from edgeloop.runner import RunnerOptions, utilisation
 from edgeloop.runner import run as run_runner
 from edgeloop.settings import Settings
 from edgeloop.stages import Assignment, Equipment, Sizes, perform
+from edgeloop.store import SqliteLocation
 from edgeloop.tasks import Images, Task, make_faces, open_task
 from edgeloop.toolchains import GraphInfo, Sdk, SnpeToolchain, find_sdk, profile_of
 from edgeloop.workspace import Workspace

@@ -11,8 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.tables import markdown
-from edgeloop.location import SqliteLocation
-from edgeloop.store import open_store
+from edgeloop.store import SqliteLocation, open_store
 
 ROWS = 50_000
 EDGELOOP = Path(sys.executable).with_name("edgeloop")

@@ -20,8 +20,7 @@ from azure.storage.blob import BlobServiceClient, ContainerClient
 
 from bench.tables import markdown
 from edgeloop.data import Datasets
-from edgeloop.location import parse_location
-from edgeloop.store import open_blobs
+from edgeloop.store import open_blobs, parse_location
 from tests.data.trees import Watched
 from tests.peers.azurite import Azurite
 

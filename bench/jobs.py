@@ -15,8 +15,7 @@ from tempfile import TemporaryDirectory
 from bench.tables import markdown
 from edgeloop.jobs.computes import Compute, Resources, make_compute
 from edgeloop.jobs.handover import bootstrap_command, hand_over
-from edgeloop.location import SqliteLocation
-from edgeloop.store import open_blobs
+from edgeloop.store import SqliteLocation, open_blobs
 from tests.jobs.compute_contract import LIMIT_S, Yard
 from tests.peers.process import wait_until
 from tests.peers.ray import CPUS, RayCluster

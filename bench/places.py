@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from edgeloop.location import parse_location
-from edgeloop.store import Store, open_store
+from edgeloop.store import Store, open_store, parse_location
 from tests.peers.azurite import Azurite
 from tests.peers.postgres import Postgres
 

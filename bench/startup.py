@@ -10,8 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.tables import markdown
-from edgeloop.location import SqliteLocation
-from edgeloop.store import open_store
+from edgeloop.store import SqliteLocation, open_store
 
 REPEATS = 15
 EDGELOOP = Path(sys.executable).with_name("edgeloop")

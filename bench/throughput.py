@@ -18,9 +18,8 @@ import psycopg
 
 from bench.places import KINDS, place
 from bench.tables import markdown
-from edgeloop.location import parse_location
 from edgeloop.models import Leases, Outcome, Plan, Stage
-from edgeloop.store import open_store
+from edgeloop.store import open_store, parse_location
 
 PROCESSES = 16
 WARM_UP = 5

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from edgeloop.errors import BadSetting
-from edgeloop.location import (
+from edgeloop.project_files import is_project, read_project_files
+from edgeloop.store import (
     Location,
     SqliteLocation,
     datastore_location,
     parse_connection_string,
     parse_location,
 )
-from edgeloop.project_files import is_project, read_project_files
 
 STORE_FOLDER = ".edgeloop"
 SETTINGS_FILE = "edgeloop.yaml"
@@ -180,12 +180,6 @@ def find_project(start: Path) -> Path:
         if is_project(folder):
             return folder
     return start.absolute()
-
-
-def plain_http_allowed(environ: Mapping[str, str] = os.environ) -> bool:
-    """obstore reads these itself, but no longer once it is given time limits."""
-    names = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP")
-    return any(environ.get(name, "").lower() in ("1", "true") for name in names)
 
 
 def _location(

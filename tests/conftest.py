@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edgeloop.location import parse_location
-from edgeloop.store import Store, open_store
+from edgeloop.store import Store, open_store, parse_location
 from tests.peers.azurite import Azurite
 from tests.peers.board import SDK_1, SDK_2, AdbServer, VirtualBoard, make_sdk
 from tests.peers.certificate import Certificate

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadSetting
-from edgeloop.location import AzureLocation, PostgresLocation, SqliteLocation
 from edgeloop.settings import Settings, cache_folder, state_folder
+from edgeloop.store import AzureLocation, PostgresLocation, SqliteLocation
 
 AZURE = "AccountName=acme;AccountKey=a2V5a2V5"
 

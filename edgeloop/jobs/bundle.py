@@ -16,9 +16,9 @@ from edgeloop.store import Blobs
 _PACKAGE = Path(__file__).parents[1]
 # What may be imported inside a job: these need no more than the standard library and obstore.
 _FILES = (
-    *("__init__.py", "_version.py", "errors.py", "location.py", "redact.py", "settings.py"),
-    *("store/__init__.py", "store/base.py", "store/blobs.py", "store/managed_identity.py"),
-    *("store/settings.py", "project_files.py"),
+    *("__init__.py", "_version.py", "errors.py", "redact.py"),
+    *("store/__init__.py", "store/base.py", "store/blobs.py", "store/identity.py"),
+    "store/location.py",
     *("jobs/__init__.py", "jobs/ticket.py", "jobs/handover.py"),
 )
 _ROOMS = ("data", "jobs/wrapper")

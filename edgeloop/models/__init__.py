@@ -5,13 +5,13 @@ from __future__ import annotations
 from edgeloop.models.candidates import Candidates
 from edgeloop.models.catalog import ATTEMPTS_FOLDER, Catalog, Model, ModelFile, Uploaded
 from edgeloop.models.csv_file import read_csv, write_csv
-from edgeloop.models.lease import Lease, Leases, Outcome
+from edgeloop.models.leases import Lease, Leases, Outcome
 from edgeloop.models.names import check_experiment_name, check_model_name, matches
 from edgeloop.models.plan import Plan, Stage, default_plan
 from edgeloop.models.queue import ready_at
+from edgeloop.models.records import StageRecord, records_of
 from edgeloop.models.row import CANDIDATE, COLUMNS, mean_latency_ms, runs_of, visible_columns
 from edgeloop.models.upload import UploadOptions
-from edgeloop.models.work import StageRecord, records_of
 
 __all__ = [
     "ATTEMPTS_FOLDER",

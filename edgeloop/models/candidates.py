@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from edgeloop.errors import RowExists
-from edgeloop.models.change import change_row
 from edgeloop.models.names import check_model_name
-from edgeloop.models.row import CANDIDATE
+from edgeloop.models.row import CANDIDATE, change_row
 from edgeloop.store import Changes, Record, Table, Value
 
 Results = Mapping[str, Mapping[str, float]]  # conditions → values

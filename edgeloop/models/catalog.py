@@ -11,14 +11,13 @@ from datetime import datetime
 from pathlib import Path
 
 from edgeloop.errors import BadInput, ModelBusy, NoSuchModel, RowChanged, WaitTimeout
-from edgeloop.models.change import Edit, change_row
 from edgeloop.models.names import can_be_key, check_experiment_name, is_pattern, matches
-from edgeloop.models.onnx_file import check_onnx
+from edgeloop.models.onnx_check import check_onnx
 from edgeloop.models.plan import Plan, Stage
 from edgeloop.models.queue import Queue
-from edgeloop.models.row import CANDIDATE, filled
+from edgeloop.models.records import UPLOAD, holders, is_foreign, records_of, summary
+from edgeloop.models.row import CANDIDATE, Edit, change_row, filled
 from edgeloop.models.upload import Uploader, UploadOptions
-from edgeloop.models.work import UPLOAD, holders, is_foreign, records_of, summary
 from edgeloop.store import Changes, Condition, Record, Store, Value, Values, check_blob_key
 
 ATTEMPTS_FOLDER = ".attempts"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import random
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from edgeloop.errors import BadName
-from edgeloop.models.words import ADJECTIVES, ANIMALS
 
 MODEL_NAME_LIMIT = 100
 EXPERIMENT_NAME_LIMIT = 40
@@ -65,9 +66,18 @@ def check_file_name(name: str) -> str:
 def friendly_names(source: random.Random | None = None) -> Iterator[str]:
     """Adjective and animal; after a few that were taken, with a number that grows."""
     dice = source or random.SystemRandom()
+    adjectives, animals = friendly_words()
     for attempt in range(1_000):
-        name = f"{dice.choice(ADJECTIVES)}-{dice.choice(ANIMALS)}"
+        name = f"{dice.choice(adjectives)}-{dice.choice(animals)}"
         yield name if attempt < 8 else f"{name}-{dice.randrange(2, 10 + attempt**2)}"
+
+
+@functools.cache
+def friendly_words() -> tuple[list[str], list[str]]:
+    """The adjectives and the animals in `words.txt`: two blocks of words under a comment each."""
+    text = Path(__file__).with_name("words.txt").read_text(encoding="utf-8")
+    adjectives, animals = (block.partition("\n")[2].split() for block in text.split("\n\n"))
+    return adjectives, animals
 
 
 def is_pattern(text: str) -> bool:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from edgeloop.errors import RowChanged, RowExists
 from edgeloop.models.plan import Plan, Stage
+from edgeloop.models.records import UPLOAD, is_foreign, records_of
 from edgeloop.models.row import CANDIDATE
-from edgeloop.models.work import UPLOAD, is_foreign, records_of
 from edgeloop.store import Condition, Record, Table, Values
 
 FIRST_PAGE = 8

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from edgeloop.store import Value, Values
+from edgeloop.errors import ModelBusy, RowChanged
+from edgeloop.store import Changes, Record, Table, Value, Values
 
 Kind = Literal["text", "integer", "number", "boolean", "json"]
+Edit = Callable[[Record], Changes | None]
+
+CONFLICT_LIMIT = 100
 
 
 @dataclass(frozen=True)
@@ -116,3 +122,27 @@ def visible_columns(rows: Iterable[Values], every: bool = False) -> list[str]:
     known = [column.name for column in COLUMNS if column.name in present]
     others = sorted(present.difference(known))
     return [name for name in known + others if every or name not in BOOKKEEPING]
+
+
+def change_row(
+    table: Table, key: str, edit: Edit, known: Record | None = None
+) -> tuple[Record, Record] | None:
+    """The row before and after, or None when there is no such row.
+
+    `edit` says what to write, or None for "leave it". It may be asked several times, each time
+    with the row as it then is. `known` is the row as the caller last saw it: if nobody touched it
+    since, that saves a read.
+    """
+    row = known or table.get(key)
+    for attempt in range(CONFLICT_LIMIT):
+        if row is None:
+            return None
+        changes = edit(row)
+        if changes is None:
+            return row, row
+        try:
+            return row, table.update(row, changes)
+        except RowChanged:
+            time.sleep(random.uniform(0, min(0.002 * 2**attempt, 0.2)))
+        row = table.get(key)
+    raise ModelBusy(name=key, reason="its row keeps changing")

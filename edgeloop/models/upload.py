@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 
 from edgeloop.errors import EdgeloopError, ModelBusy, NameTaken, RowChanged, RowExists, StoreFull
 from edgeloop.models.names import check_model_name, friendly_names
-from edgeloop.models.onnx_file import OnnxFile
+from edgeloop.models.onnx_check import OnnxFile
 from edgeloop.models.plan import Plan
 from edgeloop.models.queue import Queue
+from edgeloop.models.records import UPLOAD, StageRecord, records_of, summary, utc, with_records
 from edgeloop.models.row import CANDIDATE
-from edgeloop.models.work import UPLOAD, StageRecord, records_of, summary, utc, with_records
 from edgeloop.store import Changes, Record, Store, Value
 
 UPLOAD_LEASE_SECONDS = 6 * 3600.0

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from edgeloop.errors import BadInput
 from edgeloop.jobs import Jobs, JobSpec
-from edgeloop.location import AzureLocation, Location, SqliteLocation
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.evaluators.partial import pinned
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import is_begun
 from edgeloop.search.training import HERE
 from edgeloop.settings import LOCAL, Settings
+from edgeloop.store import AzureLocation, Location, SqliteLocation
 
 OUTPUTS = "outputs"
 

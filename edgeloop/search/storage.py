@@ -13,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from edgeloop.errors import MissingExtra
-from edgeloop.location import Location, PostgresLocation, SqliteLocation
-from edgeloop.store import Blobs, open_blobs
+from edgeloop.store import Blobs, Location, PostgresLocation, SqliteLocation, open_blobs
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage

@@ -2,14 +2,6 @@
 
 from __future__ import annotations
 
-from edgeloop.location import (
-    AzureLocation,
-    Location,
-    PostgresLocation,
-    SqliteLocation,
-    parse_connection_string,
-    parse_location,
-)
 from edgeloop.store.base import (
     Access,
     BlobInfo,
@@ -24,6 +16,15 @@ from edgeloop.store.base import (
     Values,
     check_blob_key,
     json_safe,
+)
+from edgeloop.store.location import (
+    AzureLocation,
+    Location,
+    PostgresLocation,
+    SqliteLocation,
+    datastore_location,
+    parse_connection_string,
+    parse_location,
 )
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "Value",
     "Values",
     "check_blob_key",
+    "datastore_location",
     "json_safe",
     "open_access",
     "open_blobs",
@@ -70,7 +72,7 @@ def open_blobs(location: Location) -> Blobs:
     from edgeloop.store.blobs import FolderBlobs, url_blobs
 
     if isinstance(location, AzureLocation):
-        from edgeloop.store.azure_blobs import azure_blobs
+        from edgeloop.store.azure.blobs import azure_blobs
 
         return azure_blobs(location)
     if isinstance(location, PostgresLocation):

@@ -20,8 +20,8 @@ from edgeloop.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from edgeloop.settings import plain_http_allowed
 from edgeloop.store.base import Access, BlobInfo, Blobs, check_blob_key, is_blob_key
+from edgeloop.store.identity import TokenOfMachine, plain_http_allowed
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
@@ -286,8 +286,6 @@ def open_access(access: Access) -> ObjectBlobs:
 
     client, retry = network_limits(options["endpoint"].startswith("http:"))
     if access.make == "AzureIdentity":
-        from edgeloop.store.managed_identity import TokenOfMachine
-
         provider = TokenOfMachine(options.pop("client_id", ""))
         options["credential_provider"] = cast("Any", provider)
     store = AzureStore(client_options=client, retry_config=retry, **cast("Any", options))

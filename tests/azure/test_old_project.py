@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadSetting
-from edgeloop.location import AzureLocation, SqliteLocation
 from edgeloop.settings import Settings
+from edgeloop.store import AzureLocation, SqliteLocation
 
 DATASTORE = {
     "datastore_name": "faces_store",

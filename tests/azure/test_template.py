@@ -139,7 +139,7 @@ def test_names_fit_what_azure_allows():
 
 
 def test_the_datastore_leads_to_the_container_of_the_store():
-    from edgeloop.location import AzureLocation
+    from edgeloop.store import AzureLocation
 
     assert TEMPLATE["variables"]["container"] == AzureLocation("a", "b", "c").container
     [datastore] = [r for r in RESOURCES if r["type"].endswith("/datastores")]

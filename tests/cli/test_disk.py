@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop import Workspace
-from edgeloop.location import SqliteLocation
-from edgeloop.store import open_store
+from edgeloop.store import SqliteLocation, open_store
 from tests.cli.running import Finished, blobs_of, command_line, environment, notes_of, rows_of
 from tests.nets import save_external, save_tiny
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.location import parse_location
-from edgeloop.store import open_store
+from edgeloop.store import open_store, parse_location
 from tests.cli.running import Finished, command_line, environment, is_empty, rows_of
 from tests.nets import save_external, save_tiny
 from tests.peers.azurite import Azurite

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.data import Datasets
-from edgeloop.location import parse_location
-from edgeloop.store import Blobs, open_blobs
+from edgeloop.store import Blobs, open_blobs, parse_location
 from edgeloop.store.blobs import FolderBlobs, url_blobs
 from tests.peers.azurite import Azurite
 from tests.peers.s3 import S3

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.location import SqliteLocation
-from edgeloop.store import Blobs, open_blobs
+from edgeloop.store import Blobs, SqliteLocation, open_blobs
 
 pytest.register_assert_rewrite("tests.jobs.compute_contract")
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from edgeloop.jobs.computes import Compute, Resources, make_compute
-from edgeloop.location import parse_location
-from edgeloop.store import Blobs, open_blobs
+from edgeloop.store import Blobs, open_blobs, parse_location
 from tests.jobs.compute_contract import ComputeContract
 from tests.peers.azureml import AzureML, containers
 from tests.peers.azurite import Azurite

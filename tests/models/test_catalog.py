@@ -18,7 +18,7 @@ from edgeloop.errors import (
     WaitTimeout,
 )
 from edgeloop.models import Catalog, Leases, Outcome, default_plan, records_of
-from edgeloop.models.work import with_records
+from edgeloop.models.records import with_records
 from edgeloop.store import Store
 from tests.cli.running import blobs_of, hints_of, rows_of
 from tests.conftest import StoreUnderTest

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgeloop.errors import StoreError
-from edgeloop.location import parse_location
 from edgeloop.models import default_plan
-from edgeloop.store import Store, open_store
+from edgeloop.store import Store, open_store, parse_location
 from tests.nemesis import checker, history
 from tests.nemesis.worker import BENCHMARK_RUNS
 

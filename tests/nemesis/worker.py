@@ -10,9 +10,8 @@ import time
 from pathlib import Path
 
 from edgeloop.errors import Conflict, LeaseLost, StoreError
-from edgeloop.location import parse_location
 from edgeloop.models import Lease, Leases, Outcome, default_plan, runs_of
-from edgeloop.store import Value, open_store
+from edgeloop.store import Value, open_store, parse_location
 from tests.nemesis.history import Writer
 
 CAPABILITIES = ("quantize", "onnx", "device", "device-accuracy", "device-float")

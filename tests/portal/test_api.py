@@ -14,10 +14,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from edgeloop.jobs import Jobs, spec_of_script
-from edgeloop.location import parse_location
 from edgeloop.portal import create_app
 from edgeloop.settings import Settings
-from edgeloop.store import open_store
+from edgeloop.store import open_store, parse_location
 from edgeloop.workspace import Workspace
 from tests.cli.conftest import command, edgeloop, project
 from tests.conftest import STORE_KINDS, StoreUnderTest

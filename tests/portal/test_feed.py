@@ -65,7 +65,7 @@ def names(feed: Feed) -> list[str]:
 def test_rows_come_change_and_go_without_anybody_asking(
     store: Store, start: Callable[[Table], Feed], quick: None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("edgeloop.store.azure_drift.LIST_EVERY_S", 0.2)
+    monkeypatch.setattr("edgeloop.store.azure.drift.LIST_EVERY_S", 0.2)
     table = store.models("exp")
     feed = start(table)
     assert feed.wait(30.0).is_loaded

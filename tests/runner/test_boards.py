@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.models import records_of
-from edgeloop.models.work import StageRecord
+from edgeloop.models.records import StageRecord
 from edgeloop.store import Values
 from tests.jobs.waiting import eventually
 from tests.peers.board import VirtualBoard

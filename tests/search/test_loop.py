@@ -14,14 +14,13 @@ import optuna
 import pytest
 
 from edgeloop.errors import BadInput, BadSetting, SearchFailed, StoreUnavailable
-from edgeloop.location import SqliteLocation
 from edgeloop.models import Candidates
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.files import front_of
 from edgeloop.search.loop import Event, Search
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import NOT_COUNTED, Candidate, Study
-from edgeloop.store import Store, open_store
+from edgeloop.store import SqliteLocation, Store, open_store
 from tests.conftest import StoreUnderTest
 from tests.search.toy import SIZE, Worked, cost_of, quality_of, toy_config, toy_space
 
@@ -291,7 +290,7 @@ def test_a_study_lives_beside_every_store(
     make_place: Callable[[str], StoreUnderTest],
     make_store: Callable[[StoreUnderTest], Store],
 ):
-    from edgeloop.location import parse_location
+    from edgeloop.store import parse_location
 
     place = make_place(kind)
     location = parse_location(place.url)

@@ -13,12 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from edgeloop.location import parse_location
 from edgeloop.models import Candidates
 from edgeloop.search.loop import Event, Search
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import Study
-from edgeloop.store import open_store
+from edgeloop.store import open_store, parse_location
 from tests.cli.conftest import Edgeloop, edgeloop, project  # noqa: F401 - fixtures
 from tests.jobs.waiting import eventually
 from tests.peers.ports import free_port

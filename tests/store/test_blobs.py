@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadSetting, StoreError, StoreRefused
-from edgeloop.location import parse_location
-from edgeloop.store import Blobs, open_store
+from edgeloop.store import Blobs, open_store, parse_location
 from edgeloop.store.blobs import FolderBlobs, url_blobs
 from edgeloop.testing import memory_blobs
 from tests.peers.azurite import Azurite

@@ -19,8 +19,7 @@ from edgeloop.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from edgeloop.location import parse_location
-from edgeloop.store import Store, Table, open_store
+from edgeloop.store import Store, Table, open_store, parse_location
 from edgeloop.store.blobs import FolderBlobs, url_blobs
 from tests.peers.azurite import Azurite
 from tests.peers.ports import free_port

@@ -16,8 +16,7 @@ import pytest
 from azure.core.credentials import AccessToken
 
 from edgeloop.errors import StoreRefused
-from edgeloop.location import AzureLocation, parse_location
-from edgeloop.store import Store
+from edgeloop.store import AzureLocation, Store, parse_location
 from edgeloop.store.azure import AzureStore
 from tests.peers.azurite import Azurite
 from tests.peers.certificate import Certificate

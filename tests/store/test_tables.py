@@ -165,5 +165,5 @@ def test_azure_lists_its_keys_now_and_then_so_that_deletes_are_seen(
     drift = table.drift(known)
     table.delete(rows[1])
     assert list(table.drift(known, drift.mark).gone) == []
-    monkeypatch.setattr("edgeloop.store.azure_drift.LIST_EVERY_S", -1.0)
+    monkeypatch.setattr("edgeloop.store.azure.drift.LIST_EVERY_S", -1.0)
     assert list(table.drift(known, drift.mark).gone) == ["b"]

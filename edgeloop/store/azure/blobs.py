@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from edgeloop.errors import MissingExtra, StoreRefused
-from edgeloop.location import AzureLocation
-from edgeloop.store.azure_errors import our_errors
+from edgeloop.store.azure.errors import our_errors
 from edgeloop.store.base import Access
 from edgeloop.store.blobs import ObjectBlobs, network_limits
-from edgeloop.store.settings import identity_client
+from edgeloop.store.identity import identity_client
+from edgeloop.store.location import AzureLocation
 
 if TYPE_CHECKING:
     from azure.core.credentials import TokenCredential

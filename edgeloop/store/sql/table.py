@@ -16,7 +16,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from edgeloop.errors import BadInput, RowChanged, RowExists
-from edgeloop.location import PostgresLocation, SqliteLocation
 from edgeloop.store.base import (
     Blobs,
     Changes,
@@ -32,7 +31,8 @@ from edgeloop.store.base import (
     merged,
 )
 from edgeloop.store.blobs import FolderBlobs, url_blobs
-from edgeloop.store.database import Database, postgresql_database, sqlite_database
+from edgeloop.store.location import PostgresLocation, SqliteLocation
+from edgeloop.store.sql.database import Database, postgresql_database, sqlite_database
 
 PAGE = 5_000
 INSERT_BATCH = 1_000

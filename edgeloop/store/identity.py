@@ -1,13 +1,22 @@
-"""What stores take from the environment; nothing else in this room reads it."""
+"""What stores take from the environment, and the tokens of a machine's managed identity.
+
+Nothing else in this room reads the environment. Tokens need only the standard library: a job's
+environment has obstore, and need not have Azure's packages.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 _RESOURCE = "https://storage.azure.com"
 _METADATA = "http://169.254.169.254/metadata/identity/oauth2/token"
+_LIMIT_S = 30.0
+_KEPT = timedelta(minutes=20)  # a token is valid for at least an hour; asking again is cheap
 
 
 @dataclass(frozen=True)
@@ -39,3 +48,27 @@ def token_endpoint(client_id: str = "", environ: Mapping[str, str] = os.environ)
     if client_id:
         query[name] = client_id
     return TokenEndpoint(address, query, headers)
+
+
+class TokenOfMachine:
+    """For obstore, which asks when what it has is about to end."""
+
+    def __init__(self, client_id: str = "") -> None:
+        self._client_id = client_id
+
+    def __call__(self) -> dict[str, Any]:
+        from urllib.parse import urlencode
+        from urllib.request import Request, urlopen
+
+        place = token_endpoint(self._client_id)
+        address = f"{place.address}?{urlencode(place.query)}"
+        request = Request(address, headers=dict(place.headers))  # noqa: S310
+        with urlopen(request, timeout=_LIMIT_S) as answer:  # noqa: S310
+            token = str(json.load(answer)["access_token"])
+        return {"token": token, "expires_at": datetime.now(UTC) + _KEPT}
+
+
+def plain_http_allowed(environ: Mapping[str, str] = os.environ) -> bool:
+    """obstore reads these itself, but no longer once it is given time limits."""
+    names = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP")
+    return any(environ.get(name, "").lower() in ("1", "true") for name in names)

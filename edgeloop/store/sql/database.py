@@ -28,8 +28,8 @@ from edgeloop.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from edgeloop.location import PostgresLocation, SqliteLocation
-from edgeloop.store.marks import POSTGRESQL_MARK, SqliteMark
+from edgeloop.store.location import PostgresLocation, SqliteLocation
+from edgeloop.store.sql.marks import POSTGRESQL_MARK, SqliteMark
 
 Result = TypeVar("Result")
 Parameters = dict[str, object]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadSetting
-from edgeloop.location import (
+from edgeloop.store import (
     AzureLocation,
     PostgresLocation,
     SqliteLocation,

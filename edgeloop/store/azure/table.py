@@ -22,10 +22,9 @@ from edgeloop.errors import (
     RowTooLarge,
     StoreError,
 )
-from edgeloop.location import AzureLocation
-from edgeloop.store.azure_blobs import azure_blobs, default_identity
-from edgeloop.store.azure_drift import drift_of
-from edgeloop.store.azure_errors import NoTable, is_table_missing, missing, our_errors
+from edgeloop.store.azure.blobs import azure_blobs, default_identity
+from edgeloop.store.azure.drift import drift_of
+from edgeloop.store.azure.errors import NoTable, is_table_missing, missing, our_errors
 from edgeloop.store.base import (
     Changes,
     Condition,
@@ -39,6 +38,7 @@ from edgeloop.store.base import (
     check_values,
     merged,
 )
+from edgeloop.store.location import AzureLocation
 
 if TYPE_CHECKING:
     from azure.core.credentials import TokenCredential

@@ -21,10 +21,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from edgeloop.errors import BadInput, LeaseLost, RowChanged, StoreUnavailable
-from edgeloop.models.change import Edit, change_row
 from edgeloop.models.plan import Plan, Stage
 from edgeloop.models.queue import Hint, Queue
-from edgeloop.models.work import StageRecord, records_of, summary
+from edgeloop.models.records import StageRecord, records_of, summary
+from edgeloop.models.row import Edit, change_row
 from edgeloop.store import Changes, Record, Table, Value, Values
 
 LARGEST_SPREAD = 32
