@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 AZURITE := .tools/azurite/.ready
 ADBD := .tools/adbd/.ready
 
-.PHONY: help setup test lint format bench demo clean
+.PHONY: help setup test lint format docs wheel bench demo clean
 
 help:  ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -42,6 +42,14 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(READY)  ## the documentation as a site in site/; a warning or a broken link fails
+	$(BIN)/mkdocs build --strict --quiet
+
+wheel: $(READY)  ## the wheel and source archive in dist/, and whether PyPI would render the README
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+
 bench: setup  ## the figures of bench/RESULTS.md, measured again
 	$(BIN)/python -m bench $(ARGS)
 
@@ -49,4 +57,4 @@ demo: $(READY)  ## faces, a small search, two runners, four ways side by side, t
 	$(BIN)/python examples/demo.py
 
 clean:
-	rm -rf $(VENV) .tools .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .tools site dist .pytest_cache .mypy_cache .ruff_cache

@@ -19,7 +19,6 @@ _EXTRAS = (
     ("onnxruntime_qnn", "qnn", "Qualcomm's compiler and HTP simulator"),
     ("azure.data.tables", "azure", "stores in an Azure storage account"),
     ("torch", "train", "training"),
-    ("ray", "ray", "jobs on a Ray cluster"),
 )
 _AGAIN = "unpack the SDK again, whole, from Qualcomm's package for Linux and Android"
 
