@@ -43,7 +43,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 docs: $(READY)  ## the documentation as a site in site/; a warning or a broken link fails
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 wheel: $(READY)  ## the wheel and source archive in dist/, and whether PyPI would render the README
 	rm -rf dist

@@ -1,4 +1,4 @@
-"""Writes docs/cli.md from the help of the commands, so that the two never drift apart.
+"""Writes docs/reference/cli.md from the help of the commands, so that the two never drift apart.
 
     python scripts/cli_docs.py
 
@@ -15,7 +15,7 @@ import click
 
 from edgeloop.cli.app import app
 
-TARGET = Path(__file__).parents[1] / "docs/cli.md"
+TARGET = Path(__file__).parents[1] / "docs/reference/cli.md"
 WIDTH = 100
 
 INTRODUCTION = """\

@@ -13,7 +13,7 @@ import pytest
 from edgeloop.cli.app import app
 
 ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs/cli.md"
+DOCS = ROOT / "docs/reference/cli.md"
 # These make or read files of this machine and open no store.
 WITHOUT_A_STORE = {"data faces", "export", "train"}
 
@@ -34,9 +34,9 @@ COMMANDS = list(BY_NAME)
 
 
 def section_of(command: str) -> str:
-    """What docs/cli.md says about one command, and nothing of the others."""
+    """What docs/reference/cli.md says about one command, and nothing of the others."""
     _, heading, rest = DOCS.read_text().partition(f"## `edgeloop {command}`\n")
-    assert heading, f"docs/cli.md does not mention edgeloop {command}: run scripts/cli_docs.py"
+    assert heading, f"edgeloop {command} is not on the page: run scripts/cli_docs.py"
     return rest.partition("\n## ")[0]
 
 
@@ -93,7 +93,7 @@ def test_every_command_can_name_its_experiment_and_speak_json(name: str):
 def test_no_page_shows_a_command_that_is_not_there():
     """`edgeloop WORD` in code means a command; words of later issues do not belong there yet."""
     shown = set()
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         for line in page.read_text().splitlines() if page.exists() else ():
             words = line.replace("`", " ").split()
             if words[:1] == ["edgeloop"] or words[:2] == ["$", "edgeloop"]:

@@ -1,8 +1,8 @@
 """What turns the compiler's estimate into the time on a board: latency ≈ a + b · estimate.
 
 The constants below were fitted to 35 public convolutional networks whose on-device latency the
-chip maker publishes (see docs/qnn.md for their errors). `fit_profile` does the same for a board of
-your own.
+chip maker publishes (docs/explanation/latency.md has their errors). `fit_profile` does the same for
+a board of your own.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 IoU = TP / max(1, G + P − TP) and F1 = 2 TP / max(1, G + P), with G the truth and P the answers of a
 class, summed over all images. Overall = Σ w·m / Σ w with w = 1/√G: rare classes count more than
-their pixels, and a class without truth counts nothing. docs/tasks.md explains them to users.
+their pixels, and a class without truth counts nothing. See docs/reference/tasks.md.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def test_without_a_datastore_the_studio_can_see_a_signature_but_no_key(
     yard.wait_for(job, "completed")
     shown = definition(azureml, job)
     assert azure_storage.key not in shown
-    assert "sig=" in shown  # as docs/azureml.md says
+    assert "sig=" in shown  # as docs/how-to/azureml.md says
     yard.compute = compute_of(access="file")
     with pytest.raises(BadSetting, match="access: file needs a datastore 'edgeloop'"):
         yard.send("python", "-c", "pass")

@@ -14,7 +14,7 @@ computes:
 ```
 
 Which workspace: `subscription`, `resource_group`, `workspace`, `login`, `cloud`, or where
-`edgeloop.azure` finds them. The others: docs/azureml.md.
+`edgeloop.azure` finds them. The others: docs/how-to/azureml.md.
 """
 
 from __future__ import annotations

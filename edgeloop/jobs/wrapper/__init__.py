@@ -2,8 +2,8 @@
 
 Two processes, so that no single kill loses anything. The *front* is what a compute started: it
 shows the log and hands signals on. The *keeper*, in a session of its own, does the work. Whichever
-of them is killed, the other ends the command and copies what is there. docs/jobs-inside.md tells
-what a script may count on. All of this room needs the standard library and obstore alone.
+of them is killed, the other ends the command and copies what is there. All of this room needs the
+standard library and obstore alone. docs/reference/inside-a-job.md tells what a script may count on.
 """
 
 from __future__ import annotations
