@@ -2,14 +2,12 @@
 
     from edgeloop.paths import outputs, raw, working
 
-    for picture in working("faces128").glob("*.png"): ...
-    torch.save(net, outputs("best.pt"))
+    for image in working("faces128").glob("*.png"): ...
+    torch.save(model, outputs("best.pt"))
 
 Inside a job these are the folders that were laid out for it. Outside they are `data/raw`,
-`data/working` and `outputs` of the project: the nearest folder, from here upwards, with
-`edgeloop.yaml`, `.edgeloop/` or one of those two in it, else the one that the script was started
-in. Nothing but the standard library is used, so a script that imports this runs wherever Python
-does.
+`data/working` and `outputs` of the project (see `find_project`). Only the standard library is
+used, so a script that imports this runs wherever Python does.
 """
 
 from __future__ import annotations
@@ -17,9 +15,20 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["outputs", "raw", "working"]
+__all__ = ["PROJECT_MARKS", "find_project", "outputs", "raw", "working"]
 
-_MARKS = ("edgeloop.yaml", ".edgeloop", "data/raw", "data/working")
+PROJECT_MARKS = (
+    *("edgeloop.yaml", ".edgeloop", ".azureml/config.json", "data/raw", "data/working"),
+)
+
+
+def find_project(start: Path) -> Path:
+    """The nearest folder, from `start` upwards, with one of the marks in it; else `start`."""
+    start = start.absolute()
+    for folder in (start, *start.parents):
+        if any((folder / mark).exists() for mark in PROJECT_MARKS):
+            return folder
+    return start
 
 
 def raw(*parts: str) -> Path:
@@ -35,7 +44,7 @@ def working(*parts: str) -> Path:
 def outputs(*parts: str) -> Path:
     """`outputs`, or what lies below it; the folder to write into is made."""
     given = os.environ.get("EDGELOOP_OUTPUT_DIR")
-    folder = Path(given) if given else _project() / "outputs"
+    folder = Path(given) if given else find_project(Path.cwd()) / "outputs"
     path = _below(folder, parts)
     (path.parent if parts else path).mkdir(parents=True, exist_ok=True)
     return path
@@ -43,15 +52,7 @@ def outputs(*parts: str) -> Path:
 
 def _data() -> Path:
     given = os.environ.get("EDGELOOP_DATA_DIR")
-    return Path(given) if given else _project() / "data"
-
-
-def _project() -> Path:
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        if any((folder / mark).exists() for mark in _MARKS):
-            return folder
-    return here
+    return Path(given) if given else find_project(Path.cwd()) / "data"
 
 
 def _below(folder: Path, parts: tuple[str, ...]) -> Path:

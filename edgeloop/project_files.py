@@ -49,11 +49,6 @@ def read_project_files(start: Path) -> ProjectFiles:
     return ProjectFiles()
 
 
-def is_project(folder: Path) -> bool:
-    """Azure's tools keep an `.azureml/` in the home folder too, without this file."""
-    return (folder / FOLDER / "config.json").is_file()
-
-
 def _read(folder: Path) -> ProjectFiles:
     config = _json(folder / "config.json")
     target = _json(folder / "compute_target.json")

@@ -1,9 +1,7 @@
 """Where the store is and which experiment: options, the environment, a file, defaults.
 
 Nothing else in Edgeloop reads the environment, but for libraries that find credentials in it.
-The project is the nearest folder, from here upwards, that holds `.edgeloop/` (the embedded store),
-`edgeloop.yaml` (settings worth sharing) or `.azureml/config.json` (an older project's workspace);
-with none of them it is the folder one stands in.
+`edgeloop.paths.find_project` says which folder is the project.
 """
 
 from __future__ import annotations
@@ -17,7 +15,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from edgeloop.errors import BadSetting
-from edgeloop.project_files import is_project, read_project_files
+from edgeloop.paths import find_project
+from edgeloop.project_files import read_project_files
 from edgeloop.store import (
     Location,
     SqliteLocation,
@@ -171,15 +170,6 @@ def _own_folder(environ: Mapping[str, str], own: str, shared: str, usual: str) -
 def portal_token(environ: Mapping[str, str] = os.environ) -> str:
     """What the portal's users must know; by the environment, so no list of processes has it."""
     return environ.get("EDGELOOP_PORTAL_TOKEN", "")
-
-
-def find_project(start: Path) -> Path:
-    for folder in (start.absolute(), *start.absolute().parents):
-        if (folder / STORE_FOLDER).is_dir() or (folder / SETTINGS_FILE).is_file():
-            return folder
-        if is_project(folder):
-            return folder
-    return start.absolute()
 
 
 def _location(

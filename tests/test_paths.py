@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.paths import outputs, raw, working
+from edgeloop.paths import PROJECT_MARKS, outputs, raw, working
 
 
 def test_inside_a_job_they_are_the_folders_laid_out_for_it(
@@ -21,7 +21,7 @@ def test_inside_a_job_they_are_the_folders_laid_out_for_it(
     assert outputs() == tmp_path / "o" and (tmp_path / "o").is_dir()
 
 
-@pytest.mark.parametrize("mark", ["data/raw", "data/working", ".edgeloop", "edgeloop.yaml"])
+@pytest.mark.parametrize("mark", PROJECT_MARKS)
 def test_outside_they_are_those_of_the_nearest_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str
 ):

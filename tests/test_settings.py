@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadSetting
+from edgeloop.paths import PROJECT_MARKS
 from edgeloop.settings import Settings, cache_folder, state_folder
 from edgeloop.store import AzureLocation, PostgresLocation, SqliteLocation
 
@@ -24,14 +25,15 @@ def test_with_nothing_set_the_store_is_a_folder_beside_the_project(tmp_path: Pat
     assert found.experiment == "default" and found.node
 
 
-@pytest.mark.parametrize("mark", [".edgeloop", "edgeloop.yaml"])
+@pytest.mark.parametrize("mark", PROJECT_MARKS)
 def test_the_project_is_found_from_sub_folders(tmp_path: Path, mark: str):
     below = tmp_path / "a/b"
     below.mkdir(parents=True)
-    if mark == ".edgeloop":
-        (tmp_path / mark).mkdir()
+    (tmp_path / mark).parent.mkdir(parents=True, exist_ok=True)
+    if Path(mark).suffix in (".yaml", ".json"):
+        (tmp_path / mark).write_text("{}")
     else:
-        (tmp_path / mark).touch()
+        (tmp_path / mark).mkdir()
     assert Settings.load(below, {}).location == SqliteLocation(tmp_path / ".edgeloop")
 
 

@@ -19,7 +19,8 @@ from edgeloop.jobs.computes.base import Resources
 from edgeloop.jobs.fields import Wrong
 from edgeloop.jobs.overrides import apply, unknown_key
 from edgeloop.jobs.ticket import Environment
-from edgeloop.settings import filled_in, find_project
+from edgeloop.paths import find_project
+from edgeloop.settings import filled_in
 
 DEFAULT_PRIORITY = 100
 DEFAULT_GRACE_S = 30.0

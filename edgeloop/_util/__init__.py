@@ -1,0 +1,1 @@
+"""Small tools that every room may use, each written once. Nothing here is public."""

@@ -1,0 +1,161 @@
+"""The one YAML reader: plain data with the line of every key, and limits on what it builds.
+
+Only texts, numbers, booleans, dates, lists and mappings come out. A key that is written twice, a
+tag that asks for anything else, and a file that would expand beyond the limits are errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import yaml
+
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 50
+MAX_VALUES = 100_000  # with every alias expanded
+_TAG = "tag:yaml.org,2002:"
+
+KeyPath = tuple[str | int, ...]
+
+
+class NotYaml(Exception):
+    """Why a file cannot be used; whoever asked for it says which file that was."""
+
+    def __init__(self, reason: str, line: int | None = None) -> None:
+        super().__init__(reason)
+        self.line = line
+
+
+@dataclass(frozen=True)
+class Document:
+    """What a file holds, and the line (from 1) that each key or list item stands on."""
+
+    value: object
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)
+
+
+def read_yaml(path: Path, texts: bool = False) -> Document:
+    """Raises NotYaml. With `texts`, every scalar stays as it was written: `1e-3`, `yes`, `010`."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        text = content.decode("utf-8")
+    except FileNotFoundError:
+        raise NotYaml("there is no such file") from None
+    except UnicodeDecodeError as error:
+        if len(content) <= MAX_BYTES:
+            raise NotYaml(f"cannot be read: {error}") from None
+        text = ""
+    except OSError as error:
+        raise NotYaml(f"cannot be read: {error.strerror or error}") from None
+    if len(content) > MAX_BYTES:
+        raise NotYaml(f"is larger than {MAX_BYTES // 1_000_000} MB")
+    return parse_yaml(text, texts)
+
+
+def parse_yaml(text: str, texts: bool = False) -> Document:
+    """As `read_yaml`, from a text."""
+    import yaml
+
+    try:
+        return _Reader(text, texts).document()
+    except yaml.YAMLError as error:  # its own words quote the line, which may hold a password
+        mark = getattr(error, "problem_mark", None)
+        line = None if mark is None else mark.line + 1
+        raise NotYaml("cannot be read as YAML", line) from None
+
+
+class _Reader:
+    def __init__(self, text: str, texts: bool) -> None:
+        import yaml
+
+        self._yaml = yaml
+        self._loader_type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        self._text, self._texts = text, texts
+        self._lines: dict[KeyPath, int] = {}
+        self._count = 0
+
+    def document(self) -> Document:
+        self._check_depth()
+        self._loader = self._loader_type(self._text)
+        try:
+            node = self._loader.get_single_node()
+            value = None if node is None else self._value(node, ())
+        finally:
+            self._loader.dispose()
+        return Document(value, self._lines)
+
+    def _check_depth(self) -> None:
+        """Before composing, which recurses: the parser that makes events does not."""
+        depth, yaml = 0, self._yaml
+        for event in yaml.parse(self._text, Loader=self._loader_type):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise self._too_deep(event.start_mark.line)
+
+    def _value(self, node: yaml.Node, path: KeyPath) -> object:
+        line = node.start_mark.line
+        self._count += 1
+        if self._count > MAX_VALUES:
+            raise NotYaml(f"expands to more than {MAX_VALUES:,} values", line + 1)
+        if len(path) > MAX_DEPTH:  # an alias that holds itself, or a long chain of them
+            raise self._too_deep(line)
+        if isinstance(node, self._yaml.MappingNode):
+            self._check_tag(node, "map")
+            return self._mapping(node, path)
+        if isinstance(node, self._yaml.SequenceNode):
+            self._check_tag(node, "seq")
+            for number, item in enumerate(node.value):
+                self._lines.setdefault((*path, number), item.start_mark.line + 1)
+            return [self._value(item, (*path, number)) for number, item in enumerate(node.value)]
+        return self._scalar(node)
+
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[object, object]:
+        own: dict[object, object] = {}
+        merged: dict[object, object] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if key_node.tag == f"{_TAG}merge":
+                merged = {**self._bases(value_node, (*path, "<<")), **merged}
+                continue
+            if not isinstance(key_node, self._yaml.ScalarNode):
+                raise NotYaml("has a key that is a list or a mapping", line)
+            key = self._scalar(key_node)
+            here = (*path, str(key))
+            if key in own:
+                name = ".".join(map(str, here))
+                raise NotYaml(f"the key {name!r} is there twice", line)
+            self._lines[here] = line
+            own[key] = self._value(value_node, here)
+        return {**merged, **own}
+
+    def _bases(self, node: yaml.Node, path: KeyPath) -> dict[object, object]:
+        """What `<<` brings in: a mapping, or several, of which the first wins."""
+        value = self._value(node, path)
+        found: dict[object, object] = {}
+        for base in value if isinstance(value, list) else [value]:
+            if not isinstance(base, dict):
+                raise NotYaml("'<<' must name a mapping", node.start_mark.line + 1)
+            found = {**base, **found}
+        return found
+
+    def _scalar(self, node: yaml.Node) -> Any:
+        if self._texts:
+            return node.value
+        try:
+            return self._loader.construct_object(node)
+        except (ValueError, OverflowError):  # 2024-99-99, or a number of 5,000 digits
+            line = node.start_mark.line + 1
+            raise NotYaml("has a number or date that cannot be read", line) from None
+
+    def _check_tag(self, node: yaml.Node, kind: str) -> None:
+        if not self._texts and node.tag != f"{_TAG}{kind}":
+            raise NotYaml(f"has a tag that is not allowed: {node.tag}", node.start_mark.line + 1)
+
+    def _too_deep(self, line: int) -> NotYaml:
+        return NotYaml(f"is nested more than {MAX_DEPTH} levels deep", line + 1)
