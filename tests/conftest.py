@@ -93,8 +93,8 @@ def make_place(
                 return StoreUnderTest(kind, address, {"MODEL_STORAGE_CONNECTION_STRING": address})
             if kind == "postgresql":
                 database: Postgres = request.getfixturevalue("postgres")
-                name = database.make_database()
-                cleaning.callback(database.drop_database, name)
+                name = database.lend_database()
+                cleaning.callback(database.take_back, name)
                 blobs = tmp_path_factory.mktemp("blobs") / "files"
                 address = f"{database.url_of(name)}?blobs=file://{blobs}"
             else:
