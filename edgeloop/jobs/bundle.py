@@ -18,7 +18,7 @@ _PACKAGE = Path(__file__).parents[1]
 _FILES = (
     *("__init__.py", "_version.py", "errors.py", "redact.py"),
     *("store/__init__.py", "store/base.py", "store/blobs.py", "store/identity.py"),
-    "store/location.py",
+    *("store/location.py", "store/registry.py"),
     *("jobs/__init__.py", "jobs/ticket.py", "jobs/handover.py"),
 )
 _ROOMS = ("data", "jobs/wrapper")

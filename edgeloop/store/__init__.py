@@ -1,6 +1,14 @@
-"""State: tables of rows with compare-and-set, and files. `base` tells the story of a row."""
+"""State: tables of rows with compare-and-set, and files. `base` tells the story of a row.
+
+To write a store of your own, implement `Store` and `Table` (and `Blobs`, unless `url_blobs`,
+`FolderBlobs` or `ObjectBlobs` will do), and name a factory in the entry point group
+`edgeloop.stores` under the scheme of its URLs. `check_values` and `merged` apply the rules for
+rows that all stores share; the errors to raise are in `edgeloop.errors`.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from edgeloop.store.base import (
     Access,
@@ -14,18 +22,26 @@ from edgeloop.store.base import (
     Table,
     Value,
     Values,
+    after_prefix,
     check_blob_key,
+    check_values,
     json_safe,
+    merged,
 )
 from edgeloop.store.location import (
     AzureLocation,
     Location,
+    PluginLocation,
     PostgresLocation,
     SqliteLocation,
     datastore_location,
     parse_connection_string,
     parse_location,
 )
+from edgeloop.store.registry import open_access, open_blobs, open_store
+
+if TYPE_CHECKING:
+    from edgeloop.store.blobs import FolderBlobs, ObjectBlobs, url_blobs
 
 __all__ = [
     "Access",
@@ -35,7 +51,10 @@ __all__ = [
     "Changes",
     "Condition",
     "Drift",
+    "FolderBlobs",
     "Location",
+    "ObjectBlobs",
+    "PluginLocation",
     "PostgresLocation",
     "Record",
     "SqliteLocation",
@@ -43,45 +62,25 @@ __all__ = [
     "Table",
     "Value",
     "Values",
+    "after_prefix",
     "check_blob_key",
+    "check_values",
     "datastore_location",
     "json_safe",
+    "merged",
     "open_access",
     "open_blobs",
     "open_store",
     "parse_connection_string",
     "parse_location",
+    "url_blobs",
 ]
 
 
-def open_store(location: Location) -> Store:
-    """A store at a place. Nothing is contacted or made before it is used."""
-    if isinstance(location, AzureLocation):
-        from edgeloop.store.azure import AzureStore
+def __getattr__(name: str) -> Any:
+    """Code for files is loaded when it is first used: most commands only read rows."""
+    if name in ("FolderBlobs", "ObjectBlobs", "url_blobs"):
+        from edgeloop.store import blobs
 
-        return AzureStore(location)
-    from edgeloop.store import sql
-
-    if isinstance(location, PostgresLocation):
-        return sql.open_postgresql(location)
-    return sql.open_sqlite(location)
-
-
-def open_blobs(location: Location) -> Blobs:
-    """The files of a store alone: jobs and data need no table, so nothing of one is loaded."""
-    from edgeloop.store.blobs import FolderBlobs, url_blobs
-
-    if isinstance(location, AzureLocation):
-        from edgeloop.store.azure.blobs import azure_blobs
-
-        return azure_blobs(location)
-    if isinstance(location, PostgresLocation):
-        return url_blobs(location.blobs)
-    return FolderBlobs(location.folder / "blobs")
-
-
-def open_access(access: Access) -> Blobs:
-    """The files that somebody gave access to; see `Blobs.access`."""
-    from edgeloop.store import blobs
-
-    return blobs.open_access(access)
+        return getattr(blobs, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

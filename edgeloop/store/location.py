@@ -6,12 +6,19 @@ their secrets out of `repr`.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from edgeloop.errors import BadSetting
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+ENTRY_POINTS = "edgeloop.stores"
 FORMS = (
     "sqlite:FOLDER, postgresql://USER@HOST/DATABASE?blobs=URL, azure:https://ACCOUNT.blob."
     "core.windows.net, or an Azure storage connection string"
@@ -61,7 +68,26 @@ class AzureLocation:
         return f"azure:{self.blob_endpoint}"
 
 
-Location = SqliteLocation | PostgresLocation | AzureLocation
+@dataclass(frozen=True)
+class PluginLocation:
+    """A URL that an installed plug-in opens.
+
+    `base` is the folder that a relative path in it starts from; `blobs` is where EDGELOOP_BLOBS
+    wants files, for a plug-in that has no place for them itself.
+    """
+
+    scheme: str
+    url: str = field(repr=False)
+    base: Path
+    blobs: str | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        parts = _split(self.url)
+        host = f"//{parts.netloc.rpartition('@')[2]}" if parts.netloc else ""
+        return f"{self.scheme}:{host}{parts.path}"
+
+
+Location = SqliteLocation | PostgresLocation | AzureLocation | PluginLocation
 
 
 def parse_location(text: str, blobs: str | None = None, base: Path | None = None) -> Location:
@@ -76,7 +102,19 @@ def parse_location(text: str, blobs: str | None = None, base: Path | None = None
         return _postgresql(text, blobs)
     if scheme == "azure":
         return _azure_url(text)
-    raise BadSetting(where="EDGELOOP_STORE", reason=f"it must be {FORMS}")
+    if not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme) or ":" not in text:
+        raise BadSetting(where="EDGELOOP_STORE", reason=f"it must be {FORMS}")
+    if not any(plugin_entry_points(scheme)):
+        reason = f"no store is known for {scheme}: URLs; it must be {FORMS}, or the URL of an "
+        raise BadSetting(where="EDGELOOP_STORE", reason=f"{reason}installed plug-in")
+    return PluginLocation(scheme, text, base or Path.cwd(), blobs)
+
+
+def plugin_entry_points(scheme: str) -> Iterable[EntryPoint]:
+    """The installed plug-ins that open URLs of this scheme."""
+    from importlib.metadata import entry_points
+
+    return entry_points(group=ENTRY_POINTS, name=scheme)
 
 
 def _looks_like_connection_string(text: str) -> bool:
