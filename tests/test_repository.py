@@ -22,13 +22,20 @@ def steps_of(workflow: Path) -> list[dict[str, str]]:
     return [step for job in jobs for step in job["steps"]]
 
 
+def anchors_of(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
 def test_every_link_of_the_readme_works_on_pypi_and_leads_to_a_file_that_is_here():
     links = re.findall(r"\]\(([^)\s]+)\)", README)
     assert len(links) > 10
     for link in links:
         path = link.removeprefix(f"{REPOSITORY}/blob/main/").removeprefix(f"{RAW}/main/")
         assert path != link or link.startswith("#"), f"{link} is relative: PyPI cannot follow it"
-        assert (ROOT / path.partition("#")[0]).is_file(), f"{link} leads nowhere"
+        file, _, anchor = path.partition("#")
+        assert (ROOT / file).is_file(), f"{link} leads nowhere"
+        assert not anchor or anchor in anchors_of(ROOT / file), f"{link}: no such heading"
 
 
 def test_actions_are_pinned_to_commits():
