@@ -54,6 +54,7 @@ ALLOWED = {
     "workspace": {"errors", "settings", "store", "models"},
     "": {"_version", "models", "workspace"},
     "cli": {
+        "_util",
         *("_version", "errors", "redact", "settings", "store", "models", "workspace", "tasks"),
         *("toolchains", "devices", "stages", "runner", "evaluate", "data", "jobs", "paths"),
         *("architectures", "training", "search", "report", "portal", "azure", "demo"),

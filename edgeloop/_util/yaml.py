@@ -65,7 +65,7 @@ def parse_yaml(text: str, texts: bool = False) -> Document:
         return _Reader(text, texts).document()
     except yaml.YAMLError as error:  # its own words quote the line, which may hold a password
         mark = getattr(error, "problem_mark", None)
-        line = None if mark is None else mark.line + 1
+        line = None if mark is None else min(mark.line + 1, text.count("\n") + 1)
         raise NotYaml("cannot be read as YAML", line) from None
 
 

@@ -315,7 +315,7 @@ def _say_damaged(jobs: Jobs) -> None:
 
 
 def _seconds(option: str, text: str) -> float:
-    from edgeloop.jobs import TIME_FORMS, seconds_of
+    from edgeloop._util.units import TIME_FORMS, seconds_of
 
     found = seconds_of(text)
     if not found:

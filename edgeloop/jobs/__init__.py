@@ -18,12 +18,10 @@ if TYPE_CHECKING:
     from edgeloop.jobs.spec import JobSpec, read_spec, spec_of_script
     from edgeloop.jobs.sweep import parse_sweep
     from edgeloop.jobs.ticket import FINAL_STATES, State
-    from edgeloop.jobs.units import TIME_FORMS, bytes_of, seconds_of
     from edgeloop.jobs.watch import Status
 
 __all__ = [
     "FINAL_STATES",
-    "TIME_FORMS",
     "Chosen",
     "Compute",
     "Fetched",
@@ -37,11 +35,9 @@ __all__ = [
     "State",
     "Status",
     "azure_needs",
-    "bytes_of",
     "make_compute",
     "parse_sweep",
     "read_spec",
-    "seconds_of",
     "spec_of_script",
 ]
 
@@ -54,7 +50,6 @@ _WHERE = {
     "spec": ("JobSpec", "read_spec", "spec_of_script"),
     "sweep": ("parse_sweep",),
     "ticket": ("FINAL_STATES", "State"),
-    "units": ("TIME_FORMS", "bytes_of", "seconds_of"),
     "watch": ("Status",),
 }
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from edgeloop._util.units import seconds_of
 from edgeloop.data import Progress
 from edgeloop.errors import BadInput, BadSetting, JobRunning, WaitTimeout
 from edgeloop.jobs import results
@@ -24,7 +25,6 @@ from edgeloop.jobs.selectors import Selection, select
 from edgeloop.jobs.spec import JobSpec, changed, spec_of
 from edgeloop.jobs.submission import Submission, Teller
 from edgeloop.jobs.ticket import State, folder_key
-from edgeloop.jobs.units import seconds_of
 from edgeloop.jobs.watch import Watched, look
 from edgeloop.settings import Settings
 from edgeloop.store import Blobs, open_blobs

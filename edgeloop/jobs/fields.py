@@ -1,56 +1,81 @@
-"""The keys of a specification: what each may hold, and what it becomes.
+"""The keys of a job file: what each may hold, and what it becomes.
 
-A check takes what was written and the code folder, and returns a value or raises `Wrong`, whose
-text goes on where the key ended: "retries" + "must be a whole number, not 'two'".
+A job file is read as texts, so that a learning rate of `1e-3` reaches the script as it was typed;
+a key that is empty counts as not given. Whether files are there is checked by `spec`.
 """
 
 from __future__ import annotations
 
-import math
-import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field, model_validator
+
+from edgeloop._util.schema import Section
+from edgeloop._util.values import (
+    PLAIN_TEXT,
+    POSITIVE_TIME,
+    SCALAR,
+    SIZE,
+    TIME,
+    Reads,
+    items,
+    matching,
+    number,
+    plain_text,
+    shown,
+    whole,
+    words,
+)
 from edgeloop.errors import BadInput, BadName
 from edgeloop.jobs.computes.base import Resources
 from edgeloop.jobs.sweep import split_values
 from edgeloop.jobs.ticket import Environment
-from edgeloop.jobs.units import SIZE_FORMS, TIME_FORMS, bytes_of, seconds_of
 
 NAME_LIMIT = 100
 MADE_NAME_LIMIT = 120  # of a sweep's member or an attempt: NAME-00012.3
 RESERVED_NAMES = frozenset({"all", "last"})  # they select jobs
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]*")
-_EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{2,39}")
-_PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+DEFAULT_PRIORITY = 100
+DEFAULT_GRACE_S = 30.0
+_PLAIN = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
-_RESOURCES = ("cpus", "gpus", "memory", "nodes", "custom")
-
-
-class Wrong(Exception):
-    """Why a value cannot be used; `below` names the key inside the key."""
-
-    def __init__(self, reason: str, below: str = "") -> None:
-        super().__init__(reason)
-        self.below = below
+_FILES = "must be 'here', a requirements.txt or a conda .yaml file"
+_EXPERIMENT = (r"[A-Za-z0-9][A-Za-z0-9_-]{2,39}", "3 to 40 letters, digits, '_' and '-'")
+_TAG = matching(
+    r"[A-Za-z0-9][A-Za-z0-9._=-]*", "plain words of letters, digits, '.', '_', '=' and '-'"
+)
+_SEVERAL = {"anyOf": [PLAIN_TEXT.schema, {"type": "array", "items": PLAIN_TEXT.schema}]}
+_WORDS = {"anyOf": [SCALAR, {"type": "array", "items": SCALAR}]}
+_ENVIRONMENT = {
+    "anyOf": [
+        {"type": "string"},
+        {
+            "type": "object",
+            "properties": {
+                "requirements": {"type": "string", "description": "A requirements.txt."},
+                "conda": {"type": "string", "description": "A conda environment file."},
+                "image": {"type": "string", "description": "The name of a container image."},
+            },
+            **{"additionalProperties": False, "minProperties": 1, "maxProperties": 1},
+        },
+    ]
+}
 
 
 def check_job_name(name: str, limit: int = NAME_LIMIT) -> str:
-    """The rule of models' names: it becomes a folder, a part of keys and of other names."""
+    """The rule for models' names: it becomes a folder, a part of keys and of other names."""
     if len(name) > limit:
-        raise Wrong(f"has {len(name)} characters; {limit} are the limit")
-    if not _PLAIN.fullmatch(name):
-        raise Wrong(
+        raise ValueError(f"has {len(name)} characters; {limit} are the limit")
+    if not re.fullmatch(_PLAIN, name):
+        raise ValueError(
             "may hold letters, digits, '.', '_' and '-', and begins with a letter or digit, "
             f"not {name!r}"
         )
     if name in RESERVED_NAMES:
-        raise Wrong(f"cannot be {name!r}: that word selects jobs")
+        raise ValueError(f"cannot be {name!r}: that word selects jobs")
     return name
 
 
@@ -60,101 +85,71 @@ def plain_stem(text: str) -> str:
     return plain if plain and plain not in RESERVED_NAMES else "job"
 
 
-def program_for(script: str, code: Path) -> tuple[str, ...]:
-    """How a script is started, by its name; Wrong where it cannot be."""
-    path = _file_inside(script, code)
-    safe = f"./{script}" if script.startswith("-") else script
-    if path.suffix == ".py":
-        return ("python", safe)
-    if path.suffix == ".sh":
-        return ("bash", safe)
-    if os.access(path, os.X_OK):
-        return (f"./{script}",)
-    raise Wrong(f"is neither .py nor .sh nor executable: 'chmod +x {script}', or use 'command'")
-
-
-def _name(raw: object, code: Path) -> str:
-    return check_job_name(_text(raw))
-
-
-def _script(raw: object, code: Path) -> tuple[str, tuple[str, ...]]:
-    script = Path(_text(raw)).as_posix()
-    return script, program_for(script, code)
-
-
-def _words(raw: object, code: Path) -> tuple[str, ...]:
-    """A list as it is; a text split as a shell would, though none ever sees it."""
-    if isinstance(raw, str):
-        try:
-            raw = shlex.split(raw)
-        except ValueError:
-            raise Wrong(f"has a quote that is never closed: {raw!r}") from None
-    return tuple(_argument(word) for word in _list(raw))
-
-
-def _command(raw: object, code: Path) -> tuple[str, ...]:
-    words = _words(raw, code)
-    if not words or not words[0]:
-        raise Wrong("must name a program")
-    return words
-
-
-def _argument(raw: object) -> str:
-    text = _text(raw)
+def _argument(value: object) -> str:
+    text = plain_text(value)
     if "\0" in text:
-        raise Wrong("has an argument with a NUL character")
+        raise ValueError("has an argument with a NUL character")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Wrong(f"has an argument that is no UTF-8 text: {text!a}") from None
+        raise ValueError(f"has an argument that is no UTF-8 text: {text!a}") from None
     return text
 
 
-def _datasets(raw: object, code: Path) -> tuple[str, ...]:
-    return _each(raw, _dataset)
+def _words(value: object) -> tuple[str, ...]:
+    """A list as it is; a text split as a shell would, though none ever sees it."""
+    if isinstance(value, str):
+        try:
+            value = shlex.split(value)
+        except ValueError:
+            raise ValueError(f"has a quote that is never closed: {shown(value)}") from None
+    return tuple(_argument(word) for word in items(value))
 
 
-def _written(raw: object, code: Path) -> tuple[str, ...]:
-    return _each(raw, _new_dataset)
+def _command(value: object) -> tuple[str, ...]:
+    command = _words(value)
+    if not command or not command[0]:
+        raise ValueError("must name a program")
+    return command
 
 
-def _dataset(raw: object) -> str:
+def _dataset(value: object) -> str:
     from edgeloop.data import parse_reference
 
-    return _named_as(raw, parse_reference)
+    return _named_as(value, parse_reference)
 
 
-def _new_dataset(raw: object) -> str:
+def _new_dataset(value: object) -> str:
     from edgeloop.data import check_name
 
-    return _named_as(raw, check_name)
+    return _named_as(value, check_name)
 
 
-def _named_as(raw: object, check: Callable[[str], object]) -> str:
-    name = _text(raw)
+def _named_as(value: object, check: Callable[[str], object]) -> str:
+    name = plain_text(value)
     try:
         check(name)
     except BadName as error:
-        raise Wrong(f"cannot hold {name!r}: {error.fields['reason']}") from None
+        raise ValueError(f"cannot hold {name!r}: {error.fields['reason']}") from None
     return name
 
 
-def _environment(raw: object, code: Path) -> Environment:
+def _environment(value: object) -> Environment:
     """`here`, a file by its ending, `{requirements: FILE}`, `{conda: FILE}` or `{image: NAME}`."""
-    if raw == "here":
+    if value == "here":
         return Environment()
-    if isinstance(raw, Mapping) and set(raw) == {"image"}:
-        expected = "the name of an image, as ghcr.io/acme/train:3"
-        return Environment("image", _matching(raw["image"], _IMAGE, expected))
-    if isinstance(raw, Mapping) and len(raw) == 1 and set(raw) <= {"requirements", "conda"}:
-        kind, file = next(iter(raw.items()))
-        file = _text(file)
-    elif isinstance(raw, str):
-        file, kind = raw, _kind_of(raw)
-    else:
-        raise Wrong("must be 'here', a requirements.txt or a conda .yaml file")
-    _file_inside(file, code)
-    return Environment(kind, Path(file).as_posix())
+    if isinstance(value, Mapping) and set(value) == {"image"}:
+        image = plain_text(value["image"])
+        if not _IMAGE.fullmatch(image):
+            expected = "the name of an image, for example ghcr.io/acme/train:3"
+            raise ValueError(f"must be {expected}, not {image!r}")
+        return Environment("image", image)
+    if isinstance(value, Mapping) and len(value) == 1 and set(value) <= {"requirements", "conda"}:
+        kind, file = next(iter(value.items()))
+        return Environment(kind, Path(plain_text(file)).as_posix())
+    if isinstance(value, str):
+        return Environment(_kind_of(value), Path(value).as_posix())
+    raise ValueError(_FILES)
 
 
 def _kind_of(file: str) -> Literal["requirements", "conda"]:
@@ -163,170 +158,147 @@ def _kind_of(file: str) -> Literal["requirements", "conda"]:
         return "requirements"
     if suffix in (".yml", ".yaml"):
         return "conda"
-    raise Wrong(f"must be 'here', a requirements.txt or a conda .yaml file, not {file!r}")
+    raise ValueError(f"{_FILES}, not {file!r}")
 
 
-def _file_inside(file: str, code: Path) -> Path:
-    """A file of the code, by a path that stays in it."""
-    path = code / file
-    if Path(file).is_absolute() or ".." in Path(file).parts:
-        raise Wrong(f"must be a path inside the code folder, not {file!r}")
-    if not path.is_file():
-        raise Wrong(f"names {file!r}, which is not in {code}")
-    return path
+def _single(value: object) -> str:
+    if isinstance(value, list | tuple | Mapping):
+        raise ValueError("must be a single value; quote it where it is a list for the script")
+    return _argument(value)
 
 
-def _compute(raw: object, code: Path) -> str:
-    return _matching(raw, _PLAIN, "the name of a compute, as in edgeloop.yaml")
-
-
-def _resources(raw: object, code: Path) -> Resources:
-    given = _mapping(raw)
-    for key in given:
-        if key not in _RESOURCES:
-            raise Wrong(f"has no key {key!r}: there are {', '.join(_RESOURCES)}")
-    counted = _mapping(given.get("custom"))
-    custom = {name: _number(value, f"custom.{name}") for name, value in counted.items()}
-    cpus, gpus = _number(given.get("cpus", 1), "cpus"), _number(given.get("gpus", 0), "gpus")
-    if cpus <= 0:
-        raise Wrong("must be a number above 0", "cpus")
-    nodes = _number(given.get("nodes", 1), "nodes")
-    if nodes < 1 or nodes != int(nodes):
-        raise Wrong("must be a whole number, 1 or more", "nodes")
-    return Resources(cpus, gpus, _memory(given.get("memory")), custom, int(nodes))
-
-
-def _memory(raw: object) -> int:
-    if raw in (None, "", "null", "~"):
-        return 0
-    size = bytes_of(_text(raw))
-    if not size:
-        raise Wrong(f"must be {SIZE_FORMS}, not {_text(raw)!r}", "memory")
-    return size
-
-
-def _number(raw: object, below: str) -> float:
+def _sweep_values(value: object) -> tuple[str, ...]:
+    """A list, or a text with commas."""
     try:
-        number = float(_text(raw))
-    except ValueError:
-        number = math.nan
-    if not 0 <= number < 1e9:  # what is no number fails this too
-        raise Wrong(f"must be a number, not {raw!r}", below)
-    return number
+        values = split_values(value) if isinstance(value, str) else items(value)
+    except BadInput as error:
+        raise ValueError(f"cannot be read: {error}") from None
+    if not values:
+        raise ValueError("has no values")
+    return tuple(_single(item) for item in values)
 
 
-def _tags(raw: object, code: Path) -> tuple[str, ...]:
-    expected = "plain words of letters, digits, '.', '_', '=' and '-'"
-    return tuple(dict.fromkeys(_each(raw, lambda item: _matching(item, _TAG, expected))))
-
-
-def _experiment(raw: object, code: Path) -> str:
-    return _matching(raw, _EXPERIMENT, "3 to 40 letters, digits, '_' and '-'")
-
-
-def _timeout(raw: object, code: Path) -> float:
-    seconds = seconds_of(_text(raw))
-    if not seconds:
-        raise Wrong(f"must be {TIME_FORMS}, not {_text(raw)!r}")
-    return seconds
-
-
-def _grace(raw: object, code: Path) -> float:
-    seconds = seconds_of(_text(raw))
-    if seconds is None:
-        raise Wrong(f"must be {TIME_FORMS}, not {_text(raw)!r}")
-    return seconds
-
-
-def _whole(raw: object, code: Path) -> int:
-    text = _text(raw)
-    if not re.fullmatch(r"[0-9]{1,6}", text):
-        raise Wrong(f"must be a whole number, 0 or more, not {text!r}")
-    return int(text)
-
-
-def _params(raw: object, code: Path) -> dict[str, str]:
-    return {_param(name): _argument(_single(name, value)) for name, value in _mapping(raw).items()}
-
-
-def _sweep(raw: object, code: Path) -> dict[str, tuple[str, ...]]:
-    """A list of values a param, or a text with commas."""
-    found = {}
-    for name, value in _mapping(raw).items():
-        try:
-            values = split_values(value) if isinstance(value, str) else _list(value)
-        except BadInput as error:
-            raise Wrong(f"cannot be read: {error}", name) from None
-        if not values:
-            raise Wrong("has no values", name)
-        found[_param(name)] = tuple(_argument(_single(name, item)) for item in values)
-    return found
-
-
-def _param(name: str) -> str:
-    if not _PARAM.fullmatch(name):
-        raise Wrong(f"may hold names of letters, digits, '_', '.' and '-', not {name!r}")
+def _param_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", name):
+        raise ValueError(f"may hold names of letters, digits, '_', '.' and '-', not {name!r}")
     return name
 
 
-def _single(name: str, value: object) -> str:
-    if isinstance(value, list | tuple | Mapping):
-        raise Wrong("must be a single value; quote it where it is a list for the script", name)
-    return _text(value)
+def _variable_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError(f"may hold names of letters, digits and '_', not {name!r}")
+    if name.startswith("EDGELOOP_"):
+        raise ValueError(f"cannot hold {name}: Edgeloop sets these variables itself")
+    return name
 
 
-def _variables(raw: object, code: Path) -> dict[str, str]:
-    found = {name: _argument(_single(name, value)) for name, value in _mapping(raw).items()}
-    for name in found:
-        if not _VARIABLE.fullmatch(name):
-            raise Wrong(f"may hold names of letters, digits and '_', not {name!r}")
-        if name.startswith("EDGELOOP_"):
-            raise Wrong("cannot be set: Edgeloop sets these variables itself", name)
-    return found
+def _tags(value: object) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(words(value, _TAG.read)))
 
 
-def _text(raw: object) -> str:
-    if isinstance(raw, str):
-        return raw
-    if isinstance(raw, int | float) and not isinstance(raw, bool):
-        return str(raw)
-    raise Wrong(f"must be a text or a number, not {raw!r}")
+_NAME = Reads(lambda value: check_job_name(plain_text(value)), PLAIN_TEXT.schema)
+_PATH = Reads(lambda value: Path(plain_text(value)).as_posix(), {"type": "string"})
+_Argument = Annotated[str, Reads(_single, SCALAR)]
+_ParamName = Annotated[str, Reads(_param_name, {"type": "string"})]
+_VariableName = Annotated[str, Reads(_variable_name, {"type": "string"})]
 
 
-def _list(raw: object) -> Sequence[object]:
-    if isinstance(raw, list | tuple):
-        return raw
-    raise Wrong(f"must be a list, not {raw!r}")
+class _TextSection(Section):
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        return {key: item for key, item in value.items() if item not in ("", "null", "~")}
 
 
-def _each(raw: object, check: Callable[[object], str]) -> tuple[str, ...]:
-    """A list, or one text where the list would have one item."""
-    return tuple(check(item) for item in ([raw] if isinstance(raw, str) else _list(raw)))
+class ResourceKeys(_TextSection):
+    """What the job needs of each machine."""
+
+    cpus: Annotated[float, number(is_open=True, most=1e9)] = Field(
+        1.0, description="CPU cores; a fraction is allowed."
+    )
+    gpus: Annotated[float, number(most=1e9)] = Field(0.0, description="GPUs, or a fraction of one.")
+    memory: Annotated[int, SIZE] = Field(
+        0, description="Main memory, for example `4GB`.", json_schema_extra={"default": None}
+    )
+    nodes: Annotated[int, whole(1)] = Field(
+        1, description="Machines, each with these resources, on computes that support it."
+    )
+    custom: dict[str, Annotated[float, number(most=1e9)]] = Field(
+        default_factory=dict, description="Other things that the compute counts: `{board: 1}`."
+    )
+
+    def resources(self) -> Resources:
+        return Resources(self.cpus, self.gpus, self.memory, self.custom, self.nodes)
 
 
-def _mapping(raw: object) -> dict[str, object]:
-    if raw is None:
-        return {}
-    if not isinstance(raw, Mapping):
-        raise Wrong(f"must hold 'key: value' lines, not {raw!r}")
-    return {str(key): value for key, value in raw.items()}
+class JobFile(_TextSection):
+    """A job: a script or a command, the data it needs, and where it runs.
 
+    Give exactly one of `script` and `command`. Paths start from the folder of the file.
+    """
 
-def _matching(raw: object, pattern: re.Pattern[str], expected: str) -> str:
-    text = _text(raw)
-    if not pattern.fullmatch(text):
-        raise Wrong(f"must be {expected}, not {text!r}")
-    return text
-
-
-def _code(raw: object, code: Path) -> str:
-    return _text(raw)
-
-
-KEYS: Mapping[str, Callable[[object, Path], object]] = {
-    **{"name": _name, "script": _script, "command": _command, "args": _words, "code": _code},
-    **{"data": _datasets, "writes": _written, "environment": _environment, "compute": _compute},
-    **{"resources": _resources, "tags": _tags, "experiment": _experiment, "timeout": _timeout},
-    **{"retries": _whole, "priority": _whole, "grace": _grace, "params": _params},
-    **{"sweep": _sweep, "variables": _variables},
-}
+    name: Annotated[str, _NAME] = Field(
+        "", description="The job's name; by default made from the name of the file or script."
+    )
+    script: Annotated[str, _PATH] = Field(
+        "", description="A `.py`, `.sh` or executable file inside the code folder."
+    )
+    command: Annotated[tuple[str, ...], Reads(_command, _WORDS)] = Field(
+        (), description="The program and its arguments, as a list or one text; no shell is used."
+    )
+    args: Annotated[tuple[str, ...], Reads(_words, _WORDS)] = Field(
+        (), description="Arguments; `{outputs}`, `{input:NAME}` and `{PARAM}` are filled in."
+    )
+    code: Annotated[str, PLAIN_TEXT] = Field(
+        ".", description="The folder that travels with the job."
+    )
+    data: Annotated[tuple[str, ...], Reads(lambda value: words(value, _dataset), _SEVERAL)] = Field(
+        (), description="Datasets to lay out before it starts, for example `working/faces@3`."
+    )
+    writes: Annotated[
+        tuple[str, ...], Reads(lambda value: words(value, _new_dataset), _SEVERAL)
+    ] = Field((), description="Datasets that it creates; their new versions are stored.")
+    environment: Annotated[Environment, Reads(_environment, _ENVIRONMENT)] = Field(
+        default_factory=Environment,
+        description="`here`, a requirements.txt, a conda .yaml file, or `{image: NAME}`.",
+    )
+    compute: Annotated[str, matching(_PLAIN, "the name of a compute, as in edgeloop.yaml")] = Field(
+        "", description="Where it runs: a name under `computes` in edgeloop.yaml."
+    )
+    resources: ResourceKeys = Field(
+        default_factory=lambda: ResourceKeys.model_validate({}),
+        description="What the job needs of each machine.",
+    )
+    tags: Annotated[tuple[str, ...], Reads(_tags, _SEVERAL)] = Field(
+        (), description="Words to select jobs by."
+    )
+    experiment: Annotated[str, matching(*_EXPERIMENT)] = Field(
+        "", description="The experiment of the models that it uploads."
+    )
+    timeout: Annotated[float | None, POSITIVE_TIME] = Field(
+        None, description="How long it may run, for example `2h`."
+    )
+    retries: Annotated[int, whole()] = Field(
+        0, description="How often it is started again after it failed."
+    )
+    priority: Annotated[int, whole()] = Field(
+        DEFAULT_PRIORITY, description="Jobs with a smaller number start first."
+    )
+    grace: Annotated[float, TIME] = Field(
+        DEFAULT_GRACE_S,
+        description="Time between the request to end and the kill.",
+        json_schema_extra={"default": "30s"},
+    )
+    params: dict[_ParamName, _Argument] = Field(
+        default_factory=dict,
+        description="Values for `{PARAM}` in the command; the others become `--PARAM VALUE`.",
+    )
+    sweep: dict[_ParamName, Annotated[tuple[str, ...], Reads(_sweep_values, _WORDS)]] = Field(
+        default_factory=dict, description="Params with several values: one job per combination."
+    )
+    variables: dict[_VariableName, _Argument] = Field(
+        default_factory=dict,
+        description="Environment variables; `${NAME}` is filled in where the job is submitted.",
+    )

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from edgeloop.errors import BadName, JobNameTaken, LocalFileError, NoSuchJob
-from edgeloop.jobs.fields import MADE_NAME_LIMIT, Wrong, check_job_name
+from edgeloop.jobs.fields import MADE_NAME_LIMIT, check_job_name
 from edgeloop.jobs.ticket import Input, State
 from edgeloop.jobs.watch import Status
 from edgeloop.redact import redact
@@ -275,8 +275,8 @@ def _numbered(draft: Callable[[str, str, int], JobRecord], number: int) -> Draft
 def _check(name: str) -> str:
     try:
         return check_job_name(name, MADE_NAME_LIMIT)
-    except Wrong as wrong:
-        raise BadName(what="job", name=name[:120], reason=f"it {wrong}") from None
+    except ValueError as error:
+        raise BadName(what="job", name=name[:120], reason=f"it {error}") from None
 
 
 def _age(run: Run) -> tuple[datetime, str]:

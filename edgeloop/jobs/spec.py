@@ -8,22 +8,22 @@ rate of `1e-3` reaches the script as `1e-3`. Nothing is moved, stored or started
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from edgeloop._util.schema import Origin, read_document, validated, with_overrides
+from edgeloop._util.values import LINES
+from edgeloop._util.yaml import KeyPath
 from edgeloop.errors import BadJob
-from edgeloop.jobs import fields
 from edgeloop.jobs.computes.base import Resources
-from edgeloop.jobs.fields import Wrong
-from edgeloop.jobs.overrides import apply, unknown_key
+from edgeloop.jobs.fields import DEFAULT_GRACE_S, DEFAULT_PRIORITY, JobFile, plain_stem
 from edgeloop.jobs.ticket import Environment
 from edgeloop.paths import find_project
 from edgeloop.settings import filled_in
 
-DEFAULT_PRIORITY = 100
-DEFAULT_GRACE_S = 30.0
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 _WRAPPER_WORDS = frozenset({"outputs", "data", "job", "attempt"})  # filled where the job runs
 
@@ -82,17 +82,28 @@ class JobSpec:
     def document(self) -> dict[str, object]:
         """As it would be written; `spec_of` reads it back to the same specification."""
         program = {"script": self.script} if self.script else {"command": list(self.command)}
+        environment, needs = self.environment, self.resources
         plain: dict[str, object] = {
             **{"name": self.name, "code": str(self.code)},
             **program,
             **{"args": list(self.args), "data": list(self.data), "writes": list(self.writes)},
-            **{"environment": _environment_text(self.environment), "compute": self.compute},
-            **{"resources": _resources_text(self.resources), "tags": list(self.tags)},
-            **{"experiment": self.experiment, "retries": str(self.retries)},
+            "environment": {environment.kind: environment.file} if environment.file else "",
+            "compute": self.compute,
+            "resources": {
+                **{"cpus": repr(needs.cpus), "gpus": repr(needs.gpus)},
+                **({"memory": f"{needs.memory_bytes}B"} if needs.memory_bytes else {}),
+                **({"nodes": str(needs.nodes)} if needs.nodes != 1 else {}),
+                **(
+                    {"custom": {name: repr(n) for name, n in needs.custom.items()}}
+                    if needs.custom
+                    else {}
+                ),
+            },
+            **{"tags": list(self.tags), "experiment": self.experiment},
             **{"timeout": _seconds(self.timeout_s), "grace": _seconds(self.grace_s)},
-            **{"priority": str(self.priority), "params": dict(self.params)},
-            **{"sweep": {name: list(values) for name, values in self.sweep.items()}},
-            **{"variables": dict(self.variables)},
+            **{"retries": str(self.retries), "priority": str(self.priority)},
+            **{"params": dict(self.params), "variables": dict(self.variables)},
+            "sweep": {name: list(values) for name, values in self.sweep.items()},
         }
         return {key: value for key, value in plain.items() if value not in ("", [], {})}
 
@@ -108,13 +119,16 @@ def read_spec(
     options = dict(options or {})
     if "code" in options:
         options["code"] = str(Path(str(options["code"])).absolute())
-    written = _read_yaml(path)
+    written, origin = read_document(path, BadJob, texts=True)
+    if not isinstance(written, dict):
+        raise origin.at((), f"{LINES}, for example 'script: train.py'")
     document = {
         key: value if key == "variables" else filled_in(value, path.name)
         for key, value in written.items()
     }
-    document = _merged(apply(document, overrides, path.name), options)
-    return spec_of(document, path.absolute().parent, path.name, stem=path.stem)
+    document, origin = _overridden(document, overrides, origin)
+    document = _merged(document, options)
+    return spec_of(document, path.absolute().parent, origin, stem=path.stem)
 
 
 def spec_of_script(
@@ -146,82 +160,79 @@ def changed(
     spec: JobSpec, overrides: Sequence[str] = (), args: Sequence[str] | None = None
 ) -> JobSpec:
     """The same job with other keys, params or arguments, checked again."""
-    document = apply(spec.document(), overrides, spec.name or spec.stem)
+    where = spec.name or spec.stem
+    document, _ = _overridden(spec.document(), overrides, Origin(where, BadJob))
     if args is not None:
         document["args"] = list(args)
-    return spec_of(document, spec.code, spec.name or spec.stem, spec.stem)
+    return spec_of(document, spec.code, where, spec.stem)
 
 
-def spec_of(document: Mapping[str, object], folder: Path, where: str, stem: str = "job") -> JobSpec:
+def spec_of(
+    document: Mapping[str, object], folder: Path, where: str | Origin, stem: str = "job"
+) -> JobSpec:
     """Check everything that can be checked without a network; BadJob says what and where."""
-    given = _checked_keys(document, where)
-    code = (folder / str(given.pop("code", "."))).expanduser().resolve()
+    origin = Origin(where, BadJob) if isinstance(where, str) else where
+    keys = validated(JobFile, document, origin)
+    filled_in(keys.variables, origin.name)  # whether they are set is better known now
+    code = (folder / keys.code).expanduser().resolve()
     if not code.is_dir():
-        raise BadJob(where=where, reason=f"the code folder {code} is not there")
-    values = {key: _value(key, raw, code, where) for key, raw in given.items()}
-    values |= _program(values, where)
-    return JobSpec(code=code, stem=fields.plain_stem(stem), **values)  # type: ignore[arg-type]
-
-
-def _checked_keys(document: Mapping[str, object], where: str) -> dict[str, object]:
-    """Known keys that say something."""
-    found: dict[str, object] = {}
-    for key, value in document.items():
-        if key not in fields.KEYS:
-            raise unknown_key(str(key), fields.KEYS, where)
-        if value is not None and value not in ("", "null", "~"):
-            found[key] = value
-    filled_in(found.get("variables"), where)  # whether they are set is better known now
-    return found
-
-
-def _value(key: str, raw: object, code: Path, where: str) -> object:
+        raise origin.at(("code",), f"the code folder {code} is not there")
+    if bool(keys.script) == bool(keys.command):
+        both = "both 'script' and 'command' are there" if keys.script else "nothing to run"
+        raise origin.at((), f"{both}: give one, for example 'script: train.py'")
     try:
-        return fields.KEYS[key](raw, code)
-    except Wrong as wrong:
-        name = f"{key}.{wrong.below}" if wrong.below else key
-        raise BadJob(where=where, reason=f"{name} {wrong}") from None
+        path: KeyPath = ("script",)
+        command = program_for(keys.script, code) if keys.script else keys.command
+        path = ("environment",)
+        if keys.environment.kind in ("requirements", "conda"):
+            _file_inside(keys.environment.file, code)
+    except ValueError as error:
+        raise origin.wrong(path, str(error)) from None
+    same = (
+        *("name", "script", "args", "data", "writes", "environment", "compute", "tags"),
+        *("experiment", "retries", "priority", "params", "sweep", "variables"),
+    )
+    return JobSpec(
+        code=code,
+        stem=plain_stem(stem),
+        command=command,
+        resources=keys.resources.resources(),
+        timeout_s=keys.timeout,
+        grace_s=keys.grace,
+        **{name: getattr(keys, name) for name in same},
+    )
 
 
-def _program(values: dict[str, object], where: str) -> dict[str, object]:
-    """One of script and command; the keys that are named otherwise than their values."""
-    renamed = {"timeout": "timeout_s", "grace": "grace_s"}
-    found = {renamed[key]: values.pop(key) for key in renamed if key in values}
-    if ("script" in values) == ("command" in values):
-        both = "both 'script' and 'command' are there" if "script" in values else "nothing to run"
-        raise BadJob(where=where, reason=f"{both}: give one, as 'script: train.py'")
-    script = values.get("script")
-    if isinstance(script, tuple):
-        found |= {"script": script[0], "command": script[1]}
-    return found
+def program_for(script: str, code: Path) -> tuple[str, ...]:
+    """How a script is started, by its name; ValueError where it cannot be."""
+    path = _file_inside(script, code)
+    safe = f"./{script}" if script.startswith("-") else script
+    if path.suffix == ".py":
+        return ("python", safe)
+    if path.suffix == ".sh":
+        return ("bash", safe)
+    if os.access(path, os.X_OK):
+        return (f"./{script}",)
+    reason = f"is neither .py nor .sh nor executable: 'chmod +x {script}', or use 'command'"
+    raise ValueError(reason)
 
 
-def _read_yaml(path: Path) -> dict[str, object]:
-    import yaml
-
-    try:
-        text = path.read_text(encoding="utf-8")
-        # The loader that makes nothing but texts, lists and mappings.
-        content = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506
-    except yaml.YAMLError as error:  # its text quotes the line, which may hold a password
-        mark = getattr(error, "problem_mark", None)
-        line = f" (line {mark.line + 1})" if mark is not None else ""
-        raise BadJob(where=path.name, reason=f"cannot be read as YAML{line}") from None
-    except FileNotFoundError:
-        raise BadJob(where=str(path), reason="there is no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadJob(where=str(path), reason=f"cannot be read: {error}") from None
-    if not isinstance(content, dict):
-        raise BadJob(where=path.name, reason="must hold 'key: value' lines, as 'script: train.py'")
-    _refuse_twice([str(key.value) for key, _ in yaml.compose(text, yaml.BaseLoader).value], path)
-    return content
+def _file_inside(file: str, code: Path) -> Path:
+    """A file of the code, by a path that stays in it."""
+    path = code / file
+    if Path(file).is_absolute() or ".." in Path(file).parts:
+        raise ValueError(f"must be a path inside the code folder, not {file!r}")
+    if not path.is_file():
+        raise ValueError(f"names {file!r}, which is not in {code}")
+    return path
 
 
-def _refuse_twice(keys: Sequence[str], path: Path) -> None:
-    """YAML would take the last one without a word."""
-    for number, key in enumerate(keys):
-        if key in keys[:number]:
-            raise BadJob(where=path.name, reason=f"the key {key!r} is there twice")
+def _overridden(
+    document: Mapping[str, object], overrides: Sequence[str], origin: Origin
+) -> tuple[dict[str, object], Origin]:
+    return with_overrides(
+        JobFile, document, overrides, origin, example="epochs=30", texts=True, params="params"
+    )
 
 
 def _merged(document: Mapping[str, object], options: Mapping[str, object]) -> dict[str, object]:
@@ -236,21 +247,3 @@ def _merged(document: Mapping[str, object], options: Mapping[str, object]) -> di
 
 def _seconds(value: float | None) -> str:
     return "" if value is None else f"{value:.9f}".rstrip("0").rstrip(".") + "s"
-
-
-def _environment_text(environment: Environment) -> object:
-    return "" if environment.kind == "here" else {environment.kind: environment.file}
-
-
-def _resources_text(resources: Resources) -> dict[str, object]:
-    return {
-        "cpus": repr(resources.cpus),
-        "gpus": repr(resources.gpus),
-        **({"memory": f"{resources.memory_bytes}B"} if resources.memory_bytes else {}),
-        **({"nodes": str(resources.nodes)} if resources.nodes != 1 else {}),
-        **(
-            {"custom": {name: repr(count) for name, count in resources.custom.items()}}
-            if resources.custom
-            else {}
-        ),
-    }

@@ -259,7 +259,7 @@ class _Check:
 
     def values(self, mapping: Mapping[str, object], prefix: str) -> None:
         """Said now, and not by the training that meets it."""
-        from edgeloop.jobs import TIME_FORMS, bytes_of, seconds_of
+        from edgeloop._util.units import TIME_FORMS, bytes_of, seconds_of
 
         for name, value in mapping.items():
             key = f"{prefix}{name}"

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from edgeloop._util.units import TIME_FORMS, bytes_of, seconds_of
 from edgeloop.data import find_local
 from edgeloop.errors import BadInput, NoSuchDataset
-from edgeloop.jobs import TIME_FORMS, Jobs, Resources, bytes_of, seconds_of
+from edgeloop.jobs import Jobs, Resources
 from edgeloop.search.base import Evaluator
 from edgeloop.search.evaluators import LocalTraining, PartialTraining
 from edgeloop.settings import Settings

@@ -40,7 +40,7 @@ def test_anchors_and_merges_are_expanded():
 @pytest.mark.parametrize(
     ("text", "said", "line"),
     [
-        ("a: 1\nb: [", "cannot be read as YAML", 3),
+        ("a: 1\nb: [", "cannot be read as YAML", 2),
         ("a: 1\nb: 2\na: 3", "the key 'a' is there twice", 3),
         ("a:\n  b: 1\n  b: 2", "the key 'a.b' is there twice", 3),
         ("[" * 60 + "]" * 60, "is nested more than 50 levels deep", 1),
@@ -56,7 +56,7 @@ def test_anchors_and_merges_are_expanded():
     ],
 )
 def test_what_cannot_be_used_is_said_with_its_line(text: str, said: str, line: int, texts: bool):
-    with pytest.raises(NotYaml, match=said.replace("<<", "<<")) as caught:
+    with pytest.raises(NotYaml, match=said) as caught:
         parse_yaml(text, texts)
     assert caught.value.line == line
 

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
+from edgeloop._util.units import seconds_of
 from edgeloop.azure import ClusterDescription, Place, place_of
 from edgeloop.jobs.computes.options import Options
-from edgeloop.jobs.units import seconds_of
 
 Hand = Literal["auto", "file", "variable"]
 MOST_STEPS = 100

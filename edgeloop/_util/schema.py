@@ -1,0 +1,220 @@
+"""Typed models of what people write, and the one sentence they read when something is wrong.
+
+A model is a `Section`: every key with its type, default and description. JSON Schema, the reference
+pages, `key=value` overrides and the suggestions in errors all come from it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from edgeloop._util.suggest import suggestion
+from edgeloop._util.values import LINES, shown
+from edgeloop._util.yaml import KeyPath, NotYaml, parse_yaml, read_yaml
+from edgeloop.errors import BadInput
+
+
+class Section(BaseModel):
+    """Keys that belong together. An unknown one is an error; null stands for the default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_null(cls, value: object) -> object:
+        if isinstance(value, Mapping):
+            return {str(key): item for key, item in value.items() if item is not None}
+        return value
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where values were written; an error about one of them names it, with the line."""
+
+    name: str
+    error: type[BadInput]
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)
+
+    def wrong(self, path: KeyPath, reason: str) -> BadInput:
+        """`reason` continues after the key, which is the path with dots."""
+        key = ".".join(map(str, path))
+        return self.at(path, f"{key} {reason}" if key else reason)
+
+    def at(self, path: KeyPath, reason: str) -> BadInput:
+        upwards = (path[:count] for count in range(len(path), 0, -1))
+        line = next((self.lines[above] for above in upwards if above in self.lines), None)
+        where = self.name if line is None else f"{self.name}, line {line}"
+        return self.error(where=where, reason=reason)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_document(path: Path, error: type[BadInput], texts: bool = False) -> tuple[object, Origin]:
+    """What a YAML file holds, and where; see `read_yaml`."""
+    try:
+        document = read_yaml(path, texts)
+    except NotYaml as problem:
+        name = path.name if path.is_file() else str(path)
+        where = name if problem.line is None else f"{name}, line {problem.line}"
+        raise error(where=where, reason=str(problem)) from None
+    return document.value, Origin(path.name, error, document.lines)
+
+
+def validated(model: type[Model], document: object, origin: Origin) -> Model:
+    """The model; or the first mistake, as one sentence. Unknown keys come before wrong values."""
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        mistakes = error.errors(include_url=False)
+    first = min(mistakes, key=lambda mistake: mistake["type"] != "extra_forbidden")
+    path = first["loc"]
+    if path and path[-1] == "[key]":  # of an open mapping: the sentence is about the mapping
+        path = path[:-2]
+    if first["type"] == "extra_forbidden":
+        raise unknown_key(model, path, origin)
+    raise origin.wrong(path, _reason(first))
+
+
+def unknown_key(
+    model: type[BaseModel], path: KeyPath, origin: Origin, more: Iterable[str] = ()
+) -> BadInput:
+    """`more` are names that the document itself allows at its top."""
+    *above, last = map(str, path)
+    schema = model_schema(model)
+    names = [*(more if not above else ()), *_keys_at(schema, above)]
+    key = ".".join(map(str, path))
+    if not above and last in (leaves := _leaves(schema)):
+        hint = f"did you mean {leaves[last]!r}?"
+    else:
+        hint = suggestion(last, names)
+        hint = hint.replace("mean '", f"mean '{''.join(f'{part}.' for part in above)}", 1)
+    return origin.at(path, f"unknown key {key!r}: {hint}")
+
+
+def with_overrides(
+    model: type[BaseModel],
+    document: Mapping[str, object],
+    words: Sequence[str],
+    origin: Origin,
+    *,
+    example: str,
+    texts: bool = False,
+    params: str = "",
+) -> tuple[dict[str, object], Origin]:
+    """The document with `key=value` words applied, and an origin that knows they have no line.
+
+    With `texts`, a value is a text unless it begins with `[` or `{`. `params` names an open mapping
+    at the top whose keys may be given without its name.
+    """
+    changed, lines = copy.deepcopy(dict(document)), dict(origin.lines)
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            reason = f"{word!r} is not a valid override: write key=value, for example {example}"
+            raise origin.at((), reason)
+        path = _override_path(model, changed, key, params, origin)
+        if texts and not text.startswith(("[", "{")):
+            value: object = text
+        else:
+            try:
+                value = parse_yaml(text, texts).value
+            except NotYaml as problem:
+                raise origin.at((), f"the value of {key} {problem}") from None
+        _set(changed, path, value, model_schema(model))
+        lines = {other: line for other, line in lines.items() if other[: len(path)] != path}
+    return changed, replace(origin, lines=lines)
+
+
+@cache
+def model_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """As editors read it: a mapping that takes the model's keys by the names in the file."""
+    return model.model_json_schema()
+
+
+def schema_node(schema: Mapping[str, Any], path: Iterable[str]) -> Mapping[str, Any]:
+    """What a JSON Schema says about a key; empty where there is no such key."""
+    node = _resolved(schema, schema)
+    for part in path:
+        below = node.get("properties", {}).get(part, node.get("additionalProperties"))
+        node = _resolved(below, schema) if isinstance(below, Mapping) else {}
+    return node
+
+
+def _resolved(node: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Through references, and of several forms the one that has keys."""
+    while "$ref" in node:
+        node = schema["$defs"][node["$ref"].rpartition("/")[2]]
+    forms = [_resolved(form, schema) for form in node.get("anyOf", ())]
+    return next((form for form in forms if form.get("type") == "object"), node)
+
+
+def _keys_at(schema: Mapping[str, Any], path: Iterable[str]) -> list[str]:
+    return list(schema_node(schema, path).get("properties", {}))
+
+
+def _leaves(schema: Mapping[str, Any], above: tuple[str, ...] = ()) -> dict[str, str]:
+    """Keys below the top by their last name, the shallow ones before the deep."""
+    found: dict[str, str] = {}
+    names = _keys_at(schema, above)
+    for name in names if above else ():
+        found.setdefault(name, ".".join((*above, name)))
+    for name in names:
+        found = {**_leaves(schema, (*above, name)), **found}
+    return found
+
+
+def _override_path(
+    model: type[BaseModel], document: Mapping[str, object], key: str, params: str, origin: Origin
+) -> KeyPath:
+    """A key of the model wins over a param of the same name."""
+    schema = model_schema(model)
+    own = document.get(params) if params else None
+    names = [str(name) for name in own] if isinstance(own, Mapping) else []
+    parts = key.split(".")
+    if key in names and key not in schema["properties"]:
+        return (params, key)
+    for depth, part in enumerate(parts):
+        node = schema_node(schema, parts[:depth])
+        if part in node.get("properties", {}):
+            continue
+        if depth and node.get("additionalProperties"):  # any name, dots and all
+            return (*parts[:depth], ".".join(parts[depth:]))
+        raise unknown_key(model, tuple(parts[: depth + 1]), origin, names)
+    return tuple(parts)
+
+
+def _set(
+    document: dict[str, object], path: KeyPath, value: object, schema: Mapping[str, Any]
+) -> None:
+    *above, last = map(str, path)
+    place = document
+    for key in above:
+        below = place.get(key)
+        place[key] = place = below if isinstance(below, dict) else {}
+    if schema_node(schema, above).get("maxProperties") == 1:
+        place.clear()
+    place[last] = value
+
+
+def _reason(mistake: ErrorDetails) -> str:
+    kind, given = mistake["type"], shown(mistake["input"])
+    if kind == "value_error":
+        return str(mistake["ctx"]["error"])
+    if kind == "missing":
+        return "is missing"
+    if kind in ("model_type", "dict_type", "mapping_type"):
+        return f"{LINES}, not {given}" if mistake["loc"] else LINES
+    if kind == "string_type":
+        return "must be a text"
+    if kind.startswith("bool_"):
+        return "must be true or false"
+    return f"{mistake['msg'].replace('Input should be', 'must be')}, not {given}"

@@ -1,0 +1,165 @@
+"""Values as people write them: each is read by a function and described to editors.
+
+A key of a model whose value needs more than pydantic's own types is `Annotated[T, Reads(function,
+json_schema)]`. The function returns the value, or raises ValueError with what continues the
+sentence after the key: `must be a text, not 7`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import core_schema
+
+from edgeloop._util.suggest import suggestion
+from edgeloop._util.units import SIZE_FORMS, TIME_FORMS, bytes_of, seconds_of
+
+LINES = "must hold 'key: value' lines"
+SCALAR: Mapping[str, object] = {"type": ["string", "number", "boolean"]}
+TEXT_SCHEMA: Mapping[str, object] = {"type": ["string", "number"]}
+TIME_SCHEMA: Mapping[str, object] = {
+    **{"type": "string", "pattern": r"^(\d+(\.\d+)?[smhd])+$", "examples": ["90s", "1h30m"]},
+}
+SIZE_SCHEMA: Mapping[str, object] = {
+    **{"type": "string", "pattern": r"^\d+(\.\d+)?\s*([KMGTkmgt]i?)?[Bb]$"},
+    "examples": ["4GB", "512MiB"],
+}
+
+
+@dataclass(frozen=True)
+class Reads:
+    """How a value is read, and what an editor is told about it."""
+
+    read: Callable[[Any], object]
+    schema: Mapping[str, object]
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.read)
+
+    def __get_pydantic_json_schema__(self, _: object, handler: object) -> dict[str, object]:
+        return dict(self.schema)
+
+
+def shown(value: object) -> str:
+    """A value in an error: on one line, and not too much of it."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}…"
+
+
+def text(value: object) -> str:
+    """Strictly: `experiment: 010` in YAML is the number 8, which nobody meant."""
+    if not isinstance(value, str):
+        raise ValueError("must be a text")
+    return value
+
+
+def plain_text(value: object) -> str:
+    """A number is the text that it was written as."""
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return str(value)
+    raise ValueError(f"must be a text, not {shown(value)}")
+
+
+def words(value: object, one: Callable[[Any], Any] = plain_text) -> tuple[str, ...]:
+    """A list, or one text where the list would have one item."""
+    return tuple(one(item) for item in ([value] if isinstance(value, str) else items(value)))
+
+
+def items(value: object) -> Sequence[object]:
+    if isinstance(value, list | tuple):
+        return value
+    raise ValueError(f"must be a list, not {shown(value)}")
+
+
+def mapping(value: object) -> dict[str, object]:
+    if isinstance(value, Mapping):
+        return {str(key): item for key, item in value.items()}
+    raise ValueError(f"{LINES}, not {shown(value)}")
+
+
+def matching(pattern: str, expected: str) -> Reads:
+    """A text of a certain form: `must be EXPECTED, not 'x'`."""
+
+    def read(value: object) -> str:
+        if not re.fullmatch(pattern, plain_text(value), re.ASCII):
+            raise ValueError(f"must be {expected}, not {shown(value)}")
+        return str(value)
+
+    return Reads(read, {"type": ["string", "number"], "pattern": f"^{pattern}$"})
+
+
+def choice(*names: str) -> Reads:
+    def read(value: object) -> str:
+        if value not in names:
+            hint = suggestion(str(value), names, "there are")
+            raise ValueError(f"cannot be {shown(value)}: {hint}")
+        return str(value)
+
+    return Reads(read, {"enum": list(names)})
+
+
+def whole(least: int = 0, most: int | None = None) -> Reads:
+    """Texts count too: a variable or a word of the command line is one."""
+
+    def read(value: Any) -> int:
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value, re.ASCII):
+            value = int(value)
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if not (is_whole and least <= value and (most is None or value <= most)):
+            limits = f"{least} or more" if most is None else f"{least} to {most}"
+            raise ValueError(f"must be a whole number, {limits}, not {shown(value)}")
+        return int(value)
+
+    limits = {"minimum": least} | ({} if most is None else {"maximum": most})
+    return Reads(read, {"type": "integer", **limits})
+
+
+def number(least: float = 0.0, is_open: bool = False, most: float = math.inf) -> Reads:
+    """Texts count too: YAML reads `1e4` as one. With `is_open` the limit itself is too small."""
+
+    def read(value: object) -> float:
+        try:
+            found = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            found = math.nan
+        if not least <= found < most or (is_open and found == least):
+            limits = f" above {least:g}" if is_open else f", {least:g} or more"
+            raise ValueError(f"must be a number{limits}, not {shown(value)}")
+        return found
+
+    return Reads(read, {"type": "number", "exclusiveMinimum" if is_open else "minimum": least})
+
+
+def _time(value: object) -> float:
+    seconds = seconds_of(plain_text(value))
+    if seconds is None:
+        raise ValueError(f"must be {TIME_FORMS}, not {shown(value)}")
+    return seconds
+
+
+def _positive_time(value: object) -> float:
+    if not (seconds := _time(value)):
+        raise ValueError(f"must be {TIME_FORMS}, not {shown(value)}")
+    return seconds
+
+
+def _size(value: object) -> int:
+    if not (size := bytes_of(plain_text(value))):
+        raise ValueError(f"must be {SIZE_FORMS}, not {shown(value)}")
+    return size
+
+
+TEXT = Reads(text, {"type": "string"})
+PLAIN_TEXT = Reads(plain_text, TEXT_SCHEMA)
+TIME = Reads(_time, TIME_SCHEMA)
+POSITIVE_TIME = Reads(_positive_time, TIME_SCHEMA)
+SIZE = Reads(_size, SIZE_SCHEMA)
