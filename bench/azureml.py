@@ -20,7 +20,7 @@ from bench.tables import markdown
 from edgeloop.jobs.computes import Compute, make_compute
 from edgeloop.jobs.results import fetch
 from edgeloop.store import open_blobs, parse_location
-from tests.jobs.compute_contract import Yard
+from edgeloop.testing.contracts.compute import JobHarness
 from tests.peers.azureml import AzureML
 from tests.peers.azurite import Azurite
 from tests.peers.certificate import Certificate
@@ -39,9 +39,9 @@ for number in range({FILES}):
 def run() -> str:
     with TemporaryDirectory() as name, _cloud(Path(name)) as (azureml, azurite):
         place = parse_location(azurite.connection_string_of(azurite.new_account()))
-        yard = Yard(_compute(), open_blobs(place), Path(name))
-        rows = [*_submissions(azureml, yard), *_collecting(azureml, yard, Path(name))]
-        rows += _states(azureml, yard)
+        harness = JobHarness(_compute(), open_blobs(place), Path(name))
+        rows = [*_submissions(azureml, harness), *_collecting(azureml, harness, Path(name))]
+        rows += _states(azureml, harness)
     return markdown(("what", "Azure's SDK", "Edgeloop", "ratio", "goal"), rows)
 
 
@@ -62,12 +62,12 @@ def _compute() -> Compute:
     )
 
 
-def _submissions(azureml: AzureML, yard: Yard) -> list[tuple[str, ...]]:
+def _submissions(azureml: AzureML, harness: JobHarness) -> list[tuple[str, ...]]:
     """Each of ours is a process's first: nothing is remembered but in the workspace. The SDK's are
     of the same command with a folder of code, a registered environment and a cluster."""
-    yard.wait_for(yard.send("python", "-c", "pass"), "completed")
+    harness.wait_for(harness.send("python", "-c", "pass"), "completed")
     environment = next(iter(azureml.jobs.runs.values())).properties["environmentId"]
-    code = yard.folder / "code"
+    code = harness.folder / "code"
     code.mkdir()
     (code / "train.py").write_text("pass")
     theirs, seconds = [], []
@@ -76,12 +76,12 @@ def _submissions(azureml: AzureML, yard: Yard) -> list[tuple[str, ...]]:
         job = _sdk_job(environment, "python train.py", code)
         theirs.append(_calls(azureml, lambda c=client, j=job: c.jobs.create_or_update(j), seconds))
     ours, our_seconds = [], []
-    before = {info.key for info in yard.blobs.list("_")}
+    before = {info.key for info in harness.blobs.list("_")}
     for _ in range(2):
-        yard.compute = _compute()
-        order = yard.order("python", "-c", "pass")
-        ours.append(_calls(azureml, lambda o=order: yard.submit(o), our_seconds))
-    new = {info.key for info in yard.blobs.list("_")} - before
+        harness.compute = _compute()
+        order = harness.order("python", "-c", "pass")
+        ours.append(_calls(azureml, lambda o=order: harness.submit(o), our_seconds))
+    new = {info.key for info in harness.blobs.list("_")} - before
     sent = [key for key in new if key.startswith(("_code/", "_wrapper/"))]
     return [
         ("REST calls, first submission of this code", str(theirs[0]), str(ours[0]), "", ""),
@@ -97,9 +97,9 @@ def _submissions(azureml: AzureML, yard: Yard) -> list[tuple[str, ...]]:
     ]
 
 
-def _collecting(azureml: AzureML, yard: Yard, folder: Path) -> list[tuple[str, ...]]:
-    job = yard.send("python", "-c", WRITE)
-    yard.wait_for(job, "completed")
+def _collecting(azureml: AzureML, harness: JobHarness, folder: Path) -> list[tuple[str, ...]]:
+    job = harness.send("python", "-c", WRITE)
+    harness.wait_for(job, "completed")
     environment = azureml.run(job).properties["environmentId"]
     script = folder / "writing"
     script.mkdir()
@@ -112,7 +112,7 @@ def _collecting(azureml: AzureML, yard: Yard, folder: Path) -> list[tuple[str, .
     }
     ours, theirs = [], []
     for our, sdk in zip(places["our"], places["sdk"], strict=True):  # in turns, for fairness
-        ours.append(_seconds(partial(fetch, yard.blobs, job, our)))
+        ours.append(_seconds(partial(fetch, harness.blobs, job, our)))
         theirs.append(_seconds(partial(client.jobs.download, sent.name, download_path=sdk)))
     counts = [sum(1 for _ in to.rglob("*.bin")) for to in (*places["our"], *places["sdk"])]
     assert counts == 4 * [FILES], counts
@@ -124,16 +124,16 @@ def _compared(what: str, theirs: float, ours: float) -> tuple[str, ...]:
     return what, f"{theirs:.1f} s", f"{ours:.2f} s", f"{theirs / ours:.1f} ×", "≥ 3 ×"
 
 
-def _states(azureml: AzureML, yard: Yard) -> list[tuple[str, ...]]:
+def _states(azureml: AzureML, harness: JobHarness) -> list[tuple[str, ...]]:
     azureml.faults.never_start = "the cluster is full"
-    orders = [yard.order("python", "-c", "pass") for _ in range(RECORDS)]
-    yard.compute.submit_many(orders)
+    orders = [harness.order("python", "-c", "pass") for _ in range(RECORDS)]
+    harness.compute.submit_many(orders)
     jobs = [order.job for order in orders]
     client = azureml.client()
     seconds: list[float] = []
     theirs = _calls(azureml, lambda: [client.jobs.get(job) for job in jobs], seconds)
     ours = _calls(azureml, lambda: _compute().states(jobs), seconds)
-    yard.compute.cancel(jobs)
+    harness.compute.cancel(jobs)
     azureml.faults.never_start = ""
     what = f"states of {RECORDS} jobs, REST calls"
     return [

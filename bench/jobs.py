@@ -16,7 +16,7 @@ from bench.tables import markdown
 from edgeloop.jobs.computes import Compute, Resources, make_compute
 from edgeloop.jobs.handover import bootstrap_command, hand_over
 from edgeloop.store import SqliteLocation, open_blobs
-from tests.jobs.compute_contract import LIMIT_S, Yard
+from edgeloop.testing.contracts.compute import LIMIT_S, JobHarness
 from tests.peers.process import wait_until
 from tests.peers.ray import CPUS, RayCluster
 
@@ -32,18 +32,18 @@ def run() -> str:
 
 
 def _local(folder: Path) -> list[tuple[str, str, str]]:
-    yard = _yard(make_compute("local", {"cpus": 1}, folder / "state"), folder)
-    yard.hold("blocker")
-    yard.wait_until_runs("blocker")
-    orders = [yard.order("python", "-c", "pass") for _ in range(JOBS)]
-    each = [_seconds(lambda order=order: yard.submit(order)) for order in orders]
+    harness = _yard(make_compute("local", {"cpus": 1}, folder / "state"), folder)
+    harness.hold("blocker")
+    harness.wait_until_runs("blocker")
+    orders = [harness.order("python", "-c", "pass") for _ in range(JOBS)]
+    each = [_seconds(lambda order=order: harness.submit(order)) for order in orders]
     jobs = [order.job for order in orders]
     memory = _waiting_kilobytes(folder)
-    canceled = _seconds(lambda: yard.compute.cancel(jobs))
-    states = {seen.state for seen in yard.compute.states(jobs).values()}
+    canceled = _seconds(lambda: harness.compute.cancel(jobs))
+    states = {seen.state for seen in harness.compute.states(jobs).values()}
     asked = [f"job-{number}" for number in range(RECORDS - JOBS)] + jobs
-    status = statistics.median(_seconds(lambda: yard.compute.states(asked)) for _ in range(5))
-    yard.close()
+    status = statistics.median(_seconds(lambda: harness.compute.states(asked)) for _ in range(5))
+    harness.close()
     return [
         ("submit to local, median", f"{statistics.median(each) * 1e3:.1f} ms", "< 500 ms"),
         ("a waiting job's memory, its own share", f"{memory / 1e3:.1f} MB", ""),
@@ -54,11 +54,11 @@ def _local(folder: Path) -> list[tuple[str, str, str]]:
 
 def _ray(folder: Path) -> list[tuple[str, str, str]]:
     with RayCluster() as cluster:
-        yard = _yard(_compute(cluster), folder)
-        yard.hold("blocker", resources=Resources(cpus=CPUS))
-        yard.wait_until_runs("blocker")
-        ours, theirs = _submissions(cluster, yard)
-        ended = _seconds(lambda: _cancel_all(yard))
+        harness = _yard(_compute(cluster), folder)
+        harness.hold("blocker", resources=Resources(cpus=CPUS))
+        harness.wait_until_runs("blocker")
+        ours, theirs = _submissions(cluster, harness)
+        ended = _seconds(lambda: _cancel_all(harness))
     ratio = statistics.median(ours) / statistics.median(theirs)
     return [
         ("Ray's own submit_job, median", f"{statistics.median(theirs) * 1e3:.1f} ms", ""),
@@ -68,16 +68,16 @@ def _ray(folder: Path) -> list[tuple[str, str, str]]:
     ]
 
 
-def _submissions(cluster: RayCluster, yard: Yard) -> tuple[list[float], list[float]]:
+def _submissions(cluster: RayCluster, harness: JobHarness) -> tuple[list[float], list[float]]:
     """In turn, and the same request. Each of ours is a compute's first: it asks for the nodes."""
     from ray.job_submission import JobSubmissionClient
 
     client = JobSubmissionClient(cluster.address)
     ours, theirs = [], []
     for _ in range(REPEATS):
-        order = yard.order("python", "-c", "pass", resources=Resources(cpus=CPUS))
+        order = harness.order("python", "-c", "pass", resources=Resources(cpus=CPUS))
         ours.append(_seconds(lambda order=order: _compute(cluster).submit(order)))
-        other = yard.order("python", "-c", "pass")
+        other = harness.order("python", "-c", "pass")
         theirs.append(
             _seconds(
                 lambda other=other: client.submit_job(
@@ -88,22 +88,22 @@ def _submissions(cluster: RayCluster, yard: Yard) -> tuple[list[float], list[flo
                 )
             )
         )
-        yard.sent += [order.job, other.job]
+        harness.sent += [order.job, other.job]
     return ours, theirs
 
 
-def _cancel_all(yard: Yard) -> None:
-    yard.compute.cancel(yard.sent)
+def _cancel_all(harness: JobHarness) -> None:
+    harness.compute.cancel(harness.sent)
     wait_until(
-        lambda: {s.state for s in yard.compute.states(yard.sent).values()} == {"canceled"},
+        lambda: {s.state for s in harness.compute.states(harness.sent).values()} == {"canceled"},
         LIMIT_S,
         "all to be canceled",
     )
 
 
-def _yard(compute: Compute, folder: Path) -> Yard:
+def _yard(compute: Compute, folder: Path) -> JobHarness:
     (folder / "store/blobs").mkdir(parents=True)
-    return Yard(compute, open_blobs(SqliteLocation(folder / "store")), folder)
+    return JobHarness(compute, open_blobs(SqliteLocation(folder / "store")), folder)
 
 
 def _compute(cluster: RayCluster) -> Compute:

@@ -23,9 +23,6 @@ from tests.peers.s3 import S3
 if TYPE_CHECKING:
     from tests.peers.azureml import AzureML
 
-# Contracts are no test modules themselves, yet their failures should read as well.
-pytest.register_assert_rewrite("tests.store.table_contract", "tests.store.blobs_contract")
-
 # A shell that starts us in the background has these ignored, and what we start would inherit that:
 # a test of Ctrl-C or of a closed terminal would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)

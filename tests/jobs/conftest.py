@@ -8,8 +8,6 @@ import pytest
 
 from edgeloop.store import Blobs, SqliteLocation, open_blobs
 
-pytest.register_assert_rewrite("tests.jobs.compute_contract")
-
 
 @pytest.fixture
 def folder_blobs(tmp_path: Path) -> Blobs:

@@ -8,7 +8,7 @@ import pytest
 
 from edgeloop.jobs.computes import Compute, Resources, make_compute
 from edgeloop.store import Blobs, open_blobs, parse_location
-from tests.jobs.compute_contract import ComputeContract
+from edgeloop.testing.contracts.compute import ComputeContract
 from tests.peers.azureml import AzureML, containers
 from tests.peers.azurite import Azurite
 
@@ -40,6 +40,10 @@ def patient_cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class TestAzureML(ComputeContract):
+    @pytest.fixture
+    def blobs(self, folder_blobs: Blobs) -> Blobs:
+        return folder_blobs
+
     everything = Resources()
     too_much = Resources(gpus=1, nodes=3)
     too_much_says = "gpus 1 (the most is 0), nodes 3 (the most is 1); cpu has 1 × STANDARD_DS3_V2"

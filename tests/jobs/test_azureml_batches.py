@@ -7,7 +7,7 @@ import pytest
 from edgeloop.jobs.computes import Compute, Order, Resources, Seen, make_compute
 from edgeloop.jobs.ticket import FINAL_STATES, log_key
 from edgeloop.store import Blobs
-from tests.jobs.compute_contract import HOLD, LIMIT_S, Yard
+from edgeloop.testing.contracts.compute import HOLD, LIMIT_S, JobHarness
 from tests.jobs.test_azureml import SIZE, folder_blobs, patient_cloud
 from tests.peers.azureml import AzureML
 from tests.peers.process import wait_until
@@ -21,16 +21,16 @@ def compute_of(**settings: object) -> Compute:
 
 
 @pytest.fixture
-def yard(azureml: AzureML, folder_blobs: Blobs, tmp_path):
-    yard = Yard(compute_of(), folder_blobs, tmp_path)
-    yield yard
-    yard.close()
+def harness(azureml: AzureML, folder_blobs: Blobs, tmp_path):
+    harness = JobHarness(compute_of(), folder_blobs, tmp_path)
+    yield harness
+    harness.close()
 
 
-def send(yard: Yard, *commands: tuple[str, ...]) -> list[str]:
-    orders = [yard.order("python", "-c", *command) for command in commands]
-    yard.compute.submit_many(orders)
-    yard.sent += [order.job for order in orders]
+def send(harness: JobHarness, *commands: tuple[str, ...]) -> list[str]:
+    orders = [harness.order("python", "-c", *command) for command in commands]
+    harness.compute.submit_many(orders)
+    harness.sent += [order.job for order in orders]
     return [order.job for order in orders]
 
 
@@ -38,17 +38,19 @@ def states(compute: Compute, jobs: list[str]) -> list[str | None]:
     return [compute.states(jobs)[job].state for job in jobs]
 
 
-def test_a_batch_is_one_pipeline_and_each_step_has_its_own_end(yard: Yard, azureml: AzureML):
-    held = str(yard.folder / "held")
-    jobs = send(yard, ("print('one')",), ("raise SystemExit(7)",), (HOLD, held))
+def test_a_batch_is_one_pipeline_and_each_step_has_its_own_end(
+    harness: JobHarness, azureml: AzureML
+):
+    held = str(harness.folder / "held")
+    jobs = send(harness, ("print('one')",), ("raise SystemExit(7)",), (HOLD, held))
     assert [run.kind for run in azureml.jobs.runs.values() if not run.parent] == ["Pipeline"]
     stranger = compute_of()  # as another process: it knows nothing but the ids
     wait_until(
         lambda: states(stranger, jobs) == ["completed", "failed", "running"], LIMIT_S, "the ends"
     )
-    assert yard.wait_for_word(jobs[1]).exit_code == 7
+    assert harness.wait_for_end(jobs[1]).exit_code == 7
     assert "exit code 7" in stranger.states(jobs)[jobs[1]].reason
-    assert b"one" in yard.blobs.read(log_key(jobs[0], 0))
+    assert b"one" in harness.blobs.read(log_key(jobs[0], 0))
     assert "one" in stranger.logs(jobs[0])
     stranger.cancel([jobs[2]])
     wait_until(lambda: states(stranger, jobs)[2] == "canceled", LIMIT_S, "the step to end")
@@ -57,32 +59,32 @@ def test_a_batch_is_one_pipeline_and_each_step_has_its_own_end(yard: Yard, azure
 
 
 def test_steps_wait_for_nodes_and_a_whole_pipeline_is_canceled_with_one_call(
-    yard: Yard, azureml: AzureML
+    harness: JobHarness, azureml: AzureML
 ):
     names = [f"held-{number}" for number in range(6)]
-    jobs = send(yard, *((HOLD, str(yard.folder / name)) for name in names))
-    wait_until(lambda: states(yard.compute, jobs).count("running") == 4, LIMIT_S, "four to run")
-    waiting = [seen for seen in yard.compute.states(jobs).values() if seen.state == "queued"]
+    jobs = send(harness, *((HOLD, str(harness.folder / name)) for name in names))
+    wait_until(lambda: states(harness.compute, jobs).count("running") == 4, LIMIT_S, "four to run")
+    waiting = [seen for seen in harness.compute.states(jobs).values() if seen.state == "queued"]
     assert all("4 of 4 nodes of cpu are busy" in seen.reason for seen in waiting)
     azureml.requests.clear()
     compute_of().cancel(jobs)
     assert azureml.count("POST", "/cancel") == 1
     wait_until(
-        lambda: set(states(yard.compute, jobs)) == {"canceled"}, LIMIT_S, "all to be canceled"
+        lambda: set(states(harness.compute, jobs)) == {"canceled"}, LIMIT_S, "all to be canceled"
     )
 
 
 def test_the_same_batch_sent_twice_runs_once_and_its_parts_are_registered_once(
-    yard: Yard, azureml: AzureML
+    harness: JobHarness, azureml: AzureML
 ):
     code = "import sys; open(sys.argv[1], 'a').write('ran\\n')"
-    orders = [yard.order("python", "-c", code, str(yard.folder / f"{n}")) for n in range(2)]
-    for compute in (yard.compute, compute_of()):
+    orders = [harness.order("python", "-c", code, str(harness.folder / f"{n}")) for n in range(2)]
+    for compute in (harness.compute, compute_of()):
         compute.submit_many(orders)
-    yard.sent += [order.job for order in orders]
+    harness.sent += [order.job for order in orders]
     for order in orders:
-        yard.wait_for(order.job, "completed")
-    assert [(yard.folder / f"{n}").read_text() for n in range(2)] == ["ran\n", "ran\n"]
+        harness.wait_for(order.job, "completed")
+    assert [(harness.folder / f"{n}").read_text() for n in range(2)] == ["ran\n", "ran\n"]
     assert azureml.count("PUT", "/components/") == 1
     assert azureml.count("PUT", "/environments/") == 1
 
@@ -90,11 +92,11 @@ def test_the_same_batch_sent_twice_runs_once_and_its_parts_are_registered_once(
 def test_pipelines_are_cut_at_their_limit_and_by_what_their_steps_need(
     azureml: AzureML, folder_blobs: Blobs, tmp_path
 ):
-    yard = Yard(compute_of(steps=2), folder_blobs, tmp_path)
-    orders = [yard.order("python", "-c", "pass") for _ in range(3)]
-    pair = yard.order("python", "-c", "pass", resources=Resources(nodes=2))
-    yard.compute.submit_many([*orders, pair])
-    yard.sent += [order.job for order in (*orders, pair)]
+    harness = JobHarness(compute_of(steps=2), folder_blobs, tmp_path)
+    orders = [harness.order("python", "-c", "pass") for _ in range(3)]
+    pair = harness.order("python", "-c", "pass", resources=Resources(nodes=2))
+    harness.compute.submit_many([*orders, pair])
+    harness.sent += [order.job for order in (*orders, pair)]
     steps = [
         len(azureml.jobs.children(run.name)) or 1
         for run in list(azureml.jobs.runs.values())
@@ -102,32 +104,32 @@ def test_pipelines_are_cut_at_their_limit_and_by_what_their_steps_need(
     ]
     assert len(steps) == 3
     for order in (*orders, pair):
-        yard.wait_for(order.job, "completed")
+        harness.wait_for(order.job, "completed")
 
 
 def test_steps_ask_for_the_identity_and_the_spot_nodes_that_single_jobs_ask_for(
-    yard: Yard, azureml: AzureML
+    harness: JobHarness, azureml: AzureML
 ):
-    yard.compute = compute_of(serverless=True, spot=True, identity=True)
+    harness.compute = compute_of(serverless=True, spot=True, identity=True)
     azureml.faults.never_start = "no capacity in this region"
-    send(yard, ("pass",), ("pass",))
+    send(harness, ("pass",), ("pass",))
     pipeline = next(run for run in azureml.jobs.runs.values() if run.kind == "Pipeline")
     for step in pipeline.properties["jobs"].values():
         assert step["identity"] == {"identity_type": "Managed"}
         assert step["queue_settings"] == {"job_tier": "Spot"}
 
 
-def test_two_hundred_jobs_are_known_with_a_few_calls(azureml: AzureML, yard: Yard):
-    orders: list[Order] = [yard.order("python", "-c", "pass") for _ in range(2)]
-    yard.compute.submit_many(orders)
-    yard.sent += [order.job for order in orders]
+def test_two_hundred_jobs_are_known_with_a_few_calls(azureml: AzureML, harness: JobHarness):
+    orders: list[Order] = [harness.order("python", "-c", "pass") for _ in range(2)]
+    harness.compute.submit_many(orders)
+    harness.sent += [order.job for order in orders]
     for order in orders:
-        yard.wait_for(order.job, "completed")
+        harness.wait_for(order.job, "completed")
     alone = compute_of(pipeline=False)
     azureml.faults.never_start = "no capacity in this region"
-    known = [yard.order("python", "-c", "pass") for _ in range(6)]
+    known = [harness.order("python", "-c", "pass") for _ in range(6)]
     alone.submit_many(known)
-    yard.sent += [order.job for order in known]
+    harness.sent += [order.job for order in known]
     queue = [azureml.run(order.job) for order in known]
     wait_until(lambda: all(run.waits_for for run in queue), LIMIT_S, "all to be queued")
     asked = [order.job for order in (*orders, *known)]
@@ -139,10 +141,10 @@ def test_two_hundred_jobs_are_known_with_a_few_calls(azureml: AzureML, yard: Yar
     # workspace, its addresses, two batches, our pipelines (the SDK asks for the workspace again),
     # the steps of one
     assert azureml.count() <= 7
-    yard.compute.cancel([order.job for order in known])
+    harness.compute.cancel([order.job for order in known])
     azureml.faults.never_start = ""
     wait_until(
-        lambda: all(s.state in FINAL_STATES for s in yard.compute.states(asked[:8]).values()),
+        lambda: all(s.state in FINAL_STATES for s in harness.compute.states(asked[:8]).values()),
         LIMIT_S,
         "their ends",
     )

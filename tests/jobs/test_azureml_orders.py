@@ -12,7 +12,7 @@ from edgeloop.errors import BadSetting
 from edgeloop.jobs.computes import Order, Resources, make_compute
 from edgeloop.jobs.ticket import Environment, log_key, outputs_folder
 from edgeloop.store import Blobs
-from tests.jobs.compute_contract import Yard
+from edgeloop.testing.contracts.compute import JobHarness
 from tests.jobs.test_azureml import SIZE, compute_of, folder_blobs, patient_cloud
 from tests.peers.azureml import AzureML
 from tests.peers.azurite import Azurite
@@ -30,10 +30,10 @@ print("rank", rank)
 
 
 @pytest.fixture
-def yard(azureml: AzureML, folder_blobs: Blobs, tmp_path: Path):
-    yard = Yard(compute_of(), folder_blobs, tmp_path)
-    yield yard
-    yard.close()
+def harness(azureml: AzureML, folder_blobs: Blobs, tmp_path: Path):
+    harness = JobHarness(compute_of(), folder_blobs, tmp_path)
+    yield harness
+    harness.close()
 
 
 def definition(azureml: AzureML, job: str) -> str:
@@ -41,10 +41,10 @@ def definition(azureml: AzureML, job: str) -> str:
     return json.dumps(azureml.jobs.shown(azureml.run(job)))
 
 
-def make_datastore(azureml: AzureML, yard: Yard, name: str = "edgeloop") -> None:
+def make_datastore(azureml: AzureML, harness: JobHarness, name: str = "edgeloop") -> None:
     from azure.ai.ml.entities import AzureBlobDatastore
 
-    options = yard.blobs.access(60).options
+    options = harness.blobs.access(60).options
     azureml.client().datastores.create_or_update(
         AzureBlobDatastore(
             name=name,
@@ -55,39 +55,39 @@ def make_datastore(azureml: AzureML, yard: Yard, name: str = "edgeloop") -> None
 
 
 def test_the_account_s_key_never_travels_and_the_order_is_a_file_where_a_datastore_is(
-    yard: Yard, azureml: AzureML, azure_storage: Azurite
+    harness: JobHarness, azureml: AzureML, azure_storage: Azurite
 ):
-    make_datastore(azureml, yard)
-    job = yard.send("python", "-c", "open('outputs/a.txt', 'w').write('a')")
-    yard.wait_for(job, "completed")
+    make_datastore(azureml, harness)
+    job = harness.send("python", "-c", "open('outputs/a.txt', 'w').write('a')")
+    harness.wait_for(job, "completed")
     shown = definition(azureml, job)
     assert azure_storage.key not in shown
     assert "sig=" not in shown and "sas_key" not in shown
     assert f"azureml://datastores/edgeloop/paths/_jobs/{job}/outputs" in shown
-    assert yard.blobs.read(f"{outputs_folder(job)}a.txt") == b"a"
+    assert harness.blobs.read(f"{outputs_folder(job)}a.txt") == b"a"
 
 
 def test_without_a_datastore_the_studio_can_see_a_signature_but_no_key(
-    yard: Yard, azureml: AzureML, azure_storage: Azurite
+    harness: JobHarness, azureml: AzureML, azure_storage: Azurite
 ):
-    job = yard.send("python", "-c", "pass")
-    yard.wait_for(job, "completed")
+    job = harness.send("python", "-c", "pass")
+    harness.wait_for(job, "completed")
     shown = definition(azureml, job)
     assert azure_storage.key not in shown
     assert "sig=" in shown  # as docs/how-to/azureml.md says
-    yard.compute = compute_of(access="file")
+    harness.compute = compute_of(access="file")
     with pytest.raises(BadSetting, match="access: file needs a datastore 'edgeloop'"):
-        yard.send("python", "-c", "pass")
+        harness.send("python", "-c", "pass")
 
 
 def test_a_cluster_s_identity_opens_the_store_with_no_secret_at_all(
-    yard: Yard, azureml: AzureML, capfd: pytest.CaptureFixture[str]
+    harness: JobHarness, azureml: AzureML, capfd: pytest.CaptureFixture[str]
 ):
-    yard.compute = compute_of(identity=True)
+    harness.compute = compute_of(identity=True)
     leaks = "import os; print('LEAKS', [n for n, v in os.environ.items() if 'EDGELOOP_ORDER' in n])"
-    job = yard.send("python", "-c", leaks)
-    yard.wait_for(job, "completed")
-    assert b"LEAKS []" in yard.blobs.read(log_key(job, 0))
+    job = harness.send("python", "-c", leaks)
+    harness.wait_for(job, "completed")
+    assert b"LEAKS []" in harness.blobs.read(log_key(job, 0))
     assert "sig=" not in definition(azureml, job)
     assert azureml.run(job).properties["identity"]["identityType"] == "Managed"
     assert "ManagedIdentityConfiguration" not in capfd.readouterr().err  # the SDK's own advice
@@ -96,32 +96,32 @@ def test_a_cluster_s_identity_opens_the_store_with_no_secret_at_all(
 def test_all_nodes_run_the_command_and_the_first_alone_speaks(
     azureml: AzureML, folder_blobs: Blobs, tmp_path: Path
 ):
-    yard = Yard(compute_of(max_nodes=2), folder_blobs, tmp_path)
-    job = yard.send("python", "-c", RANKS, f"{tmp_path}/seen-", resources=Resources(nodes=2))
-    yard.wait_for(job, "completed")
+    harness = JobHarness(compute_of(max_nodes=2), folder_blobs, tmp_path)
+    job = harness.send("python", "-c", RANKS, f"{tmp_path}/seen-", resources=Resources(nodes=2))
+    harness.wait_for(job, "completed")
     assert [(tmp_path / f"seen-{rank}").read_text() for rank in (0, 1)] == ["2127.0.0.1"] * 2
-    stored = [info.key.rpartition("/")[2] for info in yard.blobs.list(outputs_folder(job))]
+    stored = [info.key.rpartition("/")[2] for info in harness.blobs.list(outputs_folder(job))]
     assert stored == ["rank-0"]
-    log = yard.blobs.read(log_key(job, 0))
+    log = harness.blobs.read(log_key(job, 0))
     assert b"rank 0" in log and b"rank 1" not in log
-    assert "rank 1" in yard.compute.logs(job)
+    assert "rank 1" in harness.compute.logs(job)
 
 
-def test_an_environment_is_registered_once_per_content(yard: Yard, azureml: AzureML):
-    plain = yard.order("python", "-c", "pass")
+def test_an_environment_is_registered_once_per_content(harness: JobHarness, azureml: AzureML):
+    plain = harness.order("python", "-c", "pass")
     conda = Environment("conda", "conda.yaml")
     text = "name: mine\ndependencies: [python=3.12, pip: [numpy]]\n"
     same = "dependencies:\n- python=3.12\n- pip:\n  - numpy\n"
     image = Environment("image", "ghcr.io/acme/train:3")
     orders = [
         plain,
-        replace(yard.order("python", "-c", "pass"), environment=conda, recipe=text),
-        replace(yard.order("python", "-c", "pass"), environment=conda, recipe=same),
-        replace(yard.order("python", "-c", "pass"), environment=image),
+        replace(harness.order("python", "-c", "pass"), environment=conda, recipe=text),
+        replace(harness.order("python", "-c", "pass"), environment=conda, recipe=same),
+        replace(harness.order("python", "-c", "pass"), environment=image),
     ]
     for order in orders:
         compute_of().submit(order)
-        yard.sent.append(order.job)
+        harness.sent.append(order.job)
     used = [azureml.run(order.job).properties["environmentId"] for order in orders]
     assert len(set(used)) == 3 and used[1] == used[2]
     assert azureml.count("PUT", "/environments/") == 3
@@ -130,12 +130,12 @@ def test_an_environment_is_registered_once_per_content(yard: Yard, azureml: Azur
     assert azureml.assets.find(used[3], "environments")["properties"]["image"] == image.file
 
 
-def test_a_second_submission_asks_little_and_uploads_nothing(yard: Yard, azureml: AzureML):
-    yard.wait_for(yard.send("python", "-c", "pass"), "completed")
-    yard.compute = compute_of()  # another process
-    order = yard.order("python", "-c", "pass")
+def test_a_second_submission_asks_little_and_uploads_nothing(harness: JobHarness, azureml: AzureML):
+    harness.wait_for(harness.send("python", "-c", "pass"), "completed")
+    harness.compute = compute_of()  # another process
+    order = harness.order("python", "-c", "pass")
     azureml.requests.clear()
-    yard.submit(order)
+    harness.submit(order)
     asked = [(r.method, r.path.rpartition("workspaces/")[2].split("/")[1]) for r in azureml.requests
              if "/workspaces/" in r.path]  # fmt: skip
     assert asked == [("GET", "environments"), ("GET", "datastores"), ("PUT", "jobs")]
@@ -145,9 +145,9 @@ def test_a_described_cluster_is_made_once_as_described_and_used_again(
     azureml: AzureML, folder_blobs: Blobs, tmp_path: Path
 ):
     described = {"max_nodes": 3, "spot": True, "idle": "5m", "identity": True}
-    yard = Yard(compute_of(cluster="fresh", **described), folder_blobs, tmp_path)
+    harness = JobHarness(compute_of(cluster="fresh", **described), folder_blobs, tmp_path)
     for _ in range(2):
-        yard.wait_for(yard.send("python", "-c", "pass"), "completed")
+        harness.wait_for(harness.send("python", "-c", "pass"), "completed")
     assert azureml.count("PUT", "/computes/") == 1
     body = azureml.computes.cluster("fresh").body
     made = body["properties"]["properties"]
@@ -162,25 +162,27 @@ def test_a_compute_without_a_cluster_s_name_is_a_cluster_of_its_own_name(
     azureml: AzureML, folder_blobs: Blobs, tmp_path: Path
 ):
     described = {"kind": "azureml", "size": "Standard_NC6s_v3", "max_nodes": 4, "spot": True}
-    yard = Yard(make_compute("azure-gpu", described), folder_blobs, tmp_path)
-    yard.wait_for(yard.send("python", "-c", "pass"), "completed")
+    harness = JobHarness(make_compute("azure-gpu", described), folder_blobs, tmp_path)
+    harness.wait_for(harness.send("python", "-c", "pass"), "completed")
     made = azureml.computes.cluster("azure-gpu").body["properties"]["properties"]
     assert made["vmSize"].upper() == "STANDARD_NC6S_V3"
     assert made["scaleSettings"]["maxNodeCount"] == 4
 
 
-def test_what_groups_and_names_a_job_in_the_studio(yard: Yard, azureml: AzureML):
-    order: Order = replace(yard.order("python", "-c", "pass"), experiment="faces", timeout_s=600.0)
-    yard.submit(order)
+def test_what_groups_and_names_a_job_in_the_studio(harness: JobHarness, azureml: AzureML):
+    order: Order = replace(
+        harness.order("python", "-c", "pass"), experiment="faces", timeout_s=600.0
+    )
+    harness.submit(order)
     shown = azureml.run(order.job).properties
     assert (shown["experimentName"], shown["displayName"]) == ("faces", "a-name")
     assert shown["tags"]["edgeloop_job"] == order.job
     assert shown["limits"]["timeout"] == "PT1H10M"
 
 
-def test_without_a_cluster_a_job_asks_for_nodes_of_a_size(yard: Yard, azureml: AzureML):
-    yard.compute = compute_of(serverless=True, spot=True, shm="2g")
-    job = yard.send("python", "-c", "pass")
+def test_without_a_cluster_a_job_asks_for_nodes_of_a_size(harness: JobHarness, azureml: AzureML):
+    harness.compute = compute_of(serverless=True, spot=True, shm="2g")
+    job = harness.send("python", "-c", "pass")
     asked = azureml.run(job).properties
     assert asked["resources"]["instanceType"] == SIZE
     assert asked["resources"]["shmSize"] == "2g"

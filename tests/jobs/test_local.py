@@ -19,7 +19,13 @@ from edgeloop.jobs import computes
 from edgeloop.jobs.computes import Resources, compute_kinds, make_compute, queue
 from edgeloop.jobs.computes.settings import interpreter, job_environment
 from edgeloop.jobs.ticket import outputs_folder
-from tests.jobs.compute_contract import HOLD, LIMIT_S, ComputeContract, Yard, processes_with
+from edgeloop.testing.contracts.compute import (
+    HOLD,
+    LIMIT_S,
+    ComputeContract,
+    JobHarness,
+    processes_with,
+)
 from tests.peers.process import wait_until
 
 SUBMITTER = """\
@@ -50,147 +56,151 @@ class TestLocal(ComputeContract):
     too_much = Resources(cpus=3, custom={"board": 2})
     too_much_says = "cpus 3 (the most is 2), board 2 (the most is 1); this machine has cpus 2"
 
-    def test_jobs_start_by_priority_and_then_by_submission(self, yard: Yard):
-        yard.hold("blocker", resources=self.everything)
-        yard.wait_until_runs("blocker")
-        lines = yard.folder / "lines"
+    def test_jobs_start_by_priority_and_then_by_submission(self, harness: JobHarness):
+        harness.hold("blocker", resources=self.everything)
+        harness.wait_until_runs("blocker")
+        lines = harness.folder / "lines"
         code = "import sys; open(sys.argv[1], 'a').write(sys.argv[2] + '\\n')"
         plan = [("late", 5), ("third", 0), ("fourth", 0), ("first", -7), ("second", -1)]
         jobs = [
-            yard.send(
+            harness.send(
                 *("python", "-c", code, str(lines), name),
                 priority=priority,
                 resources=self.everything,
             )
             for name, priority in plan
         ]
-        yard.release("blocker")
+        harness.release("blocker")
         for job in jobs:
-            yard.wait_for(job, "completed")
+            harness.wait_for(job, "completed")
         assert lines.read_text().split() == ["first", "second", "third", "fourth", "late"]
 
-    def test_jobs_run_together_while_there_is_room_and_no_job_is_overtaken(self, yard: Yard):
-        yard.hold("one")
-        yard.hold("two", resources=Resources(cpus=0.5))
-        yard.wait_until_runs("one")
-        yard.wait_until_runs("two")
-        large = yard.hold("large", resources=self.everything)
-        small = yard.hold("small", resources=Resources(cpus=0.5))
-        yard.release("two")
-        assert yard.seen(large).state == yard.seen(small).state == "queued"
-        yard.release("one")
-        yard.wait_until_runs("large")
-        assert yard.seen(small).state == "queued"
-        yard.release("large")
-        yard.wait_until_runs("small")
+    def test_jobs_run_together_while_there_is_room_and_no_job_is_overtaken(
+        self, harness: JobHarness
+    ):
+        harness.hold("one")
+        harness.hold("two", resources=Resources(cpus=0.5))
+        harness.wait_until_runs("one")
+        harness.wait_until_runs("two")
+        large = harness.hold("large", resources=self.everything)
+        small = harness.hold("small", resources=Resources(cpus=0.5))
+        harness.release("two")
+        assert harness.seen(large).state == harness.seen(small).state == "queued"
+        harness.release("one")
+        harness.wait_until_runs("large")
+        assert harness.seen(small).state == "queued"
+        harness.release("large")
+        harness.wait_until_runs("small")
 
-    def test_boards_and_memory_are_counted_too(self, yard: Yard):
-        yard.hold("one", resources=Resources(cpus=0.1, custom={"board": 1}))
-        yard.wait_until_runs("one")
-        board = yard.hold("board", resources=Resources(cpus=0.1, custom={"board": 1}))
-        yard.wait_for(board, "queued")
-        yard.release("one")
-        yard.wait_until_runs("board")
+    def test_boards_and_memory_are_counted_too(self, harness: JobHarness):
+        harness.hold("one", resources=Resources(cpus=0.1, custom={"board": 1}))
+        harness.wait_until_runs("one")
+        board = harness.hold("board", resources=Resources(cpus=0.1, custom={"board": 1}))
+        harness.wait_for(board, "queued")
+        harness.release("one")
+        harness.wait_until_runs("board")
         with pytest.raises(Infeasible, match=r"memory 2\.0 GB \(the most is 1\.0 GB\)"):
-            yard.compute.check(Resources(memory_bytes=2 * 10**9))
+            harness.compute.check(Resources(memory_bytes=2 * 10**9))
 
-    def test_a_hundred_jobs_canceled_at_once_all_end_and_none_runs_on(self, yard: Yard):
+    def test_a_hundred_jobs_canceled_at_once_all_end_and_none_runs_on(self, harness: JobHarness):
         mark = f"hundred-{os.urandom(8).hex()}"
-        orders = [yard.order("python", "-c", "import time; time.sleep(600)", mark)]
-        orders += [yard.order("python", "-c", "pass", mark) for _ in range(99)]
-        yard.hold("blocker", resources=self.everything)
-        yard.compute.submit_many(orders)
+        orders = [harness.order("python", "-c", "import time; time.sleep(600)", mark)]
+        orders += [harness.order("python", "-c", "pass", mark) for _ in range(99)]
+        harness.hold("blocker", resources=self.everything)
+        harness.compute.submit_many(orders)
         jobs = [order.job for order in orders]
-        assert {seen.state for seen in yard.compute.states(jobs).values()} == {"queued"}
-        yard.compute.cancel([*yard.sent, *jobs])
-        assert {seen.state for seen in yard.compute.states(jobs).values()} == {"canceled"}
-        wait_until(lambda: not all_processes(yard), LIMIT_S, "the waiting processes to end")
+        assert {seen.state for seen in harness.compute.states(jobs).values()} == {"queued"}
+        harness.compute.cancel([*harness.sent, *jobs])
+        assert {seen.state for seen in harness.compute.states(jobs).values()} == {"canceled"}
+        wait_until(lambda: not all_processes(harness), LIMIT_S, "the waiting processes to end")
         assert not processes_with(mark)
-        assert all(yard.progress(job) is None for job in jobs)
+        assert all(harness.progress(job) is None for job in jobs)
 
-    def test_a_waiting_job_is_a_small_process(self, yard: Yard):
-        yard.hold("blocker", resources=self.everything)
-        yard.wait_until_runs("blocker")
+    def test_a_waiting_job_is_a_small_process(self, harness: JobHarness):
+        harness.hold("blocker", resources=self.everything)
+        harness.wait_until_runs("blocker")
         for number in range(3):
-            yard.hold(f"waiting-{number}", resources=self.everything)
-        status = Path(f"/proc/{front_of(yard, yard.sent[-1])}/status").read_text()
+            harness.hold(f"waiting-{number}", resources=self.everything)
+        status = Path(f"/proc/{front_of(harness, harness.sent[-1])}/status").read_text()
         [resident] = [line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")]
         assert int(resident) < 12_000
 
-    def test_a_job_outlives_the_terminal_it_was_submitted_from(self, yard: Yard, settings):
+    def test_a_job_outlives_the_terminal_it_was_submitted_from(self, harness: JobHarness, settings):
         """The submitter has a terminal of its own; the kernel sends SIGHUP when that is closed."""
-        order = yard.order("python", "-c", HOLD, str(yard.folder / "far"))
-        yard.sent.append(order.job)
-        state, access = str(yard.folder / "state"), order.access
+        order = harness.order("python", "-c", HOLD, str(harness.folder / "far"))
+        harness.sent.append(order.job)
+        state, access = str(harness.folder / "state"), order.access
         said = [settings, state, order.job, order.wrapper, access.make, dict(access.options)]
         command = [sys.executable, "-c", SUBMITTER, *map(json.dumps, said)]
         submitter, terminal = pty.fork()
         if submitter == 0:
             os.execv(sys.executable, command)
-        yard.wait_until_runs("far")
+        harness.wait_until_runs("far")
         os.close(terminal)
         assert os.waitstatus_to_exitcode(os.waitpid(submitter, 0)[1]) == -signal.SIGHUP
-        assert yard.seen(order.job).state == "running"
-        yard.release("far")
-        yard.wait_for(order.job, "completed")
+        assert harness.seen(order.job).state == "running"
+        harness.release("far")
+        harness.wait_for(order.job, "completed")
 
-    def test_a_waiting_process_that_is_killed_holds_nobody_up(self, yard: Yard):
-        yard.hold("blocker", resources=self.everything)
-        yard.wait_until_runs("blocker")
-        killed = yard.hold("killed", resources=self.everything)
-        after = yard.hold("after", resources=self.everything)
-        os.kill(front_of(yard, killed), signal.SIGKILL)
-        assert "before its turn came" in yard.wait_for(killed, "failed").reason
-        yard.release("blocker")
-        yard.wait_until_runs("after")
-        assert not yard.runs("killed")
-        assert "before its turn came" in yard.wait_for(killed, "failed").reason
-        assert yard.seen(after).state == "running"
+    def test_a_waiting_process_that_is_killed_holds_nobody_up(self, harness: JobHarness):
+        harness.hold("blocker", resources=self.everything)
+        harness.wait_until_runs("blocker")
+        killed = harness.hold("killed", resources=self.everything)
+        after = harness.hold("after", resources=self.everything)
+        os.kill(front_of(harness, killed), signal.SIGKILL)
+        assert "before its turn came" in harness.wait_for(killed, "failed").reason
+        harness.release("blocker")
+        harness.wait_until_runs("after")
+        assert not harness.runs("killed")
+        assert "before its turn came" in harness.wait_for(killed, "failed").reason
+        assert harness.seen(after).state == "running"
 
-    def test_a_wrapper_that_is_killed_gives_its_room_back(self, yard: Yard):
-        killed = yard.hold("killed", resources=self.everything)
-        yard.wait_until_runs("killed")
-        yard.hold("after", resources=self.everything)
-        os.kill(front_of(yard, killed), signal.SIGKILL)
-        yard.wait_until_runs("after")
-        assert yard.seen(killed).state == "failed"
-        assert yard.wait_for_word(killed).state in ("canceled", "failed")
-        assert not processes_with(str(yard.folder / "killed"))
+    def test_a_wrapper_that_is_killed_gives_its_room_back(self, harness: JobHarness):
+        killed = harness.hold("killed", resources=self.everything)
+        harness.wait_until_runs("killed")
+        harness.hold("after", resources=self.everything)
+        os.kill(front_of(harness, killed), signal.SIGKILL)
+        harness.wait_until_runs("after")
+        assert harness.seen(killed).state == "failed"
+        assert harness.wait_for_end(killed).state in ("canceled", "failed")
+        assert not processes_with(str(harness.folder / "killed"))
 
-    def test_a_job_of_which_all_was_killed_is_salvaged(self, yard: Yard):
+    def test_a_job_of_which_all_was_killed_is_salvaged(self, harness: JobHarness):
         code = "import os, time, pathlib, sys\n"
         code += (
             "pathlib.Path(os.environ['EDGELOOP_OUTPUT_DIR'], 'made.txt').write_text('precious')\n"
         )
         code += "pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
-        job = yard.send("python", "-c", code, str(yard.folder / "all.runs"))
-        yard.wait_until_runs("all")
-        both = processes_of(yard, job)
+        job = harness.send("python", "-c", code, str(harness.folder / "all.runs"))
+        harness.wait_until_runs("all")
+        both = processes_of(harness, job)
         assert len(both) == 2
         for process in both:
             os.kill(process, signal.SIGSTOP)
         for process in both:
             os.kill(process, signal.SIGKILL)
-        assert "without a word" in yard.wait_for(job, "failed").reason
-        assert yard.compute.rescue(job, yard.blobs)
-        assert yard.wait_for_word(job).state == "failed"
-        assert yard.blobs.read(f"{outputs_folder(job)}made.txt") == b"precious"
-        assert not processes_with(str(yard.folder / "all.runs"))
+        assert "without a word" in harness.wait_for(job, "failed").reason
+        assert harness.compute.rescue(job, harness.blobs)
+        assert harness.wait_for_end(job).state == "failed"
+        assert harness.blobs.read(f"{outputs_folder(job)}made.txt") == b"precious"
+        assert not processes_with(str(harness.folder / "all.runs"))
 
-    def test_a_process_that_took_over_the_number_of_a_dead_job_is_left_alone(self, yard: Yard):
-        job = yard.hold("dead")
-        yard.wait_until_runs("dead")
-        for process in processes_of(yard, job):
+    def test_a_process_that_took_over_the_number_of_a_dead_job_is_left_alone(
+        self, harness: JobHarness
+    ):
+        job = harness.hold("dead")
+        harness.wait_until_runs("dead")
+        for process in processes_of(harness, job):
             os.kill(process, signal.SIGKILL)
-        wait_until(lambda: yard.seen(job).state == "failed", LIMIT_S, "it to be seen as dead")
+        wait_until(lambda: harness.seen(job).state == "failed", LIMIT_S, "it to be seen as dead")
         with subprocess.Popen(["sleep", "600"]) as innocent:
-            file = yard.folder / "state/running" / job
+            file = harness.folder / "state/running" / job
             content = json.loads(file.read_text())
             file.write_text(json.dumps({**content, "pid": innocent.pid}))
-            yard.compute.cancel([job])
+            harness.compute.cancel([job])
             assert innocent.poll() is None
             innocent.kill()
-        yard.compute.rescue(job, yard.blobs)
+        harness.compute.rescue(job, harness.blobs)
 
 
 class TestGpus:
@@ -199,30 +209,32 @@ class TestGpus:
         return {"cpus": 8, "gpus": ["3", "5"]}
 
     @pytest.fixture
-    def yard(self, compute, folder_blobs, tmp_path):
-        yard = Yard(compute, folder_blobs, tmp_path)
-        yield yard
-        yard.close()
+    def harness(self, compute, folder_blobs, tmp_path):
+        harness = JobHarness(compute, folder_blobs, tmp_path)
+        yield harness
+        harness.close()
 
-    def given(self, yard: Yard, name: str, gpus: float) -> str:
+    def given(self, harness: JobHarness, name: str, gpus: float) -> str:
         code = "import os, pathlib, sys\n"
         code += (
             "pathlib.Path(sys.argv[1] + '.gpus').write_text(os.environ['CUDA_VISIBLE_DEVICES'])\n"
         )
         resources = Resources(cpus=1, gpus=gpus)
-        yard.send("python", "-c", code + HOLD, str(yard.folder / name), resources=resources)
-        yard.wait_until_runs(name)
-        return (yard.folder / f"{name}.gpus").read_text()
+        harness.send("python", "-c", code + HOLD, str(harness.folder / name), resources=resources)
+        harness.wait_until_runs(name)
+        return (harness.folder / f"{name}.gpus").read_text()
 
-    def test_each_job_sees_its_own_gpus_and_one_that_asked_for_none_sees_none(self, yard: Yard):
-        assert self.given(yard, "none", 0) == ""
-        assert self.given(yard, "one", 1) == "3"
-        assert self.given(yard, "half", 0.5) == "5"
-        assert self.given(yard, "other-half", 0.5) == "5"
-        waits = yard.hold("waits", resources=Resources(gpus=1))
-        assert yard.seen(waits).state == "queued"
-        yard.release("one")
-        yard.wait_until_runs("waits")
+    def test_each_job_sees_its_own_gpus_and_one_that_asked_for_none_sees_none(
+        self, harness: JobHarness
+    ):
+        assert self.given(harness, "none", 0) == ""
+        assert self.given(harness, "one", 1) == "3"
+        assert self.given(harness, "half", 0.5) == "5"
+        assert self.given(harness, "other-half", 0.5) == "5"
+        waits = harness.hold("waits", resources=Resources(gpus=1))
+        assert harness.seen(waits).state == "queued"
+        harness.release("one")
+        harness.wait_until_runs("waits")
 
     def test_parts_of_several_gpus_are_refused(self, compute):
         with pytest.raises(BadInput, match=r"gpus 1\.5: a part of a GPU, or whole ones"):
@@ -249,7 +261,7 @@ def test_a_stopped_process_that_holds_the_lock_is_named(compute, monkeypatch):
 
 @pytest.mark.parametrize("name", ["../up", "", "a/b", ".hidden", "a\nb"])
 def test_an_id_that_is_no_file_name_is_refused(compute, folder_blobs, tmp_path, name):
-    order = Yard(compute, folder_blobs, tmp_path).order("true")
+    order = JobHarness(compute, folder_blobs, tmp_path).order("true")
     with pytest.raises(BadName):
         compute.submit(replace(order, job=name))
 
@@ -302,12 +314,12 @@ def test_a_submission_cut_short_does_not_keep_the_job_from_being_submitted(
 ):
     """Killed between taking the job's lock and writing its entry."""
     compute.check(Resources())
-    yard = Yard(compute, folder_blobs, tmp_path)
-    order = yard.order("python", "-c", "pass")
+    harness = JobHarness(compute, folder_blobs, tmp_path)
+    order = harness.order("python", "-c", "pass")
     (tmp_path / "state/alive" / order.job).touch()
-    assert yard.seen(order.job).state is None
-    yard.submit(order)
-    yard.wait_for(order.job, "completed")
+    assert harness.seen(order.job).state is None
+    harness.submit(order)
+    harness.wait_for(order.job, "completed")
 
 
 def test_sizes_may_have_units(tmp_path):
@@ -318,20 +330,20 @@ def test_sizes_may_have_units(tmp_path):
         compute.check(Resources(memory_bytes=size))
 
 
-def all_processes(yard: Yard) -> list[int]:
-    return processes_with(str(yard.folder / "state/wrappers/waiter-"))
+def all_processes(harness: JobHarness) -> list[int]:
+    return processes_with(str(harness.folder / "state/wrappers/waiter-"))
 
 
-def processes_of(yard: Yard, job: str) -> list[int]:
-    """Of a job of this yard: one while it waits, later the front and the keeper."""
-    return sorted({*all_processes(yard)} & {*processes_with(f".{job}\0")})
+def processes_of(harness: JobHarness, job: str) -> list[int]:
+    """Of a job of this harness: one while it waits, later the front and the keeper."""
+    return sorted({*all_processes(harness)} & {*processes_with(f".{job}\0")})
 
 
-def front_of(yard: Yard, job: str) -> int:
+def front_of(harness: JobHarness, job: str) -> int:
     """The front leads the session it was started in; the keeper has left it."""
 
     def fronts() -> list[int]:
-        return [process for process in processes_of(yard, job) if os.getsid(process) == process]
+        return [process for process in processes_of(harness, job) if os.getsid(process) == process]
 
     wait_until(lambda: bool(fronts()), LIMIT_S, f"the process of {job}")
     return fronts()[0]

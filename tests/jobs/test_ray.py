@@ -16,7 +16,13 @@ from edgeloop.errors import BadSetting, ComputeUnavailable
 from edgeloop.jobs.computes import Resources, make_compute
 from edgeloop.jobs.computes.ray_http import sentence
 from edgeloop.jobs.ticket import log_key, outputs_folder
-from tests.jobs.compute_contract import LIMIT_S, TIDY, ComputeContract, Yard, processes_with
+from edgeloop.testing.contracts.compute import (
+    LIMIT_S,
+    TIDY,
+    ComputeContract,
+    JobHarness,
+    processes_with,
+)
 from tests.peers.ports import free_port
 from tests.peers.process import wait_until
 from tests.peers.ray import CPUS, RayCluster
@@ -39,36 +45,36 @@ class TestRay(ComputeContract):
     too_much = Resources(gpus=1, custom={"snapdragon888": 2})
     too_much_says = "gpus 1 (the most is 0), snapdragon888 2 (the most is 1); its nodes have 1 × ("
 
-    def test_a_board_is_given_to_one_job_at_a_time(self, yard: Yard):
+    def test_a_board_is_given_to_one_job_at_a_time(self, harness: JobHarness):
         board = Resources(cpus=0.1, custom={"snapdragon888": 1})
-        yard.hold("one", resources=board)
-        yard.wait_until_runs("one")
-        two = yard.hold("two", resources=board)
-        yard.wait_for(two, "queued")
-        yard.release("one")
-        yard.wait_until_runs("two")
+        harness.hold("one", resources=board)
+        harness.wait_until_runs("one")
+        two = harness.hold("two", resources=board)
+        harness.wait_for(two, "queued")
+        harness.release("one")
+        harness.wait_until_runs("two")
 
-    def test_the_command_sees_nothing_of_the_order(self, yard: Yard):
-        job = yard.send("python", "-c", LEAKS)
-        yard.wait_for(job, "completed")
-        assert b"LEAKS []" in yard.blobs.read(log_key(job, 0))
+    def test_the_command_sees_nothing_of_the_order(self, harness: JobHarness):
+        job = harness.send("python", "-c", LEAKS)
+        harness.wait_for(job, "completed")
+        assert b"LEAKS []" in harness.blobs.read(log_key(job, 0))
 
     def test_the_jobs_that_take_others_out_of_the_queue_are_cleared_away(
-        self, yard: Yard, ray_cluster: RayCluster
+        self, harness: JobHarness, ray_cluster: RayCluster
     ):
         def sweeps() -> list[str]:
             with urllib.request.urlopen(f"{ray_cluster.address}/api/jobs/", timeout=30) as page:
                 jobs = [(job["submission_id"], job["status"]) for job in json.load(page)]
             return [state for job, state in jobs if job and job.startswith("edgeloop-sweep-")]
 
-        yard.hold("blocker", resources=self.everything)
-        yard.wait_until_runs("blocker")
-        waiting = yard.hold("waiting", resources=self.everything)
-        yard.compute.cancel([waiting])
+        harness.hold("blocker", resources=self.everything)
+        harness.wait_until_runs("blocker")
+        waiting = harness.hold("waiting", resources=self.everything)
+        harness.compute.cancel([waiting])
         assert sweeps()
-        yard.wait_for(waiting, "canceled")
+        harness.wait_for(waiting, "canceled")
         wait_until(lambda: "RUNNING" not in sweeps(), LIMIT_S, "the sweep to end")
-        yard.compute.forget([waiting])
+        harness.compute.forget([waiting])
         assert not sweeps()
 
     def test_an_elastic_cluster_refuses_nothing(self, ray_cluster: RayCluster):
@@ -77,17 +83,17 @@ class TestRay(ComputeContract):
 
 def test_a_job_is_not_lost_when_the_head_is_killed(folder_blobs, tmp_path):
     with RayCluster() as cluster:
-        yard = Yard(compute_at(cluster.address), folder_blobs, tmp_path)
-        job = yard.send("python", "-c", TIDY, str(tmp_path / "tidy"))
-        yard.wait_until_runs("tidy")
+        harness = JobHarness(compute_at(cluster.address), folder_blobs, tmp_path)
+        job = harness.send("python", "-c", TIDY, str(tmp_path / "tidy"))
+        harness.wait_until_runs("tidy")
         cluster.kill_head()
         with pytest.raises(ComputeUnavailable) as away:
-            yard.compute.states([job])
+            harness.compute.states([job])
         assert str(away.value).startswith(
             f"The compute cluster cannot be reached: {cluster.address}"
         )
         assert "\n" not in str(away.value)
-        assert yard.wait_for_word(job).state in ("canceled", "failed")
+        assert harness.wait_for_end(job).state in ("canceled", "failed")
         assert folder_blobs.read(f"{outputs_folder(job)}last.txt") == b"tidy"
         wait_until(lambda: not processes_with(str(tmp_path / "tidy")), LIMIT_S, "its end")
 

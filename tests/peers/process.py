@@ -9,15 +9,15 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from edgeloop.testing import wait_until
+
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 20.0
-_POLL_S = 0.02
 
 
 class MissingComponent(RuntimeError):
@@ -122,15 +122,6 @@ class ServerProcess(ABC):
             said = self._log.read_text(errors="replace")[-2_000:]
             raise RuntimeError(f"{self.name} ended while it was starting:\n{said}")
         return self.is_ready()
-
-
-def wait_until(condition: Callable[[], bool], limit_s: float, what: str) -> None:
-    """Poll a condition; there is no waiting in the tests without an end."""
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {limit_s:g} s for {what}")
-        time.sleep(_POLL_S)
 
 
 def accepts_connections(port: int) -> bool:

@@ -13,8 +13,6 @@ from edgeloop.architectures import Architecture
 from edgeloop.search.base import Evaluator
 from edgeloop.tasks import make_faces
 
-pytest.register_assert_rewrite("tests.search.evaluator_contract")
-
 SIDE = 32
 
 # A user's space with nets of every kind of misfortune; `what` chooses.

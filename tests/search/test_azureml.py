@@ -10,12 +10,12 @@ import pytest
 from edgeloop.jobs import Jobs
 from edgeloop.search.evaluators import PartialTraining
 from edgeloop.settings import Settings
+from edgeloop.testing.contracts.evaluator import collect_all
 from edgeloop.training import TrainingPlan
 from tests.jobs.test_azureml import SIZE
 from tests.peers.azureml import AzureML
 from tests.peers.azurite import Azurite
 from tests.search.conftest import SPACE, net
-from tests.search.evaluator_contract import collect_all
 from tests.search.program import DATA, Program
 
 QUICK = {"steps": 6, "batch": 8, "learning_rate": 1e-2, "device": "cpu"}

@@ -17,11 +17,11 @@ from edgeloop.models import Candidates
 from edgeloop.search.evaluators import RemoteBenchmark
 from edgeloop.search.evaluators.builder import Builder
 from edgeloop.settings import Settings
+from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
 from edgeloop.workspace import Workspace
 from tests.jobs.waiting import eventually
 from tests.peers.postgres import Postgres
 from tests.search.conftest import SPACE, net
-from tests.search.evaluator_contract import EvaluatorContract, collect_all
 from tests.toolchains.odd_nets import two_inputs
 
 DONE = {"total_inference_avg": "[0.002, 0.004]", "mean": 0.003, "stdev": 1.0, "device": "host"}

@@ -14,12 +14,12 @@ from edgeloop.errors import BadInput, NoSuchDataset
 from edgeloop.jobs import Jobs, Resources
 from edgeloop.search.evaluators import PartialTraining
 from edgeloop.settings import Settings
+from edgeloop.testing.contracts.compute import processes_with
+from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
 from edgeloop.training import TrainingPlan
-from tests.jobs.compute_contract import processes_with
 from tests.jobs.waiting import eventually
 from tests.peers.ray import RayCluster
 from tests.search.conftest import net
-from tests.search.evaluator_contract import EvaluatorContract, collect_all
 
 PLAN = TrainingPlan(epochs=2, batch=8, device="cpu")
 ENDLESS = replace(PLAN, epochs=10**6)

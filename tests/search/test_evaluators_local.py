@@ -15,10 +15,10 @@ import pytest
 
 from edgeloop.errors import BadInput, LocalFileError
 from edgeloop.search.evaluators import LocalTraining
+from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
 from edgeloop.training import TrainingPlan
 from tests.jobs.waiting import eventually
 from tests.search.conftest import below, net
-from tests.search.evaluator_contract import EvaluatorContract, collect_all
 
 PLAN = TrainingPlan(epochs=2, batch=8, device="cpu")
 LONG = replace(PLAN, epochs=40, checkpoint_s=0.01)

@@ -12,9 +12,9 @@ from edgeloop.architectures import Architecture, architecture_in, find_space
 from edgeloop.devices import PROFILES, calibrated
 from edgeloop.errors import BadInput
 from edgeloop.search.evaluators import Screening
+from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
 from edgeloop.toolchains import QnnToolchain, find_chip
 from tests.search.conftest import net
-from tests.search.evaluator_contract import EvaluatorContract, collect_all
 
 
 @pytest.fixture

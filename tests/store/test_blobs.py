@@ -10,9 +10,9 @@ from edgeloop.errors import BadSetting, StoreError, StoreRefused
 from edgeloop.store import Blobs, open_store, parse_location
 from edgeloop.store.blobs import FolderBlobs, url_blobs
 from edgeloop.testing import memory_blobs
+from edgeloop.testing.contracts.blobs import BlobsContract, listed
 from tests.peers.azurite import Azurite
 from tests.peers.s3 import S3
-from tests.store.blobs_contract import BlobsContract, listed
 
 
 class TestFolder(BlobsContract):

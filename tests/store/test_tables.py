@@ -10,9 +10,9 @@ import pytest
 from edgeloop.errors import RowChanged
 from edgeloop.store import Store, Table
 from edgeloop.testing import MemoryStore
+from edgeloop.testing.contracts.table import TableContract
 from tests.conftest import StoreUnderTest
 from tests.peers.azurite import Azurite
-from tests.store.table_contract import TableContract
 
 MakeStore = Callable[[StoreUnderTest], Store]
 

@@ -1,8 +1,4 @@
-"""For tests of your own code: a store in memory that keeps every promise of the real ones.
-
-store = MemoryStore()
-workspace = Workspace(Settings.load(), store)
-"""
+"""A store in memory that passes the same contract suites as the real ones."""
 
 from __future__ import annotations
 
@@ -85,7 +81,7 @@ class MemoryStore(Store):
         return sorted(name.removeprefix("models/") for name in names)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
     def _table(self, name: str) -> MemoryTable:
         return self._tables.setdefault(name, MemoryTable())

@@ -1,23 +1,27 @@
-"""What every evaluator must do, whatever it asks and however long that takes."""
+"""What every evaluator promises, whatever it measures and however long that takes."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
 from edgeloop.architectures import Architecture
 from edgeloop.errors import BadInput
-from edgeloop.search.base import Answer, Evaluator
-from tests.jobs.waiting import eventually
+from edgeloop.search import Answer, Evaluator
+from edgeloop.testing.waiting import wait_until
 
 LIMIT_S = 120.0
+MakeEvaluator = Callable[[], Evaluator]
+FilesOf = Callable[[Architecture], Mapping[str, Path]]
+Processes = Callable[[], set[int]]
 
 
 def collect_all(evaluator: Evaluator, count: int) -> dict[str, Answer]:
-    """Until so many came; one that comes twice is an error."""
+    """Wait for that many answers; an architecture that is answered twice fails the test."""
     answers: dict[str, Answer] = {}
     deadline = time.monotonic() + LIMIT_S
     while len(answers) < count:
@@ -29,17 +33,18 @@ def collect_all(evaluator: Evaluator, count: int) -> dict[str, Answer]:
 
 
 class EvaluatorContract:
-    """Fixtures: `make` makes an evaluator (closed for you), `good` are architectures that can be
-    evaluated, `bad` is one that never can, `files_of` what earlier evaluators made of one, and
-    `processes` counts what evaluators have running."""
+    """Fixtures: `make` makes an evaluator that is closed after the test; `good` are architectures
+    that can be evaluated, and `bad` is one that never can; `files_of` maps an architecture to what
+    earlier evaluators made of it (no files for most); `processes` returns the ids of the processes
+    that evaluators have running."""
 
-    def test_all_that_is_sent_is_answered_once_and_one_that_fails_harms_no_other(
+    def test_everything_sent_is_answered_once_and_a_failure_harms_no_other(
         self,
-        make: Callable[[], Evaluator],
+        make: MakeEvaluator,
         good: Sequence[Architecture],
         bad: Architecture,
-        files_of: Callable[[Architecture], dict],
-    ):
+        files_of: FilesOf,
+    ) -> None:
         evaluator = make()
         assert evaluator.collect(0) == []
         for arch in (good[0], bad, *good[1:], good[0]):  # the first one twice
@@ -58,28 +63,31 @@ class EvaluatorContract:
 
     def test_closed_in_the_middle_of_work_it_leaves_nothing_behind(
         self,
-        make: Callable[[], Evaluator],
+        make: MakeEvaluator,
         good: Sequence[Architecture],
-        files_of: Callable[[Architecture], dict],
-        processes: Callable[[], set],
-    ):
+        files_of: FilesOf,
+        processes: Processes,
+    ) -> None:
         before = processes()
         evaluator = make()
         evaluator.send(good[0], files_of(good[0]))
         self.wait_until_working(evaluator, processes, before)
         evaluator.close()
-        eventually(lambda: not processes() - before)
+        wait_until(lambda: not processes() - before, LIMIT_S, "its processes to end")
         assert evaluator.collect(0) == []
         evaluator.close()
         with pytest.raises(BadInput, match="closed"):
             evaluator.send(good[0])
 
-    def wait_until_working(self, evaluator: Evaluator, processes: Callable[[], set], before: set):
-        eventually(lambda: processes() - before)
+    def wait_until_working(
+        self, evaluator: Evaluator, processes: Processes, before: set[int]
+    ) -> None:
+        """Override it where work does not show as a process of this machine."""
+        wait_until(lambda: processes() - before, LIMIT_S, "the work to start")
 
     def test_its_conditions_are_one_line_and_the_same_for_the_same_arguments(
-        self, make: Callable[[], Evaluator]
-    ):
+        self, make: MakeEvaluator
+    ) -> None:
         first, second = make(), make()
         assert first.conditions == second.conditions
         assert first.conditions and "\n" not in first.conditions

@@ -1,10 +1,11 @@
-"""What every table promises. Derive a test class, give it a fixture `table` (empty), and run it."""
+"""What every table promises: typed values, compare-and-set, ordered queries, and drift."""
 
 from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ LONG_TEXTS = {
 }
 
 
-def keys(table: Table, *args: object, **options: object) -> list[str]:
+def keys(table: Table, *args: Any, **options: Any) -> list[str]:
     return [record.key for record in table.query(*args, **options)]
 
 
@@ -62,6 +63,8 @@ def read(table: Table, key: str) -> dict[str, Value]:
 
 
 class TableContract:
+    """Fixture: `table`, an empty one."""
+
     # What a row holds
 
     @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
@@ -99,7 +102,14 @@ class TableContract:
         assert read(table, "row")["no"] is False
 
     def test_types_survive_an_update_of_another_column(self, table: Table) -> None:
-        values = {"i": 7, "wide": 2**40, "f": 7.0, "b": True, "t": "7", "inf": math.inf}
+        values: dict[str, Value] = {
+            "i": 7,
+            "wide": 2**40,
+            "f": 7.0,
+            "b": True,
+            "t": "7",
+            "inf": math.inf,
+        }
         record = table.insert("row", values)
         record = table.update(record, {"other": 1})
         table.update(record, {"other": None})

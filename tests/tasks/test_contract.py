@@ -1,0 +1,29 @@
+"""The built-in tasks keep the promises of every task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from edgeloop.tasks import Task, open_task
+from edgeloop.testing.contracts.task import TaskContract
+
+
+class TestSegmentation(TaskContract):
+    @pytest.fixture
+    def task(self, shared_faces: Path, tmp_path: Path) -> Task:
+        return open_task("segmentation", shared_faces, tmp_path / "cache")
+
+
+class TestClassification(TaskContract):
+    @pytest.fixture
+    def task(self, tmp_path: Path) -> Task:
+        dice = np.random.default_rng(3)
+        for number in range(30):
+            path = tmp_path / "data" / ("cat", "dog", "owl")[number % 3] / f"{number:02d}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(dice.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(path)
+        return open_task("classification", tmp_path / "data", tmp_path / "cache")
