@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 AZURITE := .tools/azurite/.ready
 ADBD := .tools/adbd/.ready
 
-.PHONY: help setup test lint format docs wheel bench demo clean
+.PHONY: help setup unit test lint format docs wheel bench demo clean
 
 help:  ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -29,6 +29,9 @@ $(AZURITE): scripts/install-azurite
 $(ADBD): scripts/install-adbd | servers
 	@scripts/install-adbd .tools/adbd
 	@touch $@
+
+unit: $(READY)  ## the quick tests: no server, no root, about a minute
+	$(BIN)/python -m pytest --unit -n 2 --dist worksteal $(ARGS)
 
 test: setup lint  ## all tests, against real servers that they start and stop themselves
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)

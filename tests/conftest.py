@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edgeloop.store import Store, open_store, parse_location
-from tests.peers.azurite import Azurite
-from tests.peers.board import SDK_1, SDK_2, AdbServer, VirtualBoard, make_sdk
-from tests.peers.certificate import Certificate
-from tests.peers.postgres import Postgres
-from tests.peers.ray import RayCluster
-from tests.peers.s3 import S3
+from tests import tiers
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # peers are imported by the fixture that starts them
     from tests.peers.azureml import AzureML
+    from tests.peers.azurite import Azurite
+    from tests.peers.board import AdbServer, VirtualBoard
+    from tests.peers.certificate import Certificate
+    from tests.peers.postgres import Postgres
+    from tests.peers.ray import RayCluster
+    from tests.peers.s3 import S3
 
 # A shell that starts us in the background has these ignored, and what we start would inherit that:
 # a test of Ctrl-C or of a closed terminal would wait for ever.
@@ -32,6 +33,28 @@ STORE_KINDS = ("sqlite", "postgresql", "azure")
 
 # Whatever the developer's shell holds must not reach a test.
 _OUTSIDE = ("EDGELOOP_", "MODEL_STORAGE_", "AWS_", "AZURE_", "GOOGLE_", "PG", "SNPE_", "QAIRT_")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--unit", action="store_true", help="only tests without servers, quick ones")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in tiers.MARKERS:
+        config.addinivalue_line("markers", marker)
+    if config.getoption("--unit"):
+        tiers.forbid_servers()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if config.getoption("--unit") and tiers.is_left_out(collection_path) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tiers.mark_servers(items)
+    if config.getoption("--unit"):
+        config.hook.pytest_deselected(items=[item for item in items if not tiers.is_unit(item)])
+        items[:] = [item for item in items if tiers.is_unit(item)]
 
 
 @dataclass(frozen=True)
@@ -54,24 +77,32 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
+    from tests.peers.postgres import Postgres
+
     with Postgres() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def azurite() -> Iterator[Azurite]:
+    from tests.peers.azurite import Azurite
+
     with Azurite() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3]:
+    from tests.peers.s3 import S3
+
     with S3() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[RayCluster]:
+    from tests.peers.ray import RayCluster
+
     with RayCluster() as cluster:
         yield cluster
 
@@ -128,12 +159,16 @@ def store(place: StoreUnderTest, make_store: Callable[[StoreUnderTest], Store]) 
 
 @pytest.fixture(scope="session")
 def azure_certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    from tests.peers.certificate import Certificate
+
     return Certificate.make(tmp_path_factory.mktemp("certificate"), "*.blob.core.localhost")
 
 
 @pytest.fixture(scope="session")
 def azure_storage(azure_certificate: Certificate) -> Iterator[Azurite]:
     """Azurite as an account on Azure is reached: https, a host name an account, identities."""
+    from tests.peers.azurite import Azurite
+
     with Azurite(azure_certificate) as server:
         yield server
 
@@ -160,6 +195,8 @@ def azureml(
 @pytest.fixture(scope="session")
 def adb_server() -> Iterator[AdbServer]:
     """Ours alone: no device of this machine is on it, and its own server goes on undisturbed."""
+    from tests.peers.board import AdbServer
+
     with AdbServer() as server:
         yield server
 
@@ -167,6 +204,8 @@ def adb_server() -> Iterator[AdbServer]:
 @pytest.fixture
 def boards(adb_server: AdbServer, tmp_path: Path) -> Iterator[Callable[..., VirtualBoard]]:
     """Starts boards by name, as many as a test wants, connected; they end with the test."""
+    from tests.peers.board import VirtualBoard
+
     if not adb_server.is_running:  # a test may have taken it away
         adb_server.start()
     with ExitStack() as cleaning:
@@ -185,10 +224,14 @@ def board(boards: Callable[..., VirtualBoard]) -> VirtualBoard:
 @pytest.fixture(scope="session")
 def sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The root of a Neural Processing SDK 2.x whose programs are stand-ins."""
+    from tests.peers.board import SDK_2, make_sdk
+
     return make_sdk(tmp_path_factory.mktemp("sdk"), SDK_2)
 
 
 @pytest.fixture(scope="session")
 def sdk_1(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same of the older generation, which names folders and flags otherwise."""
+    from tests.peers.board import SDK_1, make_sdk
+
     return make_sdk(tmp_path_factory.mktemp("sdk"), SDK_1)

@@ -34,6 +34,7 @@ def lively(net: nn.Module) -> nn.Module:
     return net.eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hourglass", "small-classifier"])
 def test_random_members_match_torch_and_pass_the_toolchains_checks(
     name: str, tmp_path: Path, toolchain: QnnToolchain
@@ -54,6 +55,7 @@ def test_random_members_match_torch_and_pass_the_toolchains_checks(
         assert not kinds & {"Constant", "Identity", "BatchNormalization", "Shape"}, kinds
 
 
+@pytest.mark.slow
 def test_latency_is_known_before_training(tmp_path: Path, toolchain: QnnToolchain):
     """Skips are added, so scales that are made up change the estimate by very little."""
     chip = find_chip("snapdragon-888")
@@ -119,6 +121,7 @@ def test_a_file_that_says_otherwise_than_the_net_is_not_written(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_threads_can_export_at_the_same_time(tmp_path: Path):
     """PyTorch's exporter refuses a second call in the same process while one is under way."""
     archs = members("hourglass", 6)

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.azure.projects import Project, make_project
-from tests.peers.azureml import AzureML
-from tests.peers.azurite import Azurite
+
+if TYPE_CHECKING:
+    from tests.peers.azureml import AzureML
+    from tests.peers.azurite import Azurite
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -13,8 +13,10 @@ from click.testing import CliRunner
 
 from edgeloop.cli.app import app
 from edgeloop.errors import EdgeloopError
-from tests.peers.azureml import AzureML
-from tests.peers.azurite import Azurite
+
+if TYPE_CHECKING:
+    from tests.peers.azureml import AzureML
+    from tests.peers.azurite import Azurite
 
 SIZE, GPU_SIZE = "STANDARD_DS3_V2", "STANDARD_NC6S_V3"
 

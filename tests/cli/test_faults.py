@@ -8,15 +8,18 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from edgeloop.store import open_store, parse_location
 from tests.cli.running import Finished, command_line, environment, is_empty, rows_of
 from tests.nets import save_external, save_tiny
-from tests.peers.azurite import Azurite
 from tests.peers.ports import free_port
-from tests.peers.postgres import Postgres
+
+if TYPE_CHECKING:
+    from tests.peers.azurite import Azurite
+    from tests.peers.postgres import Postgres
 
 Edgeloop = Callable[..., Finished]
 KEY = base64.b64encode(b"the key that nobody may ever see").decode()

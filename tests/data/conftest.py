@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from edgeloop.data import Datasets
 from edgeloop.store import Blobs, open_blobs, parse_location
 from edgeloop.store.blobs import FolderBlobs, url_blobs
-from tests.peers.azurite import Azurite
-from tests.peers.s3 import S3
+
+if TYPE_CHECKING:
+    from tests.peers.azurite import Azurite
+    from tests.peers.s3 import S3
 
 pytest.register_assert_rewrite("tests.data.trees")
 

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +31,7 @@ def is_tree(files: dict[str, bytes]) -> bool:
 trees = st.dictionaries(path, content, min_size=1, max_size=8).filter(is_tree)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(trees, min_size=1, max_size=4))
 def test_every_version_of_any_tree_comes_back(states: list[dict[str, bytes]]):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from edgeloop.devices import calibrated, find_profile
 from edgeloop.evaluate import examine
-from tests.peers.board import AdbServer
 from tests.runner.conftest import NETS, Farm
+
+if TYPE_CHECKING:
+    from tests.peers.board import AdbServer
 
 ESTIMATED = ("--device", "htp:qcs8550")
 

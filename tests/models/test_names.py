@@ -129,6 +129,7 @@ EXPERIMENTS = some.one_of(
 )
 
 
+@pytest.mark.slow
 @given(EXPERIMENTS)
 def test_an_experiment_is_found_again_behind_its_table_on_azure(name: str):
     table = table_name(name)

@@ -92,6 +92,7 @@ def picture(content: bytes) -> Image.Image:
     return image
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_chart_becomes_a_picture_on_its_ground(name: str, theme: Any):
@@ -262,6 +263,7 @@ def test_the_frames_become_an_animation():
         to_gif([])
 
 
+@pytest.mark.slow
 def test_a_page_of_its_own_loads_nothing_and_no_name_ends_its_script():
     name = "</script><script>alert(1)</script>"
     page = to_html(pareto_chart([{"name": name, "mean": 0.01, "f1_1k": 0.5}]), "<front>")

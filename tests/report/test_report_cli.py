@@ -74,6 +74,7 @@ def test_no_numbers_yet_is_no_error(project: Path, edgeloop: Edgeloop):
     )
 
 
+@pytest.mark.slow
 def test_files_are_what_their_endings_say(project: Path, edgeloop: Edgeloop):
     fill(table(12, 3))
     names = ["front.csv", "front.png", "front.svg", "front.html", "front.gif"]
@@ -139,6 +140,7 @@ def test_what_is_no_picture_is_not_shown_as_one(filled: Path, edgeloop: Edgeloop
     assert "Classes, f1_1k" in text and "data:image" not in text
 
 
+@pytest.mark.slow
 def test_the_demo_needs_no_store_and_makes_none(project: Path, edgeloop: Edgeloop):
     shown = edgeloop("pareto", "--demo", "-o", "front.svg")
     assert shown.code == 0 and "18 models" in shown.out

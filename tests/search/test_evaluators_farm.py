@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,9 +21,11 @@ from edgeloop.settings import Settings
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
 from edgeloop.workspace import Workspace
 from tests.jobs.waiting import eventually
-from tests.peers.postgres import Postgres
 from tests.search.conftest import SPACE, net
 from tests.toolchains.odd_nets import two_inputs
+
+if TYPE_CHECKING:
+    from tests.peers.postgres import Postgres
 
 DONE = {"total_inference_avg": "[0.002, 0.004]", "mean": 0.003, "stdev": 1.0, "device": "host"}
 

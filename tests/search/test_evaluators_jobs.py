@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,8 +19,10 @@ from edgeloop.testing.contracts.compute import processes_with
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
 from edgeloop.training import TrainingPlan
 from tests.jobs.waiting import eventually
-from tests.peers.ray import RayCluster
 from tests.search.conftest import net
+
+if TYPE_CHECKING:
+    from tests.peers.ray import RayCluster
 
 PLAN = TrainingPlan(epochs=2, batch=8, device="cpu")
 ENDLESS = replace(PLAN, epochs=10**6)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,9 +22,11 @@ from edgeloop.store import open_store, parse_location
 from tests.cli.conftest import Edgeloop, edgeloop, project  # noqa: F401 - fixtures
 from tests.jobs.waiting import eventually
 from tests.peers.ports import free_port
-from tests.peers.postgres import Postgres
 from tests.search.program import DATA, Program
 from tests.search.toy import Worked, cost_of, quality_of, toy_config, toy_space
+
+if TYPE_CHECKING:
+    from tests.peers.postgres import Postgres
 
 QUICK = {"steps": 4, "batch": 8, "learning_rate": 1e-2, "device": "cpu"}
 COUNTED = {"params": {"goal": "min"}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,8 +12,10 @@ from edgeloop.store import Blobs, open_store, parse_location
 from edgeloop.store.blobs import FolderBlobs, url_blobs
 from edgeloop.testing import memory_blobs
 from edgeloop.testing.contracts.blobs import BlobsContract, listed
-from tests.peers.azurite import Azurite
-from tests.peers.s3 import S3
+
+if TYPE_CHECKING:
+    from tests.peers.azurite import Azurite
+    from tests.peers.s3 import S3
 
 
 class TestFolder(BlobsContract):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,7 +13,9 @@ from edgeloop.store import Store, Table
 from edgeloop.testing import MemoryStore
 from edgeloop.testing.contracts.table import TableContract
 from tests.conftest import StoreUnderTest
-from tests.peers.azurite import Azurite
+
+if TYPE_CHECKING:
+    from tests.peers.azurite import Azurite
 
 MakeStore = Callable[[StoreUnderTest], Store]
 

@@ -116,6 +116,7 @@ print(samples.key, int(samples.images.sum(dtype="int64")))
 """
 
 
+@pytest.mark.slow
 def test_processes_that_build_the_same_set_at_once_all_get_it(faces: Path, tmp_path: Path):
     command = [sys.executable, "-c", BUILD, str(faces), str(tmp_path / "cache")]
     crew = [
@@ -164,6 +165,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.slow
 def test_building_a_set_takes_memory_for_a_batch_only(tmp_path: Path):
     from edgeloop.tasks import make_faces
 

@@ -19,6 +19,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_the_number_of_processes_does_not_matter(tmp_path: Path):
     for processes in (1, 2, 3):
         make_faces(tmp_path / str(processes), 40, 24, seed=5, processes=processes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -48,6 +49,7 @@ def f1(net: nn.Module, images: np.ndarray, labels: np.ndarray) -> float:
     return scorer.score().headline
 
 
+@pytest.mark.slow
 def test_a_small_net_learns_the_faces_and_an_untrained_one_does_not_know_them():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

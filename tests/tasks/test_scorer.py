@@ -138,6 +138,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_test_set():
     """200 images have 1 GB of logits; what is kept of them are 200 small matrices."""
     done = subprocess.run(

@@ -70,6 +70,7 @@ def test_shared_weights_count_once_and_settings_not_at_all(tmp_path):
     assert counted(path) == (2 * 64 * 3 * 3 * 9, 81)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "size"),
     [(mobilenet_v2, 96), (resnet18, 64), (resnet50, 64), (SmallUNet, 64)],

@@ -61,6 +61,7 @@ def test_a_call_that_does_not_end_is_stopped_and_the_next_one_works(process):
     process.call("hello")
 
 
+@pytest.mark.slow
 def test_a_picture_too_large_to_compile_ends_at_the_limit(tmp_path):
     model = odd_nets.deep(tmp_path / "huge.onnx", 8192)
     with QnnToolchain(limit_s=4) as toolchain:

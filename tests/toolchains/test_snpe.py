@@ -113,6 +113,7 @@ def test_other_precisions_are_passed_on(chain, unet, tmp_path, precision):
     assert encoding.bits == (16 if precision == "a16w8" else 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["channel_last", "classifier"])
 def test_other_kinds_of_nets_convert(chain, tmp_path, kind):
     if kind == "classifier":
