@@ -1,33 +1,55 @@
 """Edgeloop: from a training script to the best model on a real edge chip.
 
-from edgeloop import Workspace
+The names below are the public API. Everything else may change without notice, except what the
+how-to guides for plug-ins use.
 
-workspace = Workspace.open()
-model = workspace.upload("net.onnx")
-print(model.row["status"])
+    from edgeloop import Workspace
+
+    with Workspace.open() as workspace:
+        model = workspace.upload("net.onnx")
+        workspace.wait(model)
+        print(model.row["f1_1k"])
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from edgeloop._version import __version__
 
 if TYPE_CHECKING:
+    from edgeloop.errors import EdgeloopError
+    from edgeloop.jobs import Jobs, JobSpec, Run
     from edgeloop.models import Model
     from edgeloop.workspace import Workspace
 
-__all__ = ["Model", "Workspace", "__version__"]
+__all__ = [
+    "EdgeloopError",
+    "JobSpec",
+    "Jobs",
+    "Model",
+    "Run",
+    "Workspace",
+    "__version__",
+]
+
+_ROOMS = {
+    "EdgeloopError": "errors",
+    "JobSpec": "jobs",
+    "Jobs": "jobs",
+    "Model": "models",
+    "Run": "jobs",
+    "Workspace": "workspace",
+}
 
 
 def __getattr__(name: str) -> object:
-    """The door opens when somebody knocks: `edgeloop --help` needs none of what is behind it."""
-    if name == "Workspace":
-        from edgeloop.workspace import Workspace
+    """Import a public name when it is first used, so that `edgeloop --help` needs none of them."""
+    if name not in _ROOMS:
+        raise AttributeError(f"module 'edgeloop' has no attribute {name!r}")
+    return getattr(import_module(f"edgeloop.{_ROOMS[name]}"), name)
 
-        return Workspace
-    if name == "Model":
-        from edgeloop.models import Model
 
-        return Model
-    raise AttributeError(f"module 'edgeloop' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return __all__

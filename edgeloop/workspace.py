@@ -1,4 +1,4 @@
-"""One experiment of one store, opened: what the command line does, for programs."""
+"""The public entry point for programs: one experiment of a store, opened."""
 
 from __future__ import annotations
 
@@ -19,7 +19,28 @@ from edgeloop.store import Record, Store, Values, open_store
 
 
 class Workspace:
-    """Use `Workspace.open()`. As a context manager it gives its connections back at the end."""
+    """One experiment of a store: the status table and the files of its models.
+
+    Create it with [`open`][edgeloop.Workspace.open] and use it as a context manager, which closes
+    its connections at the end.
+
+    Args:
+        settings: The settings to use, for example `Settings.load()`.
+        store: A store that is already open. By default the one that the settings name is opened.
+
+    Attributes:
+        settings: The settings it was opened with.
+        store: The store: tables, and `store.blobs` for files.
+        plan: The stages of a model, with their priorities.
+        catalog: Everything that can be done to models; the methods here are shortcuts.
+
+    Examples:
+        >>> from edgeloop import Workspace
+        >>> with Workspace.open() as workspace:
+        ...     model = workspace.upload("net.onnx", "calm-heron", tags=["unet"])
+        ...     [row["status"] for row in workspace.status(tag="unet")]
+        ['new']
+    """
 
     def __init__(self, settings: Settings, store: Store | None = None) -> None:
         self.settings = settings
@@ -35,14 +56,26 @@ class Workspace:
 
     @classmethod
     def open(cls, store: str | None = None, experiment: str | None = None) -> Workspace:
-        """The store and experiment that the settings name; the arguments win over those.
+        """Open a store. Nothing is contacted or created before it is needed.
 
-        Nothing is contacted or made before it is needed.
+        Args:
+            store: URL of the store, for example `sqlite:FOLDER` or `postgresql://…`. By default
+                `EDGELOOP_STORE`, then `edgeloop.yaml`, then the folder `.edgeloop/`.
+            experiment: Name of the experiment. By default `EDGELOOP_EXPERIMENT`, then
+                `edgeloop.yaml`, then `default`.
+
+        Returns:
+            The workspace.
+
+        Examples:
+            >>> Workspace.open("sqlite:shared", "faces").experiment
+            'faces'
         """
         return cls(Settings.load(store=store, experiment=experiment))
 
     @property
     def experiment(self) -> str:
+        """Name of the experiment."""
         return self.catalog.experiment
 
     def upload(
@@ -54,38 +87,131 @@ class Workspace:
         benchmark_only: bool = False,
         tags: Sequence[str] = (),
     ) -> Model:
-        """Check and store one model. The same content is recognised and not stored again."""
+        """Check an ONNX file and store it as a model.
+
+        Content that is already in the experiment is recognized and not stored again.
+
+        Args:
+            path: The ONNX file; its external data is stored with it.
+            name: Name of the model. By default a friendly one such as `calm-heron` is chosen.
+            priority: Overrides the priorities of the stages; lower runs sooner.
+            benchmark_only: Only convert and benchmark it, without measuring accuracy.
+            tags: Labels to find it by.
+
+        Returns:
+            A handle on the model.
+
+        Raises:
+            BadModel: If the file is not a complete, valid ONNX model.
+            NameTaken: If another model has this name.
+
+        Examples:
+            >>> model = Workspace.open().upload("net.onnx", "calm-heron", priority=0)
+            >>> model.row["priority"]
+            0
+        """
         options = UploadOptions(priority, benchmark_only, tags)
         return self.catalog.upload(path, name, options).model
 
     def upload_many(
         self, paths: Sequence[Path], options: UploadOptions | None = None
     ) -> Iterator[Uploaded | Exception]:
+        """Upload several files at once. One that fails does not stop the others.
+
+        Args:
+            paths: The ONNX files.
+            options: Priority, tags and `benchmark_only` for all of them.
+
+        Returns:
+            For each path in order: what became of it, or the error.
+        """
         return self.catalog.upload_many(paths, options)
 
     def model(self, name: str) -> Model:
-        """A handle on a model that is there."""
+        """Return a handle on an existing model.
+
+        Args:
+            name: Name of the model.
+
+        Returns:
+            The handle.
+
+        Raises:
+            NoSuchModel: If the experiment has no model of this name.
+        """
         return Model(self.catalog.get(name).key, self.catalog)
 
     def status(self, *patterns: str, tag: str | None = None) -> list[Values]:
-        """The rows, all of them or those whose names match."""
+        """Read the status table.
+
+        Args:
+            *patterns: Names or globs such as `brave-*`. By default all models.
+            tag: Only models with this tag.
+
+        Returns:
+            One dictionary per model, with the columns of the reference page "Rows and files".
+
+        Examples:
+            >>> workspace = Workspace.open()
+            >>> model = workspace.upload("net.onnx", "calm-heron")
+            >>> [(row["name"], row["status"]) for row in workspace.status("calm-*")]
+            [('calm-heron', 'new')]
+        """
         return [row.values for row in self.catalog.rows(patterns, tag)]
 
     def find(self, patterns: Collection[str], tag: str | None = None) -> list[Record]:
+        """Read rows together with their keys and versions.
+
+        Args:
+            patterns: Names or globs. By default all models.
+            tag: Only models with this tag.
+
+        Returns:
+            The records, which `Table.update` accepts.
+        """
         return list(self.catalog.rows(patterns, tag))
 
     def wait(self, *models: Model | str, timeout_s: float | None = None) -> None:
-        """Until all of these are complete or rest in error."""
+        """Wait until runners have finished these models, successfully or not.
+
+        Args:
+            *models: Models or their names.
+            timeout_s: Give up after this many seconds. By default it waits forever.
+
+        Raises:
+            WaitTimeout: If the time is over.
+
+        Examples:
+            >>> workspace = Workspace.open()
+            >>> model = workspace.upload("net.onnx", "calm-heron")
+            >>> workspace.wait(model)  # doctest: +SKIP
+            >>> model.row["f1_1k"]  # doctest: +SKIP
+            0.8389
+        """
         names = [model if isinstance(model, str) else model.name for model in models]
         self.catalog.wait(names, timeout_s)
 
     def experiments(self) -> dict[str, int]:
-        """Every experiment of the store, with the number of its models."""
+        """Count the models of every experiment in the store.
+
+        Returns:
+            Number of models by name of the experiment.
+
+        Examples:
+            >>> workspace = Workspace.open()
+            >>> model = workspace.upload("net.onnx")
+            >>> workspace.experiments()
+            {'default': 1}
+        """
         names = self.store.experiments()
         return {name: sum(1 for _ in self.store.models(name).query()) for name in names}
 
     def leases(self) -> Leases:
-        """The claims on this experiment's work, with the limits that the settings give."""
+        """Access the claims on this experiment's work, as a runner does.
+
+        Returns:
+            The leases, with the limits of the settings.
+        """
         settings = self.settings
         return Leases(
             self.store.models(self.experiment),
@@ -97,6 +223,7 @@ class Workspace:
         )
 
     def close(self) -> None:
+        """Close the connections to the store."""
         self.store.close()
 
     def __enter__(self) -> Workspace:

@@ -61,7 +61,7 @@ ALLOWED = {
     },
     "demo": {"settings", "store", "testing", "workspace"},
     "workspace": {"errors", "settings", "store", "models"},
-    "": {"_version", "models", "workspace"},
+    "": {"_version", "errors", "jobs", "models", "workspace"},
     "cli": {
         "_util",
         *("_version", "errors", "redact", "settings", "store", "models", "workspace", "tasks"),

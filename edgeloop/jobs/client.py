@@ -1,15 +1,9 @@
-"""All that a person does with jobs, for programs too. The command line is a thin coat over this.
-
-with Jobs.open() as jobs:
-    run = jobs.submit(spec_of_script("train.py", ["--lr", "1e-3"], {"data": ["faces"]}))[0]
-    run = jobs.wait([run])[0]
-    jobs.fetch(run)
-"""
+"""Everything that can be done with jobs; the command line is a thin layer over this."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +16,7 @@ from edgeloop.jobs.folder import RUNS_FOLDER, Run, Runs
 from edgeloop.jobs.logs import LogReader, last_lines, log_size
 from edgeloop.jobs.results import Fetched
 from edgeloop.jobs.selectors import Selection, select
-from edgeloop.jobs.spec import JobSpec, changed, spec_of
+from edgeloop.jobs.spec import JobSpec, changed, read_spec, spec_of, spec_of_script
 from edgeloop.jobs.submission import Submission, Teller
 from edgeloop.jobs.ticket import State, folder_key
 from edgeloop.jobs.watch import Watched, look
@@ -34,7 +28,31 @@ LONGEST_WAIT_S = 5.0
 
 
 class Jobs:
-    """The jobs of one project. Opening it contacts nobody."""
+    """The jobs of one project: submit scripts, follow them and fetch their results.
+
+    Create it with [`open`][edgeloop.Jobs.open]. Nothing is contacted before it is needed.
+
+    Args:
+        settings: The settings to use, for example `Settings.load()`.
+        blobs: Files of a store that is already open. By default those of the store that the
+            settings name.
+
+    Attributes:
+        settings: The settings it was opened with.
+        blobs: The files of the store.
+        runs: The records of jobs in the project's folder `runs/`.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from edgeloop import Jobs
+        >>> script = Path("hello.py").write_text("print('hello')")
+        >>> jobs = Jobs.open()
+        >>> [run] = jobs.wait(jobs.submit("hello.py"), timeout_s=120)
+        >>> run.name, run.state, run.status.exit_code
+        ('hello-1', 'completed', 0)
+        >>> b"".join(jobs.log(run).more()).splitlines()[0]
+        b'hello'
+    """
 
     def __init__(self, settings: Settings, blobs: Blobs | None = None) -> None:
         self.settings = settings
@@ -44,25 +62,61 @@ class Jobs:
 
     @classmethod
     def open(cls, store: str | None = None, experiment: str | None = None) -> Jobs:
+        """Open the jobs of the current project.
+
+        Args:
+            store: URL of the store. By default as for `Workspace.open`.
+            experiment: Name of the experiment that new jobs belong to.
+
+        Returns:
+            The jobs.
+        """
         return cls(Settings.load(store=store, experiment=experiment))
 
     # Submitting
 
     def submit(
         self,
-        spec: JobSpec,
+        job: JobSpec | Path | str,
+        args: Sequence[str] = (),
+        options: Mapping[str, object] | None = None,
         *,
         push: bool = True,
         pipeline: bool = False,
         tell: Teller | None = None,
         progress: Progress | None = None,
     ) -> list[Run]:
-        """One job, or as many as its sweep has members; those as one pipeline, where asked for and
-        where the compute has pipelines."""
+        """Submit a job, or one job per combination if it is a sweep.
+
+        Args:
+            job: A script, a YAML file, or a specification that was made from one of them.
+            args: Arguments of the script, as on the command line.
+            options: Keys of a job file, which win over those of `job`, for example
+                `{"data": ["working/faces64"], "compute": "cluster"}`.
+            push: First push datasets whose local folder changed.
+            pipeline: Send a sweep as one pipeline, if the compute has pipelines.
+            tell: Called with a sentence at each step.
+            progress: Called with bytes done, bytes in all, files done and files in all.
+
+        Returns:
+            The submitted jobs.
+
+        Raises:
+            BadJob: If the specification is wrong. Nothing has been sent then.
+        """
+        spec = _spec_of(job, args, options or {})
         return self._submission(spec.compute, tell, progress).send(spec, push, pipeline)
 
     def submit_all(self, specs: Sequence[JobSpec], *, push: bool = True) -> list[Run]:
-        """Jobs with names of their own on one compute, as one pipeline where it has such."""
+        """Submit several jobs to one compute, as one pipeline if it has pipelines.
+
+        Args:
+            specs: The specifications, each with a name.
+            push: First push datasets whose local folder changed.
+
+        Returns:
+            The submitted jobs, in order.
+        """
         return self._submission(specs[0].compute, None, None).send_all(specs, push)
 
     def resubmit(
@@ -76,7 +130,20 @@ class Jobs:
         tell: Teller | None = None,
         progress: Progress | None = None,
     ) -> Run:
-        """Another attempt of the same job, with changes; it is linked to the old one."""
+        """Submit another attempt of a job with the current code and data.
+
+        Args:
+            run: The job.
+            overrides: Changes such as `resources.gpus=1`.
+            args: New arguments of the script. By default the old ones.
+            push: First push datasets whose local folder changed.
+            with_outputs: Start with the outputs of the old attempt.
+            tell: Called with a sentence at each step.
+            progress: Called with bytes done, bytes in all, files done and files in all.
+
+        Returns:
+            The new attempt, for example `lr-3.2` of `lr-3`.
+        """
         spec = changed(self.spec(run), overrides, args)
         if spec.sweep:
             raise BadInput(reason="A sweep cannot be resubmitted into one job: submit it anew")
@@ -87,12 +154,26 @@ class Jobs:
         return submission.send_again(run, spec, push, with_outputs)
 
     def spec(self, run: Run) -> JobSpec:
-        """The specification that a job was made from."""
+        """Read the specification of a job again.
+
+        Args:
+            run: The job.
+
+        Returns:
+            The specification it was submitted with.
+        """
         document = dict(run.record.spec)
         return spec_of(document, self.settings.project, run.name, run.name.partition(".")[0])
 
     def grace_s(self, run: Run) -> float:
-        """How long its script may take to end once it is asked to."""
+        """Look up the grace period of a job.
+
+        Args:
+            run: The job.
+
+        Returns:
+            Seconds from SIGTERM to SIGKILL when it is canceled.
+        """
         return seconds_of(str(run.record.spec.get("grace", ""))) or 0.0
 
     # Looking
@@ -100,11 +181,27 @@ class Jobs:
     def select(
         self, patterns: Sequence[str], tag: str = "", states: Collection[State] = ()
     ) -> Selection:
-        """Which jobs these words mean, by what is known here; nobody is asked."""
+        """Find jobs by what is known locally, without contacting a compute.
+
+        Args:
+            patterns: Names, prefixes, globs, folders, `all` or `last`.
+            tag: Only jobs with this tag.
+            states: Only jobs in one of these states.
+
+        Returns:
+            The jobs, and whether each was named individually.
+        """
         return select(self.runs.list().runs, patterns, tag, states, self.runs.folder)
 
     def refresh(self, runs: Sequence[Run]) -> list[Run]:
-        """What is true now, with one question to each compute; remembered for the next time."""
+        """Ask the computes for the current state of jobs, with one request per compute.
+
+        Args:
+            runs: The jobs.
+
+        Returns:
+            The jobs as they are now, in the same order.
+        """
         by_compute: dict[str, list[Run]] = {}
         for run in runs:
             if not run.status.is_final:
@@ -117,7 +214,18 @@ class Jobs:
         return [fresh.get(run.name, run) for run in runs]
 
     def watch(self, runs: Sequence[Run], timeout_s: float | None = None) -> Iterator[list[Run]]:
-        """What is true, again and again, until all are over. Asks less and less often."""
+        """Refresh jobs until all have ended, at increasing intervals.
+
+        Args:
+            runs: The jobs.
+            timeout_s: Give up after this many seconds.
+
+        Yields:
+            The jobs as they are now.
+
+        Raises:
+            WaitTimeout: If the time is over.
+        """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         pause = SHORTEST_WAIT_S
         while True:
@@ -132,7 +240,18 @@ class Jobs:
             pause = min(pause * 1.3, LONGEST_WAIT_S)
 
     def wait(self, runs: Sequence[Run], timeout_s: float | None = None) -> list[Run]:
-        """Until all of these are over."""
+        """Wait until all of these jobs have ended.
+
+        Args:
+            runs: The jobs.
+            timeout_s: Give up after this many seconds. By default it waits forever.
+
+        Returns:
+            The jobs as they ended.
+
+        Raises:
+            WaitTimeout: If the time is over.
+        """
         for seen in self.watch(runs, timeout_s):
             runs = seen
         return list(runs)
@@ -140,32 +259,87 @@ class Jobs:
     # Logs and results
 
     def log(self, run: Run, offset: int = 0) -> LogReader:
+        """Read the log of a job.
+
+        Args:
+            run: The job.
+            offset: Start after this many bytes.
+
+        Returns:
+            A reader; `more()` yields the bytes that have arrived since the last call.
+        """
         self._check_store(run)
         return LogReader(self.blobs, run.record.id, offset)
 
     def log_size(self, run: Run) -> int:
-        """How many bytes of the log are in the store by now."""
+        """Measure the log of a job.
+
+        Args:
+            run: The job.
+
+        Returns:
+            Bytes of the log in the store.
+        """
         self._check_store(run)
         return log_size(self.blobs, run.record.id)
 
     def last_lines(self, run: Run, count: int) -> bytes:
+        """Read the end of the log of a job.
+
+        Args:
+            run: The job.
+            count: Number of lines.
+
+        Returns:
+            The lines.
+        """
         self._check_store(run)
         return last_lines(self.blobs, run.record.id, count)
 
     def compute_log(self, run: Run) -> str:
-        """What the compute itself printed: the place to look when a job never began."""
+        """Read what the compute itself printed, which explains a job that never started.
+
+        Args:
+            run: The job.
+
+        Returns:
+            The compute's own log.
+        """
         return self._compute(run.record.compute).logs(run.record.id)
 
     def fetch(self, run: Run) -> Fetched:
-        """Bring what is in the store of a job's outputs into `runs/<name>/outputs`."""
+        """Copy the outputs of a job from the store into `runs/NAME/outputs`.
+
+        Args:
+            run: The job, running or ended. Only new files are copied.
+
+        Returns:
+            How many files there are, and how many were copied.
+        """
         self._check_store(run)
         return results.fetch(self.blobs, run.record.id, self.outputs(run))
 
     def outputs(self, run: Run) -> Path:
+        """Locate the outputs of a job on this machine.
+
+        Args:
+            run: The job.
+
+        Returns:
+            The folder to which `fetch` copies.
+        """
         return self.runs.path(run.name) / "outputs"
 
     def links(self, run: Run, seconds: int) -> dict[str, str]:
-        """An address for each output that anybody can open for a while."""
+        """Create temporary links to the outputs of a job.
+
+        Args:
+            run: The job.
+            seconds: How long the links are valid.
+
+        Returns:
+            A URL for each output, by its path.
+        """
         self._check_store(run)
         found, _ = results.outputs_of(self.blobs, run.record.id)
         return {path: self.blobs.link(info.key, seconds) for path, info in sorted(found.items())}
@@ -173,7 +347,14 @@ class Jobs:
     # Ending
 
     def cancel(self, runs: Sequence[Run]) -> list[Run]:
-        """Ask all of these to end, and remember that we did; returns before they have."""
+        """Ask jobs to end, and return before they have.
+
+        Args:
+            runs: The jobs. Those that have ended are left alone.
+
+        Returns:
+            The jobs, marked as canceled; `wait` tells when they have ended.
+        """
         asked = []
         for run in runs:
             asked.append(run if run.status.is_final else self._marked(run))
@@ -186,7 +367,14 @@ class Jobs:
         return asked
 
     def remove(self, runs: Sequence[Run]) -> None:
-        """The record, its files in the store, and what the compute keeps. Only jobs that ended."""
+        """Delete jobs: their records, their files in the store, and what the compute keeps.
+
+        Args:
+            runs: The jobs, which must have ended.
+
+        Raises:
+            JobRunning: If one of them has not.
+        """
         alive = [run.name for run in runs if not run.status.is_final]
         if alive:
             raise JobRunning(names=", ".join(alive))
@@ -245,3 +433,14 @@ class Jobs:
                 reason=f"{run.name} was submitted to the store {run.record.store}, and the "
                 f"settings name {here}: choose the first with --store or EDGELOOP_STORE"
             )
+
+
+def _spec_of(
+    job: JobSpec | Path | str, args: Sequence[str], options: Mapping[str, object]
+) -> JobSpec:
+    if isinstance(job, JobSpec):
+        overrides = {**options, "args": list(args)} if args else options
+        return spec_of({**job.document(), **overrides}, job.code, job.name or job.stem, job.stem)
+    if Path(job).suffix in (".yaml", ".yml"):
+        return read_spec(Path(job), (), {**options, "args": list(args)} if args else options)
+    return spec_of_script(str(job), args, options)

@@ -76,7 +76,18 @@ class JobRecord:
 
 @dataclass(frozen=True)
 class Run:
-    """A job as this machine knows it: its record, and what was last heard of it."""
+    """A job as this machine knows it.
+
+    Attributes:
+        record: What was submitted: id, name, command, datasets, compute. It never changes.
+        status: What was last heard of it: state, reason, exit code, times and metrics.
+        cancel_asked: Whether it was asked to end.
+
+    Examples:
+        >>> from edgeloop import Jobs
+        >>> [run.name for run in Jobs.open().select(["all"]).runs]
+        []
+    """
 
     record: JobRecord
     status: Status
@@ -84,10 +95,12 @@ class Run:
 
     @property
     def name(self) -> str:
+        """Name of the job."""
         return self.record.name
 
     @property
     def state(self) -> State:
+        """`queued`, `preparing`, `running`, `completed`, `failed` or `canceled`."""
         return self.status.state
 
 

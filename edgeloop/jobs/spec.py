@@ -30,9 +30,40 @@ _WRAPPER_WORDS = frozenset({"outputs", "data", "job", "attempt"})  # filled wher
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A checked specification. An empty name, compute or experiment means: choose the usual one.
+    """A checked job specification, as `Jobs.submit` makes it from a script or a YAML file.
 
-    `variables` are as written, `${NAME}` and all, so that a record of this holds no secret.
+    An empty name, compute or experiment means the default.
+
+    Attributes:
+        code: Folder that is sent as code.
+        stem: Beginning of the name if none is given.
+        name: Name of the job.
+        script: Path of the script inside the code.
+        command: The command, if there is no script.
+        args: Arguments of the command.
+        data: Datasets that the job reads.
+        writes: Datasets that the job creates.
+        environment: What is installed on the node.
+        compute: Name of the compute.
+        resources: CPUs, GPUs, memory, nodes and custom resources.
+        tags: Labels to find the job by.
+        experiment: Experiment it belongs to.
+        timeout_s: Seconds after which it is ended.
+        retries: Restarts after a failure.
+        priority: Lower runs sooner; only for the compute `local`.
+        grace_s: Seconds from SIGTERM to SIGKILL when it is canceled.
+        params: Values for `{name}` in the command, or options `--name VALUE`.
+        sweep: Values of each swept parameter.
+        variables: Environment variables, with `${NAME}` not yet replaced, so that it holds no
+            secret.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from edgeloop.jobs import spec_of_script
+        >>> size = Path("train.py").write_text("")
+        >>> spec = spec_of_script("train.py", ["--lr", "1e-3"], {"resources": {"gpus": 1}})
+        >>> spec.full_command(), spec.resources.gpus
+        (('python', 'train.py', '--lr', '1e-3'), 1.0)
     """
 
     code: Path
@@ -57,9 +88,10 @@ class JobSpec:
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def full_command(self) -> tuple[str, ...]:
-        """Params in the places that name them, the others as options at the end.
+        """Build the command, with parameters filled in or appended as options.
 
-        What the wrapper fills in (`{outputs}`, `{input:faces}`) and all other braces stay.
+        Returns:
+            The words; `{outputs}`, `{input:…}` and the like are filled in on the node.
         """
         used: set[str] = set()
 
@@ -75,12 +107,20 @@ class JobSpec:
         return (*filled, *(word for pair in rest for word in pair))
 
     def filled_variables(self) -> dict[str, str]:
-        """With the values of the environment, which may be secret: for the ticket alone."""
+        """Replace `${NAME}` in the variables by the values of the environment, which may be secret.
+
+        Returns:
+            The environment variables of the job.
+        """
         where = f"variables of {self.name or self.stem}"
         return {name: str(filled_in(text, where)) for name, text in self.variables.items()}
 
     def document(self) -> dict[str, object]:
-        """As it would be written; `spec_of` reads it back to the same specification."""
+        """Write the specification as the content of a job file.
+
+        Returns:
+            A mapping from which `edgeloop.jobs.spec_of` reads the same specification.
+        """
         program = {"script": self.script} if self.script else {"command": list(self.command)}
         environment, needs = self.environment, self.resources
         plain: dict[str, object] = {

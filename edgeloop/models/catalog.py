@@ -27,7 +27,14 @@ ENDED = ("complete", "error")
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A file of a model: the name people use, and the key under which the store has it."""
+    """A file of a model.
+
+    Attributes:
+        name: The name that users see.
+        key: The key under which the store has it.
+        size: Bytes.
+        modified: When it was written.
+    """
 
     name: str
     key: str
@@ -37,20 +44,79 @@ class ModelFile:
 
 @dataclass(frozen=True)
 class Model:
-    """A handle on one model. `row` is read anew each time, so it shows how things stand now."""
+    """A handle on one model, as returned by `Workspace.upload` and `Workspace.model`.
+
+    Attributes:
+        name: Name of the model.
+        catalog: The catalog it belongs to.
+
+    Examples:
+        >>> from edgeloop import Workspace
+        >>> model = Workspace.open().upload("net.onnx", "calm-heron")
+        >>> model.row["status"]
+        'new'
+        >>> [file.name for file in model.files()]
+        ['net.onnx']
+    """
 
     name: str
     catalog: Catalog = field(repr=False)
 
     @property
     def row(self) -> Values:
+        """The model's row, read from the store at every access."""
         return self.catalog.get(self.name).values
 
     def files(self) -> list[ModelFile]:
+        """List the model's files.
+
+        Returns:
+            The uploaded files and those of accepted results.
+        """
         return self.catalog.files(self.name)
 
     def download(self, to: Path | str, match: str = "*") -> list[Path]:
+        """Fetch files of the model.
+
+        Args:
+            to: Folder to write to; it is created.
+            match: Glob for the names of files.
+
+        Returns:
+            The paths that were written.
+
+        Examples:
+            >>> from edgeloop import Workspace
+            >>> model = Workspace.open().upload("net.onnx", "calm-heron")
+            >>> [path.name for path in model.download("calm", "*.onnx")]
+            ['net.onnx']
+        """
         return self.catalog.download(self.name, Path(to), match)
+
+    def reset(self, stages: Collection[str] = ()) -> set[str]:
+        """Discard results, so that runners evaluate the model again.
+
+        Args:
+            stages: Stages to repeat, for example `["benchmark"]`, with those that depend on
+                them. By default all.
+
+        Returns:
+            The stages that were reset. Runners that are working on them lose their claims.
+        """
+        return self.catalog.reset(self.name, stages)
+
+    def set_priority(self, priority: int | None) -> None:
+        """Change when runners take the model.
+
+        Args:
+            priority: Lower runs sooner, 0 before everything. None restores the priorities of the
+                stages.
+        """
+        self.catalog.set_priority(self.name, priority)
+
+    def delete(self) -> None:
+        """Delete the model's row and all its files. Runners that work on it lose their claims."""
+        self.catalog.delete(self.name)
 
 
 @dataclass(frozen=True)
