@@ -19,15 +19,15 @@ import numpy as np
 import onnx
 
 from bench.tables import markdown
-from edgeloop.devices import BoardOptions
-from edgeloop.devices.adb import AdbDevice
+from edgeloop.demo import make_faces
+from edgeloop.platforms import BoardOptions, GraphInfo, Sdk, SnpeToolchain, find_sdk, profile_of
+from edgeloop.platforms.snpe.board.device import AdbDevice
 from edgeloop.runner import RunnerOptions, utilisation
 from edgeloop.runner import run as run_runner
+from edgeloop.runner.stages import Assignment, Equipment, Sizes, perform
 from edgeloop.settings import Settings
-from edgeloop.stages import Assignment, Equipment, Sizes, perform
 from edgeloop.store import SqliteLocation
-from edgeloop.tasks import Images, Task, make_faces, open_task
-from edgeloop.toolchains import GraphInfo, Sdk, SnpeToolchain, find_sdk, profile_of
+from edgeloop.tasks import Images, Task, open_task
 from edgeloop.workspace import Workspace
 from tests.peers.board import AdbServer, VirtualBoard, make_sdk
 

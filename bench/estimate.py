@@ -8,8 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.tables import markdown
-from edgeloop.devices import PROFILES, calibrated, open_device
-from edgeloop.toolchains import QnnToolchain, find_chip
+from edgeloop.platforms import PROFILES, QnnToolchain, calibrated, find_chip, open_device
 from tests.converted import samples, smooth_images
 from tests.nets_torch import Normalised, SmallUNet, export, mobilenet_v2, resnet18, resnet50
 

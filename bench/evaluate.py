@@ -14,15 +14,15 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from bench.tables import markdown
-from edgeloop.devices import open_device
+from edgeloop.demo import make_faces
+from edgeloop.platforms import QnnToolchain, open_device
 from edgeloop.runner import Report, RunnerOptions
 from edgeloop.runner import run as run_runner
 from edgeloop.runner import worker as worker_module
+from edgeloop.runner.stages import Sizes, run_test
 from edgeloop.settings import Settings
-from edgeloop.stages import Sizes, run_test
 from edgeloop.store import SqliteLocation
-from edgeloop.tasks import make_faces, open_task
-from edgeloop.toolchains import QnnToolchain
+from edgeloop.tasks import open_task
 from edgeloop.workspace import Workspace
 
 IMAGES = 120

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from bench.tables import markdown
 from edgeloop.jobs.computes import Compute, Resources, make_compute
-from edgeloop.jobs.handover import bootstrap_command, hand_over
+from edgeloop.jobs.protocol.handover import bootstrap_command, hand_over
 from edgeloop.store import SqliteLocation, open_blobs
 from edgeloop.testing.contracts.compute import LIMIT_S, JobHarness
 from tests.peers.process import wait_until

@@ -15,9 +15,9 @@ from fastapi.responses import HTMLResponse
 
 from edgeloop.portal.app import create_app
 from edgeloop.portal.feed import Feed
-from edgeloop.portal.open import Portal, PortalOptions
 from edgeloop.portal.rows import read_row
-from edgeloop.portal.serving import bound
+from edgeloop.portal.server import bound
+from edgeloop.portal.state import Portal, PortalOptions
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 
@@ -38,8 +38,9 @@ class Scanning(Portal):
 def main() -> None:
     project = Path(sys.argv[1])
     workspace = Workspace(Settings.load(project, {}))
-    from edgeloop.portal import pages, views
-    from edgeloop.portal.rendering import Templates, table_values
+    from edgeloop.portal.views import index as views
+    from edgeloop.portal.web import pages
+    from edgeloop.portal.web.rendering import Templates, table_values
 
     portal = Scanning(workspace)
     host = create_app(workspace)  # its templates need an application around them

@@ -19,11 +19,11 @@ import numpy as np
 
 from bench.sampler_problems import Problem, problem
 from bench.tables import markdown
-from edgeloop.search.evaluated import Evaluated
-from edgeloop.search.front import hypervolume, non_dominated
-from edgeloop.search.sampler import Proposer
-from edgeloop.search.trial import ask, key_of
-from edgeloop.search.variation import Draft, at_random, mutated, replayed
+from edgeloop.search.base import Evaluated
+from edgeloop.search.sampler.hypervolume import hypervolume, non_dominated
+from edgeloop.search.sampler.mutation import Draft, at_random, mutated, replayed
+from edgeloop.search.sampler.proposer import Proposer
+from edgeloop.search.sampler.trial import ask, key_of
 
 AT = (50, 100, 200, 300)
 SEEDS = 20

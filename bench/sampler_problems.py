@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from edgeloop.search.front import hypervolume
-from edgeloop.search.trial import key_of
+from edgeloop.search.sampler.hypervolume import hypervolume
+from edgeloop.search.sampler.trial import key_of
 
 OPERATIONS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
 EDGES = 6

@@ -23,7 +23,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from bench.tables import markdown
 from edgeloop.architectures import Architecture, build
-from edgeloop.tasks import Samples, make_faces, open_task
+from edgeloop.demo import make_faces
+from edgeloop.tasks import Samples, open_task
 from edgeloop.training import Candidate, TrainingPlan, TrainingResult, train_many
 from edgeloop.training.device import machine_for
 from edgeloop.training.engine import Engine

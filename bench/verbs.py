@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from bench.tables import markdown
 from edgeloop.jobs import Jobs
-from edgeloop.jobs.ticket import Progress, state_key
+from edgeloop.jobs.protocol.ticket import Progress, state_key
 from edgeloop.settings import Settings
 from tests.jobs.runs import record
 

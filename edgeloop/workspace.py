@@ -6,14 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from edgeloop.models import (
-    Catalog,
-    Leases,
-    Model,
-    Uploaded,
-    UploadOptions,
-    default_plan,
-)
+from edgeloop.models import Catalog, Leases, Model, Uploaded, UploadOptions, default_plan
 from edgeloop.settings import Settings
 from edgeloop.store import Record, Store, Values, open_store
 

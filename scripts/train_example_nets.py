@@ -15,7 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from edgeloop.tasks import make_faces, open_task
+from edgeloop.demo import make_faces
+from edgeloop.tasks import open_task
 
 SIDE = 64
 FACES = 1_500

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgeloop.platforms import Converted, QnnToolchain
 from edgeloop.tasks.base import Samples
-from edgeloop.toolchains import Converted, QnnToolchain
 from tests.nets_torch import SmallUNet, export
 
 SIZE = 64

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from edgeloop.redact import redact
+from edgeloop._util.redact import redact
 
 
 @pytest.mark.parametrize(

@@ -14,59 +14,55 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A room, and the rooms it may use. Whoever adds a room says here where it stands.
 ALLOWED = {
+    "_util": {"errors"},
     "_version": set(),
     "errors": set(),
-    "redact": set(),
-    "project_files": {"errors"},
-    "_util": {"errors"},
+    "pareto": set(),
+    "project_files": {"errors", "_util"},
     "store": {"errors", "_util"},
-    "settings": {"_util", "errors", "paths", "store", "project_files"},
-    "models": {"errors", "settings", "store"},
-    "data": {"errors", "store"},
+    "settings": {"errors", "_util", "store", "project_files", "paths"},
+    "models": {"errors", "_util", "settings", "store"},
+    "data": {"errors", "_util", "store"},
     "paths": set(),
-    "azure": {"_util", "errors", "redact", "settings", "project_files"},
-    "jobs": {"_util", "errors", "redact", "settings", "paths", "store", "data", "azure"},
+    "azure": {"errors", "_util", "settings", "project_files"},
+    "jobs": {"errors", "_util", "settings", "paths", "store", "data", "azure"},
     "search": {
-        "_util",
-        *("errors", "redact", "settings", "store", "models", "workspace", "tasks"),
-        *("toolchains", "devices", "architectures", "training", "data", "jobs"),
+        *("errors", "_util", "settings", "store", "models", "workspace", "tasks", "pareto"),
+        *("isolation", "platforms", "architectures", "training", "data", "jobs"),
     },
-    "tasks": {"errors"},
-    "toolchains": {"errors", "settings", "tasks"},
-    "devices": {"errors", "settings", "tasks", "toolchains"},
-    "architectures": {"errors"},
-    "training": {"errors", "architectures", "tasks"},
-    "stages": {"errors", "store", "models", "tasks", "toolchains", "devices"},
+    "tasks": {"errors", "_util"},
+    "graph": {"errors", "_util"},
+    "isolation": {"errors", "_util"},
+    "platforms": {"errors", "_util", "settings", "tasks", "graph", "isolation"},
+    "architectures": {"errors", "_util"},
+    "training": {"errors", "_util", "architectures", "tasks"},
     "runner": {
-        *("errors", "store", "models", "tasks", "toolchains", "devices", "stages", "workspace"),
+        *("errors", "_util", "settings", "store", "models", "tasks", "graph", "platforms"),
+        "workspace",
     },
-    "evaluate": {
-        *("errors", "redact", "settings", "store", "models", "tasks", "toolchains", "devices"),
-        *("stages", "workspace"),
-    },
-    "report": {"_version", "errors", "store", "models", "workspace"},
+    "doctor": {"errors", "_util", "settings", "store", "models", "tasks", "platforms", "workspace"},
+    "report": {"_version", "errors", "_util", "store", "models", "workspace", "pareto"},
     "portal": {
-        *("_version", "errors", "redact", "settings", "store", "models", "workspace", "runner"),
-        *("jobs", "search", "report"),
+        *("_version", "errors", "_util", "settings", "store", "models", "workspace", "runner"),
+        *("jobs", "search", "report", "pareto"),
     },
     "testing": {
         "errors",
+        "_util",
         "store",
         "tasks",
-        "toolchains",
-        "devices",
+        "platforms",
         "jobs",
         "search",
         "architectures",
     },
-    "demo": {"settings", "store", "testing", "workspace"},
-    "workspace": {"errors", "settings", "store", "models"},
+    "demo": {"errors", "_util", "settings", "store", "testing", "workspace", "tasks"},
+    "workspace": {"errors", "_util", "settings", "store", "models"},
     "": {"_version", "errors", "jobs", "models", "workspace"},
     "cli": {
-        "_util",
-        *("_version", "errors", "redact", "settings", "store", "models", "workspace", "tasks"),
-        *("toolchains", "devices", "stages", "runner", "evaluate", "data", "jobs", "paths"),
-        *("architectures", "training", "search", "report", "portal", "azure", "demo"),
+        *("_version", "errors", "_util", "settings", "store", "models", "workspace", "tasks"),
+        *("platforms", "runner", "doctor", "data", "jobs", "paths", "architectures", "training"),
+        *("search", "report", "portal", "azure", "demo"),
     },
     "__main__": {"cli"},
 }
@@ -142,11 +138,11 @@ def test_only_the_settings_read_the_environment(file: Path):
     # A user's script imports `paths` alone, so that reads the two variables of a job itself; the
     # store is below the settings, and finds a machine's identity itself.
     allowed = (PACKAGE / "paths.py", PACKAGE / "store/identity.py")
-    assert file.name == "settings.py" or file in allowed or not found, found
+    assert file.name in ("settings.py", "environment.py") or file in allowed or not found, found
 
 
 def test_the_rules_above_bite():
     """The settings do read the environment, and the command line does use the workspace."""
     assert "os.environ" in (PACKAGE / "settings.py").read_text()
-    used = {room_of(module) for module, _ in imports_of(PACKAGE / "cli/options.py")}
+    used = {room_of(module) for module, _ in imports_of(PACKAGE / "cli/context.py")}
     assert {"store", "workspace"} <= used

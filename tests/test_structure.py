@@ -49,6 +49,7 @@ STILL_CROWDED = {
     "jobs",
     "jobs/computes",
     "jobs/wrapper",
+    "platforms/snpe/board",
     "portal",
     "report",
     "search",

@@ -1,1 +1,1 @@
-"""Small tools that every room may use, each written once. Nothing here is public."""
+"""Small tools that belong to no room."""

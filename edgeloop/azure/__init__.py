@@ -7,13 +7,12 @@ is imported before somebody connects.
 from __future__ import annotations
 
 from edgeloop.azure.connection import Connection, connect
-from edgeloop.azure.doctor import examine
+from edgeloop.azure.doctor.checks import examine
+from edgeloop.azure.doctor.findings import Finding
 from edgeloop.azure.errors import explain, explained, is_missing
-from edgeloop.azure.findings import Finding
 from edgeloop.azure.history import AzureRun, History
-from edgeloop.azure.place import Cloud, Login, Place, place_of
-from edgeloop.azure.plan import Step, as_row
-from edgeloop.azure.resources import (
+from edgeloop.azure.provisioning.plan import Step, as_row
+from edgeloop.azure.provisioning.resources import (
     MAKING_S,
     ClusterDescription,
     ClusterWish,
@@ -26,8 +25,9 @@ from edgeloop.azure.resources import (
     make_cluster,
     make_environment,
 )
+from edgeloop.azure.provisioning.setup import Done, carry_out, plan_setup
 from edgeloop.azure.retry import PATIENCE_S, until
-from edgeloop.azure.setup import Done, carry_out, plan_setup
+from edgeloop.azure.workspace import Cloud, Login, Place, place_of
 from edgeloop.project_files import ProjectFiles, read_project_files
 
 __all__ = [

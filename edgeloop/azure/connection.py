@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from edgeloop.azure.environment import cloud_variables, has_terminal, identity_client
 from edgeloop.azure.history import History, tell
 from edgeloop.azure.manager import Manager
-from edgeloop.azure.place import Cloud, Place
 from edgeloop.azure.retry import PATIENCE_S, network_limits, no_longer_than
-from edgeloop.azure.settings import cloud_variables, has_terminal, identity_client
+from edgeloop.azure.workspace import Cloud, Place
 from edgeloop.errors import BadSetting, MissingExtra
 
 if TYPE_CHECKING:

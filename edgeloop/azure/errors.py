@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from edgeloop.azure.place import Place
+from edgeloop._util.redact import redact
 from edgeloop.azure.retry import GaveUp
+from edgeloop.azure.workspace import Place
 from edgeloop.errors import BadSetting, ComputeRefused, ComputeUnavailable, EdgeloopError
-from edgeloop.redact import redact
 
 _LONGEST = 400
 _ACTION = re.compile(r"perform action '([^']+)'")

@@ -12,9 +12,9 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from edgeloop.azure.place import Place
+from edgeloop._util.redact import redact
 from edgeloop.azure.retry import no_longer_than
-from edgeloop.redact import redact
+from edgeloop.azure.workspace import Place
 
 if TYPE_CHECKING:
     from azure.core import PipelineClient

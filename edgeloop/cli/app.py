@@ -12,24 +12,11 @@ from types import FrameType
 
 import click
 
+from edgeloop._util.redact import redact
 from edgeloop._version import __version__
-from edgeloop.cli import (
-    azure,
-    changes,
-    data,
-    devices,
-    files,
-    jobs,
-    portal,
-    report,
-    run,
-    runner,
-    search,
-    status,
-    training,
-)
+from edgeloop.cli import azure, data, devices, models, report, runner, search, status, training
+from edgeloop.cli.jobs import run, submit
 from edgeloop.errors import EdgeloopError
-from edgeloop.redact import redact
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -47,18 +34,16 @@ def app(debug: bool) -> None:
 
 
 for module in (
-    files,
+    models,
     status,
-    changes,
     data,
     run,
-    jobs,
+    submit,
     search,
     training,
     runner,
     devices,
     report,
-    portal,
     azure,
 ):
     for command in module.COMMANDS:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.options import common_options, yes_option
+from edgeloop.cli.context import common_options, yes_option
 
 if TYPE_CHECKING:
     from edgeloop.azure import Done, Needs, Step

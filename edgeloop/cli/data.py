@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.options import common_options, yes_option
+from edgeloop.cli.context import common_options, yes_option
 
 if TYPE_CHECKING:
     from edgeloop.data import Datasets, Version
@@ -48,7 +48,7 @@ def faces(folder: Path, count: int, size: int, seed: int, as_json: bool) -> None
     """
     from edgeloop.cli.data_output import count_bar
     from edgeloop.cli.output import plural, print_json
-    from edgeloop.tasks import make_faces
+    from edgeloop.demo import make_faces
 
     with count_bar(f"drawing {plural(count, 'face')}") as progress:
         made = make_faces(folder, count, size, seed, progress)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.options import common_options, opened
+from edgeloop.cli.context import common_options, opened
 
 if TYPE_CHECKING:
-    from edgeloop.devices import Attached
+    from edgeloop.platforms import Attached
     from edgeloop.workspace import Workspace
 
 
@@ -76,7 +76,7 @@ def calibrate(
     Example: edgeloop devices calibrate my-board measured.csv --chip snapdragon-888
     """
     from edgeloop.cli.output import print_json
-    from edgeloop.evaluate import calibrate_profile
+    from edgeloop.runner import calibrate_profile
 
     with opened(store, experiment) as workspace:
         profile = calibrate_profile(workspace, name, csv_file, chip)
@@ -97,7 +97,7 @@ def doctor(experiment: str | None, store: str | None, as_json: bool) -> None:
     Example: edgeloop doctor
     """
     from edgeloop.cli.output import print_json, table
-    from edgeloop.evaluate import examine
+    from edgeloop.doctor import examine
 
     findings = examine(store, experiment)
     if as_json:
@@ -113,9 +113,8 @@ COMMANDS = (devices, doctor)
 
 
 def _device_rows() -> list[dict[str, str]]:
-    from edgeloop.devices import find_profile
+    from edgeloop.platforms import CHIPS, find_profile
     from edgeloop.settings import Settings
-    from edgeloop.toolchains import CHIPS
 
     folder = _profiles(Settings.load().project)
     rows = [{"device": "host", "estimate": "measured", "profile": "", "state": "ready"}]
@@ -138,8 +137,8 @@ def _device_rows() -> list[dict[str, str]]:
 
 def _boards() -> list[Attached]:
     """None without adb, or while its server does not answer: the other devices are there."""
-    from edgeloop.devices import attached
     from edgeloop.errors import EdgeloopError
+    from edgeloop.platforms import attached
 
     with contextlib.suppress(EdgeloopError):
         return attached()
@@ -180,9 +179,9 @@ def _watch(workspace: Workspace, interval: float) -> None:
     from rich.live import Live
     from rich.text import Text
 
+    from edgeloop._util.redact import redact
     from edgeloop.cli.output import table
     from edgeloop.errors import EdgeloopError
-    from edgeloop.redact import redact
 
     def look() -> Text:
         try:

@@ -1,4 +1,7 @@
-"""pareto and report: the models worth keeping, on the screen and in files."""
+"""pareto and report: the models worth keeping, on the screen and in files.
+
+portal: the farm in a browser.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.options import (
-    Command,
-    any_names_argument,
-    common_options,
-    demo_option,
-    opened,
-)
+from edgeloop.cli.context import Command, any_names_argument, common_options, demo_option, opened
 
 if TYPE_CHECKING:
+    from edgeloop.portal import Address
     from edgeloop.report import Objective, Pareto, Theme
     from edgeloop.store import Value, Values
     from edgeloop.workspace import Workspace
@@ -168,9 +166,6 @@ def report(
         click.echo(f"{output} written: {what}, {megabytes(len(page))}")
 
 
-COMMANDS = (pareto, report)
-
-
 def _objectives(
     x: str, x_goal: str | None, y: str, y_goal: str | None, more: Sequence[str]
 ) -> list[Objective]:
@@ -282,3 +277,71 @@ def _cells(found: Pareto, row: object) -> list[str]:
             text += " est" if is_estimate(values) else ""
         cells.append(text)
     return [*cells, str(values.get("iteration", "")), str(values.get("device", ""))]
+
+
+@click.command()
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    help="Address to listen on; any but this machine's own needs a token  [default: 127.0.0.1]",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=8750,
+    help="0 takes a free one  [default: 8750]",
+)
+@click.option(
+    "--token",
+    metavar="TEXT|auto",
+    help="What visitors must know; 'auto' makes one up and prints a link with it  "
+    "[default: $EDGELOOP_PORTAL_TOKEN]",
+)
+@click.option("--allow-changes", is_flag=True, help="Let visitors reset, delete and prioritise.")
+@click.option("--open/--no-open", "open_page", default=False, help="Open it in a browser.")
+@demo_option
+@common_options
+def portal(
+    host: str,
+    port: int,
+    token: str | None,
+    allow_changes: bool,
+    open_page: bool,
+    demo: bool,
+    experiment: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Show models, devices, jobs and searches in a browser, live. Ctrl-C ends it.
+
+    Example: edgeloop portal --open
+    """
+    from edgeloop.errors import BadInput
+    from edgeloop.portal import PortalOptions, checked, serve
+    from edgeloop.settings import portal_token
+
+    chosen = portal_token() if token is None else token
+    options = PortalOptions(host, port, chosen, allow_changes)
+    try:
+        checked(options)
+    except BadInput as error:
+        raise click.UsageError(f"{error}.") from None
+    with opened(store, experiment, demo) as workspace:
+        serve(workspace, options, lambda found: _announce(workspace, found, as_json, open_page))
+
+
+def _announce(workspace: Workspace, address: Address, as_json: bool, open_page: bool) -> None:
+    from edgeloop._util.redact import redact
+    from edgeloop.cli.output import print_json, shown
+
+    place = redact(shown(workspace.store.description))
+    if as_json:
+        found = {"url": address.url, "link": address.link}
+        print_json([{**found, "experiment": workspace.experiment, "store": place}])
+    else:
+        click.echo(f"Portal of experiment '{workspace.experiment}' ({place}): {address.link}")
+    if open_page:
+        click.launch(address.link)
+
+
+COMMANDS = (pareto, report, portal)

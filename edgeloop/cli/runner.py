@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.options import common_options, confirm, names_argument, opened, yes_option
+from edgeloop.cli.context import common_options, confirm, names_argument, opened, yes_option
 
 if TYPE_CHECKING:
-    from edgeloop.evaluate import Comparison
-    from edgeloop.runner import Report
+    from edgeloop.runner import Comparison, Report, Sizes
     from edgeloop.settings import Settings
-    from edgeloop.stages import Sizes
 
 dataset_option = click.option(
     "--dataset",
@@ -213,7 +211,7 @@ def compare(
     Example: edgeloop compare calm-heron --dataset faces --images 40
     """
     from edgeloop.cli.output import print_json
-    from edgeloop.evaluate import compare_model
+    from edgeloop.runner import compare_model
 
     with opened(store, experiment) as workspace:
         settings = workspace.settings
@@ -245,7 +243,7 @@ def _dataset(given: Path | None, settings: Settings) -> Path | None:
 def _sizes(
     settings: Settings, calibration: int | None, quick: int | None, thorough: int | None
 ) -> Sizes:
-    from edgeloop.stages import Sizes
+    from edgeloop.runner import Sizes
 
     return Sizes(
         calibration or settings.calibration_images,
@@ -280,8 +278,8 @@ def _screen() -> Iterator[Callable[[Report], None]]:
 
 
 def _print_report(report: Report, echo: Callable[[str], None]) -> None:
+    from edgeloop._util.redact import redact
     from edgeloop.cli.output import printable
-    from edgeloop.redact import redact
 
     text = printable(redact(report.text))
     if report.state == "note":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.options import common_options
+from edgeloop.cli.context import common_options
 
 if TYPE_CHECKING:
     from edgeloop.jobs import JobSpec
@@ -137,7 +137,7 @@ COMMANDS = (search, train_pareto)
 
 
 def _submit(spec: JobSpec, settings: Settings, as_json: bool) -> None:
-    from edgeloop.cli.job_views import print_jobs
+    from edgeloop.cli.jobs.views import print_jobs
     from edgeloop.jobs import Jobs
 
     jobs = Jobs(settings)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.options import any_names_argument, common_options, opened
+from edgeloop.cli.context import any_names_argument, common_options, opened
 
 if TYPE_CHECKING:
     from edgeloop.store import Value, Values
@@ -137,8 +137,8 @@ def _watch(workspace: Workspace, names: tuple[str, ...], tag: str | None, interv
     from rich.live import Live
     from rich.text import Text
 
+    from edgeloop._util.redact import redact
     from edgeloop.errors import EdgeloopError
-    from edgeloop.redact import redact
 
     def look() -> Text:
         try:

@@ -6,7 +6,7 @@ Used inside jobs too: nothing here needs more than the standard library and the 
 from __future__ import annotations
 
 from edgeloop.data.datasets import Datasets
-from edgeloop.data.log import Version
+from edgeloop.data.ledger import Version
 from edgeloop.data.names import Reference, check_name, find_local, parse_reference
 from edgeloop.data.pull import Pulled
 from edgeloop.data.push import Progress, Pushed

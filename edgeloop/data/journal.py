@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from edgeloop.data.log import OWN_DAYS, Head, Log
+from edgeloop.data.ledger import OWN_DAYS, Head, Log
 from edgeloop.data.manifest import Place
 from edgeloop.store import Blobs
 

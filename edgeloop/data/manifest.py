@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from edgeloop.data.log import Head, Version
+from edgeloop.data.ledger import Head, Version
 from edgeloop.data.names import key_part
 from edgeloop.errors import BlobMissing, DatasetDamaged
 from edgeloop.store import Blobs

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from edgeloop.data.index import Index, now_ns
 from edgeloop.data.journal import Journal
-from edgeloop.data.log import Head, Log, Version
+from edgeloop.data.ledger import Head, Log, Version
 from edgeloop.data.manifest import (
     PIECE_BYTES,
     File,

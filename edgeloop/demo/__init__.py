@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from edgeloop.demo.faces import FaceSet, Progress, make_faces
 from edgeloop.demo.packing import pack, unpacked
+from edgeloop.demo.portrait import draw_face
 from edgeloop.settings import STORE_FOLDER, Settings
 from edgeloop.store import SqliteLocation
 from edgeloop.workspace import Workspace
@@ -20,6 +22,10 @@ __all__ = [
     "CHIP_EXPERIMENT",
     "DEMO_FILE",
     "HOST_EXPERIMENT",
+    "FaceSet",
+    "Progress",
+    "draw_face",
+    "make_faces",
     "open_demo",
     "open_or_demo",
     "pack",

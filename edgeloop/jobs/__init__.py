@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from edgeloop.jobs.client import Jobs
     from edgeloop.jobs.computes import Compute, Order, Resources, Seen, make_compute
-    from edgeloop.jobs.computes.azureml_needs import Chosen, azure_needs
-    from edgeloop.jobs.folder import JobRecord, Run
-    from edgeloop.jobs.results import Fetched
+    from edgeloop.jobs.computes.azureml.needs import Chosen, azure_needs
+    from edgeloop.jobs.protocol.ticket import FINAL_STATES, State
+    from edgeloop.jobs.records import JobRecord, Run
     from edgeloop.jobs.spec import JobSpec, read_spec, spec_of_script
     from edgeloop.jobs.sweep import parse_sweep
-    from edgeloop.jobs.ticket import FINAL_STATES, State
+    from edgeloop.jobs.transfer import Fetched
     from edgeloop.jobs.watch import Status
 
 __all__ = [
@@ -43,13 +43,13 @@ __all__ = [
 
 _WHERE = {
     "client": ("Jobs",),
-    "computes.azureml_needs": ("Chosen", "azure_needs"),
+    "computes.azureml.needs": ("Chosen", "azure_needs"),
     "computes": ("Compute", "Order", "Resources", "Seen", "make_compute"),
-    "folder": ("JobRecord", "Run"),
-    "results": ("Fetched",),
+    "records": ("JobRecord", "Run"),
+    "transfer": ("Fetched",),
     "spec": ("JobSpec", "read_spec", "spec_of_script"),
     "sweep": ("parse_sweep",),
-    "ticket": ("FINAL_STATES", "State"),
+    "protocol.ticket": ("FINAL_STATES", "State"),
     "watch": ("Status",),
 }
 

@@ -10,15 +10,14 @@ from pathlib import Path
 from edgeloop._util.units import seconds_of
 from edgeloop.data import Progress
 from edgeloop.errors import BadInput, BadSetting, JobRunning, WaitTimeout
-from edgeloop.jobs import results
+from edgeloop.jobs import transfer as results
 from edgeloop.jobs.computes import Compute, make_compute
-from edgeloop.jobs.folder import RUNS_FOLDER, Run, Runs
-from edgeloop.jobs.logs import LogReader, last_lines, log_size
-from edgeloop.jobs.results import Fetched
+from edgeloop.jobs.protocol.ticket import State, folder_key
+from edgeloop.jobs.records import RUNS_FOLDER, Run, Runs
 from edgeloop.jobs.selectors import Selection, select
 from edgeloop.jobs.spec import JobSpec, changed, read_spec, spec_of, spec_of_script
-from edgeloop.jobs.submission import Submission, Teller
-from edgeloop.jobs.ticket import State, folder_key
+from edgeloop.jobs.submit import Submission, Teller
+from edgeloop.jobs.transfer import Fetched, LogReader, last_lines, log_size
 from edgeloop.jobs.watch import Watched, look
 from edgeloop.settings import Settings
 from edgeloop.store import Blobs, open_blobs

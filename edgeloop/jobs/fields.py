@@ -32,8 +32,8 @@ from edgeloop._util.values import (
 )
 from edgeloop.errors import BadInput, BadName
 from edgeloop.jobs.computes.base import Resources
+from edgeloop.jobs.protocol.ticket import Environment
 from edgeloop.jobs.sweep import split_values
-from edgeloop.jobs.ticket import Environment
 
 NAME_LIMIT = 100
 MADE_NAME_LIMIT = 120  # of a sweep's member or an attempt: NAME-00012.3

@@ -4,19 +4,195 @@ Three sieves, from the widest: what never travels, whatever anybody wrote (secre
 environments, results, data); the ignore file, by git's rules; and links, which may not lead out.
 The ignore file is `.edgeloopignore`, else `.amlignore`, else `.gitignore`: the first that the code
 folder itself has. Files of that same name in folders below count as they do for git.
+
+Git's ignore patterns as regular expressions.
+
+Written out here because a walk that prunes must know of each folder by itself whether it is left
+out, and libraries answer for files with all that is above them. Git compares bytes, and so does
+this: `?` is one byte of a name. Tests compare it with git itself.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import string
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from edgeloop.errors import BadJob, LocalFileError
-from edgeloop.jobs.gitpattern import Rules
+
+_CLASSES = {
+    "alnum": string.ascii_letters + string.digits,
+    "alpha": string.ascii_letters,
+    "blank": " \t",
+    "cntrl": "".join(map(chr, [*range(32), 127])),
+    "digit": string.digits,
+    "graph": string.ascii_letters + string.digits + string.punctuation,
+    "lower": string.ascii_lowercase,
+    "print": string.ascii_letters + string.digits + string.punctuation + " ",
+    "punct": string.punctuation,
+    "space": " \t\n\r\v\f",
+    "upper": string.ascii_uppercase,
+    "xdigit": string.hexdigits,
+}
+_SPECIAL = b"*?[\\"
+
+
+class _NeverMatches(Exception):
+    """A pattern with an open bracket, an unknown class or a lone backslash at its end."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """One line: what it matches (a path without a slash at its end), and what that means."""
+
+    regex: bytes
+    keeps: bool
+    folders_only: bool
+
+
+class Rules:
+    """All lines of one ignore file; the last that matches decides."""
+
+    def __init__(self, patterns: Sequence[Pattern]) -> None:
+        latest_first = list(reversed(patterns))
+        self._folders = _Chain(latest_first)
+        self._files = _Chain([item for item in latest_first if not item.folders_only])
+
+    @classmethod
+    def read(cls, content: bytes) -> Rules:
+        lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+        parsed = (parse_pattern(line.removesuffix(b"\r")) for line in lines)
+        return cls([pattern for pattern in parsed if pattern is not None])
+
+    def says(self, path: bytes, is_folder: bool) -> bool | None:
+        """True: left out; False: kept; None: no line is about it. `path` starts beside the file."""
+        return (self._folders if is_folder else self._files).says(path)
+
+
+class _Chain:
+    """Alternatives in one expression: which of them matched first is one call for all lines."""
+
+    def __init__(self, patterns: Sequence[Pattern]) -> None:
+        self._keeps = [pattern.keeps for pattern in patterns]
+        joined = b"|".join(b"(" + pattern.regex + b")" for pattern in patterns)
+        self._regex = re.compile(joined, re.DOTALL) if patterns else None
+
+    def says(self, path: bytes) -> bool | None:
+        match = self._regex.fullmatch(path) if self._regex else None
+        return None if match is None else not self._keeps[(match.lastindex or 0) - 1]
+
+
+def parse_pattern(line: bytes) -> Pattern | None:
+    """None for comments, empty lines, and what can match nothing."""
+    if line.startswith(b"#"):
+        return None
+    text = _without_trailing_spaces(line)
+    keeps, text = text.startswith(b"!"), text.removeprefix(b"!")
+    folders_only, text = text.endswith(b"/"), text.removesuffix(b"/")
+    anywhere = b"/" not in text
+    text = text.removeprefix(b"/")
+    if not text:
+        return None
+    try:
+        regex = _translate(text)
+    except _NeverMatches:
+        return None
+    return Pattern(b"(?:.*/)?" + regex if anywhere else regex, keeps, folders_only)
+
+
+def _without_trailing_spaces(line: bytes) -> bytes:
+    end, position = 0, 0
+    while position < len(line):
+        step = 2 if line[position : position + 1] == b"\\" else 1
+        if line[position : position + 1] != b" ":
+            end = position + step
+        position += step
+    return line[:end]
+
+
+def _translate(text: bytes) -> bytes:
+    literal = next((at for at, byte in enumerate(text) if byte in _SPECIAL), len(text))
+    parts, at = [re.escape(text[:literal])], literal
+    while at < len(text):
+        char = text[at : at + 1]
+        if char == b"*":
+            # Git matches the literal beginning by itself, so that stars right after it count as
+            # standing at the beginning of a pattern.
+            opens = at == literal or text[at - 1 : at] == b"/"
+            part, at = _stars(text, at, opens)
+        elif char == b"?":
+            part, at = b"[^/]", at + 1
+        elif char == b"[":
+            part, at = _bracket(text, at + 1)
+        elif char == b"\\":
+            if at + 1 == len(text):
+                raise _NeverMatches
+            part, at = re.escape(text[at + 1 : at + 2]), at + 2
+        else:
+            part, at = re.escape(char), at + 1
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _stars(text: bytes, at: int, opens: bool) -> tuple[bytes, int]:
+    after = at
+    while text[after : after + 1] == b"*":
+        after += 1
+    rest = text[after:]
+    if after - at == 1 or not opens or not (rest == b"" or rest.startswith((b"/", b"\\/"))):
+        return b"[^/]*", after
+    if rest.startswith(b"/"):
+        return b"(?:.*/)?", after + 1
+    return b".*", after
+
+
+def _bracket(text: bytes, at: int) -> tuple[bytes, int]:
+    """A set of bytes, and where the pattern goes on. A slash is in no set."""
+    negated = text[at : at + 1] in (b"!", b"^")
+    at += negated
+    members: set[int] = set()
+    previous: int | None = None
+    first = True
+    while first or text[at : at + 1] != b"]":
+        first = False
+        found, previous, at = _member(text, at, previous)
+        members |= found
+    chosen = (set(range(256)) - members if negated else members) - {ord("/")}
+    if not chosen:
+        raise _NeverMatches
+    return b"[" + b"".join(re.escape(bytes([byte])) for byte in sorted(chosen)) + b"]", at + 1
+
+
+def _member(text: bytes, at: int, previous: int | None) -> tuple[set[int], int | None, int]:
+    """One character, range or class: its bytes, what a range may start from, and what is next."""
+    byte = _byte(text, at)
+    if byte == ord("-") and previous is not None and text[at + 1 : at + 2] not in (b"", b"]"):
+        at += 1 + (text[at + 1 : at + 2] == b"\\")
+        return set(range(previous, _byte(text, at) + 1)), None, at + 1
+    if text[at : at + 2] == b"[:":
+        end = text.find(b"]", at + 2)
+        if end < 0:
+            raise _NeverMatches
+        if end > at + 2 and text[end - 1 : end] == b":":
+            name = text[at + 2 : end - 1].decode("latin-1")
+            if name not in _CLASSES:
+                raise _NeverMatches
+            return set(_CLASSES[name].encode()), None, end + 1
+    if byte == ord("\\"):
+        at += 1
+        byte = _byte(text, at)
+    return {byte}, byte, at + 1
+
+
+def _byte(text: bytes, at: int) -> int:
+    if at >= len(text):
+        raise _NeverMatches
+    return text[at]
+
 
 IGNORE_FILES = (".edgeloopignore", ".amlignore", ".gitignore")
 HEAD_BYTES = 4096  # so much of a file is searched for a private key

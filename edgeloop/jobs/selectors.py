@@ -10,8 +10,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from edgeloop.errors import NoSuchJob
-from edgeloop.jobs.folder import Run
-from edgeloop.jobs.ticket import State
+from edgeloop.jobs.protocol.ticket import State
+from edgeloop.jobs.records import Run
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from edgeloop._util.units import size_text
 from edgeloop.errors import BadJob, LocalFileError
 from edgeloop.jobs.ignore import HEAD_BYTES, Found, files_that_travel, holds_private_key
-from edgeloop.jobs.ticket import code_key
+from edgeloop.jobs.protocol.ticket import code_key
 from edgeloop.store import Blobs
 
 LIMIT_BYTES = 100_000_000

@@ -20,7 +20,7 @@ from edgeloop._util.yaml import KeyPath
 from edgeloop.errors import BadJob
 from edgeloop.jobs.computes.base import Resources
 from edgeloop.jobs.fields import DEFAULT_GRACE_S, DEFAULT_PRIORITY, JobFile, plain_stem
-from edgeloop.jobs.ticket import Environment
+from edgeloop.jobs.protocol.ticket import Environment
 from edgeloop.paths import find_project
 from edgeloop.settings import filled_in
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from edgeloop.errors import BlobMissing, ComputeUnavailable
 from edgeloop.jobs.computes.base import Compute, Seen
-from edgeloop.jobs.ticket import FINAL_STATES, Progress, State, state_key
+from edgeloop.jobs.protocol.ticket import FINAL_STATES, Progress, State, state_key
 from edgeloop.store import Blobs
 
 PARALLEL = 32

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgeloop.portal.app import create_app
-    from edgeloop.portal.open import PortalOptions
-    from edgeloop.portal.serving import Address, checked, serve
+    from edgeloop.portal.server import Address, checked, serve
+    from edgeloop.portal.state import PortalOptions
 
 __all__ = ["Address", "PortalOptions", "checked", "create_app", "serve"]
 
 _WHERE = {
     "app": ("create_app",),
-    "open": ("PortalOptions",),
-    "serving": ("Address", "checked", "serve"),
+    "state": ("PortalOptions",),
+    "server": ("Address", "checked", "serve"),
 }
 
 

@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse,
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
+from edgeloop._util.redact import redact
 from edgeloop._version import __version__
 from edgeloop.errors import (
     BadInput,
@@ -25,10 +26,11 @@ from edgeloop.errors import (
     StoreError,
     StoreUnavailable,
 )
-from edgeloop.portal import api, metrics, pages
-from edgeloop.portal.open import Portal, PortalOptions
-from edgeloop.portal.security import Guard, local_path, set_cookie
-from edgeloop.redact import redact
+from edgeloop.portal.api import metrics
+from edgeloop.portal.api import routes as api
+from edgeloop.portal.auth import Guard, local_path, set_cookie
+from edgeloop.portal.state import Portal, PortalOptions
+from edgeloop.portal.web import pages
 from edgeloop.workspace import Workspace
 
 LONGEST_FORM = 4_096

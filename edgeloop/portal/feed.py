@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from edgeloop._util.redact import redact
 from edgeloop.errors import EdgeloopError
 from edgeloop.portal.rows import Row
-from edgeloop.redact import redact
 from edgeloop.store import Record, Table
 
 PAUSE_S = 0.5

@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from edgeloop.portal.shapes import Use
-from edgeloop.portal.table import seconds_of
+from edgeloop.portal.views.shapes import Use
+from edgeloop.portal.views.table import seconds_of
 from edgeloop.store import Store, Values
 
 FRESH_S = 5.0

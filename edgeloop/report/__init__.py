@@ -9,6 +9,7 @@ Charts need the extra `portal`; the front does not.
 
 from __future__ import annotations
 
+from edgeloop.pareto import hypervolume, non_dominated
 from edgeloop.report.charts import front_frames, pareto_chart
 from edgeloop.report.comparisons import (
     f1_chart,
@@ -27,7 +28,7 @@ from edgeloop.report.drawing import (
     write_whole,
 )
 from edgeloop.report.evidence import Evidence, evidence_of
-from edgeloop.report.front import hypervolume, non_dominated
+from edgeloop.report.front import Pareto, pareto_of
 from edgeloop.report.gathering import gather
 from edgeloop.report.html import Report, render
 from edgeloop.report.measures import (
@@ -51,7 +52,6 @@ from edgeloop.report.model_charts import (
     read_scores,
 )
 from edgeloop.report.notebook import Shown, show, show_animation
-from edgeloop.report.pareto import Pareto, pareto_of
 from edgeloop.report.parts import empty_chart
 from edgeloop.report.provenance import Source, provenance
 from edgeloop.report.terminal import ASCII, UNICODE, plot

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgeloop.report.drawing import altair
+from edgeloop.report.front import Pareto, pareto_of
 from edgeloop.report.measures import (
     ESTIMATE,
     LATENCY,
@@ -24,7 +25,6 @@ from edgeloop.report.measures import (
     objective,
     sigma_ms,
 )
-from edgeloop.report.pareto import Pareto, pareto_of
 from edgeloop.report.parts import (
     axis,
     by_iteration,

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 from edgeloop.report.evidence import evidence_of
+from edgeloop.report.front import pareto_of
 from edgeloop.report.html import Report
 from edgeloop.report.measures import Objective, Row
-from edgeloop.report.pareto import pareto_of
 from edgeloop.report.provenance import Source
 from edgeloop.workspace import Workspace
 

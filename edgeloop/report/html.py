@@ -20,9 +20,9 @@ from edgeloop.report.charts import pareto_chart
 from edgeloop.report.comparisons import quantization_chart, training_chart, utilisation_chart
 from edgeloop.report.drawing import to_page_part
 from edgeloop.report.evidence import Evidence
+from edgeloop.report.front import Pareto, pareto_of
 from edgeloop.report.measures import LATENCY, Objective, Row, is_estimate, measure_of, sigma_ms
 from edgeloop.report.model_charts import classes_chart, layers_chart, pr_chart
-from edgeloop.report.pareto import Pareto, pareto_of
 from edgeloop.report.provenance import Source, provenance
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from edgeloop.report.front import Pareto
 from edgeloop.report.measures import LATENCY, is_estimate
-from edgeloop.report.pareto import Pareto
 
 HEIGHT = 16
 _LEAST_WIDTH, _MOST_WIDTH = 30, 160

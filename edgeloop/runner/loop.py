@@ -11,22 +11,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
-from edgeloop.devices import BoardOptions, Device, Shared, open_device
 from edgeloop.errors import BadInput, DeviceUnavailable
 from edgeloop.models import matches
-from edgeloop.runner.shift import Shift
-from edgeloop.runner.trouble import Trouble
-from edgeloop.runner.workdir import DEFAULT_CAP_BYTES, WorkFolder
-from edgeloop.runner.worker import Report, Worker
-from edgeloop.stages import Equipment, Sizes
-from edgeloop.tasks import Task, open_task
-from edgeloop.toolchains import (
+from edgeloop.platforms import (
     DEFAULT_PRECISION,
+    BoardOptions,
+    Device,
     Precision,
+    Shared,
     find_chip,
     find_sdk,
+    open_device,
     open_toolchain,
 )
+from edgeloop.runner.backoff import Trouble
+from edgeloop.runner.coordinator import Shift
+from edgeloop.runner.stages.base import Equipment, Sizes
+from edgeloop.runner.workdir import DEFAULT_CAP_BYTES, WorkFolder
+from edgeloop.runner.worker import Report, Worker
+from edgeloop.tasks import Task, open_task
 from edgeloop.workspace import Workspace
 
 

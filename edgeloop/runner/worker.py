@@ -1,18 +1,26 @@
-"""One worker: claims, fetches, performs, stores, commits; and prepares the next meanwhile."""
+"""One worker: claims, fetches, performs, stores, commits; and prepares the next meanwhile.
+
+What an attempt leaves in the store: its files first, under a folder of its own, then the row.
+
+Locks between the runners of one machine and one user.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal
 
-from edgeloop.devices import Shared
 from edgeloop.errors import (
     BadInput,
     Conflict,
@@ -26,16 +34,54 @@ from edgeloop.errors import (
     StoreError,
     WorkerFailed,
 )
-from edgeloop.models import Lease, Leases
-from edgeloop.runner.attempt import clear_attempt, store_and_commit
+from edgeloop.models import ATTEMPTS_FOLDER, Lease, Leases, Outcome
+from edgeloop.platforms import Shared
+from edgeloop.runner.backoff import Trouble
+from edgeloop.runner.coordinator import Shift
 from edgeloop.runner.heartbeat import Heartbeat
-from edgeloop.runner.machine import machine_lock
-from edgeloop.runner.shift import Shift
-from edgeloop.runner.trouble import Trouble
+from edgeloop.runner.stages import perform
+from edgeloop.runner.stages.base import Assignment, Equipment, Result
 from edgeloop.runner.usage import record_use
 from edgeloop.runner.workdir import WorkFolder
-from edgeloop.stages import Assignment, Equipment, Result, perform
 from edgeloop.workspace import Workspace
+
+
+def store_and_commit(workspace: Workspace, leases: Leases, lease: Lease, result: Result) -> None:
+    """Files first; the row only while the lease holds. Saying it twice does no harm."""
+    folder = f"{workspace.experiment}/{lease.model}"
+    keys = {name: f"{ATTEMPTS_FOLDER}/{lease.token}/{name}" for name in result.files}
+    blobs = workspace.store.blobs
+    blobs.put_many({f"{folder}/{keys[name]}": path for name, path in result.files.items()})
+    leases.commit(lease, Outcome(result.columns, keys))
+
+
+def clear_attempt(workspace: Workspace, lease: Lease) -> None:
+    """What nobody will name. A row that names these files after all keeps them."""
+    try:
+        named = {file.key for file in workspace.catalog.files(lease.model)}
+    except NotFound:
+        named = set()
+    folder = f"{workspace.experiment}/{lease.model}/{ATTEMPTS_FOLDER}/{lease.token}/"
+    blobs = workspace.store.blobs
+    blobs.delete([info.key for info in blobs.list(folder) if info.key not in named])
+
+
+@contextmanager
+def machine_lock(name: str) -> Iterator[Callable[[], bool]]:
+    """Gives a function that tries to take the lock. The system frees it if this process dies."""
+    folder = Path(tempfile.gettempdir()) / f"edgeloop-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with (folder / f"{name}.lock").open("w") as file:
+
+        def try_lock() -> bool:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+        yield try_lock
+
 
 INFRASTRUCTURE = (
     *(StoreError, LocalFileError, WorkerFailed, MissingExtra, DeviceUnavailable, OSError),

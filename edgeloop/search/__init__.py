@@ -13,36 +13,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from edgeloop.search.base import Answer, Evaluator
+    from edgeloop.search.base import Answer, Evaluated, Evaluator
     from edgeloop.search.campaign import Campaign, Outcome, search_folder
     from edgeloop.search.config import SearchConfig, read_config
-    from edgeloop.search.evaluated import Evaluated
     from edgeloop.search.evaluators import (
         LocalTraining,
         PartialTraining,
         RemoteBenchmark,
         Screening,
     )
-    from edgeloop.search.front import hypervolume, non_dominated
     from edgeloop.search.loop import Event
     from edgeloop.search.remote import search_job
     from edgeloop.search.retraining import Retrained, retrain, summary
-    from edgeloop.search.sampler import Proposer
+    from edgeloop.search.sampler.hypervolume import hypervolume, non_dominated
+    from edgeloop.search.sampler.proposer import Proposer
     from edgeloop.search.storage import storage_address
     from edgeloop.search.study import Candidate
     from edgeloop.search.training import trainer_of
 
 _WHERE = {
-    "base": ("Answer", "Evaluator"),
+    "base": ("Answer", "Evaluated", "Evaluator"),
     "campaign": ("Campaign", "Outcome", "search_folder"),
     "config": ("SearchConfig", "read_config"),
-    "evaluated": ("Evaluated",),
     "evaluators": ("LocalTraining", "PartialTraining", "RemoteBenchmark", "Screening"),
-    "front": ("hypervolume", "non_dominated"),
+    "sampler.hypervolume": ("hypervolume", "non_dominated"),
     "loop": ("Event",),
     "remote": ("search_job",),
     "retraining": ("Retrained", "retrain", "summary"),
-    "sampler": ("Proposer",),
+    "sampler.proposer": ("Proposer",),
     "storage": ("storage_address",),
     "study": ("Candidate",),
     "training": ("trainer_of",),

@@ -7,16 +7,24 @@ ones first and throws away what breaks a constraint before anything dear is aske
 Values have names; `chip_latency_ms` is one. What was measured under which conditions is the
 evaluator's own affair: its `conditions` name them, and a result is reused by another search only
 where they agree.
+
+A result, as the sampler sees it.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgeloop.architectures import Architecture
+from edgeloop.errors import BadInput
+from edgeloop.search.sampler.trial import Value
 
 
 @dataclass(frozen=True)
@@ -66,3 +74,32 @@ class Evaluator(ABC):
 def expected(evaluators: Sequence[Evaluator]) -> tuple[str, ...]:
     """All values that these give, in their order."""
     return tuple(dict.fromkeys(name for evaluator in evaluators for name in evaluator.gives))
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Values are all minimised, in whatever unit; a candidate that failed has none.
+
+    A candidate that breaks a constraint is not feasible; its values still teach, if it has any.
+    """
+
+    params: Mapping[str, Value]
+    values: tuple[float, ...] | None
+    feasible: bool = True
+
+    @property
+    def measured(self) -> bool:
+        return self.values is not None and all(math.isfinite(value) for value in self.values)
+
+    @property
+    def eligible(self) -> bool:
+        """Whether it may stand on a front or have children."""
+        return self.feasible and self.measured
+
+
+def values_of(results: Sequence[Evaluated]) -> NDArray[np.float64]:
+    """One row a result; all of them measured."""
+    rows = [result.values for result in results if result.values is not None]
+    if len({len(row) for row in rows}) > 1:
+        raise BadInput(reason="Results have different numbers of objectives; give each the same.")
+    return np.array(rows, dtype=np.float64)

@@ -8,14 +8,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from edgeloop._util.redact import redact
 from edgeloop.architectures import Architecture, build, export_onnx, find_space
 from edgeloop.errors import BadInput
 from edgeloop.models import Candidates
-from edgeloop.redact import redact
 from edgeloop.search.base import Evaluator
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.evaluators import RemoteBenchmark, Screening
-from edgeloop.search.files import (
+from edgeloop.search.loop import Event, Search, columns_of, patiently
+from edgeloop.search.outputs import (
     copy_whole,
     front_of,
     volumes,
@@ -23,8 +24,7 @@ from edgeloop.search.files import (
     write_state,
     write_whole,
 )
-from edgeloop.search.loop import Event, Search, columns_of, patiently
-from edgeloop.search.publishing import publish
+from edgeloop.search.publish import publish
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import Candidate, Study
 from edgeloop.search.training import seconds, trainer_of

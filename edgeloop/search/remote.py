@@ -13,7 +13,7 @@ from pathlib import Path
 from edgeloop.errors import BadInput
 from edgeloop.jobs import Jobs, JobSpec
 from edgeloop.search.config import SearchConfig
-from edgeloop.search.evaluators.partial import pinned
+from edgeloop.search.evaluators.jobs import pinned
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import is_begun
 from edgeloop.search.training import HERE

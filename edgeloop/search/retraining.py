@@ -11,9 +11,9 @@ from edgeloop.architectures import Architecture
 from edgeloop.errors import BadInput
 from edgeloop.models import Candidates
 from edgeloop.search.base import Answer
-from edgeloop.search.files import PARETO, copy_whole
 from edgeloop.search.loop import patiently
-from edgeloop.search.publishing import publish
+from edgeloop.search.outputs import PARETO, copy_whole
+from edgeloop.search.publish import publish
 from edgeloop.search.training import Trainer
 from edgeloop.store import Record, Value
 from edgeloop.workspace import Workspace

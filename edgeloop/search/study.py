@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from edgeloop.architectures import Architecture, Space
 from edgeloop.errors import BadInput, BadSetting, BadSpace
+from edgeloop.search.base import Evaluated
 from edgeloop.search.config import SearchConfig
-from edgeloop.search.evaluated import Evaluated
-from edgeloop.search.sampler import Proposer
-from edgeloop.search.trial import Choice, Distribution, Params, ask
-from edgeloop.search.variation import replayed
+from edgeloop.search.sampler.mutation import replayed
+from edgeloop.search.sampler.proposer import Proposer
+from edgeloop.search.sampler.trial import Choice, Distribution, Params, ask
 
 if TYPE_CHECKING:
     import optuna

@@ -23,25 +23,23 @@ from edgeloop.tasks.base import (
     Task,
     Trainable,
 )
-from edgeloop.tasks.faces import FaceSet, Progress, make_faces
-from edgeloop.tasks.portrait import draw_face
+from edgeloop.tasks.cache import cores
 from edgeloop.tasks.results import write_pr_curve, write_pr_points, write_results_csv
+from edgeloop.tasks.tally import IGNORE
 
 __all__ = [
     "GROUP",
-    "FaceSet",
+    "IGNORE",
     "Images",
     "Interval",
     "Labels",
     "Output",
-    "Progress",
     "Samples",
     "Score",
     "Scorer",
     "Task",
     "Trainable",
-    "draw_face",
-    "make_faces",
+    "cores",
     "open_task",
     "task_names",
     "write_pr_curve",

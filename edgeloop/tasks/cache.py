@@ -8,6 +8,8 @@ themselves, so it names the same content on every machine.
 A set is built under another name and renamed when whole. Of two processes that build the same one,
 the second finds the name taken and uses what is there. The arrays are written as plain files, not
 through a map: a full disk is then an error with a name and no bus error.
+
+How many cores this process may use.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import shutil
 import time
 import uuid
@@ -30,7 +33,14 @@ from numpy.typing import NDArray
 
 from edgeloop.errors import LocalFileError
 from edgeloop.tasks.base import Images, Labels, Samples
-from edgeloop.tasks.workers import cores
+
+
+def cores() -> int:
+    """A container or `taskset` may allow fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
 
 BATCH = 32  # decoded pictures in memory at a time
 LAYOUT = 1  # raised when the same pictures would give other arrays

@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 from edgeloop.errors import BadInput, NotFound
 from edgeloop.tasks.base import Images, Interval, Labels, Output, Samples, Score
 from edgeloop.tasks.cache import Recipe, prepared
-from edgeloop.tasks.dataset import check_folder
+from edgeloop.tasks.dataset import (
+    as_rgb,
+    check_folder,
+    for_calibration,
+    for_test,
+    for_training,
+    for_validation,
+    load,
+)
 from edgeloop.tasks.metrics import (
     ClassScores,
     Floats,
@@ -27,8 +35,6 @@ from edgeloop.tasks.metrics import (
     curves_of,
     macro,
 )
-from edgeloop.tasks.pictures import as_rgb, load
-from edgeloop.tasks.split import for_calibration, for_test, for_training, for_validation
 from edgeloop.tasks.tally import Counts, Histograms, tally_logits
 
 ENDINGS = (".png", ".jpg", ".jpeg")

@@ -11,6 +11,7 @@ import numpy as np
 
 from edgeloop.errors import BadInput
 from edgeloop.tasks.base import Interval, Labels, Output, Samples, Score
+from edgeloop.tasks.cache import cores
 from edgeloop.tasks.dataset import FaceFolder
 from edgeloop.tasks.metrics import (
     Floats,
@@ -25,7 +26,6 @@ from edgeloop.tasks.metrics import (
     scores_of,
 )
 from edgeloop.tasks.tally import Counts, Histograms, Tally, tally_classes, tally_logits
-from edgeloop.tasks.workers import cores
 
 FACE_CLASSES = (
     "background",

@@ -4,12 +4,11 @@ result = train(arch, Path("faces"), TrainingPlan(epochs=3), Path("out"))
 print(result.f1, result.miou)
 """
 
-from edgeloop.training.checkpoint import ARCH, CHECKPOINT, HISTORY, METRICS, MODEL
+from edgeloop.training.checkpoint import ARCH, CHECKPOINT, HISTORY, METRICS, MODEL, load_weights
 from edgeloop.training.loop import train
 from edgeloop.training.many import Candidate, Outcome, train_many
 from edgeloop.training.plan import Epoch, Progress, Report, TrainingPlan, TrainingResult
 from edgeloop.training.sets import Shared
-from edgeloop.training.weights import load_weights
 
 __all__ = [
     "ARCH",

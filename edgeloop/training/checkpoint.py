@@ -3,6 +3,8 @@
 checkpoint.pt is the truth; every other file can be made again from it, and is when a training goes
 on: the history may be ahead of the checkpoint. Each is written beside its
 place and renamed, so a reader sees the old one or the new one and never half of it.
+
+Weights out of a checkpoint, into a net of the same architecture.
 """
 
 from __future__ import annotations
@@ -15,10 +17,14 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from edgeloop.architectures import Architecture
 from edgeloop.errors import BadInput, LocalFileError
 from edgeloop.training.plan import Epoch, TrainingResult
+
+if TYPE_CHECKING:
+    from torch import nn
 
 CHECKPOINT, MODEL, ARCH = "checkpoint.pt", "model.onnx", "arch.json"
 METRICS, HISTORY = "metrics.json", "metrics.jsonl"
@@ -128,3 +134,14 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def load_weights(net: nn.Module, arch: Architecture, path: Path) -> None:
+    """Those of the best epoch; before the first has ended, those of the last step."""
+    fields = read_checkpoint(path)
+    if fields is None:
+        raise LocalFileError(path=path, reason="there is no such checkpoint")
+    trained = fields["belongs_to"].get("architecture")
+    if trained != arch.id:
+        raise BadInput(reason=f"{path} holds weights of {trained}, not of {arch.id}")
+    net.load_state_dict(fields["best"] or fields["net"])

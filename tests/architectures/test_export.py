@@ -12,14 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from edgeloop.architectures import (
-    Architecture,
-    architecture_in,
-    build,
-    export_onnx,
-)
+from edgeloop.architectures import Architecture, architecture_in, build, export_onnx
 from edgeloop.errors import TrainingFailed
-from edgeloop.toolchains import QnnToolchain, find_chip
+from edgeloop.platforms import QnnToolchain, find_chip
 from tests.architectures.test_spaces import SHAPE, members
 from tests.converted import samples, smooth_images
 

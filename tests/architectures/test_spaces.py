@@ -8,13 +8,7 @@ import optuna
 import pytest
 import torch
 
-from edgeloop.architectures import (
-    Architecture,
-    FixedTrial,
-    RecordingTrial,
-    build,
-    find_space,
-)
+from edgeloop.architectures import Architecture, FixedTrial, RecordingTrial, build, find_space
 from edgeloop.architectures.layers import Enlarge, adjoint
 from edgeloop.errors import BadArchitecture, BadInput, BadSpace
 

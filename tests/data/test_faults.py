@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.data import Datasets, manifest, push
-from edgeloop.data.log import Log
+from edgeloop.data.ledger import Log
 from edgeloop.data.manifest import PIECE_BYTES, File, Manifest, Manifests, Place
 from edgeloop.errors import DatasetDamaged, LocalFileError, StoreUnavailable
 from edgeloop.store import Blobs

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.data import Datasets, journal, log
-from edgeloop.data import remove as removal
+from edgeloop.data import Datasets, journal
+from edgeloop.data import datasets as removal
+from edgeloop.data import ledger as log
 from edgeloop.errors import NoSuchDataset, StoreUnavailable
 from edgeloop.store import Blobs
 from tests.data.trees import NAME, Watched, noise, objects, once, tree, write

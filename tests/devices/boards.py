@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.devices import BoardOptions
-from edgeloop.devices.adb import AdbDevice
-from edgeloop.toolchains import SnpeToolchain, find_sdk
+from edgeloop.platforms import BoardOptions, SnpeToolchain, find_sdk
+from edgeloop.platforms.snpe.board.device import AdbDevice
 from tests.converted import SIZE, SmallNet, samples, smooth_images
 from tests.nets_torch import SmallUNet, export
 from tests.peers.board import AdbServer, VirtualBoard

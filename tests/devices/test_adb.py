@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeloop.devices import GivesClasses, Shared, attached, open_device
-from edgeloop.devices.adb import AdbDevice
-from edgeloop.devices.board_files import image_name
 from edgeloop.errors import BadInput, DeviceBusy, ModelFailed
-from edgeloop.toolchains import find_sdk
+from edgeloop.platforms import GivesClasses, Shared, attached, find_sdk, open_device
+from edgeloop.platforms.snpe.board.device import AdbDevice
+from edgeloop.platforms.snpe.board.files import image_name
 from tests.converted import SIZE, smooth_images
 from tests.devices.boards import ROOT, board, listed, opened_board, small_net
 from tests.devices.device_contract import DeviceContract

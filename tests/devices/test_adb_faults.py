@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeloop.devices import attached, board_files, board_run
-from edgeloop.devices.adb import AdbDevice
 from edgeloop.errors import DeviceUnavailable
+from edgeloop.platforms import attached
+from edgeloop.platforms.snpe.board import files as board_files
+from edgeloop.platforms.snpe.board import run as board_run
+from edgeloop.platforms.snpe.board.device import AdbDevice
 from tests.converted import SmallNet, smooth_images
 from tests.devices.boards import ROOT, converted_for_boards, listed, opened_board
 from tests.jobs.waiting import eventually

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeloop.devices import attached, board_files
-from edgeloop.devices.adb import AdbDevice
-from edgeloop.devices.board_outputs import class_maps
 from edgeloop.errors import DeviceUnavailable, ModelFailed
+from edgeloop.platforms import attached
+from edgeloop.platforms.snpe.board import files as board_files
+from edgeloop.platforms.snpe.board.device import AdbDevice
+from edgeloop.platforms.snpe.board.outputs import class_maps
 from tests.converted import SmallNet, smooth_images
 from tests.devices.boards import ROOT, board, opened_board, small_net
 from tests.peers.board import VirtualBoard

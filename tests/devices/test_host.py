@@ -4,9 +4,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from edgeloop.devices import open_device
 from edgeloop.errors import BadInput, ModelFailed
-from edgeloop.toolchains import GraphInfo, as_input
+from edgeloop.platforms import GraphInfo, as_input, open_device
 from tests.converted import smooth_images
 from tests.devices.device_contract import DeviceContract
 from tests.toolchains import odd_nets

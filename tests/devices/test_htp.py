@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from edgeloop.architectures import build, export_onnx, find_space
-from edgeloop.devices import open_device
 from edgeloop.errors import BadInput, NoSuchPrecision
-from edgeloop.toolchains import QnnToolchain
+from edgeloop.platforms import QnnToolchain, open_device
 from tests.converted import samples, smooth_images
 from tests.devices.device_contract import DeviceContract
 from tests.nets_torch import Normalised, export, mobilenet_v2, resnet18, resnet50

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import edgeloop.devices
-from edgeloop.devices import (
+import edgeloop.platforms
+from edgeloop.errors import BadInput
+from edgeloop.platforms import (
+    CHIPS,
     PROFILES,
     calibrated,
     find_profile,
@@ -20,8 +22,6 @@ from edgeloop.devices import (
     open_device,
     save_profile,
 )
-from edgeloop.errors import BadInput
-from edgeloop.toolchains import CHIPS
 
 RAW = [40.0, 90.0, 300.0, 700.0, 1500.0, 4000.0, 9000.0]
 

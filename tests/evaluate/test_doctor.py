@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.evaluate import Finding, examine
+from edgeloop.doctor import Finding, examine
 from tests.toolchains.sdks import make_sdk
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgeloop.devices import calibrated, find_profile
-from edgeloop.evaluate import examine
+from edgeloop.doctor import examine
+from edgeloop.platforms import calibrated, find_profile
 from tests.runner.conftest import NETS, Farm
 
 if TYPE_CHECKING:

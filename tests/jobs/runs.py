@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from edgeloop.jobs.folder import JobRecord, Run
-from edgeloop.jobs.ticket import Input, State
+from edgeloop.jobs.protocol.ticket import Input, State
+from edgeloop.jobs.records import JobRecord, Run
 from edgeloop.jobs.watch import Status
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)

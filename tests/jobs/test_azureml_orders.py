@@ -10,7 +10,7 @@ import pytest
 
 from edgeloop.errors import BadSetting
 from edgeloop.jobs.computes import Order, Resources, make_compute
-from edgeloop.jobs.ticket import Environment, log_key, outputs_folder
+from edgeloop.jobs.protocol.ticket import Environment, log_key, outputs_folder
 from edgeloop.store import Blobs
 from edgeloop.testing.contracts.compute import JobHarness
 from tests.jobs.test_azureml import SIZE, compute_of, folder_blobs, patient_cloud

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.jobs import Jobs
-from edgeloop.jobs.ticket import outputs_folder
+from edgeloop.jobs.protocol.ticket import outputs_folder
 from tests.cli.running import Finished, run_command, run_main
 from tests.jobs.test_azureml import SIZE
 from tests.jobs.waiting import eventually

@@ -15,10 +15,10 @@ import pytest
 
 from edgeloop.data import Datasets
 from edgeloop.errors import BadSetting
-from edgeloop.jobs.bundle import bundle, ensure_wrapper
 from edgeloop.jobs.computes.base import Order, Resources
-from edgeloop.jobs.handover import ORDER_VARIABLE, Handover, bootstrap_command, hand_over
-from edgeloop.jobs.ticket import Input, wrapper_key
+from edgeloop.jobs.protocol.bundle import bundle, ensure_wrapper
+from edgeloop.jobs.protocol.handover import ORDER_VARIABLE, Handover, bootstrap_command, hand_over
+from edgeloop.jobs.protocol.ticket import Input, wrapper_key
 from edgeloop.store import Access, Blobs, open_blobs, parse_location
 from edgeloop.store.blobs import FolderBlobs
 from tests.conftest import StoreUnderTest

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from edgeloop.errors import BadName, JobNameTaken, LocalFileError, NoSuchJob
 from edgeloop.jobs.fields import NAME_LIMIT
-from edgeloop.jobs.folder import JobRecord, Run, Runs, new_id
+from edgeloop.jobs.records import JobRecord, Run, Runs, new_id
 from edgeloop.jobs.watch import Status
 from tests.jobs.runs import record
 

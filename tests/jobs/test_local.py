@@ -16,9 +16,10 @@ import pytest
 
 from edgeloop.errors import BadInput, BadName, BadSetting, ComputeUnavailable, Infeasible
 from edgeloop.jobs import computes
-from edgeloop.jobs.computes import Resources, compute_kinds, make_compute, queue
-from edgeloop.jobs.computes.settings import interpreter, job_environment
-from edgeloop.jobs.ticket import outputs_folder
+from edgeloop.jobs.computes import Resources, compute_kinds, make_compute
+from edgeloop.jobs.computes.local import queue
+from edgeloop.jobs.computes.local.environment import interpreter, job_environment
+from edgeloop.jobs.protocol.ticket import outputs_folder
 from edgeloop.testing.contracts.compute import (
     HOLD,
     LIMIT_S,

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeloop.jobs import logs, ticket
-from edgeloop.jobs.logs import LogReader, last_lines
+from edgeloop.jobs import transfer as logs
+from edgeloop.jobs.protocol import ticket
+from edgeloop.jobs.transfer import LogReader, last_lines
 from edgeloop.testing import memory_blobs
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from edgeloop.errors import BadSetting, ComputeUnavailable
 from edgeloop.jobs.computes import Resources, make_compute
-from edgeloop.jobs.computes.ray_http import sentence
-from edgeloop.jobs.ticket import log_key, outputs_folder
+from edgeloop.jobs.computes.ray.dashboard import sentence
+from edgeloop.jobs.protocol.ticket import log_key, outputs_folder
 from edgeloop.testing.contracts.compute import (
     LIMIT_S,
     TIDY,

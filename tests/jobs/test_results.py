@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.jobs.results import INDEX_FILE, fetch
+from edgeloop.jobs.transfer import INDEX_FILE, fetch
 from edgeloop.store import Blobs
 from edgeloop.store.blobs import FolderBlobs
 

@@ -9,7 +9,7 @@ import pytest
 
 from edgeloop.errors import ComputeUnavailable
 from edgeloop.jobs.computes.base import Compute, Order, Resources, Seen
-from edgeloop.jobs.ticket import Progress, State, state_key
+from edgeloop.jobs.protocol.ticket import Progress, State, state_key
 from edgeloop.jobs.watch import Status, Watched, look
 from edgeloop.store import Blobs
 from edgeloop.testing import memory_blobs

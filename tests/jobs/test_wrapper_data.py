@@ -15,7 +15,7 @@ import pytest
 
 from edgeloop.data import Datasets
 from edgeloop.errors import NoSuchDataset
-from edgeloop.jobs.ticket import Environment, Input
+from edgeloop.jobs.protocol.ticket import Environment, Input
 from edgeloop.store.blobs import FolderBlobs
 from tests.jobs.wrapped import Wrapped
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.jobs.handover import Pace
-from edgeloop.jobs.wrapper.salvage import salvage
+from edgeloop.jobs.protocol.handover import Pace
+from edgeloop.jobs.wrapper.ending import salvage
 from edgeloop.store.blobs import FolderBlobs
 from tests.jobs.wrapped import LIMIT_S, Wrapped, kill
 from tests.peers.process import wait_until
@@ -315,7 +315,7 @@ def test_a_job_can_be_canceled_while_it_is_prepared(wrapped: Wrapped, tmp_path: 
     slow.write_text("#!/bin/sh\necho building\nexec sleep 600\n")
     slow.chmod(0o755)
     wrapped.variables["PATH"] = f"{slow.parent}:{os.environ['PATH']}"
-    from edgeloop.jobs.ticket import Environment
+    from edgeloop.jobs.protocol.ticket import Environment
 
     environment = Environment("conda", "conda.yaml")
     wrapped.order(["true"], {"conda.yaml": "name: x"}, environment=environment)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import StoreUnavailable
-from edgeloop.jobs.handover import Pace
-from edgeloop.jobs.ticket import LOG_PIECE, log_key, outputs_folder
+from edgeloop.jobs.protocol.handover import Pace
+from edgeloop.jobs.protocol.ticket import LOG_PIECE, log_key, outputs_folder
 from edgeloop.jobs.wrapper.log import LogCopier
 from edgeloop.jobs.wrapper.outputs import GROWING_LIMIT_BYTES, OutputCopier
 from edgeloop.store.blobs import FolderBlobs

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import StoreUnavailable
-from edgeloop.jobs.handover import ORDER_VARIABLE, Handover
-from edgeloop.jobs.ticket import Progress, state_key
-from edgeloop.jobs.wrapper.salvage import salvage
+from edgeloop.jobs.protocol.handover import ORDER_VARIABLE, Handover
+from edgeloop.jobs.protocol.ticket import Progress, state_key
+from edgeloop.jobs.wrapper.ending import salvage
 from edgeloop.store import Access, open_blobs, parse_location
 from edgeloop.store.blobs import FolderBlobs
 from tests.conftest import StoreUnderTest

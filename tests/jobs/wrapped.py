@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from edgeloop.errors import BlobMissing
-from edgeloop.jobs.bundle import bundle
-from edgeloop.jobs.handover import Handover, Pace
-from edgeloop.jobs.ticket import (
+from edgeloop.jobs.protocol.bundle import bundle
+from edgeloop.jobs.protocol.handover import Handover, Pace
+from edgeloop.jobs.protocol.ticket import (
     Progress,
     Ticket,
     code_key,

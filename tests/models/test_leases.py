@@ -8,15 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from edgeloop.errors import BadInput, LeaseLost, StoreUnavailable
-from edgeloop.models import (
-    Catalog,
-    Lease,
-    Leases,
-    Outcome,
-    default_plan,
-    records_of,
-    runs_of,
-)
+from edgeloop.models import Catalog, Lease, Leases, Outcome, default_plan, records_of, runs_of
 from edgeloop.store import Changes, Record, Store, Table, Values
 from edgeloop.testing import MemoryStore, MemoryTable
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from edgeloop.tasks import make_faces
+from edgeloop.demo import make_faces
 from tests.peers.browser import Browser
 from tests.peers.postgres import Postgres
 from tests.portal.browsing import Site, browser, make_project, portal_of

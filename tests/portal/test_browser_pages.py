@@ -29,7 +29,7 @@ PAGES = {
 }
 GROUNDS = {"light": "rgb(246, 247, 249)", "dark": "rgb(16, 19, 23)"}
 README_PICTURE = os.environ.get("EDGELOOP_README_PICTURE", "")  # where the README's is kept
-STATIC = Path(__file__).parents[2] / "edgeloop/portal/static"
+STATIC = Path(__file__).parents[2] / "edgeloop/portal/web/static"
 
 
 def ground(page: Page) -> str:

@@ -6,11 +6,10 @@ import time
 
 import pytest
 
-from edgeloop.portal.curve import curve_of
-from edgeloop.portal.markup import ago, bars, environment, in_bytes, in_seconds, linked, tidy
-from edgeloop.portal.pages import table_query
-from edgeloop.portal.rendering import page_numbers
-from edgeloop.portal.shapes import TableQuery, Use
+from edgeloop.portal.views.shapes import TableQuery, Use
+from edgeloop.portal.web.markup import ago, bars, environment, in_bytes, in_seconds, linked, tidy
+from edgeloop.portal.web.pages import curve_of, table_query
+from edgeloop.portal.web.rendering import page_numbers
 
 
 def test_texts_are_escaped_wherever_a_template_puts_them() -> None:

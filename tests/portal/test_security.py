@@ -11,8 +11,7 @@ from starlette.datastructures import URL
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from edgeloop.portal.security import local_path
-from edgeloop.portal.sessions import LASTS_S, Sessions
+from edgeloop.portal.auth import LASTS_S, Sessions, local_path
 from edgeloop.workspace import Workspace
 from tests.cli.conftest import command, edgeloop, project
 from tests.portal.conftest import TOKEN

@@ -12,9 +12,8 @@ from threading import Barrier
 import pytest
 
 from edgeloop.errors import BadName, NoSuchModel, NotFound
-from edgeloop.portal.jobs import whole_characters
-from edgeloop.portal.open import Cache
-from edgeloop.portal.views import (
+from edgeloop.portal.state import Cache
+from edgeloop.portal.views.index import (
     ParetoQuery,
     Portal,
     TableQuery,
@@ -24,6 +23,7 @@ from edgeloop.portal.views import (
     pareto_view,
     table_view,
 )
+from edgeloop.portal.views.jobs import whole_characters
 from edgeloop.runner import record_use
 from edgeloop.store import Value
 from edgeloop.workspace import Workspace

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeloop.report import front, hypervolume, non_dominated
-from edgeloop.search.front import non_dominated as of_the_search
+from edgeloop import pareto as front
+from edgeloop.report import hypervolume, non_dominated
+from edgeloop.search.sampler.hypervolume import non_dominated as of_the_search
 
 # Few distinct values: ties, equal points and NaN are the rule.
 COORDINATES = st.sampled_from([0.0, -0.0, 1.0, 2.0, 3.0, 4.0, float("inf"), float("nan")])

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from edgeloop.demo import make_faces
 from edgeloop.settings import Settings
-from edgeloop.tasks import make_faces
 from edgeloop.workspace import Workspace
 from tests.conftest import StoreUnderTest
 

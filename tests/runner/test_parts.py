@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 from edgeloop.architectures import build, export_onnx, find_space
-from edgeloop.devices import open_device
+from edgeloop.demo import make_faces
 from edgeloop.errors import BadInput, LocalFileError, StoreUnavailable
 from edgeloop.models import Leases, ModelFile, default_plan
+from edgeloop.platforms import QnnToolchain, open_device
 from edgeloop.runner import record_use, utilisation
+from edgeloop.runner.coordinator import Shift
 from edgeloop.runner.heartbeat import Heartbeat
-from edgeloop.runner.shift import Shift
+from edgeloop.runner.stages import Assignment, Equipment, Sizes
+from edgeloop.runner.stages.accuracy import accuracy, ahead
 from edgeloop.runner.workdir import WorkFolder
-from edgeloop.stages import Assignment, Equipment, Sizes
-from edgeloop.stages.accuracy import accuracy, ahead
-from edgeloop.tasks import make_faces, open_task
+from edgeloop.tasks import open_task
 from edgeloop.testing import MemoryStore
-from edgeloop.toolchains import QnnToolchain
 from tests.jobs.waiting import eventually
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)

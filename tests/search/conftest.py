@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from edgeloop.architectures import Architecture
+from edgeloop.demo import make_faces
 from edgeloop.search.base import Evaluator
-from edgeloop.tasks import make_faces
 
 SIDE = 32
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgeloop.tasks import make_faces
+from edgeloop.demo import make_faces
 from tests.cli.running import Finished, command_line, environment
 
 LIMIT_S = 300.0  # every one of these processes loads PyTorch, and a machine may be busy

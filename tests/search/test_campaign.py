@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from edgeloop.demo import make_faces
 from edgeloop.errors import BadInput
 from edgeloop.search import Campaign
 from edgeloop.search.campaign import alone, written
 from edgeloop.search.config import config_of
 from edgeloop.settings import Settings
-from edgeloop.tasks import make_faces
 
 FEW = {"base_channels": [4], "stems": [2], "kernels": ["conv3x3"], "most_layers": 1}
 

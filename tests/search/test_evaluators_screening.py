@@ -9,11 +9,10 @@ import onnx
 import pytest
 
 from edgeloop.architectures import Architecture, architecture_in, find_space
-from edgeloop.devices import PROFILES, calibrated
 from edgeloop.errors import BadInput
+from edgeloop.platforms import PROFILES, QnnToolchain, calibrated, find_chip
 from edgeloop.search.evaluators import Screening
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
-from edgeloop.toolchains import QnnToolchain, find_chip
 from tests.search.conftest import net
 
 

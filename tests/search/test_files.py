@@ -12,7 +12,7 @@ import pytest
 
 from edgeloop.architectures import Architecture
 from edgeloop.search.config import SearchConfig, config_of
-from edgeloop.search.files import (
+from edgeloop.search.outputs import (
     copy_whole,
     front_of,
     volumes,
@@ -20,7 +20,7 @@ from edgeloop.search.files import (
     write_state,
     write_whole,
 )
-from edgeloop.search.front import hypervolume
+from edgeloop.search.sampler.hypervolume import hypervolume
 from edgeloop.search.study import Candidate, Progress
 
 

@@ -16,8 +16,8 @@ import pytest
 from edgeloop.errors import BadInput, BadSetting, SearchFailed, StoreUnavailable
 from edgeloop.models import Candidates
 from edgeloop.search.config import SearchConfig
-from edgeloop.search.files import front_of
 from edgeloop.search.loop import Event, Search
+from edgeloop.search.outputs import front_of
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import NOT_COUNTED, Candidate, Study
 from edgeloop.store import SqliteLocation, Store, open_store

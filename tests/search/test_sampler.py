@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgeloop.errors import BadInput
-from edgeloop.search.evaluated import Evaluated
-from edgeloop.search.front import hypervolume
-from edgeloop.search.sampler import Proposer, parents_of
-from edgeloop.search.trial import ask, key_of
-from edgeloop.search.variation import at_random
+from edgeloop.search.base import Evaluated
+from edgeloop.search.sampler.hypervolume import hypervolume
+from edgeloop.search.sampler.mutation import at_random
+from edgeloop.search.sampler.proposer import Proposer, parents_of
+from edgeloop.search.sampler.trial import ask, key_of
 from tests.search.spaces import branching, deep, deep_costs, mixed, mixed_costs, spaces
 
 NAN, INF = float("nan"), float("inf")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeloop.search.front import gain_of_two, hypervolume, non_dominated
+from edgeloop.search.sampler.hypervolume import gain_of_two, hypervolume, non_dominated
 
 SIDE = 4
 

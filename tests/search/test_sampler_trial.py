@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeloop.errors import BadInput
-from edgeloop.search.trial import Number, ask, key_of
-from edgeloop.search.variation import (
+from edgeloop.search.sampler.mutation import (
     Draft,
     at_corner,
     at_random,
@@ -20,6 +19,7 @@ from edgeloop.search.variation import (
     mutated,
     replayed,
 )
+from edgeloop.search.sampler.trial import Number, ask, key_of
 from tests.search.spaces import branching, mixed, spaces
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgeloop.demo import make_faces
 from edgeloop.errors import BadInput, ModelFailed
-from edgeloop.stages import Assignment, Equipment, Sizes, perform
-from edgeloop.stages.accuracy import run_test
-from edgeloop.tasks import Task, make_faces, open_task
-from edgeloop.toolchains import GraphInfo
+from edgeloop.platforms import GraphInfo
+from edgeloop.runner.stages import Assignment, Equipment, Sizes, perform
+from edgeloop.runner.stages.accuracy import run_test
+from edgeloop.tasks import Task, open_task
 
 SIZE, IMAGES, FEW = 32, 20, 6
 INFO = GraphInfo("x", "y", (1, 3, SIZE, SIZE), (1, 19, SIZE, SIZE), "NCHW", SIZE, SIZE, 1, 1)

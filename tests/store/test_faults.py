@@ -12,13 +12,7 @@ from threading import Event
 
 import pytest
 
-from edgeloop.errors import (
-    EdgeloopError,
-    RowChanged,
-    StoreError,
-    StoreRefused,
-    StoreUnavailable,
-)
+from edgeloop.errors import EdgeloopError, RowChanged, StoreError, StoreRefused, StoreUnavailable
 from edgeloop.store import Store, Table, open_store, parse_location
 from edgeloop.store.blobs import FolderBlobs, url_blobs
 from tests.peers.azurite import Azurite

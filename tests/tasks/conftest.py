@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.tasks import make_faces
+from edgeloop.demo import make_faces
 
 
 @pytest.fixture(scope="session")

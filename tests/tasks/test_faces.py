@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from edgeloop.demo import draw_face, make_faces
 from edgeloop.errors import BadInput
-from edgeloop.tasks import draw_face, make_faces
 
 
 def contents(folder: Path) -> dict[str, bytes]:

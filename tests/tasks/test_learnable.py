@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from edgeloop.tasks import draw_face
+from edgeloop.demo import draw_face
 from edgeloop.tasks.segmentation import SegmentationScorer
 
 SIDE = 64

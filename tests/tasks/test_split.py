@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from edgeloop.errors import BadInput
-from edgeloop.tasks.split import for_calibration, for_test
+from edgeloop.tasks.dataset import for_calibration, for_test
 
 ROOT = Path("faces")
 

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from edgeloop.toolchains.snpe_sdk import HOST, HOST_TOOLS
+from edgeloop.platforms.snpe.sdk import HOST, HOST_TOOLS
 
 
 def make_sdk(root: Path, scripts: Mapping[str, str] | None = None, version: str = "2.28.0") -> Path:

@@ -10,8 +10,8 @@ import torch
 from onnx import helper
 from torch.utils.flop_counter import FlopCounterMode
 
-from edgeloop.toolchains.count import COLUMNS, count_layers, graph_info, with_times, write_layers
-from edgeloop.toolchains.graph import read_graph
+from edgeloop.graph.check import read_graph
+from edgeloop.graph.count import COLUMNS, count_layers, graph_info, with_times, write_layers
 from tests.nets_torch import SmallUNet, export, mobilenet_v2, resnet18, resnet50
 from tests.toolchains import odd_nets
 from tests.toolchains.odd_nets import info

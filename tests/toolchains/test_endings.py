@@ -10,10 +10,10 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from edgeloop.toolchains import GraphInfo
-from edgeloop.toolchains.count import graph_info
-from edgeloop.toolchains.endings import class_axis, ending_in_classes, with_our_names
-from edgeloop.toolchains.graph import read_graph
+from edgeloop.graph.check import read_graph
+from edgeloop.graph.count import graph_info
+from edgeloop.graph.outputs import class_axis, ending_in_classes, with_our_names
+from edgeloop.platforms import GraphInfo
 from tests.toolchains import odd_nets
 
 PIXELS = GraphInfo("x", "y", (1, 3, 32, 32), (1, 4, 32, 32), "NCHW", 32, 32, 1, 1)

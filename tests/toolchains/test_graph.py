@@ -12,9 +12,9 @@ import torch
 from onnx import helper
 
 from edgeloop.errors import BadModel, LocalFileError
-from edgeloop.toolchains.count import graph_info
-from edgeloop.toolchains.doubts import DENSE, SHUFFLE, doubts_of
-from edgeloop.toolchains.graph import read_graph, shapes_of
+from edgeloop.graph.check import read_graph, shapes_of
+from edgeloop.graph.count import graph_info
+from edgeloop.platforms.qnn.deploy import DENSE, SHUFFLE, doubts_of
 from tests.nets_torch import SmallUNet
 from tests.toolchains import odd_nets
 

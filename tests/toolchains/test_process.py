@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from edgeloop.errors import BadInput, BadModel, ModelFailed
-from edgeloop.toolchains import NativeProcess, QnnToolchain, find_chip
-from edgeloop.toolchains.process import as_file
+from edgeloop.isolation import NativeProcess
+from edgeloop.isolation.process import as_file
+from edgeloop.platforms import QnnToolchain, find_chip
 from tests.converted import samples, smooth_images
 from tests.toolchains import odd_nets
 

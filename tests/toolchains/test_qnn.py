@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from edgeloop.errors import BadInput, ModelFailed
-from edgeloop.toolchains import as_input, find_chip
-from edgeloop.toolchains.deploy import deployed
+from edgeloop.platforms import as_input, find_chip
+from edgeloop.platforms.qnn.deploy import deployed
 from tests.converted import SIZE, samples, smooth_images
 from tests.nets_torch import SmallUNet, export
 from tests.toolchains import odd_nets
@@ -60,7 +60,7 @@ def test_the_context_binary_loads_and_gives_what_the_quantized_model_gives(small
     wrapper = small_net.converted.files["unet.snapdragon-888.ctx.onnx"]
     script = (
         "import sys, numpy as np\n"
-        "from edgeloop.toolchains.native import NativeWork\n"
+        "from edgeloop.platforms.qnn.native import NativeWork\n"
         "session = NativeWork()._session(sys.argv[1], {'soc_model': '30'})\n"
         "session.disable_fallback()\n"
         "source = session.get_inputs()[0]\n"
@@ -178,8 +178,8 @@ def test_a_thousand_calibration_images_stay_in_bounded_memory(tmp_path):
     script = (
         "import resource, sys, numpy as np\n"
         "from pathlib import Path\n"
-        "from edgeloop.toolchains.graph import read_graph\n"
-        "from edgeloop.toolchains.quantize import quantize_model\n"
+        "from edgeloop.graph.check import read_graph\n"
+        "from edgeloop.platforms.qnn.quantize import quantize_model\n"
         "images = np.load(sys.argv[2], mmap_mode='r')\n"
         "model = read_graph(Path(sys.argv[1]))\n"
         "quantize_model(model, images, 'NCHW', Path(sys.argv[3]), 'a8w8-per-channel')\n"

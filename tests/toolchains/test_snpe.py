@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from edgeloop.errors import BadInput, MissingSdk, ModelFailed
-from edgeloop.toolchains import GraphInfo, SnpeToolchain, as_input, find_sdk, output_encoding
-from edgeloop.toolchains.process import NativeProcess
-from edgeloop.toolchains.snpe_calibration import write_calibration
+from edgeloop.isolation.process import NativeProcess
+from edgeloop.platforms import GraphInfo, SnpeToolchain, as_input, find_sdk, output_encoding
+from edgeloop.platforms.snpe.toolchain import write_calibration
 from tests.converted import SIZE, samples, smooth_images
 from tests.nets_torch import SmallUNet, export, mobilenet_v2
 from tests.peers.board.sdk import SDK_1, SDK_2, make_sdk

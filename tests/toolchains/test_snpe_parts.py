@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from edgeloop.errors import BadInput, MissingSdk, ModelFailed, WorkerFailed
-from edgeloop.settings import Settings, tool_environment
-from edgeloop.toolchains import (
+from edgeloop.platforms import (
     Encoding,
     find_sdk,
     open_toolchain,
@@ -19,8 +18,9 @@ from edgeloop.toolchains import (
     read_profile,
     with_names,
 )
-from edgeloop.toolchains.snpe_info import read_info, write_encoding
-from edgeloop.toolchains.snpe_run import run_tool
+from edgeloop.platforms.snpe.dlc import read_info, write_encoding
+from edgeloop.platforms.snpe.tools import run_tool
+from edgeloop.settings import Settings, tool_environment
 from tests.jobs.waiting import eventually
 from tests.toolchains.sdks import make_sdk, write_tool
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.architectures import Architecture
-from edgeloop.tasks import make_faces
+from edgeloop.demo import make_faces
 
 SIDE = 48
 

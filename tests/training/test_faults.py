@@ -16,14 +16,7 @@ import torch
 
 from edgeloop.architectures import Architecture
 from edgeloop.errors import LocalFileError, OutOfMemory, TrainingDiverged
-from edgeloop.training import (
-    Candidate,
-    Shared,
-    TrainingPlan,
-    TrainingResult,
-    train,
-    train_many,
-)
+from edgeloop.training import Candidate, Shared, TrainingPlan, TrainingResult, train, train_many
 from edgeloop.training.checkpoint import FILES
 from edgeloop.training.engine import Engine
 from tests.training.test_train import same_weights, weights_of

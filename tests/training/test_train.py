@@ -16,7 +16,7 @@ from edgeloop.architectures import Architecture, architecture_in, build, find_sp
 from edgeloop.errors import BadInput, LocalFileError, TrainingFailed
 from edgeloop.tasks import open_task
 from edgeloop.training import Progress, TrainingPlan, load_weights, train
-from edgeloop.training.loss import weighted_loss
+from edgeloop.training.engine import weighted_loss
 from edgeloop.training.prepare import plain, varied
 from edgeloop.training.scoring import mean_iou
 from edgeloop.training.sets import ImageSet, class_weights, order_of
@@ -225,7 +225,7 @@ def test_the_loss_on_bytes_is_cross_entropy_that_ignores_what_does_not_count():
 
 
 def test_the_loss_of_a_gpu_has_the_same_value_and_gradient():
-    from edgeloop.training.loss import _Loss
+    from edgeloop.training.engine import _Loss
 
     labels = torch.randint(0, 5, (2, 4, 6), dtype=torch.uint8)
     labels[1, 1] = 255

@@ -55,15 +55,15 @@ def _built_in() -> dict[str, Maker]:
 
 
 def _local(name: str, config: Mapping[str, object], state_folder: Path | None) -> Compute:
-    from edgeloop.jobs.computes.local import LocalCompute
+    from edgeloop.jobs.computes.local.compute import LocalCompute
     from edgeloop.jobs.computes.options import Options
 
     return LocalCompute(name, Options(name, config), state_folder)
 
 
 def _azureml(name: str, config: Mapping[str, object], _: Path | None) -> Compute:
-    from edgeloop.jobs.computes.azureml import AzureMLCompute
-    from edgeloop.jobs.computes.azureml_options import read_options
+    from edgeloop.jobs.computes.azureml.compute import AzureMLCompute
+    from edgeloop.jobs.computes.azureml.options import read_options
     from edgeloop.jobs.computes.options import Options
 
     return AzureMLCompute(name, read_options(name, Options(name, config)))
@@ -71,6 +71,6 @@ def _azureml(name: str, config: Mapping[str, object], _: Path | None) -> Compute
 
 def _ray(name: str, config: Mapping[str, object], _: Path | None) -> Compute:
     from edgeloop.jobs.computes.options import Options
-    from edgeloop.jobs.computes.ray import RayCompute
+    from edgeloop.jobs.computes.ray.compute import RayCompute
 
     return RayCompute(name, Options(name, config))

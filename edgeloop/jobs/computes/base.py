@@ -12,8 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from edgeloop.jobs.computes.resources import Resources
-from edgeloop.jobs.ticket import Environment, State
+from edgeloop.jobs.protocol.resources import Resources
+from edgeloop.jobs.protocol.ticket import Environment, State
 from edgeloop.store import Access, Blobs
 
 __all__ = ["Compute", "Order", "Resources", "Seen"]

@@ -15,6 +15,6 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] = ()) -> int:
     """Run the job that EDGELOOP_ORDER names; `salvage FOLDER` finishes one whose wrapper died."""
-    from edgeloop.jobs.wrapper.front import main as front
+    from edgeloop.jobs.wrapper.launcher import main as front
 
     return front(list(arguments))

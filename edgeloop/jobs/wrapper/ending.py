@@ -1,22 +1,92 @@
 """The end of a job: outputs, log and state into the store, in this order, and the scratch away.
 
 The state comes last because it is a promise: who reads `completed` finds every file there.
+
+The job's word about itself in the store, and the latest of its metrics.
+
+Finish a job whose keeper died, out of the folder it left.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
-from edgeloop.errors import EdgeloopError, StoreRefused
-from edgeloop.jobs.ticket import State
+from edgeloop.errors import BadInput, BlobMissing, EdgeloopError, StoreRefused
+from edgeloop.jobs.protocol.ticket import FINAL_STATES, Progress, State, state_key
+from edgeloop.jobs.wrapper import processes
 from edgeloop.jobs.wrapper.log import Log, LogCopier
 from edgeloop.jobs.wrapper.outputs import OutputCopier
 from edgeloop.jobs.wrapper.repeat import STORE_TROUBLE, patiently
-from edgeloop.jobs.wrapper.scratch import Scratch
-from edgeloop.jobs.wrapper.state import StateWriter, latest_metrics
+from edgeloop.jobs.wrapper.scratch import Note, Scratch
+from edgeloop.store import Blobs, json_safe
+
+_TAIL_BYTES = 256 * 1024
+
+
+class StateWriter:
+    """Holds the progress and writes it; `put` is called by one thread at a time."""
+
+    def __init__(
+        self, blobs: Blobs, job: str, progress: Progress, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._blobs = blobs
+        self._job = job
+        self._progress = progress
+        self._clock = clock
+        self._changing = threading.Lock()
+
+    @property
+    def progress(self) -> Progress:
+        return self._progress
+
+    def change(self, **changes: Any) -> bool:
+        """True where it made a difference."""
+        with self._changing:
+            before = self._progress
+            self._progress = replace(before, **changes)
+            return self._progress != before
+
+    def put(self) -> None:
+        with self._changing:
+            self._progress = replace(self._progress, heartbeat=self._clock())
+            content = self._progress.to_json()
+        self._blobs.put(state_key(self._job), content)
+
+
+def latest_metrics(file: Path) -> Mapping[str, object]:
+    """The last whole line that is a JSON object; a line still being written is left for later."""
+    try:
+        if not file.is_file():
+            return {}
+        with file.open("rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(max(0, size - _TAIL_BYTES))
+            lines = stream.read(_TAIL_BYTES).split(b"\n")[:-1]
+    except OSError:
+        return {}
+    return next((found for line in reversed(lines) if (found := _object(line))), {})
+
+
+def _object(line: bytes) -> dict[str, object]:
+    try:
+        value = json.loads(line, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(value, dict):
+        return {}
+    return {
+        name: json_safe(item) if isinstance(item, float) else item for name, item in value.items()
+    }
+
 
 FAILED = 1
 KILLED = 137
@@ -118,3 +188,64 @@ class Ending:
         except STORE_TROUBLE:
             return False
         return True
+
+
+_DYING_S = 3.0  # a killed process says goodbye to its pipes before it lets go of its lock
+
+
+def salvage(folder: Path, blobs: Blobs, reason: str, patience_s: float = 30.0) -> bool:
+    """True when the job is finished; False where its keeper is alive after all.
+
+    A job that had said its last word keeps it; only what was not stored then is stored now.
+    """
+    scratch = Scratch(folder)
+    if not folder.is_dir():
+        return True
+    with scratch.held(_DYING_S) as alone:
+        if not alone:
+            return False
+        note = scratch.noted()
+        _end_command(scratch.job, note)
+        progress = patiently(lambda: stored_progress(blobs, scratch.job), patience_s)
+        if progress is not None and progress.state in FINAL_STATES and progress.outputs_complete:
+            shutil.rmtree(folder, ignore_errors=True)
+            return True
+        _ending(scratch, blobs, note, progress, patience_s).finish(_outcome(progress, reason))
+    return True
+
+
+def stored_progress(blobs: Blobs, job: str) -> Progress | None:
+    with contextlib.suppress(BlobMissing, BadInput):
+        return Progress.from_json(blobs.read(state_key(job)))
+    return None
+
+
+def _end_command(job: str, note: Note) -> None:
+    """Its group, if that number still means it, and all that carries the job's id."""
+    if note.command and processes.born(note.command) == note.born:
+        processes.send_group(signal.SIGKILL, note.command)
+    processes.end_all(lambda: processes.belonging_to(job))
+
+
+def _outcome(progress: Progress | None, reason: str) -> Outcome:
+    if progress is None or progress.state not in FINAL_STATES:
+        return Outcome("failed", KILLED, reason)
+    said = progress.reason or reason
+    return Outcome(progress.state, KILLED, said, progress.exit_code, progress.published)
+
+
+def _ending(
+    scratch: Scratch, blobs: Blobs, note: Note, progress: Progress | None, patience_s: float
+) -> Ending:
+    scratch.log.touch()
+    log = Log(scratch.log)
+    fresh = Progress("failed", note.attempt, note.node, time.time(), started=note.started)
+    return Ending(
+        scratch,
+        note.node,
+        log,
+        LogCopier(scratch.log, blobs, scratch.job),
+        OutputCopier(scratch.outputs, blobs, scratch.job, log.say_once),
+        StateWriter(blobs, scratch.job, progress or fresh),
+        patience_s,
+    )

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgeloop.errors import BadInput
-from edgeloop.jobs.ticket import Ticket
+from edgeloop.jobs.protocol.ticket import Ticket
+from edgeloop.jobs.wrapper.environment import Surroundings
 from edgeloop.jobs.wrapper.log import Log
-from edgeloop.jobs.wrapper.settings import Surroundings
 from edgeloop.store import check_blob_key
 
 _READY = ".ready"

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from edgeloop._util.redact import redact
 from edgeloop.errors import BlobMissing
-from edgeloop.jobs.ticket import LOG_PIECE, log_key
-from edgeloop.redact import redact
+from edgeloop.jobs.protocol.ticket import LOG_PIECE, log_key
 from edgeloop.store import Blobs
 
 _REMEMBERED = 64

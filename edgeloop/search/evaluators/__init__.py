@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgeloop.search.evaluators.farm import RemoteBenchmark
+    from edgeloop.search.evaluators.jobs import PartialTraining
     from edgeloop.search.evaluators.local import LocalTraining
-    from edgeloop.search.evaluators.partial import PartialTraining
     from edgeloop.search.evaluators.screening import Screening
 
 __all__ = ["LocalTraining", "PartialTraining", "RemoteBenchmark", "Screening"]
 
 _WHERE = {
     "LocalTraining": "local",
-    "PartialTraining": "partial",
+    "PartialTraining": "jobs",
     "RemoteBenchmark": "farm",
     "Screening": "screening",
 }

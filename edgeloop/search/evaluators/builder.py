@@ -14,7 +14,7 @@ from pathlib import Path
 
 from edgeloop.architectures import Architecture, build, export_onnx
 from edgeloop.errors import EdgeloopError, OutOfMemory
-from edgeloop.toolchains import Answer, NativeProcess, Work, serve
+from edgeloop.isolation import Answer, NativeProcess, Work, serve
 
 _MODULE = "edgeloop.search.evaluators.builder"
 _OOM_SCORE = 1000  # where memory runs out, a process that can be started again goes first

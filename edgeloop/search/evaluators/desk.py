@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from edgeloop._util.redact import redact
 from edgeloop.architectures import Architecture
 from edgeloop.errors import (
     BadInput,
@@ -24,7 +25,6 @@ from edgeloop.errors import (
     StoreUnavailable,
     TrainingFailed,
 )
-from edgeloop.redact import redact
 from edgeloop.search.base import Answer, Evaluator
 
 SHORTEST_PAUSE_S = 0.1

@@ -10,12 +10,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from edgeloop.architectures import check_exporter, check_torch
-from edgeloop.devices import Profile, calibrated, estimated_by
 from edgeloop.errors import BadInput
+from edgeloop.isolation import NativeProcess
+from edgeloop.platforms import Chip, Profile, QnnToolchain, calibrated, estimated_by
 from edgeloop.search.base import Answer
 from edgeloop.search.evaluators.builder import Builder
 from edgeloop.search.evaluators.desk import Crew, Request
-from edgeloop.toolchains import Chip, NativeProcess, QnnToolchain
 
 UNTRAINED = "untrained.onnx"
 VALUES = ("params", "macs", "host_latency_ms", "chip_latency_ms")

@@ -22,13 +22,7 @@ from edgeloop.errors import EdgeloopError
 from edgeloop.search.evaluators.desk import failure
 from edgeloop.search.evaluators.order import GIVES, Order, Outcome, read_outcome
 from edgeloop.settings import cache_folder
-from edgeloop.training import (
-    CHECKPOINT,
-    Candidate,
-    TrainingResult,
-    train,
-    train_many,
-)
+from edgeloop.training import CHECKPOINT, Candidate, TrainingResult, train, train_many
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from edgeloop.errors import (
-    BadName,
-    MissingExtra,
-    RowChanged,
-    RowExists,
-    RowTooLarge,
-    StoreError,
-)
+from edgeloop.errors import BadName, MissingExtra, RowChanged, RowExists, RowTooLarge, StoreError
 from edgeloop.store.azure.blobs import azure_blobs, default_identity
 from edgeloop.store.azure.drift import drift_of
 from edgeloop.store.azure.errors import NoTable, is_table_missing, missing, our_errors

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BlobMissing, Infeasible
-from edgeloop.jobs.bundle import ensure_wrapper
 from edgeloop.jobs.computes import Compute, Order, Resources, Seen
-from edgeloop.jobs.ticket import (
+from edgeloop.jobs.protocol.bundle import ensure_wrapper
+from edgeloop.jobs.protocol.ticket import (
     FINAL_STATES,
     Progress,
     Ticket,

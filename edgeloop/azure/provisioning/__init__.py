@@ -1,0 +1,1 @@
+"""What a workspace should have, what it lacks, and making it."""

@@ -1,0 +1,120 @@
+"""Which workspace of which cloud is meant, and how to log in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from edgeloop.azure.environment import workspace_variables
+from edgeloop.errors import BadSetting
+from edgeloop.project_files import ProjectFiles, read_project_files
+
+Login = Literal["usual", "device-code", "browser", "cli", "managed"]
+_FIELDS = ("subscription", "resource_group", "workspace")
+_KNOWN_CLOUDS = ("AzureCloud", "AzureUSGovernment", "AzureChinaCloud")
+_ENDPOINTS = (
+    *("resource_manager", "active_directory", "aml_resource_id", "storage_endpoint"),
+    *("azure_portal", "registry_discovery_endpoint"),
+)
+_NEEDED = _ENDPOINTS[:4]
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """Azure itself, one of its national clouds by name, or any other by its addresses. No name:
+    what the SDK's own variables say (AZUREML_CURRENT_CLOUD, ARM_CLOUD_METADATA_URL), else Azure."""
+
+    name: str = ""
+    endpoints: Mapping[str, str] | None = None
+
+    @property
+    def metadata(self) -> dict[str, str] | None:
+        """As the SDK takes it."""
+        if self.endpoints is None:
+            return None
+        manager = self.endpoints["resource_manager"]
+        usual = {"azure_portal": manager, "registry_discovery_endpoint": manager}
+        return {**usual, **self.endpoints}
+
+
+@dataclass(frozen=True)
+class Place:
+    """One workspace; `files` are those of the project's `.azureml/`."""
+
+    subscription: str
+    resource_group: str
+    workspace: str
+    cloud: Cloud = Cloud()
+    login: Login = "usual"
+    files: ProjectFiles = field(default_factory=ProjectFiles)
+
+    @property
+    def path(self) -> str:
+        return (
+            f"/subscriptions/{self.subscription}/resourceGroups/{self.resource_group}"
+            f"/providers/Microsoft.MachineLearningServices/workspaces/{self.workspace}"
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"workspace {self.workspace!r} of resource group {self.resource_group!r} "
+            f"in subscription {self.subscription}"
+        )
+
+
+def place_of(
+    own: Mapping[str, object],
+    shared: Mapping[str, object],
+    project: Path,
+    where: str = "azure",
+) -> Place:
+    """`own` are a compute's settings, `shared` the project's `azure:`. Of several that name a
+    field, the first of these wins: own, `.azureml/config.json`, shared, the environment."""
+    files = read_project_files(project)
+    in_file = {key: getattr(files, key) for key in _FIELDS}
+    variables = workspace_variables()
+    found: dict[str, str] = {}
+    for key in _FIELDS:
+        sources = (own.get(key), in_file[key], shared.get(key), variables.get(key))
+        value = next((value for value in sources if value), None)
+        if value is None:
+            raise BadSetting(where=where, reason=_nowhere(key))
+        if not isinstance(value, str) or "/" in value:
+            raise BadSetting(where=where, reason=f"{key} must be a name, not {value!r}")
+        found[key] = value
+    login = own.get("login") or shared.get("login") or "usual"
+    if login not in get_args(Login):
+        known = ", ".join(get_args(Login))
+        raise BadSetting(where=where, reason=f"login must be one of {known}, not {login!r}")
+    cloud = cloud_of(own.get("cloud") or shared.get("cloud"), where)
+    return Place(**found, cloud=cloud, login=login, files=files)  # type: ignore[arg-type]
+
+
+def cloud_of(written: object, where: str = "azure") -> Cloud:
+    if written is None:
+        return Cloud()
+    if isinstance(written, str):
+        if written not in _KNOWN_CLOUDS:
+            reason = f"cloud must be one of {', '.join(_KNOWN_CLOUDS)}, or a mapping of addresses"
+            raise BadSetting(where=where, reason=reason)
+        return Cloud(written)
+    if not isinstance(written, Mapping):
+        raise BadSetting(where=where, reason="cloud must be a name or a mapping of addresses")
+    endpoints = {str(key): str(value) for key, value in written.items() if key != "name"}
+    unknown = [key for key in endpoints if key not in _ENDPOINTS]
+    missing = [key for key in _NEEDED if key not in endpoints]
+    if unknown or missing:
+        what = f"has no {unknown[0]!r}" if unknown else f"lacks {missing[0]!r}"
+        reason = f"cloud {what}: its addresses are {', '.join(_ENDPOINTS)}"
+        raise BadSetting(where=where, reason=reason)
+    return Cloud(str(written.get("name") or endpoints["resource_manager"]), endpoints)
+
+
+def _nowhere(key: str) -> str:
+    return (
+        f"no {key.replace('_', ' ')} is named: put .azureml/config.json into the project (the "
+        "studio offers it for download), or set it under 'azure:' in edgeloop.yaml, or set "
+        "AZURE_SUBSCRIPTION_ID, AML_RESOURCE_GROUP and AML_WORKSPACE_NAME"
+    )

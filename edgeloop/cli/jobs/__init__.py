@@ -1,0 +1,1 @@
+"""run and job: scripts that run somewhere else."""

@@ -1,0 +1,240 @@
+"""job submit, resubmit, abort, remove: jobs that begin and jobs that end."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgeloop.cli.context import common_options, yes_option
+from edgeloop.cli.jobs.options import ScriptCommand, job_options, script_arguments, spec_from
+from edgeloop.cli.jobs.views import VIEWS, jobs_argument, selecting_options
+
+if TYPE_CHECKING:
+    from edgeloop.jobs import Jobs, Run
+
+
+STORING_S = 300.0
+
+
+@click.group()
+def job() -> None:
+    """Scripts that run somewhere else: submit, follow, collect, end.
+
+    JOBS are names, beginnings of names, globs, folders, 'all' or 'last'.
+    """
+
+
+@job.command(cls=ScriptCommand)
+@click.argument("target", metavar="SCRIPT|FILE.yaml", type=click.Path(path_type=Path))
+@click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
+@job_options
+@click.option(
+    "--pipeline", is_flag=True, help="Send a sweep as one pipeline, where there are such."
+)
+@common_options
+def submit(
+    target: Path,
+    words: tuple[str, ...],
+    no_push: bool,
+    pipeline: bool,
+    store: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Send a script to a compute and return at once.
+
+    The script runs there as it would here: its code, data/ and outputs/ lie around it. A YAML file
+    may hold all of the options; KEY=VALUE changes what it says.
+
+    Example: edgeloop job submit train.yaml epochs=30 --compute cluster
+    """
+    from edgeloop.cli.data_output import bytes_bar
+    from edgeloop.cli.jobs.views import print_jobs
+    from edgeloop.jobs import Jobs
+
+    jobs = Jobs.open(store, options["experiment"])
+    spec = spec_from(target, words, options)
+    with bytes_bar("sending data") as bar:
+        runs = jobs.submit(
+            spec, push=not no_push, pipeline=pipeline, tell=_teller(as_json), progress=bar
+        )
+    if as_json:
+        print_jobs(jobs, runs, as_json=True)
+        return
+    for run in runs:
+        click.echo(f"{run.name} submitted to {run.record.compute}")
+    what = runs[0].name if len(runs) == 1 else f"'{_common(runs)}*'"
+    click.echo(f"Next: edgeloop job status {what}  ·  edgeloop job logs {what} -f", err=True)
+
+
+@job.command(cls=ScriptCommand)
+@jobs_argument
+@selecting_options
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change this key.")
+@click.option("--with-outputs", is_flag=True, help="Begin with what the old attempt had written.")
+@click.option("--no-push", is_flag=True, help="Use datasets as the store has them.")
+@yes_option
+@common_options
+def resubmit(
+    patterns: tuple[str, ...],
+    tag: str,
+    state: tuple[str, ...],
+    changes: tuple[str, ...],
+    with_outputs: bool,
+    no_push: bool,
+    yes: bool,
+    experiment: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Run jobs again as new attempts, perhaps with changes; the old ones stay as they are.
+
+    Code and data are taken as they are now. What follows -- replaces the script's arguments.
+
+    Example: edgeloop job resubmit lr-3 --set timeout=2h -- --lr 5e-4
+    """
+    from edgeloop.cli.data_output import bytes_bar
+    from edgeloop.cli.jobs.views import print_jobs
+    from edgeloop.jobs import Jobs
+
+    jobs = Jobs.open(store, experiment)
+    old = _chosen(jobs, "resubmit", patterns, tag, state, yes)
+    again = []
+    for run in old:
+        with bytes_bar("sending data") as bar:
+            new = jobs.resubmit(
+                run,
+                changes,
+                script_arguments(),
+                push=not no_push,
+                with_outputs=with_outputs,
+                tell=_teller(as_json),
+                progress=bar,
+            )
+        again.append(new)
+        if not as_json:
+            attempt = f"attempt {new.record.attempt} of {run.name}"
+            click.echo(f"{new.name} submitted to {new.record.compute} ({attempt})")
+    if as_json:
+        print_jobs(jobs, again, as_json=True)
+
+
+@job.command()
+@jobs_argument
+@selecting_options
+@click.option("--no-wait", is_flag=True, help="Ask them to end, and do not wait until they have.")
+@yes_option
+@common_options
+def abort(
+    patterns: tuple[str, ...],
+    tag: str,
+    state: tuple[str, ...],
+    no_wait: bool,
+    yes: bool,
+    experiment: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """End jobs, and wait until they have ended.
+
+    A script is asked first and has its grace time to write what it wants to keep. All that it
+    wrote to outputs/ is in the store.
+
+    Example: edgeloop job abort 'sweep*' --yes
+    """
+    from edgeloop.cli.jobs.views import print_jobs
+    from edgeloop.jobs import Jobs
+
+    jobs = Jobs.open(store, experiment)
+    selection = jobs.select(patterns, tag, state)  # type: ignore[arg-type]
+    chosen = jobs.refresh(selection.runs)
+    alive = [run for run in chosen if not run.status.is_final]
+    _confirm("abort", alive, yes or selection.exact or len(alive) < 2)
+    ended = jobs.cancel(alive)
+    if not no_wait:
+        ended = jobs.wait(ended, timeout_s=_longest_grace(jobs, ended))
+    if as_json:
+        now = {run.name: run for run in ended}
+        print_jobs(jobs, [now.get(run.name, run) for run in chosen], as_json=True)
+        return
+    over = {run.name for run in chosen} - {run.name for run in alive}
+    for run in chosen:
+        if run.name in over:
+            click.echo(f"{run.name}: was over already ({run.state})")
+    for run in ended:
+        said = run.state if run.status.is_final else "asked to end"
+        late = " before it could be canceled" if run.state in ("completed", "failed") else ""
+        click.echo(f"{run.name}: {said}{late}")
+
+
+@job.command()
+@jobs_argument
+@selecting_options
+@yes_option
+@common_options
+def remove(
+    patterns: tuple[str, ...],
+    tag: str,
+    state: tuple[str, ...],
+    yes: bool,
+    experiment: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Delete jobs that are over: their folders here, and their files in the store.
+
+    Example: edgeloop job remove 'sweep*' --state failed
+    """
+    from edgeloop.cli.output import print_json
+    from edgeloop.jobs import Jobs
+
+    jobs = Jobs.open(store, experiment)
+    chosen = jobs.refresh(_chosen(jobs, "remove", patterns, tag, state, yes))
+    jobs.remove(chosen)
+    if as_json:
+        print_json({"name": run.name, "removed": True} for run in chosen)
+        return
+    for run in chosen:
+        click.echo(f"{run.name}: removed")
+
+
+for view in VIEWS:
+    job.add_command(view)
+
+COMMANDS = (job,)
+
+
+def _chosen(
+    jobs: Jobs, verb: str, patterns: tuple[str, ...], tag: str, state: tuple[str, ...], yes: bool
+) -> list[Run]:
+    """Jobs to change. What was not named one by one is shown, and asked about."""
+    selection = jobs.select(patterns, tag, state)  # type: ignore[arg-type]
+    _confirm(verb, selection.runs, yes or selection.exact or len(selection.runs) < 2)
+    return list(selection.runs)
+
+
+def _confirm(verb: str, runs: tuple[Run, ...] | list[Run], yes: bool) -> None:
+    if yes:
+        return
+    click.echo(f"This will {verb} {len(runs)} jobs:", err=True)
+    for run in runs:
+        click.echo(f"  {run.name}  ({run.state})", err=True)
+    if sys.stdin is None:
+        raise click.Abort
+    click.confirm("Go on?", abort=True, err=True)
+
+
+def _teller(as_json: bool) -> Any:
+    return None if as_json else lambda line: click.echo(line, err=True)
+
+
+def _common(runs: list[Run]) -> str:
+    return runs[0].name.rpartition("-")[0] + "-"
+
+
+def _longest_grace(jobs: Jobs, runs: list[Run]) -> float:
+    """The scripts' own grace, and time to store what they wrote."""
+    return max((jobs.grace_s(run) for run in runs), default=0.0) + STORING_S

@@ -1,0 +1,35 @@
+"""Work on ONNX graphs that belongs to no vendor: check, simplify, count, outputs."""
+
+from edgeloop.graph.check import layout_of, read_graph, shapes_of
+from edgeloop.graph.count import (
+    CountedLayer,
+    GraphInfo,
+    count_layers,
+    graph_info,
+    with_times,
+    write_layers,
+)
+from edgeloop.graph.outputs import (
+    DLC_INPUT,
+    DLC_OUTPUT,
+    class_axis,
+    ending_in_classes,
+    with_our_names,
+)
+
+__all__ = [
+    "DLC_INPUT",
+    "DLC_OUTPUT",
+    "CountedLayer",
+    "GraphInfo",
+    "class_axis",
+    "count_layers",
+    "ending_in_classes",
+    "graph_info",
+    "layout_of",
+    "read_graph",
+    "shapes_of",
+    "with_our_names",
+    "with_times",
+    "write_layers",
+]

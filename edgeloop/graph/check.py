@@ -1,0 +1,252 @@
+"""Reads a model's graph, says in plain words what is wrong with it, and tidies it for the chip.
+
+The compiler accepts NaN weights without a word and refuses everything else with one generic
+sentence; so whatever can be known from the graph alone is checked here, first.
+
+Which ONNX operators the chip's compiler takes, as ONNX Runtime documents it for QNN.
+
+The compiler itself answers every unknown operator with the same sentence that names none, so the
+reason is found here, before it is asked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from edgeloop.errors import LocalFileError, UnusableModel
+from edgeloop.graph.simplify import tidy
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, ValueInfoProto
+
+# Gone before the compiler sees the graph: they are folded into constants or dropped.
+_FOLDED = "Constant ConstantOfShape Dropout Identity Range Shape Size"
+
+_TAKEN = """
+Abs Add And ArgMax ArgMin Asin Atan AveragePool BatchNormalization Cast Ceil Clip Concat Conv
+ConvTranspose Cos CumSum DepthToSpace DequantizeLinear Div Einsum Elu Equal Erf Exp Expand Flatten
+Floor Gather GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater
+GreaterOrEqual GridSample GroupNormalization HardSigmoid HardSwish InstanceNormalization
+LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization LRN MatMul Max MaxPool
+Mean Min Mod Mul Neg Not Or Pad Pow PRelu QuantizeLinear Reciprocal ReduceL2 ReduceMax ReduceMean
+ReduceMin ReduceProd ReduceSum Relu Reshape Resize Round ScatterElements ScatterND Sigmoid Sign Sin
+Slice Softmax Softplus SpaceToDepth Split Sqrt Squeeze Sub Sum Tanh ThresholdedRelu Tile TopK
+Transpose Unsqueeze Upsample Where Xor
+"""
+
+SUPPORTED = frozenset((_FOLDED + " " + _TAKEN).split())
+STANDARD_DOMAINS = frozenset(("", "ai.onnx"))
+
+
+Layout = Literal["NCHW", "NHWC"]
+Shape = tuple[int, ...]
+
+LARGEST_RANK = 5
+LARGEST_TENSOR = 2**32  # elements: bytes once quantized
+LARGEST_FILE = 2**31 - 1
+OLDEST_OPSET = 13  # the first with per-channel QuantizeLinear
+NEW_OPSET = 17
+_IMAGE_CHANNELS = (1, 3, 4)
+_QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
+
+
+def read_graph(path: Path) -> ModelProto:
+    """The checked, tidied model with the shape of every tensor; raises UnusableModel."""
+    model = _load(path)
+    _check_operators(path.name, model)
+    model = _recent(path.name, model)
+    tidy(model.graph)
+    _check_ends(path.name, model.graph)
+    model = _with_shapes(path.name, model)
+    _check_tensors(path.name, model)
+    _check_convolutions(path.name, model.graph)
+    _check_weights(path.name, model.graph)
+    return model
+
+
+def layout_of(file: str, shape: Shape) -> Layout:
+    """An image has 1, 3 or 4 channels, and sides that are longer; we feed RGB."""
+    if len(shape) != 4:
+        reason = f"its input has {len(shape)} dimensions {list(shape)}; an image batch has 4"
+        raise UnusableModel(file=file, reason=reason)
+    layout: Layout
+    if shape[1] == 3 or (shape[1] in _IMAGE_CHANNELS and shape[3] not in _IMAGE_CHANNELS):
+        layout, channels = "NCHW", shape[1]
+    elif shape[3] in _IMAGE_CHANNELS:
+        layout, channels = "NHWC", shape[3]
+    else:
+        reason = f"its input {list(shape)} has the 3 colours neither first nor last"
+        raise UnusableModel(file=file, reason=reason)
+    if channels != 3:
+        reason = f"its input {list(shape)} has {channels} channels; images here have 3 (RGB)"
+        raise UnusableModel(file=file, reason=reason)
+    if shape[0] != 1:
+        reason = f"its batch is {shape[0]}; export it with a batch of 1"
+        raise UnusableModel(file=file, reason=reason)
+    return layout
+
+
+def shapes_of(graph: GraphProto) -> dict[str, Shape]:
+    """The shape of every tensor that has one: inputs, outputs, what is between, weights."""
+    shapes = {value.name: _shape(value) for value in _values(graph)}
+    shapes.update({tensor.name: tuple(tensor.dims) for tensor in graph.initializer})
+    return shapes
+
+
+def _load(path: Path) -> ModelProto:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise UnusableModel(file=path.name, reason="it is larger than 2 GB")
+        model = onnx.load_model(str(path))
+    except (DecodeError, ValueError, onnx.checker.ValidationError):
+        reason = "it is not an ONNX model, it was cut off, or its external data is missing"
+        raise UnusableModel(file=path.name, reason=reason) from None
+    except OSError as error:
+        raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
+    if not model.graph.node:
+        raise UnusableModel(file=path.name, reason="its graph is empty")
+    return model
+
+
+def _check_operators(file: str, model: ModelProto) -> None:
+    foreign = sorted({n.domain for n in model.graph.node if n.domain not in STANDARD_DOMAINS})
+    if foreign or model.functions:
+        kinds = sorted({n.op_type for n in model.graph.node if n.domain in foreign})
+        reason = (
+            f"it uses operators outside ONNX's own set ({', '.join(foreign) or 'functions'}: "
+            f"{', '.join(kinds[:5])}). Export it with standard operators"
+        )
+        raise UnusableModel(file=file, reason=reason)
+    if any(node.op_type in _QUANTIZERS for node in model.graph.node):
+        reason = "it is quantized already. Upload the float model: quantizing is done here"
+        raise UnusableModel(file=file, reason=reason)
+    unknown = Counter(n.op_type for n in model.graph.node if n.op_type not in SUPPORTED)
+    if unknown:
+        named = ", ".join(f"{kind} ({count}×)" for kind, count in sorted(unknown.items())[:5])
+        reason = f"the chip's compiler does not take the operators {named}"
+        raise UnusableModel(file=file, reason=reason)
+
+
+def _recent(file: str, model: ModelProto) -> ModelProto:
+    from onnx import version_converter
+
+    versions = [o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS]
+    if not versions:
+        raise UnusableModel(file=file, reason="it names no ONNX opset")
+    if versions[0] >= OLDEST_OPSET:
+        return model
+    try:
+        return version_converter.convert_version(model, NEW_OPSET)
+    except (RuntimeError, ValueError):
+        reason = f"its opset {versions[0]} is too old. Export it with opset {NEW_OPSET} or newer"
+        raise UnusableModel(file=file, reason=reason) from None
+
+
+def _check_ends(file: str, graph: GraphProto) -> None:
+    from onnx import TensorProto
+
+    for what, values in (("input", graph.input), ("output", graph.output)):
+        if len(values) != 1:
+            names = ", ".join(value.name for value in values) or "none"
+            reason = f"it has {len(values)} {what}s ({names}); a model here has one"
+            raise UnusableModel(file=file, reason=reason)
+    source, kind = graph.input[0], TensorProto.DataType.Name
+    element = source.type.tensor_type.elem_type
+    if element != TensorProto.FLOAT:
+        reason = f"its input is {kind(element).lower()}; it should be float (images from 0 to 1)"
+        raise UnusableModel(file=file, reason=reason)
+    open_ones = [_words(dim) for dim in source.type.tensor_type.shape.dim if dim.dim_value <= 0]
+    if open_ones or not source.type.tensor_type.HasField("shape"):
+        reason = (
+            f"the shape of its input {source.name!r} is not fixed ({', '.join(open_ones)}). "
+            "Export it with fixed sizes and a batch of 1"
+        )
+        raise UnusableModel(file=file, reason=reason)
+    layout_of(file, _shape(source))
+
+
+def _with_shapes(file: str, model: ModelProto) -> ModelProto:
+    """Shapes from the graph itself: those written in the file may be wrong or missing."""
+    import onnx
+
+    del model.graph.value_info[:]
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    try:
+        model = onnx.shape_inference.infer_shapes(
+            model, check_type=True, strict_mode=True, data_prop=True
+        )
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
+        raise UnusableModel(file=file, reason=f"its shapes do not fit together: {first}") from None
+    return model
+
+
+def _check_tensors(file: str, model: ModelProto) -> None:
+    output = model.graph.output[0]
+    if not _is_fixed(output):
+        reason = f"the shape of its output {output.name!r} cannot be known before it runs"
+        raise UnusableModel(file=file, reason=reason)
+    for value in _values(model.graph):
+        shape = _shape(value)
+        if len(shape) > LARGEST_RANK:
+            reason = (
+                f"the tensor {value.name!r} has {len(shape)} dimensions; the chip's compiler "
+                f"takes at most {LARGEST_RANK}"
+            )
+            raise UnusableModel(file=file, reason=reason)
+        if not _is_fixed(value):
+            reason = f"the shape of {value.name!r} depends on the data, or cannot be inferred"
+            raise UnusableModel(file=file, reason=reason)
+        if math.prod(shape) > LARGEST_TENSOR:
+            raise UnusableModel(file=file, reason=f"the tensor {value.name!r} is over 4 GB")
+
+
+def _check_convolutions(file: str, graph: GraphProto) -> None:
+    """ONNX's shape inference does not compare the channels of a kernel with its input's."""
+    shapes = shapes_of(graph)
+    for node in graph.node:
+        if node.op_type != "Conv":
+            continue
+        groups = next((a.i for a in node.attribute if a.name == "group"), 1)
+        given, taken = shapes[node.input[0]][1], shapes[node.input[1]][1] * groups
+        if given != taken:
+            reason = f"its shapes do not fit together: {node.name!r} takes {taken} channels"
+            raise UnusableModel(file=file, reason=f"{reason} and is given {given}")
+
+
+def _check_weights(file: str, graph: GraphProto) -> None:
+    import numpy as np
+    from onnx import numpy_helper
+
+    for tensor in graph.initializer:
+        values = numpy_helper.to_array(tensor)
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            bad = int(values.size - np.isfinite(values).sum())
+            reason = f"{bad} of the {values.size} weights {tensor.name!r} are NaN or infinite"
+            raise UnusableModel(file=file, reason=reason)
+
+
+def _values(graph: GraphProto) -> Iterator[ValueInfoProto]:
+    yield from graph.input
+    yield from graph.value_info
+    yield from graph.output
+
+
+def _shape(value: ValueInfoProto) -> Shape:
+    return tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+
+
+def _is_fixed(value: ValueInfoProto) -> bool:
+    tensor = value.type.tensor_type
+    return tensor.HasField("shape") and all(dim.dim_value > 0 for dim in tensor.shape.dim)
+
+
+def _words(dim: object) -> str:
+    return str(getattr(dim, "dim_param", "")) or "?"

@@ -1,0 +1,138 @@
+"""MACs and parameters counted from the graph, and the table of its layers.
+
+A MAC is one multiplication with its addition; only convolutions and matrix products have them.
+Parameters are the trained numbers: weights, biases, and the constants that other layers apply to a
+whole tensor, each counted once however many layers share it.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from edgeloop.graph.check import Shape, layout_of, shapes_of
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+COLUMNS = ("name", "operator", "inputs", "outputs", "parameters", "macs", "time_us")
+
+# Inputs of these operators that are settings (a shape, a limit, a scale), not trained numbers.
+_SETTINGS = frozenset(
+    ("Clip", "Expand", "Pad", "Reshape", "Resize", "Slice", "Tile", "TopK", "Upsample")
+)
+_QUANTIZERS = frozenset(("QuantizeLinear", "DequantizeLinear"))
+
+
+@dataclass(frozen=True)
+class GraphInfo:
+    """What a model's graph says of itself. Shapes are with the batch dimension, as in the file."""
+
+    input_name: str
+    output_name: str
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    layout: Literal["NCHW", "NHWC"]
+    height: int
+    width: int
+    macs: int
+    params: int
+
+
+@dataclass(frozen=True)
+class CountedLayer:
+    name: str
+    operator: str
+    inputs: tuple[Shape, ...]
+    outputs: tuple[Shape, ...]
+    parameters: int
+    macs: int
+    time_us: float | None = None
+
+
+def count_layers(model: ModelProto) -> tuple[CountedLayer, ...]:
+    """One entry a node, in the order of the graph; the model needs its shapes inferred."""
+    shapes = shapes_of(model.graph)
+    weights = {t.name: math.prod(t.dims) for t in model.graph.initializer if _is_float(t.data_type)}
+    counted: set[str] = set()
+    layers = []
+    for node in model.graph.node:
+        own = set() if node.op_type in _SETTINGS | _QUANTIZERS else set(node.input) & set(weights)
+        layers.append(
+            CountedLayer(
+                name=node.name,
+                operator=node.op_type,
+                inputs=tuple(shapes[n] for n in node.input if n in shapes and n not in weights),
+                outputs=tuple(shapes[name] for name in node.output if name in shapes),
+                parameters=sum(weights[name] for name in own - counted),
+                macs=_macs(node, shapes),
+            )
+        )
+        counted |= own
+    return tuple(layers)
+
+
+def graph_info(file: str, model: ModelProto) -> GraphInfo:
+    layers = count_layers(model)
+    source, target = model.graph.input[0].name, model.graph.output[0].name
+    shapes = shapes_of(model.graph)
+    shape = shapes[source]
+    layout = layout_of(file, shape)
+    return GraphInfo(
+        input_name=source,
+        output_name=target,
+        input_shape=shape,
+        output_shape=shapes[target],
+        layout=layout,
+        height=shape[2] if layout == "NCHW" else shape[1],
+        width=shape[3] if layout == "NCHW" else shape[2],
+        macs=sum(layer.macs for layer in layers),
+        params=sum(layer.parameters for layer in layers),
+    )
+
+
+def with_times(
+    layers: Iterable[CountedLayer], times_us: Mapping[str, float]
+) -> tuple[CountedLayer, ...]:
+    return tuple(replace(layer, time_us=times_us.get(layer.name)) for layer in layers)
+
+
+def write_layers(path: Path, layers: Iterable[CountedLayer]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for layer in layers:
+            time_us = "" if layer.time_us is None else f"{layer.time_us:.3f}"
+            shapes = (_words(layer.inputs), _words(layer.outputs))
+            numbers = (layer.parameters, layer.macs, time_us)
+            writer.writerow((layer.name, layer.operator, *shapes, *numbers))
+
+
+def _macs(node: NodeProto, shapes: Mapping[str, Shape]) -> int:
+    if node.op_type == "Conv":
+        _, per_group, *kernel = shapes[node.input[1]]
+        return math.prod(shapes[node.output[0]]) * per_group * math.prod(kernel)
+    if node.op_type == "ConvTranspose":
+        _, per_group, *kernel = shapes[node.input[1]]
+        return math.prod(shapes[node.input[0]]) * per_group * math.prod(kernel)
+    if node.op_type == "MatMul":
+        return math.prod(shapes[node.output[0]]) * shapes[node.input[0]][-1]
+    if node.op_type == "Gemm":
+        first = shapes[node.input[0]]
+        transposed = any(a.name == "transA" and a.i for a in node.attribute)
+        return math.prod(shapes[node.output[0]]) * first[0 if transposed else 1]
+    return 0
+
+
+def _is_float(data_type: int) -> bool:
+    from onnx import TensorProto
+
+    return data_type in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+def _words(shapes: Iterable[Shape]) -> str:
+    return " ".join("x".join(str(side) for side in shape) or "scalar" for shape in shapes)

@@ -1,0 +1,227 @@
+"""Our side of the process for native work: started once, kept warm, replaced when it breaks.
+
+A compiler that crashes or does not come to an end must be that model's error and nothing more. So
+it works in a process of its own; a call has a time limit; a process that died or overran it is
+gone and the next call gets a new one.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from edgeloop import errors
+from edgeloop.errors import BadInput, EdgeloopError, ModelFailed, WorkerFailed
+from edgeloop.isolation.messages import Array, Ended, Late, receive, send
+
+DEFAULT_LIMIT_S = 120.0
+_START_LIMIT_S = 60.0
+_SHOWN_LINES = 4
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_NOISE = re.compile(r"\[[WIV]:onnxruntime|LIBNATIVE|WARNING")  # printed whatever happens
+
+
+class NativeProcess:
+    """One call at a time; threads that share one wait for each other. `module` is the program: one
+    that calls `serve` with a table of its own."""
+
+    def __init__(self, module: str = "edgeloop.platforms.qnn.worker") -> None:
+        self._module = module
+        self._lock = threading.Lock()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        child = self._child
+        return None if child is None else child.pid
+
+    def call(
+        self,
+        work: str,
+        arrays: Sequence[Array] = (),
+        limit_s: float = DEFAULT_LIMIT_S,
+        **fields: Any,
+    ) -> tuple[dict[str, Any], list[Array]]:
+        """The result of a piece of work named in `native`; its errors are raised here."""
+        with self._lock:
+            child = self._running()
+            log = Path(self._folder.name) / "log" if self._folder else Path()
+            seen = log.stat().st_size if log.exists() else 0
+            body = {"work": work, "fields": fields, "limit_s": limit_s}
+            try:
+                answer, more = self._exchange(child, body, arrays, limit_s)
+            except Late:
+                self._stop()
+                reason = f"{work} did not end within {limit_s:g} s and was stopped"
+                raise ModelFailed(reason=reason) from None
+            except Ended:
+                tail = _tail(log, seen)
+                raise ModelFailed(reason=f"{work} {self._cause_of_death()}{tail}") from None
+            except BaseException:  # Ctrl-C in between: the pipes hold half a message
+                self._stop()
+                raise
+            if "error" in answer:
+                raise _error_of(work, answer, _tail(log, seen))
+            return answer["result"], more
+
+    def warm(self) -> None:
+        """Start it and load the libraries now, so that the first call does not wait for that."""
+        self.call("hello", warm=True, limit_s=_START_LIMIT_S)
+
+    def kill(self) -> None:
+        """End it in the middle of a call, which then fails; `close` would wait for its end."""
+        child = self._child
+        if child is not None:
+            child.kill()
+
+    def close(self) -> None:
+        with self._lock:
+            self._stop()
+
+    def _exchange(
+        self,
+        child: subprocess.Popen[bytes],
+        body: dict[str, Any],
+        arrays: Sequence[Array],
+        limit_s: float,
+    ) -> tuple[dict[str, Any], list[Array]]:
+        if child.stdin is None or child.stdout is None:
+            raise Ended
+        ends = time.monotonic() + limit_s
+        send(child.stdin.fileno(), body, arrays, ends)
+        return receive(child.stdout.fileno(), ends)
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._child is not None and self._child.poll() is None:
+            return self._child
+        self._stop()
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="edgeloop-native-", ignore_cleanup_errors=True
+        )
+        command = [sys.executable, "-m", self._module, self._folder.name]
+        try:
+            # A session of its own: Ctrl-C on the terminal is ours to handle, not the child's.
+            self._child = subprocess.Popen(  # noqa: S603
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                start_new_session=True,
+            )
+            body = {"work": "hello", "fields": {}, "limit_s": _START_LIMIT_S}
+            answer, _ = self._exchange(self._child, body, (), _START_LIMIT_S)
+        except OSError as error:
+            raise WorkerFailed(reason=error.strerror or str(error)) from None
+        except Late:
+            self._stop()
+            raise WorkerFailed(reason=f"it did not start within {_START_LIMIT_S:g} s") from None
+        except Ended:
+            raise WorkerFailed(reason=f"it {self._cause_of_death()} while it started") from None
+        if "error" in answer:
+            raise _error_of("start", answer, "")
+        return self._child
+
+    def _cause_of_death(self) -> str:
+        child = self._child
+        code: int | None = None
+        if child is not None:
+            with suppress(subprocess.TimeoutExpired):
+                code = child.wait(timeout=5)
+        self._stop()
+        if code is None:
+            return "closed its pipe"
+        if code >= 0:
+            return f"ended its process with code {code}"
+        with suppress(ValueError):
+            name = signal.Signals(-code).name
+            why = " (out of memory?)" if name == "SIGKILL" else ""
+            return f"crashed its process with {name}{why}"
+        return f"ended its process with signal {-code}"
+
+    def _stop(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            if child.poll() is None:
+                child.kill()
+            child.wait()
+            for pipe in (child.stdin, child.stdout):
+                if pipe is not None:
+                    pipe.close()
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            folder.cleanup()
+
+
+def _error_of(work: str, answer: dict[str, Any], tail: str) -> EdgeloopError:
+    name = answer["error"]
+    kind = getattr(errors, name, None) if name else None
+    if isinstance(kind, type) and issubclass(kind, EdgeloopError):
+        return kind(**answer["fields"])
+    text = " ".join(str(answer.get("text", "")).split())
+    if name == "OSError":
+        return WorkerFailed(reason=f"{work}: {text}")
+    return ModelFailed(reason=f"{work} failed: {text}{tail}")
+
+
+def _tail(log: Path, since: int) -> str:
+    """The last lines that the libraries printed in this call: often the only real reason."""
+    try:
+        with log.open("rb") as file:
+            file.seek(since)
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    plain = (_COLOURS.sub("", line).strip() for line in lines)
+    shown = [line for line in plain if line and not _NOISE.search(line)][-_SHOWN_LINES:]
+    return f" [{' | '.join(line[:300] for line in shown)}]" if shown else ""
+
+
+def as_file(images: Any, folder: Path) -> dict[str, Any]:
+    """Where images lie on the disk; those that are only in memory are written to `folder`."""
+    import numpy as np
+
+    if images.ndim != 4 or images.dtype != np.uint8:
+        raise BadInput(reason="calibration images should be uint8 with the shape (N, H, W, 3)")
+    base = images
+    if not (isinstance(base, np.memmap) and base.filename and base.flags.c_contiguous):
+        path = folder / "calibration.bin"
+        np.ascontiguousarray(images).tofile(path)
+        return {"file": str(path), "offset": 0, "shape": list(images.shape)}
+    offset = _offset_in_file(base)
+    if offset is None:
+        return as_file(np.array(images), folder)
+    return {"file": str(base.filename), "offset": offset, "shape": list(images.shape)}
+
+
+def _offset_in_file(images: Any) -> int | None:
+    """A slice of a memory map keeps the offset of the whole; its own is found by address."""
+    import numpy as np
+
+    whole = images
+    while isinstance(whole.base, np.memmap):
+        whole = whole.base
+    start = images.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    return None if start < 0 else int(whole.offset) + int(start)

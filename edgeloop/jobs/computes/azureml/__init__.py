@@ -1,0 +1,1 @@
+"""Azure ML: the clusters of a workspace as a compute."""

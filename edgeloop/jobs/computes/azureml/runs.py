@@ -1,0 +1,147 @@
+"""What Azure ML knows of jobs: many with one question, the steps of pipelines among them.
+
+A job is a run of its own name. A step's run has a name that Azure ML chose; its pipeline says in a
+property which jobs it holds, in the order of its steps, and a step shows the job's id as its own
+name. So a process that knows nothing but ids finds everything with one batch, one listing, and one
+call a pipeline.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from edgeloop.azure import AzureRun, Connection
+from edgeloop.jobs.computes.azureml.orders import JOB_TAG
+from edgeloop.jobs.computes.base import Seen
+from edgeloop.jobs.protocol.ticket import State
+
+PIPELINE_TAG = "edgeloop_pipeline"
+MEMBERS = "edgeloop_steps"
+_STATES: Mapping[str, State] = {
+    **dict.fromkeys(("notstarted", "starting", "provisioning", "queued", "paused"), "queued"),
+    **dict.fromkeys(("preparing",), "preparing"),
+    **dict.fromkeys(("running", "finalizing", "notresponding", "cancelrequested"), "running"),
+    **{"completed": "completed", "finished": "completed", "failed": "failed"},
+    **{"canceled": "canceled", "cancelled": "canceled"},
+}
+WAITING = frozenset({"queued", "preparing"})
+_EXIT_CODE = re.compile(r"exited with status code (\d+)")
+OVER = frozenset({"completed", "failed", "canceled"})
+
+
+@dataclass(frozen=True)
+class Found:
+    """A job's run, if it has one by now, and the pipeline it is a step of."""
+
+    run: AzureRun | None
+    pipeline: str = ""
+
+
+class Runs:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._pipelines: dict[str, str] = {}  # of job, as far as known
+        self._members: dict[str, tuple[str, ...]] = {}  # digests of a pipeline's jobs
+
+    def remember(self, pipeline: str, jobs: Sequence[str]) -> None:
+        self._pipelines |= dict.fromkeys(jobs, pipeline)
+        self._members[pipeline] = tuple(digest(job) for job in jobs)
+
+    def find(self, jobs: Sequence[str]) -> dict[str, Found]:
+        """Those of these that Azure ML knows."""
+        alone = [job for job in jobs if job not in self._pipelines]
+        found = {job: Found(run) for job, run in self._connection.history.runs(alone).items()}
+        self._look_for_pipelines([job for job in alone if job not in found])
+        by_pipeline: dict[str, list[str]] = {}
+        for job in jobs:
+            if job not in found and job in self._pipelines:
+                by_pipeline.setdefault(self._pipelines[job], []).append(job)
+        for pipeline, members in by_pipeline.items():
+            found |= self._steps(pipeline, members)
+        return found
+
+    def is_whole(self, pipeline: str, jobs: Iterable[str]) -> bool:
+        """Whether these are all of its steps."""
+        return set(self._members.get(pipeline, ())) <= {digest(job) for job in jobs}
+
+    def forget(self, jobs: Iterable[str]) -> None:
+        for job in jobs:
+            self._pipelines.pop(job, None)
+
+    def _look_for_pipelines(self, jobs: Sequence[str]) -> None:
+        """One listing of our pipelines, newest first, as far as it has to be read."""
+        wanted = {digest(job): job for job in jobs}
+        if not wanted:
+            return
+        for pipeline in self._connection.ml.jobs.list(tag=PIPELINE_TAG):
+            if pipeline is None:
+                continue
+            members = tuple((pipeline.properties or {}).get(MEMBERS, "").split())
+            self._members[str(pipeline.name)] = members
+            for member in wanted.keys() & set(members):
+                self._pipelines[wanted.pop(member)] = str(pipeline.name)
+            if not wanted:
+                return
+
+    def _steps(self, pipeline: str, jobs: Sequence[str]) -> dict[str, Found]:
+        runs: dict[str, AzureRun] = {}
+        for child in self._connection.history.children(pipeline):
+            runs[child.tags.get(JOB_TAG) or child.properties.get(JOB_TAG) or child.name] = child
+        found = {job: Found(runs[job], pipeline) for job in jobs if job in runs}
+        if len(found) < len(jobs):  # not begun yet; the pipeline itself knows whether they will be
+            whole = self._connection.history.runs([pipeline]).get(pipeline)
+            for job in jobs:
+                if job not in found and whole is not None:
+                    found[job] = Found(_not_begun(whole), pipeline)
+        return found
+
+
+def seen(run: AzureRun) -> Seen:
+    """A status that is new to us is taken for one that runs: better too long than lost."""
+    state = _STATES.get(run.status.lower(), "running")
+    if run.status.lower() == "cancelrequested":
+        return Seen(state, "Azure ML is still canceling it")
+    if state == "failed":
+        return Seen(state, _why(run.error))
+    if state in WAITING:
+        return Seen(state, run.warnings[-1] if run.warnings else "")
+    return Seen(state)
+
+
+def _why(error: str) -> str:
+    """An exit code is the wrapper's; all else is told in the service's own words."""
+    code = _EXIT_CODE.search(error)
+    if code:
+        return f"the wrapper ended with exit code {code[1]}"
+    return error or "Azure ML does not say why"
+
+
+def waited_s(run: AzureRun, now: datetime | None = None) -> float:
+    """How long it waits or waited before it began."""
+    if run.created is None or run.started is not None:
+        return 0.0
+    until = run.ended or now or datetime.now(UTC)
+    return (_aware(until) - _aware(run.created)).total_seconds()
+
+
+def digest(job: str) -> str:
+    """Short, since a run's property holds a thousand characters."""
+    return hashlib.sha256(job.encode()).hexdigest()[:8]
+
+
+def _not_begun(pipeline: AzureRun) -> AzureRun:
+    over = {"completed": "Failed", "failed": "Failed", "canceled": "Canceled"}
+    status = over.get(_STATES.get(pipeline.status.lower(), ""), "Queued")
+    error = f"its pipeline {pipeline.id} ended before it began" if status == "Failed" else ""
+    return AzureRun(
+        "", status, error=error or pipeline.error, warnings=("it waits in its pipeline",),
+        created=pipeline.created, ended=pipeline.ended,
+    )  # fmt: skip
+
+
+def _aware(time: datetime) -> datetime:
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -1,0 +1,1 @@
+"""This machine as a compute: a queue in a folder, without a daemon."""

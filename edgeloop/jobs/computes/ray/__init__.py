@@ -1,0 +1,1 @@
+"""Ray Jobs on an existing cluster."""

@@ -1,0 +1,1 @@
+"""What a job is once it is submitted: the files that client, compute and wrapper share."""

@@ -1,0 +1,164 @@
+"""Which points nobody beats, and how much space they win: all objectives are minimised.
+
+Exact for any number of points and objectives. Two objectives need one sort. More are halved along
+the first objective; whether the lower half beats a point of the upper one is then a question of one
+objective less (Kung, Luccio and Preparata). Nothing here knows of rows, tables or charts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+_FEW = 256  # points among which comparing all with all is quicker than halving
+_PAIRS = 100_000
+
+
+def non_dominated(values: ArrayLike) -> Mask:
+    """Which rows no other row beats; of equal rows all stay, and a row with a NaN never does."""
+    points = _rows(values)
+    complete = np.flatnonzero(~np.isnan(points).any(axis=1))
+    kept: Mask = np.zeros(len(points), dtype=np.bool_)
+    if not len(complete):
+        return kept
+    order = complete[np.lexsort(points[complete].T[::-1])]
+    ordered = points[order]
+    is_first = np.ones(len(order), dtype=np.bool_)
+    is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    front: Mask = np.zeros(int(is_first.sum()), dtype=np.bool_)
+    front[_front(ordered[is_first])] = True
+    kept[order] = front[np.cumsum(is_first) - 1]
+    return kept
+
+
+def hypervolume(values: ArrayLike, reference: ArrayLike) -> float:
+    """The volume that the points win, up to the reference point; points beyond that win nothing."""
+    points, corner = _rows(values), np.asarray(reference, dtype=np.float64)
+    points = points[(points < corner).all(axis=1)]  # a NaN is not below anything
+    return _volume(points[non_dominated(points)], corner) if len(points) else 0.0
+
+
+def _front(points: Floats) -> NDArray[np.intp]:
+    """Indices of the front of distinct points in lexical order."""
+    count, objectives = points.shape
+    if objectives == 1:
+        return np.zeros(1, dtype=np.intp)
+    if objectives == 2:
+        lowest_before = np.minimum.accumulate(np.append(np.inf, points[:-1, 1]))
+        is_front = points[:, 1] < lowest_before
+        is_front[0] = True  # also where it is infinitely bad in the second objective
+        return np.flatnonzero(is_front)
+    if count <= _FEW:
+        return np.flatnonzero(~_any_at_most(points, points, but_itself=True))
+    half = count // 2
+    low = _front(points[:half])
+    high = half + _front(points[half:])
+    beaten = _beaten(points[low, 1:], points[high, 1:])
+    return np.concatenate([low, high[~beaten]])
+
+
+def _beaten(others: Floats, points: Floats) -> Mask:
+    """Which points have one of the others at most as large in every objective."""
+    if not len(others) or not len(points):
+        return np.zeros(len(points), dtype=np.bool_)
+    if points.shape[1] == 1:
+        return np.asarray(points[:, 0] >= others[:, 0].min())
+    if points.shape[1] == 2:
+        return _beaten_in_two(others, points)
+    if len(others) * len(points) <= _PAIRS:
+        return _any_at_most(others, points)
+    return _beaten_by_halves(others, points)
+
+
+def _beaten_in_two(others: Floats, points: Floats) -> Mask:
+    order = np.argsort(others[:, 0], kind="stable")
+    lowest = np.minimum.accumulate(others[order, 1])
+    until = np.searchsorted(others[order, 0], points[:, 0], side="right")
+    reached = np.append(np.inf, lowest)[until]
+    return np.asarray((until > 0) & (reached <= points[:, 1]))
+
+
+def _beaten_by_halves(others: Floats, points: Floats) -> Mask:
+    first = np.concatenate([others[:, 0], points[:, 0]])
+    low, high = first.min(), first.max()
+    if low == high:
+        return _beaten(others[:, 1:], points[:, 1:])
+    cut = np.partition(first, len(first) // 2)[len(first) // 2]
+    if cut == high:  # at least one value must stay above the cut
+        cut = first[first < high].max()
+    left, below = others[:, 0] <= cut, points[:, 0] <= cut
+    beaten: Mask = np.zeros(len(points), dtype=np.bool_)
+    beaten[below] = _beaten(others[left], points[below])
+    above = np.flatnonzero(~below)
+    beaten[above] = _beaten(others[left, 1:], points[above, 1:])
+    open_still = above[~beaten[above]]
+    beaten[open_still] = _beaten(others[~left], points[open_still])
+    return beaten
+
+
+def _any_at_most(others: Floats, points: Floats, but_itself: bool = False) -> Mask:
+    """All with all. Points are distinct, so one that is at most as large everywhere is better."""
+    found = np.ones((len(points), len(others)), dtype=np.bool_)
+    for objective in range(points.shape[1]):
+        found &= others[None, :, objective] <= points[:, None, objective]
+    if but_itself:
+        np.fill_diagonal(found, val=False)
+    return np.asarray(found.any(axis=1))
+
+
+def _volume(front: Floats, corner: Floats) -> float:
+    """From four objectives on: slices along the last one, each a volume of one objective less."""
+    if front.shape[1] == 1:
+        return float(corner[0] - front[:, 0].min())
+    if front.shape[1] == 2:
+        return _staircase(front, corner)
+    front = front[np.argsort(front[:, -1], kind="stable")]
+    if front.shape[1] == 3:
+        return _sweep(front, corner)
+    depths = np.diff(np.append(front[:, -1], corner[-1]))
+    total = 0.0
+    for count, depth in enumerate(depths, start=1):
+        if depth > 0:
+            slab = front[:count, :-1]
+            total += depth * _volume(slab[non_dominated(slab)], corner[:-1])
+    return float(total)
+
+
+def _staircase(front: Floats, corner: Floats) -> float:
+    front = front[np.lexsort((front[:, 1], front[:, 0]))]
+    ceiling = np.minimum.accumulate(np.append(corner[1], front[:-1, 1]))
+    height = np.maximum(ceiling - front[:, 1], 0.0)
+    return float(((corner[0] - front[:, 0]) * height).sum())
+
+
+def _sweep(front: Floats, corner: Floats) -> float:
+    """Three objectives: the area of the first two grows while the third rises."""
+    right, top, end = corner.tolist()
+    xs: list[float] = []  # a staircase: x rises, y falls
+    ys: list[float] = []
+    area, total, reached = 0.0, 0.0, float(front[0, 2])
+    for x, y, z in front.tolist():
+        total += area * (z - reached)
+        reached = z
+        at = bisect_left(xs, x)
+        ceiling = ys[at - 1] if at else top
+        if ceiling <= y or (at < len(xs) and xs[at] == x and ys[at] <= y):
+            continue
+        stop, left = at, x
+        while stop < len(xs) and ys[stop] >= y:
+            area += (xs[stop] - left) * (ceiling - y)
+            left, ceiling = xs[stop], ys[stop]
+            stop += 1
+        area += ((xs[stop] if stop < len(xs) else right) - left) * (ceiling - y)
+        xs[at:stop], ys[at:stop] = [x], [y]
+    return float(total + area * (end - reached))
+
+
+def _rows(values: ArrayLike) -> Floats:
+    points = np.asarray(values, dtype=np.float64)
+    return points if points.ndim == 2 else points.reshape(len(points), -1)

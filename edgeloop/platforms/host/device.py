@@ -1,0 +1,173 @@
+"""This machine's CPU through ONNX Runtime: the float reference, and a proxy for the chip."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgeloop.errors import BadInput, MissingExtra, ModelFailed
+from edgeloop.graph import GraphInfo
+from edgeloop.isolation import DEFAULT_LIMIT_S
+from edgeloop.platforms.device import ONNX_ARTEFACTS, Kind, Layer, Measurement, in_order
+from edgeloop.platforms.qnn.quantize import as_input
+from edgeloop.tasks import Images, Output
+
+_WARM_UP = 5
+_SAMPLES = 50
+_FEWEST_SAMPLES = 5
+_SAMPLING_S = 2.0
+_PROFILED_RUNS = 3
+
+
+class HostDevice:
+    """`threads` are those of one measured run; inference for accuracy uses every core."""
+
+    name = "host"
+    chip = ""
+    float_kind: Kind = "float"
+    artefacts = ONNX_ARTEFACTS
+
+    def __init__(self, threads: int = 1, limit_s: float = DEFAULT_LIMIT_S) -> None:
+        if threads < 1:
+            raise BadInput(reason=f"a device cannot run with {threads} threads")
+        self._threads = threads
+        self._limit_s = limit_s
+
+    def probe(self) -> str:
+        version = _onnxruntime().__version__
+        cores = len(os.sched_getaffinity(0))
+        return f"ONNX Runtime {version} on {platform.machine()}, {cores} cores"
+
+    def measure(self, model: Path, info: GraphInfo) -> Measurement:
+        """Warm-up, then every sample kept; the median is the result, being robust to the load
+        of a shared machine."""
+        session = self._session(model, self._threads)
+        dice = np.random.default_rng(0)
+        pixels = dice.integers(0, 256, (1, info.height, info.width, 3), dtype=np.uint8)
+        feeds = {session.get_inputs()[0].name: as_input(pixels, info.layout)}
+        samples: list[float] = []
+        with self._limited(model) as run_options:
+            for _ in range(_WARM_UP):
+                session.run(None, feeds, run_options)
+            ends = time.perf_counter() + _SAMPLING_S
+            while len(samples) < _SAMPLES:
+                began = time.perf_counter()
+                session.run(None, feeds, run_options)
+                samples.append(time.perf_counter() - began)
+                if len(samples) >= _FEWEST_SAMPLES and time.perf_counter() > ends:
+                    break
+            layers = self._layers(model, feeds, run_options)
+        median = statistics.median(samples)
+        return Measurement(
+            seconds=median,
+            samples_s=tuple(samples),
+            layers=layers,
+            conditions={
+                "threads": self._threads,
+                "warm_up_runs": _WARM_UP,
+                "spread_percent": 100 * statistics.pstdev(samples) / median,
+                "cpu": platform.processor() or platform.machine(),
+                "load": round(os.getloadavg()[0], 2),
+            },
+        )
+
+    def infer(
+        self, model: Path, info: GraphInfo, kind: Kind, images: Iterator[Images]
+    ) -> Iterator[Output]:
+        if kind == "fp16":
+            reason = "the host runs float and quantized models; fp16 is for the device htp"
+            raise BadInput(reason=reason)
+        session = self._session(model, 1)
+        source = session.get_inputs()[0].name
+
+        def work(piece: Images) -> Output:
+            with self._limited(model) as run_options:
+                parts: list[Output] = [
+                    session.run(None, {source: as_input(image[None], info.layout)}, run_options)[0]
+                    for image in piece
+                ]
+            return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+        return in_order(images, info, len(os.sched_getaffinity(0)), work)
+
+    def close(self) -> None:
+        """Sessions end with their iterators."""
+
+    def _session(self, model: Path, threads: int, profile: Path | None = None) -> Any:
+        onnxruntime = _onnxruntime()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        if profile is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(profile)
+        try:
+            return onnxruntime.InferenceSession(
+                str(model), sess_options=options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # its errors share no base class of their own
+            if not type(error).__module__.startswith("onnxruntime"):
+                raise
+            raise ModelFailed(reason=f"ONNX Runtime refused {model.name}: {error}") from None
+
+    @contextmanager
+    def _limited(self, model: Path) -> Iterator[Any]:
+        """Run options that end a run when the time is over; ONNX Runtime raises then."""
+        options = _onnxruntime().RunOptions()
+        overdue = threading.Event()
+
+        def stop() -> None:
+            overdue.set()
+            options.terminate = True
+
+        timer = threading.Timer(self._limit_s, stop)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield options
+        except Exception as error:
+            if not type(error).__module__.startswith("onnxruntime"):
+                raise
+            reason = f"did not end within {self._limit_s:g} s" if overdue.is_set() else str(error)
+            raise ModelFailed(reason=f"{model.name} on the host: {reason}") from None
+        finally:
+            timer.cancel()
+
+    def _layers(self, model: Path, feeds: dict[str, Any], run_options: Any) -> tuple[Layer, ...]:
+        """Times a layer from ONNX Runtime's own profile, in runs that are not measured."""
+        with tempfile.TemporaryDirectory(prefix="edgeloop-profile-") as folder:
+            session = self._session(model, self._threads, Path(folder) / "profile")
+            for _ in range(_PROFILED_RUNS + 1):
+                session.run(None, feeds, run_options)
+            events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+        times: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for event in events:
+            name = event.get("name", "")
+            if event.get("cat") == "Node" and name.endswith("_kernel_time"):
+                operator = event.get("args", {}).get("op_name", "")
+                times[name.removesuffix("_kernel_time"), operator].append(float(event["dur"]))
+        return tuple(
+            Layer(name, operator, statistics.median(found[1:] or found))
+            for (name, operator), found in times.items()
+        )
+
+
+def _onnxruntime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingExtra(what="The device host", extra="qnn") from None
+    return onnxruntime

@@ -1,0 +1,1 @@
+"""Qualcomm AI Engine Direct through onnxruntime-qnn: compiler, simulator and latency estimates."""

@@ -1,0 +1,144 @@
+"""The chip's neural processor without the chip: Qualcomm's simulator and compiler.
+
+Outputs are those of the simulator, the nearest to the chip there is without one. Latency is
+the compiler's estimate of the graph that would be deployed, corrected by the device's profile: an
+estimate, never called a measurement.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+
+from edgeloop.errors import BadInput, ModelFailed, NoSuchPrecision
+from edgeloop.graph import GraphInfo
+from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess
+from edgeloop.platforms.device import ONNX_ARTEFACTS, Kind, Measurement, in_order
+from edgeloop.platforms.qnn.chips import Chip, named_chip
+from edgeloop.platforms.qnn.profiles import MARGIN_PERCENT, Profile, calibrated
+from edgeloop.platforms.qnn.toolchain import QnnToolchain, target_options
+from edgeloop.tasks import Images, Output
+
+
+class HtpDevice:
+    """`workers` processes simulate at once, by default one a core: the simulator uses one each."""
+
+    float_kind: Kind = "fp16"
+    artefacts = ONNX_ARTEFACTS
+
+    def __init__(
+        self,
+        chip: Chip,
+        profile: Profile | None = None,
+        name: str = "",
+        workers: int | None = None,
+        limit_s: float = DEFAULT_LIMIT_S,
+    ) -> None:
+        self.name = name or f"htp:{chip.name}"
+        self.chip = chip.name
+        self._chip = chip
+        self._profile = profile
+        self._limit_s = limit_s
+        count = workers or len(os.sched_getaffinity(0))
+        self._crew = [NativeProcess() for _ in range(count)]
+        self._free: SimpleQueue[NativeProcess] = SimpleQueue()
+        for process in reversed(self._crew):
+            self._free.put(process)
+
+    def probe(self) -> str:
+        with self._process() as process:
+            version = process.call("hello", warm=True)[0]["onnxruntime"]
+        chip, profile = self._chip, self._profile
+        line = f"simulator of {chip.title} (HTP v{chip.arch}), ONNX Runtime {version}; "
+        if chip.estimate_soc is None:
+            return line + f"no latency estimate, the nearest chip with one is {chip.nearest}"
+        if profile is None:
+            return line + "latency is the compiler's estimate, not calibrated"
+        return line + f"latency is an estimate, calibrated by {profile.name} ({profile.source})"
+
+    def measure(self, model: Path, info: GraphInfo) -> Measurement:
+        """The compiler's estimate; the same for the same model, so one sample says it all."""
+        with self._process() as process:
+            toolchain = QnnToolchain(limit_s=self._limit_s, process=process)
+            found = toolchain.estimate(model, self._chip)
+        profile = self._profile
+        time_us = found.raw_us if profile is None else calibrated(found.raw_us, profile)
+        conditions: dict[str, str | float] = {
+            "chip": self._chip.name,
+            "estimated_as_soc": found.soc,
+            "input_fill_bytes": found.input_fill_bytes,
+            "fill_bytes": found.fill_bytes,
+            "spill_bytes": found.spill_bytes,
+            "output_spill_bytes": found.output_spill_bytes,
+        }
+        if found.doubts:
+            conditions["note"] = "; ".join(found.doubts)
+        return Measurement(
+            seconds=time_us / 1e6,
+            samples_s=(time_us / 1e6,),
+            is_estimate=True,
+            raw_us=found.raw_us,
+            low_us=found.low_us,
+            high_us=found.high_us,
+            margin_percent=MARGIN_PERCENT,
+            profile="" if profile is None else profile.name,
+            is_calibrated=profile is not None,
+            conditions=conditions,
+        )
+
+    def infer(
+        self, model: Path, info: GraphInfo, kind: Kind, images: Iterator[Images]
+    ) -> Iterator[Output]:
+        options = self._options(kind)
+        path = str(model.resolve())
+
+        def work(piece: Images) -> Output:
+            limit_s = self._limit_s + self._limit_s * len(piece)
+            with self._process() as process, _refusals(kind):
+                _, outputs = process.call(
+                    "infer",
+                    (piece,),
+                    limit_s=limit_s,
+                    model=path,
+                    layout=info.layout,
+                    options=dict(options),
+                )
+            return outputs[0]
+
+        return in_order(images, info, len(self._crew), work)
+
+    def close(self) -> None:
+        for process in self._crew:
+            process.close()
+
+    def _options(self, kind: Kind) -> Mapping[str, str]:
+        if kind == "quantized":
+            return target_options(self._chip)
+        if kind == "float":
+            reason = "the chip's neural processor has no 32-bit floats: use fp16, or device host"
+            raise BadInput(reason=reason)
+        return {**target_options(named_chip(self._chip)), "enable_htp_fp16_precision": "1"}
+
+    @contextmanager
+    def _process(self) -> Iterator[NativeProcess]:
+        process = self._free.get()
+        try:
+            yield process
+        finally:
+            self._free.put(process)
+
+
+@contextmanager
+def _refusals(kind: Kind) -> Iterator[None]:
+    """Some graphs that run quantized cannot be compiled for fp16. The compiler says so with an
+    error of memory, however small they are."""
+    try:
+        yield
+    except ModelFailed as error:
+        if kind == "fp16" and "Failed to finalize QNN graph" in str(error):
+            reason = "its fp16 simulator refused to finalize it"
+            raise NoSuchPrecision(precision=kind, reason=reason) from None
+        raise

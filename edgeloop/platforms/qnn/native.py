@@ -1,0 +1,328 @@
+"""What the process for native work can do. Nothing else talks to Qualcomm's libraries.
+
+Every function takes and gives plain values (JSON) and arrays, and works in a folder that is swept
+after each call, since the libraries drop files where they stand. Only documented options of the
+provider are used. ONNX Runtime would go on with the CPU, without a word, when the provider cannot
+be made or fails; that is switched off everywhere here, in both places.
+"""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+from edgeloop.errors import BadInput, MissingExtra, ModelFailed, WorkerFailed
+from edgeloop.graph import (
+    class_axis,
+    count_layers,
+    ending_in_classes,
+    graph_info,
+    layout_of,
+    read_graph,
+    shapes_of,
+    with_our_names,
+    write_layers,
+)
+from edgeloop.isolation import Answer, Array, Work
+from edgeloop.platforms.qnn.deploy import Ending, deployed, doubts_of
+from edgeloop.platforms.qnn.quantize import (
+    as_input,
+    fused,
+    quantize_model,
+    quantize_with_fixed_scales,
+)
+from edgeloop.platforms.toolchain import Precision
+
+_PROVIDER = "QNNExecutionProvider"
+_KEPT_SESSIONS = 2
+_LEFT_OVER = "assigned to the default CPU EP"
+_TIME = "Simulated (Accelerator exec time us)"
+_LOW = "Simulated (Accelerator exec time us (lower estimate))"
+_HIGH = "Simulated (Accelerator exec time us (upper estimate))"
+_TRAFFIC = {
+    "input_fill_bytes": "Input Fill",
+    "fill_bytes": "Intermediate Fill",
+    "spill_bytes": "Intermediate Spill",
+    "output_spill_bytes": "Output Spill",
+}
+
+
+class NativeWork:
+    """One a process; keeps the sessions used last, since compiling costs more than running."""
+
+    def __init__(self) -> None:
+        self._devices: list[Any] = []
+        self._sessions: dict[tuple[object, ...], Any] = {}
+
+    def table(self) -> Mapping[str, Work]:
+        return {
+            "hello": self.hello,
+            "wait": self.wait,
+            "inspect": self.inspect,
+            "endings": self.endings,
+            "quantize": self.quantize,
+            "deploy": self.deploy,
+            "dlc": self.dlc,
+            "context": self.context,
+            "estimate": self.estimate,
+            "screen": self.screen,
+            "infer": self.infer,
+        }
+
+    def hello(self, warm: bool = False) -> Answer:
+        """What is installed; `warm` loads everything that the first real call would wait for."""
+        import onnxruntime
+
+        if warm:
+            import onnxruntime.quantization
+
+            self._provider()
+        return {"onnxruntime": onnxruntime.__version__}, ()
+
+    def wait(self, seconds: float) -> Answer:
+        """Stands in for a compiler that does not come to an end."""
+        time.sleep(seconds)
+        return {}, ()
+
+    def inspect(self, model: str) -> Answer:
+        path = Path(model)
+        graph = read_graph(path)
+        return {"info": asdict(graph_info(path.name, graph)), "doubts": doubts_of(graph)}, ()
+
+    def endings(self, model: str, folder: str) -> Answer:
+        """The tidied model with our names at its ends, those that end in classes, if any, and the
+        layer table."""
+        import onnx
+
+        path, place = Path(model), Path(folder)
+        graph = read_graph(path)
+        info = graph_info(path.name, graph)
+        write_layers(place / "model.layers.csv", count_layers(graph))
+        named = with_our_names(graph)
+        onnx.save_model(named, str(place / "model.onnx"))
+        axis = class_axis(info)
+        if axis is not None:
+            for name, in_bytes in (("bytes", True), ("classes", False)):
+                ended = ending_in_classes(named, axis, in_bytes)
+                onnx.save_model(ended, str(place / f"{name}.onnx"))
+        return {"info": asdict(info), "doubts": doubts_of(graph)}, ()
+
+    def quantize(
+        self,
+        model: str,
+        tidied: str,
+        target: str,
+        layers: str,
+        precision: str,
+        images: Mapping[str, Any],
+    ) -> Answer:
+        """The tidied float model, the quantized one and the layer table, from one reading."""
+        import onnx
+
+        path = Path(model)
+        graph = fused(read_graph(path))
+        info = graph_info(path.name, graph)
+        calibration = _mapped(images)
+        if calibration.shape[1:] != (info.height, info.width, 3):
+            size = "×".join(str(side) for side in calibration.shape[1:])
+            reason = f"calibration images are {size}, the model takes {info.height}×{info.width}×3"
+            raise BadInput(reason=reason)
+        write_layers(Path(layers), count_layers(graph))
+        onnx.save_model(graph, tidied)
+        quantize_model(graph, calibration, info.layout, Path(target), cast(Precision, precision))
+        return {"info": asdict(info), "doubts": doubts_of(graph)}, ()
+
+    def deploy(self, quantized: str, target: str, layout: str, ending: str = "logits") -> Answer:
+        import onnx
+
+        model = onnx.load_model(quantized)
+        onnx.save_model(deployed(model, layout, cast(Ending, ending)), target)
+        return {}, ()
+
+    def dlc(self, model: str, target: str) -> Answer:
+        """The graph as Qualcomm's tools read it, through the library made for that."""
+        folder = Path("dlc")
+        folder.mkdir()
+        self._session(
+            model,
+            {
+                "dump_qnn_ir_dlc": "1",
+                "dump_qnn_ir_dlc_dir": str(folder.resolve()),
+                "qnn_ir_backend_path": str(_library("libQnnIr.so")),
+            },
+        )
+        files = sorted(folder.glob("*.dlc"))
+        if len(files) != 1:
+            reason = f"the graph fell into {len(files)} pieces: not all of it is for the chip"
+            raise ModelFailed(reason=reason)
+        _keep(files[0], Path(target))
+        return {}, ()
+
+    def context(self, model: str, target: str, wrapper: str, options: Mapping[str, str]) -> Answer:
+        """The compiled binary, and the small ONNX model by which ONNX Runtime loads it."""
+        import onnx
+
+        config = {
+            "ep.context_enable": "1",
+            "ep.context_file_path": str(Path("context.onnx").resolve()),
+            "ep.context_embed_mode": "0",
+        }
+        self._session(model, options, config)
+        binaries = sorted(Path().glob("*.bin"))
+        if len(binaries) != 1:
+            reason = f"the graph fell into {len(binaries)} pieces: not all of it is for the chip"
+            raise ModelFailed(reason=reason)
+        shell = onnx.load_model("context.onnx", load_external_data=False)
+        for node in shell.graph.node:
+            for attribute in node.attribute:
+                if attribute.name == "ep_cache_context":
+                    attribute.s = Path(target).name.encode()
+        _keep(binaries[0], Path(target))
+        onnx.save_model(shell, wrapper)
+        return {}, ()
+
+    def estimate(self, quantized: str, soc: int, ending: str = "logits") -> Answer:
+        """What the compiler thinks of the deployed graph's time, without running it."""
+        import onnx
+
+        model = onnx.load_model(quantized)
+        shape = shapes_of(model.graph)[model.graph.input[0].name]
+        layout = layout_of(Path(quantized).name, shape)
+        onnx.save_model(deployed(model, layout, cast(Ending, ending)), "deployed.onnx")
+        profile = Path("profile.csv")
+        settings = {
+            "soc_model": str(soc),
+            "profiling_level": "detailed",
+            "profiling_file_path": str(profile.resolve()),
+        }
+        self._session("deployed.onnx", settings)
+        with profile.open(newline="") as file:
+            events = {row["Event Identifier"]: row["Time"] for row in csv.DictReader(file)}
+        if _TIME not in events:
+            raise ModelFailed(reason=f"the compiler gives no estimate for chip number {soc}")
+        traffic = {name: int(events.get(event, 0)) for name, event in _TRAFFIC.items()}
+        times = {"raw_us": _TIME, "low_us": _LOW, "high_us": _HIGH}
+        found = {name: float(events[event]) for name, event in times.items()}
+        return {**found, **traffic, "doubts": doubts_of(model)}, ()
+
+    def screen(self, model: str, soc: int, ending: str = "logits") -> Answer:
+        """The estimate of a model that is not trained yet: scales are made up."""
+        graph = fused(read_graph(Path(model)))
+        quantize_with_fixed_scales(graph, Path("fixed.onnx"))
+        return self.estimate("fixed.onnx", soc, ending)
+
+    def infer(self, images: Array, model: str, layout: str, options: Mapping[str, str]) -> Answer:
+        """Outputs of images, one after the other, on the simulator."""
+        import numpy as np
+
+        path = Path(model)
+        state = path.stat()
+        key = (model, state.st_mtime_ns, state.st_size, *sorted(options.items()))
+        session = self._sessions.pop(key, None)
+        if session is None:
+            session = self._session(_tidied(path, options), options)
+            session.disable_fallback()
+        self._sessions[key] = session
+        while len(self._sessions) > _KEPT_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+        source = session.get_inputs()[0].name
+        outputs = [
+            session.run(None, {source: as_input(images[index : index + 1], layout)})[0]
+            for index in range(len(images))
+        ]
+        return {}, (np.concatenate(outputs),)
+
+    def _session(
+        self, model: str, options: Mapping[str, str], config: Mapping[str, str] | None = None
+    ) -> Any:
+        import onnxruntime
+
+        settings = onnxruntime.SessionOptions()
+        settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        for name, value in (config or {}).items():
+            settings.add_session_config_entry(name, value)
+        chosen = {"backend_path": str(_library("libQnnHtp.so")), **options}
+        settings.add_provider_for_devices(self._provider(), chosen)
+        try:
+            return onnxruntime.InferenceSession(model, sess_options=settings)
+        except Exception as error:
+            if _LEFT_OVER in str(error):
+                left = self._left_over(model, chosen)
+                reason = f"the chip's compiler does not take these layers: {left}"
+                raise ModelFailed(reason=reason) from None
+            raise
+
+    def _left_over(self, model: str, options: Mapping[str, str]) -> str:
+        """Which layers the chip would leave to the CPU: its refusal names none."""
+        import onnxruntime
+
+        settings = onnxruntime.SessionOptions()
+        settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        settings.add_provider_for_devices(self._provider(), dict(options))
+        session = onnxruntime.InferenceSession(model, sess_options=settings)
+        nodes = [
+            f"{node.op_type} {node.name!r}"
+            for part in session.get_provider_graph_assignment_info()
+            if part.ep_name != _PROVIDER
+            for node in part.get_nodes()
+            if node.op_type not in ("QuantizeLinear", "DequantizeLinear")
+        ]
+        more = f" and {len(nodes) - 5} more" if len(nodes) > 5 else ""
+        return ", ".join(nodes[:5]) + more or "none by name; its ends may not be quantized"
+
+    def _provider(self) -> list[Any]:
+        """Registered once a process."""
+        import onnxruntime
+
+        if not self._devices:
+            library = str(_library("libonnxruntime_providers_qnn.so"))
+            onnxruntime.register_execution_provider_library(_PROVIDER, library)
+            found = onnxruntime.get_ep_devices()
+            self._devices = [device for device in found if device.ep_name == _PROVIDER]
+            if not self._devices:
+                raise WorkerFailed(reason="onnxruntime-qnn offers no device on this machine")
+        return self._devices
+
+
+def _library(name: str) -> Path:
+    try:
+        import onnxruntime_qnn
+    except ImportError:
+        raise MissingExtra(what="The qnn toolchain", extra="qnn") from None
+    if name == "libonnxruntime_providers_qnn.so":
+        return Path(onnxruntime_qnn.get_library_path())
+    return Path(onnxruntime_qnn.LIB_DIR_FULL_PATH) / name
+
+
+def _tidied(path: Path, options: Mapping[str, str]) -> str:
+    """A float model as uploaded needs tidying before the compiler takes it."""
+    import onnx
+
+    if "enable_htp_fp16_precision" not in options:
+        return str(path)
+    onnx.save_model(fused(read_graph(path)), "tidied.onnx")
+    return "tidied.onnx"
+
+
+def _mapped(images: Mapping[str, Any]) -> Any:
+    """The calibration images where they lie on the disk: nothing is copied between processes."""
+    import numpy as np
+
+    return np.memmap(
+        images["file"],
+        dtype=np.uint8,
+        mode="r",
+        offset=images["offset"],
+        shape=tuple(images["shape"]),
+    )
+
+
+def _keep(file: Path, target: Path) -> None:
+    """Copied, since the target may be on another disk; readable as other files are."""
+    import shutil
+
+    shutil.copyfile(file, target)

@@ -1,0 +1,173 @@
+"""Qualcomm's own compiler, from the package onnxruntime-qnn, as a toolchain."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from edgeloop.errors import BadInput
+from edgeloop.graph import GraphInfo
+from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess, as_file
+from edgeloop.platforms.qnn.chips import Chip, find_chip
+from edgeloop.platforms.qnn.deploy import Ending
+from edgeloop.platforms.toolchain import DEFAULT_PRECISION, Converted, Precision
+from edgeloop.tasks import Samples
+
+_CALIBRATION_S_AN_IMAGE = 2.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the compiler says of a graph on a chip, before any calibration. Bytes are traffic with
+    the memory outside the chip's own; `doubts` are reasons to trust the number less."""
+
+    soc: int
+    raw_us: float
+    low_us: float
+    high_us: float
+    input_fill_bytes: int
+    fill_bytes: int
+    spill_bytes: int
+    output_spill_bytes: int
+    doubts: tuple[str, ...] = ()
+
+
+class QnnToolchain:
+    """Keeps one warm process for native work; `limit_s` is the time one step of it may take."""
+
+    name = "qnn"
+
+    def __init__(
+        self, limit_s: float = DEFAULT_LIMIT_S, process: NativeProcess | None = None
+    ) -> None:
+        self._limit_s = limit_s
+        self._process = process or NativeProcess()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def warm(self) -> None:
+        self._process.warm()
+
+    def inspect(self, model: Path) -> GraphInfo:
+        """Raises UnusableModel (a BadModel) with the reason in plain words."""
+        return info_from(self._call("inspect", model=_text(model))["info"])
+
+    def convert(
+        self,
+        model: Path,
+        calibration: Samples,
+        folder: Path,
+        precision: Precision = DEFAULT_PRECISION,
+        chips: tuple[str, ...] = (),
+    ) -> Converted:
+        wanted = [find_chip(chip) for chip in chips]
+        if precision == "fp16":
+            reason = "fp16 has no quantized model to make: choose a8w8, a8w8-per-channel or a16w8"
+            raise BadInput(reason=reason)
+        folder.mkdir(parents=True, exist_ok=True)
+        stem = model.stem
+        files = {
+            name: folder / name
+            for name in (f"{stem}.quant.onnx", f"{stem}.dlc", f"{stem}.quant.dlc")
+        }
+        quantized, float_dlc, quant_dlc = files
+        table = f"{stem}.layers.csv"
+        files[table] = folder / table
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".convert-") as name:
+            work = Path(name).resolve()
+            made = self._call(
+                "quantize",
+                limit_s=self._limit_s + _CALIBRATION_S_AN_IMAGE * len(calibration),
+                model=_text(model),
+                tidied=str(work / "tidied.onnx"),
+                target=_text(files[quantized]),
+                layers=_text(files[table]),
+                precision=precision,
+                images=as_file(calibration.images, work),
+            )
+            info = info_from(made["info"])
+            deployed = str(work / "deployed.onnx")
+            self._call(
+                "deploy", quantized=_text(files[quantized]), target=deployed, layout=info.layout
+            )
+            self._call("dlc", model=str(work / "tidied.onnx"), target=_text(files[float_dlc]))
+            self._call("dlc", model=deployed, target=_text(files[quant_dlc]))
+            for chip in wanted:
+                files |= self._context(deployed, folder, stem, chip)
+        return Converted(info, precision, files, quantized, tuple(made["doubts"]))
+
+    def estimate(self, quantized: Path, chip: Chip, ending: Ending = "logits") -> Estimate:
+        """Of the graph that would be deployed; deterministic. The chip must have an estimate."""
+        soc = _estimate_soc(chip)
+        found = self._call("estimate", quantized=_text(quantized), soc=soc, ending=ending)
+        return _estimate(soc, found)
+
+    def screen(self, model: Path, chip: Chip, ending: Ending = "logits") -> Estimate:
+        """Nearly the same number for a float model, trained or not: no calibration, no files.
+        Graphs with Concat can be off by 17 % (see `fixed_scales`)."""
+        soc = _estimate_soc(chip)
+        found = self._call("screen", model=_text(model), soc=soc, ending=ending)
+        return _estimate(soc, found)
+
+    def close(self) -> None:
+        self._process.close()
+
+    def _context(self, deployed: str, folder: Path, stem: str, chip: Chip) -> dict[str, Path]:
+        binary, wrapper = f"{stem}.{chip.name}.bin", f"{stem}.{chip.name}.ctx.onnx"
+        self._call(
+            "context",
+            model=deployed,
+            target=_text(folder / binary),
+            wrapper=_text(folder / wrapper),
+            options=target_options(chip),
+        )
+        return {binary: folder / binary, wrapper: folder / wrapper}
+
+    def _call(self, work: str, limit_s: float | None = None, **fields: Any) -> dict[str, Any]:
+        return self._process.call(work, limit_s=limit_s or self._limit_s, **fields)[0]
+
+
+def target_options(chip: Chip) -> Mapping[str, str]:
+    """The provider ignores an unknown architecture without a word; ours come from the table."""
+    if chip.soc is None:
+        return {"htp_arch": str(chip.arch)}
+    return {"soc_model": str(chip.soc)}
+
+
+def info_from(fields: dict[str, Any]) -> GraphInfo:
+    """From what the process for native work answers: plain lists in place of shapes."""
+    shapes = {name: tuple(fields[name]) for name in ("input_shape", "output_shape")}
+    return GraphInfo(**(fields | shapes))
+
+
+def _text(path: Path) -> str:
+    """The process for native work stands in another folder."""
+    return str(path.resolve())
+
+
+def _estimate_soc(chip: Chip) -> int:
+    if chip.estimate_soc is None:
+        reason = (
+            f"the compiler has no latency estimate for {chip.title}; the nearest chip that has "
+            f"one is {chip.nearest}"
+        )
+        raise BadInput(reason=reason)
+    return chip.estimate_soc
+
+
+def _estimate(soc: int, found: dict[str, Any]) -> Estimate:
+    doubts = tuple(found.pop("doubts"))
+    return Estimate(soc=soc, doubts=doubts, **found)

@@ -1,0 +1,1 @@
+"""Qualcomm's Neural Processing SDK: DLC files, and boards that run them."""

@@ -1,0 +1,1 @@
+"""Boards over adb: the files on them, the lease that guards them, and the runs."""

@@ -1,0 +1,298 @@
+"""A board over USB or TCP: the chip itself, measured. The quantized model runs on its DSP, the
+float one on its CPU.
+
+Batches gathered into runs that are worth a tool's start, two of them under way at once.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+
+from edgeloop.errors import BadInput, ModelFailed
+from edgeloop.graph import GraphInfo
+from edgeloop.platforms.device import Artefacts, Kind, Layer, Measurement, check_batch
+from edgeloop.platforms.snpe.board.adb import Adb
+from edgeloop.platforms.snpe.board.board import Board
+from edgeloop.platforms.snpe.board.conditions import conditions
+from edgeloop.platforms.snpe.board.options import BoardOptions
+from edgeloop.platforms.snpe.board.outputs import class_maps, full_outputs
+from edgeloop.platforms.snpe.board.run import ToolRun
+from edgeloop.platforms.snpe.dlc import output_encoding
+from edgeloop.platforms.snpe.profile import Profile, profile_of, with_names
+from edgeloop.platforms.snpe.sdk import Sdk
+from edgeloop.tasks import Images, Output
+
+_FIRST_BATCHES = (5, 4)  # results soon, and few drawn before; but every start of a tool costs
+
+
+@dataclass(frozen=True)
+class Group:
+    """Batches that go through one run of the tool."""
+
+    lengths: tuple[int, ...]
+    images: Images
+
+
+def groups(images: Iterator[Images], info: GraphInfo, most: int) -> Iterator[Group]:
+    batches: list[Images] = []
+    sizes = iter(_FIRST_BATCHES)
+    limit = next(sizes, None)
+    for batch in images:
+        batches.append(check_batch(batch, info))
+        count = sum(len(each) for each in batches)
+        if count >= most or (limit is not None and len(batches) >= limit):
+            yield _group(batches)
+            batches, limit = [], next(sizes, None)
+    if batches:
+        yield _group(batches)
+
+
+def _group(batches: list[Images]) -> Group:
+    return Group(tuple(len(batch) for batch in batches), np.concatenate(batches))
+
+
+def in_order(gathered: Iterator[Group], work: Callable[[Group], Output]) -> Iterator[Output]:
+    pool = ThreadPoolExecutor(2, thread_name_prefix="board")
+    waiting: deque[tuple[Group, Future[Output]]] = deque()
+    try:
+        for group in gathered:
+            waiting.append((group, pool.submit(work, group)))
+            if len(waiting) > 1:
+                yield from _batches(*waiting.popleft())
+        while waiting:
+            yield from _batches(*waiting.popleft())
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _batches(group: Group, future: Future[Output]) -> Iterator[Output]:
+    whole, start = future.result(), 0
+    for length in group.lengths:
+        yield whole[start : start + length]
+        start += length
+
+
+_ARTEFACTS: Artefacts = {"quantized": ".quant.dlc", "float": ".dlc"}
+_CLASS_ARTEFACTS: Artefacts = {"quantized": ".classes.quant.dlc", "float": ".classes.dlc"}
+PERFORMANCE = "high_performance"
+_DIFFERENT_INPUTS = 5
+_RUN_IMAGES = 256
+_RUN_BYTES = 128 * 10**6
+_PROFILE_S = 60.0
+_PROPERTIES = ("ro.product.model", "ro.board.platform", "ro.build.version.release")
+
+Read = Callable[[Mapping[str, bytes], int], Output]
+
+
+class AdbDevice:
+    """A hand on a board; `share` gives further ones, all on the same board and lease."""
+
+    chip = ""
+    float_kind: Kind = "float"
+    artefacts = _ARTEFACTS
+    class_artefacts = _CLASS_ARTEFACTS
+    hands = 3
+
+    def __init__(
+        self,
+        serial: str,
+        sdk: Sdk | None,
+        program: str = "adb",
+        options: BoardOptions | None = None,
+        board: Board | None = None,
+    ) -> None:
+        self.name = f"adb:{serial}"
+        self._options = options or BoardOptions()
+        self._sdk = sdk
+        self._adb = board.adb if board is not None else self._client(serial, program)
+        self._shared = board
+        self._uses: list[tuple[datetime, datetime]] = []
+        self._counting = threading.Lock()
+        self._place: int | None = None
+
+    @property
+    def board(self) -> Board:
+        if self._shared is None:
+            if self._sdk is None:
+                reason = (
+                    f"{self.name} needs Qualcomm's Neural Processing SDK: install it and set "
+                    "SNPE_ROOT to its folder ('edgeloop doctor' says more)"
+                )
+                raise BadInput(reason=reason)
+            self._shared = Board(self._adb, self._sdk, self._options)
+        return self._shared
+
+    def probe(self) -> str:
+        self._adb.probe()
+        script = "\n".join(f"getprop {name}" for name in _PROPERTIES)
+        found = self._adb.shell(script).text.splitlines()
+        model, platform, release = (*(line.strip() for line in found), "", "", "")[:3]
+        parts = [model or "a board", platform, f"Android {release}" if release else ""]
+        line = ", ".join(part for part in parts if part)
+        version = self._sdk.version or "of unknown version" if self._sdk else "missing"
+        return "".join(c for c in f"{line}; SDK {version}" if c.isprintable())
+
+    def share(self) -> AdbDevice:
+        return AdbDevice(self._adb.serial, self._sdk, options=self._options, board=self.board)
+
+    def hold(self) -> None:
+        self.board.open()
+
+    def stop(self) -> None:
+        self.board.turns.close()
+
+    def take_uses(self) -> list[tuple[datetime, datetime]]:
+        """Asked at the end of a stage: with the next one this hand stands at the end again."""
+        with self._counting:
+            uses, self._uses, self._place = self._uses, [], None
+        return uses
+
+    def measure(self, model: Path, info: GraphInfo) -> Measurement:
+        """The mean of a run's inferences, as the SDK's own profile says it; nothing else happens
+        on the board meanwhile. A hot board is let cool down first."""
+        board = self.board
+        dice = np.random.default_rng(0)
+        sides = (_DIFFERENT_INPUTS, info.height, info.width, 3)
+        images: Images = dice.integers(0, 256, sides, dtype=np.uint8)
+        with board.watched(), board.placed(model, images) as (container, inputs):
+            count = max(1, self._options.benchmark_inputs)
+            listed = [inputs[number % len(inputs)] for number in range(count)]
+            arguments = [*_arguments("quantized"), "--profiling_level", "basic"]
+            run, waited_s = self._run_cool(board, container, arguments, listed)
+        return self._measurement(model, board, run, waited_s)
+
+    def infer(
+        self, model: Path, info: GraphInfo, kind: Kind, images: Iterator[Images]
+    ) -> Iterator[Output]:
+        encoding = output_encoding(model) if kind == "quantized" else None
+        size = 4 * int(np.prod(info.output_shape[1:]))
+
+        def read(files: Mapping[str, bytes], count: int) -> Output:
+            return full_outputs(files, count, info, encoding)
+
+        return self._inferred(model, info, kind, images, read, encoding is not None, size)
+
+    def infer_classes(
+        self, model: Path, info: GraphInfo, kind: Kind, images: Iterator[Images]
+    ) -> Iterator[Output]:
+        def read(files: Mapping[str, bytes], count: int) -> Output:
+            return class_maps(files, count, info)
+
+        return self._inferred(model, info, kind, images, read, True, 4 * info.height * info.width)
+
+    def close(self) -> None:
+        if self._shared is not None:
+            self._shared.close()
+        self._adb.close()
+
+    def _inferred(
+        self,
+        model: Path,
+        info: GraphInfo,
+        kind: Kind,
+        images: Iterator[Images],
+        read: Read,
+        native: bool,
+        bytes_each: int,
+    ) -> Iterator[Output]:
+        """Two groups are under way at once: while one is in the tool, the other's files travel."""
+        if kind == "fp16":
+            raise BadInput(reason="a board runs quantized and float models; fp16 is for htp")
+        most = max(1, min(_RUN_IMAGES, _RUN_BYTES // bytes_each))
+
+        rank = self._rank()
+
+        def work(group: Group) -> Output:
+            return self._group_outputs(model, kind, rank, group, read, native)
+
+        return in_order(groups(images, info, most), work)
+
+    def _group_outputs(
+        self, model: Path, kind: Kind, rank: int, group: Group, read: Read, native: bool
+    ) -> Output:
+        board = self.board
+        arguments = [*_arguments(kind), *(["--use_native_output_files"] if native else [])]
+        with board.watched(), board.placed(model, group.images) as (container, inputs):
+            run = board.run(rank, container, arguments, inputs)
+        self._note(run)
+        files = {} if run is None else run.files
+        outputs = {name.removeprefix("out/"): content for name, content in files.items()}
+        return read(outputs, len(inputs))
+
+    def _run_cool(
+        self, board: Board, container: str, arguments: list[str], inputs: list[str]
+    ) -> tuple[ToolRun, float]:
+        """A hot board rests until it is cool or the patience is over, and nobody warms it."""
+        options, waited_s, rank = self._options, 0.0, self._rank()
+        with ExitStack() as resting:
+            while True:
+                limit_c = 1e3 if waited_s >= options.cool_limit_s else options.hot_c
+                run = board.run(rank, container, arguments, inputs, limit_c)
+                if run is not None:
+                    self._note(run)
+                    return run, waited_s
+                if not waited_s:
+                    resting.enter_context(board.turns.kept_for(rank))
+                if board.closing.wait(options.cool_poll_s):
+                    raise board.adb.unavailable("this runner is ending")
+                waited_s += options.cool_poll_s
+
+    def _measurement(self, model: Path, board: Board, run: ToolRun, waited_s: float) -> Measurement:
+        total = _profile(run, "out", board.sdk)
+        if total is None:
+            raise ModelFailed(reason="the board's tool left no profile, so there is no latency")
+        detailed = _profile(run, "layers", board.sdk) or total
+        layers = tuple(Layer(*layer) for layer in with_names(detailed, model).layers)
+        found: dict[str, str | float] = {
+            "sdk": board.sdk.version,
+            "perf_profile": PERFORMANCE,
+            "inputs": self._options.benchmark_inputs,
+            **conditions(run.text("before"), run.text("after")),
+        }
+        if waited_s:
+            found["cooled down s"] = waited_s
+        if waited_s >= self._options.cool_limit_s:
+            found["note"] = f"measured hot: not below {self._options.hot_c:g} °C in {waited_s:g} s"
+        seconds = total.total_us / 1e6
+        return Measurement(seconds, (seconds,), layers=layers, conditions=found)
+
+    def _rank(self) -> int:
+        """All runs of a stage have one place in the line of the board's hands."""
+        with self._counting:
+            if self._place is None:
+                self._place = self.board.turns.rank()
+            return self._place
+
+    def _note(self, run: ToolRun | None) -> None:
+        if run is not None:
+            with self._counting:
+                self._uses.append((run.ended - timedelta(seconds=run.seconds), run.ended))
+
+    def _client(self, serial: str, program: str) -> Adb:
+        return Adb(serial, program, self._options.call_s, self._options.probe_s)
+
+
+def _profile(run: ToolRun, folder: str, sdk: Sdk) -> Profile | None:
+    """What the SDK's own program reads from a log of the run."""
+    logs = [c for name, c in run.files.items() if name.startswith(f"{folder}/SNPEDiag") and c]
+    if not logs:
+        return None
+    with tempfile.TemporaryDirectory(prefix="edgeloop-board-") as place:
+        log = Path(place) / "SNPEDiag_0.log"
+        log.write_bytes(logs[0])
+        return profile_of(log, sdk, _PROFILE_S)
+
+
+def _arguments(kind: Kind) -> list[str]:
+    dsp = ["--use_dsp"] if kind == "quantized" else []
+    return [*dsp, "--perf_profile", PERFORMANCE]

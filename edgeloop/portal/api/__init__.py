@@ -1,0 +1,1 @@
+"""The portal for programs: JSON, event streams and metrics."""

@@ -1,0 +1,106 @@
+"""Server-sent events: what changed in the table, and what a job prints, as it happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from starlette.concurrency import run_in_threadpool
+
+from edgeloop._util.redact import redact
+from edgeloop.errors import EdgeloopError
+from edgeloop.portal.feed import Feed
+from edgeloop.portal.views.jobs import job_log
+
+if TYPE_CHECKING:
+    from edgeloop.portal.state import Portal
+
+HEARTBEAT_S = 15.0
+LOOK_S = 0.5  # at a log, and at whether the portal closes
+AGAIN_MS = 2_000
+LOG_BYTES = 256 << 10
+
+
+async def changes(portal: Portal, experiment: str | None, after: str) -> AsyncIterator[str]:
+    """A first event says where things stand, so that whoever was away learns what was missed."""
+    feed = await run_in_threadpool(portal.feed, experiment)
+    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+    def hear() -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(woken.set)
+
+    end = feed.listen(hear)
+    try:
+        yield f"retry: {AGAIN_MS}\n\n"
+        told = _generation(feed, after)
+        silent = 0.0
+        while not portal.closing.is_set() and not feed.is_stopped:
+            now = feed.snapshot.generation
+            if told != now:
+                yield _event(feed, -1 if told is None else told)
+                told, silent = now, 0.0
+            woken.clear()
+            if feed.snapshot.generation != told:
+                continue
+            try:
+                await asyncio.wait_for(woken.wait(), LOOK_S)
+            except TimeoutError:
+                silent += LOOK_S
+            if silent >= HEARTBEAT_S:
+                silent = 0.0
+                yield ": still here\n\n"
+    finally:
+        end()
+
+
+async def log(portal: Portal, name: str, offset: int) -> AsyncIterator[str]:
+    """Parts of a log until the job is over. A store that is away delays it and loses nothing."""
+    yield f"retry: {AGAIN_MS}\n\n"
+    silent = 0.0
+    while not portal.closing.is_set():
+        try:
+            part = await run_in_threadpool(job_log, portal, name, offset, LOG_BYTES)
+        except EdgeloopError as error:
+            yield _message("trouble", str(offset), {"reason": redact(str(error))})
+            await asyncio.sleep(AGAIN_MS / 1000)
+            continue
+        if part.end > part.start:
+            offset, silent = part.end, 0.0
+            content = {"start": part.start, "end": part.end, "size": part.size, "text": part.text}
+            yield _message("log", str(offset), content)
+            continue
+        if part.is_final:
+            yield _message("end", str(offset), {"size": part.size})
+            return
+        await asyncio.sleep(LOOK_S)
+        silent += LOOK_S
+        if silent >= HEARTBEAT_S:
+            silent = 0.0
+            yield ": still here\n\n"
+
+
+def _generation(feed: Feed, event: str) -> int | None:
+    """Which generation an event's id names; None where it is of another process, or nonsense."""
+    which, _, number = event.rpartition("-")
+    return int(number) if which == feed.id and number.isdecimal() and len(number) < 16 else None
+
+
+def _event(feed: Feed, told: int) -> str:
+    change = feed.since(told)
+    identity = f"{feed.id}-{change.generation}"
+    content = {
+        "event": identity,
+        "changed": sorted(change.changed),
+        "gone": sorted(change.gone),
+        "all": change.is_all,
+        "banner": feed.snapshot.problem,
+    }
+    return _message("change", identity, content)
+
+
+def _message(kind: str, identity: str, content: object) -> str:
+    """JSON has no line breaks outside of texts, and there they are escaped."""
+    return f"event: {kind}\nid: {identity}\ndata: {json.dumps(content)}\n\n"

@@ -1,0 +1,289 @@
+"""The door: who gets in, from where, and what a browser may do with what it gets.
+
+- Host: on loopback only names of this machine are answered, or a stranger's page could point a
+  name of its own at 127.0.0.1 and read us through its visitor's browser.
+- Token: by `Authorization: Bearer`, or once by the form or `?token=`; then a cookie.
+- Changes: from our own pages only (Sec-Fetch-Site or Origin), with the session's change token. A
+  program that shows the token itself needs neither: no browser sends that for a stranger.
+- Policy: our own scripts and styles, nothing inline, no frames, no other addresses.
+
+Who may look and who may change, without keeping a list of anybody.
+
+The cookie is a random session and a digest of it, keyed by what only this portal knows: never the
+token itself. What a change must send besides is another digest of the same session, which a page
+of another site can neither read nor guess.
+
+Which names and addresses mean this machine alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import secrets
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+from fastapi.requests import Request
+from fastapi.responses import JSONResponse, RedirectResponse, Response
+
+if TYPE_CHECKING:
+    from edgeloop.portal.state import Portal
+
+LASTS_S = 30 * 86_400
+SHORTEST_TOKEN = 16
+
+
+class Sessions:
+    """With a token a session is proof that somebody knew it, and outlives a restart; without one
+    (on loopback) it only tells pages of ours from others, and ends with the process."""
+
+    def __init__(self, token: str, clock: Callable[[], float] = time.time) -> None:
+        self._token = token.encode()
+        self._key = hashlib.sha256(b"edgeloop portal\0" + (self._token or secrets.token_bytes(32)))
+        self._clock = clock
+
+    @property
+    def needs_token(self) -> bool:
+        return bool(self._token)
+
+    def knows(self, token: str) -> bool:
+        """Compared in constant time, by digests: neither content nor length can be guessed at."""
+        given = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        return self.needs_token and hmac.compare_digest(given, hashlib.sha256(self._token).digest())
+
+    def begin(self) -> str:
+        """A new session, as the cookie holds it."""
+        session = f"{secrets.token_hex(16)}-{int(self._clock() + LASTS_S)}"
+        return f"{session}.{self._digest('session', session)}"
+
+    def is_valid(self, cookie: str) -> bool:
+        session, _, digest = cookie.partition(".")
+        if not hmac.compare_digest(digest.encode(), self._digest("session", session).encode()):
+            return False
+        until = session.rpartition("-")[2]
+        return until.isdecimal() and int(until) > self._clock()
+
+    def change_token(self, cookie: str) -> str:
+        """What a page of this session sends along with a change."""
+        return self._digest("change", cookie.partition(".")[0])
+
+    def allows_change(self, cookie: str, given: str) -> bool:
+        return self.is_valid(cookie) and hmac.compare_digest(
+            given.encode("utf-8", "surrogateescape"), self.change_token(cookie).encode()
+        )
+
+    def _digest(self, purpose: str, session: str) -> str:
+        text = f"{purpose}:{session}".encode("utf-8", "surrogateescape")
+        return hmac.new(self._key.digest(), text, "sha256").hexdigest()
+
+
+def is_loopback(host: str) -> bool:
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; font-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
+    "form-action 'self'"
+)
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+CHANGE_HEADER = "x-edgeloop-token"
+OPEN_PATHS = ("/login", "/api/v1/health")
+READING = ("GET", "HEAD")
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+class Guard:
+    """Stands before everything else, pages and API alike."""
+
+    def __init__(self, app: App, portal: Portal) -> None:
+        self._app = app
+        self._portal = portal
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        cookie = cookie_of(request)
+        sessions = self._portal.sessions
+        is_known = bool(cookie) and sessions.is_valid(cookie)
+        shows_token = sessions.needs_token and sessions.knows(_bearer(request))
+        new = "" if is_known or shows_token or sessions.needs_token else sessions.begin()
+        scope.setdefault("state", {})
+        scope["state"]["session"] = cookie if is_known else new
+        scope["state"]["shows_token"] = shows_token
+        sending = _with_headers(send, set_cookie(request, new) if new else "")
+        answer = self._refusal(request, is_known or shows_token)
+        if answer is None:
+            await self._app(scope, receive, sending)
+        else:
+            await answer(scope, receive, sending)
+
+    def _refusal(self, request: Request, is_known: bool) -> Response | None:
+        sessions = self._portal.sessions
+        if not _is_for_us(request, self._portal.options.host):
+            return _no(request, 421, "This portal answers to names of its own machine only.")
+        if not sessions.needs_token or _path(request).startswith("/static/"):
+            return None
+        given = request.query_params.get("token")
+        if given is not None and request.method in READING:
+            return self._by_link(request, given, is_known)
+        if is_known or _path(request) in OPEN_PATHS:
+            return None
+        if _wants_page(request):
+            back = _path(request) + (f"?{asked}" if (asked := _query(request)) else "")
+            return RedirectResponse(f"/login?next={quote(back, safe='')}", 303)
+        answer = _no(request, 401, "Show the portal's token: Authorization: Bearer TOKEN.")
+        answer.headers["www-authenticate"] = "Bearer"
+        return answer
+
+    def _by_link(self, request: Request, given: str, is_known: bool) -> Response:
+        """Once in the address, then never again: the address without it is where it leads."""
+        rest = [(k, v) for k, v in parse_qsl(_query(request), True) if k != "token"]
+        path = _local(_path(request))
+        answer = RedirectResponse(f"{path}?{urlencode(rest)}" if rest else path, 303)
+        if self._portal.sessions.knows(given):
+            answer.headers["set-cookie"] = set_cookie(request, self._portal.sessions.begin())
+        elif not is_known:
+            answer.headers["location"] = "/login?wrong=1"
+        return answer
+
+
+def change_token(request: Request) -> str:
+    """What a page must send, as the header X-Edgeloop-Token, with a change."""
+    portal: Portal = request.app.state.portal
+    return portal.sessions.change_token(request.state.session)
+
+
+def refuse_strangers(request: Request) -> str:
+    """Why this change may not be made; empty when it may."""
+    portal: Portal = request.app.state.portal
+    if not portal.options.allow_changes:
+        return "This portal only shows: start it with --allow-changes to change models here."
+    if request.state.shows_token:
+        return ""
+    if not _is_same_origin(request):
+        return "A change must come from a page of this portal."
+    if not portal.sessions.allows_change(
+        request.state.session, request.headers.get(CHANGE_HEADER, "")
+    ):
+        return "The page is too old: load it again, then change."
+    return ""
+
+
+def cookie_name(request: Request) -> str:
+    """Cookies do not know ports, and a laptop may have several portals."""
+    server = request.scope.get("server") or ("", 0)
+    return f"edgeloop_portal_{server[1]}"
+
+
+def cookie_of(request: Request) -> str:
+    """Whatever other programs of this machine have put beside it."""
+    return request.cookies.get(cookie_name(request), "")
+
+
+def set_cookie(request: Request, session: str) -> str:
+    secure = "; Secure" if request.url.scheme == "https" else ""
+    return (
+        f"{cookie_name(request)}={session}; HttpOnly; SameSite=Strict; Path=/; "
+        f"Max-Age={LASTS_S}{secure}"
+    )
+
+
+def local_path(text: str) -> str:
+    """Where a form leads on to: a path of ours, whatever was put into it."""
+    parts = urlsplit(text) if text.isprintable() and "\\" not in text else urlsplit("/")
+    if parts.scheme or parts.netloc or not parts.path.startswith("/"):
+        return "/"
+    return _local(parts.path) + (f"?{parts.query}" if parts.query else "")
+
+
+def _is_for_us(request: Request, bound_to: str) -> bool:
+    """Elsewhere than on loopback the token guards: a stranger's name has no cookie of ours."""
+    if not is_loopback(bound_to):
+        return True
+    try:
+        named = urlsplit(f"//{request.headers.get('host', '')}").hostname
+    except ValueError:
+        return False
+    return named is not None and is_loopback(named)
+
+
+def _is_same_origin(request: Request) -> bool:
+    site = request.headers.get("sec-fetch-site")
+    if site is not None and site != "same-origin":
+        return False
+    origin = request.headers.get("origin")
+    if origin is None:  # a program: it has fetched a session of its own, as browsers cannot
+        return True
+    try:
+        return urlsplit(origin).netloc == request.headers.get("host", "")
+    except ValueError:
+        return False
+
+
+def _bearer(request: Request) -> str:
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else ""
+
+
+def _wants_page(request: Request) -> bool:
+    path = _path(request)
+    is_page = not path.startswith("/api/") and path != "/metrics"
+    return is_page and request.method in READING
+
+
+def _path(request: Request) -> str:
+    """The one that is routed. `request.url` is made up from the Host header, too, and not every
+    version of Starlette looks closely at that: `Host: x/static/` must open nothing."""
+    return str(request.scope["path"])
+
+
+def _query(request: Request) -> str:
+    return bytes(request.scope.get("query_string", b"")).decode("latin-1")
+
+
+def _local(path: str) -> str:
+    """`//host/x` would lead elsewhere."""
+    return quote("/" + path.lstrip("/"), safe="/%:@!$&'()*+,;=~-._")
+
+
+def _no(request: Request, status: int, sentence: str) -> Response:
+    return JSONResponse({"detail": sentence}, status)
+
+
+def _with_headers(send: Send, cookie: str) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = list(message.get("headers", ()))
+            names = {name.lower() for name, _ in headers}
+            headers += [pair for pair in HEADERS if pair[0] not in names]
+            if b"cache-control" not in names:
+                headers.append((b"cache-control", b"no-store"))
+            if cookie:
+                headers.append((b"set-cookie", cookie.encode()))
+            message["headers"] = headers
+        await send(message)
+
+    return sending

@@ -1,0 +1,70 @@
+"""The devices: what each does now, and how busy it was, by day."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from edgeloop._util.redact import redact
+from edgeloop.errors import EdgeloopError
+from edgeloop.portal.feed import Snapshot
+from edgeloop.portal.rows import Row
+from edgeloop.portal.state import Portal, frame_of
+from edgeloop.portal.views.drawings import drawn
+from edgeloop.portal.views.shapes import Busy, DayUse, DevicesView
+from edgeloop.report import utilisation_chart
+from edgeloop.runner import utilisation
+
+DAYS = 14
+
+
+def devices_view(portal: Portal, experiment: str | None = None, days: int = DAYS) -> DevicesView:
+    snapshot = portal.rows(experiment)
+    frame = frame_of(portal, experiment)
+    found: tuple[DayUse, ...] = ()
+    trouble = ""
+    try:
+        found = days_of(portal, days)
+    except EdgeloopError as error:
+        trouble = redact(str(error))
+    used = [{"device": u.device, "day": u.day, "seconds": u.seconds, "uses": u.uses} for u in found]
+    svg = drawn(portal, ("use", found), lambda: utilisation_chart(used), "use-")
+    return DevicesView(
+        frame, busy_of(snapshot), waiting_of(snapshot.rows.values()), found, svg, trouble
+    )
+
+
+def days_of(portal: Portal, days: int) -> tuple[DayUse, ...]:
+    """Per device and UTC day, the last so many days."""
+    first = time.strftime("%Y-%m-%d", time.gmtime(time.time() - (days - 1) * 86_400))
+    return tuple(
+        DayUse(use.device, use.day.isoformat(), use.seconds, use.utilisation, use.uses)
+        for use in utilisation(portal.usage.rows().values())
+        if use.day.isoformat() >= first
+    )
+
+
+def busy_of(snapshot: Snapshot) -> tuple[Busy, ...]:
+    """Which machine does what since when, by machine."""
+    now = time.time()
+    found = [
+        Busy(
+            held.node,
+            row.text("device"),
+            row.name,
+            held.stage,
+            held.since,
+            held.expires,
+            held.expires < now,
+        )
+        for row in snapshot.rows.values()
+        for held in row.held
+    ]
+    return tuple(sorted(found, key=lambda busy: (busy.node, busy.since)))
+
+
+def waiting_of(rows: Iterable[Row]) -> Mapping[str, int]:
+    """How many models wait, by stage: what a runner could take this moment."""
+    now = time.time()
+    return dict(Counter(stage for row in rows if row.ready for stage in row.waiting(now)))

@@ -1,0 +1,221 @@
+"""The jobs of the project: how far each is, and what it prints.
+
+Records lie in `runs/`; what is true now is asked of stores and computes by a thread of its own,
+and only while somebody looks. A page never waits for a cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from edgeloop._util.redact import redact
+from edgeloop.errors import EdgeloopError, LocalFileError
+from edgeloop.portal.rows import is_moment
+from edgeloop.portal.views.shapes import JobLine, JobsView, JobView, LogPart
+from edgeloop.workspace import Workspace
+
+if TYPE_CHECKING:
+    from edgeloop.jobs import Jobs, Run
+    from edgeloop.portal.state import Portal
+
+LOOK_EVERY_S = 2.0
+LIST_EVERY_S = 1.0
+TAIL_BYTES = 64 << 10
+MOST_BYTES = 1 << 20
+METRICS_SHOWN = 5
+MOST_JOBS = 500  # the newest; a page of thousands, anew every few seconds, helps nobody
+
+
+class JobsDesk:
+    """What is known of the jobs, and a look at them when that is some seconds old."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        from edgeloop.jobs import Jobs
+
+        self.jobs: Jobs = Jobs(workspace.settings, workspace.store.blobs)
+        self._guard = threading.Lock()
+        self._is_looking = False
+        self._looked_at = float("-inf")
+        self._listed_at = float("-inf")
+        self._listing: tuple[Sequence[Run], Sequence[str]] = ((), ())
+        self._notes: Mapping[str, str] = {}
+
+    def listing(self) -> tuple[Sequence[Run], Sequence[str]]:
+        """Runs from the oldest to the newest, and sentences about records that are damaged."""
+        self._look_if_due()
+        if time.monotonic() - self._listed_at > LIST_EVERY_S:
+            found = self.jobs.runs.list()
+            self._listing = (found.runs, found.damaged)
+            self._listed_at = time.monotonic()
+        return self._listing
+
+    def get(self, name: str) -> Run:
+        self._look_if_due()
+        return self.jobs.runs.get(name)
+
+    def note(self, run: Run) -> str:
+        """Why what is known may be out of date."""
+        return self._notes.get(run.record.compute) or run.status.note
+
+    def _look_if_due(self) -> None:
+        with self._guard:
+            if self._is_looking or time.monotonic() - self._looked_at < LOOK_EVERY_S:
+                return
+            self._is_looking = True
+        threading.Thread(target=self._look, name="jobs", daemon=True).start()
+
+    def _look(self) -> None:
+        try:
+            self._refresh()
+        finally:
+            self._listed_at = float("-inf")
+            self._looked_at = time.monotonic()
+            self._is_looking = False
+
+    def _refresh(self) -> None:
+        """One compute that is away, or gone from the settings, does not hide the others."""
+        here = str(self.jobs.settings.location)
+        by_compute: dict[str, list[Run]] = {}
+        for run in self.jobs.runs.list().runs:
+            if not run.status.is_final and run.record.store in ("", here):
+                by_compute.setdefault(run.record.compute, []).append(run)
+        notes = {}
+        for compute, runs in by_compute.items():
+            try:
+                self.jobs.refresh(runs)
+            except (EdgeloopError, OSError) as error:
+                notes[compute] = redact(str(error))
+        self._notes = notes
+
+
+def jobs_view(portal: Portal, experiment: str | None = None) -> JobsView:
+    from edgeloop.portal.state import frame_of
+
+    runs, damaged = portal.jobs.listing()
+    lines, unread = [], []
+    for run in reversed(runs[-MOST_JOBS:]):
+        try:
+            lines.append(job_line(portal.jobs, run))
+        except EdgeloopError as error:
+            unread.append(str(error))
+    return JobsView(
+        frame_of(portal, experiment),
+        tuple(lines),
+        dict(Counter(str(run.status.state) for run in runs)),
+        _varied(lines),
+        _measured(lines),
+        tuple(redact(sentence) for sentence in (*damaged, *unread)),
+        max(0, len(runs) - MOST_JOBS),
+    )
+
+
+def job_view(portal: Portal, experiment: str | None, name: str) -> JobView:
+    from edgeloop.portal.state import frame_of
+
+    run = portal.jobs.get(name)
+    trouble, log = "", LogPart(0, 0, 0, "", run.status.is_final)
+    try:
+        size = portal.jobs.jobs.log_size(run)
+        log = job_log(portal, name, max(0, size - TAIL_BYTES), TAIL_BYTES)
+    except EdgeloopError as error:
+        trouble = redact(str(error))
+    return JobView(
+        frame_of(portal, experiment),
+        job_line(portal.jobs, run),
+        tuple(redact(str(word)) for word in run.record.command),
+        tuple(f"{item.name}@{item.version}" for item in run.record.inputs),
+        log,
+        trouble,
+    )
+
+
+def job_log(portal: Portal, name: str, offset: int = 0, limit: int = MOST_BYTES) -> LogPart:
+    """Some bytes of a log as text. A character that is cut at the end comes with the next part.
+
+    Whether the job is over is asked first: then what is read after it is all there will be.
+    """
+    run = portal.jobs.get(name)
+    is_final = run.status.is_final
+    desk = portal.jobs.jobs
+    size = desk.log_size(run)
+    start = min(max(offset, 0), size)
+    content = b""
+    with contextlib.closing(desk.log(run, start).more()) as parts:  # type: ignore[type-var]
+        for part in parts:
+            content += part
+            if len(content) >= limit:
+                break
+    content = content[: max(1, min(limit, MOST_BYTES))]
+    whole = content if is_final and start + len(content) >= size else whole_characters(content)
+    end = start + len(whole)
+    text = redact(whole.decode(errors="replace"))
+    return LogPart(start, end, max(size, end), text, is_final)
+
+
+def job_line(desk: JobsDesk, run: Run) -> JobLine:
+    """Raises LocalFileError for a record that somebody else has written into."""
+    try:
+        return _line(desk, run)
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        reason = "its record holds what no job writes: put it back, or remove its folder"
+        raise LocalFileError(path=run.record.name, reason=reason) from None
+
+
+def _line(desk: JobsDesk, run: Run) -> JobLine:
+    record, status = run.record, run.status
+    return JobLine(
+        name=record.name,
+        state=status.state,
+        is_final=status.is_final,
+        experiment=record.experiment,
+        compute=record.compute,
+        node=status.node,
+        created=_moment(record.created.timestamp()) or 0.0,
+        started=_moment(status.started),
+        ended=_moment(status.ended),
+        attempt=max(record.attempt, status.attempt),
+        parent=record.parent or "",
+        exit_code=status.exit_code,
+        reason=redact(status.reason),
+        note="" if status.is_final else redact(desk.note(run)),
+        tags=tuple(record.tags),
+        params={str(name): str(value) for name, value in record.params.items()},
+        metrics={str(name): _text(value) for name, value in status.metrics.items()},
+        published=dict(status.published),
+        log_bytes=status.log_bytes,
+    )
+
+
+def _moment(value: float | None) -> float | None:
+    return value if is_moment(value) else None
+
+
+def _varied(lines: Sequence[JobLine]) -> tuple[str, ...]:
+    names = dict.fromkeys(name for line in lines for name in line.params)
+    return tuple(n for n in names if len({line.params.get(n) for line in lines}) > 1)
+
+
+def _measured(lines: Sequence[JobLine]) -> tuple[str, ...]:
+    names = Counter(name for line in lines for name in line.metrics)
+    return tuple(name for name, _ in names.most_common(METRICS_SHOWN))
+
+
+def _text(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+
+
+def whole_characters(content: bytes) -> bytes:
+    """Without the beginning of a character whose rest is not here yet."""
+    for back in range(1, min(4, len(content)) + 1):
+        byte = content[-back]
+        if byte & 0xC0 == 0xC0:  # where a character of several bytes begins
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return content[:-back] if length > back else content
+        if byte & 0xC0 != 0x80:
+            break
+    return content

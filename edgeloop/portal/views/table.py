@@ -1,0 +1,251 @@
+"""The table: filtered, sorted, a page at a time, from memory alone."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from edgeloop.errors import NoSuchModel
+from edgeloop.portal.feed import Snapshot
+from edgeloop.portal.rows import Row, is_moment
+from edgeloop.portal.state import Portal, frame_of
+from edgeloop.portal.views.shapes import (
+    PAGE_SIZES,
+    Choices,
+    Heading,
+    Line,
+    ParetoQuery,
+    TableQuery,
+    TableView,
+    Work,
+)
+from edgeloop.report import LATENCY, is_estimate, measure_of
+
+NUMBERS = (LATENCY, "macs", "f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
+MOST_CHOICES = 200
+_TITLES = {LATENCY: "latency", "macs": "MACs"}
+
+SortKey = tuple[int, float, str]
+
+
+def table_view(
+    portal: Portal, experiment: str | None = None, query: TableQuery | None = None
+) -> TableView:
+    query = _bounded(query or TableQuery())
+    snapshot = portal.rows(experiment)
+    frame = frame_of(portal, experiment)
+    found = matching(portal, snapshot, frame.experiment, query)
+    pages = max(1, math.ceil(len(found) / query.size))
+    query = replace(query, page=min(query.page, pages))
+    first = (query.page - 1) * query.size
+    now = time.time()
+    counts, choices = summary_of(portal, snapshot, frame.experiment)
+    return TableView(
+        frame,
+        query,
+        headings(),
+        tuple(line_of(row, now) for row in found[first : first + query.size]),
+        counts,
+        len(found),
+        len(snapshot.rows),
+        pages,
+        choices,
+    )
+
+
+def line_view(portal: Portal, experiment: str | None, name: str) -> Line:
+    """One model as the table shows it."""
+    row = portal.rows(experiment).rows.get(name)
+    if row is None:
+        shown = experiment or portal.workspace.experiment
+        raise NoSuchModel(pattern=name, experiment=shown)
+    return line_of(row, time.time())
+
+
+def headings() -> tuple[Heading, ...]:
+    numbers = [measure_of(column) for column in NUMBERS]
+    return (
+        Heading("name", "name", "", False),
+        Heading("status", "status", "", False),
+        Heading("node", "machine", "", False),
+        *(Heading(m.column, _TITLES.get(m.column, m.column), m.unit, True) for m in numbers),
+        Heading("device", "device", "", False),
+        Heading("since", "since", "", False),
+    )
+
+
+def line_of(row: Row, now: float) -> Line:
+    numbers = (_cell(row, column) for column in NUMBERS)
+    return Line(
+        name=row.name,
+        status=row.text("status"),
+        word=row.word,
+        cells=(
+            row.name,
+            row.text("status"),
+            row.text("node"),
+            *numbers,
+            row.text("device"),
+            row.text("since"),
+        ),
+        is_estimate=is_estimate(row.values),
+        error=row.text("error"),
+        tags=row.tags,
+        device=row.text("device"),
+        since=seconds_of(row.text("since")),
+        work=work_of(row, now),
+        waiting=row.waiting(now),
+    )
+
+
+def work_of(row: Row, now: float) -> tuple[Work, ...]:
+    return tuple(
+        Work(held.stage, held.node, held.since, held.expires, held.expires < now)
+        for held in row.held
+    )
+
+
+def seconds_of(text: str) -> float | None:
+    """A time of a row; old tables write it in other ways, which are not guessed at."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    try:
+        seconds = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (OverflowError, ValueError):
+        return None
+    return seconds if is_moment(seconds) else None
+
+
+def matching(
+    portal: Portal, snapshot: Snapshot, experiment: str, query: TableQuery
+) -> Sequence[Row]:
+    """All that the query means, sorted; pages of one query share the work."""
+    whole = replace(query, page=1, size=PAGE_SIZES[0])
+    key = ("table", experiment, snapshot.generation, id(snapshot.rows), whole, _moment(query))
+    return portal.cache.get(key, lambda: _sorted(_kept(snapshot.rows.values(), query), query))
+
+
+def filtered(rows: Iterable[Row], query: ParetoQuery) -> list[Row]:
+    wanted = TableQuery(query.text, query.status, query.tag, device=query.device)
+    return _kept(rows, wanted)
+
+
+def summary_of(
+    portal: Portal, snapshot: Snapshot, experiment: str
+) -> tuple[Mapping[str, int], Choices]:
+    """Counts by status and the choices of the filters, once a generation."""
+    key = ("summary", experiment, snapshot.generation, id(snapshot.rows))
+    return portal.cache.get(key, lambda: _summary(snapshot.rows.values(), portal))
+
+
+def _summary(rows: Iterable[Row], portal: Portal) -> tuple[Mapping[str, int], Choices]:
+    words: Counter[str] = Counter()
+    tags: Counter[str] = Counter()
+    devices: Counter[str] = Counter()
+    nodes: Counter[str] = Counter()
+    for row in rows:
+        words[row.word] += 1
+        if row.tags:
+            tags.update(row.tags)
+        if device := row.values.get("device"):
+            devices[str(device)] += 1
+        if row.held:
+            nodes.update(held.node for held in row.held)
+        elif node := row.values.get("node"):
+            nodes[str(node)] += 1
+    stages = tuple(stage.name for stage in portal.workspace.plan.stages)
+    return dict(sorted(words.items())), Choices(
+        tuple(sorted(words)), _most(tags), stages, _most(devices), _most(nodes)
+    )
+
+
+def _most(counter: Counter[str]) -> tuple[str, ...]:
+    return tuple(name for name, _ in counter.most_common(MOST_CHOICES))
+
+
+def _bounded(query: TableQuery) -> TableQuery:
+    size = query.size if query.size in PAGE_SIZES else PAGE_SIZES[0]
+    return replace(query, page=max(1, query.page), size=size)
+
+
+def _moment(query: TableQuery) -> int:
+    """Whether a stage waits depends on the time, too: leases run out without a word."""
+    return int(time.time() // 2) if query.stage else 0
+
+
+def _kept(rows: Iterable[Row], query: TableQuery) -> list[Row]:
+    tests: list[Callable[[Row], bool]] = []
+    if query.status:
+        tests.append(lambda row: row.word == query.status)
+    if query.tag:
+        tests.append(lambda row: query.tag in row.tags)
+    if query.device:
+        tests.append(lambda row: row.values.get("device") == query.device)
+    if query.node:
+        tests.append(lambda row: _has_node(row, query.node))
+    if query.stage:
+        now = time.time()
+        tests.append(lambda row: _has_stage(row, query.stage, now))
+    if query.text:
+        tests.append(_text_test(query.text))
+    return [row for row in rows if all(test(row) for test in tests)] if tests else list(rows)
+
+
+def _text_test(text: str) -> Callable[[Row], bool]:
+    if any(char in text for char in "*?["):
+        pattern = re.compile(fnmatch.translate(text))
+        return lambda row: pattern.match(row.name) is not None
+    wanted = text.casefold()
+
+    def has(row: Row) -> bool:
+        return (
+            wanted in row.name.casefold()
+            or any(wanted in tag.casefold() for tag in row.tags)
+            or wanted in row.text("error").casefold()
+        )
+
+    return has
+
+
+def _has_node(row: Row, node: str) -> bool:
+    return any(held.node == node for held in row.held) or row.values.get("node") == node
+
+
+def _has_stage(row: Row, stage: str, now: float) -> bool:
+    return any(held.stage == stage for held in row.held) or stage in row.waiting(now)
+
+
+def _sorted(rows: list[Row], query: TableQuery) -> list[Row]:
+    """Rows without a value come last, whichever way; equal ones by name."""
+    if query.sort == "name":
+        return rows[::-1] if query.descending else rows  # the feed has them by name already
+    keyed = [(_sort_key(row, query.sort), row) for row in rows]
+    present = [(key, row) for key, row in keyed if key is not None]
+    present.sort(key=lambda pair: pair[0] or (0, 0.0, ""), reverse=query.descending)
+    return [row for _, row in present] + [row for key, row in keyed if key is None]
+
+
+def _sort_key(row: Row, column: str) -> SortKey | None:
+    """Numbers by size before texts; what is written as a text but is a number counts as one."""
+    if column == "node" and row.held:
+        return (1, 0.0, row.held[0].node)
+    value = measure_of(column).of(row.values)
+    if not math.isnan(value):
+        return (0, value, "")
+    text = row.text(column)
+    return (1, 0.0, text.casefold()) if text and text != "nan" else None
+
+
+def _cell(row: Row, column: str) -> str:
+    measure = measure_of(column)
+    return measure.text(measure.of(row.values)) or (
+        "n/a" if row.values.get(column) == "n/a" else ""
+    )

@@ -1,0 +1,1 @@
+"""The pages: templates, static files and what fills them in."""

@@ -1,0 +1,325 @@
+"""The pages: a view in, HTML out. Nothing here reads the store, and no text of it is trusted.
+
+All routes are plain functions, since views block. Every page works without script but for what is
+live, and for changes.
+
+Points of the front as its page needs them: within limits, and as the script knows them.
+
+A line that climbs: the hypervolume after so many candidates, as coordinates for a template.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from fastapi import APIRouter
+from fastapi.requests import Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from markupsafe import escape
+
+from edgeloop.errors import NotFound
+from edgeloop.portal.auth import change_token
+from edgeloop.portal.views import index as views
+from edgeloop.portal.views.shapes import (
+    PAGE_SIZES,
+    Axis,
+    ParetoQuery,
+    ParetoView,
+    Point,
+    TableQuery,
+)
+from edgeloop.portal.views.table import headings
+from edgeloop.portal.web.markup import HERE, linked, span_of
+from edgeloop.portal.web.rendering import Link, Templates, link_of, plain_cells, table_values
+from edgeloop.report import LATENCY
+
+if TYPE_CHECKING:
+    from edgeloop.portal.state import Portal
+
+LIMITS = ("x_min", "x_max", "y_min", "y_max")
+Box = Mapping[str, float | None]
+
+
+def box_of(asked: Mapping[str, str]) -> Box:
+    """The limits in an address; None where there is none, or nonsense."""
+    return {name: number(asked.get(name, "")) for name in LIMITS}
+
+
+def is_inside(point: Point, box: Box) -> bool:
+    return _between(point.x, box["x_min"], box["x_max"]) and _between(
+        point.y, box["y_min"], box["y_max"]
+    )
+
+
+def told(link: Link, view: ParetoView, point: Point) -> dict[str, Any]:
+    """A point as the script of the page knows it; its link is the key to the mark in the chart."""
+    lines = [point.name, _value(view.x, point, point.x_text), _value(view.y, point, point.y_text)]
+    if point.iteration is not None:
+        lines.append(f"iteration {point.iteration}")
+    if point.device:
+        lines.append(point.device)
+    href = link(f"/models/{quote(point.name, safe='')}")
+    return {"href": href, "x": point.x, "y": point.y, "lines": lines, "about": ", ".join(lines)}
+
+
+def number(text: str) -> float | None:
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _value(axis: Axis, point: Point, text: str) -> str:
+    if axis.column != LATENCY:
+        return f"{axis.title}: {text}"
+    spread = f" ± {point.sigma_ms:.2g}" if point.sigma_ms else ""
+    return f"{axis.title}: {text}{spread}{' (estimate)' if point.is_estimate else ''}"
+
+
+def _between(value: float, low: float | None, high: float | None) -> bool:
+    return (low is None or value >= low) and (high is None or value <= high)
+
+
+LEFT, RIGHT, TOP, BOTTOM = 64.0, 628.0, 16.0, 224.0
+_LINES = 5
+_MOST_DOTS = 60
+
+
+@dataclass(frozen=True)
+class Curve:
+    """`rows` and `ticks` are places on the axes with their texts, `dots` points with theirs."""
+
+    path: str
+    rows: list[tuple[float, str]]
+    ticks: list[tuple[float, str]]
+    dots: list[tuple[float, float, str]]
+    said: str
+
+
+def curve_of(points: Sequence[tuple[int, float]]) -> Curve | None:
+    """None where there is no line yet."""
+    if len(points) < 2:
+        return None
+    first, last = points[0][0], points[-1][0]
+    values = [value for _, value in points]
+    low, high = min(values), max(values)
+    room = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
+    low, high = max(0.0, low - room) if low >= 0 else low - room, high + room
+
+    def across(count: float) -> float:
+        return round(LEFT + (RIGHT - LEFT) * (count - first) / max(last - first, 1), 1)
+
+    def up(value: float) -> float:
+        return round(BOTTOM - (BOTTOM - TOP) * (value - low) / (high - low), 1)
+
+    steps = [f"M{across(first)},{up(values[0])}"]
+    steps += [f"H{across(count)}V{up(value)}" for count, value in points[1:]]
+    heights = [low + (high - low) * place / (_LINES - 1) for place in range(_LINES)]
+    marks = sorted({first + round((last - first) * place / 4) for place in range(5)})
+    few = points if len(points) <= _MOST_DOTS else ()
+    return Curve(
+        "".join(steps),
+        [(up(value), f"{value:.3g}") for value in heights],
+        [(across(count), str(count)) for count in marks],
+        [(across(c), up(v), f"{v:.4g} after {c} candidates") for c, v in few],
+        f"from {values[0]:.4g} to {values[-1]:.4g}",
+    )
+
+
+MOST_POINTS = 300  # in the table below the chart
+_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_TITLES = {400: "That does not work", 403: "Not allowed", 404: "Not here"}
+
+
+def router(portal: Portal) -> APIRouter:
+    """All pages, and the files that they need."""
+    routes = APIRouter(include_in_schema=False)
+    templates = Templates()
+    _add_static(routes)
+    _add_table(routes, portal, templates)
+    _add_model(routes, portal, templates)
+    _add_pareto(routes, portal, templates)
+    _add_devices(routes, portal, templates)
+    _add_jobs(routes, portal, templates)
+    _add_searches(routes, portal, templates)
+    return routes
+
+
+def error_page(portal: Portal, request: Request, status: int, sentence: str) -> Response:
+    title = _TITLES.get(status, "Something went wrong")
+    return Templates().bare("error", status, title=title, sentence=sentence)
+
+
+def login_page(portal: Portal, request: Request, sentence: str) -> Response:
+    asked = request.query_params.get("next", "/")
+    return Templates().bare("login", 401 if sentence else 200, sentence=sentence, next=asked)
+
+
+def _add_static(routes: APIRouter) -> None:
+    """Read once: no path of a request ever becomes a path of ours."""
+    files = {
+        path.name: (path.read_bytes(), _TYPES[path.suffix])
+        for path in sorted((HERE / "static").iterdir())
+        if path.suffix in _TYPES
+    }
+    tags = {name: f'"{hashlib.sha256(body).hexdigest()[:20]}"' for name, (body, _) in files.items()}
+
+    @routes.get("/static/{name}")
+    def static(request: Request, name: str) -> Response:
+        if name not in files:
+            raise NotFound(reason=f"There is no file {name!r} here.")
+        headers = {"ETag": tags[name], "Cache-Control": "no-cache"}
+        if request.headers.get("if-none-match") == tags[name]:
+            return Response(status_code=304, headers=headers)
+        body, kind = files[name]
+        return Response(body, media_type=kind, headers=headers)
+
+
+def _add_table(routes: APIRouter, portal: Portal, templates: Templates) -> None:
+    @routes.get("/")
+    def table(request: Request) -> HTMLResponse:
+        view = views.table_view(portal, _experiment(request), table_query(request.query_params))
+        rows = [row for _, row in templates.rows(request, view)]
+        shown = escape("").join(rows)
+        values = table_values(view)
+        return templates.page(request, "table", tab="/", rows=shown, **values)
+
+    @routes.get("/parts/table")
+    def table_parts(request: Request) -> JSONResponse:
+        """What the live table asks for: its rows in order, and only those that it has not."""
+        view = views.table_view(portal, _experiment(request), table_query(request.query_params))
+        known = set(request.query_params.get("known", "").split(","))
+        rows = templates.rows(request, view)
+        values = table_values(view)
+        return JSONResponse(
+            {
+                "marks": [mark for mark, _ in rows],
+                "html": "".join(row for mark, row in rows if mark not in known),
+                "chips": templates.part(request, "table_chips", **values),
+                "pages": templates.part(request, "table_pages", **values),
+                "banner": templates.part(request, "banner", **values),
+            }
+        )
+
+
+def _add_model(routes: APIRouter, portal: Portal, templates: Templates) -> None:
+    @routes.get("/models/{name:path}")
+    def model(request: Request, name: str) -> HTMLResponse:
+        view = views.model_view(portal, _experiment(request), name)
+        table = headings()
+        numbers = [(h, cell) for h, cell in plain_cells(table, view.line) if h.is_number and cell]
+        return templates.page(
+            request,
+            "model",
+            view.frame,
+            "/",
+            view=view,
+            numbers=numbers,
+            span=span_of(view.stages),
+            metrics=list(dict.fromkeys(m for scores in view.scores.values() for m in scores)),
+            change_token=change_token(request) if view.frame.allow_changes else "",
+        )
+
+
+def _add_pareto(routes: APIRouter, portal: Portal, templates: Templates) -> None:
+    @routes.get("/pareto")
+    def pareto(request: Request) -> HTMLResponse:
+        asked = request.query_params
+        query = ParetoQuery(**_texts(asked, "x", "y", "text", "status", "tag", "device"))
+        view = views.pareto_view(portal, _experiment(request), query)
+        box = box_of(asked)
+        is_boxed = any(limit is not None for limit in box.values())
+        front = [point for point in view.points if point.is_front]
+        inside = [point for point in view.points if is_inside(point, box)]
+        return templates.page(
+            request,
+            "pareto",
+            view.frame,
+            "/pareto",
+            view=view,
+            box={name: "" if limit is None else repr(limit) for name, limit in box.items()},
+            is_boxed=is_boxed,
+            front=front,
+            chosen=inside if is_boxed else front,
+            most=MOST_POINTS,
+            columns={axis.column for axis in view.columns},
+            drawing=linked(view.svg, link_of(request)("/models/{}")),
+            points=[told(link_of(request), view, point) for point in view.points],
+        )
+
+
+def _add_devices(routes: APIRouter, portal: Portal, templates: Templates) -> None:
+    @routes.get("/devices")
+    def devices(request: Request) -> HTMLResponse:
+        view = views.devices_view(portal, _experiment(request))
+        waiting = [(stage, count) for stage, count in view.waiting.items() if count]
+        return templates.page(
+            request, "devices", view.frame, "/devices", view=view, waiting=waiting
+        )
+
+
+def _add_jobs(routes: APIRouter, portal: Portal, templates: Templates) -> None:
+    @routes.get("/jobs")
+    def jobs(request: Request) -> HTMLResponse:
+        view = views.jobs_view(portal, _experiment(request))
+        return templates.page(request, "jobs", view.frame, "/jobs", view=view)
+
+    @routes.get("/jobs/{name}")
+    def job(request: Request, name: str) -> HTMLResponse:
+        view = views.job_view(portal, _experiment(request), name)
+        return templates.page(request, "job", view.frame, "/jobs", view=view, job=view.job)
+
+
+def _add_searches(routes: APIRouter, portal: Portal, templates: Templates) -> None:
+    @routes.get("/searches")
+    def searches(request: Request) -> HTMLResponse:
+        view = views.searches_view(portal, _experiment(request))
+        return templates.page(request, "searches", view.frame, "/searches", view=view)
+
+    @routes.get("/searches/{name}")
+    def search(request: Request, name: str) -> HTMLResponse:
+        view = views.search_view(portal, _experiment(request), name)
+        texts = {
+            column: [row.get(column, "") for row in view.candidates] for column in view.columns
+        }
+        return templates.page(
+            request,
+            "search",
+            view.frame,
+            "/searches",
+            view=view,
+            search=view.search,
+            curve=curve_of(view.curve),
+            numeric={column for column, found in texts.items() if _are_numbers(found)},
+        )
+
+
+def table_query(asked: Mapping[str, str]) -> TableQuery:
+    """A page's address is typed by people: what makes no sense in it is passed over."""
+    texts = _texts(asked, "text", "status", "tag", "stage", "device", "node", "sort")
+    page, size = number(asked.get("page", "")), number(asked.get("size", ""))
+    return TableQuery(
+        **texts,
+        descending=asked.get("descending", "") in ("1", "true"),
+        page=int(max(1, min(page or 1, 1_000_000))),
+        size=int(size) if size in PAGE_SIZES else PAGE_SIZES[0],
+    )
+
+
+def _experiment(request: Request) -> str | None:
+    return request.query_params.get("experiment") or None
+
+
+def _texts(asked: Mapping[str, str], *names: str) -> dict[str, Any]:
+    return {name: asked[name] for name in names if asked.get(name)}
+
+
+def _are_numbers(texts: list[str]) -> bool:
+    told = [text for text in texts if text]
+    return bool(told) and all(number(text) is not None for text in told)

@@ -1,0 +1,161 @@
+"""f1_onnx, f1_1k, f1_1k_f, f1_10k: run a test set through a model and score it as it comes."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from edgeloop.errors import ModelFailed, NoSuchPrecision
+from edgeloop.platforms import Device, GivesClasses, GraphInfo, Kind
+from edgeloop.runner.stages.base import Assignment, Equipment, Result, Sizes
+from edgeloop.tasks import (
+    Images,
+    Output,
+    Samples,
+    Score,
+    Scorer,
+    Task,
+    write_pr_curve,
+    write_pr_points,
+    write_results_csv,
+)
+
+BATCH = 8
+AHEAD = 4
+
+
+@dataclass(frozen=True)
+class Test:
+    """Which model, on what, on how many images."""
+
+    kind: Kind
+    on_host: bool
+    thorough: bool
+
+
+NOT_AVAILABLE = "n/a"  # as old tables say it where a device has no such result
+
+TESTS = {
+    "f1_onnx": Test("float", on_host=True, thorough=True),
+    "f1_1k": Test("quantized", on_host=False, thorough=False),
+    "f1_1k_f": Test("float", on_host=False, thorough=False),
+    "f1_10k": Test("quantized", on_host=False, thorough=True),
+}
+
+
+def accuracy(work: Assignment, equipment: Equipment) -> Result:
+    test = TESTS[work.stage]
+    info = equipment.toolchain.inspect(work.onnx)
+    equipment.task.check_output(info.output_shape)
+    device = equipment.host if test.on_host else equipment.device
+    samples = equipment.task.test(info.height, info.width, _count(test, equipment.sizes))
+    kind = device.float_kind if test.kind == "float" else test.kind
+    try:
+        score = _scored(work, equipment, device, info, kind, samples)
+    except NoSuchPrecision as error:
+        return Result({work.stage: NOT_AVAILABLE}, {}, f"{work.stage} n/a: {error}")
+    results = work.folder / f"test_results_{work.stage}.csv"
+    curve = work.folder / f"pr_curve_{work.stage}.png"
+    points = curve.with_suffix(".csv")
+    write_results_csv(score, results, equipment.task.interval(score.counts))
+    write_pr_curve(score, curve)
+    write_pr_points(score, points)
+    files = {path.name: path for path in (results, curve, points)}
+    summary = f"{work.stage} {score.headline:.4f} on {len(samples)} images, {device.name} ({kind})"
+    if score.curve_images:
+        summary += f", PR curves of {score.curve_images}"
+    return Result({work.stage: score.headline}, files, summary)
+
+
+def run_test(
+    task: Task, device: Device, model: Path, info: GraphInfo, kind: Kind, samples: Samples
+) -> Score:
+    """Inference and scoring overlap: outputs are scored while the next are computed, and no more
+    than a few batches of outputs exist at any time."""
+    outputs = device.infer(model, info, kind, batches(samples))
+    return _score_of(outputs, samples, task.scorer(), device.name)
+
+
+def _scored(
+    work: Assignment,
+    equipment: Equipment,
+    device: Device,
+    info: GraphInfo,
+    kind: Kind,
+    samples: Samples,
+) -> Score:
+    """F1 needs class maps only, and those are a small part of the bytes: where device and model
+    have them, the full outputs of a few images are enough for the curves."""
+    task, model = equipment.task, work.artefact(device.artefacts.get(kind, ""))
+    few = equipment.sizes.curve
+    if not isinstance(device, GivesClasses) or len(samples) <= few:
+        return run_test(task, device, model, info, kind, samples)
+    maps = work.find(device.class_artefacts[kind]) if kind in device.class_artefacts else None
+    if maps is None:
+        return run_test(task, device, model, info, kind, samples)
+    outputs = device.infer_classes(maps, info, kind, batches(samples))
+    whole = _score_of(outputs, samples, task.scorer(curves=False), device.name)
+    sample = replace(samples, images=samples.images[:few], labels=samples.labels[:few])
+    return whole.with_curves_of(run_test(task, device, model, info, kind, sample))
+
+
+def _score_of(outputs: Iterable[Output], samples: Samples, scorer: Scorer, device: str) -> Score:
+    """Each image once and in order, or there is no score."""
+    seen = 0
+    for batch in ahead(outputs):
+        if batch.dtype.kind == "f" and not np.isfinite(batch.max(initial=0.0)):
+            reason = f"{device} gave NaN or infinite values for images {seen}–{seen + len(batch)}"
+            raise ModelFailed(reason=reason)
+        labels = samples.labels[seen : seen + len(batch)]
+        if len(labels) == len(batch):
+            scorer.add(batch, labels)
+        seen += len(batch)
+    if seen != len(samples):
+        raise ModelFailed(reason=f"{device} gave {seen} results for {len(samples)} images")
+    return scorer.score()
+
+
+def batches(samples: Samples, size: int = BATCH) -> Iterator[Images]:
+    for start in range(0, len(samples), size):
+        yield samples.images[start : start + size]
+
+
+def ahead(outputs: Iterable[Output]) -> Iterator[Output]:
+    """Draws from `outputs` in a thread of its own, a few items ahead of whoever consumes them."""
+    ready: queue.Queue[Output | BaseException | None] = queue.Queue(AHEAD)
+    stopped = threading.Event()
+
+    def draw() -> None:
+        last: BaseException | None = None
+        try:
+            for output in outputs:
+                while not stopped.is_set():
+                    try:
+                        ready.put(output, timeout=0.2)
+                        break
+                    except queue.Full:
+                        continue
+                if stopped.is_set():
+                    return
+        except BaseException as error:  # noqa: BLE001 - carried over and raised by the consumer
+            last = error
+        ready.put(last)
+
+    thread = threading.Thread(target=draw, daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stopped.set()
+
+
+def _count(test: Test, sizes: Sizes) -> int:
+    return sizes.thorough if test.thorough else sizes.quick

@@ -1,0 +1,71 @@
+"""benchmark: one run on the device, added to those before it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+from pathlib import Path
+
+from edgeloop.models import runs_of
+from edgeloop.platforms import Measurement
+from edgeloop.runner.stages.base import Assignment, Equipment, Result
+from edgeloop.store import Value
+
+
+def benchmark(work: Assignment, equipment: Equipment) -> Result:
+    info = equipment.toolchain.inspect(work.onnx)
+    model = work.artefact(equipment.device.artefacts.get("quantized", ""))
+    measured = equipment.device.measure(model, info)
+    runs = [*runs_of(work.row), measured.seconds]
+    mean = statistics.mean(runs)
+    spread = statistics.stdev(runs) if len(runs) > 1 else 0.0
+    columns: dict[str, Value] = {
+        "total_inference_avg": json.dumps(runs),
+        "mean": mean,
+        "stdev": 100.0 * spread / mean if mean else 0.0,
+        "device": equipment.device.name,
+        "latency_kind": "estimate" if measured.is_estimate else "measured",
+        **_estimate_columns(measured),
+    }
+    path = work.folder / f"perf_results_{len(runs)}.csv"
+    _write_csv(path, measured)
+    return Result(columns, {path.name: path}, _summary(measured, equipment.device.name))
+
+
+def _estimate_columns(measured: Measurement) -> dict[str, Value]:
+    if not measured.is_estimate:
+        return {}
+    values: dict[str, Value | None] = {
+        "latency_raw_us": measured.raw_us,
+        "latency_low_us": measured.low_us,
+        "latency_high_us": measured.high_us,
+        "latency_margin_percent": measured.margin_percent,
+        "latency_profile": measured.profile,
+        "latency_calibrated": measured.is_calibrated,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _summary(measured: Measurement, device: str) -> str:
+    if not measured.is_estimate:
+        return f"{1000 * measured.seconds:.3g} ms on {device}"
+    margin = f" ± {measured.margin_percent:.0f} %" if measured.margin_percent else ""
+    known = measured.profile if measured.is_calibrated else "uncalibrated"
+    return f"estimate {1000 * measured.seconds:.3g} ms{margin} on {device} ({known})"
+
+
+def _write_csv(path: Path, measured: Measurement) -> None:
+    """Every sample, then every layer whose time is known: one row each."""
+    kind = "estimate" if measured.is_estimate else "measured"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("what", "name", "operator", "time_us", "kind"))
+        writer.writerow(("total", "", "", measured.seconds * 1e6, kind))
+        for number, sample in enumerate(measured.samples_s):
+            writer.writerow(("sample", number, "", sample * 1e6, kind))
+        for layer in measured.layers:
+            time = "" if layer.time_us is None else layer.time_us
+            writer.writerow(("layer", layer.name, layer.operator, time, kind))
+        for name, value in measured.conditions.items():
+            writer.writerow(("condition", name, "", value, kind))
