@@ -83,7 +83,11 @@ def test_every_constructor_parameter_or_field_is_documented(kind: type):
     assert parameters <= documented(text, "Args") | documented(text, "Attributes")
 
 
-@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.slow] * (kind is edgeloop.Jobs)) for kind in CLASSES],
+    ids=lambda kind: kind.__name__,
+)
 def test_the_examples_run(kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Each docstring in an empty project with one model file, on the embedded store."""
     for variable in ("EDGELOOP_STORE", "EDGELOOP_EXPERIMENT", "MODEL_STORAGE_CONNECTION_STRING"):
@@ -102,6 +106,7 @@ def test_the_examples_run(kind: type, tmp_path: Path, monkeypatch: pytest.Monkey
         assert not output, "".join(output)
 
 
+@pytest.mark.slow
 def test_a_job_is_submitted_as_a_script_a_file_or_a_specification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

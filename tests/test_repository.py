@@ -81,3 +81,11 @@ def test_every_extra_that_a_message_names_exists():
 def test_nothing_of_the_package_needs_ray():
     for names in PROJECT["project"]["optional-dependencies"].values():
         assert not [name for name in names if name.startswith("ray")]
+
+
+def test_every_make_target_that_a_workflow_or_a_guide_runs_exists():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    run = [str(step.get("run")) for path in WORKFLOWS for step in steps_of(path)]
+    guides = [(ROOT / name).read_text() for name in ("CONTRIBUTING.md", "RELEASING.md")]
+    named = set(re.findall(r"\bmake ([a-z]+)\b", "\n".join([*run, *guides])))
+    assert {"lint", "unit", "test", "docs", "wheel"} <= named <= targets
