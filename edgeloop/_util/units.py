@@ -35,9 +35,8 @@ def bytes_of(text: str) -> int | None:
 
 
 def size_text(size: float) -> str:
-    """`1.5 MB`, for people."""
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            break
-        size /= 1000
-    return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+    """`512 B`, `12.0 kB`, `1.5 MB`, for people: decimal units, as disks and networks count."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:,.1f} {unit}"
+    return f"{size:.0f} B"

@@ -201,8 +201,9 @@ def list_datasets(
 
     Example: edgeloop data list working/faces128
     """
+    from edgeloop._util.units import size_text
     from edgeloop.cli.data_output import version_row
-    from edgeloop.cli.output import megabytes, print_json, table
+    from edgeloop.cli.output import print_json, table
 
     _, datasets = _opened(store, experiment)
     found = datasets.list() if name is None else datasets.versions(name)
@@ -215,7 +216,7 @@ def list_datasets(
             (
                 str(item.reference),
                 f"{item.files:,}",
-                megabytes(item.bytes),
+                size_text(item.bytes),
                 item.created[:16].replace("T", " "),
                 item.node,
                 item.message,
@@ -293,11 +294,12 @@ def _chosen(datasets: Datasets, references: tuple[str, ...]) -> dict[str, list[V
 
 
 def _ask(versions: list[Version]) -> None:
-    from edgeloop.cli.output import megabytes, plural
+    from edgeloop._util.units import size_text
+    from edgeloop.cli.output import plural
 
     click.echo(f"This will remove {plural(len(versions), 'version')} from the store:", err=True)
     for version in versions:
-        size = f"{version.files:,} files, {megabytes(version.bytes)}"
+        size = f"{version.files:,} files, {size_text(version.bytes)}"
         click.echo(f"  {version.reference}  {size}", err=True)
     if sys.stdin is None:  # a job whose input is closed: nobody can answer
         raise click.Abort

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.output import megabytes, plural, printable, shown
+from edgeloop._util.units import size_text
+from edgeloop.cli.output import plural, printable, shown
 
 if TYPE_CHECKING:
     from edgeloop.data import Progress, Pulled, Pushed, Verified, Version
@@ -40,7 +41,7 @@ def pull_line(pulled: Pulled, folder: Path, dry_run: bool, seconds: float) -> st
 
 
 def _amount(files: int, size: int) -> str:
-    return f"{files:,} file{'' if files == 1 else 's'}, {megabytes(size)}"
+    return f"{files:,} file{'' if files == 1 else 's'}, {size_text(size)}"
 
 
 def moved_row(moved: Pushed | Pulled, dry_run: bool) -> dict[str, object]:

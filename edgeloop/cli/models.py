@@ -49,7 +49,8 @@ def upload(
 
     Example: edgeloop upload nets/*.onnx --tag unet --priority 10
     """
-    from edgeloop.cli.output import megabytes, plural, print_json, printable, shown
+    from edgeloop._util.units import size_text
+    from edgeloop.cli.output import plural, print_json, printable, shown
     from edgeloop.models import UploadOptions
 
     files = [file for path in paths for file in _models_in(path)]
@@ -64,7 +65,7 @@ def upload(
             for item in uploaded:
                 note = "" if item.is_new else "   already here: the same content"
                 file = printable(item.path.name)
-                click.echo(f"{item.model.name:<20} {file:<30} {megabytes(item.size):>9}{note}")
+                click.echo(f"{item.model.name:<20} {file:<30} {size_text(item.size):>9}{note}")
             new = sum(item.is_new for item in uploaded)
             where = f"experiment '{workspace.experiment}' ({shown(workspace.store.description)})"
             click.echo(f"{plural(new, 'model')} uploaded to {where}. Next: edgeloop status")
@@ -122,7 +123,8 @@ def list_files(
 
     Example: edgeloop list 'brave-*'
     """
-    from edgeloop.cli.output import megabytes, print_json, table
+    from edgeloop._util.units import size_text
+    from edgeloop.cli.output import print_json, table
 
     with opened(store, experiment) as workspace:
         found = [
@@ -136,7 +138,7 @@ def list_files(
             for n, f in found
         )
         return
-    cells = [(n, f.name, megabytes(f.size), f"{f.modified:%Y-%m-%d %H:%M}") for n, f in found]
+    cells = [(n, f.name, size_text(f.size), f"{f.modified:%Y-%m-%d %H:%M}") for n, f in found]
     click.echo(table(("model", "file", "size", "modified"), cells, right=("size",)))
 
 

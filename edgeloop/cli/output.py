@@ -45,13 +45,6 @@ def shown(place: str) -> str:
     return place
 
 
-def megabytes(size: int) -> str:
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:.1f} {unit}"
-    return f"{size} B"
-
-
 def short_count(value: Value | None) -> str:
     """412M, 1.6G: as people say it."""
     if not isinstance(value, int | float) or isinstance(value, bool):

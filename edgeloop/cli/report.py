@@ -147,7 +147,8 @@ def report(
     """
     from datetime import UTC, datetime
 
-    from edgeloop.cli.output import megabytes, plural, print_json
+    from edgeloop._util.units import size_text
+    from edgeloop.cli.output import plural, print_json
     from edgeloop.report import gather, pareto_of, render, write_whole
 
     wanted = _objectives(x, x_goal, y, y_goal, more)
@@ -163,7 +164,7 @@ def report(
         print_json([said])
     else:
         what = f"{plural(len(rows), 'model')}, {front} on the front"
-        click.echo(f"{output} written: {what}, {megabytes(len(page))}")
+        click.echo(f"{output} written: {what}, {size_text(len(page))}")
 
 
 def _objectives(

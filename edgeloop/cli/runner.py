@@ -290,7 +290,8 @@ def _print_report(report: Report, echo: Callable[[str], None]) -> None:
 
 
 def _print_comparison(comparison: Comparison) -> None:
-    from edgeloop.cli.output import megabytes, table
+    from edgeloop._util.units import size_text
+    from edgeloop.cli.output import table
 
     cells = [
         (
@@ -301,7 +302,7 @@ def _print_comparison(comparison: Comparison) -> None:
             else f"{variant.delta.value:+.4f} "
             f"[{variant.delta.low:+.4f}, {variant.delta.high:+.4f}]",
             f"{variant.agreement:.4f}",
-            megabytes(variant.size),
+            size_text(variant.size),
             variant.latency,
         )
         for variant in comparison.variants

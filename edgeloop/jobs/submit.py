@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from edgeloop._util.units import size_text
 from edgeloop.data import Datasets, Progress, Reference, find_local, parse_reference
 from edgeloop.errors import (
     BadJob,
@@ -127,7 +128,7 @@ class Submission:
         check_apart([*(item.name for item in inputs), *spec.writes])  # bare names are full now
         _, is_new = snapshot.ensure(self.blobs)
         lifetime_s = self.compute.access_s(spec.timeout_s)
-        size = f"{snapshot.size / 1000:,.0f} KB"
+        size = size_text(snapshot.size)
         code = f"snapshot {len(snapshot.files)} files, {size} ({'sent' if is_new else 'unchanged'})"
         if snapshot.withheld:
             code += f", without {', '.join(snapshot.withheld)} (private keys never travel)"

@@ -113,7 +113,7 @@ def test_too_much_code_is_refused_with_the_largest_files(tmp_path: Path):
 
 def test_too_many_small_files_are_refused_with_their_folder(tmp_path: Path):
     code(tmp_path, {f"images/{index}.png": b"x" * 1000 for index in range(50)})
-    with pytest.raises(BadJob, match=r"the largest are images/ \(50\.0 KB\)"):
+    with pytest.raises(BadJob, match=r"the largest are images/ \(50\.0 kB\)"):
         Snapshot.take(tmp_path, limit_bytes=20_000)
 
 

@@ -20,9 +20,9 @@ _FILES = (
     *("store/__init__.py", "store/base.py", "store/blobs.py", "store/identity.py"),
     *("store/location.py", "store/registry.py"),
     *("jobs/__init__.py", "jobs/protocol/__init__.py", "jobs/protocol/ticket.py"),
-    *("jobs/protocol/handover.py", "_util/__init__.py", "_util/redact.py"),
+    "jobs/protocol/handover.py",
 )
-_ROOMS = ("data", "jobs/wrapper")
+_ROOMS = ("_util", "data", "jobs/wrapper")
 _MAIN = "import sys\nfrom edgeloop.jobs.wrapper import main\nsys.exit(main(sys.argv[1:]))\n"
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 

@@ -1,0 +1,30 @@
+"""Files that are either whole or not there: written beside their place, then renamed onto it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def replacing(path: Path, durable: bool = False) -> Iterator[Path]:
+    """A temporary path in the same folder. It replaces `path` when the block ends, and is removed
+    when the block fails. `durable` survives a power cut, at the price of a flush to disk."""
+    temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(8)}.part")
+    try:
+        yield temporary
+        if durable:
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_atomic(path: Path, content: str | bytes, durable: bool = False) -> None:
+    """Readers see the old content or the new one, never a part of it."""
+    with replacing(path, durable) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
