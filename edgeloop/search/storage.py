@@ -34,7 +34,8 @@ def open_storage(location: Location) -> BaseStorage:
         location.folder.mkdir(parents=True, exist_ok=True)
         return _tables(f"sqlite:///{location.folder / STUDIES_FILE}", timeout=_BUSY_S)
     if isinstance(location, PostgresLocation):
-        return _tables(location.url, connect_timeout=_CONNECT_S)
+        url = location.url.replace("postgresql:", "postgresql+psycopg:", 1)
+        return _tables(url, connect_timeout=_CONNECT_S)
     return optuna.storages.JournalStorage(_journal(open_blobs(location)))
 
 

@@ -17,12 +17,20 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from edgeloop.errors import BadInput, BadName, RowExists, RowTooLarge
+from edgeloop.errors import (
+    BadInput,
+    BadName,
+    RowChanged,
+    RowExists,
+    RowTooLarge,
+    StoreUnavailable,
+)
 
 Value = str | int | float | bool
 Values = Mapping[str, Value]
@@ -79,6 +87,32 @@ class Table(ABC):
 
         A row that is gone counts as changed.
         """
+
+    def update_with(
+        self, record: Record, changes: Changes, other: Table, rows: Mapping[str, Values | None]
+    ) -> Record:
+        """Update a row and, with it, overwrite rows of another table; None removes one.
+
+        A store with transactions makes all of these changes or none. Without them, as here, the
+        row comes first and alone decides; what then cannot be written to `other` is left as it is.
+        So `other` may hold only what can be rebuilt, such as hints.
+        """
+        changed = self.update(record, changes)
+        for key, values in rows.items():
+            with suppress(StoreUnavailable, RowChanged, RowExists):
+                other.put(key, values)
+        return changed
+
+    def put(self, key: str, values: Values | None) -> None:
+        """Make a row what these values say, or remove it (None). Raises RowChanged or RowExists
+        when somebody else writes it at the same time."""
+        record = self.get(key)
+        if record is None and values is not None:
+            self.insert(key, values)
+        elif record is not None and values is None:
+            self.delete(record)
+        elif record is not None and values is not None:
+            self.update(record, {**dict.fromkeys(record.values), **values})
 
     @abstractmethod
     def delete(self, record: Record) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 from edgeloop.errors import BadSetting
 
@@ -154,8 +154,13 @@ def _postgresql(text: str, blobs: str | None) -> PostgresLocation:
             where="EDGELOOP_STORE",
             reason=reason + "(or s3://, gs://, az://), or set EDGELOOP_BLOBS",
         )
-    url = urlunsplit(("postgresql+psycopg", parts.netloc, parts.path, urlencode(options), ""))
-    return PostgresLocation(url, place)
+    login, at, host = parts.netloc.rpartition("@")
+    # Quoted anew, since libpq takes the first '@' for the end of a password.
+    login = ":".join(quote(unquote(part), safe="") for part in login.split(":", 1))
+    query = urlencode(options, quote_via=quote)
+    return PostgresLocation(
+        urlunsplit(("postgresql", f"{login}{at}{host}", parts.path, query, "")), place
+    )
 
 
 def _azure_url(text: str) -> AzureLocation:

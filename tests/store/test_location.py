@@ -30,7 +30,23 @@ def test_postgresql_takes_its_blobs_out_of_the_url():
     found = parse_location("postgresql://u:pw@h:5433/db?blobs=file:///srv/b&sslmode=require")
     assert isinstance(found, PostgresLocation)
     assert found.blobs == "file:///srv/b"
-    assert found.url == "postgresql+psycopg://u:pw@h:5433/db?sslmode=require"
+    assert found.url == "postgresql://u:pw@h:5433/db?sslmode=require"
+
+
+@pytest.mark.parametrize(
+    ("login", "expected"),
+    [("u:p@ss", "u:p%40ss"), ("u:p%40ss", "u:p%40ss"), ("a%3Ab:p:w", "a%3Ab:p%3Aw"), ("u", "u")],
+)
+def test_a_password_with_odd_characters_reaches_postgresql_whole(login: str, expected: str):
+    found = parse_location(f"postgresql+psycopg://{login}@h/db?blobs=file:///srv/b")
+    assert isinstance(found, PostgresLocation)
+    assert found.url == f"postgresql://{expected}@h/db"
+
+
+def test_options_of_a_postgresql_url_keep_their_spaces():
+    found = parse_location("postgresql://h/db?blobs=file:///b&options=-c%20search_path%3Dx")
+    assert isinstance(found, PostgresLocation)
+    assert found.url == "postgresql://h/db?options=-c%20search_path%3Dx"
 
 
 def test_postgresql_may_have_its_blobs_named_elsewhere():

@@ -1,7 +1,6 @@
-"""State in SQLite (the embedded default) or PostgreSQL: one code, through SQLAlchemy Core.
+"""State in SQLite (the embedded default) or PostgreSQL.
 
-All tables of the store are one SQL table of documents; `space` tells them apart. Every operation
-is one statement, committed by itself: compare-and-set is an UPDATE that names the version.
+Compare-and-set is an UPDATE that names the version; `queries.sql` has every statement.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ import math
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
-
-import sqlalchemy as sa
 
 from edgeloop.errors import BadInput, RowChanged, RowExists
 from edgeloop.store.base import (
@@ -32,7 +29,7 @@ from edgeloop.store.base import (
 )
 from edgeloop.store.blobs import FolderBlobs, url_blobs
 from edgeloop.store.location import PostgresLocation, SqliteLocation
-from edgeloop.store.sql.database import Database, postgresql_database, sqlite_database
+from edgeloop.store.sql.database import Database, EncodedRow
 
 PAGE = 5_000
 INSERT_BATCH = 1_000
@@ -41,61 +38,15 @@ MOST = 4  # a scan reads this many rows in the time that one row by the index ta
 MANY = 1_000  # from here on reading all rows is quicker than reading some, and costs the same
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
-# Keys sort by their bytes everywhere; PostgreSQL would otherwise use the locale's order.
-_KeyText = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
-_ROWS = sa.Table(
-    "edgeloop_rows",
-    sa.MetaData(),
-    sa.Column("space", _KeyText, primary_key=True),
-    sa.Column("key", _KeyText, primary_key=True),
-    sa.Column("version", sa.Text, nullable=False),
-    sa.Column("data", sa.Text, nullable=False),
-)
-
-# Built once, and compiled once for each database.
-_THIS_KEY = (_ROWS.c.space == sa.bindparam("at_space"), _ROWS.c.key == sa.bindparam("at_key"))
-_THIS_ROW = (*_THIS_KEY, _ROWS.c.version == sa.bindparam("at_version"))
-_GET = sa.select(_ROWS).where(*_THIS_KEY)
-_INSERT = _ROWS.insert()
-_UPDATE = (
-    _ROWS.update()
-    .where(*_THIS_ROW)
-    .values(version=sa.bindparam("new_version"), data=sa.bindparam("new_data"))
-)
-_DELETE = _ROWS.delete().where(*_THIS_ROW)
-_PAGE = (
-    sa.select(_ROWS)
-    .where(_ROWS.c.space == sa.bindparam("at_space"))
-    .where(_ROWS.c.key > sa.bindparam("after"), _ROWS.c.key >= sa.bindparam("first"))
-    .order_by(_ROWS.c.key)
-    .limit(sa.bindparam("size"))
-)
-_NEXT_SPACE = sa.select(sa.func.min(_ROWS.c.space)).where(
-    _ROWS.c.space > sa.bindparam("last"), _ROWS.c.space < sa.bindparam("end")
-)
-_VERSIONS = sa.select(_ROWS.c.key, _ROWS.c.version).where(_ROWS.c.space == sa.bindparam("at_space"))
-# Every row in the order of the file: SQLite's way from an index to its rows costs more than that,
-# unless they are few of many. The plus keeps it from using the index.
-_VERSIONS_BY_SCAN = sa.select(_ROWS.c.key, _ROWS.c.version).where(
-    sa.literal_column("+space") == sa.bindparam("at_space")
-)
-_HIGHEST_ROW: sa.Select[Any] = sa.select(sa.func.max(sa.literal_column("rowid"))).select_from(_ROWS)
-_THESE_KEYS = sa.select(_ROWS).where(
-    _ROWS.c.space == sa.bindparam("at_space"),
-    _ROWS.c.key.in_([sa.bindparam(f"key{number}") for number in range(FEW)]),
-)
-_PAGE_OF_PREFIX = _PAGE.where(_ROWS.c.key < sa.bindparam("end"))
-
 
 class SqlStore(Store):
-    def __init__(self, database: Database, blobs: Blobs, description: str) -> None:
+    def __init__(self, database: Database, blobs: Blobs) -> None:
         self._database = database
-        self._description = description
         self.blobs = blobs
 
     @property
     def description(self) -> str:
-        return self._description
+        return self._database.description
 
     def models(self, experiment: str) -> Table:
         return SqlTable(self._database, f"models/{experiment}")
@@ -111,7 +62,7 @@ class SqlStore(Store):
         found: list[str] = []
         last, end = "models/", after_prefix("models/")
         while True:
-            rows = self._database.read(_NEXT_SPACE, {"last": last, "end": end})
+            rows = self._database.read("next_space", {"last": last, "end": end})
             if not rows or rows[0][0] is None:
                 return found
             last = rows[0][0]
@@ -127,31 +78,45 @@ class SqlTable(Table):
         self._space = space
 
     def get(self, key: str) -> Record | None:
-        rows = self._database.read(_GET, {"at_space": self._space, "at_key": key})
+        rows = self._database.read("get", {"space": self._space, "key": key})
         return _record(rows[0]) if rows else None
 
     def insert(self, key: str, values: Values) -> Record:
         record = _new(key, values)
+        _, version, document = _encoded(record)
+        columns = {"space": self._space, "key": key, "version": version, "data": document}
         try:
-            self._database.write(_INSERT, self._columns(record))
+            self._database.write("insert", columns)
         except RowExists:
             raise RowExists(key=key) from None
         return record
 
     def insert_many(self, rows: Iterable[tuple[str, Values]]) -> None:
-        records = (self._columns(_new(key, values)) for key, values in rows)
-        while batch := list(itertools.islice(records, INSERT_BATCH)):
-            self._database.write_batch(_insert_or_ignore(self._database.dialect), batch)
+        encoded = (_encoded(_new(key, values)) for key, values in rows)
+        while batch := list(itertools.islice(encoded, INSERT_BATCH)):
+            self._database.insert_missing(self._space, batch)
 
     def update(self, record: Record, changes: Changes) -> Record:
-        changed = _new(record.key, merged(record.values, changes))
-        new = {"new_version": changed.version, "new_data": _dumps(changed.values)}
-        if self._database.write(_UPDATE, {**self._this(record), **new}) != 1:
+        changed, values = self._change(record, changes)
+        if self._database.write("update", values) != 1:
+            raise RowChanged(key=record.key)
+        return changed
+
+    def update_with(
+        self, record: Record, changes: Changes, other: Table, rows: Mapping[str, Values | None]
+    ) -> Record:
+        if not isinstance(other, SqlTable) or other._database is not self._database:
+            return super().update_with(record, changes, other, rows)
+        changed, values = self._change(record, changes)
+        put = [_encoded(_new(key, row)) for key, row in rows.items() if row is not None]
+        removed_keys = [key for key, row in rows.items() if row is None]
+        if not self._database.update_with(values, other._space, put, removed_keys):
             raise RowChanged(key=record.key)
         return changed
 
     def delete(self, record: Record) -> None:
-        if self._database.write(_DELETE, self._this(record)) != 1 and self.get(record.key):
+        this = {"space": self._space, "key": record.key, "version": record.version}
+        if self._database.write("delete", this) != 1 and self.get(record.key):
             raise RowChanged(key=record.key)
 
     def query(
@@ -163,21 +128,24 @@ class SqlTable(Table):
         limit: int | None = None,
     ) -> Iterator[Record]:
         """Page by page, so that no connection is held while the caller works."""
-        statement = _PAGE_OF_PREFIX if prefix else _PAGE
-        values: dict[str, object] = {"at_space": self._space, "first": prefix}
-        for number, condition in enumerate(where):
-            statement = statement.where(_clause(condition, number, self._database.dialect))
-            values |= {f"value{number}": condition.value}
+        clauses = "AND key < :end " if prefix else ""
+        values: dict[str, object] = {"space": self._space, "first": prefix}
         if prefix:
             values["end"] = after_prefix(prefix)
+        for number, condition in enumerate(where):
+            if not condition.column.isidentifier():  # it becomes part of the statement
+                raise BadInput(reason=f"{condition.column!r} is not a column name")
+            operator = "=" if condition.operator == "==" else "!="
+            clauses += f"AND {self._database.column(condition.column)} {operator} :value{number} "
+            values[f"value{number}"] = condition.value
         while limit is None or limit > 0:
             size = PAGE if limit is None else min(PAGE, limit)
-            page = self._database.read(statement, {**values, "after": after, "size": size})
+            page = self._database.read("page", {**values, "after": after, "size": size}, clauses)
             yield from map(_record, page)
             if len(page) < size:
                 return
             limit = None if limit is None else limit - size
-            after = page[-1][1]
+            after = page[-1][0]
 
     def drift(self, known: Mapping[str, str], mark: str = "") -> Drift:
         """Versions alone first, and not even those where the database says that nothing happened.
@@ -186,8 +154,8 @@ class SqlTable(Table):
         fresh = self._database.mark()
         if mark and fresh == mark:
             return Drift(mark=mark)
-        statement = _VERSIONS_BY_SCAN if self._is_most_of_all(len(known)) else _VERSIONS
-        versions = dict(self._database.read(statement, {"at_space": self._space}))
+        query = "versions_by_scan" if self._is_most_of_all(len(known)) else "versions"
+        versions: dict[str, str] = dict(self._database.read(query, {"space": self._space}))
         changed = [key for key, version in versions.items() if known.get(key) != version]
         gone = [key for key in known if key not in versions]
         return Drift(self._read_all(changed), gone, fresh)
@@ -196,7 +164,7 @@ class SqlTable(Table):
         """Whether this table's rows are a good part of all that SQLite's file holds."""
         if self._database.dialect != "sqlite":
             return False
-        rows = self._database.read(_HIGHEST_ROW, {})
+        rows = self._database.read("highest_row", {})
         return bool(rows) and MOST * count > (rows[0][0] or 0)
 
     def _read_all(self, keys: Sequence[str]) -> list[Record]:
@@ -205,33 +173,29 @@ class SqlTable(Table):
             return [record for record in self.query() if record.key in wanted]
         found: list[Record] = []
         for start in range(0, len(keys), FEW):
-            batch = keys[start : start + FEW]
-            padded = [*batch, *[batch[-1]] * (FEW - len(batch))]
-            values = {f"key{number}": key for number, key in enumerate(padded)}
-            rows = self._database.read(_THESE_KEYS, {"at_space": self._space, **values})
+            batch = self._database.array(keys[start : start + FEW])
+            rows = self._database.read("rows_of_keys", {"space": self._space, "keys": batch})
             found += map(_record, rows)
         return found
 
-    def _this(self, record: Record) -> dict[str, object]:
-        return {"at_space": self._space, "at_key": record.key, "at_version": record.version}
-
-    def _columns(self, record: Record) -> dict[str, object]:
-        return {
-            "space": self._space,
-            "key": record.key,
-            "version": record.version,
-            "data": _dumps(record.values),
-        }
+    def _change(self, record: Record, changes: Changes) -> tuple[Record, dict[str, object]]:
+        """The record after the changes, and the parameters of `update`."""
+        changed = _new(record.key, merged(record.values, changes))
+        _, version, document = _encoded(changed)
+        this = {"space": self._space, "key": record.key, "version": record.version}
+        return changed, {**this, "new_version": version, "new_data": document}
 
 
 def open_sqlite(location: SqliteLocation) -> SqlStore:
-    database = sqlite_database(location, _ROWS)
-    return SqlStore(database, FolderBlobs(location.folder / "blobs"), str(location))
+    from edgeloop.store.sql.sqlite import SqliteDatabase
+
+    return SqlStore(SqliteDatabase(location), FolderBlobs(location.folder / "blobs"))
 
 
 def open_postgresql(location: PostgresLocation) -> SqlStore:
-    database = postgresql_database(location, _ROWS)
-    return SqlStore(database, url_blobs(location.blobs), str(location))
+    from edgeloop.store.sql.postgres import PostgresDatabase
+
+    return SqlStore(PostgresDatabase(location), url_blobs(location.blobs))
 
 
 def _new(key: str, values: Values) -> Record:
@@ -239,32 +203,13 @@ def _new(key: str, values: Values) -> Record:
     return Record(key, merged(values, {}), secrets.token_hex(8))
 
 
+def _encoded(record: Record) -> EncodedRow:
+    return record.key, record.version, _dumps(record.values)
+
+
 def _record(row: tuple[Any, ...]) -> Record:
-    _, key, version, data = row
+    key, version, data = row
     return Record(key, _loads(data), version)
-
-
-def _clause(condition: Condition, number: int, dialect: str) -> sa.ColumnElement[bool]:
-    """Only identifiers become part of the text; values are always bound."""
-    if not condition.column.isidentifier():
-        raise BadInput(reason=f"{condition.column!r} is no column")
-    column: sa.ColumnElement[Any]
-    if dialect == "sqlite":
-        path: sa.ColumnElement[str] = sa.literal_column(f"'$.{condition.column}'")
-        column = sa.func.json_extract(_ROWS.c.data, path)
-    else:
-        data = sa.cast(_ROWS.c.data, sa.JSON)
-        name: sa.ColumnElement[str] = sa.literal_column(f"'{condition.column}'")
-        column = sa.func.json_extract_path_text(data, name)
-    value: sa.BindParameter[Any] = sa.bindparam(f"value{number}")
-    return column == value if condition.operator == "==" else column != value
-
-
-def _insert_or_ignore(dialect: str) -> sa.Insert:
-    from sqlalchemy.dialects import postgresql, sqlite
-
-    insert = sqlite.insert if dialect == "sqlite" else postgresql.insert
-    return insert(_ROWS).on_conflict_do_nothing()
 
 
 def _dumps(values: Values) -> str:

@@ -1,0 +1,107 @@
+"""PostgreSQL, through psycopg."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from edgeloop.errors import RowExists, StoreError, StoreFull, StoreRefused, StoreUnavailable
+from edgeloop.store.location import PostgresLocation
+from edgeloop.store.sql.database import Database, EncodedRow, NoSchema
+
+CONNECT_TIMEOUT_S = 5
+STATEMENT_TIMEOUT_S = 60
+_SCHEMA_LOCK = 0x656467656C6F6F70  # "edgeloop": one process at a time creates the table
+_REFUSED = ("42501", "3D000", "25006")  # no right, no such database, read-only
+_REFUSED_TEXTS = (
+    "authentication failed",
+    "no pg_hba.conf",
+    "does not exist",
+    "no password supplied",
+)
+_ROLLED_BACK = ("40001", "40P01")  # serialization failure, deadlock
+
+
+class PostgresDatabase(Database):
+    dialect = "postgresql"
+    parameter = r"%(\1)s"
+    errors = psycopg.Error
+
+    def __init__(self, location: PostgresLocation) -> None:
+        super().__init__(str(location))
+        try:
+            self._parameters: dict[str, Any] = conninfo_to_dict(location.url)
+        except psycopg.Error:  # its text would show the password
+            reason = "the postgresql: URL cannot be read"
+            raise StoreError(store="postgresql", reason=reason) from None
+        options = f"-c statement_timeout={STATEMENT_TIMEOUT_S * 1000}"
+        self._parameters |= {
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "options": f"{self._parameters.get('options', '')} {options}".strip(),
+            "keepalives_idle": 15,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+        }
+
+    def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        return psycopg.connect(autocommit=True, **self._parameters)
+
+    def create_schema(self, connection: psycopg.Connection[Any]) -> None:
+        with connection.transaction():
+            connection.execute(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
+            connection.execute(self.text("create_table"))
+
+    def insert_missing(self, space: str, rows: Sequence[EncodedRow]) -> None:
+        self.write("insert_missing", {"space": space, **_columns(rows)})
+
+    def update_with(
+        self,
+        values: Mapping[str, object],
+        other_space: str,
+        put: Sequence[EncodedRow],
+        removed_keys: Sequence[str],
+    ) -> bool:
+        others = {"other_space": other_space, "removed_keys": list(removed_keys), **_columns(put)}
+        return self.write("update_with", {**values, **others}) == 1
+
+    def mark(self) -> str:
+        return str(self.read("snapshot", {})[0][0])
+
+    def column(self, name: str) -> str:
+        return f"json_extract_path_text(CAST(data AS json), '{name}')"
+
+    def array(self, values: Sequence[str]) -> list[str]:
+        return list(values)
+
+    def was_rolled_back(self, error: Exception) -> bool:
+        return getattr(error, "sqlstate", None) in _ROLLED_BACK
+
+    def explain(self, error: Exception) -> Exception:
+        state = getattr(error, "sqlstate", None)
+        reason = str(error).strip().partition("\n")[0]
+        reason = reason.removeprefix("connection failed: ").rstrip(".")
+        if state == "42P01":
+            return NoSchema()
+        if state == "23505":
+            return RowExists(key="")
+        if state == "53100":
+            return StoreFull(store=self.description, reason="no space left on the server")
+        # A refused connection carries no state, only its text. Class 28: wrong user or password.
+        is_refused = any(text in reason for text in _REFUSED_TEXTS) if state is None else False
+        if is_refused or (state or "").startswith("28") or state in _REFUSED:
+            return StoreRefused(store=self.description, reason=reason)
+        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+            return StoreUnavailable(store=self.description, reason=reason)
+        return StoreError(store=self.description, reason=reason)
+
+
+def _columns(rows: Sequence[EncodedRow]) -> dict[str, list[str]]:
+    """The rows as one array per column."""
+    return {
+        "keys": [key for key, _, _ in rows],
+        "versions": [version for _, version, _ in rows],
+        "documents": [document for _, _, document in rows],
+    }

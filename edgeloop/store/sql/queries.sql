@@ -1,0 +1,110 @@
+-- Every statement that a SQL store runs. A query starts at its line `-- name: NAME`; parameters are
+-- written `:name`. Where the dialects differ, there is one query per dialect: NAME.sqlite and
+-- NAME.postgresql.
+--
+-- All tables of a store are one SQL table of JSON documents, and `space` tells them apart:
+-- models/EXPERIMENT, queue/EXPERIMENT, usage. Stores of older versions have this very table, so its
+-- columns may not change.
+
+-- name: create_table.sqlite
+CREATE TABLE IF NOT EXISTS edgeloop_rows (
+    space TEXT NOT NULL,
+    key TEXT NOT NULL,
+    version TEXT NOT NULL,
+    data TEXT NOT NULL,
+    PRIMARY KEY (space, key)
+);
+
+-- name: create_table.postgresql
+-- Keys sort by their bytes, as they do in SQLite, and not in the order of the server's locale.
+CREATE TABLE IF NOT EXISTS edgeloop_rows (
+    space TEXT COLLATE "C" NOT NULL,
+    key TEXT COLLATE "C" NOT NULL,
+    version TEXT NOT NULL,
+    data TEXT NOT NULL,
+    PRIMARY KEY (space, key)
+);
+
+-- name: get
+SELECT key, version, data FROM edgeloop_rows WHERE space = :space AND key = :key;
+
+-- name: insert
+INSERT INTO edgeloop_rows (space, key, version, data) VALUES (:space, :key, :version, :data);
+
+-- name: insert_missing.sqlite
+-- Rows whose keys are taken are left as they are.
+INSERT INTO edgeloop_rows (space, key, version, data) VALUES (:space, :key, :version, :data)
+ON CONFLICT DO NOTHING;
+
+-- name: insert_missing.postgresql
+INSERT INTO edgeloop_rows (space, key, version, data)
+SELECT CAST(:space AS text), fresh.key, fresh.version, fresh.data
+FROM unnest(:keys::text[], :versions::text[], :documents::text[]) AS fresh (key, version, data)
+ON CONFLICT DO NOTHING;
+
+-- name: update
+-- Compare-and-set: changes the row only if it still has the version that was read.
+UPDATE edgeloop_rows SET version = :new_version, data = :new_data
+WHERE space = :space AND key = :key AND version = :version;
+
+-- name: delete
+DELETE FROM edgeloop_rows WHERE space = :space AND key = :key AND version = :version;
+
+-- name: put.sqlite
+-- Overwrites a row, whatever it holds.
+INSERT INTO edgeloop_rows (space, key, version, data) VALUES (:space, :key, :version, :data)
+ON CONFLICT (space, key) DO UPDATE SET version = excluded.version, data = excluded.data;
+
+-- name: remove.sqlite
+DELETE FROM edgeloop_rows WHERE space = :space AND key = :key;
+
+-- name: update_with.postgresql
+-- `update`, `put` and `remove` as one statement: one round trip, one transaction, and nothing is
+-- written to the other space unless the row still has its version.
+WITH changed AS (
+    UPDATE edgeloop_rows SET version = :new_version, data = :new_data
+    WHERE space = :space AND key = :key AND version = :version
+    RETURNING key
+), removed AS (
+    DELETE FROM edgeloop_rows USING changed
+    WHERE edgeloop_rows.space = :other_space AND edgeloop_rows.key = ANY(:removed_keys::text[])
+), put AS (
+    INSERT INTO edgeloop_rows (space, key, version, data)
+    SELECT CAST(:other_space AS text), fresh.key, fresh.version, fresh.data
+    FROM changed,
+        unnest(:keys::text[], :versions::text[], :documents::text[]) AS fresh (key, version, data)
+    ON CONFLICT (space, key) DO UPDATE SET version = excluded.version, data = excluded.data
+)
+SELECT key FROM changed;
+
+-- name: page
+-- The next rows in the order of their keys; {clauses} narrow them further.
+SELECT key, version, data FROM edgeloop_rows
+WHERE space = :space AND key > :after AND key >= :first {clauses}
+ORDER BY key LIMIT :size;
+
+-- name: rows_of_keys.sqlite
+SELECT key, version, data FROM edgeloop_rows
+WHERE space = :space AND key IN (SELECT value FROM json_each(:keys));
+
+-- name: rows_of_keys.postgresql
+SELECT key, version, data FROM edgeloop_rows
+WHERE space = :space AND key = ANY(:keys::text[]);
+
+-- name: versions
+SELECT key, version FROM edgeloop_rows WHERE space = :space;
+
+-- name: versions_by_scan.sqlite
+-- The same in the order of the file, which costs less than the way from the index to the rows
+-- unless they are few of many. The plus keeps SQLite from using the index.
+SELECT key, version FROM edgeloop_rows WHERE +space = :space;
+
+-- name: highest_row.sqlite
+SELECT max(rowid) FROM edgeloop_rows;
+
+-- name: next_space
+SELECT min(space) FROM edgeloop_rows WHERE space > :last AND space < :end;
+
+-- name: snapshot.postgresql
+-- Which transactions a reader sees. Any commit that changes something changes this at once.
+SELECT CAST(txid_current_snapshot() AS text);
