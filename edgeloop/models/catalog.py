@@ -3,6 +3,7 @@ compare-and-set, so that it may be used while runners work on the same rows."""
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -314,13 +315,11 @@ class Catalog:
             raise NoSuchModel(pattern=pattern, experiment=self.experiment)
 
     def _change(self, name: str, edit: Edit) -> tuple[Record, Record]:
-        changed = change_row(self._models, name, edit)
+        update = functools.partial(self._queue.update, self._models)
+        changed = change_row(self._models, name, edit, update=update)
         if changed is None:
             raise NoSuchModel(pattern=name, experiment=self.experiment)
-        before, after = changed
-        if before is not after:
-            self._queue.follow(name, before.values, after.values)
-        return before, after
+        return changed
 
     def _refuse_half_made(self, row: Record) -> None:
         if row.values.get("status") == CANDIDATE:

@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from edgeloop.errors import BadInput, LeaseLost, RowChanged, StoreUnavailable
+from edgeloop.errors import BadInput, LeaseLost, RowChanged
 from edgeloop.models.plan import Plan, Stage
 from edgeloop.models.queue import Hint, Queue
 from edgeloop.models.records import StageRecord, records_of, summary
@@ -45,7 +45,6 @@ class Lease:
     attempt: int
     expires: float
     row: Record
-    hint: Hint
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ class Leases:
             records[lease.stage] = replace(records[lease.stage], expires=expires)
             return self._summary(row, records)
 
-        _, row = self._change(lease, extend)
+        row = self._change(lease, extend, self._models.update)
         return replace(lease, expires=expires, row=row)
 
     def commit(self, lease: Lease, outcome: Outcome) -> Record:
@@ -130,9 +129,7 @@ class Leases:
                 changes["error"] = None
             return changes
 
-        before, after = self._change(lease, finish)
-        self._follow(lease, before, after)
-        return after
+        return self._change(lease, finish)
 
     def fail(self, lease: Lease, reason: str) -> Record:
         """The model's own fault: the reason goes into the row; after the last attempt it rests."""
@@ -146,9 +143,7 @@ class Leases:
             error = {"error": _clean(f"{lease.stage}: {reason}")}
             return self._summary(row, records, error, held.attempts >= self._max_attempts)
 
-        before, after = self._change(lease, note)
-        self._follow(lease, before, after)
-        return after
+        return self._change(lease, note)
 
     def release(self, lease: Lease, delay_s: float = 0.0) -> Record:
         """Give the work back: not the model's fault, so no attempt is used up."""
@@ -165,9 +160,7 @@ class Leases:
             )
             return self._summary(row, records)
 
-        before, after = self._change(lease, give_back)
-        self._follow(lease, before, after)
-        return after
+        return self._change(lease, give_back)
 
     def sweep(self) -> None:
         """Put every missing hint back, from the rows. A drain ends with this, then looks again."""
@@ -206,33 +199,37 @@ class Leases:
         return None
 
     def _take(self, hint: Hint, node: str) -> Lease | None:
-        """First the hint, so that of many who want the same work all but one turn away at once;
-        then the row, which alone decides. Whoever dies in between delays the work a little."""
-        hidden_s = min(GRAB_SECONDS, self._lease_s + self._margin_s)
-        grabbed = self._queue.hide(hint, self._clock() + hidden_s)
-        if grabbed is None:
-            self._spread = min(2 * self._spread, LARGEST_SPREAD)
-            return None
-        self._spread = max(self._spread - 1, 1)
+        """The row alone decides who gets the work. Where the store cannot change row and hint
+        together, the hint is hidden first, so that of many who want the same work all but one turn
+        away at once; whoever dies in between delays the work a little."""
+        if not self._models.is_atomic:
+            hidden_s = min(GRAB_SECONDS, self._lease_s + self._margin_s)
+            hidden = self._queue.hide(hint, self._clock() + hidden_s)
+            if hidden is None:
+                return self._lost_race()
+            hint = hidden
         row = self._models.get(hint.model)
         if row is None or hint.stage not in self._plan:
-            self._queue.mend(hint.model, None, grabbed)
+            self._queue.mend(hint.model, None, hint)
             return None
         stage = self._plan[hint.stage]
         ready_at = self._queue.ready_at(row.values, stage)
         is_stale = self._queue.key(hint.model, row.values, stage) != hint.record.key
         if ready_at is None or is_stale:
-            self._queue.mend(hint.model, row.values, grabbed)
+            self._queue.mend(hint.model, row.values, hint)
             return None
         if ready_at > self._clock():
-            self._queue.hide(grabbed, ready_at)
-            return None
+            return None if self._queue.hide(hint, ready_at) else self._lost_race()
         if records_of(row.values).get(stage.name, StageRecord()).attempts >= self._max_attempts:
             self._give_up(row, stage)
             return None
-        return self._acquire(row, stage, grabbed, node)
+        return self._acquire(row, stage, node) or self._lost_race()
 
-    def _acquire(self, row: Record, stage: Stage, hint: Hint, node: str) -> Lease | None:
+    def _lost_race(self) -> Lease | None:
+        self._spread = min(2 * self._spread, LARGEST_SPREAD)
+        return None
+
+    def _acquire(self, row: Record, stage: Stage, node: str) -> Lease | None:
         """The claim itself. Other stages' holders may write to the row meanwhile; what counts is
         that this stage is still free in the very version that is replaced."""
         now, token = self._clock(), uuid.uuid4().hex
@@ -253,11 +250,16 @@ class Leases:
             )
             return self._summary(row, records)
 
-        _, after = change_row(self._models, row.key, hold, known=row) or (row, row)
+        update = self._update if self._models.is_atomic else self._models.update
+        _, after = change_row(self._models, row.key, hold, row, update) or (row, row)
         held = records_of(after.values).get(stage.name)
         if held is None or held.token != token:
             return None
-        return Lease(row.key, stage.name, node, token, held.attempts, held.expires, after, hint)
+        self._spread = max(self._spread - 1, 1)
+        return Lease(row.key, stage.name, node, token, held.attempts, held.expires, after)
+
+    def _update(self, row: Record, changes: Changes) -> Record:
+        return self._queue.update(self._models, row, changes)
 
     def _give_up(self, row: Record, stage: Stage) -> None:
         """Every attempt ended without a word: the machine died, or the model kills its runner."""
@@ -270,8 +272,7 @@ class Leases:
         )
         with contextlib.suppress(RowChanged):
             changes = self._summary(row, records, {"error": reason}, resting=True)
-            after = self._models.update(row, changes)
-            self._queue.follow(row.key, row.values, after.values)
+            self._update(row, changes)
 
     def _summary(
         self,
@@ -292,16 +293,13 @@ class Leases:
         record = records_of(row.values).get(lease.stage)
         return record is not None and lease.token in record.committed
 
-    def _change(self, lease: Lease, edit: Edit) -> tuple[Record, Record]:
-        changed = change_row(self._models, lease.model, edit, known=lease.row)
+    def _change(
+        self, lease: Lease, edit: Edit, update: Callable[[Record, Changes], Record] | None = None
+    ) -> Record:
+        changed = change_row(self._models, lease.model, edit, lease.row, update or self._update)
         if changed is None:
             raise LeaseLost(stage=lease.stage, model=lease.model, owner=lease.owner)
-        return changed
-
-    def _follow(self, lease: Lease, before: Record, after: Record) -> None:
-        """The row is written and true; a hint that cannot be written now is for the next sweep."""
-        with contextlib.suppress(StoreUnavailable):
-            self._queue.follow(lease.model, before.values, after.values, lease.hint)
+        return changed[1]
 
 
 def _check_progress(stage: Stage, before: Values, after: Values) -> None:

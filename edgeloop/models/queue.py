@@ -18,7 +18,7 @@ from edgeloop.errors import RowChanged, RowExists
 from edgeloop.models.plan import Plan, Stage
 from edgeloop.models.records import UPLOAD, is_foreign, records_of
 from edgeloop.models.row import CANDIDATE
-from edgeloop.store import Condition, Record, Table, Values
+from edgeloop.store import Changes, Condition, Record, Table, Values, merged
 
 FIRST_PAGE = 8
 NEXT_PAGES = 128
@@ -78,19 +78,13 @@ class Queue:
             with contextlib.suppress(RowExists):
                 self._hints.insert(key, values)
 
-    def follow(
-        self, name: str, before: Values | None, after: Values | None, known: Hint | None = None
-    ) -> None:
-        """After a row was changed: take out hints that no longer hold, put in new ones.
-
-        `known` is a hint the caller has in hand, which saves reading it again.
-        """
-        old = {} if before is None else dict(self._wanted(name, before))
-        new = {} if after is None else dict(self._wanted(name, after))
-        for key in old.keys() - new.keys():
-            self._remove(key, known)
-        for key, values in new.items():
-            self._put(key, values, fresh=key not in old, moved=values != old.get(key))
+    def update(self, models: Table, record: Record, changes: Changes) -> Record:
+        """Update a model's row and, with it, the hints that no longer say what it says."""
+        before = dict(self._wanted(record.key, record.values))
+        after = dict(self._wanted(record.key, merged(record.values, changes)))
+        hints: dict[str, Values | None] = {key: None for key in before if key not in after}
+        hints |= {key: values for key, values in after.items() if values != before.get(key)}
+        return models.update_with(record, changes, self._hints, hints)
 
     def hide(self, hint: Hint, until: float) -> Hint | None:
         """Nobody need look at it before then. None when somebody else was faster."""
@@ -149,27 +143,6 @@ class Queue:
             if ready_at is not None:
                 values: Values = {"model": name, "stage": stage.name, "until": ready_at}
                 yield self.key(name, row, stage), values
-
-    def _put(self, key: str, values: Values, fresh: bool, moved: bool) -> None:
-        if fresh:
-            with contextlib.suppress(RowExists):
-                self._hints.insert(key, values)
-                return
-        if fresh or moved:
-            record = self._hints.get(key)
-            if record is not None and record.values != values:
-                with contextlib.suppress(RowChanged):
-                    self._hints.update(record, values)
-
-    def _remove(self, key: str, known: Hint | None) -> None:
-        if known is not None and known.record.key == key:
-            with contextlib.suppress(RowChanged):
-                self._hints.delete(known.record)
-                return
-        record = self._hints.get(key)
-        if record is not None:
-            with contextlib.suppress(RowChanged):
-                self._hints.delete(record)
 
 
 def ready_at(row: Values, stage: Stage, plan: Plan, margin_s: float) -> float | None:

@@ -125,13 +125,18 @@ def visible_columns(rows: Iterable[Values], every: bool = False) -> list[str]:
 
 
 def change_row(
-    table: Table, key: str, edit: Edit, known: Record | None = None
+    table: Table,
+    key: str,
+    edit: Edit,
+    known: Record | None = None,
+    update: Callable[[Record, Changes], Record] | None = None,
 ) -> tuple[Record, Record] | None:
-    """The row before and after, or None when there is no such row.
+    """Read, edit, write if unchanged; again when somebody else's write came in between.
 
-    `edit` says what to write, or None for "leave it". It may be asked several times, each time
-    with the row as it then is. `known` is the row as the caller last saw it: if nobody touched it
-    since, that saves a read.
+    Returns the row before and after, or None if there is no such row. `edit` returns what to
+    write, or None to leave the row as it is; it may be called several times, each time with the
+    row as it then is. `known` is the row as the caller last saw it, which saves a read if nobody
+    has changed it since. `update` writes the row, and may write more with it.
     """
     row = known or table.get(key)
     for attempt in range(CONFLICT_LIMIT):
@@ -141,8 +146,9 @@ def change_row(
         if changes is None:
             return row, row
         try:
-            return row, table.update(row, changes)
+            return row, (update or table.update)(row, changes)
         except RowChanged:
-            time.sleep(random.uniform(0, min(0.002 * 2**attempt, 0.2)))
+            if attempt:
+                time.sleep(random.uniform(0, min(0.002 * 2**attempt, 0.2)))
         row = table.get(key)
     raise ModelBusy(name=key, reason="its row keeps changing")

@@ -87,12 +87,10 @@ class Uploader:
             self._note(file.content, row.key)
             self._blobs.delete_folder(folder)  # what a delete that was cut off may have left
             self._blobs.put_many({f"{folder}/{name}": path for name, path in file.files.items()})
-            after = self._models.update(row, self._finished(row, file))
+            self._queue.update(self._models, row, self._finished(row, file))
         except BaseException:
             self._take_back(row, folder)
             raise
-        with contextlib.suppress(EdgeloopError):  # hints: the next sweep puts missing ones back
-            self._queue.follow(row.key, None, after.values)
 
     def _finished(self, row: Record, file: OnnxFile) -> dict[str, Value | None]:
         records = records_of(row.values)

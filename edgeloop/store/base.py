@@ -26,10 +26,9 @@ from typing import Literal
 from edgeloop.errors import (
     BadInput,
     BadName,
-    RowChanged,
+    EdgeloopError,
     RowExists,
     RowTooLarge,
-    StoreUnavailable,
 )
 
 Value = str | int | float | bool
@@ -71,7 +70,12 @@ class Drift:
 
 
 class Table(ABC):
-    """Rows with unique keys, in the order of their keys."""
+    """Rows with unique keys, in the order of their keys.
+
+    `is_atomic`: whether `update_with` is one transaction for tables of the same store.
+    """
+
+    is_atomic = False
 
     @abstractmethod
     def get(self, key: str) -> Record | None:
@@ -99,7 +103,7 @@ class Table(ABC):
         """
         changed = self.update(record, changes)
         for key, values in rows.items():
-            with suppress(StoreUnavailable, RowChanged, RowExists):
+            with suppress(EdgeloopError):
                 other.put(key, values)
         return changed
 

@@ -97,14 +97,14 @@ def test_an_upload_whose_last_word_does_not_arrive_is_taken_back(
     sqlite: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     models = sqlite.models("default")
-    real = models.update
+    real = models.update_with
 
-    def refuse(record: Record, changes: Changes) -> Record:
+    def refuse(record: Record, changes: Changes, *others: object) -> Record:
         if changes.get("status") == "new":
             raise StoreUnavailable(store="x", reason="gone")
-        return real(record, changes)
+        return real(record, changes, *others)
 
-    monkeypatch.setattr(models, "update", refuse)
+    monkeypatch.setattr(models, "update_with", refuse)
     monkeypatch.setattr(sqlite, "models", lambda experiment: models)
     with pytest.raises(StoreUnavailable):
         catalog_on(sqlite).upload(save_tiny(tmp_path / "net.onnx"))

@@ -135,6 +135,16 @@ class AzureTable(Table):
                 version = self._write("merge", record, merge)
         return Record(record.key, after, version)
 
+    def put(self, key: str, values: Values | None) -> None:
+        from azure.data.tables import UpdateMode
+
+        with self._our_errors(key):
+            if values is None:
+                self._client.delete_entity(self._partition, key)
+            else:
+                entity = self._addressed(key, _packed(key, values))
+                self._client.upsert_entity(entity, mode=UpdateMode.REPLACE)
+
     def delete(self, record: Record) -> None:
         from azure.core import MatchConditions
 

@@ -73,6 +73,8 @@ class SqlStore(Store):
 
 
 class SqlTable(Table):
+    is_atomic = True
+
     def __init__(self, database: Database, space: str) -> None:
         self._database = database
         self._space = space
