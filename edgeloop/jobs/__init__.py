@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from edgeloop.jobs.client import Jobs
     from edgeloop.jobs.computes import Compute, Order, Resources, Seen, make_compute
     from edgeloop.jobs.computes.azureml.needs import Chosen, azure_needs
+    from edgeloop.jobs.protocol.handover import bootstrap_command, hand_over
+    from edgeloop.jobs.protocol.resources import listed, missing
     from edgeloop.jobs.protocol.ticket import FINAL_STATES, State
     from edgeloop.jobs.records import JobRecord, Run
     from edgeloop.jobs.spec import JobSpec, read_spec, spec_of_script
@@ -35,7 +37,11 @@ __all__ = [
     "State",
     "Status",
     "azure_needs",
+    "bootstrap_command",
+    "hand_over",
+    "listed",
     "make_compute",
+    "missing",
     "parse_sweep",
     "read_spec",
     "spec_of_script",
@@ -49,6 +55,8 @@ _WHERE = {
     "transfer": ("Fetched",),
     "spec": ("JobSpec", "read_spec", "spec_of_script"),
     "sweep": ("parse_sweep",),
+    "protocol.handover": ("bootstrap_command", "hand_over"),
+    "protocol.resources": ("listed", "missing"),
     "protocol.ticket": ("FINAL_STATES", "State"),
     "watch": ("Status",),
 }

@@ -10,9 +10,9 @@ docstring names; the tests come with it:
         def table(self, tmp_path):
             return MyStore(tmp_path).models("contract")
 
-The suites are `table.TableContract`, `blobs.BlobsContract`, `compute.ComputeContract`,
-`platform.ToolchainContract`, `platform.DeviceContract`, `task.TaskContract` and
-`evaluator.EvaluatorContract`.
+The suites are `table.TableContract`, `table.StoreContract`, `blobs.BlobsContract`,
+`compute.ComputeContract`, `platform.ToolchainContract`, `platform.DeviceContract`,
+`task.TaskContract` and `evaluator.EvaluatorContract`.
 """
 
 import pytest

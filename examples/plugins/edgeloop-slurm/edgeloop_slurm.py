@@ -1,0 +1,226 @@
+"""Slurm as a compute: one batch job per Edgeloop job, whose name is the job's id.
+
+Slurm forgets a job minutes after its end, so each job has a folder that the nodes see, too: the
+order (a secret: readable by its owner alone), the batch script, what the job printed before its
+wrapper took over, its exit code, and a mark if it was canceled.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgeloop.errors import BadName, BadSetting, ComputeUnavailable, Infeasible
+from edgeloop.jobs import (
+    Compute,
+    Order,
+    Resources,
+    Seen,
+    State,
+    bootstrap_command,
+    hand_over,
+    listed,
+    missing,
+)
+from edgeloop.settings import state_folder
+
+LIMIT_S = 60.0
+LOG_TAIL_BYTES = 64 * 1024
+ENDED_SILENTLY = "it left no exit code: its node went down, or it was killed"
+STATES: Mapping[str, State] = {
+    **dict.fromkeys(("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESIZING"), "queued"),
+    **dict.fromkeys(("RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "SUSPENDED"), "running"),
+    **{"COMPLETED": "completed", "CANCELLED": "canceled"},
+}
+# `scancel --batch` signals this shell, which passes the signal on and waits for the real end.
+SCRIPT = """\
+#!/bin/sh
+[ -e canceled ] && exit 1
+trap 'kill -TERM $wrapper' TERM
+{command} "$PWD/order.json" & wrapper=$!
+while :; do wait $wrapper; code=$?; kill -0 $wrapper 2>/dev/null || break; done
+rm -f order.json
+echo $code > exit.part && mv exit.part exit
+exit $code
+"""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A job as `squeue` shows it."""
+
+    number: str
+    state: str
+    reason: str
+
+
+class SlurmCompute(Compute):
+    """Settings: `partition`, `python`, `options`, `folder` and `bin`; see the README."""
+
+    kind = "slurm"
+
+    def __init__(
+        self, name: str, settings: Mapping[str, object], folder: Path | None = None
+    ) -> None:
+        known = ("kind", "partition", "python", "options", "folder", "bin")
+        for key in settings:
+            if key not in known:
+                reason = f"unknown key {key!r}: known keys are {', '.join(known)}"
+                raise BadSetting(where=f"computes.{name}", reason=reason)
+        options = settings.get("options", [])
+        if not isinstance(options, list):
+            raise BadSetting(where=f"computes.{name}", reason="options must be a list")
+        self.name = name
+        partition = settings.get("partition")
+        self._partition = [f"--partition={partition}"] if partition else []
+        self._options = [str(option) for option in options]
+        self._python = str(settings.get("python", "python3"))
+        self._bin = str(settings.get("bin", ""))
+        own = Path(str(settings["folder"])).expanduser() if "folder" in settings else folder
+        self._folder = (own or state_folder() / "slurm").absolute()
+
+    def check(self, resources: Resources) -> None:
+        lines = self._call("sinfo", "--noheader", "--Node", "--format=%c|%m|%G", *self._partition)
+        nodes = [_totals(*line.split("|")) for line in lines.splitlines()]
+        if not nodes:
+            raise ComputeUnavailable(compute=self.name, reason="the cluster has no nodes")
+        best = min(nodes, key=lambda totals: len(missing(resources, totals)))
+        lacking = missing(resources, best)
+        if lacking:
+            reason = f"{', '.join(lacking)}; its largest node has {listed(best)}"
+            raise Infeasible(compute=self.name, reason=reason)
+
+    def submit(self, order: Order) -> None:
+        self.check(order.resources)
+        folder = self._of(order.job)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # two submissions of one job at once are one
+            if (folder / "exit").exists() or order.job in self._squeue([order.job]):
+                return
+            try:
+                self._sbatch(order, folder)
+            except ComputeUnavailable:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+
+    def states(self, jobs: Sequence[str]) -> dict[str, Seen]:
+        known = self._squeue(jobs)
+        return {job: self._seen(job, known.get(job)) for job in jobs}
+
+    def cancel(self, jobs: Sequence[str]) -> None:
+        known = self._squeue(jobs)
+        alive = [job for job in known if self._seen(job, known[job]).state in ("queued", "running")]
+        for job in alive:
+            (self._of(job) / "canceled").touch()
+        numbers = [known[job].number for job in alive]
+        if numbers:  # one that starts in between finds its mark
+            self._call("scancel", "--quiet", "--state=PENDING", *numbers)
+            self._call("scancel", "--quiet", "--batch", "--signal=TERM", *numbers)
+
+    def logs(self, job: str) -> str:
+        try:
+            with (self._of(job) / "log").open("rb") as file:
+                file.seek(max(0, file.seek(0, 2) - LOG_TAIL_BYTES))
+                return file.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def forget(self, jobs: Sequence[str]) -> None:
+        for job, seen in self.states(jobs).items():
+            if seen.state in ("completed", "failed", "canceled"):
+                shutil.rmtree(self._of(job), ignore_errors=True)
+
+    def _sbatch(self, order: Order, folder: Path) -> None:
+        (content,) = hand_over(order).values()
+        (folder / "order.json").touch(mode=0o600)
+        (folder / "order.json").write_text(content)
+        command = shlex.join(bootstrap_command(self._python))
+        (folder / "job.sh").write_text(SCRIPT.format(command=command))
+        self._call(
+            "sbatch",
+            *(f"--job-name={order.job}", f"--chdir={folder}", f"--output={folder / 'log'}"),
+            *("--no-requeue", "--export=NIL", f"--nice={max(0, order.priority)}"),
+            *(*_requests(order.resources), *self._partition, *self._options),
+            str(folder / "job.sh"),
+        )
+
+    def _seen(self, job: str, shown: Listed | None) -> Seen:
+        folder = self._of(job)
+        if not folder.is_dir():
+            return Seen(None)
+        canceled = (folder / "canceled").exists()
+        try:
+            code = int((folder / "exit").read_text())
+        except FileNotFoundError:
+            if shown is None:
+                return Seen("canceled") if canceled else Seen("failed", ENDED_SILENTLY)
+            state = STATES.get(shown.state, "failed")
+            over = shown.state.lower().replace("_", " ")
+            return Seen(state, f"Slurm says: {over} ({shown.reason})" if state == "failed" else "")
+        if code == 0:
+            return Seen("completed")
+        reason = f"the wrapper ended with exit code {code}"
+        return Seen("canceled") if canceled else Seen("failed", reason)
+
+    def _squeue(self, jobs: Sequence[str]) -> dict[str, Listed]:
+        """Those of these that Slurm still knows, in one call; of one name, the last submitted."""
+        if not jobs:
+            return {}
+        arguments = ("--noheader", "--states=all", "--sort=i", "--format=%j|%i|%T|%r")
+        lines = self._call("squeue", *arguments, f"--name={','.join(jobs)}").splitlines()
+        return {name: Listed(*rest) for name, *rest in (line.split("|") for line in lines)}
+
+    def _call(self, program: str, *arguments: str) -> str:
+        path = Path(self._bin) / program
+        try:
+            done = subprocess.run(
+                [str(path), *arguments],
+                check=False,
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                timeout=LIMIT_S,
+            )
+        except FileNotFoundError:
+            reason = f"{path} is not installed here: submit from a login node of the cluster"
+        except subprocess.TimeoutExpired:
+            reason = f"{program} did not answer within {LIMIT_S:g} s"
+        else:
+            # `scancel --quiet` fails without a word for jobs that have ended: that is fine.
+            if done.returncode == 0 or not done.stderr.strip():
+                return done.stdout
+            reason = f"{program} said: {done.stderr.strip().splitlines()[-1]}"
+        raise ComputeUnavailable(compute=self.name, reason=reason)
+
+    def _of(self, job: str) -> Path:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", job):
+            raise BadName(what="job", name=job, reason="it must be letters, digits and ._-")
+        return self._folder / job
+
+
+def _requests(resources: Resources) -> list[str]:
+    """A part of a CPU or GPU is a whole one here: Slurm gives nothing less."""
+    whole = {"gpu": resources.gpus, **resources.custom}
+    gres = ",".join(f"{name}:{math.ceil(count)}" for name, count in whole.items() if count)
+    memory = math.ceil(resources.memory_bytes / 2**20)
+    return [
+        f"--cpus-per-task={max(1, math.ceil(resources.cpus))}",
+        *([f"--mem={memory}M"] if memory else []),
+        *([f"--gres={gres}"] if gres else []),
+    ]
+
+
+def _totals(cpus: str, memory_mib: str, gres: str) -> dict[str, float]:
+    """What a node has, from `sinfo`: a Gres is `gpu:a100:4(S:0-1)` or `board:1`."""
+    counted = re.findall(r"([\w.-]+)(?::[\w.-]+)?:(\d+)", re.sub(r"\(.*?\)", "", gres))
+    custom = {name: float(count) for name, count in counted}
+    known = {"cpus": float(cpus), "gpus": custom.pop("gpu", 0.0)}
+    return {**known, "memory": float(memory_mib) * 2**20, **custom}
