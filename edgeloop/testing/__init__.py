@@ -3,7 +3,7 @@
     store = MemoryStore()
     workspace = Workspace(Settings.load(), store)
 
-`edgeloop.testing.contracts` needs pytest; nothing else here does.
+`edgeloop.testing.models` saves tiny ONNX models; `edgeloop.testing.contracts` needs pytest.
 """
 
 from edgeloop.testing.memory import MemoryStore, MemoryTable, memory_blobs

@@ -32,6 +32,7 @@ from edgeloop.jobs import (
 from edgeloop.settings import state_folder
 
 LIMIT_S = 60.0
+USUAL_PRIORITY = 100  # less would be a negative --nice, which only operators may ask for
 LOG_TAIL_BYTES = 64 * 1024
 ENDED_SILENTLY = "it left no exit code: its node went down, or it was killed"
 STATES: Mapping[str, State] = {
@@ -147,7 +148,7 @@ class SlurmCompute(Compute):
         self._call(
             "sbatch",
             *(f"--job-name={order.job}", f"--chdir={folder}", f"--output={folder / 'log'}"),
-            *("--no-requeue", "--export=NIL", f"--nice={max(0, order.priority)}"),
+            *("--no-requeue", "--export=NIL", f"--nice={max(0, order.priority - USUAL_PRIORITY)}"),
             *(*_requests(order.resources), *self._partition, *self._options),
             str(folder / "job.sh"),
         )

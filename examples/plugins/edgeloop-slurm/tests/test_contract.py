@@ -2,6 +2,7 @@
 
 import signal
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -70,6 +71,26 @@ class TestSlurm(ComputeContract):
         finally:
             cluster.signal(signal.SIGCONT, "slurmctld")
         wait_until(lambda: "idle" in cluster.call("sinfo", "-h", "-o", "%T"), 30, "the cluster")
+
+
+def test_a_script_runs_from_the_command_line(cluster: Cluster, tmp_path: Path) -> None:
+    """As a user does: a script, an edgeloop.yaml, and its outputs back here."""
+    (tmp_path / "edgeloop.yaml").write_text(
+        f"computes:\n  cluster: {{kind: slurm, python: {sys.executable}, bin: {cluster.bin},"
+        f" folder: {tmp_path / 'slurm'}}}\n"
+    )
+    script = (
+        "import pathlib; print('hello'); pathlib.Path('outputs/a.txt').write_text('from Slurm')"
+    )
+    (tmp_path / "hello.py").write_text(f"{script}\n")
+    edgeloop = str(Path(sys.executable).with_name("edgeloop"))
+    command = [edgeloop, "run", "hello.py", "--compute", "cluster", "--name", "first"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "hello" in done.stdout
+    assert [path.read_text() for path in tmp_path.glob("runs/**/a.txt")] == ["from Slurm"]
 
 
 def test_a_machine_without_slurm_is_one_sentence(tmp_path: Path) -> None:

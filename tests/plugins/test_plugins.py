@@ -1,0 +1,135 @@
+"""The example plug-ins, as their users have them: wheels in an environment without the repository.
+
+The environment holds what the packages declare, and nothing else; tests run outside the repository.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.server
+
+REPOSITORY = Path(__file__).parents[2]
+PLUGINS = sorted(path.parent for path in REPOSITORY.glob("examples/plugins/*/pyproject.toml"))
+SOURCES = ("edgeloop", "pyproject.toml", "README.md", "LICENSE")
+LIMIT_S = 240.0
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """A virtual environment, and a folder to stand in."""
+
+    venv: Path
+    folder: Path
+
+    def popen(self, *command: str, cwd: Path, log: Path) -> subprocess.Popen[bytes]:
+        with log.open("wb") as output:
+            return subprocess.Popen(
+                [str(self.venv / "bin" / command[0]), *command[1:]],
+                cwd=cwd,
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def run(self, *command: str, check: bool = True) -> str:
+        log = self.folder / "output"
+        code = self.popen(*command, cwd=self.folder, log=log).wait(LIMIT_S)
+        output = log.read_text()
+        assert code == 0 or not check, output
+        return output
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Nothing of the environment that runs this test."""
+        kept = ("HOME", "LANG", "TMPDIR", "USER", "PIP_CACHE_DIR", "PIP_INDEX_URL")
+        own = {"PATH": f"{self.venv / 'bin'}:/usr/local/bin:/usr/bin:/usr/sbin:/bin:/sbin"}
+        return {name: os.environ[name] for name in kept if name in os.environ} | own
+
+
+@pytest.fixture(scope="session")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Scratch:
+    folder = tmp_path_factory.mktemp("plugins")
+    sources = [copied(REPOSITORY, folder / "source/edgeloop", SOURCES)]
+    sources += [copied(path, folder / "source" / path.name) for path in PLUGINS]
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*build, "--wheel-dir", folder / "wheels", *sources], check=True)
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    scratch = Scratch(folder / "venv", folder)
+    wheels = [str(wheel) for wheel in (folder / "wheels").glob("edgeloop-*.whl")]
+    wheels += [f"{wheel}[test]" for wheel in (folder / "wheels").glob("edgeloop_*.whl")]
+    constraints = str(REPOSITORY / "constraints.txt")
+    scratch.run("pip", "install", "--quiet", "--constraint", constraints, *wheels)
+    return scratch
+
+
+def copied(source: Path, target: Path, names: tuple[str, ...] = ("",)) -> Path:
+    """Building leaves files behind: not in the repository."""
+    ignored = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
+    for name in names:
+        if (source / name).is_dir():
+            shutil.copytree(source / name, target / name, ignore=ignored)
+        else:
+            shutil.copy2(source / name, target / name)
+    return target
+
+
+@pytest.fixture(scope="session")
+def suites(scratch: Scratch) -> Iterator[dict[str, tuple[subprocess.Popen[bytes], Path]]]:
+    """The tests of all plug-ins, running side by side."""
+    running = {}
+    for path in PLUGINS:
+        place = scratch.folder / "tests" / path.name
+        shutil.copytree(path / "tests", place)
+        log = place / "output"
+        pytest_command = ("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", ".")
+        running[path.name] = (scratch.popen(*pytest_command, cwd=place, log=log), log)
+    yield running
+    for process, _ in running.values():
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", [path.name for path in PLUGINS])
+def test_a_plug_in_passes_the_shipped_contracts(
+    suites: dict[str, tuple[subprocess.Popen[bytes], Path]], name: str
+):
+    process, log = suites[name]
+    code = process.wait(LIMIT_S)
+    assert code == 0, log.read_text()
+    assert " passed" in log.read_text()
+
+
+def test_the_environment_holds_what_the_packages_declare_and_not_this_repository(scratch: Scratch):
+    where = scratch.run("python", "-c", "import edgeloop; print(edgeloop.__file__)")
+    assert Path(where.strip()).is_relative_to(scratch.venv)
+    scratch.run("pip", "check")
+    names = {line.partition("==")[0] for line in scratch.run("pip", "freeze").splitlines()}
+    assert not names & {"torch", "ray", "optuna", "azure-ai-ml", "onnxruntime-qnn"}
+
+
+def test_upload_and_status_use_the_store_of_a_plug_in(scratch: Scratch):
+    code = "from pathlib import Path; from edgeloop.testing.models import save_segmentation_model"
+    scratch.run("python", "-c", f"{code}; save_segmentation_model(Path('tiny.onnx'))")
+    scratch.run("edgeloop", "upload", "tiny.onnx", "--name", "tiny", "--store", "json:results")
+    assert '["tiny"' in (scratch.folder / "results/models/default.jsonl").read_text()
+    assert "tiny" in scratch.run("edgeloop", "status", "--store", "json:results")
+
+
+def test_run_knows_the_compute_of_a_plug_in(scratch: Scratch):
+    """That jobs really run there is a test of the plug-in itself."""
+    (scratch.folder / "hello.py").write_text("print('hello')\n")
+    settings = "computes:\n  cluster: {kind: slurm, bin: /nowhere}\n"
+    (scratch.folder / "edgeloop.yaml").write_text(settings)
+    said = scratch.run("edgeloop", "run", "hello.py", "--compute", "cluster", check=False)
+    assert "/nowhere/sinfo is not installed here" in said
