@@ -11,7 +11,7 @@ import pytest
 
 from edgeloop.platforms import BoardOptions, SnpeToolchain, find_sdk
 from edgeloop.platforms.snpe.board.device import AdbDevice
-from tests.converted import SIZE, SmallNet, samples, smooth_images
+from tests.converted import SIZE, SmallModel, samples, smooth_images
 from tests.nets_torch import SmallUNet, export
 from tests.peers.board import AdbServer, VirtualBoard
 
@@ -44,16 +44,16 @@ def board(
 
 
 @pytest.fixture(scope="module")
-def small_net(sdk: Path, tmp_path_factory: pytest.TempPathFactory) -> SmallNet:
+def small_net(sdk: Path, tmp_path_factory: pytest.TempPathFactory) -> SmallModel:
     return converted_for_boards(tmp_path_factory.mktemp("net"), sdk)
 
 
-def converted_for_boards(folder: Path, sdk_root: Path) -> SmallNet:
+def converted_for_boards(folder: Path, sdk_root: Path) -> SmallModel:
     """`model` is the float DLC, `quantized` the one for the DSP."""
     model = export(SmallUNet(), folder / "unet.onnx", SIZE)
     with SnpeToolchain(find_sdk(sdk_root)) as toolchain:
         converted = toolchain.convert(model, samples(smooth_images(16), folder), folder / "out")
-    return SmallNet(converted.files["unet.dlc"], converted)
+    return SmallModel(converted.files["unet.dlc"], converted)
 
 
 @contextmanager

@@ -1,3 +1,12 @@
+import pytest
+
+from edgeloop.testing.contracts.platform import SmallModel
 from tests.converted import small_net, toolchain
 
 __all__ = ["small_net", "toolchain"]
+
+
+@pytest.fixture
+def small_model(small_net: SmallModel) -> SmallModel:
+    """As the contract of devices calls it."""
+    return small_net

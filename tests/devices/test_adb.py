@@ -13,9 +13,9 @@ from edgeloop.errors import BadInput, DeviceBusy, ModelFailed
 from edgeloop.platforms import GivesClasses, Shared, attached, find_sdk, open_device
 from edgeloop.platforms.snpe.board.device import AdbDevice
 from edgeloop.platforms.snpe.board.files import image_name
+from edgeloop.testing.contracts.platform import DeviceContract
 from tests.converted import SIZE, smooth_images
 from tests.devices.boards import ROOT, board, listed, opened_board, small_net
-from tests.devices.device_contract import DeviceContract
 from tests.peers.board import VirtualBoard
 
 __all__ = ["board", "small_net"]

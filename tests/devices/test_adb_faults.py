@@ -15,7 +15,7 @@ from edgeloop.platforms import attached
 from edgeloop.platforms.snpe.board import files as board_files
 from edgeloop.platforms.snpe.board import run as board_run
 from edgeloop.platforms.snpe.board.device import AdbDevice
-from tests.converted import SmallNet, smooth_images
+from tests.converted import SmallModel, smooth_images
 from tests.devices.boards import ROOT, converted_for_boards, listed, opened_board
 from tests.jobs.waiting import eventually
 from tests.peers.board import AdbServer, VirtualBoard
@@ -24,7 +24,7 @@ MANY = 160  # their outputs do not fit into the buffers between the board and us
 
 
 @pytest.fixture(scope="module")
-def small_net(sdk: Path, tmp_path_factory: pytest.TempPathFactory) -> SmallNet:
+def small_net(sdk: Path, tmp_path_factory: pytest.TempPathFactory) -> SmallModel:
     return converted_for_boards(tmp_path_factory.mktemp("net"), sdk)
 
 
@@ -37,7 +37,7 @@ def board(boards, monkeypatch: pytest.MonkeyPatch) -> VirtualBoard:
     return running
 
 
-def outputs(device: AdbDevice, net: SmallNet, seed: int = 1, count: int = 4) -> np.ndarray:
+def outputs(device: AdbDevice, net: SmallModel, seed: int = 1, count: int = 4) -> np.ndarray:
     images = smooth_images(count, seed=seed)
     found = device.infer(net.quantized, net.converted.info, "quantized", iter([images]))
     return np.concatenate(list(found))

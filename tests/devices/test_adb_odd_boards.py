@@ -14,7 +14,7 @@ from edgeloop.platforms import attached
 from edgeloop.platforms.snpe.board import files as board_files
 from edgeloop.platforms.snpe.board.device import AdbDevice
 from edgeloop.platforms.snpe.board.outputs import class_maps
-from tests.converted import SmallNet, smooth_images
+from tests.converted import SmallModel, smooth_images
 from tests.devices.boards import ROOT, board, opened_board, small_net
 from tests.peers.board import VirtualBoard
 
@@ -37,7 +37,7 @@ def program(board: VirtualBoard) -> Iterator[Callable[[str, str], None]]:
         path.unlink()
 
 
-def outputs(device: AdbDevice, net: SmallNet, seed: int = 1) -> np.ndarray:
+def outputs(device: AdbDevice, net: SmallModel, seed: int = 1) -> np.ndarray:
     images = smooth_images(3, seed=seed)
     found = device.infer(net.quantized, net.converted.info, "quantized", iter([images]))
     return np.concatenate(list(found))

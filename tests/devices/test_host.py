@@ -6,8 +6,8 @@ import pytest
 
 from edgeloop.errors import BadInput, ModelFailed
 from edgeloop.platforms import GraphInfo, as_input, open_device
+from edgeloop.testing.contracts.platform import DeviceContract
 from tests.converted import smooth_images
-from tests.devices.device_contract import DeviceContract
 from tests.toolchains import odd_nets
 
 

@@ -8,8 +8,8 @@ import pytest
 from edgeloop.architectures import build, export_onnx, find_space
 from edgeloop.errors import BadInput, NoSuchPrecision
 from edgeloop.platforms import QnnToolchain, open_device
+from edgeloop.testing.contracts.platform import DeviceContract
 from tests.converted import samples, smooth_images
-from tests.devices.device_contract import DeviceContract
 from tests.nets_torch import Normalised, export, mobilenet_v2, resnet18, resnet50
 
 

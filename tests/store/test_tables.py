@@ -10,7 +10,8 @@ import pytest
 
 from edgeloop.store import Store, Table
 from edgeloop.testing import MemoryStore
-from edgeloop.testing.contracts.table import StoreContract, TableContract
+from edgeloop.testing.contracts.store import StoreContract
+from edgeloop.testing.contracts.table import TableContract
 from tests.conftest import StoreUnderTest
 
 if TYPE_CHECKING:

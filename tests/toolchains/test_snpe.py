@@ -13,6 +13,7 @@ from edgeloop.errors import BadInput, MissingSdk, ModelFailed
 from edgeloop.isolation.process import NativeProcess
 from edgeloop.platforms import GraphInfo, SnpeToolchain, as_input, find_sdk, output_encoding
 from edgeloop.platforms.snpe.toolchain import write_calibration
+from edgeloop.testing.contracts.platform import ToolchainContract
 from tests.converted import SIZE, samples, smooth_images
 from tests.nets_torch import SmallUNet, export, mobilenet_v2
 from tests.peers.board.sdk import SDK_1, SDK_2, make_sdk
@@ -212,3 +213,9 @@ def test_a_graph_with_nan_weights_is_refused_as_by_the_other_toolchain(chain, tm
     model = odd_nets.one_conv(tmp_path / "m.onnx", weight=weight)
     with pytest.raises(BadInput, match="NaN"):
         chain().inspect(model)
+
+
+class TestContract(ToolchainContract):
+    @pytest.fixture
+    def toolchain(self, sdk, process):
+        return SnpeToolchain(find_sdk(sdk), 60, process)

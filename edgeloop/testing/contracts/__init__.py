@@ -10,15 +10,14 @@ docstring names; the tests come with it:
         def table(self, tmp_path):
             return MyStore(tmp_path).models("contract")
 
-The suites are `table.TableContract`, `table.StoreContract`, `blobs.BlobsContract`,
-`compute.ComputeContract`, `platform.ToolchainContract`, `platform.DeviceContract`,
-`task.TaskContract` and `evaluator.EvaluatorContract`.
+The suites are `table.TableContract`, `blobs.BlobsContract` and `store.StoreContract` for a store,
+`compute.ComputeContract`, `platform.ToolchainContract` and `platform.DeviceContract`,
+`task.TaskContract`, and `evaluator.EvaluatorContract`.
 """
 
 import pytest
 
+_SUITES = ("rows", "table", "blobs", "store", "compute", "platform", "task", "evaluator")
+
 # Before the suites are imported: their failed assertions then show what was compared.
-pytest.register_assert_rewrite(
-    *(f"{__name__}.{name}" for name in ("table", "blobs", "compute", "platform", "task")),
-    f"{__name__}.evaluator",
-)
+pytest.register_assert_rewrite(*(f"{__name__}.{suite}" for suite in _SUITES))

@@ -9,7 +9,8 @@ import pytest
 from edgeloop.errors import BadSetting
 from edgeloop.store import Blobs, Store, Table, open_store, parse_location
 from edgeloop.testing.contracts.blobs import BlobsContract
-from edgeloop.testing.contracts.table import StoreContract, TableContract
+from edgeloop.testing.contracts.store import StoreContract
+from edgeloop.testing.contracts.table import TableContract
 
 
 @pytest.fixture

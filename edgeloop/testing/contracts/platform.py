@@ -1,0 +1,176 @@
+"""What every platform promises: a toolchain that converts models, and devices that run them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgeloop.errors import BadInput, BadModel, EdgeloopError
+from edgeloop.platforms import Converted, Device, GraphInfo, Toolchain
+from edgeloop.tasks import Images, Samples
+from edgeloop.testing.models import save_segmentation_model
+
+SIZE = 64
+CLASSES = 19
+
+
+@dataclass(frozen=True)
+class SmallModel:
+    """A model, and what a toolchain made of it."""
+
+    model: Path
+    converted: Converted
+
+    @property
+    def quantized(self) -> Path:
+        return self.converted.files[self.converted.quantized]
+
+
+def smooth_images(count: int, size: int = SIZE, seed: int = 0) -> Images:
+    """Blurred noise: neighbouring pixels are alike, as in photographs."""
+    dice = np.random.default_rng(seed)
+    coarse = dice.integers(0, 256, (count, size // 8 + 2, size // 8 + 2, 3)).astype(np.float32)
+    where = np.linspace(0, size // 8, size)
+    low, part = where.astype(int), (where % 1).astype(np.float32)
+    across = part[None, None, :, None]
+    down = part[None, :, None, None]
+    rows = coarse[:, :, low] * (1 - across) + coarse[:, :, low + 1] * across
+    smooth: Images = (rows[:, low] * (1 - down) + rows[:, low + 1] * down).astype(np.uint8)
+    return smooth
+
+
+def calibration_samples(count: int = 16) -> Samples:
+    images = smooth_images(count)
+    return Samples(images, np.zeros(images.shape[:3], np.uint8), "calibration")
+
+
+def convert_small_model(toolchain: Toolchain, folder: Path) -> SmallModel:
+    model = save_segmentation_model(folder / "small.onnx", SIZE, CLASSES)
+    return SmallModel(model, toolchain.convert(model, calibration_samples(), folder / "converted"))
+
+
+class ToolchainContract:
+    """Fixture: `toolchain`."""
+
+    def test_a_graph_is_described_as_it_is(self, toolchain: Toolchain, tmp_path: Path) -> None:
+        model = save_segmentation_model(tmp_path / "small.onnx", SIZE, CLASSES)
+        assert toolchain.inspect(model) == GraphInfo(
+            input_name="image",
+            output_name="logits",
+            input_shape=(1, 3, SIZE, SIZE),
+            output_shape=(1, CLASSES, SIZE, SIZE),
+            layout="NCHW",
+            height=SIZE,
+            width=SIZE,
+            macs=1_433_600,
+            params=979,
+        )
+
+    def test_conversion_makes_the_files_that_it_names(
+        self, toolchain: Toolchain, tmp_path: Path
+    ) -> None:
+        small = convert_small_model(toolchain, tmp_path)
+        assert small.converted.info == toolchain.inspect(small.model)
+        assert small.converted.quantized in small.converted.files
+        for name, path in small.converted.files.items():
+            assert name.startswith("small.")
+            assert path.parent == tmp_path / "converted"
+            assert path.stat().st_size > 0
+        made = {path.name for path in (tmp_path / "converted").iterdir()}
+        assert made == {path.name for path in small.converted.files.values()}
+
+    def test_a_file_that_is_not_a_model_is_refused_in_a_sentence(
+        self, toolchain: Toolchain, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "broken.onnx"
+        path.write_bytes(b"nonsense")
+        with pytest.raises(BadModel) as refusal:
+            toolchain.inspect(path)
+        assert "\n" not in str(refusal.value)
+        with pytest.raises(BadModel):
+            toolchain.convert(path, calibration_samples(), tmp_path / "converted")
+        toolchain.inspect(save_segmentation_model(tmp_path / "small.onnx"))
+
+
+class DeviceContract:
+    """Fixtures: `device`, and `small_model`: a `SmallModel` that a toolchain of the same platform
+    has converted (see `convert_small_model`)."""
+
+    def test_it_describes_itself_in_a_line(self, device: Device) -> None:
+        line = device.probe()
+        assert line
+        assert "\n" not in line
+
+    def test_a_measurement_is_positive_and_keeps_its_samples(
+        self, device: Device, small_model: SmallModel
+    ) -> None:
+        measured = device.measure(small_model.quantized, small_model.converted.info)
+        assert measured.seconds > 0
+        assert len(measured.samples_s) >= 1
+        assert all(sample > 0 for sample in measured.samples_s)
+        if measured.is_estimate:
+            low, raw, high = measured.low_us, measured.raw_us, measured.high_us
+            assert low is not None and raw is not None and high is not None
+            assert low <= raw <= high
+            assert measured.margin_percent is not None and measured.margin_percent > 0
+        else:
+            assert measured.seconds == pytest.approx(np.median(measured.samples_s))
+            assert measured.raw_us is None
+
+    @pytest.mark.parametrize("precision", ["quantized", "not quantized"])
+    def test_outputs_come_batch_by_batch_and_in_order(
+        self, device: Device, small_model: SmallModel, precision: str
+    ) -> None:
+        kind = "quantized" if precision == "quantized" else device.float_kind
+        model = small_model.quantized if kind == "quantized" else small_model.model
+        info = small_model.converted.info
+        images = smooth_images(5, seed=3)
+        whole = list(device.infer(model, info, kind, iter([images])))
+        apart = list(device.infer(model, info, kind, iter([images[:3], images[3:4], images[4:]])))
+        assert [len(output) for output in apart] == [3, 1, 1]
+        assert whole[0].shape == (5, *info.output_shape[1:])
+        np.testing.assert_array_equal(np.concatenate(apart), whole[0])
+        singles = [next(device.infer(model, info, kind, iter([images[i : i + 1]]))) for i in (4, 0)]
+        np.testing.assert_array_equal(singles[0], whole[0][4:])
+        np.testing.assert_array_equal(singles[1], whole[0][:1])
+
+    def test_an_iterator_may_be_left_early(self, device: Device, small_model: SmallModel) -> None:
+        taken = []
+
+        def endless() -> Iterator[Images]:
+            while True:
+                taken.append(1)
+                yield smooth_images(1)
+
+        info = small_model.converted.info
+        outputs = device.infer(small_model.quantized, info, "quantized", endless())
+        next(outputs)
+        outputs.close()  # type: ignore[attr-defined]
+        assert len(taken) < 10
+
+    def test_no_images_give_no_outputs(self, device: Device, small_model: SmallModel) -> None:
+        model, info = small_model.quantized, small_model.converted.info
+        assert list(device.infer(model, info, "quantized", iter(()))) == []
+
+    def test_images_of_another_size_are_refused(
+        self, device: Device, small_model: SmallModel
+    ) -> None:
+        model, info = small_model.quantized, small_model.converted.info
+        with pytest.raises(BadInput, match=f"{SIZE}×{SIZE}×3"):
+            list(device.infer(model, info, "quantized", iter([smooth_images(2, 32)])))
+
+    def test_a_file_that_is_not_a_model_is_an_error_of_ours(
+        self, device: Device, small_model: SmallModel, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "m.onnx"
+        path.write_bytes(b"nonsense")
+        info = small_model.converted.info
+        with pytest.raises(EdgeloopError):
+            device.measure(path, info)
+        with pytest.raises(EdgeloopError):
+            list(device.infer(path, info, "quantized", iter([smooth_images(1)])))
+        device.measure(small_model.quantized, info)

@@ -1,0 +1,72 @@
+"""What every store promises beyond its tables and its files."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgeloop.errors import RowChanged
+from edgeloop.store import Store
+
+
+class StoreContract:
+    """Fixtures: `store`, an empty one, and `reopened`, the same place opened once more."""
+
+    def test_experiments_do_not_see_each_other(self, store: Store) -> None:
+        first, second = store.models("first"), store.models("second")
+        first.insert("model", {"x": 1})
+        record = second.insert("model", {"x": 2})
+        second.delete(record)
+        assert [r.values for r in first.query()] == [{"x": 1}]
+        assert list(second.query()) == []
+
+    def test_models_queue_and_usage_do_not_see_each_other(self, store: Store) -> None:
+        tables = [store.models("one"), store.queue("one"), store.queue("two"), store.usage()]
+        for number, table in enumerate(tables):
+            table.insert("key", {"n": number})
+        assert [[r.values["n"] for r in t.query()] for t in tables] == [[0], [1], [2], [3]]
+
+    def test_experiments_are_listed_by_their_names(self, store: Store) -> None:
+        names = ["2024run", "Faces", "aZx2Db", "my-exp_1", "plain"]
+        for name in reversed(names):
+            store.models(name).insert("model", {})
+        store.queue("only-a-queue").insert("hint", {})
+        store.usage().insert("use", {})
+        assert store.experiments() == names
+
+    def test_a_new_store_holds_nothing(self, store: Store) -> None:
+        assert store.experiments() == []
+        assert store.models("exp").get("model") is None
+        assert list(store.models("exp").query("m")) == []
+        assert list(store.queue("exp").query()) == []
+        assert list(store.usage().query()) == []
+
+    def test_reading_makes_no_experiment(self, store: Store) -> None:
+        store.models("exp").get("model")
+        list(store.models("exp").query())
+        assert store.experiments() == []
+
+    def test_a_table_that_is_not_there_yet_has_no_row_to_change(self, store: Store) -> None:
+        record = store.models("written").insert("model", {"x": 1})
+        never = store.models("never")
+        with pytest.raises(RowChanged):
+            never.update(record, {"x": 2})
+        with pytest.raises(RowChanged):
+            never.update(record, {"x": None})
+        never.delete(record)
+        assert never.get("model") is None
+
+    def test_insert_many_may_be_the_first_to_write(self, store: Store) -> None:
+        store.models("exp").insert_many([("a", {"x": 1}), ("b", {"x": 2})])
+        assert [r.key for r in store.models("exp").query()] == ["a", "b"]
+
+    def test_what_one_writes_another_reads(self, store: Store, reopened: Store) -> None:
+        mine, theirs = store.models("exp"), reopened.models("exp")
+        record = mine.insert("model", {"x": 1})
+        assert theirs.get("model") == record
+        theirs.update(record, {"x": 2})
+        with pytest.raises(RowChanged):
+            mine.update(record, {"x": 3})
+
+    def test_a_store_names_itself_in_a_line(self, store: Store) -> None:
+        assert store.description
+        assert "\n" not in store.description
