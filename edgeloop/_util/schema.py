@@ -41,7 +41,7 @@ class Origin:
 
     name: str
     error: type[BadInput]
-    lines: Mapping[KeyPath, int] = field(default_factory=dict)
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)  # 0: not in the file
 
     def wrong(self, path: KeyPath, reason: str) -> BadInput:
         """`reason` continues after the key, which is the path with dots."""
@@ -51,7 +51,7 @@ class Origin:
     def at(self, path: KeyPath, reason: str) -> BadInput:
         upwards = (path[:count] for count in range(len(path), 0, -1))
         line = next((self.lines[above] for above in upwards if above in self.lines), None)
-        where = self.name if line is None else f"{self.name}, line {line}"
+        where = f"{self.name}, line {line}" if line else self.name
         return self.error(where=where, reason=reason)
 
 
@@ -121,7 +121,7 @@ def with_overrides(
         if not equals or not key:
             reason = f"{word!r} is not a valid override: write key=value, for example {example}"
             raise origin.at((), reason)
-        path = _override_path(model, changed, key, params, origin)
+        path = _override_path(model, changed, key, params, replace(origin, lines={}))
         if texts and not text.startswith(("[", "{")):
             value: object = text
         else:
@@ -131,6 +131,7 @@ def with_overrides(
                 raise origin.at((), f"the value of {key} {problem}") from None
         _set(changed, path, value, model_schema(model))
         lines = {other: line for other, line in lines.items() if other[: len(path)] != path}
+        lines |= {path[:depth]: 0 for depth in range(1, len(path) + 1) if path[:depth] not in lines}
     return changed, replace(origin, lines=lines)
 
 
@@ -186,7 +187,9 @@ def _override_path(
         node = schema_node(schema, parts[:depth])
         if part in node.get("properties", {}):
             continue
-        if depth and node.get("additionalProperties"):  # any name, dots and all
+        if node.get("additionalProperties") is True:
+            break
+        if node.get("additionalProperties"):  # single values, whose names may have dots
             return (*parts[:depth], ".".join(parts[depth:]))
         raise unknown_key(model, tuple(parts[: depth + 1]), origin, names)
     return tuple(parts)

@@ -144,17 +144,17 @@ def test_a_key_that_is_near_nothing_is_answered_with_all_there_are(read: Read):
 
 
 WRONG = [
-    ("search.budget=0", r"search\.budget must be a whole number from 1 on, not 0"),
+    ("search.budget=0", r"search\.budget must be a whole number, 1 or more, not 0"),
     ("search.budget=many", r"search\.budget must be a whole number"),
     ("search.budget=1.5", r"search\.budget must be a whole number"),
     ("search.budget=true", r"search\.budget must be a whole number"),
-    ("search.workers=0", r"search\.workers must be a whole number from 1 on"),
-    ("search.seed=-1", r"search\.seed must be a whole number from 0 on"),
+    ("search.workers=0", r"search\.workers must be a whole number, 1 or more"),
+    ("search.seed=-1", r"search\.seed must be a whole number, 0 or more"),
     ("search.sampler=tp", r"search\.sampler cannot be 'tp': did you mean 'tpe'\?"),
     ("search.sampler=bayes-magic", "there are default, tpe"),
     ("search.publish=all", "there are front, none"),
     ("search.size=[1, 2, 3]", r"search\.size must be a side"),
-    ("search.size=4", r"search\.size must be a whole number from 8 on"),
+    ("search.size=4", r"search\.size must be a whole number, 8 or more"),
     ("search.name=a b", r"search\.name must be 3 to 40 letters"),
     ("search.name=../up", r"search\.name must be 3 to 40 letters"),
     ("search.options=3", r"search\.options must hold 'key: value' lines"),
@@ -169,23 +169,23 @@ WRONG = [
     ("objectives.val_iou=5", r"objectives\.val_iou must hold"),
     ("objectives.val_iou.goal=up", r"objectives\.val_iou\.goal cannot be 'up': there are min, max"),
     ("objectives.val_iou.train=5", r"objectives\.val_iou\.train must hold"),
-    ("objectives.val_iou.train.epochs=many", "must be a whole number from 1 on, not 'many'"),
-    ("objectives.val_iou.train.steps=0", "must be a whole number from 1 on, not 0"),
-    ("objectives.val_iou.train.batch=1.5", "must be a whole number from 1 on"),
-    ("objectives.val_iou.train.learning_rate=0", "must be above 0, not 0"),
-    ("objectives.val_iou.train.learning_rate=fast", "must be a number, not 'fast'"),
+    ("objectives.val_iou.train.epochs=many", "must be a whole number, 1 or more, not 'many'"),
+    ("objectives.val_iou.train.steps=0", "must be a whole number, 1 or more, not 0"),
+    ("objectives.val_iou.train.batch=1.5", "must be a whole number, 1 or more"),
+    ("objectives.val_iou.train.learning_rate=0", "must be a number above 0, not 0"),
+    ("objectives.val_iou.train.learning_rate=fast", "must be a number above 0, not 'fast'"),
     ("objectives.val_iou.train.timeout=soon", "must be a time like 90s, 30m, 2h or 1d"),
     ("objectives.val_iou.train.memory=lots", "must be a size like 4GB"),
-    ("objectives.val_iou.train.cpus=-1", "must be 0 or more, not -1"),
+    ("objectives.val_iou.train.cpus=-1", "must be a number, 0 or more, not -1"),
     ("objectives.val_iou.train.compute=[a]", "must be a text"),
-    ("objectives.host_latency_ms.repeats=few", "must be a whole number from 1 on, not 'few'"),
+    ("objectives.host_latency_ms.repeats=few", "must be a whole number, 1 or more, not 'few'"),
     ("objectives.farm_latency_ms.timeout=7", "must be a time like 90s"),
     ("farm.timeout=7", "must be a time like 90s"),
-    ("objectives.val_f1.train.epochs=7", "name one way to train"),
+    ("objectives.val_f1.train.epochs=7", r"objectives\.val_f1\.train must be that of val_iou"),
     ("data=''", "data must name the dataset to train with"),
     ("data=[a]", "data must be a text"),
-    ("search.budget", "is no change: write key=value"),
-    ("=3", "is no change: write key=value"),
+    ("search.budget", "is not a valid override: write key=value"),
+    ("=3", "is not a valid override: write key=value"),
     ("search.budget=[1", r"the value of search\.budget cannot be read"),
 ]
 
@@ -214,7 +214,7 @@ def test_what_only_training_can_tell_needs_a_way_to_train(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("search: [", r"mine\.yaml: cannot be read as YAML \(line 1\)"),
+        ("search: [", r"mine\.yaml, line 1: cannot be read as YAML"),
         ("just words", "must hold 'search:' and 'objectives:'"),
         ("", "must hold 'search:' and 'objectives:'"),
         ("objectives: {params: {}}\nsearch: {1: 2}", "unknown key"),
@@ -224,6 +224,14 @@ def test_what_only_training_can_tell_needs_a_way_to_train(
 def test_a_file_that_is_no_search_says_so(read: Read, text: str, said: str):
     with pytest.raises(BadSetting, match=said):
         read(text=text)
+
+
+def test_a_mistake_is_said_with_its_line(read: Read):
+    text = "data: x\nobjectives:\n  params: {}\nsearch:\n  seed: 1\n  budget: many\n"
+    with pytest.raises(BadSetting, match=r"^mine\.yaml, line 6: search\.budget must be a whole"):
+        read(text=text)
+    with pytest.raises(BadSetting, match=r"^mine\.yaml: search\.budget must be a whole"):
+        read("search.budget=few", text=text)
 
 
 def test_a_file_that_is_not_there_or_not_text_says_so(tmp_path: Path):
