@@ -6,14 +6,16 @@ Nothing else in Edgeloop reads the environment, but for libraries that find cred
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+from edgeloop._util.suggest import suggestion
 from edgeloop.errors import BadSetting
 from edgeloop.paths import find_project
 from edgeloop.project_files import read_project_files
@@ -25,52 +27,78 @@ from edgeloop.store import (
     parse_location,
 )
 
+if TYPE_CHECKING:
+    from edgeloop._util.schema import Section
+
+    PlatformSection = TypeVar("PlatformSection", bound=Section)
+
 STORE_FOLDER = ".edgeloop"
 SETTINGS_FILE = "edgeloop.yaml"
 DEFAULT_EXPERIMENT = "default"
 LOCAL = "local"
+PLATFORMS = "edgeloop.platforms"  # the entry points of plug-ins
 AZUREML, AZURE = "azureml", "azure"
-_COMPUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_COMPUTE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _FOR_TOOLS = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
+def _key(default: Any, about: str) -> Any:
+    """A key of `edgeloop.yaml`, with its description."""
+    return field(default=default, metadata={"about": about})
+
+
 @dataclass(frozen=True)
 class Settings:
-    """All that can be set. The fields after `location` may stand in `edgeloop.yaml`.
+    """Everything that can be set; the fields with a description may stand in `edgeloop.yaml`.
 
     `computes` has a mapping with `kind` for each name; `local` is always there, and `azureml` where
-    a workspace is named. `azure` says which workspace that is.
+    a workspace is named. `azure` says which workspace that is. Keys that belong to the platforms
+    of plug-ins are in `platform_keys`; `section` reads them.
     """
 
     project: Path
     location: Location
-    experiment: str = DEFAULT_EXPERIMENT
-    node: str = field(default_factory=socket.gethostname)
-    lease_seconds: float = 120.0
-    clock_margin_seconds: float = 15.0
-    max_attempts: int = 3
-    benchmark_runs: int = 5
-    dataset: str = ""
-    task: str = "segmentation"
-    calibration_images: int = 1_000
-    quick_images: int = 1_000
-    thorough_images: int = 10_000
-    curve_images: int = 100
-    toolchain: str = ""
-    snpe_root: str = ""
-    board_tool_seconds: float = 600.0
-    board_transfer_seconds: float = 600.0
-    board_probe_seconds: float = 10.0
-    board_cache_mb: float = 4_000.0
-    board_hot_celsius: float = 75.0
-    board_patience_seconds: float = 900.0
-    compute: str = LOCAL
-    computes: Mapping[str, Mapping[str, object]] = field(
-        default_factory=lambda: {LOCAL: {"kind": LOCAL}}, repr=False
+    experiment: str = _key(
+        DEFAULT_EXPERIMENT, "The experiment; also `EDGELOOP_EXPERIMENT` or `--experiment`."
     )
-    code_limit_mb: float = 100.0
-    azure: Mapping[str, object] = field(default_factory=dict, repr=False)
+    node: str = field(
+        default_factory=socket.gethostname,
+        metadata={"about": "This machine's name in the table; also `EDGELOOP_NODE`."},
+    )
+    lease_seconds: float = _key(120.0, "How long a claim holds without a heartbeat.")
+    clock_margin_seconds: float = _key(15.0, "How far the clocks of machines may be apart.")
+    max_attempts: int = _key(3, "Attempts after which a model rests in `error` until it is reset.")
+    benchmark_runs: int = _key(5, "Runs of a benchmark.")
+    dataset: str = _key(
+        "", "The folder of images to calibrate and test with; also `INPUT_DATASET` or `--dataset`."
+    )
+    task: str = _key("segmentation", "What the models are for.")
+    calibration_images: int = _key(1_000, "Images that quantization sees.")
+    quick_images: int = _key(1_000, "Images of `f1_1k` and `f1_1k_f`.")
+    thorough_images: int = _key(10_000, "Images of `f1_onnx` and `f1_10k`.")
+    curve_images: int = _key(100, "Images of PR curves, where F1 comes from a board's class maps.")
+    toolchain: str = _key("", "`qnn` or `snpe`; by default `snpe` where a board is, else `qnn`.")
+    snpe_root: str = _key(
+        "", "Folder of the Neural Processing SDK; `SNPE_ROOT` and `QAIRT_SDK_ROOT` win over it."
+    )
+    board_tool_seconds: float = _key(600.0, "How long a tool may run on a board.")
+    board_transfer_seconds: float = _key(600.0, "How long a transfer to or from a board may take.")
+    board_probe_seconds: float = _key(10.0, "How long a board may take to answer.")
+    board_cache_mb: float = _key(4_000.0, "Space for cached inputs on a board.")
+    board_hot_celsius: float = _key(75.0, "Above this a board cools down before a benchmark.")
+    board_patience_seconds: float = _key(900.0, "How long to wait for a board to cool down.")
+    compute: str = _key(LOCAL, "Where jobs run that name no compute; also `EDGELOOP_COMPUTE`.")
+    computes: Mapping[str, Mapping[str, object]] = field(
+        default_factory=lambda: {LOCAL: {"kind": LOCAL}},
+        repr=False,
+        metadata={"about": "Computes by name, each with its `kind`; `local` is always there."},
+    )
+    code_limit_mb: float = _key(100.0, "How much code may travel with a job.")
+    azure: Mapping[str, object] = field(
+        default_factory=dict, repr=False, metadata={"about": "The Azure ML workspace."}
+    )
+    platform_keys: Mapping[str, object] = field(default_factory=dict, repr=False)
 
     @classmethod
     def load(
@@ -95,7 +123,7 @@ class Settings:
             written["dataset"] = environ["INPUT_DATASET"]
         if sdk_root(environ):
             written["snpe_root"] = sdk_root(environ)
-        return cls(project=project, location=location, **_typed(written))  # type: ignore[arg-type]
+        return cls(project=project, location=location, **written)
 
     def compute_settings(
         self, name: str = "", environ: Mapping[str, str] = os.environ
@@ -107,15 +135,61 @@ class Settings:
         """
         name = name or self.compute
         if name not in self.computes and name not in (AZUREML, _compute_target(self.project)):
-            near = difflib.get_close_matches(name, self.computes, n=1)
-            known = f"those in {SETTINGS_FILE} are {', '.join(self.computes)}."
-            hint = f"did you mean {near[0]!r}?" if near else known
+            hint = suggestion(name, self.computes, f"those in {SETTINGS_FILE} are")
             raise BadSetting(where="compute", reason=f"there is no compute {name!r}: {hint}")
         written = dict(self.computes.get(name, {"kind": AZUREML}))
         if written.get("kind") == AZUREML:  # it finds its workspace by these, too
             written |= {"project": str(self.project), "azure": dict(self.azure)}
         filled = filled_in(written, f"{SETTINGS_FILE}, compute {name}", environ)
         return filled if isinstance(filled, dict) else {}
+
+    def section(self, model: type[PlatformSection]) -> PlatformSection:
+        """The settings of a platform; its keys stand at the top of `edgeloop.yaml`."""
+        return model(**{k: v for k, v in self.platform_keys.items() if k in model.model_fields})
+
+
+@cache
+def settings_model(with_platforms: bool = True) -> type[Section]:
+    """The keys of `edgeloop.yaml`. Made when it is needed: pydantic takes longer than `status`."""
+    from pydantic import Field, create_model
+
+    from edgeloop._util.schema import Section
+    from edgeloop._util.values import TEXT, Reads, matching, number, whole
+
+    kinds: dict[object, Any] = {
+        "str": Annotated[str, TEXT],
+        "int": Annotated[int, whole(1)],
+        "float": Annotated[float, number(is_open=True)],
+        "Mapping[str, object]": dict[str, Any],
+    }
+    name = matching(_COMPUTE_NAME, "named with letters, digits, '.', '_' and '-'")
+    entry = {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]}
+    compute = Annotated[dict[str, object], Reads(_compute, entry)]
+    keys: dict[str, Any] = {
+        "store": (kinds["str"], Field("", description="The store's URL; also `EDGELOOP_STORE`."))
+    }
+    for item in fields(Settings):
+        if "about" not in item.metadata:
+            continue
+        kind = kinds.get(item.type, dict[Annotated[str, name], compute])
+        given: dict[str, Any] = {"default": item.default}
+        if item.default is MISSING:
+            given = {"default_factory": item.default_factory}
+        keys[item.name] = (kind, Field(**given, description=item.metadata["about"]))
+    sections = _platform_sections() if with_platforms else ()
+    return create_model(
+        "SettingsFile", __base__=(*sections, Section), __doc__="The settings of a project.", **keys
+    )
+
+
+def _platform_sections() -> Iterator[type[Section]]:
+    """Those of plug-ins: a platform may have a `Section` of keys as its attribute `settings`."""
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group=PLATFORMS):
+        section = getattr(point.load(), "settings", None)
+        if isinstance(section, type):
+            yield section
 
 
 def filled_in(value: object, where: str, environ: Mapping[str, str] = os.environ) -> object:
@@ -204,88 +278,48 @@ def _compute_target(project: Path) -> str:
     return read_project_files(project).compute_target or AZUREML
 
 
-def _read_file(path: Path, environ: Mapping[str, str]) -> dict[str, object]:
+def _read_file(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The keys that are written, checked. Computes keep their variables: see `compute_settings`."""
     if not path.is_file():
         return {}
-    import yaml
+    from edgeloop._util.schema import read_document, validated
+    from edgeloop._util.values import LINES
 
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:  # its text quotes the line, which may hold a password
-        mark = getattr(error, "problem_mark", None)
-        line = f" (line {mark.line + 1})" if mark is not None else ""
-        raise BadSetting(where=path.name, reason=f"cannot be read as YAML{line}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadSetting(where=path.name, reason=f"cannot be read: {error}") from None
+    content, origin = read_document(path, BadSetting)
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise BadSetting(where=path.name, reason="must hold 'key: value' lines")
-    computes = _computes(content, path)
-    plain = {key: item for key, item in content.items() if key != "computes" and not _kind(item)}
-    for key in plain:
-        _check_key(str(key), path)
-    filled = {key: filled_in(value, path.name, environ) for key, value in plain.items()}
-    return {**filled, **({"computes": computes} if computes else {})}
+        raise origin.at((), LINES)
+    beside = {str(key): value for key, value in content.items() if _kind(value)}
+    document = {str(key): value for key, value in content.items() if not _kind(value)}
+    listed = document.pop("computes", None) or {}
+    if isinstance(listed, Mapping):
+        listed = {str(key): value for key, value in listed.items()}
+        for name in beside.keys() & listed.keys():
+            raise origin.at((name,), f"the compute {name!r} is there twice")
+        listed |= beside
+        if LOCAL in listed and isinstance(listed[LOCAL], Mapping | None):
+            listed[LOCAL] = {"kind": LOCAL, **(listed[LOCAL] or {})}
+            if listed[LOCAL]["kind"] != LOCAL:
+                reason = f"is this machine and cannot be of kind {listed[LOCAL]['kind']!r}"
+                raise origin.wrong(("computes", LOCAL), reason)
+    document = {key: filled_in(value, path.name, environ) for key, value in document.items()}
+    own = settings_model(with_platforms=False)
+    model = own if document.keys() <= own.model_fields.keys() else settings_model()
+    checked = validated(model, {**document, **({"computes": listed} if listed else {})}, origin)
+    values = {key: getattr(checked, key) for key in checked.model_fields_set}
+    if "computes" in values:
+        values["computes"] = {LOCAL: {"kind": LOCAL}, **values["computes"]}
+    others = {key: values.pop(key) for key in checked.model_fields_set - own.model_fields.keys()}
+    return {**values, **({"platform_keys": others} if others else {})}
 
 
-def _computes(content: Mapping[object, object], path: Path) -> dict[str, dict[str, object]]:
-    """Those under `computes:`, and every mapping beside it that says its kind."""
-    listed = content.get("computes") or {}
-    if not isinstance(listed, Mapping):
-        raise BadSetting(where=path.name, reason="computes must hold 'name: {kind: …}' lines")
-    found: dict[str, dict[str, object]] = {}
-    beside = [(key, value) for key, value in content.items() if _kind(value)]
-    for key, value in (*listed.items(), *beside):
-        name, reason = str(key), ""
-        if not _COMPUTE_NAME.fullmatch(name):
-            reason = f"a compute cannot be called {name!r}: use letters, digits, '.', '_' and '-'"
-        elif name in found:
-            reason = f"the compute {name!r} is there twice"
-        if reason:
-            raise BadSetting(where=path.name, reason=reason)
-        found[name] = _compute(name, value, path)
-    return {LOCAL: {"kind": LOCAL}, **found} if found else {}
-
-
-def _compute(name: str, value: object, path: Path) -> dict[str, object]:
-    if name == LOCAL:
-        value = {"kind": LOCAL} if value is None else value
-        value = {"kind": LOCAL, **value} if isinstance(value, Mapping) else value
-    kind = _kind(value)
-    if not isinstance(value, Mapping) or not kind:
-        reason = f"compute {name!r} must say its kind, as '{name}: {{kind: ray, address: …}}'"
-        raise BadSetting(where=path.name, reason=reason)
-    if name == LOCAL and kind != LOCAL:
-        raise BadSetting(where=path.name, reason=f"compute 'local' is this machine, not {kind!r}")
+def _compute(value: object) -> dict[str, object]:
+    if not isinstance(value, Mapping) or not _kind(value):
+        raise ValueError("must say its kind, for example '{kind: ray, address: …}'")
     return {str(key): item for key, item in value.items()}
 
 
 def _kind(value: object) -> str:
     kind = value.get("kind") if isinstance(value, Mapping) else None
     return kind if isinstance(kind, str) else ""
-
-
-def _check_key(key: str, path: Path) -> None:
-    allowed = ["store", *(item.name for item in fields(Settings)[2:])]
-    if key in allowed:
-        return
-    near = difflib.get_close_matches(key, allowed, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(allowed)}."
-    raise BadSetting(where=path.name, reason=f"unknown key {key!r}: {hint}")
-
-
-def _typed(written: dict[str, object]) -> dict[str, object]:
-    """Numbers must be positive numbers, texts texts; said here, not deep inside a lease."""
-    kinds = {item.name: item.type for item in fields(Settings)}
-    for key, value in written.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if kinds[key] in ("int", "float") and not (number and float(str(value)) > 0):
-            raise BadSetting(where=SETTINGS_FILE, reason=f"{key} must be a number above 0")
-        if kinds[key] == "int" and not isinstance(value, int):
-            raise BadSetting(where=SETTINGS_FILE, reason=f"{key} must be a whole number")
-        if kinds[key] == "str" and not isinstance(value, str):
-            raise BadSetting(where=SETTINGS_FILE, reason=f"{key} must be a text")
-        if key == AZURE and not isinstance(value, Mapping):
-            raise BadSetting(where=SETTINGS_FILE, reason=f"{key} must hold 'name: value' lines")
-    return written

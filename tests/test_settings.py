@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pydantic import Field
 
+from edgeloop._util.schema import Section
 from edgeloop.errors import BadSetting
 from edgeloop.paths import PROJECT_MARKS
-from edgeloop.settings import Settings, cache_folder, state_folder
+from edgeloop.settings import Settings, cache_folder, settings_model, state_folder
 from edgeloop.store import AzureLocation, PostgresLocation, SqliteLocation
 
 AZURE = "AccountName=acme;AccountKey=a2V5a2V5"
@@ -120,7 +125,7 @@ def test_every_limit_can_be_set_in_the_file(tmp_path: Path):
         ("max_attempts: 2.5", "max_attempts must be a whole number"),
         ("experiment: 7", "experiment must be a text"),
         ("experiment: [a]", "experiment must be a text"),
-        ("store: 7", "EDGELOOP_STORE"),
+        ("store: 7", "store must be a text"),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, text: str, said: str):
@@ -128,6 +133,51 @@ def test_a_wrong_setting_is_named(tmp_path: Path, text: str, said: str):
         Settings.load(written(tmp_path, text), {})
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("node: a\n\nlease_secs: 3", "line 3: unknown key 'lease_secs': did you mean 'lease_"),
+        ("node: a\nmax_attempts: 0", "line 2: max_attempts must be a whole number, 1 or more"),
+        ("node: a\nnode: b", "line 2: the key 'node' is there twice"),
+        ("node: a\nexperiment: [", "line 2: cannot be read as YAML"),
+        ("node: a\ncomputes:\n  gpu: {address: x}", "line 3: computes.gpu must say its kind"),
+        ("node: &a [*a]", "line 1: is nested more than 50 levels deep"),
+    ],
+)
+def test_a_mistake_is_said_with_its_line(tmp_path: Path, text: str, said: str):
+    with pytest.raises(BadSetting) as caught:
+        Settings.load(written(tmp_path, text), {})
+    assert str(caught.value).startswith(f"edgeloop.yaml, {said}")
+
+
+def test_numbers_may_come_from_variables(tmp_path: Path):
+    found = Settings.load(written(tmp_path, "max_attempts: ${TIMES}"), {"TIMES": "7"})
+    assert found.max_attempts == 7
+
+
+class MoonKeys(Section):
+    moon_root: str = Field("", description="Where the SDK is.")
+    moon_seconds: float = Field(5.0, gt=0, description="How long it may take.")
+
+
+def test_a_platform_brings_keys_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    point = EntryPoint("moon", "nowhere:moon", "edgeloop.platforms")
+    platform = SimpleNamespace(settings=MoonKeys)
+    monkeypatch.setattr(EntryPoint, "load", lambda _: platform)
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [point])
+    settings_model.cache_clear()
+    try:
+        found = Settings.load(written(tmp_path, "moon_seconds: 9\nmax_attempts: 2"), {})
+        assert found.section(MoonKeys) == MoonKeys(moon_seconds=9)
+        assert found.max_attempts == 2 and Settings.load(tmp_path / "a", {}).section(MoonKeys)
+        with pytest.raises(BadSetting, match="moon_seconds must be greater than 0, not -1"):
+            Settings.load(written(tmp_path, "moon_seconds: -1"), {})
+        with pytest.raises(BadSetting, match="did you mean 'moon_root'"):
+            Settings.load(written(tmp_path, "moon_roots: /x"), {})
+    finally:
+        settings_model.cache_clear()
 
 
 def test_an_empty_file_sets_nothing(tmp_path: Path):
@@ -159,7 +209,7 @@ def test_computes_of_azure_ml_are_told_where_the_project_is_and_what_they_share(
     own = {"kind": "azureml", "project": str(tmp_path), "azure": {"workspace": "vision"}}
     assert found.compute_settings("gpu") == {**own, "cluster": "gpu"}
     assert found.compute_settings("azureml") == own  # needs no description
-    with pytest.raises(BadSetting, match="azure must hold 'name: value' lines"):
+    with pytest.raises(BadSetting, match="azure must hold 'key: value' lines"):
         Settings.load(written(tmp_path, "azure: vision"), {})
 
 
@@ -197,12 +247,18 @@ def test_a_compute_that_is_not_there_is_said_with_those_near(tmp_path: Path):
     ("text", "said"),
     [
         ("computes: [gpu]", "computes must hold"),
-        ("computes: {gpu: {address: x}}", "compute 'gpu' must say its kind"),
-        ("computes: {gpu: ray}", "compute 'gpu' must say its kind"),
-        ("computes: {gpu: {kind: 7}}", "compute 'gpu' must say its kind"),
-        ("computes: {'../x': {kind: ray}}", "a compute cannot be called '../x'"),
+        ("computes: {gpu: {address: x}}", "computes.gpu must say its kind"),
+        ("computes: {gpu: ray}", "computes.gpu must say its kind"),
+        ("computes: {gpu: {kind: 7}}", "computes.gpu must say its kind"),
+        (
+            "computes: {'../x': {kind: ray}}",
+            "computes must be named with letters, digits, '.', '_' and '-', not '../x'",
+        ),
         ("computes: {gpu: {kind: ray}}\ngpu: {kind: ray}", "'gpu' is there twice"),
-        ("computes: {local: {kind: ray}}", "'local' is this machine"),
+        (
+            "computes: {local: {kind: ray}}",
+            "computes.local is this machine and cannot be of kind 'ray'",
+        ),
         ("comptes: {gpu: {kind: ray}}", "did you mean 'computes'"),
         ("gpu: {address: x}", "unknown key 'gpu'"),
         ("code_limit_mb: 0", "code_limit_mb must be a number above 0"),

@@ -13,6 +13,7 @@ from edgeloop.workspace import Workspace
 from tests.nets import save_tiny
 
 HEAVY = {"azure", "torch", "onnxruntime", "pandas", "onnx", "ray", "optuna", "altair", "fastapi"}
+HEAVY |= {"pydantic"}  # where there is no edgeloop.yaml
 
 PROBE = """
 import json, sys
