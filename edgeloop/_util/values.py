@@ -158,8 +158,17 @@ def _size(value: object) -> int:
     return size
 
 
+def _bytes(value: object) -> int:
+    """What a machine has may also be a plain number, or lack the B: `8Gi`."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    written = plain_text(value).strip()
+    return _size(written if written[-1:] in ("b", "B") else f"{written}B")
+
+
 TEXT = Reads(text, {"type": "string"})
 PLAIN_TEXT = Reads(plain_text, TEXT_SCHEMA)
 TIME = Reads(_time, TIME_SCHEMA)
 POSITIVE_TIME = Reads(_positive_time, TIME_SCHEMA)
 SIZE = Reads(_size, SIZE_SCHEMA)
+BYTES = Reads(_bytes, {"type": ["string", "integer"], "examples": SIZE_SCHEMA["examples"]})

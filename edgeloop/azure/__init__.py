@@ -27,12 +27,13 @@ from edgeloop.azure.provisioning.resources import (
 )
 from edgeloop.azure.provisioning.setup import Done, carry_out, plan_setup
 from edgeloop.azure.retry import PATIENCE_S, until
-from edgeloop.azure.workspace import Cloud, Login, Place, place_of
+from edgeloop.azure.workspace import AzureKeys, Cloud, Login, Place, WorkspaceKeys, place_of
 from edgeloop.project_files import ProjectFiles, read_project_files
 
 __all__ = [
     "MAKING_S",
     "PATIENCE_S",
+    "AzureKeys",
     "AzureRun",
     "Cloud",
     "ClusterDescription",
@@ -49,6 +50,7 @@ __all__ = [
     "ProjectFiles",
     "Step",
     "StorePlace",
+    "WorkspaceKeys",
     "as_row",
     "carry_out",
     "connect",

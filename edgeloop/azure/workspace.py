@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, cast, get_args
 
+from pydantic import Field, StrictBool
+
+from edgeloop._util.schema import Origin, Section, validated
+from edgeloop._util.values import TEXT, Reads, choice
 from edgeloop.azure.environment import workspace_variables
 from edgeloop.errors import BadSetting
 from edgeloop.project_files import ProjectFiles, read_project_files
@@ -64,8 +68,61 @@ class Place:
         )
 
 
+def _cloud(written: object) -> Cloud:
+    if isinstance(written, Cloud):
+        return written
+    if isinstance(written, str):
+        if written not in _KNOWN_CLOUDS:
+            known = ", ".join(_KNOWN_CLOUDS)
+            raise ValueError(f"must be one of {known}, or a mapping of addresses")
+        return Cloud(written)
+    if not isinstance(written, Mapping):
+        raise ValueError("must be a name or a mapping of addresses")
+    endpoints = {str(key): str(value) for key, value in written.items() if key != "name"}
+    unknown = [key for key in endpoints if key not in _ENDPOINTS]
+    missing = [key for key in _NEEDED if key not in endpoints]
+    if unknown or missing:
+        what = f"has no {unknown[0]!r}" if unknown else f"lacks {missing[0]!r}"
+        raise ValueError(f"{what}: its addresses are {', '.join(_ENDPOINTS)}")
+    return Cloud(str(written.get("name") or endpoints["resource_manager"]), endpoints)
+
+
+_ADDRESSES = {
+    "anyOf": [
+        {"enum": list(_KNOWN_CLOUDS)},
+        {
+            "type": "object",
+            "properties": {key: {"type": "string"} for key in ("name", *_ENDPOINTS)},
+            **{"required": list(_NEEDED), "additionalProperties": False},
+        },
+    ]
+}
+
+
+class WorkspaceKeys(Section):
+    """Which workspace of which cloud, and how to log in."""
+
+    subscription: Annotated[str, TEXT] = Field("", description="The subscription's id.")
+    resource_group: Annotated[str, TEXT] = Field("", description="The resource group.")
+    workspace: Annotated[str, TEXT] = Field("", description="The workspace's name.")
+    login: Annotated[str, choice(*get_args(Login))] = Field(
+        "", description="How to log in; `usual` tries what `azure-identity` tries."
+    )
+    cloud: Annotated[Cloud | None, Reads(_cloud, _ADDRESSES)] = Field(
+        None, description="A national cloud by name, or another one by its addresses."
+    )
+
+
+class AzureKeys(WorkspaceKeys):
+    """`azure:` in edgeloop.yaml: what all computes of kind `azureml` share."""
+
+    datastore_key: StrictBool = Field(
+        False, description="Whether `azure setup` gives the store's key to the workspace."
+    )
+
+
 def place_of(
-    own: Mapping[str, object],
+    own: WorkspaceKeys,
     shared: Mapping[str, object],
     project: Path,
     where: str = "azure",
@@ -73,43 +130,19 @@ def place_of(
     """`own` are a compute's settings, `shared` the project's `azure:`. Of several that name a
     field, the first of these wins: own, `.azureml/config.json`, shared, the environment."""
     files = read_project_files(project)
-    in_file = {key: getattr(files, key) for key in _FIELDS}
+    common = validated(AzureKeys, shared, Origin("azure", BadSetting))
     variables = workspace_variables()
     found: dict[str, str] = {}
     for key in _FIELDS:
-        sources = (own.get(key), in_file[key], shared.get(key), variables.get(key))
+        sources = (getattr(own, key), getattr(files, key), getattr(common, key), variables.get(key))
         value = next((value for value in sources if value), None)
         if value is None:
             raise BadSetting(where=where, reason=_nowhere(key))
-        if not isinstance(value, str) or "/" in value:
+        if "/" in value:
             raise BadSetting(where=where, reason=f"{key} must be a name, not {value!r}")
         found[key] = value
-    login = own.get("login") or shared.get("login") or "usual"
-    if login not in get_args(Login):
-        known = ", ".join(get_args(Login))
-        raise BadSetting(where=where, reason=f"login must be one of {known}, not {login!r}")
-    cloud = cloud_of(own.get("cloud") or shared.get("cloud"), where)
-    return Place(**found, cloud=cloud, login=login, files=files)  # type: ignore[arg-type]
-
-
-def cloud_of(written: object, where: str = "azure") -> Cloud:
-    if written is None:
-        return Cloud()
-    if isinstance(written, str):
-        if written not in _KNOWN_CLOUDS:
-            reason = f"cloud must be one of {', '.join(_KNOWN_CLOUDS)}, or a mapping of addresses"
-            raise BadSetting(where=where, reason=reason)
-        return Cloud(written)
-    if not isinstance(written, Mapping):
-        raise BadSetting(where=where, reason="cloud must be a name or a mapping of addresses")
-    endpoints = {str(key): str(value) for key, value in written.items() if key != "name"}
-    unknown = [key for key in endpoints if key not in _ENDPOINTS]
-    missing = [key for key in _NEEDED if key not in endpoints]
-    if unknown or missing:
-        what = f"has no {unknown[0]!r}" if unknown else f"lacks {missing[0]!r}"
-        reason = f"cloud {what}: its addresses are {', '.join(_ENDPOINTS)}"
-        raise BadSetting(where=where, reason=reason)
-    return Cloud(str(written.get("name") or endpoints["resource_manager"]), endpoints)
+    login = cast("Login", own.login or common.login or "usual")
+    return Place(**found, cloud=own.cloud or common.cloud or Cloud(), login=login, files=files)
 
 
 def _nowhere(key: str) -> str:

@@ -14,7 +14,18 @@ import click
 
 from edgeloop._util.redact import redact
 from edgeloop._version import __version__
-from edgeloop.cli import azure, data, devices, models, report, runner, search, status, training
+from edgeloop.cli import (
+    azure,
+    data,
+    devices,
+    models,
+    report,
+    runner,
+    schema,
+    search,
+    status,
+    training,
+)
 from edgeloop.cli.jobs import run, submit
 from edgeloop.errors import EdgeloopError
 
@@ -45,6 +56,7 @@ for module in (
     devices,
     report,
     azure,
+    schema,
 ):
     for command in module.COMMANDS:
         app.add_command(command)

@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgeloop.jobs.client import Jobs
-    from edgeloop.jobs.computes import Compute, Order, Resources, Seen, make_compute
+    from edgeloop.jobs.computes import (
+        Compute,
+        ComputeOptions,
+        Order,
+        Resources,
+        Seen,
+        compute_kinds,
+        compute_options,
+        make_compute,
+    )
     from edgeloop.jobs.computes.azureml.needs import Chosen, azure_needs
+    from edgeloop.jobs.fields import JobFile
     from edgeloop.jobs.protocol.handover import bootstrap_command, hand_over
     from edgeloop.jobs.protocol.resources import listed, missing
     from edgeloop.jobs.protocol.ticket import FINAL_STATES, State
@@ -26,7 +36,9 @@ __all__ = [
     "FINAL_STATES",
     "Chosen",
     "Compute",
+    "ComputeOptions",
     "Fetched",
+    "JobFile",
     "JobRecord",
     "JobSpec",
     "Jobs",
@@ -38,6 +50,8 @@ __all__ = [
     "Status",
     "azure_needs",
     "bootstrap_command",
+    "compute_kinds",
+    "compute_options",
     "hand_over",
     "listed",
     "make_compute",
@@ -50,7 +64,11 @@ __all__ = [
 _WHERE = {
     "client": ("Jobs",),
     "computes.azureml.needs": ("Chosen", "azure_needs"),
-    "computes": ("Compute", "Order", "Resources", "Seen", "make_compute"),
+    "computes": (
+        *("Compute", "ComputeOptions", "Order", "Resources", "Seen"),
+        *("compute_kinds", "compute_options", "make_compute"),
+    ),
+    "fields": ("JobFile",),
     "records": ("JobRecord", "Run"),
     "transfer": ("Fetched",),
     "spec": ("JobSpec", "read_spec", "spec_of_script"),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         RemoteBenchmark,
         Screening,
     )
+    from edgeloop.search.keys import SearchFile
     from edgeloop.search.loop import Event
     from edgeloop.search.remote import search_job
     from edgeloop.search.retraining import Retrained, retrain, summary
@@ -37,6 +38,7 @@ _WHERE = {
     "config": ("SearchConfig", "read_config"),
     "evaluators": ("LocalTraining", "PartialTraining", "RemoteBenchmark", "Screening"),
     "sampler.hypervolume": ("hypervolume", "non_dominated"),
+    "keys": ("SearchFile",),
     "loop": ("Event",),
     "remote": ("search_job",),
     "retraining": ("Retrained", "retrain", "summary"),
@@ -61,6 +63,7 @@ __all__ = [
     "Retrained",
     "Screening",
     "SearchConfig",
+    "SearchFile",
     "hypervolume",
     "non_dominated",
     "read_config",

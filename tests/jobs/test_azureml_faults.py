@@ -215,15 +215,15 @@ def test_a_network_that_stays_away_is_said_and_the_job_is_not_lost(
     ("settings", "complaint"),
     [
         ({"cluster": "", "size": ""}, "cluster is missing: name one, or the 'size'"),
-        ({"min_nodes": 4}, "max_nodes must be 1 or more and not below min_nodes, not 1"),
-        ({"max_nodes": "four"}, "max_nodes must be a whole number, not 'four'"),
-        ({"idle": "soon"}, "idle must be a time as 90s"),
-        ({"access": "key"}, "access must be auto, file or variable, not 'key'"),
+        ({"min_nodes": 4}, "max_nodes must not be below min_nodes, not 1"),
+        ({"max_nodes": "four"}, "max_nodes must be a whole number, 1 or more, not 'four'"),
+        ({"idle": "soon"}, "idle must be a time like 90s"),
+        ({"access": "key"}, "access cannot be 'key': there are auto, file, variable"),
         ({"clutser": "x"}, "unknown key 'clutser': did you mean 'cluster'"),
-        ({"login": "magic"}, "login must be one of usual, device-code"),
+        ({"login": "magic"}, "login cannot be 'magic': there are usual, device-code"),
         ({"cloud": "Mars"}, "cloud must be one of AzureCloud"),
         ({"cloud": {"resource_manager": "https://x"}}, "cloud lacks 'active_directory'"),
-        ({"steps": 500}, "steps must be 1 to 100"),
+        ({"steps": 500}, "steps must be a whole number, 1 to 100, not 500"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_named(azureml: AzureML, settings, complaint):

@@ -202,12 +202,15 @@ def test_a_traceback_comes_down_to_its_last_sentence():
     ("settings", "complaint"),
     [
         ({}, "address is missing"),
-        ({"address": "ray://host:10001"}, "address must be the dashboard's, as http://host:8265"),
-        ({"address": "auto"}, "address must be the dashboard's, as http://host:8265"),
+        (
+            {"address": "ray://host:10001"},
+            "address must be the dashboard's, for example http://host:8265",
+        ),
+        ({"address": "auto"}, "address must be the dashboard's, for example http://host:8265"),
         ({"address": 8265}, "address must be a text"),
         ({"address": "http://h:1", "header": {}}, "unknown key 'header': did you mean 'headers'?"),
         ({"address": "http://h:1", "verify": "no"}, "verify must be true or false"),
-        ({"address": "http://h:1", "headers": {"a": 1}}, "headers must hold 'name: text' lines"),
+        ({"address": "http://h:1", "headers": {"a": 1}}, "headers.a must be a text"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_named(settings, complaint):

@@ -1,76 +1,81 @@
 """The machines that run jobs. `base` is the seam; a new compute is one file and one line here.
 
-A compute of somebody else plugs in by the entry point `edgeloop.computes`: a function that takes
-its name, its settings and the folder where it may keep things, and gives back a `Compute`.
+A compute of somebody else plugs in by the entry point `edgeloop.computes`, which names its class:
+`Options` is the model of its settings, and it is made with its name, its checked options and the
+folder where it may keep things. A function that takes a mapping instead of options will do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
+from edgeloop._util.suggest import suggestion
 from edgeloop.errors import BadSetting
 from edgeloop.jobs.computes.base import Compute, Order, Resources, Seen
+from edgeloop.jobs.computes.options import ComputeOptions, read_options
 
-__all__ = ["Compute", "Order", "Resources", "Seen", "compute_kinds", "make_compute"]
+__all__ = [
+    "Compute",
+    "ComputeOptions",
+    "Order",
+    "Resources",
+    "Seen",
+    "compute_kinds",
+    "compute_options",
+    "make_compute",
+]
 
 ENTRY_POINTS = "edgeloop.computes"
-Maker = Callable[[str, Mapping[str, object], Path | None], Compute]
+_BUILT_IN = {
+    "local": ("local.compute", "LocalCompute"),
+    "ray": ("ray.compute", "RayCompute"),
+    "azureml": ("azureml.compute", "AzureMLCompute"),
+}
 
 
 def make_compute(
     name: str, config: Mapping[str, object] | None = None, state_folder: Path | None = None
 ) -> Compute:
     """The compute of that name. Its settings say its `kind`, else the name does. Nothing is
-    contacted or started before it is used.
-
-    `local` takes cpus, gpus (how many, or which), memory and custom (what it has; else it looks).
-    `ray` takes address, headers, verify, python and elastic; see `ray.py`.
-    `azureml` takes cluster, size, nodes and more; see `azureml_options.py`.
-    """
+    contacted or started before it is used."""
     settings = dict(config or {})
-    kind = settings.get("kind", name)
-    makers = _built_in()
-    if isinstance(kind, str) and kind in makers:
-        return makers[kind](name, settings, state_folder)
-    for point in entry_points(group=ENTRY_POINTS, name=str(kind)):
-        maker: Maker = point.load()
-        return maker(name, settings, state_folder)
-    known = compute_kinds()
-    near = get_close_matches(str(kind), known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
-    raise BadSetting(where=f"computes.{name}", reason=f"unknown kind {kind!r}: {hint}")
+    kind = str(settings.get("kind", name))
+    maker = _maker(kind)
+    if maker is None:
+        hint = suggestion(kind, compute_kinds(), "there are")
+        raise BadSetting(where=f"computes.{name}", reason=f"unknown kind {kind!r}: {hint}")
+    model = getattr(maker, "Options", None)
+    options = settings if model is None else read_options(model, name, settings)
+    made: Compute = maker(name, options, state_folder)
+    return made
 
 
 def compute_kinds() -> tuple[str, ...]:
     """What `kind` may be, those of plug-ins too."""
     others = {point.name for point in entry_points(group=ENTRY_POINTS)}
-    return (*_built_in(), *sorted(others - set(_built_in())))
+    return (*_BUILT_IN, *sorted(others - set(_BUILT_IN)))
 
 
-def _built_in() -> dict[str, Maker]:
-    return {"local": _local, "ray": _ray, "azureml": _azureml}
+def compute_options(kind: str) -> type[ComputeOptions]:
+    """The model of a kind's settings; of a plug-in without one, what every compute has."""
+    maker = _maker(kind)
+    if maker is None:
+        hint = suggestion(kind, compute_kinds(), "there are")
+        raise BadSetting(where="computes", reason=f"unknown kind {kind!r}: {hint}")
+    model: type[ComputeOptions] = getattr(maker, "Options", ComputeOptions)
+    return model
 
 
-def _local(name: str, config: Mapping[str, object], state_folder: Path | None) -> Compute:
-    from edgeloop.jobs.computes.local.compute import LocalCompute
-    from edgeloop.jobs.computes.options import Options
-
-    return LocalCompute(name, Options(name, config), state_folder)
-
-
-def _azureml(name: str, config: Mapping[str, object], _: Path | None) -> Compute:
-    from edgeloop.jobs.computes.azureml.compute import AzureMLCompute
-    from edgeloop.jobs.computes.azureml.options import read_options
-    from edgeloop.jobs.computes.options import Options
-
-    return AzureMLCompute(name, read_options(name, Options(name, config)))
-
-
-def _ray(name: str, config: Mapping[str, object], _: Path | None) -> Compute:
-    from edgeloop.jobs.computes.options import Options
-    from edgeloop.jobs.computes.ray.compute import RayCompute
-
-    return RayCompute(name, Options(name, config))
+def _maker(kind: str) -> Callable[..., Any] | None:
+    if kind in _BUILT_IN:
+        module, name = _BUILT_IN[kind]
+        built_in: Callable[..., Any] = getattr(import_module(f"{__name__}.{module}"), name)
+        return built_in
+    for point in entry_points(group=ENTRY_POINTS, name=kind):
+        loaded: Callable[..., Any] = point.load()
+        return loaded
+    return None

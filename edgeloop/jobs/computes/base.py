@@ -11,7 +11,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
+from edgeloop.jobs.computes.options import ComputeOptions
 from edgeloop.jobs.protocol.resources import Resources
 from edgeloop.jobs.protocol.ticket import Environment, State
 from edgeloop.store import Access, Blobs
@@ -51,6 +53,7 @@ class Seen:
 class Compute(ABC):
     """Any machine or cluster. Every call ends within a time limit or raises ComputeUnavailable."""
 
+    Options: ClassVar[type[ComputeOptions]]  # the model of its settings; see `options`
     name: str
     kind: str
     builds: frozenset[str] = frozenset()  # kinds of environments that need not be made on the node

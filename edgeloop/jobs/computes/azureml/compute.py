@@ -1,4 +1,4 @@
-"""Azure ML: clusters of a workspace, by Azure's own SDK. Settings: `azureml_options.py`.
+"""Azure ML: clusters of a workspace, by Azure's own SDK. Settings: `options.py`.
 
 A job of ours is a command job of the same name; a batch may be one pipeline with a step for each.
 Code, data, log, outputs and state go through our store as everywhere, so the SDK uploads nothing
@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 from edgeloop.azure import MAKING_S, Connection, connect, explained, is_missing
 from edgeloop.errors import ComputeRefused, MissingExtra
 from edgeloop.jobs.computes.azureml.cluster import Cluster
 from edgeloop.jobs.computes.azureml.environment import ensure_environment, recipe_for
-from edgeloop.jobs.computes.azureml.options import AzureMLOptions
+from edgeloop.jobs.computes.azureml.options import AzureMLKeys, resolved
 from edgeloop.jobs.computes.azureml.orders import JOB_TAG, Hander, command_job
 from edgeloop.jobs.computes.azureml.pipeline import (
     alike,
@@ -39,10 +40,11 @@ _DAY_S = 24 * 3600
 class AzureMLCompute(Compute):
     kind = "azureml"
     builds = frozenset({"conda", "image"})
+    Options = AzureMLKeys
 
-    def __init__(self, name: str, options: AzureMLOptions) -> None:
+    def __init__(self, name: str, keys: AzureMLKeys, _: Path | None = None) -> None:
         self.name = name
-        self._options = options
+        self._options = options = resolved(name, keys)
         self._environments: dict[object, str] = {}
         # Whoever submits may be making the cluster first, and may wait for Azure.
         self.on_its_way_s = MAKING_S + 2 * options.patience_s

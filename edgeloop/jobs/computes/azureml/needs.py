@@ -18,13 +18,13 @@ from edgeloop.azure import (
     Needs,
     Place,
     StorePlace,
+    WorkspaceKeys,
     place_of,
     read_project_files,
 )
 from edgeloop.errors import BadSetting
 from edgeloop.jobs.computes.azureml.environment import usual_recipe, wish_of
-from edgeloop.jobs.computes.azureml.options import AzureMLOptions, read_options
-from edgeloop.jobs.computes.options import Options
+from edgeloop.jobs.computes.azureml.options import AzureMLOptions, read_azureml
 from edgeloop.settings import AZUREML, Settings
 from edgeloop.store import AzureLocation, PostgresLocation, SqliteLocation, open_blobs
 
@@ -79,7 +79,7 @@ def azure_needs(settings: Settings, chosen: Chosen | None = None) -> Needs:
 def _place(settings: Settings, places: Sequence[Place]) -> Place:
     """The project's own workspace, where a compute is in it; else the first compute's."""
     with suppress(BadSetting):
-        own = place_of({}, settings.azure, settings.project)
+        own = place_of(WorkspaceKeys.model_validate({}), settings.azure, settings.project)
         return next((place for place in places if _same(place, own)), places[0])
     return places[0]
 
@@ -95,7 +95,7 @@ def _usual(settings: Settings) -> dict[str, dict[str, object]]:
 
 
 def _options(name: str, config: Mapping[str, object], chosen: Chosen) -> AzureMLOptions:
-    options = read_options(name, Options(name, config))
+    options = read_azureml(name, config)
     if chosen.conda is None:
         return options
     if not chosen.conda.is_file():

@@ -16,8 +16,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from socket import gethostname
-from typing import cast
+from typing import Annotated, cast
 
+from pydantic import Field
+
+from edgeloop._util.values import BYTES, Reads, number, shown
 from edgeloop.errors import BadInput, BadName, ComputeUnavailable, Infeasible
 from edgeloop.jobs.computes.base import Compute, Order, Resources, Seen
 from edgeloop.jobs.computes.local.environment import job_environment, visible_gpus
@@ -33,7 +36,7 @@ from edgeloop.jobs.computes.local.queue import (
 )
 from edgeloop.jobs.computes.local.turn import job_of
 from edgeloop.jobs.computes.local.waiter import waiter_file
-from edgeloop.jobs.computes.options import Options
+from edgeloop.jobs.computes.options import ComputeOptions
 from edgeloop.jobs.protocol.handover import hand_over
 from edgeloop.jobs.protocol.resources import Capacity, listed, missing, totals_of
 from edgeloop.jobs.protocol.ticket import State
@@ -47,19 +50,38 @@ _LOG_TAIL_BYTES = 64 * 1024
 _LARGEST_PRIORITY = 10**9 - 1
 
 
+def _gpu_names(value: object) -> tuple[str, ...]:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return tuple(str(number) for number in range(value))
+    if isinstance(value, list | tuple):
+        return tuple(str(item) for item in value)
+    raise ValueError(f"must be a whole number or a list, not {shown(value)}")
+
+
+class LocalOptions(ComputeOptions):
+    """This machine. What is not given is found out."""
+
+    cpus: Annotated[float | None, number()] = Field(None, description="CPU cores for jobs.")
+    memory: Annotated[int | None, BYTES] = Field(None, description="Main memory for jobs.")
+    gpus: Annotated[tuple[str, ...] | None, Reads(_gpu_names, {"type": ["integer", "array"]})] = (
+        Field(None, description="GPUs for jobs: how many, or a list of which ones.")
+    )
+    custom: dict[str, Annotated[float, number()]] = Field(
+        default_factory=dict, description="Other things that jobs may ask for: `{board: 1}`."
+    )
+
+
 class LocalCompute(Compute):
     """Jobs start in the order of priority and submission, as soon as there is room."""
 
     kind = "local"
+    Options = LocalOptions
 
-    def __init__(self, name: str, options: Options, folder: Path | None = None) -> None:
+    def __init__(self, name: str, options: LocalOptions, folder: Path | None = None) -> None:
         self.name = name
         self._queue = Queue((folder or _usual_folder()).absolute())
-        self._cpus = options.number("cpus")
-        self._memory_bytes = options.size("memory")
-        self._gpus = options.names("gpus")
-        self._custom = options.numbers("custom")
-        options.done()
+        self._cpus, self._gpus = options.cpus, options.gpus
+        self._memory_bytes, self._custom = options.memory, options.custom
         self._started: list[subprocess.Popen[bytes]] = []
 
     def check(self, resources: Resources) -> None:

@@ -1,9 +1,7 @@
 """Ray Jobs on an existing cluster, by the dashboard's documented REST API.
 
 No ray package is needed here: importing it takes longer than submitting a job. Ray's own id of a
-job is ours. Settings: `address` (the dashboard's, http://host:8265), `headers` (a token, if the
-cluster wants one), `verify: false` for a certificate of one's own, `python` (the interpreter on the
-nodes), `elastic: true` where nodes come and go: then no request is refused for want of a node.
+job is ours.
 
 Ray knows no priorities: jobs start as room is found. And it gives up on a job that waited for 15
 minutes, unless its head was started with a larger RAY_JOB_START_TIMEOUT_SECONDS.
@@ -16,12 +14,16 @@ import secrets
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
+from pydantic import Field, StrictBool
+
+from edgeloop._util.values import TEXT, Reads, text
 from edgeloop.errors import ComputeUnavailable, Infeasible
 from edgeloop.jobs.computes.base import Compute, Order, Resources, Seen
-from edgeloop.jobs.computes.options import Options
+from edgeloop.jobs.computes.options import ComputeOptions
 from edgeloop.jobs.computes.ray.dashboard import Dashboard, Refused, sentence
 from edgeloop.jobs.protocol.handover import bootstrap_command, hand_over
 from edgeloop.jobs.protocol.resources import listed, missing
@@ -68,22 +70,41 @@ _SWEEP_PREFIX = "edgeloop-sweep-"
 _SWEPT = ("cancelled before it started running", "killed by `ray.kill`")
 
 
+def _address(value: object) -> str:
+    address = text(value).rstrip("/")
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be the dashboard's, for example http://host:8265")
+    return address
+
+
+class RayOptions(ComputeOptions):
+    """A Ray cluster that runs already."""
+
+    address: Annotated[str, Reads(_address, {"type": "string"})] = Field(
+        description="The dashboard's address, for example `http://head:8265`."
+    )
+    headers: dict[str, str] = Field(
+        default_factory=dict, description="HTTP headers for a proxy in front of the dashboard."
+    )
+    verify: StrictBool = Field(True, description="Whether its TLS certificate is checked.")
+    python: Annotated[str, TEXT] = Field("python3", description="The interpreter on the nodes.")
+    elastic: StrictBool = Field(
+        False, description="The cluster grows on demand: do not refuse what no node has now."
+    )
+
+
 class RayCompute(Compute):
     """A job is Ray's; its wrapper is fetched from the store by the node that runs it."""
 
     kind = "ray"
+    Options = RayOptions
 
-    def __init__(self, name: str, options: Options) -> None:
+    def __init__(self, name: str, options: RayOptions, _: Path | None = None) -> None:
         self.name = name
-        address = options.text("address").rstrip("/")
-        parts = urlsplit(address)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise options.bad("address", "must be the dashboard's, as http://host:8265")
-        headers = options.texts("headers")
-        self._ray = Dashboard(name, address, headers, options.flag("verify", True))
-        self._python = options.text("python", "python3")
-        self._elastic = options.flag("elastic", False)
-        options.done()
+        self._ray = Dashboard(name, options.address, options.headers, options.verify)
+        self._python = options.python or "python3"
+        self._elastic = options.elastic
         self._nodes: tuple[float, list[dict[str, float]]] = (float("-inf"), [])
 
     def check(self, resources: Resources) -> None:
