@@ -64,37 +64,43 @@ class Settings:
     )
     node: str = field(
         default_factory=socket.gethostname,
-        metadata={"about": "This machine's name in the table; also `EDGELOOP_NODE`."},
+        metadata={"about": "Name of this machine, by default its host name; also `EDGELOOP_NODE`."},
     )
     lease_seconds: float = _key(120.0, "How long a claim holds without a heartbeat.")
-    clock_margin_seconds: float = _key(15.0, "How far the clocks of machines may be apart.")
-    max_attempts: int = _key(3, "Attempts after which a model rests in `error` until it is reset.")
-    benchmark_runs: int = _key(5, "Runs of a benchmark.")
-    dataset: str = _key(
-        "", "The folder of images to calibrate and test with; also `INPUT_DATASET` or `--dataset`."
+    clock_margin_seconds: float = _key(15.0, "Tolerated difference between the clocks of machines.")
+    max_attempts: int = _key(
+        3, "Failed attempts before a model stays in `error` until it is reset."
     )
-    task: str = _key("segmentation", "What the models are for.")
-    calibration_images: int = _key(1_000, "Images that quantization sees.")
-    quick_images: int = _key(1_000, "Images of `f1_1k` and `f1_1k_f`.")
-    thorough_images: int = _key(10_000, "Images of `f1_onnx` and `f1_10k`.")
-    curve_images: int = _key(100, "Images of PR curves, where F1 comes from a board's class maps.")
-    toolchain: str = _key("", "`qnn` or `snpe`; by default `snpe` where a board is, else `qnn`.")
+    benchmark_runs: int = _key(5, "Runs per benchmark.")
+    dataset: str = _key(
+        "", "Folder of images for calibration and test; also `INPUT_DATASET` or `--dataset`."
+    )
+    task: str = _key(
+        "segmentation", "What the models do: `segmentation`, `classification` or a plug-in's task."
+    )
+    calibration_images: int = _key(1_000, "Images for quantization.")
+    quick_images: int = _key(1_000, "Images for `f1_1k` and `f1_1k_f`.")
+    thorough_images: int = _key(10_000, "Images for `f1_onnx` and `f1_10k`.")
+    curve_images: int = _key(100, "Images for PR curves if F1 comes from a board's class maps.")
+    toolchain: str = _key("", "`qnn` or `snpe`; by default `snpe` with a board, otherwise `qnn`.")
     snpe_root: str = _key(
-        "", "Folder of the Neural Processing SDK; `SNPE_ROOT` and `QAIRT_SDK_ROOT` win over it."
+        "", "Folder of the Neural Processing SDK; `SNPE_ROOT` and `QAIRT_SDK_ROOT` take precedence."
     )
     board_tool_seconds: float = _key(600.0, "How long a tool may run on a board.")
     board_transfer_seconds: float = _key(600.0, "How long a transfer to or from a board may take.")
     board_probe_seconds: float = _key(10.0, "How long a board may take to answer.")
-    board_cache_mb: float = _key(4_000.0, "Space for cached inputs on a board.")
-    board_hot_celsius: float = _key(75.0, "Above this a board cools down before a benchmark.")
-    board_patience_seconds: float = _key(900.0, "How long to wait for a board to cool down.")
+    board_cache_mb: float = _key(4_000.0, "Space for cached test images on a board.")
+    board_hot_celsius: float = _key(75.0, "A benchmark waits until the board is cooler than this.")
+    board_patience_seconds: float = _key(
+        900.0, "How long a board may be away before a runner with `--drain` gives up."
+    )
     compute: str = _key(LOCAL, "Where jobs run that name no compute; also `EDGELOOP_COMPUTE`.")
     computes: Mapping[str, Mapping[str, object]] = field(
         default_factory=lambda: {LOCAL: {"kind": LOCAL}},
         repr=False,
         metadata={"about": "Computes by name, each with its `kind`; `local` is always there."},
     )
-    code_limit_mb: float = _key(100.0, "How much code may travel with a job.")
+    code_limit_mb: float = _key(100.0, "Maximum size of the code snapshot of a job.")
     azure: Mapping[str, object] = field(
         default_factory=dict, repr=False, metadata={"about": "The Azure ML workspace."}
     )
@@ -166,7 +172,13 @@ def settings_model(with_platforms: bool = True) -> type[Section]:
     entry = {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]}
     compute = Annotated[dict[str, object], Reads(_compute, entry)]
     keys: dict[str, Any] = {
-        "store": (kinds["str"], Field("", description="The store's URL; also `EDGELOOP_STORE`."))
+        "store": (
+            kinds["str"],
+            Field(
+                "",
+                description="The store's URL, by default `.edgeloop`; also `EDGELOOP_STORE`.",
+            ),
+        )
     }
     for item in fields(Settings):
         if "about" not in item.metadata:

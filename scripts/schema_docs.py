@@ -114,6 +114,8 @@ def _row(
     elif default is None or default in ("", [], {}):
         shown = ""
     else:
+        if isinstance(default, float) and default.is_integer():
+            default = int(default)
         text = default if isinstance(default, str) else json.dumps(default)
         shown = f"`{text}`"
     meaning = written.get("description", node.get("description", ""))
@@ -124,7 +126,7 @@ def _form(written: Mapping[str, Any], node: Mapping[str, Any]) -> str:
     if "enum" in node:
         return ", ".join(f"`{value}`" for value in node["enum"])
     if "examples" in node:
-        return f"for example `{node['examples'][0]}`"
+        return " or ".join(f"`{example}`" for example in node["examples"]) + ", …"
     forms = [*written.get("anyOf", ()), node]
     kinds = [kind for form in forms for kind in _kinds(form)]
     return " or ".join(dict.fromkeys(kinds)) or "any"
@@ -132,8 +134,11 @@ def _form(written: Mapping[str, Any], node: Mapping[str, Any]) -> str:
 
 def _kinds(form: Mapping[str, Any]) -> list[str]:
     kind = form.get("type")
+    if isinstance(kind, list) and {"minimum", "exclusiveMinimum"} & form.keys():
+        return [FORMS[kind[0]]]
     if isinstance(kind, list):
-        return ["text"]  # a number or a boolean is the text that it was written as
+        named = [FORMS.get(name, name).replace("array", "list") for name in kind]
+        return ["text"] if "string" in kind and "number" in kind else named
     if kind == "object" or "$ref" in form:
         return ["keys below" if form.get("properties") or "$ref" in form else "mapping"]
     return {"array": ["list"], "null": [], None: []}.get(kind, [FORMS.get(str(kind), "")])

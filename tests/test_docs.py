@@ -15,7 +15,7 @@ from edgeloop.cli.app import app
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs/reference/cli.md"
 # These make or read files of this machine and open no store.
-WITHOUT_A_STORE = {"data faces", "export", "train"}
+WITHOUT_A_STORE = {"data faces", "export", "schema", "train"}
 
 
 def commands_of(group: click.Group, prefix: str = "") -> dict[str, click.Command]:
@@ -46,6 +46,16 @@ def test_the_page_is_what_the_commands_say_of_themselves():
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     assert DOCS.read_text() == script.rendered(), "run: python scripts/cli_docs.py"
+
+
+def test_the_reference_pages_are_what_the_models_say():
+    spec = importlib.util.spec_from_file_location("schema_docs", ROOT / "scripts/schema_docs.py")
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    for name, text in script.pages().items():
+        page = ROOT / f"docs/reference/{name}.md"
+        assert page.read_text() == text, "run: python scripts/schema_docs.py"
 
 
 def test_the_page_does_not_depend_on_the_terminal(tmp_path: Path):

@@ -120,7 +120,8 @@ def whole(least: int = 0, most: int | None = None) -> Reads:
         return int(value)
 
     limits = {"minimum": least} | ({} if most is None else {"maximum": most})
-    return Reads(read, {"type": "integer", **limits})
+    pattern = r"^([0-9]+|\$\{\w+\})$"  # of texts alone
+    return Reads(read, {"type": ["integer", "string"], "pattern": pattern, **limits})
 
 
 def number(least: float = 0.0, is_open: bool = False, most: float = math.inf) -> Reads:
@@ -136,7 +137,9 @@ def number(least: float = 0.0, is_open: bool = False, most: float = math.inf) ->
             raise ValueError(f"must be a number{limits}, not {shown(value)}")
         return found
 
-    return Reads(read, {"type": "number", "exclusiveMinimum" if is_open else "minimum": least})
+    limit = "exclusiveMinimum" if is_open else "minimum"
+    pattern = r"^([0-9.]+([eE][-+]?[0-9]+)?|\$\{\w+\})$"  # of texts alone
+    return Reads(read, {"type": ["number", "string"], "pattern": pattern, limit: least})
 
 
 def _time(value: object) -> float:
@@ -163,7 +166,10 @@ def _bytes(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     written = plain_text(value).strip()
-    return _size(written if written[-1:] in ("b", "B") else f"{written}B")
+    size = bytes_of(written) or bytes_of(f"{written}B")
+    if not size:
+        raise ValueError(f"must be {SIZE_FORMS}, not {shown(value)}")
+    return size
 
 
 TEXT = Reads(text, {"type": "string"})

@@ -92,7 +92,10 @@ _ADDRESSES = {
         {"enum": list(_KNOWN_CLOUDS)},
         {
             "type": "object",
-            "properties": {key: {"type": "string"} for key in ("name", *_ENDPOINTS)},
+            "properties": {
+                key: {"type": "string", "description": f"The {key.replace('_', ' ')} of the cloud."}
+                for key in ("name", *_ENDPOINTS)
+            },
             **{"required": list(_NEEDED), "additionalProperties": False},
         },
     ]
