@@ -1,6 +1,6 @@
-"""The way in and the way out: the app, and what a person sees when something went wrong.
+"""The entry point: the groups of commands, and how errors reach the user.
 
-Exit codes: 0 done, 1 failed, 2 wrong use.
+Exit codes: 0 done, 1 failed, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -29,15 +29,39 @@ from edgeloop.cli import (
 from edgeloop.cli.jobs import run, submit
 from edgeloop.errors import EdgeloopError
 
+SECTIONS = {
+    "Models": "upload status list download reset priority unlock delete experiments",
+    "Evaluate": "runner compare devices steady usage",
+    "Jobs and data": "run job data",
+    "Search": "search train-pareto train export",
+    "Look": "pareto report portal",
+    "Set up": "doctor azure schema",
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+class _Sections(click.Group):
+    """Lists the commands by what they are for."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, names in SECTIONS.items():
+            commands = [self.commands[name] for name in names.split() if name in self.commands]
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(command.name or "", command.get_short_help_str(60)) for command in commands]
+                )
+
+
+@click.group(
+    cls=_Sections,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, message="edgeloop %(version)s")
-@click.option("--debug", is_flag=True, help="Show where in the code an error came from.")
+@click.option("--debug", is_flag=True, help="Print the traceback of an error.")
 def app(debug: bool) -> None:
     """From a training script to the best model on a real edge chip.
 
     \b
-    Put models into a shared table, on this laptop or for a team:
+    Upload models to a shared table, on this laptop or for a team:
       edgeloop upload net.onnx
       edgeloop status
       edgeloop download NAME
@@ -45,17 +69,7 @@ def app(debug: bool) -> None:
 
 
 for module in (
-    models,
-    status,
-    data,
-    run,
-    submit,
-    search,
-    training,
-    runner,
-    devices,
-    report,
-    azure,
+    *(models, status, data, run, submit, search, training, runner, devices, report, azure),
     schema,
 ):
     for command in module.COMMANDS:
@@ -63,8 +77,8 @@ for module in (
 
 
 def main() -> None:
-    """Every error becomes one sentence and exit code 1; only --debug shows where it came from."""
-    signal.signal(signal.SIGTERM, _end)
+    """Every error becomes one sentence and exit code 1; only --debug prints a traceback."""
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         app()
     except EdgeloopError as error:
@@ -74,8 +88,8 @@ def main() -> None:
         sys.exit(_report(f"edgeloop: {place}{error.strerror or error}"))
     except Exception as error:  # noqa: BLE001 - the edge: nothing may escape with secrets in it
         first = str(error).partition("\n")[0]
-        text = f"edgeloop: unexpected {type(error).__name__}: {first}. This is a fault of Edgeloop"
-        sys.exit(_report(f"{text}; 'edgeloop --debug …' shows where."))
+        text = f"edgeloop: unexpected {type(error).__name__}: {first}. This is a bug in Edgeloop"
+        sys.exit(_report(f"{text}; run 'edgeloop --debug …' for the traceback."))
 
 
 def _report(sentence: str) -> int:
@@ -85,6 +99,6 @@ def _report(sentence: str) -> int:
     return 1
 
 
-def _end(number: int, frame: FrameType | None) -> None:
-    """SIGTERM unwinds the stack, so that what was begun is taken back."""
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """SIGTERM unwinds the stack, so that unfinished work is cleaned up."""
     raise SystemExit(128 + number)

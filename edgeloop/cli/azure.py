@@ -1,4 +1,4 @@
-"""azure: make what a workspace of Azure ML lacks, and say what is wrong with it."""
+"""azure: set up an Azure ML workspace and check it."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 @click.group()
 def azure() -> None:
-    """Azure ML: what a workspace needs, made or examined.
+    """Set up and check an Azure ML workspace.
 
     Example: edgeloop azure doctor
     """
 
 
 @azure.command()
-@click.option("--dry-run", is_flag=True, help="Show what would be made, and make nothing.")
-@click.option("--change", is_flag=True, help="Give clusters that differ the nodes described here.")
-@click.option("--cpu-size", metavar="SIZE", default="", help="Of the nodes that search.")
-@click.option("--gpu-size", metavar="SIZE", default="", help="Of the nodes that train.")
-@click.option("--nodes", type=click.IntRange(min=1), help="The most nodes of each cluster.")
-@click.option("--spot", is_flag=True, help="Train on spot nodes: cheaper, and taken away at times.")
+@click.option("--dry-run", is_flag=True, help="Show the plan without creating anything.")
+@click.option("--change", is_flag=True, help="Update clusters that differ from their description.")
+@click.option("--cpu-size", metavar="SIZE", default="", help="Size of the CPU nodes.")
+@click.option("--gpu-size", metavar="SIZE", default="", help="Size of the GPU nodes.")
+@click.option("--nodes", type=click.IntRange(min=1), help="Maximum nodes per cluster.")
+@click.option("--spot", is_flag=True, help="Train on spot nodes: cheaper, may be preempted.")
 @click.option(
     "--conda",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="The conda file that the environment is made of.",
+    help="Conda file of the environment.",
 )
 @yes_option
 @common_options
@@ -50,7 +50,9 @@ def setup(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Make what the workspace lacks: clusters, datastores, the environment. What is there stays.
+    """Create what the workspace lacks.
+
+    That is clusters, datastores and the environment. Existing resources stay as they are.
 
     The workspace is that of .azureml/config.json, of the settings, or of AZURE_SUBSCRIPTION_ID,
     AML_RESOURCE_GROUP and AML_WORKSPACE_NAME. Clusters go to zero nodes when nothing runs.
@@ -86,9 +88,9 @@ def setup(
 @azure.command()
 @common_options
 def doctor(experiment: str | None, store: str | None, as_json: bool) -> None:
-    """Say what of Azure ML works from here, what does not, and how to mend it.
+    """Check the workspace and suggest fixes.
 
-    The exit code is 0 when nothing that jobs need is wrong.
+    Exits with 0 if everything that jobs need works.
 
     Example: edgeloop azure doctor
     """

@@ -1,4 +1,4 @@
-"""Options that every verb has, and what they open."""
+"""Options that every command has, and what they open."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 names_argument = click.argument("names", nargs=-1, required=True)
 any_names_argument = click.argument("names", nargs=-1)
-yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 
 
 def common_options(command: Command) -> Command:
-    """--experiment, --store, --json: the same for every verb."""
+    """--experiment, --store, --json: the same for every command."""
     options = (
         click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs."),
         click.option(
@@ -34,7 +34,7 @@ def common_options(command: Command) -> Command:
             "--experiment",
             "-e",
             metavar="NAME",
-            help="Which experiment  [default: $EDGELOOP_EXPERIMENT, else 'default']",
+            help="The experiment  [default: $EDGELOOP_EXPERIMENT, else 'default']",
         ),
     )
     for option in options:
@@ -42,9 +42,7 @@ def common_options(command: Command) -> Command:
     return command
 
 
-demo_option = click.option(
-    "--demo", is_flag=True, help="Real results that come with Edgeloop, in place of a store."
-)
+demo_option = click.option("--demo", is_flag=True, help="Show the results shipped with Edgeloop.")
 
 
 @contextlib.contextmanager
@@ -63,20 +61,20 @@ def _demo(store: str | None, experiment: str | None) -> Workspace:
     from edgeloop.demo import CHIP_EXPERIMENT, HOST_EXPERIMENT, open_demo
 
     if store is not None:
-        raise click.UsageError("--demo shows its own results: leave out --store, or --demo.")
+        raise click.UsageError("--demo brings its own store: leave out --store or --demo.")
     known = (CHIP_EXPERIMENT, HOST_EXPERIMENT)
     if experiment is not None and experiment not in known:
-        raise click.UsageError(f"the demo has the experiments {' and '.join(known)}.")
+        raise click.UsageError(f"the demo store has the experiments {' and '.join(known)}.")
     return open_demo(experiment or CHIP_EXPERIMENT)
 
 
 def confirm(verb: str, rows: list[Record], yes: bool) -> None:
-    """A change to more than one model shows what it will touch, and asks."""
+    """Lists what a change to several models will touch, and asks."""
     if yes or len(rows) < 2:
         return
     click.echo(f"This will {verb} {len(rows)} models:", err=True)
     for row in rows:
         click.echo(f"  {row.key}", err=True)
-    if sys.stdin is None:  # a job whose input is closed: nobody can answer
+    if sys.stdin is None:  # a job with its input closed: nobody can answer
         raise click.Abort
-    click.confirm("Go on?", abort=True, err=True)
+    click.confirm("Continue?", abort=True, err=True)

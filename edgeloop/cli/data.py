@@ -1,4 +1,4 @@
-"""data: datasets to work with, here and in the store."""
+"""data: datasets, local and in the store."""
 
 from __future__ import annotations
 
@@ -9,45 +9,48 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgeloop._util.units import size_text
 from edgeloop.cli.context import common_options, yes_option
+from edgeloop.cli.output import plural, printable, shown
 
 if TYPE_CHECKING:
-    from edgeloop.data import Datasets, Version
+    from edgeloop.data import Datasets, Pulled, Pushed, Verified, Version
     from edgeloop.settings import Settings
 
 names_argument = click.argument("names", nargs=-1, required=True, metavar="NAME…")
 references_argument = click.argument(
     "references", nargs=-1, required=True, metavar="NAME[@VERSION]…"
 )
-dry_run_option = click.option("--dry-run", is_flag=True, help="Only say what would move.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Only show what would be transferred."
+)
 
 
 @click.group()
 def data() -> None:
-    """Datasets: make them, and move them between this machine and the store.
+    """Create datasets and sync them with the store.
 
-    A dataset is a folder below data/working or data/raw, and its name is the path below data/, as
-    working/faces128; faces128 will do where that is clear. Every push that changes something makes
-    a version: working/faces128@3 stays what it is.
+    A dataset is a folder below data/working or data/raw. Its name is the path below data/, such as
+    working/faces128; the short form faces128 works if it is unambiguous. Every push of a change
+    creates a version: working/faces128@3 never changes.
     """
 
 
 @data.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--count", default=200, show_default=True, help="How many faces.")
-@click.option("--size", default=128, show_default=True, help="Their width and height in pixels.")
-@click.option("--seed", default=7, show_default=True, help="Another seed draws other faces.")
+@click.option("--count", default=200, show_default=True, help="Number of faces.")
+@click.option("--size", default=128, show_default=True, help="Width and height in pixels.")
+@click.option("--seed", default=7, show_default=True, help="Random seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def faces(folder: Path, count: int, size: int, seed: int, as_json: bool) -> None:
-    """Draw faces with labels, in the layout of FaceSynthetics: 19 classes, no download.
+    """Draw labelled faces, without a download.
 
-    The same seed draws the same faces everywhere. An interrupted run goes on where it was; a folder
-    that holds anything else is left alone.
+    The layout is that of FaceSynthetics, with 19 classes. The same seed draws the same faces
+    everywhere. An interrupted run continues; a folder with other content is refused.
 
     Example: edgeloop data faces faces/ --count 200 --size 128 --seed 7
     """
-    from edgeloop.cli.data_output import count_bar
-    from edgeloop.cli.output import plural, print_json
+    from edgeloop.cli.output import count_bar, plural, print_json
     from edgeloop.demo import make_faces
 
     with count_bar(f"drawing {plural(count, 'face')}") as progress:
@@ -63,7 +66,7 @@ def faces(folder: Path, count: int, size: int, seed: int, as_json: bool) -> None
 @data.command()
 @names_argument
 @dry_run_option
-@click.option("--message", "-m", default="", help="A word on this version, shown by 'data list'.")
+@click.option("--message", "-m", default="", help="Message for this version, shown by 'data list'.")
 @common_options
 def push(
     names: tuple[str, ...],
@@ -73,15 +76,14 @@ def push(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Send folders below data/ to the store: what changed, and nothing else.
+    """Upload what changed in a dataset.
 
-    A name or a path will do. An interrupted push goes on where it was; a version is seen by others
-    when all of it is there. A folder that did not change makes no new version.
+    Takes names or paths. An interrupted push continues where it stopped; others see a version when
+    it is complete. A folder that did not change creates no version.
 
     Example: edgeloop data push working/faces128 -m 'more hats'
     """
-    from edgeloop.cli.data_output import bytes_bar, moved_row, push_line
-    from edgeloop.cli.output import print_json
+    from edgeloop.cli.output import bytes_bar, print_json
     from edgeloop.data import find_local
 
     settings, datasets = _opened(store, experiment)
@@ -93,21 +95,19 @@ def push(
             pushed = datasets.push(
                 name, folder, progress=progress, dry_run=dry_run, message=message
             )
-        done.append(moved_row(pushed, dry_run) | {"new": pushed.is_new})
+        done.append(_moved_row(pushed, dry_run) | {"new": pushed.is_new})
         if not as_json:
-            click.echo(push_line(pushed, dry_run, time.monotonic() - began))
+            click.echo(_push_line(pushed, dry_run, time.monotonic() - began))
     if as_json:
         print_json(done)
 
 
 @data.command()
 @references_argument
-@click.option(
-    "--to", type=click.Path(path_type=Path), help="Into this folder  [default: data/NAME]"
-)
+@click.option("--to", type=click.Path(path_type=Path), help="Target folder  [default: data/NAME]")
 @dry_run_option
-@click.option("--delete", is_flag=True, help="Delete files here that the version does not have.")
-@click.option("--force", is_flag=True, help="Overwrite files that were changed here.")
+@click.option("--delete", is_flag=True, help="Delete local files that the version does not have.")
+@click.option("--force", is_flag=True, help="Overwrite files that were changed locally.")
 @common_options
 def pull(
     references: tuple[str, ...],
@@ -119,18 +119,17 @@ def pull(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Fetch datasets from the store: what differs, and nothing else.
+    """Download what differs in a dataset.
 
-    Without a version, the newest. A file appears when it is whole and right. An interrupted pull
-    goes on where it was.
+    Takes the newest version if none is given. Files appear when they are complete and verified. An
+    interrupted pull continues where it stopped.
 
     Example: edgeloop data pull working/faces128@3 --to old-faces
     """
-    from edgeloop.cli.data_output import bytes_bar, moved_row, pull_line
-    from edgeloop.cli.output import print_json
+    from edgeloop.cli.output import bytes_bar, print_json
 
     if to is not None and len(references) != 1:
-        raise click.UsageError(f"--to goes with one dataset, not {len(references)}.")
+        raise click.UsageError(f"--to takes one dataset, not {len(references)}.")
     settings, datasets = _opened(store, experiment)
     done = []
     for text in references:
@@ -142,9 +141,9 @@ def pull(
                 reference, folder, progress=progress, dry_run=dry_run, delete=delete, force=force
             )
         row = {"deleted_files": pulled.deleted_files, "folder": str(folder)}
-        done.append(moved_row(pulled, dry_run) | row)
+        done.append(_moved_row(pulled, dry_run) | row)
         if not as_json:
-            click.echo(pull_line(pulled, folder, dry_run, time.monotonic() - began))
+            click.echo(_pull_line(pulled, folder, dry_run, time.monotonic() - began))
     if as_json:
         print_json(done)
 
@@ -152,9 +151,9 @@ def pull(
 @data.command()
 @references_argument
 @click.option(
-    "--folder", type=click.Path(path_type=Path), help="Look at this one  [default: data/NAME]"
+    "--folder", type=click.Path(path_type=Path), help="Folder to check  [default: data/NAME]"
 )
-@click.option("--in-store", is_flag=True, help="Read the bytes in the store, not those here.")
+@click.option("--in-store", is_flag=True, help="Check the copy in the store.")
 @common_options
 def verify(
     references: tuple[str, ...],
@@ -164,17 +163,17 @@ def verify(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Read everything again and compare it with what was pushed; exit code 1 where it differs.
+    """Compare a dataset with what was pushed.
 
-    Looks at the folder here, or with --in-store at the bytes in the store.
+    Reads every file of the local folder again, or every byte in the store with --in-store. Exits
+    with 1 if anything differs.
 
     Example: edgeloop data verify working/faces128
     """
-    from edgeloop.cli.data_output import bytes_bar, show_verified, verified_row
-    from edgeloop.cli.output import print_json
+    from edgeloop.cli.output import bytes_bar, print_json
 
     if folder is not None and (in_store or len(references) != 1):
-        raise click.UsageError("--folder goes with one dataset, and not with --in-store.")
+        raise click.UsageError("--folder takes one dataset, and excludes --in-store.")
     settings, datasets = _opened(store, experiment)
     results = []
     for text in references:
@@ -184,9 +183,9 @@ def verify(
             verified = datasets.verify(reference, here, progress=progress)
         results.append(verified)
         if not as_json:
-            show_verified(verified)
+            _show_verified(verified)
     if as_json:
-        print_json(verified_row(verified) for verified in results)
+        print_json(_verified_row(verified) for verified in results)
     if not all(verified.is_right for verified in results):
         raise SystemExit(1)
 
@@ -197,18 +196,17 @@ def verify(
 def list_datasets(
     name: str | None, experiment: str | None, store: str | None, as_json: bool
 ) -> None:
-    """List the datasets in the store; with a name, all its versions.
+    """List datasets, or the versions of one.
 
     Example: edgeloop data list working/faces128
     """
     from edgeloop._util.units import size_text
-    from edgeloop.cli.data_output import version_row
     from edgeloop.cli.output import print_json, table
 
     _, datasets = _opened(store, experiment)
     found = datasets.list() if name is None else datasets.versions(name)
     if as_json:
-        print_json(map(version_row, found))
+        print_json(map(_version_row, found))
     elif not found:
         click.echo("No datasets yet. Next: edgeloop data push NAME", err=True)
     else:
@@ -238,13 +236,13 @@ def remove(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Remove versions from the store, and the bytes that no other version needs.
+    """Remove versions from the store.
 
-    A name without a version means all its versions. Folders here stay as they are.
+    Files that no other version needs are deleted in the store. A name without a version means all
+    its versions. Local folders stay as they are.
 
     Example: edgeloop data remove working/faces128@1 working/faces128@2 --yes
     """
-    from edgeloop.cli.data_output import version_row
     from edgeloop.cli.output import plural, print_json
 
     _, datasets = _opened(store, experiment)
@@ -257,7 +255,7 @@ def remove(
         for version in datasets.remove(name, [item.version for item in versions])
     ]
     if as_json:
-        print_json(map(version_row, removed))
+        print_json(map(_version_row, removed))
     else:
         for version in removed:
             click.echo(f"{version.reference} removed")
@@ -268,7 +266,7 @@ COMMANDS = (data,)
 
 
 def _opened(store: str | None, experiment: str | None) -> tuple[Settings, Datasets]:
-    """The files of the store alone: no table is opened, so nothing of one is loaded."""
+    """Opens only the blobs of the store, no table."""
     from edgeloop.data import Datasets
     from edgeloop.settings import STORE_FOLDER, Settings
     from edgeloop.store import open_blobs
@@ -279,7 +277,7 @@ def _opened(store: str | None, experiment: str | None) -> tuple[Settings, Datase
 
 
 def _chosen(datasets: Datasets, references: tuple[str, ...]) -> dict[str, list[Version]]:
-    """The versions that are meant, by dataset, each once."""
+    """The selected versions by dataset, each once."""
     from edgeloop.data import parse_reference
 
     chosen: dict[str, list[Version]] = {}
@@ -301,6 +299,84 @@ def _ask(versions: list[Version]) -> None:
     for version in versions:
         size = f"{version.files:,} files, {size_text(version.bytes)}"
         click.echo(f"  {version.reference}  {size}", err=True)
-    if sys.stdin is None:  # a job whose input is closed: nobody can answer
+    if sys.stdin is None:  # a job with its input closed: nobody can answer
         raise click.Abort
-    click.confirm("Go on?", abort=True, err=True)
+    click.confirm("Continue?", abort=True, err=True)
+
+
+def _push_line(pushed: Pushed, dry_run: bool, seconds: float) -> str:
+    whole = _amount(pushed.files, pushed.bytes)
+    if not pushed.is_new:
+        return f"{pushed.reference}: nothing to do ({whole})"
+    moved = _amount(pushed.moved_files, pushed.moved_bytes)
+    if dry_run:
+        return f"{pushed.reference.name}: would send {moved}, of {whole}"
+    return f"{pushed.reference}: {whole}; sent {moved} in {seconds:.1f} s"
+
+
+def _pull_line(pulled: Pulled, folder: Path, dry_run: bool, seconds: float) -> str:
+    where = f"{pulled.reference} → {shown(str(folder))}"
+    whole = _amount(pulled.files, pulled.bytes)
+    deleted = f", {'delete' if dry_run else 'deleted'} {plural(pulled.deleted_files, 'file')}"
+    deleted = deleted if pulled.deleted_files else ""
+    if not pulled.moved_files and not deleted:
+        return f"{where}: nothing to do ({whole})"
+    moved = _amount(pulled.moved_files, pulled.moved_bytes)
+    if dry_run:
+        return f"{where}: would fetch {moved}{deleted}, of {whole}"
+    return f"{where}: {whole}; fetched {moved}{deleted} in {seconds:.1f} s"
+
+
+def _amount(files: int, size: int) -> str:
+    return f"{files:,} file{'' if files == 1 else 's'}, {size_text(size)}"
+
+
+def _moved_row(moved: Pushed | Pulled, dry_run: bool) -> dict[str, object]:
+    return {
+        "name": moved.reference.name,
+        "version": moved.reference.version,
+        "files": moved.files,
+        "bytes": moved.bytes,
+        "moved_files": moved.moved_files,
+        "moved_bytes": moved.moved_bytes,
+        "dry_run": dry_run,
+    }
+
+
+def _version_row(version: Version) -> dict[str, object]:
+    return {
+        "name": version.name,
+        "version": version.version,
+        "files": version.files,
+        "bytes": version.bytes,
+        "created": version.created,
+        "node": version.node,
+        "message": version.message,
+    }
+
+
+def _differences(verified: Verified) -> dict[str, tuple[str, ...]]:
+    return {
+        "missing": verified.missing,
+        "changed": verified.changed,
+        "extra": verified.extra,
+        "damaged": verified.damaged,
+    }
+
+
+def _verified_row(verified: Verified) -> dict[str, object]:
+    return {
+        "name": verified.reference.name,
+        "version": verified.reference.version,
+        "right": verified.is_right,
+        **{kind: list(paths) for kind, paths in _differences(verified).items()},
+    }
+
+
+def _show_verified(verified: Verified) -> None:
+    for kind, paths in _differences(verified).items():
+        for path in paths:
+            click.echo(f"{kind:<8} {printable(path)}")
+    counts = [f"{len(p):,} {kind}" for kind, p in _differences(verified).items() if p]
+    whole = _amount(verified.files, verified.bytes)
+    click.echo(f"{verified.reference}: {', '.join(counts) or 'all right'} ({whole})")

@@ -30,7 +30,9 @@ def devices(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """List the devices there are: the host, boards over adb, and chips on the HTP simulator.
+    """List this machine's devices and chips.
+
+    These are the host, boards over adb, and chips on the HTP simulator.
 
     A board that cannot be used says what to do about it. --watch shows what the devices of all
     machines do, from the table and the record of use.
@@ -69,7 +71,9 @@ def calibrate(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Fit a profile NAME from models measured on a board; five or more are needed.
+    """Fit a latency profile to a board.
+
+    Needs at least five models measured on the board.
 
     CSV has the columns model and latency_ms; the models are those of the experiment, converted.
 
@@ -92,7 +96,9 @@ def calibrate(
 @click.command()
 @common_options
 def doctor(experiment: str | None, store: str | None, as_json: bool) -> None:
-    """Say what this machine can do, what is missing, and how to get it.
+    """Check what this machine can do.
+
+    Says what is missing and how to install it.
 
     Example: edgeloop doctor
     """

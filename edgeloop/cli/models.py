@@ -1,7 +1,4 @@
-"""upload, download, list: models and their files, in and out.
-
-reset, delete, unlock, priority: changes to models that are there.
-"""
+"""upload, download, list, reset, delete, unlock, priority: models and their files."""
 
 from __future__ import annotations
 
@@ -26,12 +23,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--name", help="The model's name  [default: a friendly one]")
+@click.option("--name", help="Name of the model  [default: a friendly one]")
 @click.option(
-    "--priority", type=click.IntRange(min=0), help="Lower is sooner; 0 before everything."
+    "--priority", type=click.IntRange(min=0), help="Lower runs sooner; 0 runs before everything."
 )
-@click.option("--benchmark-only", is_flag=True, help="Only convert and benchmark it.")
-@click.option("--tag", multiple=True, help="A label to find it by; may be given again.")
+@click.option("--benchmark-only", is_flag=True, help="Only convert and benchmark.")
+@click.option("--tag", multiple=True, help="Label to filter by; repeatable.")
 @common_options
 def upload(
     paths: tuple[Path, ...],
@@ -43,9 +40,10 @@ def upload(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Check ONNX models and put them into the store.
+    """Upload ONNX models to the store.
 
-    A file with weights in other files brings those along. The same content twice is recognised.
+    Every file is checked first. External data files are uploaded with their model. Content that is
+    already in the experiment is recognised and not stored twice.
 
     Example: edgeloop upload nets/*.onnx --tag unet --priority 10
     """
@@ -55,7 +53,7 @@ def upload(
 
     files = [file for path in paths for file in _models_in(path)]
     if name is not None and len(files) != 1:
-        raise click.UsageError(f"--name goes with one file, not {len(files)}.")
+        raise click.UsageError(f"--name takes one file, not {len(files)}.")
     options = UploadOptions(priority, benchmark_only, tag)
     with opened(store, experiment) as workspace:
         uploaded, failed = _upload_all(workspace, files, name, options)
@@ -63,7 +61,7 @@ def upload(
             print_json(_as_json(item) for item in uploaded)
         else:
             for item in uploaded:
-                note = "" if item.is_new else "   already here: the same content"
+                note = "" if item.is_new else "   already uploaded: same content"
                 file = printable(item.path.name)
                 click.echo(f"{item.model.name:<20} {file:<30} {size_text(item.size):>9}{note}")
             new = sum(item.is_new for item in uploaded)
@@ -76,9 +74,11 @@ def upload(
 @click.command()
 @names_argument
 @click.option(
-    "--to", type=click.Path(path_type=Path), help="Where to  [default: a folder of its name]"
+    "--to", type=click.Path(path_type=Path), help="Target folder  [default: the model's name]"
 )
-@click.option("--match", default="*", metavar="GLOB", help="Only files like this, as '*.csv'.")
+@click.option(
+    "--match", default="*", metavar="GLOB", help="Only files that match, such as '*.csv'."
+)
 @common_options
 def download(
     names: tuple[str, ...],
@@ -88,9 +88,9 @@ def download(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Fetch the files of models.
+    """Download the files of models.
 
-    With several models, each gets a folder of its name below --to.
+    With several models, each gets a folder named after it below --to.
 
     Example: edgeloop download calm-heron --to calm/ --match '*.dlc'
     """
@@ -108,7 +108,7 @@ def download(
     if as_json:
         print_json(fetched)
     elif not fetched:
-        click.echo(f"No file matches {match!r}. 'edgeloop list' shows what there is.", err=True)
+        click.echo(f"No file matches {match!r}. 'edgeloop list' shows all files.", err=True)
     if not fetched:
         raise SystemExit(1)
 
@@ -143,21 +143,21 @@ def list_files(
 
 
 def _models_in(path: Path) -> list[Path]:
-    """A folder stands for the models right in it."""
+    """A folder stands for the .onnx files directly in it."""
     from edgeloop.errors import BadInput
 
     if not path.is_dir():
         return [path]
     found = sorted(path.glob("*.onnx"))
     if not found:
-        raise BadInput(reason=f"There is no .onnx file in {path}: name a model, or another folder")
+        raise BadInput(reason=f"there is no .onnx file in {path}: name a model or another folder")
     return found
 
 
 def _upload_all(
     workspace: Workspace, files: list[Path], name: str | None, options: object
 ) -> tuple[list[Uploaded], int]:
-    """What was stored, and how many could not be: each of those is explained at once."""
+    """The uploaded models, and the number of failures; each failure is printed at once."""
     from edgeloop._util.redact import redact
     from edgeloop.errors import EdgeloopError
     from edgeloop.models import Uploaded, UploadOptions
@@ -189,7 +189,7 @@ def _as_json(item: Uploaded) -> dict[str, object]:
 @click.command()
 @names_argument
 @click.option(
-    "--stage", multiple=True, help="Only this stage and those that stand on it; may be given again."
+    "--stage", multiple=True, help="Only this stage and those that depend on it; repeatable."
 )
 @yes_option
 @common_options
@@ -201,7 +201,9 @@ def reset(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Test models again: clear their results and stale files, so that runners redo them.
+    """Clear results so that runners redo them.
+
+    Clears all stages, or those named with --stage, together with their files.
 
     Example: edgeloop reset 'brave-*' --stage f1_1k
     """
@@ -230,7 +232,7 @@ def reset(
 def delete(
     names: tuple[str, ...], yes: bool, experiment: str | None, store: str | None, as_json: bool
 ) -> None:
-    """Delete models: their rows and all their files.
+    """Delete models with all their files.
 
     Example: edgeloop delete lucky-marten
     """
@@ -249,7 +251,7 @@ def delete(
 
 @click.command()
 @any_names_argument
-@click.option("--node", help="Only claims of this machine, on any model.")
+@click.option("--node", help="Only the claims of this machine, on any model.")
 @yes_option
 @common_options
 def unlock(
@@ -260,9 +262,10 @@ def unlock(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Give up a dead machine's claims, so that others need not wait until they expire.
+    """Release the claims of a dead machine.
 
-    What that machine still hands in, should it live, is thrown away.
+    Others need not wait until the claims expire. If the machine turns out to be alive, the results
+    of the released claims are discarded.
 
     Example: edgeloop unlock --node bench-1
     """
@@ -301,14 +304,16 @@ def priority(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Set the priority of models: 0 goes before everything, 'auto' gives back the stages' own.
+    """Set the priority of models.
+
+    Lower runs sooner and 0 before everything; 'auto' restores the priorities of the stages.
 
     Example: edgeloop priority calm-heron 0
     """
     from edgeloop.cli.output import print_json
 
     if value != "auto" and not value.isdecimal():
-        raise click.UsageError(f"a priority is 0 or more, or 'auto'; not {value!r}.")
+        raise click.UsageError(f"a priority is 0 or more, or 'auto', not {value!r}.")
     number = None if value == "auto" else int(value)
     with opened(store, experiment) as workspace:
         rows = workspace.find(names)

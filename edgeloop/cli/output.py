@@ -1,25 +1,33 @@
-"""How things look on a terminal, and as JSON."""
+"""Output for terminals and as JSON."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from edgeloop.store import Value, json_safe
 
+if TYPE_CHECKING:
+    from edgeloop.data import Progress
+
 
 def print_json(rows: Iterable[Mapping[str, object]]) -> None:
-    """An array of objects; NaN and infinity, which JSON does not have, are null."""
-    plain = [{name: _plain(value) for name, value in row.items()} for row in rows]
+    """An array of objects. NaN and infinity, which JSON lacks, become null."""
+    plain = [
+        {name: json_safe(item) if isinstance(item, float) else item for name, item in row.items()}
+        for row in rows
+    ]
     click.echo(json.dumps(plain, indent=2, ensure_ascii=False))
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> str:
-    """Aligned columns. Plain text on purpose: it starts fast, and pipes and logs can read it."""
+    """Aligned columns, in plain text: it starts fast and works in pipes and logs."""
     lines = [list(headings), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
 
@@ -39,14 +47,14 @@ def printable(text: str) -> str:
 
 
 def shown(place: str) -> str:
-    """A folder at or below the one we stand in, as a person would say it."""
+    """A folder below the current one, relative to it."""
     with contextlib.suppress(ValueError):
         return str(Path(place).relative_to(Path.cwd()))
     return place
 
 
 def short_count(value: Value | None) -> str:
-    """412M, 1.6G: as people say it."""
+    """`412M`, `1.6G`."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return "" if value is None else str(value)
     for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
@@ -59,5 +67,42 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _plain(value: object) -> object:
-    return json_safe(value) if isinstance(value, float) else value
+@contextlib.contextmanager
+def count_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar on a terminal; logs and pipes get the last line only."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextlib.contextmanager
+def bytes_bar(title: str) -> Iterator[Progress | None]:
+    """As above, with bytes, files and the rate."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TextColumn("{task.fields[files]}"),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None, files="")
+
+        def progress(done: int, total: int, done_files: int, files: int) -> None:
+            counted = f"{done_files:,} of {files:,} files"
+            bar.update(task, completed=done, total=total, files=counted)
+
+        yield progress

@@ -1,7 +1,4 @@
-"""pareto and report: the models worth keeping, on the screen and in files.
-
-portal: the farm in a browser.
-"""
+"""pareto, report, portal: results on the terminal, in files and in a browser."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ BESIDE = ("stdev", "latency_kind", "device", "iteration")
 
 
 def selection_options(command: Command) -> Command:
-    """Which models, and what is to be small or large of them."""
+    """Which models, and the objectives with their goals."""
     options: tuple[Callable[[Command], Command], ...] = (
         any_names_argument,
         click.option("--tag", help="Only models with this label."),
@@ -36,12 +33,12 @@ def selection_options(command: Command) -> Command:
             "more",
             multiple=True,
             metavar="COLUMN[:min|max]",
-            help="One more objective; may be given again.",
+            help="Another objective; repeatable.",
         ),
-        click.option("--y-goal", type=GOAL, help="What is better of --y  [default: as known]"),
-        click.option("--x-goal", type=GOAL, help="What is better of --x  [default: as known]"),
-        click.option("--y", default="f1_1k", show_default=True, help="Column of the other axis."),
-        click.option("--x", default="mean", show_default=True, help="Column of one axis."),
+        click.option("--y-goal", type=GOAL, help="Goal of --y  [default: known per column]"),
+        click.option("--x-goal", type=GOAL, help="Goal of --x  [default: known per column]"),
+        click.option("--y", default="f1_1k", show_default=True, help="Column of the y axis."),
+        click.option("--x", default="mean", show_default=True, help="Column of the x axis."),
     )
     for option in options:
         command = option(command)
@@ -57,9 +54,9 @@ def selection_options(command: Command) -> Command:
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write .csv, .png, .svg, .html, or .gif (the front by iteration); may be given again.",
+    help="Write .csv, .png, .svg, .html or .gif (front by iteration); repeatable.",
 )
-@click.option("--dark", is_flag=True, help="Draw files for a dark ground.")
+@click.option("--dark", is_flag=True, help="Draw for a dark background.")
 @demo_option
 @common_options
 def pareto(
@@ -78,10 +75,10 @@ def pareto(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """The models that no other beats: a table and a plot, or files.
+    """Show the Pareto front of the models.
 
-    A model counts once it has a number in every objective. Latency is shown in milliseconds; 'est'
-    marks an estimate.
+    Prints a table and a plot, and writes files with --output. Models without a value in every
+    objective are left out. Latency is in milliseconds; 'est' marks an estimate.
 
     Example: edgeloop pareto --x mean --y f1_1k -o front.png -o front.csv
     """
@@ -111,14 +108,14 @@ def pareto(
     default=Path("report.html"),
     show_default=True,
     metavar="FILE",
-    help="Where to write it.",
+    help="Output file.",
 )
 @click.option(
     "--details",
     type=click.IntRange(min=0),
     default=12,
     show_default=True,
-    help="How many models of the front to show with layers, classes and PR curves.",
+    help="Models of the front shown with layers, classes and PR curves.",
 )
 @demo_option
 @common_options
@@ -138,10 +135,10 @@ def report(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Write a report into one HTML file that can be mailed: it needs no network and no script.
+    """Write a report as one HTML file.
 
-    Summary, front, all models side by side, charts, a section a model, and where the figures come
-    from.
+    The file can be mailed: it needs neither network nor scripts. It holds a summary, the front, a
+    table of all models, charts, a section per model, and the provenance of the figures.
 
     Example: edgeloop report -o report.html
     """
@@ -199,7 +196,7 @@ def _uses(workspace: Workspace) -> list[dict[str, object]]:
 
 
 def _check_endings(outputs: Sequence[Path]) -> None:
-    """Before anything is read: a slip of the hand costs nothing."""
+    """Checked before anything is read."""
     known = (".csv", ".png", ".svg", ".html", ".gif")
     for path in outputs:
         if path.suffix.lower() not in known:
@@ -220,7 +217,7 @@ def _write(found: Pareto, rows: Sequence[Values], path: Path, theme: Theme) -> N
 
 
 def _csv(found: Pareto) -> str:
-    """What is shown, then all that the rows say."""
+    """The shown columns first, then all others."""
     import io
 
     from edgeloop.models import visible_columns, write_csv
@@ -246,7 +243,7 @@ def _print(found: Pareto) -> None:
 
     headings = [item.measure.heading for item in found.objectives]
     if not found.rows:
-        click.echo(f"No model has both {' and '.join(headings)} yet. See: edgeloop status")
+        click.echo(f"No model has {' and '.join(headings)} yet. See: edgeloop status")
         return
     cells = [_cells(found, row) for row in found.front]
     click.echo(table(("name", *headings, "iteration", "device"), cells, right=headings))
@@ -254,7 +251,7 @@ def _print(found: Pareto) -> None:
     is_unicode = (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
     width = shutil.get_terminal_size().columns
     click.echo(plot(found, width, marks=UNICODE if is_unicode else ASCII))
-    left_out = f"; {found.missing} without all numbers left out" if found.missing else ""
+    left_out = f"; {found.missing} without all values left out" if found.missing else ""
     of = plural(len(found.rows), "model")
     click.echo(f"\n{len(found.front)} of {of}{left_out}; hypervolume {found.share:.3f}")
     devices = {str(row.get("device")) for row in found.front if row.get("device")}
@@ -284,22 +281,24 @@ def _cells(found: Pareto, row: object) -> list[str]:
 @click.option(
     "--host",
     default="127.0.0.1",
-    help="Address to listen on; any but this machine's own needs a token  [default: 127.0.0.1]",
+    help="Address to listen on; all but loopback need a token  [default: 127.0.0.1]",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65_535),
     default=8750,
-    help="0 takes a free one  [default: 8750]",
+    help="Port; 0 takes a free one  [default: 8750]",
 )
 @click.option(
     "--token",
     metavar="TEXT|auto",
-    help="What visitors must know; 'auto' makes one up and prints a link with it  "
+    help="Token that visitors need; 'auto' generates one and prints a link with it  "
     "[default: $EDGELOOP_PORTAL_TOKEN]",
 )
-@click.option("--allow-changes", is_flag=True, help="Let visitors reset, delete and prioritise.")
-@click.option("--open/--no-open", "open_page", default=False, help="Open it in a browser.")
+@click.option(
+    "--allow-changes", is_flag=True, help="Allow visitors to reset, delete and prioritise."
+)
+@click.option("--open/--no-open", "open_page", default=False, help="Open the portal in a browser.")
 @demo_option
 @common_options
 def portal(
@@ -313,7 +312,9 @@ def portal(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Show models, devices, jobs and searches in a browser, live. Ctrl-C ends it.
+    """Show everything live in a browser.
+
+    Serves models, devices, jobs and searches until Ctrl-C.
 
     Example: edgeloop portal --open
     """

@@ -1,4 +1,4 @@
-"""runner, usage, steady, compare: doing the work, and looking back at it."""
+"""runner, usage, steady, compare: evaluating models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 dataset_option = click.option(
     "--dataset",
     type=click.Path(path_type=Path),
-    help="Images to calibrate and test with  [default: $INPUT_DATASET or the settings]",
+    help="Images for calibration and tests  [default: $INPUT_DATASET or the settings]",
 )
 
 
@@ -29,33 +29,39 @@ dataset_option = click.option(
     "devices",
     multiple=True,
     metavar="NAME",
-    help="host, htp:CHIP, adb:SERIAL; may be given again.",
+    help="host, htp:CHIP, adb:SERIAL; repeatable.",
 )
 @dataset_option
 @click.option("--task", help="segmentation or classification  [default: the settings]")
-@click.option("--drain", is_flag=True, help="End with 0 when no work is left.")
-@click.option("--once", is_flag=True, help="Do one stage, then end.")
-@click.option("--subset", default="*", metavar="GLOB", help="Only models like this.")
+@click.option("--drain", is_flag=True, help="Exit when no work is left.")
+@click.option("--once", is_flag=True, help="Exit after one stage.")
+@click.option("--subset", default="*", metavar="GLOB", help="Only models that match.")
 @click.option("--benchmark-only", is_flag=True, help="Only convert and benchmark.")
 @click.option("--no-quantize", is_flag=True, help="Leave conversion to other machines.")
 @click.option(
     "--toolchain",
     type=click.Choice(["qnn", "snpe"]),
-    help="What converts models  [default: the settings; snpe for boards, else qnn]",
+    help="Converter  [default: the settings; snpe for boards, else qnn]",
 )
 @click.option(
     "--precision",
     type=click.Choice(["a8w8", "a8w8-per-channel", "a16w8"]),
     default="a8w8-per-channel",
     show_default=True,
-    help="How to quantize.",
+    help="Quantization of activations and weights.",
 )
-@click.option("--max-benchmark-runs", type=click.IntRange(min=1), help="Runs of a benchmark.")
-@click.option("--calibration-images", type=click.IntRange(min=1), help="Images to calibrate with.")
-@click.option("--quick-images", type=click.IntRange(min=1), help="Images of f1_1k and f1_1k_f.")
-@click.option("--thorough-images", type=click.IntRange(min=1), help="Images of f1_onnx, f1_10k.")
+@click.option("--max-benchmark-runs", type=click.IntRange(min=1), help="Number of benchmark runs.")
 @click.option(
-    "--workdir", type=click.Path(path_type=Path), help="Where to work  [default: .edgeloop/work]"
+    "--calibration-images", type=click.IntRange(min=1), help="Number of calibration images."
+)
+@click.option(
+    "--quick-images", type=click.IntRange(min=1), help="Test images of f1_1k and f1_1k_f."
+)
+@click.option(
+    "--thorough-images", type=click.IntRange(min=1), help="Test images of f1_onnx and f1_10k."
+)
+@click.option(
+    "--workdir", type=click.Path(path_type=Path), help="Working folder  [default: .edgeloop/work]"
 )
 @common_options
 def runner(
@@ -78,10 +84,10 @@ def runner(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Look for work and do it, in order of priority, beside any number of other runners.
+    """Find ready work and do it, by priority.
 
-    It may be killed at any moment: another picks up where it stopped. The first Ctrl-C lets the
-    stage under way finish; a second one ends it.
+    Any number of runners share the work. A runner can be killed at any moment; another continues
+    where it stopped. The first Ctrl-C finishes the current stage, the second one stops at once.
 
     Example: edgeloop runner --device htp:snapdragon-888 --dataset faces --drain
     """
@@ -125,7 +131,9 @@ def runner(
 @click.command()
 @common_options
 def usage(experiment: str | None, store: str | None, as_json: bool) -> None:
-    """How busy each device was, by day (UTC).
+    """Show how busy each device was, by day.
+
+    Days are in UTC.
 
     Example: edgeloop usage --json
     """
@@ -150,9 +158,13 @@ def usage(experiment: str | None, store: str | None, as_json: bool) -> None:
 
 @click.command()
 @click.option(
-    "--threshold", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Percent."
+    "--threshold",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    show_default=True,
+    help="Standard deviation in percent.",
 )
-@click.option("--reset", "do_reset", is_flag=True, help="Benchmark those again.")
+@click.option("--reset", "do_reset", is_flag=True, help="Benchmark the listed models again.")
 @yes_option
 @common_options
 def steady(
@@ -163,7 +175,9 @@ def steady(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """List models whose benchmark runs differ more than a threshold from run to run.
+    """List models with unsteady benchmarks.
+
+    These are models whose runs differ by more than the threshold.
 
     Example: edgeloop steady --threshold 5 --reset
     """
@@ -186,11 +200,15 @@ def steady(
 
 @click.command()
 @names_argument
-@click.option("--device", default="htp", show_default=True, help="htp:CHIP to compare on.")
+@click.option("--device", default="htp", show_default=True, help="Chip to compare on.")
 @dataset_option
 @click.option("--task", help="segmentation or classification  [default: the settings]")
 @click.option(
-    "--images", type=click.IntRange(min=2), default=40, show_default=True, help="How many to test."
+    "--images",
+    type=click.IntRange(min=2),
+    default=40,
+    show_default=True,
+    help="Number of test images.",
 )
 @common_options
 def compare(
@@ -203,10 +221,11 @@ def compare(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Float, quantized on the CPU, quantized and fp16 on the HTP simulator, side by side.
+    """Compare float and quantized side by side.
 
-    F1 with its bootstrap interval, the paired difference to float with its own, how many pixels
-    agree with float, size and latency.
+    Variants: float, quantized on the CPU, quantized and fp16 on the HTP simulator. Columns: F1 and
+    the paired difference to float with bootstrap intervals, agreement with float per pixel, size
+    and latency.
 
     Example: edgeloop compare calm-heron --dataset faces --images 40
     """
@@ -255,24 +274,24 @@ def _sizes(
 
 @contextlib.contextmanager
 def _screen() -> Iterator[Callable[[Report], None]]:
-    """On a terminal a line at the bottom shows what is under way; a log gets plain lines only."""
+    """A terminal shows the current work on its last line; a log gets plain lines only."""
     if not sys.stdout.isatty():
         yield lambda report: _print_report(report, click.echo)
         return
     from rich.console import Console
 
     console = Console(highlight=False)
-    under_way: dict[tuple[str, str], float] = {}
-    with console.status("looking for work") as status:
+    running: dict[tuple[str, str], float] = {}
+    with console.status("waiting for work") as status:
 
         def show(report: Report) -> None:
             if report.state == "begun":
-                under_way[report.model, report.stage] = report.seconds
+                running[report.model, report.stage] = report.seconds
             else:
-                under_way.pop((report.model, report.stage), None)
+                running.pop((report.model, report.stage), None)
                 _print_report(report, lambda line: console.print(line, markup=False))
-            busy = ", ".join(f"{stage} {model}" for model, stage in under_way)
-            status.update(busy or "looking for work")
+            busy = ", ".join(f"{stage} {model}" for model, stage in running)
+            status.update(busy or "waiting for work")
 
         yield show
 

@@ -1,4 +1,4 @@
-"""search and train-pareto: from a space to a front, and from the front to trained nets."""
+"""search and train-pareto: from a space to a front of trained models."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ STOPPED = 130  # what shells say of Ctrl-C
 @click.command()
 @click.argument("file", metavar="CONF.yaml", type=click.Path(path_type=Path))
 @click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
-@click.option("--resume", is_flag=True, help="Go on with a search that was stopped.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and what it would cost.")
-@click.option("--compute", help="Run the search itself there, as a job: a name in edgeloop.yaml.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted search.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done and what it costs.")
+@click.option("--compute", help="Run the search itself as a job on this compute.")
 @common_options
 def search(
     file: Path,
@@ -35,7 +35,9 @@ def search(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Find architectures that trade accuracy against latency best.
+    """Search for the best architectures.
+
+    Best are those that trade accuracy against latency better than any other.
 
     Stop it whenever you like: --resume goes on, and nothing is evaluated twice. Results are in
     searches/NAME and in the status table.
@@ -68,15 +70,17 @@ def search(
 
 @click.command("train-pareto")
 @click.argument("name", metavar="SEARCH")
-@click.option("--epochs", default=30, show_default=True, help="How often to see every picture.")
-@click.option("--compute", help="Where: a name in edgeloop.yaml  [default: this machine, now]")
-@click.option("--data", help="The dataset, as working/faces  [default: that of the search]")
-@click.option("--gpus", type=float, default=0.0, help="How many GPUs a training needs  [0]")
-@click.option("--at-once", type=click.IntRange(min=1), default=1, help="Trainings at a time  [1]")
-@click.option("--pipeline", type=click.IntRange(min=1), help="Trainings a pipeline  [1]")
-@click.option("--batch", type=int, help="Pictures a step  [default: 16, on a GPU 64]")
-@click.option("--learning-rate", type=float, help="The highest  [default: that of the search]")
-@click.option("--no-publish", is_flag=True, help="Do not put the nets into the status table.")
+@click.option("--epochs", default=30, show_default=True, help="Passes over the training set.")
+@click.option("--compute", help="Compute to train on  [default: this process]")
+@click.option("--data", help="Dataset, such as working/faces  [default: the search's]")
+@click.option("--gpus", type=float, default=0.0, help="GPUs per training  [default: 0]")
+@click.option(
+    "--at-once", type=click.IntRange(min=1), default=1, help="Concurrent trainings  [default: 1]"
+)
+@click.option("--pipeline", type=click.IntRange(min=1), help="Trainings per pipeline  [default: 1]")
+@click.option("--batch", type=int, help="Images per step  [default: 16; 64 on a GPU]")
+@click.option("--learning-rate", type=float, help="Peak learning rate  [default: the search's]")
+@click.option("--no-publish", is_flag=True, help="Do not upload the models to the status table.")
 @common_options
 def train_pareto(
     name: str,
@@ -93,9 +97,11 @@ def train_pareto(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Train every net of a search's front in full, and show partial beside full results.
+    """Train the models of a front in full.
 
-    A net that was trained already is not trained again.
+    Shows the results of partial and full training side by side.
+
+    Models that are already trained are not trained again.
 
     Example: edgeloop train-pareto laptop --epochs 30 --compute cluster
     """
@@ -151,7 +157,7 @@ def _submit(spec: JobSpec, settings: Settings, as_json: bool) -> None:
 
 
 def _settings(config: SearchConfig, store: str | None, experiment: str | None) -> Settings:
-    """Options win over the search's own file, that over the environment and edgeloop.yaml."""
+    """Precedence: options, the search's own file, the environment, edgeloop.yaml."""
     from edgeloop.settings import Settings
 
     return Settings.load(
@@ -161,7 +167,7 @@ def _settings(config: SearchConfig, store: str | None, experiment: str | None) -
 
 
 def _kept_config(name: str) -> Path:
-    """A search by its name, by its folder, or by the file it was made from."""
+    """A search by name, by folder, or by its configuration file."""
     from edgeloop.errors import BadInput
     from edgeloop.settings import Settings
 
@@ -203,11 +209,11 @@ def _say_plan(config: SearchConfig, settings: Settings, as_json: bool) -> None:
 
 def _cost(config: SearchConfig, name: str) -> str:
     if name in ("params", "macs"):
-        return "a moment"
+        return "no time"
     if name in ("host_latency_ms", "chip_latency_ms"):
         return "about a second"
     if name in ("farm_latency_ms", "farm_f1"):
-        return "a runner's time on the device"
+        return "the time of a runner on the device"
     train = config.train or {}
     length = f"{train['steps']} steps" if train.get("steps") else f"{train.get('epochs', 1)} epochs"
     return f"training for {length} on {train.get('compute') or 'this machine'}"
@@ -245,7 +251,7 @@ def _say_outcome(config: SearchConfig, outcome: Outcome) -> None:
     click.echo(table(headings, rows, right=headings[1:]))
     click.echo(" · ".join(parts))
     if outcome.is_exhausted:
-        click.echo(f"The space has no other members than these {total}.", err=True)
+        click.echo(f"The space has only these {total} members.", err=True)
     click.echo(f"Results in {shown(str(outcome.folder))}", err=True)
 
 

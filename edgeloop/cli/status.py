@@ -1,4 +1,4 @@
-"""status and experiments: the table, once or live, for people and for programs."""
+"""status and experiments: the status table, once or live, for people and programs."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ SCORES = ("f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
 @click.option(
     "--csv",
     type=click.Path(path_type=Path, allow_dash=True),
-    help="Write CSV to this file; '-' prints it.",
+    help="Write CSV to this file; '-' for stdout.",
 )
 @click.option("--tag", help="Only models with this label.")
-@click.option("--watch", is_flag=True, help="A live view; Ctrl-C ends it.")
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option(
-    "--interval", type=click.FloatRange(min=0.1), default=2.0, help="Seconds between two looks."
+    "--interval", type=click.FloatRange(min=0.1), default=2.0, help="Seconds between refreshes."
 )
 @common_options
 def status(
@@ -54,7 +54,7 @@ def status(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Show the models: how far each is, who works on it, what came out.
+    """Show models, their progress and results.
 
     Example: edgeloop status 'brave-*' --csv results.csv
     """
@@ -81,7 +81,7 @@ def status(
 @click.command()
 @common_options
 def experiments(experiment: str | None, store: str | None, as_json: bool) -> None:
-    """List the experiments of the store, with the number of their models.
+    """List experiments and count their models.
 
     Example: edgeloop experiments --json
     """
@@ -111,7 +111,7 @@ def _visible(rows: list[Values]) -> list[dict[str, Value]]:
 
 
 def _write_csv(rows: list[Values], target: Path) -> None:
-    """The file appears whole or not at all."""
+    from edgeloop._util.files import replacing
     from edgeloop.errors import LocalFileError
     from edgeloop.models import visible_columns, write_csv
 
@@ -121,19 +121,13 @@ def _write_csv(rows: list[Values], target: Path) -> None:
         return
     if target.is_dir():
         raise LocalFileError(path=target, reason="is a folder; name a file for the CSV")
-    partial = target.with_name(f".{target.name}.part")
-    try:
-        with partial.open("w", newline="", encoding="utf-8") as file:
-            write_csv(rows, columns, file)
-        partial.replace(target)
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
+    with replacing(target) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        write_csv(rows, columns, file)
     click.echo(f"{len(rows)} rows written to {target}", err=True)
 
 
 def _watch(workspace: Workspace, names: tuple[str, ...], tag: str | None, interval: float) -> None:
-    """Redraws until Ctrl-C; a store that is away for a moment is said and tried again."""
+    """Refreshes until Ctrl-C. An unreachable store is reported and tried again."""
     from rich.live import Live
     from rich.text import Text
 
@@ -176,7 +170,7 @@ def _cells(row: Values, now: float) -> list[str]:
 
 
 def _latency(latency_ms: float, row: Values) -> str:
-    """An estimate never passes for a measurement."""
+    """An estimate is always marked as one."""
     if not latency_ms:
         return ""
     return f"{latency_ms:.3g} est" if row.get("latency_kind") == "estimate" else f"{latency_ms:.3g}"
@@ -189,7 +183,7 @@ def _score(value: Value | None) -> str:
 
 
 def _state(row: Values, now: float) -> str:
-    """What is done, since when, and the last error: `running f1_1k (12 s)`."""
+    """The current stage, since when, and the last error: `running f1_1k (12 s)`."""
     from edgeloop.models import records_of
 
     text = str(row.get("status", ""))

@@ -1,4 +1,4 @@
-"""train and export: an architecture becomes a net with weights, and a file for every later step."""
+"""train and export: from an architecture to a trained model and its ONNX file."""
 
 from __future__ import annotations
 
@@ -17,32 +17,38 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON,
 
 @click.command()
 @_arch_argument
-@click.option("--dataset", required=True, type=_path, help="The folder of pictures, as faces/.")
-@click.option("--epochs", default=1, show_default=True, help="How often to see every picture.")
-@click.option("--steps", type=int, help="How many steps, in place of --epochs.")
-@click.option("--batch", type=int, help="Pictures a step  [default: 16, on a GPU 64]")
-@click.option("--learning-rate", default=4e-3, show_default=True, help="The highest, of AdamW.")
-@click.option("--seed", default=0, show_default=True, help="Another seed gives other weights.")
-@click.option("--patience", type=int, help="End after so many epochs without a better F1.")
-@click.option("--images", type=int, help="Learn from so many pictures only.")
-@click.option("--task", help="segmentation or classification  [default: what the net answers]")
+@click.option("--dataset", required=True, type=_path, help="Folder of images, for example faces/.")
+@click.option("--epochs", default=1, show_default=True, help="Passes over the training set.")
+@click.option("--steps", type=int, help="Number of steps, instead of --epochs.")
+@click.option("--batch", type=int, help="Images per step  [default: 16; 64 on a GPU]")
+@click.option(
+    "--learning-rate", default=4e-3, show_default=True, help="Peak learning rate of AdamW."
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of weights and data order.")
+@click.option("--patience", type=int, help="Stop after this many epochs without a better F1.")
+@click.option("--images", type=int, help="Use only this many training images.")
+@click.option("--task", help="segmentation or classification  [default: by the output's shape]")
 @click.option(
     "--device",
     type=click.Choice(("auto", "cpu", "cuda")),
     default="auto",
     show_default=True,
-    help="What to train on; auto takes a GPU where there is one.",
+    help="Device to train on; auto takes a GPU if available.",
 )
-@click.option("--threads", default=1, show_default=True, help="Of the CPU; 1 is mostly best.")
-@click.option("--compile", "compiles", is_flag=True, help="torch.compile: for long runs on a GPU.")
+@click.option("--threads", default=1, show_default=True, help="CPU threads; 1 is usually best.")
+@click.option(
+    "--compile", "compiles", is_flag=True, help="Use torch.compile; pays on long GPU runs."
+)
 @click.option(
     "--out",
     type=_path,
     envvar="EDGELOOP_OUTPUT_DIR",
-    help="Where results go  [default: the job's outputs, else outputs/ID]",
+    help="Output folder  [default: the job's outputs, else outputs/ID]",
 )
-@click.option("--cache", type=_path, help="For decoded pictures  [default: .edgeloop/prepared]")
-@click.option("--resume/--fresh", default=True, help="Go on from a checkpoint in --out, or not.")
+@click.option("--cache", type=_path, help="Cache of decoded images  [default: .edgeloop/prepared]")
+@click.option(
+    "--resume/--fresh", default=True, help="Continue from a checkpoint in --out, or start over."
+)
 @_json_option
 def train(
     arch_file: Path,
@@ -63,10 +69,10 @@ def train(
     resume: bool,
     as_json: bool,
 ) -> None:
-    """Train the net of an architecture.
+    """Train the model of an architecture.
 
-    Writes model.onnx, metrics.json, metrics.jsonl (a line an epoch), arch.json and checkpoint.pt.
-    A training that was interrupted goes on where it was.
+    Writes model.onnx, arch.json, checkpoint.pt, metrics.json and metrics.jsonl (a line per epoch).
+    An interrupted training continues where it stopped.
 
     Example: edgeloop train arch.json --dataset faces/ --epochs 30 --out trained/
     """
@@ -90,14 +96,16 @@ def train(
 
 @click.command()
 @_arch_argument
-@click.option("-o", "--output", required=True, type=_path, help="The file to write, as net.onnx.")
+@click.option(
+    "-o", "--output", required=True, type=_path, help="File to write, for example net.onnx."
+)
 @click.option("--weights", type=_path, help="A checkpoint.pt  [default: untrained weights]")
-@click.option("--seed", default=0, show_default=True, help="For weights that are not trained.")
+@click.option("--seed", default=0, show_default=True, help="Seed of untrained weights.")
 @_json_option
 def export(arch_file: Path, output: Path, weights: Path | None, seed: int, as_json: bool) -> None:
-    """Write the net of an architecture as ONNX, trained or not.
+    """Export an architecture as an ONNX model.
 
-    Untrained, it has the same latency on a chip as it will have when it is trained.
+    An untrained model has the same latency on a chip as the trained one.
 
     Example: edgeloop export arch.json -o net.onnx --weights trained/checkpoint.pt
     """
@@ -155,7 +163,7 @@ def _train(
 
 
 def _lines() -> Report:
-    """A line an epoch, for people and logs alike."""
+    """One line per epoch."""
     told = 0
 
     def report(progress: Progress) -> None:

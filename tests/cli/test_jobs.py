@@ -380,14 +380,14 @@ def test_abort_waits_until_it_is_true(edgeloop: Edgeloop, script):
     pid = int(Path("runs/long/outputs/begun.txt").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-    assert "was over already (canceled)" in edgeloop("job", "abort", "long").out
+    assert "had already ended (canceled)" in edgeloop("job", "abort", "long").out
 
 
 def test_a_change_to_several_jobs_shows_them_and_asks(command: Edgeloop, script, project: Path):
     script(SLEEPER)
     command("job", "submit", "train.py", "--sweep", "lr=1,2", "--name", "s")
     refused = command("job", "abort", "s-*", stdin="n\n")
-    assert refused.code == 1 and "s-1" in refused.err and "Go on?" in refused.err
+    assert refused.code == 1 and "s-1" in refused.err and "Continue?" in refused.err
     ended = command("job", "abort", "s-*", stdin="y\n")
     assert ended.out.splitlines() == ["s-1: canceled", "s-2: canceled"]
 

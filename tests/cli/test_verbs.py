@@ -164,7 +164,7 @@ def test_upload_keeps_the_options_in_the_row(edgeloop: Edgeloop, project: Path):
 
 def test_the_same_file_twice_is_recognised_and_said(herd: dict[str, Path], edgeloop: Edgeloop):
     said = edgeloop("upload", herd["calm-heron"])
-    assert said.code == 0 and "calm-heron" in said.out and "already here" in said.out
+    assert said.code == 0 and "calm-heron" in said.out and "already uploaded" in said.out
     assert edgeloop("upload", herd["calm-heron"], "--json").json[0]["new"] is False
     assert len(rows()) == 3
 

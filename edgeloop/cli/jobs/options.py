@@ -1,4 +1,4 @@
-"""The options that make a job, for `run` and `job submit` alike."""
+"""The options that describe a job, shared by `run` and `job submit`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ARGUMENTS = "edgeloop.arguments"  # where a command finds what came after --
 
 
 class ScriptCommand(click.Command):
-    """A command that hands all that comes after the first `--` to the script, untouched."""
+    """A command that passes everything after the first `--` to the script unchanged."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own, rest = args, None
@@ -31,35 +31,43 @@ class ScriptCommand(click.Command):
 
 
 def script_arguments() -> tuple[str, ...] | None:
-    """What came after `--`; None where there was none."""
+    """The words after `--`, or None."""
     found: tuple[str, ...] | None = click.get_current_context().meta[ARGUMENTS]
     return found
 
 
 def job_options(command: Command) -> Command:
-    """All of these are keys of a specification as well; what is typed wins over the file."""
+    """Each is also a key of the job file; options win over the file."""
     options = (
-        click.option("--name", help="The job's name  [default: the script's, and a number]"),
-        click.option("--compute", help="Where: a name in edgeloop.yaml  [default: local]"),
+        click.option("--name", help="Name of the job  [default: script name and a number]"),
+        click.option("--compute", help="Compute, by its name in edgeloop.yaml  [default: local]"),
         click.option("--data", multiple=True, metavar="DATASET", help=_DATA),
         click.option("--writes", multiple=True, metavar="DATASET", help=_WRITES),
-        click.option("--no-push", is_flag=True, help="Use datasets as the store has them."),
+        click.option("--no-push", is_flag=True, help="Use datasets as they are in the store."),
         click.option("--sweep", multiple=True, metavar="PARAM=VALUES", help=_SWEEP),
-        click.option("--cpus", type=float, help="How many processors it needs  [default: 1]"),
-        click.option("--gpus", type=float, help="How many GPUs it needs  [default: 0]"),
-        click.option("--memory", metavar="SIZE", help="How much memory it needs, as 8GB."),
+        click.option("--cpus", type=float, help="CPUs  [default: 1]"),
+        click.option("--gpus", type=float, help="GPUs  [default: 0]"),
+        click.option("--memory", metavar="SIZE", help="Memory, such as 8GB."),
         click.option("--nodes", type=click.IntRange(min=1), help=_NODES),
         click.option("--resource", multiple=True, metavar="NAME=COUNT", help=_RESOURCE),
-        click.option("--requirements", metavar="FILE", help="Run in an environment made of this."),
-        click.option("--conda", metavar="FILE", help="Run in a conda environment made of this."),
-        click.option("--image", metavar="NAME", help="Run in this image, where the compute can."),
+        click.option(
+            "--requirements", metavar="FILE", help="pip requirements of the job's environment."
+        ),
+        click.option("--conda", metavar="FILE", help="Conda file of the job's environment."),
+        click.option(
+            "--image", metavar="NAME", help="Container image, if the compute supports it."
+        ),
         click.option("--env", multiple=True, metavar="NAME=VALUE", help=_ENV),
-        click.option("--code", metavar="DIR", help="What travels  [default: the project's folder]"),
-        click.option("--tag", multiple=True, help="A label to find it by; may be given again."),
-        click.option("--timeout", metavar="TIME", help="End it after this long, as 90s, 30m, 2h."),
-        click.option("--retries", type=click.IntRange(min=0), help="Start it again if it fails."),
-        click.option("--priority", type=click.IntRange(min=0), help="Lower is sooner.  [100]"),
-        click.option("--grace", metavar="TIME", help="From asking to end until forcing  [30s]"),
+        click.option("--code", metavar="DIR", help="Code folder to send  [default: the project]"),
+        click.option("--tag", multiple=True, help="Label to filter by; repeatable."),
+        click.option("--timeout", metavar="TIME", help="Time limit, such as 90s, 30m or 2h."),
+        click.option("--retries", type=click.IntRange(min=0), help="Restarts after a failure."),
+        click.option(
+            "--priority", type=click.IntRange(min=0), help="Lower runs sooner  [default: 100]"
+        ),
+        click.option(
+            "--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL  [default: 30s]"
+        ),
     )
     for option in reversed(options):
         command = option(command)
@@ -75,7 +83,7 @@ _ENV = "A variable for the script. Write ${NAME} for a value of your environment
 
 
 def spec_from(target: Path, words: Sequence[str], options: dict[str, Any]) -> JobSpec:
-    """The specification that a file, `key=value` words and options make together."""
+    """The job specification from a file, `key=value` overrides and options."""
     from edgeloop.errors import BadInput
     from edgeloop.jobs import read_spec, spec_of_script
 
@@ -92,7 +100,7 @@ def spec_from(target: Path, words: Sequence[str], options: dict[str, Any]) -> Jo
 
 
 def _keys(options: dict[str, Any]) -> dict[str, object]:
-    """Options as keys of a specification; those that were not given are left out."""
+    """The given options as keys of a job specification."""
     from edgeloop.jobs import parse_sweep
 
     given = {key: options[key] for key in ("cpus", "gpus", "memory", "nodes")}

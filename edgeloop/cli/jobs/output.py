@@ -1,4 +1,4 @@
-"""How jobs look: the table, and the same as JSON."""
+"""Jobs as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ METRICS_SHOWN = 5
 
 
 def job_table(jobs: Sequence[Run]) -> str:
-    """One line a job; sweeps show what varies between their jobs and what came of it."""
+    """One line per job; a sweep shows the varied parameters and the metrics."""
     varied = _varied(jobs)
     measured = _measured(jobs)
     headings = ("name", *varied, "state", "took", "compute", *measured, "")
@@ -39,7 +39,7 @@ def job_table(jobs: Sequence[Run]) -> str:
 
 
 def job_json(job: Run, folder: Path) -> dict[str, object]:
-    """For programs: everything that is known, times as ISO 8601 in UTC."""
+    """Everything known about a job; times are ISO 8601 in UTC."""
     record, status = job.record, job.status
     return {
         "name": record.name,
@@ -88,7 +88,7 @@ def duration(status: Status, now: float | None = None) -> str:
 
 
 class Printer:
-    """A script's own output as it is; of several jobs at once whole lines, with names in front."""
+    """Output as it is; with several jobs, whole lines prefixed by the job's name."""
 
     def __init__(self, name: str = "") -> None:
         self._name = name
@@ -137,7 +137,7 @@ def _time(seconds: float | None) -> str | None:
 
 
 def counts(jobs: Sequence[Run]) -> str:
-    """`2 running, 1 completed`, in the order in which a job walks through its states."""
+    """`2 running, 1 completed`, in the order of a job's life."""
     order = ("queued", "preparing", "running", "completed", "failed", "canceled")
     found: Mapping[str, int] = {
         state: sum(job.status.state == state for job in jobs) for state in order

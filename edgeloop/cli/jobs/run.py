@@ -1,4 +1,4 @@
-"""run: submit, follow, fetch, in one command."""
+"""run: submit, follow and fetch in one command."""
 
 from __future__ import annotations
 
@@ -31,15 +31,17 @@ def run(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Run a script somewhere else: send it, follow what it prints, bring its outputs here.
+    """Run a script on a compute and follow it.
+
+    Sends code and data, prints the log, and fetches the outputs at the end.
 
     Ends with the script's own exit code. Ctrl-C leaves the job running and says how to come back; a
     second Ctrl-C cancels it.
 
     Example: edgeloop run train.py --compute cluster --data faces -- --epochs 3
     """
-    from edgeloop.cli.data_output import bytes_bar
     from edgeloop.cli.jobs.views import print_jobs
+    from edgeloop.cli.output import bytes_bar
     from edgeloop.jobs import Jobs
 
     jobs = Jobs.open(store, options["experiment"])
@@ -75,7 +77,7 @@ def _followed(jobs: Jobs, runs: list[Run], quiet: bool) -> list[Run]:
 
 
 def _detach(jobs: Jobs, runs: list[Run]) -> None:
-    """The job goes on, unless Ctrl-C comes again within a moment."""
+    """The job continues, unless a second Ctrl-C follows quickly."""
     names = " ".join(each.name for each in runs)
     try:
         click.echo(
@@ -100,7 +102,7 @@ def _say_outcome(jobs: Jobs, done: Run) -> None:
 
 
 def _exit_code(runs: list[Run]) -> int:
-    """The script's own, where there is one job; else whether all completed."""
+    """The exit code of the script for one job, else whether all completed."""
     failed = [each for each in runs if each.state != "completed"]
     if not failed:
         return 0

@@ -1,4 +1,4 @@
-"""job submit, resubmit, abort, remove: jobs that begin and jobs that end."""
+"""job submit, resubmit, abort, remove."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ STORING_S = 300.0
 
 @click.group()
 def job() -> None:
-    """Scripts that run somewhere else: submit, follow, collect, end.
+    """Submit, follow and collect jobs.
 
-    JOBS are names, beginnings of names, globs, folders, 'all' or 'last'.
+    JOBS are names, prefixes, globs, folders, 'all' or 'last'.
     """
 
 
@@ -31,9 +31,7 @@ def job() -> None:
 @click.argument("target", metavar="SCRIPT|FILE.yaml", type=click.Path(path_type=Path))
 @click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
 @job_options
-@click.option(
-    "--pipeline", is_flag=True, help="Send a sweep as one pipeline, where there are such."
-)
+@click.option("--pipeline", is_flag=True, help="Submit a sweep as one pipeline, if supported.")
 @common_options
 def submit(
     target: Path,
@@ -44,15 +42,15 @@ def submit(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Send a script to a compute and return at once.
+    """Submit a script and return at once.
 
     The script runs there as it would here: its code, data/ and outputs/ lie around it. A YAML file
     may hold all of the options; KEY=VALUE changes what it says.
 
     Example: edgeloop job submit train.yaml epochs=30 --compute cluster
     """
-    from edgeloop.cli.data_output import bytes_bar
     from edgeloop.cli.jobs.views import print_jobs
+    from edgeloop.cli.output import bytes_bar
     from edgeloop.jobs import Jobs
 
     jobs = Jobs.open(store, options["experiment"])
@@ -73,8 +71,14 @@ def submit(
 @job.command(cls=ScriptCommand)
 @jobs_argument
 @selecting_options
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change this key.")
-@click.option("--with-outputs", is_flag=True, help="Begin with what the old attempt had written.")
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a key of the job; repeatable.",
+)
+@click.option("--with-outputs", is_flag=True, help="Start with the outputs of the old attempt.")
 @click.option("--no-push", is_flag=True, help="Use datasets as the store has them.")
 @yes_option
 @common_options
@@ -90,14 +94,15 @@ def resubmit(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Run jobs again as new attempts, perhaps with changes; the old ones stay as they are.
+    """Run jobs again, optionally with changes.
 
-    Code and data are taken as they are now. What follows -- replaces the script's arguments.
+    Takes code and data as they are now. Words after -- replace the arguments of the script. The
+    old attempts stay as they are.
 
     Example: edgeloop job resubmit lr-3 --set timeout=2h -- --lr 5e-4
     """
-    from edgeloop.cli.data_output import bytes_bar
     from edgeloop.cli.jobs.views import print_jobs
+    from edgeloop.cli.output import bytes_bar
     from edgeloop.jobs import Jobs
 
     jobs = Jobs.open(store, experiment)
@@ -125,7 +130,7 @@ def resubmit(
 @job.command()
 @jobs_argument
 @selecting_options
-@click.option("--no-wait", is_flag=True, help="Ask them to end, and do not wait until they have.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until the jobs have ended.")
 @yes_option
 @common_options
 def abort(
@@ -138,10 +143,10 @@ def abort(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """End jobs, and wait until they have ended.
+    """Cancel jobs and wait until they have ended.
 
-    A script is asked first and has its grace time to write what it wants to keep. All that it
-    wrote to outputs/ is in the store.
+    A script gets SIGTERM and its grace period to save its work. Everything that it wrote to
+    outputs/ is in the store.
 
     Example: edgeloop job abort 'sweep*' --yes
     """
@@ -163,9 +168,9 @@ def abort(
     over = {run.name for run in chosen} - {run.name for run in alive}
     for run in chosen:
         if run.name in over:
-            click.echo(f"{run.name}: was over already ({run.state})")
+            click.echo(f"{run.name}: had already ended ({run.state})")
     for run in ended:
-        said = run.state if run.status.is_final else "asked to end"
+        said = run.state if run.status.is_final else "cancel requested"
         late = " before it could be canceled" if run.state in ("completed", "failed") else ""
         click.echo(f"{run.name}: {said}{late}")
 
@@ -184,7 +189,9 @@ def remove(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Delete jobs that are over: their folders here, and their files in the store.
+    """Delete finished jobs.
+
+    Deletes their local folders and their files in the store.
 
     Example: edgeloop job remove 'sweep*' --state failed
     """
@@ -210,7 +217,7 @@ COMMANDS = (job,)
 def _chosen(
     jobs: Jobs, verb: str, patterns: tuple[str, ...], tag: str, state: tuple[str, ...], yes: bool
 ) -> list[Run]:
-    """Jobs to change. What was not named one by one is shown, and asked about."""
+    """The jobs to change. Jobs that were not named one by one are listed and confirmed."""
     selection = jobs.select(patterns, tag, state)  # type: ignore[arg-type]
     _confirm(verb, selection.runs, yes or selection.exact or len(selection.runs) < 2)
     return list(selection.runs)
@@ -224,7 +231,7 @@ def _confirm(verb: str, runs: tuple[Run, ...] | list[Run], yes: bool) -> None:
         click.echo(f"  {run.name}  ({run.state})", err=True)
     if sys.stdin is None:
         raise click.Abort
-    click.confirm("Go on?", abort=True, err=True)
+    click.confirm("Continue?", abort=True, err=True)
 
 
 def _teller(as_json: bool) -> Any:
@@ -236,5 +243,5 @@ def _common(runs: list[Run]) -> str:
 
 
 def _longest_grace(jobs: Jobs, runs: list[Run]) -> float:
-    """The scripts' own grace, and time to store what they wrote."""
+    """The longest grace period, plus time to store the outputs."""
     return max((jobs.grace_s(run) for run in runs), default=0.0) + STORING_S

@@ -1,4 +1,4 @@
-"""job list, status, logs, results, wait: looking at jobs. None of these changes anything."""
+"""job list, status, logs, results, wait: read-only commands on jobs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def selecting_options(command: Command) -> Command:
             "--state",
             multiple=True,
             type=click.Choice(STATES),
-            help="Only jobs in this state, as last known here; may be given again.",
+            help="Only jobs in this state, as last seen; repeatable.",
         ),
     )
     for option in options:
@@ -51,9 +51,9 @@ def list_jobs(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """List the jobs that were submitted from this project, as last known here.
+    """List the jobs of this project.
 
-    Asks no compute and no store; 'edgeloop job status' does.
+    Shows the last known state without asking computes or the store; 'edgeloop job status' asks.
 
     Example: edgeloop job list 'sweep*' --state failed
     """
@@ -67,7 +67,7 @@ def list_jobs(
 @click.command()
 @any_jobs_argument
 @selecting_options
-@click.option("--watch", is_flag=True, help="A live view until all are over; Ctrl-C ends it.")
+@click.option("--watch", is_flag=True, help="Refresh until all jobs have ended, or Ctrl-C.")
 @common_options
 def status(
     patterns: tuple[str, ...],
@@ -78,7 +78,9 @@ def status(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Show how far jobs are, with the newest values of outputs/metrics.jsonl.
+    """Show the state and metrics of jobs.
+
+    Metrics are the latest values in outputs/metrics.jsonl.
 
     Example: edgeloop job status 'sweep*'
     """
@@ -99,8 +101,8 @@ def status(
 @click.command()
 @jobs_argument
 @selecting_options
-@click.option("--follow", "-f", is_flag=True, help="Go on until the jobs are over.")
-@click.option("--last", "-n", type=click.IntRange(min=1), help="Only this many lines of the end.")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing until the jobs have ended.")
+@click.option("--last", "-n", type=click.IntRange(min=1), help="Only the last lines.")
 @common_options
 def logs(
     patterns: tuple[str, ...],
@@ -112,7 +114,9 @@ def logs(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Print what jobs have printed. Several at once have their names in front.
+    """Print the logs of jobs.
+
+    With several jobs, lines are prefixed by the job's name.
 
     Example: edgeloop job logs sweep-2 -f
     """
@@ -137,8 +141,10 @@ def logs(
 @click.command()
 @jobs_argument
 @selecting_options
-@click.option("--link", is_flag=True, help="Print links for others instead of copying.")
-@click.option("--for", "valid", default="1d", metavar="TIME", help="How long links hold  [1d]")
+@click.option("--link", is_flag=True, help="Print download links instead of copying.")
+@click.option(
+    "--for", "valid", default="1d", metavar="TIME", help="Validity of links  [default: 1d]"
+)
 @common_options
 def results(
     patterns: tuple[str, ...],
@@ -150,10 +156,10 @@ def results(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Bring the outputs of jobs into runs/NAME/outputs. Only what is new moves.
+    """Fetch the outputs of jobs.
 
-    Works on a job that still runs: what it has finished writing comes. With --link nothing is
-    copied; whoever has a link can fetch that file for a while, without this tool.
+    Copies new files to runs/NAME/outputs. A running job gives what it has finished writing. With
+    --link nothing is copied; anyone with a link can download that file until it expires.
 
     Example: edgeloop job results 'sweep*'
     """
@@ -172,10 +178,12 @@ def results(
         rows.append({"name": run.name, "folder": str(folder), "files": fetched.files})
         if not as_json:
             what = f"{plural(fetched.files, 'file')}, {fetched.moved} new → {shown(str(folder))}"
-            still = "" if run.status.is_final else f"  ({run.state}: there may be more)"
+            still = "" if run.status.is_final else f"  ({run.state}: more may follow)"
             click.echo(f"{run.name}: {what}{still}")
         for name in fetched.refused:
-            click.echo(f"{run.name}: left out {printable(name)}: no folder can hold it", err=True)
+            click.echo(
+                f"{run.name}: skipped {printable(name)}: not a valid file name here", err=True
+            )
     if as_json:
         print_json(rows)
 
@@ -183,7 +191,7 @@ def results(
 @click.command()
 @jobs_argument
 @selecting_options
-@click.option("--timeout", metavar="TIME", help="Give up after this long, as 30m; the jobs go on.")
+@click.option("--timeout", metavar="TIME", help="Stop waiting after this long; the jobs continue.")
 @common_options
 def wait(
     patterns: tuple[str, ...],
@@ -194,7 +202,9 @@ def wait(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Wait until jobs are over. Ends with 0 if all of them completed, else with 1.
+    """Wait until jobs have ended.
+
+    Exits with 0 if all of them completed, else with 1.
 
     Example: edgeloop job wait 'sweep*' --timeout 2h && echo done
     """
@@ -225,8 +235,8 @@ def print_jobs(jobs: Jobs, runs: Sequence[Run], as_json: bool) -> None:
 
 
 def follow_logs(jobs: Jobs, runs: Sequence[Run]) -> list[Run]:
-    """Print what jobs print until all are over. A store or a compute that is away for a while, or a
-    laptop that was asleep, delays it and loses nothing."""
+    """Prints the logs until all jobs have ended. An unreachable store or a sleeping laptop delays
+    the output and loses nothing."""
     from edgeloop._util.redact import redact
     from edgeloop.cli.jobs.output import Printer
     from edgeloop.errors import StoreUnavailable
@@ -254,7 +264,7 @@ def follow_logs(jobs: Jobs, runs: Sequence[Run]) -> list[Run]:
 
 
 def _say_what_computes_said(jobs: Jobs, runs: Sequence[Run], silent: Sequence[str]) -> None:
-    """A job that failed without printing anything may never have begun."""
+    """A job that failed without output may never have started."""
     for run in runs:
         if run.name in silent and run.state == "failed":
             click.echo(_compute_log(jobs, run), err=True)
