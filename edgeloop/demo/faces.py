@@ -22,9 +22,10 @@ from pathlib import Path
 
 from PIL import Image
 
+from edgeloop._util.system import available_cpus
 from edgeloop.demo.portrait import VERSION, draw_face
 from edgeloop.errors import BadInput
-from edgeloop.tasks import Images, cores
+from edgeloop.tasks import Images
 
 MANIFEST = "faces.json"
 BEGUN = ".faces.begun.json"
@@ -126,7 +127,7 @@ def _draw_all(
     draw = partial(_draw_batch, folder, wanted.seed, wanted.size)
     batches = [numbers[start : start + _BATCH] for start in range(0, len(numbers), _BATCH)]
     if processes is None:
-        processes = min(cores(), 1 + len(numbers) * wanted.size**2 // _WORTH_A_PROCESS)
+        processes = min(available_cpus(), 1 + len(numbers) * wanted.size**2 // _WORTH_A_PROCESS)
     if processes < 2:
         yield from map(draw, batches)
         return

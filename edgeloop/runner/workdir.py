@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from edgeloop._util.system import is_running
 from edgeloop.errors import LocalFileError
 from edgeloop.models import ModelFile
 from edgeloop.store import Blobs, check_blob_key
@@ -81,7 +82,7 @@ class WorkFolder:
         """Folders of runners that were killed: their names begin with the process's number."""
         for folder in (self._root / "stages").glob("*-*"):
             number = folder.name.partition("-")[0]
-            if number.isdecimal() and not Path(f"/proc/{number}").exists():
+            if number.isdecimal() and not is_running(int(number)):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _shrink(self) -> None:

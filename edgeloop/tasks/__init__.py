@@ -23,7 +23,6 @@ from edgeloop.tasks.base import (
     Task,
     Trainable,
 )
-from edgeloop.tasks.cache import cores
 from edgeloop.tasks.results import write_pr_curve, write_pr_points, write_results_csv
 from edgeloop.tasks.tally import IGNORE
 
@@ -39,7 +38,6 @@ __all__ = [
     "Scorer",
     "Task",
     "Trainable",
-    "cores",
     "open_task",
     "task_names",
     "write_pr_curve",

@@ -8,8 +8,6 @@ themselves, so it names the same content on every machine.
 A set is built under another name and renamed when whole. Of two processes that build the same one,
 the second finds the name taken and uses what is there. The arrays are written as plain files, not
 through a map: a full disk is then an error with a name and no bus error.
-
-How many cores this process may use.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import shutil
 import time
 import uuid
@@ -31,16 +28,9 @@ from typing import Any, BinaryIO, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeloop._util.system import available_cpus
 from edgeloop.errors import LocalFileError
 from edgeloop.tasks.base import Images, Labels, Samples
-
-
-def cores() -> int:
-    """A container or `taskset` may allow fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
 
 BATCH = 32  # decoded pictures in memory at a time
 LAYOUT = 1  # raised when the same pictures would give other arrays
@@ -134,7 +124,7 @@ def _write_arrays(work: Path, recipe: Recipe[Any]) -> str:
 def _decoded(recipe: Recipe[Any]) -> Iterator[tuple[Images, NDArray[Any]]]:
     """In order, a batch at a time: Pillow decodes and resizes outside the interpreter's lock."""
     items = iter(recipe.items)
-    with ThreadPoolExecutor(cores(), "decode") as pool:
+    with ThreadPoolExecutor(available_cpus(), "decode") as pool:
         while batch := list(itertools.islice(items, BATCH)):
             for image, label in pool.map(recipe.decode, batch):
                 yield image, np.asarray(label, dtype=recipe.label_type)

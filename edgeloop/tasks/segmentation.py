@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from edgeloop._util.system import available_cpus
 from edgeloop.errors import BadInput
 from edgeloop.tasks.base import Interval, Labels, Output, Samples, Score
-from edgeloop.tasks.cache import cores
 from edgeloop.tasks.dataset import FaceFolder
 from edgeloop.tasks.metrics import (
     Floats,
@@ -112,7 +112,7 @@ class SegmentationScorer:
         self._counted = counted
         self._histograms = Histograms.empty(len(classes)) if curves else None
         self._confusions: list[Counts] = []
-        self._pool = ThreadPoolExecutor(threads or cores(), "score")
+        self._pool = ThreadPoolExecutor(threads or available_cpus(), "score")
 
     def add(self, outputs: Output, labels: Labels) -> None:
         """A batch of logits or class maps; a class map ends the curves, having no probabilities."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from edgeloop._util.system import available_cpus
 from edgeloop.errors import BadInput, MissingExtra, ModelFailed
 from edgeloop.graph import GraphInfo
 from edgeloop.isolation import DEFAULT_LIMIT_S
@@ -47,7 +48,7 @@ class HostDevice:
 
     def probe(self) -> str:
         version = _onnxruntime().__version__
-        cores = len(os.sched_getaffinity(0))
+        cores = available_cpus()
         return f"ONNX Runtime {version} on {platform.machine()}, {cores} cores"
 
     def measure(self, model: Path, info: GraphInfo) -> Measurement:
@@ -100,7 +101,7 @@ class HostDevice:
                 ]
             return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-        return in_order(images, info, len(os.sched_getaffinity(0)), work)
+        return in_order(images, info, available_cpus(), work)
 
     def close(self) -> None:
         """Sessions end with their iterators."""

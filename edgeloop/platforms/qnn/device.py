@@ -7,12 +7,12 @@ estimate, never called a measurement.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
+from edgeloop._util.system import available_cpus
 from edgeloop.errors import BadInput, ModelFailed, NoSuchPrecision
 from edgeloop.graph import GraphInfo
 from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess
@@ -42,7 +42,7 @@ class HtpDevice:
         self._chip = chip
         self._profile = profile
         self._limit_s = limit_s
-        count = workers or len(os.sched_getaffinity(0))
+        count = workers or available_cpus()
         self._crew = [NativeProcess() for _ in range(count)]
         self._free: SimpleQueue[NativeProcess] = SimpleQueue()
         for process in reversed(self._crew):
