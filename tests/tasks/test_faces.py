@@ -142,7 +142,7 @@ def test_impossible_sets_are_refused_before_anything_is_made(
 UNGUARDED = """
 import sys
 from pathlib import Path
-from edgeloop.tasks import make_faces
+from edgeloop.demo import make_faces
 
 make_faces(Path(sys.argv[1]), 40, 24, seed=5, processes=2)
 """
