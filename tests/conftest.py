@@ -71,8 +71,13 @@ class StoreUnderTest:
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith(_OUTSIDE)]:
+    for name in os.environ.keys() - clean_environ().keys():
         monkeypatch.delenv(name)
+
+
+def clean_environ() -> dict[str, str]:
+    """For processes that are started by fixtures of a whole module."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(_OUTSIDE)}
 
 
 @pytest.fixture(scope="session")

@@ -28,8 +28,8 @@ SERVER_FIXTURES = {
     *("postgres", "azurite", "s3", "ray_cluster", "azure_certificate", "azure_storage", "azureml"),
     *("adb_server", "boards", "board", "sdk", "sdk_1", "browser"),
 }
-# Fixtures that choose their server by their parameter.
-CHOOSING_FIXTURES = {"place", "blobs"}
+# Fixtures and parameters that choose a server.
+CHOOSING_FIXTURES = {"place", "blobs", "kind"}
 SERVER_KINDS = {"postgresql", "azure", "s3"}
 # Modules of tests.peers that are no servers.
 HELPERS = {"tests.peers.ports", "tests.peers.process"}

@@ -1,3 +1,3 @@
-from tests.runner.conftest import faces, make_farm
+from tests.runner.conftest import faces
 
-__all__ = ["faces", "make_farm"]
+__all__ = ["faces"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import pytest
 
 from edgeloop.doctor import examine
 from edgeloop.platforms import calibrated, find_profile
+from tests.conftest import clean_environ
 from tests.runner.conftest import NETS, Farm
 
 if TYPE_CHECKING:
@@ -19,15 +20,24 @@ if TYPE_CHECKING:
 ESTIMATED = ("--device", "htp:qcs8550")
 
 
-@pytest.fixture
-def farm(make_farm: Callable[[str], Farm]) -> Farm:
-    farm = make_farm("sqlite")
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory, faces: Path) -> Farm:
+    """Three models, converted and benchmarked once for all tests."""
+    farm = Farm.make(tmp_path_factory.mktemp("evaluated") / "project", faces, clean_environ())
     for name in ("w8", "w16", "w24"):
         farm.edgeloop("upload", str(NETS / f"unet-{name}.onnx"), "--name", name)
     farm.drain("--benchmark-only")
     return farm
 
 
+@pytest.fixture
+def farm(evaluated: Farm, tmp_path: Path) -> Farm:
+    """A copy of one's own of that project and of the store in it."""
+    folder = shutil.copytree(evaluated.folder, tmp_path / "project")
+    return Farm(folder, evaluated.faces, dict(evaluated.environ))
+
+
+@pytest.mark.slow
 def test_four_ways_side_by_side(farm: Farm) -> None:
     arguments = ("compare", "w16", "--dataset", str(farm.faces), "--images", "16")
     rows = json.loads(farm.edgeloop(*arguments, "--json").stdout)
@@ -54,6 +64,7 @@ def test_four_ways_side_by_side(farm: Farm) -> None:
     assert "± 20 %" in table
 
 
+@pytest.mark.slow
 def test_a_board_is_calibrated_from_five_models_and_not_from_three(
     farm: Farm, tmp_path: Path
 ) -> None:
@@ -82,6 +93,7 @@ def test_a_board_is_calibrated_from_five_models_and_not_from_three(
         assert calibrated(us, profile) == pytest.approx(100 + 1.5 * us, rel=0.05)
 
 
+@pytest.mark.slow
 def test_steady_lists_and_resets_what_varies(farm: Farm) -> None:
     with farm.workspace() as workspace:
         row = workspace.catalog.get("w8")
@@ -96,6 +108,7 @@ def test_steady_lists_and_resets_what_varies(farm: Farm) -> None:
         assert "mean" in workspace.model("w16").row
 
 
+@pytest.mark.slow
 def test_usage_counts_the_runs_that_were(farm: Farm) -> None:
     uses = {
         row["device"]: row["uses"] for row in json.loads(farm.edgeloop("usage", "--json").stdout)

@@ -185,6 +185,7 @@ def test_a_store_that_is_away_is_said_and_breaks_no_page(tmp_path: Path):
 # Live
 
 
+@pytest.mark.slow
 def test_a_change_in_the_store_is_told(running: Live):
     events = Events(f"{running.address}api/v1/events")
     eventually(lambda: events.told)
@@ -213,6 +214,7 @@ def test_whoever_comes_back_is_told_what_was_missed_and_nothing_else(running: Li
         assert stranger.told[0][1]["all"]
 
 
+@pytest.mark.slow
 def test_a_job_shows_its_log_as_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("EDGELOOP_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("EDGELOOP_CACHE", str(tmp_path / "cache"))
@@ -251,6 +253,7 @@ def test_a_job_shows_its_log_as_it_grows(tmp_path: Path, monkeypatch: pytest.Mon
         eventually(lambda: httpx.get(api).json()["job"]["state"] == "completed")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_at_once_though_somebody_listens(farm: Path):
     portal = Live(farm)
     events = Events(f"{portal.address}api/v1/events")
@@ -263,6 +266,7 @@ def test_ctrl_c_ends_it_at_once_though_somebody_listens(farm: Path):
 # Starting
 
 
+@pytest.mark.server
 def test_a_port_that_is_taken_is_said_in_a_sentence(edgeloop):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

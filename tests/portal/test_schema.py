@@ -81,11 +81,13 @@ def operations(api: schemathesis.BaseSchema) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 def test_every_answer_is_as_described(api: schemathesis.BaseSchema):
     for operation in operations(api):
         assert tried(operation)
 
 
+@pytest.mark.slow
 def test_what_the_description_forbids_is_refused_and_breaks_nothing(api: schemathesis.BaseSchema):
     takes_something = [o for o in operations(api) if "{" in o.path or o.path in WITH_PARAMETERS]
     for operation in takes_something:

@@ -303,6 +303,7 @@ def test_a_token_that_can_be_guessed_is_refused(edgeloop):
     assert got.code == 2 and "16 characters" in got.err
 
 
+@pytest.mark.slow
 def test_a_token_made_up_is_in_the_link_and_nowhere_else(tmp_path: Path):
     with live(tmp_path, "--host", "0.0.0.0", "--token", "auto") as portal:
         link = httpx.URL(portal.said["link"]).copy_with(host="127.0.0.1")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -27,6 +28,14 @@ class Farm:
     folder: Path
     faces: Path
     environ: dict[str, str]
+
+    @classmethod
+    def make(cls, folder: Path, faces: Path, environ: dict[str, str]) -> Self:
+        """Short leases, so that what a killed runner held is free again soon."""
+        folder.mkdir()
+        settings = "lease_seconds: 3\nclock_margin_seconds: 0.5\nbenchmark_runs: 2\n"
+        (folder / "edgeloop.yaml").write_text(settings)
+        return cls(folder, faces, environ)
 
     def workspace(self) -> Workspace:
         return Workspace(Settings.load(self.folder, self.environ))
@@ -71,13 +80,6 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_farm(
     tmp_path: Path, faces: Path, make_place: Callable[[str], StoreUnderTest]
 ) -> Callable[[str], Farm]:
-    """Short leases, so that what a killed runner held is free again soon."""
-
-    def make(kind: str) -> Farm:
-        folder = tmp_path / "project"
-        folder.mkdir()
-        settings = "lease_seconds: 3\nclock_margin_seconds: 0.5\nbenchmark_runs: 2\n"
-        (folder / "edgeloop.yaml").write_text(settings)
-        return Farm(folder, faces, {**os.environ, **make_place(kind).environ})
-
-    return make
+    return lambda kind: Farm.make(
+        tmp_path / "project", faces, {**os.environ, **make_place(kind).environ}
+    )
