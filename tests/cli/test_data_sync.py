@@ -35,6 +35,7 @@ def faces(project: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_walk_of_a_dataset(
     command: Edgeloop, project: Path, faces: Path, place: StoreUnderTest
 ):

@@ -14,6 +14,8 @@ from edgeloop.store import SqliteLocation, open_store
 from tests.cli.running import Finished, blobs_of, command_line, environment, notes_of, rows_of
 from tests.nets import save_external, save_tiny
 
+pytestmark = pytest.mark.server
+
 READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0"'
 
 

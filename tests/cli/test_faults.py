@@ -92,6 +92,7 @@ def test_with_debug_a_traceback_shows_and_still_no_secret(
     assert no_secret_in(said)
 
 
+@pytest.mark.server
 def test_a_postgresql_that_never_answers_is_given_up_in_time(
     command: Edgeloop, project: Path, silent_port: int
 ):

@@ -17,6 +17,8 @@ from tests.cli.conftest import Edgeloop
 from tests.cli.running import run_command, start_command
 from tests.jobs.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 ECHO = "import json, sys; json.dump(sys.argv[1:], open('outputs/arguments.json', 'w'))"
 ODD_ARGUMENTS = [
     *("--lr", "1e-3", "SOLVER.IMS_PER_BATCH", "8", "-1", "--", "-", "", "a b", "it's", 'say "hi"'),

@@ -18,6 +18,8 @@ from tests.cli.running import Finished
 from tests.conftest import StoreUnderTest
 from tests.nets import save_tiny
 
+pytestmark = pytest.mark.server
+
 Edgeloop = Callable[..., Finished]
 OLD = json.loads((Path(__file__).parents[1] / "models/old_table.json").read_text())
 EXPERIMENT = OLD["experiment"]

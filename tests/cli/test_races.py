@@ -15,6 +15,8 @@ from tests.cli.running import Finished, blobs_of, environment, is_empty, rows_of
 from tests.conftest import StoreUnderTest
 from tests.nets import save_external
 
+pytestmark = pytest.mark.slow
+
 RACER = """
 import sys
 import onnx

@@ -6,10 +6,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from edgeloop.store import Store
 from tests.cli.running import Finished, blobs_of, hints_of, notes_of, rows_of
 from tests.conftest import StoreUnderTest
 from tests.nets import save_external, save_tiny
+
+pytestmark = pytest.mark.slow
 
 
 def test_two_models_go_in_through_every_verb_and_out_again(

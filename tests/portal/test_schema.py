@@ -19,6 +19,8 @@ from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 from tests.portal.farm import SHOWN, fill
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "a-token-for-the-tests"
 EXAMPLES = 12
 CHECKS = (
