@@ -29,6 +29,8 @@ from edgeloop.testing.contracts.compute import (
 )
 from tests.peers.process import wait_until
 
+pytestmark = pytest.mark.slow
+
 SUBMITTER = """\
 import json, pathlib, sys, time
 from edgeloop.jobs.computes import Order, Resources, make_compute

@@ -13,6 +13,8 @@ from edgeloop.jobs import Jobs
 from tests.cli.running import Finished, run_command
 from tests.jobs.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples/jobs"
 Command = Callable[..., Finished]
 

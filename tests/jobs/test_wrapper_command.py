@@ -13,6 +13,8 @@ from edgeloop.jobs.wrapper.layout import Places, fill, variables_for
 from edgeloop.store.blobs import FolderBlobs
 from tests.jobs.wrapped import Wrapped
 
+pytestmark = pytest.mark.slow
+
 TELL = """
 import json, os, sys
 json.dump({"arguments": sys.argv[1:], "environ": dict(os.environ), "cwd": os.getcwd(),

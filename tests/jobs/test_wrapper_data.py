@@ -19,6 +19,8 @@ from edgeloop.jobs.protocol.ticket import Environment, Input
 from edgeloop.store.blobs import FolderBlobs
 from tests.jobs.wrapped import Wrapped
 
+pytestmark = pytest.mark.slow
+
 READ = """
 import os, sys
 path = sys.argv[1]

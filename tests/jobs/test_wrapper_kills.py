@@ -16,6 +16,8 @@ from edgeloop.store.blobs import FolderBlobs
 from tests.jobs.wrapped import LIMIT_S, Wrapped, kill
 from tests.peers.process import wait_until
 
+pytestmark = pytest.mark.slow
+
 MEMORY = Path("/sys/fs/cgroup/memory")
 # Looks at outputs so seldom that only the last copy can bring what a test finds there.
 LAST_COPY_ONLY = Pace(log_s=0.1, outputs_s=3600, heartbeat_s=0.5, patience_s=60)

@@ -16,6 +16,8 @@ from edgeloop.store.blobs import FolderBlobs
 from tests.jobs.wrapped import LIMIT_S, Wrapped
 from tests.peers.process import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def wrapped(tmp_path: Path) -> Wrapped:

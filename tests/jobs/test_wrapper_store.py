@@ -20,6 +20,8 @@ from tests.jobs.wrapped import LIMIT_S, Wrapped
 from tests.peers.azurite import Azurite
 from tests.peers.process import wait_until
 
+pytestmark = pytest.mark.slow
+
 STEPS = """
 import os, time
 def wait(name):

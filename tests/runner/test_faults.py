@@ -21,6 +21,8 @@ from edgeloop.store import Values
 from edgeloop.workspace import Workspace
 from tests.runner.conftest import NETS, Farm
 
+pytestmark = pytest.mark.slow
+
 STAGES = ("convert", "benchmark", "f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
 TIMES = {"since", "model_date", "completed", "stages", "name", "node"}
 

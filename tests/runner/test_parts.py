@@ -222,6 +222,7 @@ def test_an_assignment_finds_its_models_by_what_the_row_says(tmp_path: Path) -> 
         assert empty.quantized
 
 
+@pytest.mark.slow
 def test_a_float_test_that_the_chip_has_no_precision_for_is_not_available(tmp_path: Path) -> None:
     """Not an error of the model, whose other stages go on."""
     few = {"base_channels": [8, 12], "most_layers": 2, "kernels": ["conv3x3"], "stems": [2, 4]}

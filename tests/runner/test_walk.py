@@ -21,6 +21,8 @@ from edgeloop.report import read_curves
 from edgeloop.store import Values
 from tests.runner.conftest import NETS, Farm
 
+pytestmark = pytest.mark.slow
+
 STAGES = ("convert", "benchmark", "f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
 
 SIMULATOR = """

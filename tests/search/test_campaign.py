@@ -32,6 +32,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     return Settings.load(store=f"sqlite:{tmp_path}/.edgeloop", experiment="both")
 
 
+@pytest.mark.slow
 def test_the_front_has_its_trained_nets_even_where_another_search_trained_them(settings: Settings):
     with Campaign(config("one"), settings, resume=False) as first:
         found = first.run()

@@ -27,6 +27,8 @@ from tests.toolchains.odd_nets import two_inputs
 if TYPE_CHECKING:
     from tests.peers.postgres import Postgres
 
+pytestmark = pytest.mark.slow
+
 DONE = {"total_inference_avg": "[0.002, 0.004]", "mean": 0.003, "stdev": 1.0, "device": "host"}
 
 

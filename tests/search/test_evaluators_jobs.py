@@ -24,6 +24,8 @@ from tests.search.conftest import net
 if TYPE_CHECKING:
     from tests.peers.ray import RayCluster
 
+pytestmark = pytest.mark.slow
+
 PLAN = TrainingPlan(epochs=2, batch=8, device="cpu")
 ENDLESS = replace(PLAN, epochs=10**6)
 

@@ -20,6 +20,8 @@ from edgeloop.training import TrainingPlan
 from tests.jobs.waiting import eventually
 from tests.search.conftest import below, net
 
+pytestmark = pytest.mark.slow
+
 PLAN = TrainingPlan(epochs=2, batch=8, device="cpu")
 LONG = replace(PLAN, epochs=40, checkpoint_s=0.01)
 

@@ -15,6 +15,8 @@ from edgeloop.search.evaluators import Screening
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
 from tests.search.conftest import net
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def make(closing, project, tmp_path):

@@ -24,6 +24,8 @@ from edgeloop.store import SqliteLocation, Store, open_store
 from tests.conftest import StoreUnderTest
 from tests.search.toy import SIZE, Worked, cost_of, quality_of, toy_config, toy_space
 
+pytestmark = pytest.mark.slow
+
 
 def evaluators(asked: Callable[[str], None] = lambda _: None) -> list[Worked]:
     return [Worked("params", 0, cost_of, asked), Worked("val_iou", 1, quality_of, asked)]

@@ -43,6 +43,7 @@ def keys(history):
     return [key_of(result.params) for result in history]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(spaces, st.integers(0, 2**16))
 def test_nothing_is_proposed_twice_whatever_the_space_and_the_results(space, seed):
@@ -77,6 +78,7 @@ def results_of_none(params):
     return Evaluated(params, None)
 
 
+@pytest.mark.slow
 def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been():
     whole = search(Proposer(mixed, 7), costed, 30)
     for stop in (3, 11, 22):
@@ -91,6 +93,7 @@ def test_a_proposal_does_not_depend_on_those_made_before_by_the_same_process():
     assert busy.propose(20, history) == Proposer(mixed, 1).propose(20, history)
 
 
+@pytest.mark.slow
 def test_another_process_with_another_hash_seed_proposes_the_same():
     program = """
 import json
@@ -133,6 +136,7 @@ def test_an_objective_in_another_unit_changes_nothing():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_front_is_better_than_that_of_ten_times_as_many_by_chance(seed):
     rng = Random(seed)
@@ -150,6 +154,7 @@ def test_a_conditional_member_has_its_active_parameters_and_no_others():
         }
 
 
+@pytest.mark.slow
 def test_results_that_broke_a_constraint_teach_where_not_to_look():
     def small_only(params):
         values = mixed_costs(params)
@@ -163,6 +168,7 @@ def test_results_that_broke_a_constraint_teach_where_not_to_look():
     assert share > 0.6
 
 
+@pytest.mark.slow
 def test_while_nothing_is_feasible_it_looks_for_what_may_be():
     """One in 24 is feasible by chance."""
 
@@ -188,6 +194,7 @@ def test_a_search_in_which_everything_fails_goes_on_trying_new_ones():
     assert len(set(keys(history))) == 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objectives", [1, 3, 4])
 def test_any_number_of_objectives_is_searched_better_than_by_chance(objectives):
     def several(params):

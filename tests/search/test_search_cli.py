@@ -28,6 +28,8 @@ from tests.search.toy import Worked, cost_of, quality_of, toy_config, toy_space
 if TYPE_CHECKING:
     from tests.peers.postgres import Postgres
 
+pytestmark = pytest.mark.slow
+
 QUICK = {"steps": 4, "batch": 8, "learning_rate": 1e-2, "device": "cpu"}
 COUNTED = {"params": {"goal": "min"}}
 TRAINED = {"params": {}, "val_iou": {"train": QUICK}}

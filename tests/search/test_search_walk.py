@@ -13,6 +13,8 @@ from edgeloop.settings import Settings
 from tests.peers.ray import RayCluster
 from tests.search.program import Program
 
+pytestmark = pytest.mark.slow
+
 QUICK = {"steps": 6, "batch": 8, "learning_rate": 1e-2, "device": "cpu"}
 LAPTOP = {"chip_latency_ms": {"device": "htp:snapdragon-888"}, "val_iou": {"train": QUICK}}
 

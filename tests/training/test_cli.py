@@ -28,6 +28,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arch: Architecture)
     return tmp_path
 
 
+@pytest.mark.slow
 def test_training_prints_a_line_an_epoch_and_what_came_of_it(
     project: Path, faces: Path, arch: Architecture
 ):
@@ -51,6 +52,7 @@ def test_inside_a_job_results_go_to_its_outputs(project: Path, faces: Path, arch
     assert (project / "of-the-job/metrics.jsonl").read_text().count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_net_is_exported_untrained_and_trained(project: Path, faces: Path, arch: Architecture):
     assert call(export, "arch.json", "-o", "net.onnx").exit_code == 0
     assert architecture_in(project / "net.onnx") == arch

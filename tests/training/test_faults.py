@@ -61,6 +61,7 @@ def kill_at(stop: int, arch: Architecture, faces: Path, cache: Path, out: Path) 
         assert victim.wait(LIMIT_S) == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_a_killed_training_ends_with_the_very_weights_of_an_undisturbed_one(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path
 ):
@@ -165,6 +166,7 @@ def test_a_checkpoint_that_holds_code_is_not_run(
     assert not (tmp_path / "sprung").exists()
 
 
+@pytest.mark.slow
 def test_of_several_nets_one_that_fails_does_not_stop_the_others(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path
 ):
@@ -184,6 +186,7 @@ def test_of_several_nets_one_that_fails_does_not_stop_the_others(
     assert same_weights(tmp_path / "good", tmp_path / "again")
 
 
+@pytest.mark.slow
 def test_nets_trained_in_threads_of_one_process_are_those_trained_alone(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path
 ):

@@ -36,6 +36,7 @@ def same_weights(one: Path, other: Path) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_a_net_learns_faces_in_a_few_dozen_steps(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path
 ):
