@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -102,13 +102,7 @@ class AzureTable(Table):
         record_values = merged(values, {})
         entity = self._addressed(key, _packed(key, record_values))
         with self._our_errors(key):
-            try:
-                answer = self._client.create_entity(entity)
-            except missing() as error:
-                if not is_table_missing(error):
-                    raise
-                self._create_table()
-                answer = self._client.create_entity(entity)
+            answer = self._creating_table(lambda: self._client.create_entity(entity))
         return Record(key, record_values, answer["etag"])
 
     def insert_many(self, rows: Iterable[tuple[str, Values]]) -> None:
@@ -143,7 +137,8 @@ class AzureTable(Table):
                 self._client.delete_entity(self._partition, key)
             else:
                 entity = self._addressed(key, _packed(key, values))
-                self._client.upsert_entity(entity, mode=UpdateMode.REPLACE)
+                replace = UpdateMode.REPLACE
+                self._creating_table(lambda: self._client.upsert_entity(entity, mode=replace))
 
     def delete(self, record: Record) -> None:
         from azure.core import MatchConditions
@@ -233,11 +228,18 @@ class AzureTable(Table):
         except missing():
             return None
 
-    def _create_table(self) -> None:
+    def _creating_table(self, write: Callable[[], Any]) -> Any:
+        """Write; the first writer creates the table."""
         from azure.core.exceptions import ResourceExistsError
 
+        try:
+            return write()
+        except missing() as error:
+            if not is_table_missing(error):
+                raise
         with contextlib.suppress(ResourceExistsError):
             self._client.create_table()
+        return write()
 
     def _addressed(self, key: str, columns: Mapping[str, Any]) -> dict[str, Any]:
         return {**columns, "PartitionKey": self._partition, "RowKey": key}

@@ -59,6 +59,19 @@ class StoreContract:
         store.models("exp").insert_many([("a", {"x": 1}), ("b", {"x": 2})])
         assert [r.key for r in store.models("exp").query()] == ["a", "b"]
 
+    def test_a_row_and_rows_of_another_table_change_together(self, store: Store) -> None:
+        models, queue = store.models("exp"), store.queue("exp")
+        record = models.insert("model", {"x": 1})
+        queue.insert("old", {"n": 1})
+        changed = models.update_with(record, {"x": 2}, queue, {"old": None, "new": {"n": 2}})
+        assert models.get("model") == changed
+        assert dict(changed.values) == {"x": 2}
+        assert {row.key: row.values for row in queue.query()} == {"new": {"n": 2}}
+        with pytest.raises(RowChanged):
+            models.update_with(record, {"x": 3}, queue, {"new": None})
+        assert models.get("model") == changed
+        assert [row.key for row in queue.query()] == ["new"]
+
     def test_what_one_writes_another_reads(self, store: Store, reopened: Store) -> None:
         mine, theirs = store.models("exp"), reopened.models("exp")
         record = mine.insert("model", {"x": 1})

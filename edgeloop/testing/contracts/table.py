@@ -147,6 +147,15 @@ class TableContract(RowContract):
             record = table.update(record, {"n": number, f"step{number}": True})
         assert table.get("row") == record
 
+    def test_put_writes_the_whole_row_or_removes_it(self, table: Table) -> None:
+        table.put("row", {"x": 1, "y": 2})
+        assert read(table, "row") == {"x": 1, "y": 2}
+        table.put("row", {"y": 3})
+        assert read(table, "row") == {"y": 3}
+        table.put("row", None)
+        assert table.get("row") is None
+        table.put("row", None)
+
     # Many at once
 
     def test_eight_threads_lose_no_increment(self, table: Table) -> None:
