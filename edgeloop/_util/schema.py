@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from edgeloop._util.suggest import suggestion
@@ -33,6 +33,13 @@ class Section(BaseModel):
         if isinstance(value, Mapping):
             return {str(key): item for key, item in value.items() if item is not None}
         return value
+
+
+def key(default: Any, about: str, shown: str | None = None) -> Any:
+    """A key of a section. A callable makes the default; `shown` is how a file would write it."""
+    given = {"default_factory" if callable(default) else "default": default}
+    extra: Any = None if shown is None else {"default": shown or None}
+    return Field(**given, description=about, json_schema_extra=extra)
 
 
 @dataclass(frozen=True)

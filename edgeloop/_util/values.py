@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import core_schema
@@ -178,3 +178,10 @@ TIME = Reads(_time, TIME_SCHEMA)
 POSITIVE_TIME = Reads(_positive_time, TIME_SCHEMA)
 SIZE = Reads(_size, SIZE_SCHEMA)
 BYTES = Reads(_bytes, {"type": ["string", "integer"], "examples": SIZE_SCHEMA["examples"]})
+
+Text = Annotated[str, TEXT]
+PlainText = Annotated[str, PLAIN_TEXT]
+Whole = Annotated[int, whole()]
+Count = Annotated[int, whole(1)]
+Amount = Annotated[float, number()]
+Seconds = Annotated[float, TIME]

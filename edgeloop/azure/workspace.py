@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, cast, get_args
 
-from pydantic import Field, StrictBool
+from pydantic import StrictBool
 
-from edgeloop._util.schema import Origin, Section, validated
-from edgeloop._util.values import TEXT, Reads, choice
+from edgeloop._util.schema import Origin, Section, key, validated
+from edgeloop._util.values import Reads, Text, choice
 from edgeloop.azure.environment import workspace_variables
 from edgeloop.errors import BadSetting
 from edgeloop.project_files import ProjectFiles, read_project_files
@@ -105,23 +105,19 @@ _ADDRESSES = {
 class WorkspaceKeys(Section):
     """Which workspace of which cloud, and how to log in."""
 
-    subscription: Annotated[str, TEXT] = Field("", description="The subscription's id.")
-    resource_group: Annotated[str, TEXT] = Field("", description="The resource group.")
-    workspace: Annotated[str, TEXT] = Field("", description="The workspace's name.")
-    login: Annotated[str, choice(*get_args(Login))] = Field(
-        "", description="How to log in; `usual` tries what `azure-identity` tries."
-    )
-    cloud: Annotated[Cloud | None, Reads(_cloud, _ADDRESSES)] = Field(
-        None, description="A national cloud by name, or another one by its addresses."
+    subscription: Text = key("", "The subscription's id.")
+    resource_group: Text = key("", "The resource group.")
+    workspace: Text = key("", "The workspace's name.")
+    login: Annotated[str, choice(*get_args(Login))] = key("", "How to log in.")
+    cloud: Annotated[Cloud | None, Reads(_cloud, _ADDRESSES)] = key(
+        None, "A national cloud, or the addresses of another."
     )
 
 
 class AzureKeys(WorkspaceKeys):
     """`azure:` in edgeloop.yaml: what all computes of kind `azureml` share."""
 
-    datastore_key: StrictBool = Field(
-        False, description="Whether `azure setup` gives the store's key to the workspace."
-    )
+    datastore_key: StrictBool = key(False, "Let `azure setup` give the workspace the store's key.")
 
 
 def place_of(
@@ -136,14 +132,17 @@ def place_of(
     common = validated(AzureKeys, shared, Origin("azure", BadSetting))
     variables = workspace_variables()
     found: dict[str, str] = {}
-    for key in _FIELDS:
-        sources = (getattr(own, key), getattr(files, key), getattr(common, key), variables.get(key))
+    for name in _FIELDS:
+        sources = (
+            *(getattr(written, name) for written in (own, files, common)),
+            variables.get(name),
+        )
         value = next((value for value in sources if value), None)
         if value is None:
-            raise BadSetting(where=where, reason=_nowhere(key))
+            raise BadSetting(where=where, reason=_nowhere(name))
         if "/" in value:
-            raise BadSetting(where=where, reason=f"{key} must be a name, not {value!r}")
-        found[key] = value
+            raise BadSetting(where=where, reason=f"{name} must be a name, not {value!r}")
+        found[name] = value
     login = cast("Login", own.login or common.login or "usual")
     return Place(**found, cloud=own.cloud or common.cloud or Cloud(), login=login, files=files)
 

@@ -12,22 +12,24 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from edgeloop._util.schema import Section
+from edgeloop._util.schema import Section, key
 from edgeloop._util.values import (
     PLAIN_TEXT,
     POSITIVE_TIME,
     SCALAR,
     SIZE,
-    TIME,
+    Count,
+    PlainText,
     Reads,
+    Seconds,
+    Whole,
     items,
     matching,
     number,
     plain_text,
     shown,
-    whole,
     words,
 )
 from edgeloop.errors import BadInput, BadName
@@ -215,18 +217,14 @@ class _TextSection(Section):
 class ResourceKeys(_TextSection):
     """What the job needs of each machine."""
 
-    cpus: Annotated[float, number(is_open=True, most=1e9)] = Field(
-        1.0, description="CPU cores; a fraction is allowed."
+    cpus: Annotated[float, number(is_open=True, most=1e9)] = key(
+        1.0, "CPU cores; a fraction is allowed."
     )
-    gpus: Annotated[float, number(most=1e9)] = Field(0.0, description="GPUs, or a fraction of one.")
-    memory: Annotated[int, SIZE] = Field(
-        0, description="Main memory, for example `4GB`.", json_schema_extra={"default": None}
-    )
-    nodes: Annotated[int, whole(1)] = Field(
-        1, description="Machines, each with these resources, on computes that support it."
-    )
-    custom: dict[str, Annotated[float, number(most=1e9)]] = Field(
-        default_factory=dict, description="Other things that the compute counts: `{board: 1}`."
+    gpus: Annotated[float, number(most=1e9)] = key(0.0, "GPUs, or a fraction of one.")
+    memory: Annotated[int, SIZE] = key(0, "Main memory, for example `4GB`.", shown="")
+    nodes: Count = key(1, "Machines, each with these resources, if the compute supports it.")
+    custom: dict[str, Annotated[float, number(most=1e9)]] = key(
+        dict, "Other things that are counted: `{board: 1}`."
     )
 
     def resources(self) -> Resources:
@@ -239,66 +237,46 @@ class JobFile(_TextSection):
     Give exactly one of `script` and `command`. Paths start from the folder of the file.
     """
 
-    name: Annotated[str, _NAME] = Field(
-        "", description="The job's name; by default made from the name of the file or script."
+    name: Annotated[str, _NAME] = key("", "Its name; by default made from the name of the file.")
+    script: Annotated[str, _PATH] = key("", "A `.py`, `.sh` or executable file of the code folder.")
+    command: Annotated[tuple[str, ...], Reads(_command, _WORDS)] = key(
+        (), "The program and its arguments, as a list or one text; no shell is used."
     )
-    script: Annotated[str, _PATH] = Field(
-        "", description="A `.py`, `.sh` or executable file inside the code folder."
+    args: Annotated[tuple[str, ...], Reads(_words, _WORDS)] = key(
+        (), "Arguments; `{outputs}`, `{input:NAME}` and `{PARAM}` are filled in."
     )
-    command: Annotated[tuple[str, ...], Reads(_command, _WORDS)] = Field(
-        (), description="The program and its arguments, as a list or one text; no shell is used."
-    )
-    args: Annotated[tuple[str, ...], Reads(_words, _WORDS)] = Field(
-        (), description="Arguments; `{outputs}`, `{input:NAME}` and `{PARAM}` are filled in."
-    )
-    code: Annotated[str, PLAIN_TEXT] = Field(
-        ".", description="The folder that travels with the job."
-    )
-    data: Annotated[tuple[str, ...], Reads(lambda value: words(value, _dataset), _SEVERAL)] = Field(
-        (), description="Datasets to lay out before it starts, for example `working/faces@3`."
+    code: PlainText = key(".", "The folder that travels with the job.")
+    data: Annotated[tuple[str, ...], Reads(lambda value: words(value, _dataset), _SEVERAL)] = key(
+        (), "Datasets to lay out before it starts, for example `working/faces@3`."
     )
     writes: Annotated[
         tuple[str, ...], Reads(lambda value: words(value, _new_dataset), _SEVERAL)
-    ] = Field((), description="Datasets that it creates; their new versions are stored.")
-    environment: Annotated[Environment, Reads(_environment, _ENVIRONMENT)] = Field(
-        default_factory=Environment,
-        description="`here`, a requirements.txt, a conda .yaml file, or `{image: NAME}`.",
+    ] = key((), "Datasets that it creates; their new versions are stored.")
+    environment: Annotated[Environment, Reads(_environment, _ENVIRONMENT)] = key(
+        Environment, "`here`, a requirements.txt, a conda .yaml file, or `{image: NAME}`."
     )
-    compute: Annotated[str, matching(_PLAIN, "the name of a compute, as in edgeloop.yaml")] = Field(
-        "", description="Where it runs: a name under `computes` in edgeloop.yaml."
+    compute: Annotated[str, matching(_PLAIN, "the name of a compute, as in edgeloop.yaml")] = key(
+        "", "Where it runs: a name under `computes` in edgeloop.yaml."
     )
-    resources: ResourceKeys = Field(
-        default_factory=lambda: ResourceKeys.model_validate({}),
-        description="What the job needs of each machine.",
+    resources: ResourceKeys = key(ResourceKeys, "What the job needs of each machine.")
+    tags: Annotated[tuple[str, ...], Reads(_tags, _SEVERAL)] = key((), "Words to select jobs by.")
+    experiment: Annotated[str, matching(*_EXPERIMENT)] = key(
+        "", "Experiment of the models it uploads."
     )
-    tags: Annotated[tuple[str, ...], Reads(_tags, _SEVERAL)] = Field(
-        (), description="Words to select jobs by."
+    timeout: Annotated[float | None, POSITIVE_TIME] = key(
+        None, "How long it may run, for example `2h`."
     )
-    experiment: Annotated[str, matching(*_EXPERIMENT)] = Field(
-        "", description="The experiment of the models that it uploads."
+    retries: Whole = key(0, "How often it is started again after it failed.")
+    priority: Whole = key(DEFAULT_PRIORITY, "Jobs with a smaller number start first.")
+    grace: Seconds = key(
+        DEFAULT_GRACE_S, "Time between the request to end and the kill.", shown="30s"
     )
-    timeout: Annotated[float | None, POSITIVE_TIME] = Field(
-        None, description="How long it may run, for example `2h`."
+    params: dict[_ParamName, _Argument] = key(
+        dict, "Values for `{PARAM}` in the command; the others become `--PARAM VALUE`."
     )
-    retries: Annotated[int, whole()] = Field(
-        0, description="How often it is started again after it failed."
+    sweep: dict[_ParamName, Annotated[tuple[str, ...], Reads(_sweep_values, _WORDS)]] = key(
+        dict, "Params with several values: one job per combination."
     )
-    priority: Annotated[int, whole()] = Field(
-        DEFAULT_PRIORITY, description="Jobs with a smaller number start first."
-    )
-    grace: Annotated[float, TIME] = Field(
-        DEFAULT_GRACE_S,
-        description="Time between the request to end and the kill.",
-        json_schema_extra={"default": "30s"},
-    )
-    params: dict[_ParamName, _Argument] = Field(
-        default_factory=dict,
-        description="Values for `{PARAM}` in the command; the others become `--PARAM VALUE`.",
-    )
-    sweep: dict[_ParamName, Annotated[tuple[str, ...], Reads(_sweep_values, _WORDS)]] = Field(
-        default_factory=dict, description="Params with several values: one job per combination."
-    )
-    variables: dict[_VariableName, _Argument] = Field(
-        default_factory=dict,
-        description="Environment variables; `${NAME}` is filled in where the job is submitted.",
+    variables: dict[_VariableName, _Argument] = key(
+        dict, "Environment variables; `${NAME}` is filled in where the job is submitted."
     )

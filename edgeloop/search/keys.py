@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
-
-from edgeloop._util.schema import Section
+from edgeloop._util.schema import Section, key
 from edgeloop._util.values import (
-    PLAIN_TEXT,
     POSITIVE_TIME,
     SIZE,
+    Count,
+    PlainText,
     Reads,
+    Whole,
     choice,
     matching,
     number,
@@ -76,7 +76,6 @@ _SIDE = whole(8)
 SEARCH_NAME = matching(r"[A-Za-z0-9][A-Za-z0-9_-]{2,39}", "3 to 40 letters, digits, - and _")
 _PAIR = {"type": "array", "items": {"type": ["number", "string"]}, "minItems": 2, "maxItems": 2}
 _SIZES = {"anyOf": [_SIDE.schema, {"type": "array", "items": _SIDE.schema}]}
-_Text = Annotated[str, PLAIN_TEXT]
 _Count = Annotated[int | None, whole(1)]
 _Amount = Annotated[float | None, number()]
 _Time = Annotated[float | None, POSITIVE_TIME]
@@ -87,161 +86,136 @@ _Range = Annotated[tuple[float, float] | None, Reads(_range, _PAIR)]
 class ConstraintKeys(Section):
     """Limits `[least, most]`: a candidate outside of them is not trained and never wins."""
 
-    params: _Range = Field(None, description=_MEANING["params"])
-    macs: _Range = Field(None, description=_MEANING["macs"])
-    host_latency_ms: _Range = Field(None, description=_MEANING["host_latency_ms"])
-    chip_latency_ms: _Range = Field(None, description=_MEANING["chip_latency_ms"])
-    farm_latency_ms: _Range = Field(None, description=_MEANING["farm_latency_ms"])
-    val_iou: _Range = Field(None, description=_MEANING["val_iou"])
-    val_f1: _Range = Field(None, description=_MEANING["val_f1"])
-    farm_f1: _Range = Field(None, description=_MEANING["farm_f1"])
+    params: _Range = key(None, _MEANING["params"])
+    macs: _Range = key(None, _MEANING["macs"])
+    host_latency_ms: _Range = key(None, _MEANING["host_latency_ms"])
+    chip_latency_ms: _Range = key(None, _MEANING["chip_latency_ms"])
+    farm_latency_ms: _Range = key(None, _MEANING["farm_latency_ms"])
+    val_iou: _Range = key(None, _MEANING["val_iou"])
+    val_f1: _Range = key(None, _MEANING["val_f1"])
+    farm_f1: _Range = key(None, _MEANING["farm_f1"])
 
 
 class SearchKeys(Section):
     """What is searched, and how."""
 
-    name: Annotated[str, SEARCH_NAME] = Field(
-        "", description="Its folder, study and experiment; by default the name of the file."
+    name: Annotated[str, SEARCH_NAME] = key(
+        "", "Its folder, study and experiment; by default the name of the file."
     )
-    space: _Text = Field(
-        "hourglass", description="`hourglass`, `small-classifier`, or `my_space.py:build`."
+    space: PlainText = key("hourglass", "`hourglass`, `small-classifier`, or `my_space.py:build`.")
+    options: dict[str, Any] = key(dict, "Options of the space.")
+    size: Annotated[tuple[int, int], Reads(_sides, _SIZES)] = key(
+        (64, 64), "Side of the input, or `[height, width]`."
     )
-    options: dict[str, Any] = Field(default_factory=dict, description="Options of the space.")
-    size: Annotated[tuple[int, int], Reads(_sides, _SIZES)] = Field(
-        (64, 64), description="Side of the input, or `[height, width]`."
+    classes: Annotated[int, whole(2)] = key(19, "Classes that the model predicts.")
+    budget: Count = key(24, "Candidates, including those that are screened out.")
+    sampler: Annotated[str, choice(*SAMPLERS)] = key("default", "What proposes the next candidate.")
+    seed: Whole = key(0, "Seed of the sampler.")
+    workers: Count = key(1, "Candidates evaluated at a time.")
+    batch: Whole = key(0, "Evaluate in batches of this size; 0: asynchronously.")
+    constraints: ConstraintKeys = key(ConstraintKeys, "Limits `[least, most]`.")
+    retries: Whole = key(1, "Retries after faults that the candidate did not cause.")
+    failures: Whole = key(10, "More failed candidates end the search.")
+    iteration: Count = key(10, "Candidates per iteration, for tables and the column `iteration`.")
+    publish: Annotated[Literal["front", "none"], choice("front", "none")] = key(
+        "front", "Whether trained models of the front join the status table."
     )
-    classes: Annotated[int, whole(2)] = Field(19, description="Classes that the model predicts.")
-    budget: Annotated[int, whole(1)] = Field(
-        24, description="Candidates, including those that are screened out."
-    )
-    sampler: Annotated[str, choice(*SAMPLERS)] = Field(
-        "default", description="What proposes the next candidate."
-    )
-    seed: Annotated[int, whole()] = Field(0, description="Seed of the sampler.")
-    workers: Annotated[int, whole(1)] = Field(1, description="Candidates evaluated at a time.")
-    batch: Annotated[int, whole()] = Field(
-        0, description="Evaluate in batches of this size; 0: asynchronously."
-    )
-    constraints: ConstraintKeys = Field(
-        default_factory=lambda: ConstraintKeys.model_validate({}),
-        description="Limits `[least, most]` that a candidate must meet.",
-    )
-    retries: Annotated[int, whole()] = Field(
-        1, description="Retries of an evaluation, for faults that the candidate did not cause."
-    )
-    failures: Annotated[int, whole()] = Field(
-        10, description="The search ends if more candidates than this fail."
-    )
-    iteration: Annotated[int, whole(1)] = Field(
-        10, description="Candidates per iteration, for tables and the column `iteration`."
-    )
-    publish: Annotated[Literal["front", "none"], choice("front", "none")] = Field(
-        "front", description="Whether trained models of the front join the status table."
-    )
-    folder: _Text = Field("", description="Where results go; by default `searches/NAME`.")
+    folder: PlainText = key("", "Where results go; by default `searches/NAME`.")
 
 
 class TrainKeys(Section):
     """How a candidate is trained, and where."""
 
-    epochs: _Count = Field(None, description="Epochs; 1 by default.")
-    steps: _Count = Field(None, description="Optimizer steps, instead of epochs.")
-    batch: _Count = Field(None, description="Batch size; 16 on a CPU, 64 on a GPU by default.")
-    learning_rate: Annotated[float | None, number(is_open=True, most=math.inf)] = Field(
-        None, description="Peak learning rate; 4e-3 by default."
+    epochs: _Count = key(None, "Epochs; 1 by default.")
+    steps: _Count = key(None, "Optimizer steps, instead of epochs.")
+    batch: _Count = key(None, "Batch size; 16 on a CPU, 64 on a GPU by default.")
+    learning_rate: Annotated[float | None, number(is_open=True)] = key(
+        None, "Peak learning rate; 4e-3 by default."
     )
-    seed: Annotated[int | None, whole()] = Field(None, description="Seed; 0 by default.")
-    images: _Count = Field(None, description="Training images to use; all by default.")
-    validation_images: _Count = Field(None, description="Validation images; all by default.")
-    patience: _Count = Field(None, description="Stop after this many epochs without a better F1.")
-    device: _Text = Field("", description="`cpu`, `cuda` or `auto`.")
-    compute: _Text = Field("", description="Train as jobs on this compute instead of here.")
-    cpus: _Amount = Field(None, description="CPU cores per job; 1 by default.")
-    gpus: _Amount = Field(None, description="GPUs per job; 0 by default.")
-    memory: Annotated[int | None, SIZE] = Field(None, description="Memory per job.")
-    timeout: _Time = Field(None, description="How long one training may take.")
-    at_once: _Count = Field(None, description="Trainings at a time; `workers` by default.")
-    group: _Count = Field(None, description="Candidates per job; 1 by default.")
-    pipeline: _Count = Field(None, description="Jobs per Azure ML pipeline; 1 by default.")
+    seed: Annotated[int | None, whole()] = key(None, "Seed; 0 by default.")
+    images: _Count = key(None, "Training images to use; all by default.")
+    validation_images: _Count = key(None, "Validation images; all by default.")
+    patience: _Count = key(None, "Stop after this many epochs without a better F1.")
+    device: PlainText = key("", "`cpu`, `cuda` or `auto`.")
+    compute: PlainText = key("", "Train as jobs on this compute instead of here.")
+    cpus: _Amount = key(None, "CPU cores per job; 1 by default.")
+    gpus: _Amount = key(None, "GPUs per job; 0 by default.")
+    memory: Annotated[int | None, SIZE] = key(None, "Memory per job.")
+    timeout: _Time = key(None, "How long one training may take.")
+    at_once: _Count = key(None, "Trainings at a time; `workers` by default.")
+    group: _Count = key(None, "Candidates per job; 1 by default.")
+    pipeline: _Count = key(None, "Jobs per Azure ML pipeline; 1 by default.")
 
 
 class CountedKeys(Section):
     """Counted in the graph."""
 
-    goal: _Goal = Field(None, description="`min` or `max`.")
+    goal: _Goal = key(None, "`min` or `max`.")
 
 
 class HostLatencyKeys(CountedKeys):
     """Measured on this machine."""
 
-    repeats: _Count = Field(None, description="Timed runs; 20 by default.")
-    warm_up: Annotated[int | None, whole()] = Field(None, description="Untimed runs; 3 by default.")
+    repeats: _Count = key(None, "Timed runs; 20 by default.")
+    warm_up: Annotated[int | None, whole()] = key(None, "Untimed runs; 3 by default.")
 
 
 class ChipLatencyKeys(CountedKeys):
     """Estimated by the compiler."""
 
-    device: _Text = Field(DEFAULT_CHIP, description="The chip.")
+    device: PlainText = key(DEFAULT_CHIP, "The chip.")
 
 
 class FarmLatencyKeys(CountedKeys):
     """Measured by a runner."""
 
-    device: _Text = Field("", description="Only runners with this device; any by default.")
-    timeout: _Time = Field(None, description="How long to wait for a runner; 1h by default.")
+    device: PlainText = key("", "Only runners with this device; any by default.")
+    timeout: _Time = key(None, "How long to wait for a runner; 1h by default.")
 
 
 class FarmF1Keys(CountedKeys):
     """Measured by a runner, after training."""
 
-    stage: _Text = Field("", description="The stage that measures it; `f1_1k` by default.")
-    timeout: _Time = Field(None, description="How long to wait for a runner; 1h by default.")
+    stage: PlainText = key("", "The stage that measures it; `f1_1k` by default.")
+    timeout: _Time = key(None, "How long to wait for a runner; 1h by default.")
 
 
 class TrainedKeys(CountedKeys):
     """Needs training."""
 
-    train: TrainKeys | None = Field(None, description="How candidates are trained.")
+    train: TrainKeys | None = key(None, "How candidates are trained.")
 
 
 class ObjectiveKeys(Section):
     """One or more values to minimise or maximise."""
 
-    params: CountedKeys | None = Field(None, description=_MEANING["params"])
-    macs: CountedKeys | None = Field(None, description=_MEANING["macs"])
-    host_latency_ms: HostLatencyKeys | None = Field(None, description=_MEANING["host_latency_ms"])
-    chip_latency_ms: ChipLatencyKeys | None = Field(None, description=_MEANING["chip_latency_ms"])
-    farm_latency_ms: FarmLatencyKeys | None = Field(None, description=_MEANING["farm_latency_ms"])
-    val_iou: TrainedKeys | None = Field(None, description=_MEANING["val_iou"])
-    val_f1: TrainedKeys | None = Field(None, description=_MEANING["val_f1"])
-    farm_f1: FarmF1Keys | None = Field(None, description=_MEANING["farm_f1"])
+    params: CountedKeys | None = key(None, _MEANING["params"])
+    macs: CountedKeys | None = key(None, _MEANING["macs"])
+    host_latency_ms: HostLatencyKeys | None = key(None, _MEANING["host_latency_ms"])
+    chip_latency_ms: ChipLatencyKeys | None = key(None, _MEANING["chip_latency_ms"])
+    farm_latency_ms: FarmLatencyKeys | None = key(None, _MEANING["farm_latency_ms"])
+    val_iou: TrainedKeys | None = key(None, _MEANING["val_iou"])
+    val_f1: TrainedKeys | None = key(None, _MEANING["val_f1"])
+    farm_f1: FarmF1Keys | None = key(None, _MEANING["farm_f1"])
 
 
 class FarmKeys(Section):
     """What holds for every value that a runner measures."""
 
-    timeout: _Time = Field(None, description="How long to wait for a runner; 1h by default.")
-    device: _Text = Field("", description="Only runners with this device.")
-    stage: _Text = Field("", description="The stage that measures F1; `f1_1k` by default.")
+    timeout: _Time = key(None, "How long to wait for a runner; 1h by default.")
+    device: PlainText = key("", "Only runners with this device.")
+    stage: PlainText = key("", "The stage that measures F1; `f1_1k` by default.")
 
 
 class SearchFile(Section):
     """A search for architectures."""
 
-    search: SearchKeys = Field(
-        default_factory=lambda: SearchKeys.model_validate({}),
-        description="What is searched, and how.",
+    search: SearchKeys = key(SearchKeys, "What is searched, and how.")
+    objectives: ObjectiveKeys = key(ObjectiveKeys, "Values to minimise or maximise.")
+    data: PlainText = key("", "The dataset to train with: one of the project, or a folder.")
+    store: PlainText = key("", "The store, instead of the project's own.")
+    experiment: PlainText = key("", "The experiment; by default the name of the search.")
+    task: Annotated[str, Reads(_task, {"type": "string"})] = key(
+        "", "What the model predicts; by default inferred from its output."
     )
-    objectives: ObjectiveKeys = Field(
-        default_factory=lambda: ObjectiveKeys.model_validate({}),
-        description="The values to minimise or maximise; at least one.",
-    )
-    data: _Text = Field(
-        "", description="The dataset to train with: one of the project, or a folder."
-    )
-    store: _Text = Field("", description="The store, instead of the project's own.")
-    experiment: _Text = Field("", description="The experiment; by default the name of the search.")
-    task: Annotated[str, Reads(_task, {"type": "string"})] = Field(
-        "", description="What the model predicts; by default inferred from its output."
-    )
-    farm: FarmKeys | None = Field(None, description="Options of every value from a runner.")
+    farm: FarmKeys | None = key(None, "Options of every value from a runner.")

@@ -6,21 +6,17 @@ A compute class has its model as the attribute `Options`; its instances get a ch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
-from pydantic import Field
-
-from edgeloop._util.schema import Origin, Section, validated
-from edgeloop._util.values import TEXT
+from edgeloop._util.schema import Origin, Section, key, validated
+from edgeloop._util.values import Text
 from edgeloop.errors import BadSetting
 
 
 class ComputeOptions(Section):
     """What every compute has."""
 
-    kind: Annotated[str, TEXT] = Field(
-        "", description="The kind of compute; by default the compute's name."
-    )
+    kind: Text = key("", "The kind of compute; by default the compute's name.")
 
 
 Checked = TypeVar("Checked", bound=ComputeOptions)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from edgeloop._util.redact import redact
+from edgeloop._util.yaml import NotYaml, parse_yaml
 from edgeloop.errors import NotFound
 from edgeloop.portal.state import Portal, frame_of
 from edgeloop.portal.views.shapes import Iteration, SearchesView, SearchLine, SearchView
@@ -87,12 +88,10 @@ def _line(folder: Path, states: Rows) -> SearchLine:
 
 
 def _document(folder: Path) -> Mapping[str, object]:
-    import yaml
-
     try:
-        found = yaml.safe_load(_text(folder / KEPT_CONFIG))
-    except yaml.YAMLError:
-        raise ValueError(f"{KEPT_CONFIG} is no YAML") from None
+        found = parse_yaml(_text(folder / KEPT_CONFIG)).value
+    except NotYaml as problem:
+        raise ValueError(f"{KEPT_CONFIG} {problem}") from None
     return found if isinstance(found, dict) else {}
 
 

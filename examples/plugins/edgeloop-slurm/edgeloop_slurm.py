@@ -17,9 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeloop.errors import BadName, BadSetting, ComputeUnavailable, Infeasible
+from pydantic import Field
+
+from edgeloop.errors import BadName, ComputeUnavailable, Infeasible
 from edgeloop.jobs import (
     Compute,
+    ComputeOptions,
     Order,
     Resources,
     Seen,
@@ -62,29 +65,27 @@ class Listed:
     reason: str
 
 
+class SlurmOptions(ComputeOptions):
+    """A Slurm cluster whose programs run on this machine."""
+
+    partition: str = Field("", description="Where jobs go; by default the cluster's own.")
+    python: str = Field("python3", description="The interpreter on the nodes.")
+    options: list[str] = Field(default_factory=list, description="More options for `sbatch`.")
+    folder: Path | None = Field(None, description="A folder that the nodes see, too.")
+    bin: str = Field("", description="The folder of Slurm's programs.")
+
+
 class SlurmCompute(Compute):
-    """Settings: `partition`, `python`, `options`, `folder` and `bin`; see the README."""
+    """`edgeloop schema compute slurm` describes its options; see also the README."""
 
     kind = "slurm"
+    Options = SlurmOptions
 
-    def __init__(
-        self, name: str, settings: Mapping[str, object], folder: Path | None = None
-    ) -> None:
-        known = ("kind", "partition", "python", "options", "folder", "bin")
-        for key in settings:
-            if key not in known:
-                reason = f"unknown key {key!r}: known keys are {', '.join(known)}"
-                raise BadSetting(where=f"computes.{name}", reason=reason)
-        options = settings.get("options", [])
-        if not isinstance(options, list):
-            raise BadSetting(where=f"computes.{name}", reason="options must be a list")
+    def __init__(self, name: str, options: SlurmOptions, folder: Path | None = None) -> None:
         self.name = name
-        partition = settings.get("partition")
-        self._partition = [f"--partition={partition}"] if partition else []
-        self._options = [str(option) for option in options]
-        self._python = str(settings.get("python", "python3"))
-        self._bin = str(settings.get("bin", ""))
-        own = Path(str(settings["folder"])).expanduser() if "folder" in settings else folder
+        self._partition = [f"--partition={options.partition}"] if options.partition else []
+        self._options, self._python, self._bin = options.options, options.python, options.bin
+        own = options.folder.expanduser() if options.folder else folder
         self._folder = (own or state_folder() / "slurm").absolute()
 
     def check(self, resources: Resources) -> None:

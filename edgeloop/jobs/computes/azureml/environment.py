@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from edgeloop._util.yaml import NotYaml, parse_yaml
 from edgeloop.azure import Connection, EnvironmentWish, find_environment, make_environment
 from edgeloop.errors import BadJob
 from edgeloop.jobs.computes.azureml.options import DEFAULT_IMAGE, AzureMLOptions
@@ -79,11 +80,9 @@ def wish_of(recipe: Recipe) -> EnvironmentWish:
 
 def _completed(text: str) -> str:
     """A conda file with what the wrapper needs, in one form for all ways of writing it."""
-    import yaml
-
     try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError:
+        document = parse_yaml(text).value
+    except NotYaml:
         document = None
     if not isinstance(document, Mapping) or not isinstance(document.get("dependencies"), list):
         reason = "is no conda file: it needs a list of 'dependencies'"

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool
 from pydantic.json_schema import SkipJsonSchema
 
-from edgeloop._util.schema import Origin
-from edgeloop._util.values import TEXT, TIME, Reads, choice, whole
+from edgeloop._util.schema import Origin, key
+from edgeloop._util.values import Count, Reads, Seconds, Text, Whole, choice, whole
 from edgeloop.azure import ClusterDescription, Place, WorkspaceKeys, place_of
 from edgeloop.errors import BadSetting
 from edgeloop.jobs.computes.options import ComputeOptions, read_options
@@ -60,54 +60,30 @@ def _identity(value: object) -> bool | str:
 class AzureMLKeys(ComputeOptions, WorkspaceKeys):
     """A cluster of an Azure ML workspace."""
 
-    cluster: Annotated[str, TEXT] = Field(
-        "", description="Its name in the workspace; by default the compute's own name."
+    cluster: Text = key("", "Its name in the workspace; by default the compute's.")
+    size: Text = key("", "Size of its nodes, to create it where it does not exist.")
+    min_nodes: Whole = key(0, "Nodes that stay without work.")
+    max_nodes: Count = key(1, "Nodes at most.")
+    spot: StrictBool = key(False, "Low-priority nodes.")
+    idle: Seconds = key(_IDLE_S, "After that an idle node is given back.", shown="15m")
+    serverless: StrictBool = key(False, "Nodes of `size` without a cluster.")
+    identity: Annotated[bool | str, Reads(_identity, {"type": ["boolean", "string"]})] = key(
+        False, "`true` or a client id: an identity opens the store."
     )
-    size: Annotated[str, TEXT] = Field(
-        "", description="Size of its nodes, to create it where it does not exist."
+    access: Annotated[Hand, choice("auto", "file", "variable")] = key(
+        "auto", "How a job's order is delivered."
     )
-    min_nodes: Annotated[int, whole()] = Field(0, description="Nodes that stay without work.")
-    max_nodes: Annotated[int, whole(1)] = Field(1, description="Nodes at most.")
-    spot: StrictBool = Field(False, description="Low-priority nodes.")
-    idle: Annotated[float, TIME] = Field(
-        _IDLE_S,
-        description="Time until a node without work is given back.",
-        json_schema_extra={"default": "15m"},
-    )
-    serverless: StrictBool = Field(False, description="Nodes of `size` without a cluster.")
-    identity: Annotated[bool | str, Reads(_identity, {"type": ["boolean", "string"]})] = Field(
-        False, description="`true` or a client id: a managed identity opens the store."
-    )
-    access: Annotated[Hand, choice("auto", "file", "variable")] = Field(
-        "auto", description="How a job's order is delivered."
-    )
-    datastore: Annotated[str, TEXT] = Field(
-        "", description="The workspace's name for the store's container; by default `edgeloop`."
-    )
-    environment: Annotated[str, TEXT] = Field(
-        "", description="A registered environment: `name`, `name:3` or `name@latest`."
-    )
-    image: Annotated[str, TEXT] = Field("", description="A container image.")
-    conda: Annotated[str, TEXT] = Field("", description="A conda file of the project.")
-    shm: Annotated[str, TEXT] = Field("", description="Shared memory of the container: `16g`.")
-    python: Annotated[str, TEXT] = Field("python", description="The interpreter in the image.")
-    experiment: Annotated[str, TEXT] = Field(
-        "", description="Groups runs; by default the job's experiment or the search's name."
-    )
-    pipeline: StrictBool = Field(False, description="Whether batches are always pipelines.")
-    steps: Annotated[int, whole(1, MOST_STEPS)] = Field(
-        MOST_STEPS, description="Steps of one pipeline at most."
-    )
-    start_limit: Annotated[float, TIME] = Field(
-        _START_S,
-        description="A job that has not started by then is ended.",
-        json_schema_extra={"default": "24h"},
-    )
-    patience: Annotated[float, TIME] = Field(
-        _PATIENCE_S,
-        description="How long Azure may be unavailable before that is an error.",
-        json_schema_extra={"default": "90s"},
-    )
+    datastore: Text = key("", "The store's container in the workspace; by default `edgeloop`.")
+    environment: Text = key("", "A registered one: `name`, `name:3` or `name@latest`.")
+    image: Text = key("", "A container image.")
+    conda: Text = key("", "A conda file of the project.")
+    shm: Text = key("", "Shared memory of the container: `16g`.")
+    python: Text = key("python", "The interpreter in the image.")
+    experiment: Text = key("", "Groups runs; by default the job's experiment.")
+    pipeline: StrictBool = key(False, "Whether batches are always pipelines.")
+    steps: Annotated[int, whole(1, MOST_STEPS)] = key(MOST_STEPS, "Steps of one pipeline at most.")
+    start_limit: Seconds = key(_START_S, "A job that waits longer is ended.", shown="24h")
+    patience: Seconds = key(_PATIENCE_S, "How long Azure may be away.", shown="90s")
     project: SkipJsonSchema[str] = "."  # these two come from the settings
     azure: SkipJsonSchema[dict[str, Any]] = Field(default_factory=dict)
 

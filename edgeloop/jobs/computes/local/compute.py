@@ -18,9 +18,8 @@ from pathlib import Path, PurePosixPath
 from socket import gethostname
 from typing import Annotated, cast
 
-from pydantic import Field
-
-from edgeloop._util.values import BYTES, Reads, number, shown
+from edgeloop._util.schema import key
+from edgeloop._util.values import BYTES, Amount, Reads, number, shown
 from edgeloop.errors import BadInput, BadName, ComputeUnavailable, Infeasible
 from edgeloop.jobs.computes.base import Compute, Order, Resources, Seen
 from edgeloop.jobs.computes.local.environment import job_environment, visible_gpus
@@ -61,14 +60,12 @@ def _gpu_names(value: object) -> tuple[str, ...]:
 class LocalOptions(ComputeOptions):
     """This machine. What is not given is found out."""
 
-    cpus: Annotated[float | None, number()] = Field(None, description="CPU cores for jobs.")
-    memory: Annotated[int | None, BYTES] = Field(None, description="Main memory for jobs.")
+    cpus: Annotated[float | None, number()] = key(None, "CPU cores for jobs.")
+    memory: Annotated[int | None, BYTES] = key(None, "Main memory for jobs.")
     gpus: Annotated[tuple[str, ...] | None, Reads(_gpu_names, {"type": ["integer", "array"]})] = (
-        Field(None, description="GPUs for jobs: how many, or a list of which ones.")
+        key(None, "GPUs for jobs: how many, or a list of which ones.")
     )
-    custom: dict[str, Annotated[float, number()]] = Field(
-        default_factory=dict, description="Other things that jobs may ask for: `{board: 1}`."
-    )
+    custom: dict[str, Amount] = key(dict, "Other things that jobs may ask for: `{board: 1}`.")
 
 
 class LocalCompute(Compute):

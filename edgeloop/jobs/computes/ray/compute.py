@@ -20,7 +20,8 @@ from urllib.parse import quote, urlsplit
 
 from pydantic import Field, StrictBool
 
-from edgeloop._util.values import TEXT, Reads, text
+from edgeloop._util.schema import key
+from edgeloop._util.values import Reads, Text, text
 from edgeloop.errors import ComputeUnavailable, Infeasible
 from edgeloop.jobs.computes.base import Compute, Order, Resources, Seen
 from edgeloop.jobs.computes.options import ComputeOptions
@@ -84,14 +85,10 @@ class RayOptions(ComputeOptions):
     address: Annotated[str, Reads(_address, {"type": "string"})] = Field(
         description="The dashboard's address, for example `http://head:8265`."
     )
-    headers: dict[str, str] = Field(
-        default_factory=dict, description="HTTP headers for a proxy in front of the dashboard."
-    )
-    verify: StrictBool = Field(True, description="Whether its TLS certificate is checked.")
-    python: Annotated[str, TEXT] = Field("python3", description="The interpreter on the nodes.")
-    elastic: StrictBool = Field(
-        False, description="The cluster grows on demand: do not refuse what no node has now."
-    )
+    headers: dict[str, str] = key(dict, "HTTP headers for a proxy in front of the dashboard.")
+    verify: StrictBool = key(True, "Whether its TLS certificate is checked.")
+    python: Text = key("python3", "The interpreter on the nodes.")
+    elastic: StrictBool = key(False, "Nodes come and go: refuse nothing that no node has.")
 
 
 class RayCompute(Compute):

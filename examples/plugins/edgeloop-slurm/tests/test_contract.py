@@ -101,5 +101,7 @@ def test_a_machine_without_slurm_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_misspelt_setting_is_named() -> None:
-    with pytest.raises(BadSetting, match=r"computes.cluster: unknown key 'partitoin'"):
+    with pytest.raises(
+        BadSetting, match=r"computes.cluster: unknown key 'partitoin': did you mean"
+    ):
         make_compute("cluster", {"kind": "slurm", "partitoin": "gpu"})
