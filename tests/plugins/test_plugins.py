@@ -141,3 +141,7 @@ def test_run_knows_the_compute_of_a_plug_in(scratch: Scratch):
     (scratch.folder / "edgeloop.yaml").write_text(settings)
     said = scratch.run("edgeloop", "run", "hello.py", "--compute", "cluster", check=False)
     assert "/nowhere/sinfo is not installed here" in said
+
+
+def test_the_options_of_a_plug_in_s_compute_have_a_schema(scratch: Scratch):
+    assert '"partition"' in scratch.run("edgeloop", "schema", "compute", "slurm")

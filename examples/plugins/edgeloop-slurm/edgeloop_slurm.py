@@ -66,26 +66,26 @@ class Listed:
 
 
 class SlurmOptions(ComputeOptions):
-    """A Slurm cluster whose programs run on this machine."""
+    """A Slurm cluster, from a machine that has its programs."""
 
-    partition: str = Field("", description="Where jobs go; by default the cluster's own.")
-    python: str = Field("python3", description="The interpreter on the nodes.")
-    options: list[str] = Field(default_factory=list, description="More options for `sbatch`.")
-    folder: Path | None = Field(None, description="A folder that the nodes see, too.")
-    bin: str = Field("", description="The folder of Slurm's programs.")
+    partition: str = Field("", description="Where jobs go; by default the cluster's default.")
+    python: str = Field("python3", description="The interpreter on the nodes, with `obstore`.")
+    options: list[str] = Field([], description="More options for `sbatch`.")
+    folder: str = Field("", description="A folder that the nodes see, for orders and logs.")
+    bin: str = Field("", description="The folder with Slurm's programs; by default the `PATH`.")
 
 
 class SlurmCompute(Compute):
-    """`edgeloop schema compute slurm` describes its options; see also the README."""
-
     kind = "slurm"
     Options = SlurmOptions
 
     def __init__(self, name: str, options: SlurmOptions, folder: Path | None = None) -> None:
         self.name = name
         self._partition = [f"--partition={options.partition}"] if options.partition else []
-        self._options, self._python, self._bin = options.options, options.python, options.bin
-        own = options.folder.expanduser() if options.folder else folder
+        self._options = options.options
+        self._python = options.python
+        self._bin = options.bin
+        own = Path(options.folder).expanduser() if options.folder else folder
         self._folder = (own or state_folder() / "slurm").absolute()
 
     def check(self, resources: Resources) -> None:

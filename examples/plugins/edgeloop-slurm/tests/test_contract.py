@@ -101,7 +101,5 @@ def test_a_machine_without_slurm_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_misspelt_setting_is_named() -> None:
-    with pytest.raises(
-        BadSetting, match=r"computes.cluster: unknown key 'partitoin': did you mean"
-    ):
+    with pytest.raises(BadSetting, match=r"computes.cluster: .*'partitoin'.* 'partition'"):
         make_compute("cluster", {"kind": "slurm", "partitoin": "gpu"})
