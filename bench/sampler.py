@@ -19,8 +19,8 @@ import numpy as np
 
 from bench.sampler_problems import Problem, problem
 from bench.tables import markdown
+from edgeloop.pareto import hypervolume, non_dominated
 from edgeloop.search.base import Evaluated
-from edgeloop.search.sampler.hypervolume import hypervolume, non_dominated
 from edgeloop.search.sampler.mutation import Draft, at_random, mutated, replayed
 from edgeloop.search.sampler.proposer import Proposer
 from edgeloop.search.sampler.trial import ask, key_of

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeloop.search.sampler.hypervolume import hypervolume
+from edgeloop.pareto import hypervolume
 from edgeloop.search.sampler.trial import key_of
 
 OPERATIONS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")

@@ -1,12 +1,18 @@
-"""Which points nobody beats, and how much space they win: all objectives are minimised.
+"""Non-dominated points and their hypervolume, for search, report and portal. All objectives are
+minimised.
 
-Exact for any number of points and objectives. Two objectives need one sort. More are halved along
-the first objective; whether the lower half beats a point of the upper one is then a question of one
-objective less (Kung, Luccio and Preparata). Nothing here knows of rows, tables or charts.
+Both are exact for any number of points and objectives. Two objectives need one sort. More are
+halved along the first objective; whether the lower half dominates a point of the upper half is then
+a question with one objective less (Kung, Luccio and Preparata).
+
+Infinity is a number here: +inf is worse than every finite value, equal to itself, and a row that
+contains it can still be non-dominated if it is better in another objective. It adds no hypervolume.
+NaN is no number: a row that contains it is never part of a front and dominates nothing.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 
 import numpy as np
@@ -20,7 +26,7 @@ _PAIRS = 100_000
 
 
 def non_dominated(values: ArrayLike) -> Mask:
-    """Which rows no other row beats; of equal rows all stay, and a row with a NaN never does."""
+    """A mask of the rows that no other row dominates. Equal rows stay together."""
     points = _rows(values)
     complete = np.flatnonzero(~np.isnan(points).any(axis=1))
     kept: Mask = np.zeros(len(points), dtype=np.bool_)
@@ -37,45 +43,64 @@ def non_dominated(values: ArrayLike) -> Mask:
 
 
 def hypervolume(values: ArrayLike, reference: ArrayLike) -> float:
-    """The volume that the points win, up to the reference point; points beyond that win nothing."""
+    """The volume between the points and a finite reference point. Points that are not below the
+    reference in every objective add nothing; one at -inf makes the volume infinite."""
     points, corner = _rows(values), np.asarray(reference, dtype=np.float64)
-    points = points[(points < corner).all(axis=1)]  # a NaN is not below anything
-    return _volume(points[non_dominated(points)], corner) if len(points) else 0.0
+    if not np.isfinite(corner).all():
+        raise ValueError("the reference point of a hypervolume must be finite")
+    points = points[(points < corner).all(axis=1)]  # never true of NaN or +inf
+    if not len(points):
+        return 0.0
+    if np.isneginf(points).any():
+        return math.inf
+    return _volume(points[non_dominated(points)], corner)
+
+
+def hypervolume_gain(points: Floats, front: Floats, reference: Floats) -> Floats:
+    """The hypervolume that each point (…, 2) would add to a front, for two objectives."""
+    front = front[(front < reference).all(axis=1)]
+    front = np.unique(front[non_dominated(front)], axis=0)
+    first = np.concatenate([[-np.inf], front[:, 0], [reference[0]]])
+    ceiling = np.concatenate([[reference[1]], front[:, 1]])
+    left = np.maximum(points[..., 0, None], first[:-1])
+    width = np.maximum(first[1:] - left, 0.0)
+    height = np.maximum(ceiling - points[..., 1, None], 0.0)
+    return np.asarray((width * height).sum(axis=-1))
 
 
 def _front(points: Floats) -> NDArray[np.intp]:
-    """Indices of the front of distinct points in lexical order."""
+    """Indices of the front of distinct points in lexicographic order."""
     count, objectives = points.shape
     if objectives == 1:
         return np.zeros(1, dtype=np.intp)
     if objectives == 2:
         lowest_before = np.minimum.accumulate(np.append(np.inf, points[:-1, 1]))
         is_front = points[:, 1] < lowest_before
-        is_front[0] = True  # also where it is infinitely bad in the second objective
+        is_front[0] = True  # even if its second objective is +inf
         return np.flatnonzero(is_front)
     if count <= _FEW:
-        return np.flatnonzero(~_any_at_most(points, points, but_itself=True))
+        return np.flatnonzero(~_any_at_most(points, points, except_itself=True))
     half = count // 2
     low = _front(points[:half])
     high = half + _front(points[half:])
-    beaten = _beaten(points[low, 1:], points[high, 1:])
-    return np.concatenate([low, high[~beaten]])
+    dominated = _dominated(points[low, 1:], points[high, 1:])
+    return np.concatenate([low, high[~dominated]])
 
 
-def _beaten(others: Floats, points: Floats) -> Mask:
+def _dominated(others: Floats, points: Floats) -> Mask:
     """Which points have one of the others at most as large in every objective."""
     if not len(others) or not len(points):
         return np.zeros(len(points), dtype=np.bool_)
     if points.shape[1] == 1:
         return np.asarray(points[:, 0] >= others[:, 0].min())
     if points.shape[1] == 2:
-        return _beaten_in_two(others, points)
+        return _dominated_in_two(others, points)
     if len(others) * len(points) <= _PAIRS:
         return _any_at_most(others, points)
-    return _beaten_by_halves(others, points)
+    return _dominated_by_halves(others, points)
 
 
-def _beaten_in_two(others: Floats, points: Floats) -> Mask:
+def _dominated_in_two(others: Floats, points: Floats) -> Mask:
     order = np.argsort(others[:, 0], kind="stable")
     lowest = np.minimum.accumulate(others[order, 1])
     until = np.searchsorted(others[order, 0], points[:, 0], side="right")
@@ -83,36 +108,36 @@ def _beaten_in_two(others: Floats, points: Floats) -> Mask:
     return np.asarray((until > 0) & (reached <= points[:, 1]))
 
 
-def _beaten_by_halves(others: Floats, points: Floats) -> Mask:
+def _dominated_by_halves(others: Floats, points: Floats) -> Mask:
     first = np.concatenate([others[:, 0], points[:, 0]])
     low, high = first.min(), first.max()
     if low == high:
-        return _beaten(others[:, 1:], points[:, 1:])
+        return _dominated(others[:, 1:], points[:, 1:])
     cut = np.partition(first, len(first) // 2)[len(first) // 2]
     if cut == high:  # at least one value must stay above the cut
         cut = first[first < high].max()
     left, below = others[:, 0] <= cut, points[:, 0] <= cut
-    beaten: Mask = np.zeros(len(points), dtype=np.bool_)
-    beaten[below] = _beaten(others[left], points[below])
+    dominated: Mask = np.zeros(len(points), dtype=np.bool_)
+    dominated[below] = _dominated(others[left], points[below])
     above = np.flatnonzero(~below)
-    beaten[above] = _beaten(others[left, 1:], points[above, 1:])
-    open_still = above[~beaten[above]]
-    beaten[open_still] = _beaten(others[~left], points[open_still])
-    return beaten
+    dominated[above] = _dominated(others[left, 1:], points[above, 1:])
+    open_still = above[~dominated[above]]
+    dominated[open_still] = _dominated(others[~left], points[open_still])
+    return dominated
 
 
-def _any_at_most(others: Floats, points: Floats, but_itself: bool = False) -> Mask:
-    """All with all. Points are distinct, so one that is at most as large everywhere is better."""
+def _any_at_most(others: Floats, points: Floats, except_itself: bool = False) -> Mask:
+    """Every pair. Points are distinct, so one that is nowhere larger is better."""
     found = np.ones((len(points), len(others)), dtype=np.bool_)
     for objective in range(points.shape[1]):
         found &= others[None, :, objective] <= points[:, None, objective]
-    if but_itself:
+    if except_itself:
         np.fill_diagonal(found, val=False)
     return np.asarray(found.any(axis=1))
 
 
 def _volume(front: Floats, corner: Floats) -> float:
-    """From four objectives on: slices along the last one, each a volume of one objective less."""
+    """With four or more objectives: slices along the last one, each with one objective less."""
     if front.shape[1] == 1:
         return float(corner[0] - front[:, 0].min())
     if front.shape[1] == 2:
@@ -161,4 +186,6 @@ def _sweep(front: Floats, corner: Floats) -> float:
 
 def _rows(values: ArrayLike) -> Floats:
     points = np.asarray(values, dtype=np.float64)
-    return points if points.ndim == 2 else points.reshape(len(points), -1)
+    if points.ndim == 2:
+        return points
+    return points.reshape(len(points), -1) if len(points) else np.empty((0, 1))

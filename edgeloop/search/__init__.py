@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from edgeloop.search.loop import Event
     from edgeloop.search.remote import search_job
     from edgeloop.search.retraining import Retrained, retrain, summary
-    from edgeloop.search.sampler.hypervolume import hypervolume, non_dominated
     from edgeloop.search.sampler.proposer import Proposer
     from edgeloop.search.storage import storage_address
     from edgeloop.search.study import Candidate
@@ -37,7 +36,6 @@ _WHERE = {
     "campaign": ("Campaign", "Outcome", "search_folder"),
     "config": ("SearchConfig", "read_config"),
     "evaluators": ("LocalTraining", "PartialTraining", "RemoteBenchmark", "Screening"),
-    "sampler.hypervolume": ("hypervolume", "non_dominated"),
     "keys": ("SearchFile",),
     "loop": ("Event",),
     "remote": ("search_job",),
@@ -64,8 +62,6 @@ __all__ = [
     "Screening",
     "SearchConfig",
     "SearchFile",
-    "hypervolume",
-    "non_dominated",
     "read_config",
     "retrain",
     "search_folder",

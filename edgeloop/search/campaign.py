@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import fcntl
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from edgeloop._util.files import write_atomic
+from edgeloop._util.locks import try_lock
 from edgeloop._util.redact import redact
 from edgeloop.architectures import Architecture, build, export_onnx, find_space
 from edgeloop.errors import BadInput
 from edgeloop.models import Candidates
-from edgeloop.search.base import Evaluator
+from edgeloop.search.base import Evaluator, expected
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.evaluators import RemoteBenchmark, Screening
 from edgeloop.search.loop import Event, Search, columns_of, patiently
 from edgeloop.search.outputs import (
-    copy_whole,
+    RunningTables,
+    copy_atomic,
     front_of,
+    publish,
     volumes,
     write_front,
-    write_state,
-    write_whole,
+    write_tables,
 )
-from edgeloop.search.publish import publish
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import Candidate, Study
 from edgeloop.search.training import seconds, trainer_of
@@ -81,22 +83,32 @@ class Campaign:
         self.study = patiently(
             lambda: Study.open(config, space, open_storage(settings.location), resume), 0.0
         )
-        write_whole(self.folder / KEPT_CONFIG, written(config, settings.experiment).encode())
+        write_atomic(self.folder / KEPT_CONFIG, written(config, settings.experiment))
         store = self.workspace.store
         self.table = Candidates(store.models(settings.experiment), settings.experiment)
 
     def run(self, hear: Hear = lambda _: None) -> Outcome:
-        """Search until the budget is met, writing the tables as results come."""
+        """Search until the budget is met, appending to the tables as results come."""
+        evaluators = self._evaluators()
+        known = patiently(self.study.candidates)
+        ended = [item for item in known if item.state != "running"]
+        tables = RunningTables(self.folder, self.config, expected(evaluators), ended)
 
         def heard(event: Event) -> None:
             if event.what != "begun":
-                write_state(self.folder, self.config, patiently(self.study.candidates))
+                candidate, state = event.candidate, event.what
+                ended.append(
+                    replace(candidate, state=state, values=event.values, reason=event.reason)
+                )
+                tables.append(ended[-1])
             hear(event)
 
-        search = Search(
-            self.config, self.study, self._evaluators(), self.table, heard, keep=self._keep_net
-        )
-        candidates = search.run()
+        search = Search(self.config, self.study, evaluators, self.table, heard, keep=self._keep_net)
+        try:
+            candidates = search.run()
+        finally:  # also when it is interrupted or fails
+            ended.sort(key=lambda item: item.number)
+            write_tables(self.folder, self.config, ended)
         return self._finished(candidates, search.is_exhausted)
 
     def __enter__(self) -> Campaign:
@@ -107,7 +119,6 @@ class Campaign:
 
     def _finished(self, candidates: Sequence[Candidate], is_exhausted: bool) -> Outcome:
         front = front_of(self.config, candidates)
-        write_state(self.folder, self.config, candidates)
         self._complete_nets(front)
         write_front(self.folder, front, self._net_of)
         return Outcome(
@@ -176,7 +187,7 @@ class Campaign:
         """A trained net outlives the folder it was trained in; it is here before its result is."""
         if "model.onnx" in files:
             (self.folder / NETS).mkdir(exist_ok=True)
-            copy_whole(files["model.onnx"], self.folder / NETS / f"{arch.id}.onnx")
+            copy_atomic(files["model.onnx"], self.folder / NETS / f"{arch.id}.onnx")
 
     def _complete_nets(self, front: Sequence[Candidate]) -> None:
         """A result that another search found came without its net: the front's are trained here."""
@@ -198,7 +209,7 @@ class Campaign:
     def _net_of(self, item: Candidate, target: Path) -> None:
         trained = self.folder / NETS / f"{item.arch.id}.onnx"
         if trained.is_file():
-            copy_whole(trained, target)
+            copy_atomic(trained, target)
         elif not target.is_file():
             export_onnx(
                 build(item.arch, project=self.workspace.settings.project), item.arch, target
@@ -221,23 +232,29 @@ class Campaign:
 
 @contextmanager
 def alone(file: Path, name: str) -> Iterator[None]:
-    """One process drives a search: two would take each other's candidates for abandoned ones. The
-    lock goes with the process, however that ends."""
-    with file.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            reason = f"The search {name!r} is running: wait for it, or stop it and use --resume"
-            raise BadInput(reason=reason) from None
+    """One process drives a search: two would take each other's candidates for abandoned ones."""
+    lock = try_lock(file)
+    if lock is None:
+        reason = f"The search {name!r} is running: wait for it, or stop it and use --resume"
+        raise BadInput(reason=reason)
+    try:
         yield
+    finally:
+        os.close(lock)
 
 
 def written(config: SearchConfig, experiment: str) -> str:
-    """The configuration as a file, so that the search can be opened by its name, and what follows
-    it finds its results; without a store whose address holds a password."""
+    """The configuration as a file, so that the search can be opened by its name and later commands
+    find its results: with the goal of every objective, without a store address that has a password.
+    """
     import yaml
 
-    document = {**config.document, "experiment": experiment}
+    given = config.document.get("objectives")
+    options = given if isinstance(given, Mapping) else {}
+    objectives = {
+        o.name: {**(options.get(o.name) or {}), "goal": o.goal} for o in config.objectives
+    }
+    document = {**config.document, "objectives": objectives, "experiment": experiment}
     if "store" in document and redact(str(document["store"])) != str(document["store"]):
         del document["store"]
     search = document.get("search")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from edgeloop._util.retry import retry
 from edgeloop.architectures import Architecture
 from edgeloop.errors import SearchFailed, StoreUnavailable
 from edgeloop.models import Candidates
@@ -246,25 +247,24 @@ def columns_of(values: Mapping[str, float], iteration: int) -> dict[str, Value]:
 
 
 def patiently(action: Callable[[], Result], patience_s: float = PATIENCE_S) -> Result:
-    """Try again while the store is away, up to a limit: a search lasts longer than a restart."""
-    deadline = time.monotonic() + patience_s
-    pause = 0.5
-    while True:
+    """Retry while the store is away: a search lasts longer than the restart of a database."""
+
+    def attempt() -> Result:
         try:
             return action()
+        except StoreUnavailable:
+            raise
         except Exception as error:
             if not _is_away(error):
                 raise
-            if time.monotonic() >= deadline:
-                raise _as_ours(error) from None
-        time.sleep(pause)
-        pause = min(2 * pause, 10.0)
+            reason = "its database does not answer"
+            raise StoreUnavailable(store="with the study", reason=reason) from None
+
+    return retry(attempt, StoreUnavailable, patience_s, longest_s=10.0, sleep=time.sleep)
 
 
 def _is_away(error: Exception) -> bool:
-    """Our stores say so themselves; Optuna lets its database's own errors through."""
-    if isinstance(error, StoreUnavailable):
-        return True
+    """Our stores raise StoreUnavailable; Optuna lets the errors of its database through."""
     from sqlalchemy.exc import DBAPIError, OperationalError
 
     return any(
@@ -272,12 +272,6 @@ def _is_away(error: Exception) -> bool:
         or (isinstance(found, DBAPIError) and found.connection_invalidated)
         for found in (error, error.__cause__)
     )
-
-
-def _as_ours(error: Exception) -> StoreUnavailable:
-    if isinstance(error, StoreUnavailable):
-        return error
-    return StoreUnavailable(store="with the study", reason="its database does not answer")
 
 
 def _not_in_vain(candidates: list[Candidate]) -> list[Candidate]:

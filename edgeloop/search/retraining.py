@@ -12,8 +12,7 @@ from edgeloop.errors import BadInput
 from edgeloop.models import Candidates
 from edgeloop.search.base import Answer
 from edgeloop.search.loop import patiently
-from edgeloop.search.outputs import PARETO, copy_whole
-from edgeloop.search.publish import publish
+from edgeloop.search.outputs import PARETO, copy_atomic, publish
 from edgeloop.search.training import Trainer
 from edgeloop.store import Record, Value
 from edgeloop.workspace import Workspace
@@ -97,7 +96,7 @@ def _keep(
     """The net beside the search, and as a model of its own, so that runners measure it."""
     target = folder / FULL / f"{arch.id}.onnx"
     target.parent.mkdir(parents=True, exist_ok=True)
-    copy_whole(answer.files["model.onnx"], target)
+    copy_atomic(answer.files["model.onnx"], target)
     if workspace is None:
         return
     columns: dict[str, Value] = {"final_val_iou": float(answer.values["val_iou"])}

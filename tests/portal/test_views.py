@@ -21,6 +21,7 @@ from edgeloop.portal.views.index import (
     frame_of,
     model_view,
     pareto_view,
+    search_view,
     table_view,
 )
 from edgeloop.portal.views.jobs import whole_characters
@@ -255,3 +256,23 @@ def test_a_log_that_is_cut_anywhere_shows_whole_characters(cut: int):
 def test_bytes_that_are_no_text_are_not_waited_for():
     assert whole_characters(b"\xff\xfe\x80\x80\x80\x80\x80") == b"\xff\xfe\x80\x80\x80\x80\x80"
     assert whole_characters(b"") == b""
+
+
+def test_a_search_that_runs_is_shown_from_its_complete_lines(portal: Portal):
+    folder = portal.workspace.settings.project / "searches" / "live"
+    folder.mkdir(parents=True)
+    objectives = "objectives:\n  params: {goal: min}\n  val_iou: {goal: max}\n"
+    (folder / "search.yaml").write_text(f"experiment: default\n{objectives}")
+    (folder / "candidates.csv").write_text(
+        "number,iteration,arch_id,state,params,val_iou,reason\n"
+        "0,0,id_a,complete,9,0.9,\n2,0,id_c,failed,1,,broken\n1,0,id_b,complete,5,0.5,\n"
+        "3,1,id_d,complete,6,0.4,\n4,1,id_e,complete,inf,0.99,\n5,1,id_f,compl"
+    )
+    (folder / "hypervolume.csv").write_text("candidates,hypervolume\n1,0.5\n2,0.5\n3,0.75\n4,0.7")
+    view = search_view(portal, None, "live")
+    assert (view.search.candidates, view.search.front, view.search.hypervolume) == (5, 2, 0.75)
+    assert view.search.counts == {"complete": 4, "failed": 1}
+    assert view.columns[-2:] == ("is_pareto", "reason")
+    assert [row["arch_id"] for row in view.front] == ["id_b", "id_a"]
+    assert [row["is_pareto"] for row in view.candidates] == ["0", "0", "1", "0", "1"]
+    assert [item.candidates for item in view.iterations] == [3, 2]

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from edgeloop.architectures import Architecture
+from edgeloop.pareto import hypervolume
 from edgeloop.search.config import SearchConfig, config_of
 from edgeloop.search.outputs import (
-    copy_whole,
+    RunningTables,
+    copy_atomic,
     front_of,
     volumes,
     write_front,
-    write_state,
-    write_whole,
+    write_tables,
 )
-from edgeloop.search.sampler.hypervolume import hypervolume
 from edgeloop.search.study import Candidate, Progress
 
 
@@ -105,7 +105,7 @@ def test_without_a_result_the_hypervolume_is_nothing():
 
 def test_every_iteration_has_a_table_of_all_until_then(tmp_path: Path):
     found = [candidate(number, 10 - number, 0.1 * (number % 3)) for number in range(7)]
-    write_state(tmp_path, config(iteration=3), found)
+    write_tables(tmp_path, config(iteration=3), found)
     files = sorted(path.name for path in tmp_path.glob("search_state_*.csv"))
     assert files == [f"search_state_{n}.csv" for n in range(3)]
     assert [len(rows(tmp_path / name)) for name in files] == [3, 6, 7]
@@ -122,7 +122,7 @@ def test_the_table_says_what_came_of_each(tmp_path: Path):
         candidate(2, 9, None, "screened", "params is 9"),
         candidate(3, 2, None, "running"),
     ]
-    write_state(tmp_path, config(), found)
+    write_tables(tmp_path, config(), found)
     table = rows(tmp_path / "search_state_0.csv")
     assert [row["state"] for row in table] == ["complete", "failed", "screened"]
     assert [row["is_pareto"] for row in table] == ["1", "0", "0"]
@@ -133,7 +133,7 @@ def test_the_table_says_what_came_of_each(tmp_path: Path):
 
 def test_the_curve_has_a_line_a_candidate_and_never_falls(tmp_path: Path):
     found = [candidate(number, 10 - number, 0.1 * number) for number in range(5)]
-    write_state(tmp_path, config(), found)
+    write_tables(tmp_path, config(), found)
     curve = rows(tmp_path / "hypervolume.csv")
     assert [row["candidates"] for row in curve] == ["1", "2", "3", "4", "5"]
     assert sorted(curve, key=lambda row: float(row["hypervolume"])) == curve
@@ -141,13 +141,13 @@ def test_the_curve_has_a_line_a_candidate_and_never_falls(tmp_path: Path):
 
 
 def test_nothing_is_written_before_something_ended(tmp_path: Path):
-    write_state(tmp_path, config(), [candidate(0, 1, None, "running")])
+    write_tables(tmp_path, config(), [candidate(0, 1, None, "running")])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_was_damaged_by_a_kill_is_written_anew(tmp_path: Path):
     (tmp_path / "search_state_0.csv").write_text("number,itera")
-    write_state(tmp_path, config(), [candidate(0, 1, 0.5)])
+    write_tables(tmp_path, config(), [candidate(0, 1, 0.5)])
     assert rows(tmp_path / "search_state_0.csv")[0]["val_iou"] == "0.5"
 
 
@@ -165,13 +165,95 @@ def test_the_folder_of_the_front_follows_the_front(tmp_path: Path):
     assert names == wanted | {"notes.txt"}, "others' files stay"
 
 
+def test_a_candidate_without_a_finite_value_is_on_no_front_and_adds_no_volume(tmp_path: Path):
+    found = [candidate(0, 5, 0.5), candidate(1, 1, float("-inf")), candidate(2, 4, 0.6)]
+    assert numbers(front_of(config(), found)) == [2]
+    assert volumes(config(), found) == pytest.approx([0.0, 0.0, 1.0], abs=1e-6)
+    RunningTables(tmp_path, config(), (), found)
+    curve = [float(row["hypervolume"]) for row in rows(tmp_path / "hypervolume.csv")]
+    assert curve[0] == curve[1] and curve[2] == pytest.approx(1.0)
+
+
+def running(folder: Path, ended: list[Candidate]) -> RunningTables:
+    return RunningTables(folder, config(iteration=3), ("training_time",), ended)
+
+
+def test_while_a_search_runs_a_line_is_appended_for_each_candidate(tmp_path: Path):
+    found = [
+        candidate(0, 9, 0.2),
+        candidate(2, 1, None, "failed", "the loss, it is NaN\nat step 3"),
+        candidate(1, 5, 0.6),
+        candidate(3, 9.5, 0.1),
+    ]
+    tables = running(tmp_path, [])
+    for count, item in enumerate(found, start=1):
+        tables.append(item)
+        assert len(rows(tmp_path / "candidates.csv")) == count
+    table, curve = rows(tmp_path / "candidates.csv"), rows(tmp_path / "hypervolume.csv")
+    names = ["number", "iteration", "arch_id", "state", "params", "val_iou", "training_time"]
+    assert list(table[0]) == [*names, "reason"]
+    assert [row["number"] for row in table] == ["0", "2", "1", "3"]
+    assert table[1]["reason"] == "the loss, it is NaN at step 3"
+    assert [row["candidates"] for row in curve] == ["1", "2", "3", "4"]
+    shares = [float(row["hypervolume"]) for row in curve]
+    assert shares[:3] == pytest.approx([1.0, 1.0, 1.0]), "alone in its range, then the best of all"
+    assert shares[3] == pytest.approx(1.0)
+
+
+def test_the_running_hypervolume_is_that_of_all_candidates_so_far(tmp_path: Path):
+    chance = random.Random(5)
+    found = [candidate(n, chance.randint(1, 99), chance.randint(1, 99) / 99) for n in range(40)]
+    tables = running(tmp_path, found[:10])
+    for item in found[10:]:
+        tables.append(item)
+    curve = [float(row["hypervolume"]) for row in rows(tmp_path / "hypervolume.csv")]
+    truth = [volumes(config(), found[: n + 1])[-1] for n in range(40)]
+    assert curve == pytest.approx(truth, abs=1e-6)
+
+
+def test_a_line_that_a_kill_cut_off_is_gone_after_a_resume(tmp_path: Path):
+    found = [candidate(n, 9 - n, 0.1 * n) for n in range(4)]
+    tables = running(tmp_path, [])
+    for item in found[:3]:
+        tables.append(item)
+    for name in ("candidates.csv", "hypervolume.csv"):
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content[:-7])
+    running(tmp_path, found[:3]).append(found[3])
+    assert [row["number"] for row in rows(tmp_path / "candidates.csv")] == ["0", "1", "2", "3"]
+    assert len(rows(tmp_path / "hypervolume.csv")) == 4
+
+
+def written_bytes(folder: Path, count: int) -> int:
+    """By this process, as the kernel counts them."""
+    chance = random.Random(count)
+    found = [candidate(n, chance.random(), chance.random()) for n in range(count)]
+    folder.mkdir()
+    tables = running(folder, [])
+
+    def total() -> int:
+        lines = Path("/proc/self/io").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("wchar")).split()[1])
+
+    before = total()
+    for item in found:
+        tables.append(item)
+    return total() - before
+
+
+def test_what_is_written_while_a_search_runs_grows_with_its_candidates_not_their_square(
+    tmp_path: Path,
+):
+    few, many = written_bytes(tmp_path / "few", 100), written_bytes(tmp_path / "many", 800)
+    assert few > 100 * 40
+    assert many < 1.2 * 8 * few
+
+
 def test_files_appear_whole_or_not_at_all(tmp_path: Path):
     with pytest.raises(FileNotFoundError):
-        copy_whole(tmp_path / "none", tmp_path / "target")
-    with pytest.raises(TypeError):
-        write_whole(tmp_path / "target", "no bytes")  # type: ignore[arg-type]
+        copy_atomic(tmp_path / "none", tmp_path / "target")
     assert list(tmp_path.iterdir()) == []
-    write_whole(tmp_path / "source", b"content")
-    copy_whole(tmp_path / "source", tmp_path / "target")
+    (tmp_path / "source").write_bytes(b"content")
+    copy_atomic(tmp_path / "source", tmp_path / "target")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "target"]
     assert (tmp_path / "target").read_bytes() == b"content"

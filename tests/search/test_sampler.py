@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgeloop.errors import BadInput
+from edgeloop.pareto import hypervolume
 from edgeloop.search.base import Evaluated
-from edgeloop.search.sampler.hypervolume import hypervolume
 from edgeloop.search.sampler.mutation import at_random
 from edgeloop.search.sampler.proposer import Proposer, parents_of
 from edgeloop.search.sampler.trial import ask, key_of

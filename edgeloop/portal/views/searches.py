@@ -1,4 +1,8 @@
-"""The searches of the project, from the tables that each leaves in its folder as it goes on."""
+"""The searches of the project, from the tables that each keeps in its folder.
+
+`candidates.csv` grows while a search runs: its last line may be incomplete, and who is on the front
+is worked out here. Folders of older versions have `search_state_<n>.csv` and `front.csv` instead.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,18 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgeloop._util.redact import redact
 from edgeloop._util.yaml import NotYaml, parse_yaml
 from edgeloop.errors import NotFound
+from edgeloop.pareto import non_dominated
 from edgeloop.portal.state import Portal, frame_of
 from edgeloop.portal.views.shapes import Iteration, SearchesView, SearchLine, SearchView
 
 SEARCHES = "searches"
+CANDIDATES = "candidates.csv"
 KEPT_CONFIG = "search.yaml"
 MOST_SEARCHES = 200
 MOST_CANDIDATES = 500
@@ -26,11 +33,24 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 Rows = Sequence[Mapping[str, str]]
 
 
+@dataclass(frozen=True)
+class _Tables:
+    document: Mapping[str, object]
+    candidates: Rows
+    front: Rows
+    curve: Sequence[tuple[int, float]]
+
+    @property
+    def objectives(self) -> Mapping[str, object]:
+        found = self.document.get("objectives")
+        return found if isinstance(found, dict) else {}
+
+
 def searches_view(portal: Portal, experiment: str | None = None) -> SearchesView:
     lines, damaged = [], []
     for folder in _folders(portal.workspace.settings.project):
         try:
-            lines.append(_line(folder, _states(folder)))
+            lines.append(_line(folder, _read(folder)))
         except (OSError, ValueError, csv.Error) as error:
             damaged.append(f"{folder.name} cannot be read: {redact(str(error))}")
     lines.sort(key=lambda line: -(line.updated or 0.0))
@@ -41,22 +61,22 @@ def search_view(portal: Portal, experiment: str | None, name: str) -> SearchView
     known = {folder.name: folder for folder in _folders(portal.workspace.settings.project)}
     if name not in known:
         raise NotFound(reason=f"There is no search {name!r} in the folder {SEARCHES}.")
-    folder = known[name]
     try:
-        states, curve = _states(folder), _curve(folder)
-        front, line = _table(folder / "front.csv"), _line(folder, states)
+        tables = _read(known[name])
+        line = _line(known[name], tables)
     except (OSError, ValueError, csv.Error) as error:
         raise NotFound(
             reason=f"The search {name!r} cannot be read: {redact(str(error))}."
         ) from None
+    rows = tables.candidates
     return SearchView(
         frame_of(portal, experiment),
         line,
-        tuple(states[0]) if states else (),
-        tuple(front),
-        tuple(reversed(states[-MOST_CANDIDATES:])),
-        _iterations(states, curve),
-        tuple(curve),
+        tuple(rows[0]) if rows else (),
+        tuple(tables.front),
+        tuple(reversed(rows[-MOST_CANDIDATES:])),
+        _iterations(rows, tables.curve),
+        tuple(tables.curve),
     )
 
 
@@ -69,46 +89,63 @@ def _folders(project: Path) -> list[Path]:
     return sorted(found)[:MOST_SEARCHES]
 
 
-def _line(folder: Path, states: Rows) -> SearchLine:
-    document = _document(folder)
-    objectives = document.get("objectives")
-    curve = _curve(folder)
+def _line(folder: Path, tables: _Tables) -> SearchLine:
+    rows, curve = tables.candidates, tables.curve
     last = folder / "hypervolume.csv"
     return SearchLine(
         name=folder.name,
-        experiment=str(document.get("experiment") or ""),
-        objectives=tuple(str(name) for name in objectives) if isinstance(objectives, dict) else (),
-        counts=dict(Counter(row.get("state", "") for row in states)),
-        candidates=len(states),
-        iterations=len({row.get("iteration") for row in states}),
-        front=sum(row.get("is_pareto") == "1" for row in states),
+        experiment=str(tables.document.get("experiment") or ""),
+        objectives=tuple(map(str, tables.objectives)),
+        counts=dict(Counter(row.get("state", "") for row in rows)),
+        candidates=len(rows),
+        iterations=len({row.get("iteration") for row in rows}),
+        front=sum(row.get("is_pareto") == "1" for row in rows),
         hypervolume=curve[-1][1] if curve else None,
         updated=(last if last.is_file() else folder / KEPT_CONFIG).stat().st_mtime,
     )
 
 
-def _document(folder: Path) -> Mapping[str, object]:
+def _read(folder: Path) -> _Tables:
     try:
-        found = parse_yaml(_text(folder / KEPT_CONFIG)).value
-    except NotYaml as problem:
-        raise ValueError(f"{KEPT_CONFIG} {problem}") from None
-    return found if isinstance(found, dict) else {}
-
-
-def _states(folder: Path) -> Rows:
-    """The last of the tables: it has every candidate up to its iteration."""
-    matches = ((_STATE.fullmatch(file.name), file) for file in folder.iterdir())
-    numbered = [(int(match[1]), file) for match, file in matches if match]
-    return _table(max(numbered)[1]) if numbered else []
-
-
-def _curve(folder: Path) -> list[tuple[int, float]]:
-    points = []
+        document = parse_yaml(_text(folder / KEPT_CONFIG)).value
+    except NotYaml as error:
+        raise ValueError(f"{KEPT_CONFIG} {error}") from None
+    curve = []
     for row in _table(folder / "hypervolume.csv"):
         count, volume = row.get("candidates", ""), _number(row.get("hypervolume"))
         if count.isdecimal() and volume is not None:
-            points.append((int(count), volume))
-    return points
+            curve.append((int(count), volume))
+    tables = _Tables(document if isinstance(document, dict) else {}, (), (), curve)
+    if (folder / CANDIDATES).is_file():
+        rows, front = _with_front(_table(folder / CANDIDATES), tables.objectives)
+        return replace(tables, candidates=rows, front=front)
+    matches = ((_STATE.fullmatch(file.name), file) for file in folder.iterdir())
+    numbered = [(int(match[1]), file) for match, file in matches if match]
+    rows = _table(max(numbered)[1]) if numbered else []  # the last one has all candidates
+    return replace(tables, candidates=rows, front=_table(folder / "front.csv"))
+
+
+def _with_front(rows: Rows, objectives: Mapping[str, object]) -> tuple[Rows, Rows]:
+    """The rows with a column `is_pareto`, and those on the front, best first."""
+    signs = {
+        str(name): -1.0 if isinstance(options, dict) and options.get("goal") == "max" else 1.0
+        for name, options in objectives.items()
+    }
+    points = [
+        [sign * (_number(row.get(name)) or 0.0) for name, sign in signs.items()]
+        if row.get("state") == "complete"
+        and all(_number(row.get(name)) is not None for name in signs)
+        else [math.nan] * len(signs)
+        for row in rows
+    ]
+    is_front = non_dominated(points) if signs else [False] * len(rows)
+    marked: list[Mapping[str, str]] = []
+    for row, stays in zip(rows, is_front, strict=True):
+        values = dict(row)
+        reason = values.pop("reason", "")
+        marked.append({**values, "is_pareto": str(int(stays)), "reason": reason})
+    front = [place for place, stays in enumerate(is_front) if stays]
+    return marked, [marked[place] for place in sorted(front, key=lambda place: points[place])]
 
 
 def _iterations(states: Rows, curve: Iterable[tuple[int, float]]) -> tuple[Iteration, ...]:
@@ -135,9 +172,10 @@ def _iterations(states: Rows, curve: Iterable[tuple[int, float]]) -> tuple[Itera
 
 
 def _table(file: Path) -> list[dict[str, str]]:
+    """Complete lines only: a search may be about to write the rest of the last one."""
     if not file.is_file():
         return []
-    rows = csv.DictReader(_text(file).splitlines())
+    rows = csv.DictReader(_text(file).rpartition("\n")[0].splitlines())
     return [{str(key): redact(str(value or "")) for key, value in row.items()} for row in rows]
 
 

@@ -16,9 +16,9 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeloop.pareto import hypervolume_gain, non_dominated
 from edgeloop.search.base import Evaluated, values_of
 from edgeloop.search.sampler.encoding import Features
-from edgeloop.search.sampler.hypervolume import gain_of_two, non_dominated
 from edgeloop.search.sampler.surrogate import Shape, Surrogate
 from edgeloop.search.sampler.trial import Value
 
@@ -89,7 +89,7 @@ class Gain:
         """For values (candidates, draws, objectives), the mean over the draws."""
         points = (values - self._best) / self._span
         if points.shape[-1] == 2:
-            return np.asarray(gain_of_two(points, self._front, self._corner).mean(axis=1))
+            return np.asarray(hypervolume_gain(points, self._front, self._corner).mean(axis=1))
         pushed = np.maximum(self._reach(points) - self._reached, 0.0)
         return np.asarray(pushed.mean(axis=(1, 2)))
 

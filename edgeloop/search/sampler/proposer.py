@@ -20,10 +20,10 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeloop.pareto import non_dominated
 from edgeloop.search.base import Evaluated, values_of
 from edgeloop.search.sampler.acquisition import Lessons, Promise, eligibility, scaled_values
 from edgeloop.search.sampler.encoding import Features
-from edgeloop.search.sampler.hypervolume import non_dominated
 from edgeloop.search.sampler.mutation import (
     Draft,
     at_corner,

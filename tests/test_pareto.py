@@ -1,4 +1,4 @@
-"""The front and its volume, held against the plainest way to say what they are."""
+"""The Pareto front and its hypervolume, compared with brute force."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeloop import pareto as front
-from edgeloop.report import hypervolume, non_dominated
-from edgeloop.search.sampler.hypervolume import non_dominated as of_the_search
+from edgeloop import pareto
+from edgeloop.pareto import hypervolume, hypervolume_gain, non_dominated
 
-# Few distinct values: ties, equal points and NaN are the rule.
-COORDINATES = st.sampled_from([0.0, -0.0, 1.0, 2.0, 3.0, 4.0, float("inf"), float("nan")])
+INF, NAN = float("inf"), float("nan")
+
+# Few distinct values: ties, equal points, infinities and NaN are the rule.
+COORDINATES = st.sampled_from([0.0, -0.0, 1.0, 2.0, 3.0, 4.0, INF, -INF, NAN])
 
 
 def points(objectives: int, most: int = 40) -> st.SearchStrategy[list[list[float]]]:
@@ -33,9 +34,9 @@ def brute_force(rows: np.ndarray) -> list[bool]:
 
 @pytest.fixture
 def halving(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tables take the way of large ones."""
-    monkeypatch.setattr(front, "_FEW", 2)
-    monkeypatch.setattr(front, "_PAIRS", 2)
+    """Small inputs take the code path of large ones."""
+    monkeypatch.setattr(pareto, "_FEW", 2)
+    monkeypatch.setattr(pareto, "_PAIRS", 2)
 
 
 @pytest.mark.parametrize("objectives", [1, 2, 3, 4, 5])
@@ -60,10 +61,12 @@ def test_so_it_is_by_halving(objectives: int):
 
 
 @pytest.mark.parametrize("objectives", [2, 3, 4])
-def test_a_large_front_is_that_of_the_search(objectives: int):
+def test_so_it_is_for_a_large_front(objectives: int):
     rng = np.random.default_rng(objectives)
     rows = rng.integers(0, 40, (1500, objectives)).astype(float)
-    assert non_dominated(rows).tolist() == of_the_search(rows).tolist()
+    rows[rng.random(rows.shape) < 0.01] = INF
+    at_most, below = (rows[:, None] <= rows).all(axis=2), (rows[:, None] < rows).any(axis=2)
+    assert non_dominated(rows).tolist() == (~(at_most & below).any(axis=0)).tolist()
 
 
 def test_a_front_of_everything_is_everything():
@@ -76,6 +79,7 @@ def test_a_front_of_everything_is_everything():
 def test_no_points_have_no_front_and_no_volume():
     assert non_dominated(np.empty((0, 2))).tolist() == []
     assert hypervolume(np.empty((0, 2)), [1, 1]) == 0.0
+    assert non_dominated([]).tolist() == [] and hypervolume([], [1]) == 0.0
 
 
 @pytest.mark.parametrize("objectives", [1, 2, 3, 4])
@@ -91,5 +95,32 @@ def test_the_volume_is_the_number_of_unit_cubes_that_are_won(objectives: int):
     check()
 
 
-def test_a_point_with_nan_wins_nothing():
-    assert hypervolume([[0.0, float("nan")], [1.0, 1.0]], [2, 2]) == pytest.approx(1.0)
+cells = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=8)
+
+
+@given(cells, cells)
+def test_the_gain_of_a_point_is_the_difference_of_two_hypervolumes(front, added):
+    corner = np.full(2, 4.0)
+    gains = hypervolume_gain(np.array(added, float), np.array(front, float), corner)
+    for point, gain in zip(added, gains, strict=True):
+        after = hypervolume([*front, point], corner)
+        assert gain == pytest.approx(after - hypervolume(front, corner))
+
+
+def test_nan_is_on_no_front_dominates_nothing_and_adds_no_volume():
+    assert non_dominated([(NAN, 0.0), (1.0, 1.0), (2.0, NAN)]).tolist() == [False, True, False]
+    assert hypervolume([[0.0, NAN], [1.0, 1.0]], [2, 2]) == pytest.approx(1.0)
+
+
+def test_infinity_is_worse_than_any_number_and_adds_no_volume():
+    assert non_dominated([(0.0, INF), (1.0, 5.0), (1.0, INF)]).tolist() == [True, True, False]
+    assert non_dominated([(INF, INF), (INF, INF)]).all()
+    assert hypervolume([(0.0, INF), (0.5, 0.5)], (1.0, 1.0)) == pytest.approx(0.25)
+    assert hypervolume([(-INF, 0.5)], (1.0, 1.0)) == INF
+    with pytest.raises(ValueError, match="must be finite"):
+        hypervolume([(0.0, 0.0)], (1.0, INF))
+
+
+def test_points_outside_the_reference_add_nothing():
+    assert hypervolume([(2.0, 0.0), (0.5, 0.5)], (1.0, 1.0)) == pytest.approx(0.25)
+    assert hypervolume([(0.0, 1.0)], (1.0, 1.0)) == 0.0
