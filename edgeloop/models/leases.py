@@ -27,7 +27,8 @@ from edgeloop.models.records import StageRecord, records_of, summary
 from edgeloop.models.row import Edit, change_row
 from edgeloop.store import Changes, Record, Table, Value, Values
 
-LARGEST_SPREAD = 32
+LARGEST_SPREAD = 64
+LOOKS = 10
 GRAB_SECONDS = 10.0
 IDLE_SWEEP_SECONDS = 10.0
 BUSY_SWEEP_SECONDS = 600.0
@@ -77,7 +78,8 @@ class Leases:
         self._margin_s = margin_s
         self._max_attempts = max_attempts
         self._clock = clock
-        self._spread = 1
+        self._spread = 1  # how many of the best hints a claim chooses from
+        self._races_lost = 0
         self._idle_sweep_at = 0.0
         self._busy_sweep_at = time.monotonic() + random.uniform(0.5, 1.0) * BUSY_SWEEP_SECONDS
 
@@ -178,24 +180,16 @@ class Leases:
     def _claim_from_queue(
         self, capabilities: Collection[str], node: str, only: Callable[[str], bool]
     ) -> Lease | None:
-        """The first hint, for one runner alone. After losing to others, one of the first few that
-        are equally good: runners that all want the first only get in each other's way."""
-        best: list[Hint] = []
-        for hint in self._queue.open(capabilities, self._clock(), crowd=self._spread):
-            if not only(hint.model):
-                continue
-            if best and (hint.rank != best[0].rank or len(best) >= self._spread):
-                if lease := self._take_any(best, node):
+        """After a race lost to others the queue is read again: they took more than that."""
+        for _ in range(LOOKS):
+            races_lost = self._races_lost
+            for hint in self._queue.open(capabilities, self._clock(), self._models, self._spread):
+                if only(hint.model) and (lease := self._take(hint, node)):
                     return lease
-                best = []
-            best.append(hint)
-        return self._take_any(best, node)
-
-    def _take_any(self, hints: list[Hint], node: str) -> Lease | None:
-        random.shuffle(hints)
-        for hint in hints:
-            if lease := self._take(hint, node):
-                return lease
+                if self._races_lost > races_lost:
+                    break
+            else:
+                return None
         return None
 
     def _take(self, hint: Hint, node: str) -> Lease | None:
@@ -208,7 +202,7 @@ class Leases:
             if hidden is None:
                 return self._lost_race()
             hint = hidden
-        row = self._models.get(hint.model)
+        row = hint.read_row()
         if row is None or hint.stage not in self._plan:
             self._queue.mend(hint.model, None, hint)
             return None
@@ -219,13 +213,15 @@ class Leases:
             self._queue.mend(hint.model, row.values, hint)
             return None
         if ready_at > self._clock():
-            return None if self._queue.hide(hint, ready_at) else self._lost_race()
+            self._queue.hide(hint, ready_at)
+            return None
         if records_of(row.values).get(stage.name, StageRecord()).attempts >= self._max_attempts:
             self._give_up(row, stage)
             return None
         return self._acquire(row, stage, node) or self._lost_race()
 
     def _lost_race(self) -> Lease | None:
+        self._races_lost += 1
         self._spread = min(2 * self._spread, LARGEST_SPREAD)
         return None
 

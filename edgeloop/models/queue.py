@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import itertools
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgeloop.errors import RowChanged, RowExists
 from edgeloop.models.plan import Plan, Stage
 from edgeloop.models.records import UPLOAD, is_foreign, records_of
 from edgeloop.models.row import CANDIDATE
-from edgeloop.store import Changes, Condition, Record, Table, Values, merged
+from edgeloop.store import Changes, Condition, ReadRow, Record, Table, Values, merged
 
-FIRST_PAGE = 8
-NEXT_PAGES = 128
 SWEPT = "!swept"
 FINISHED = ("complete", "error", "uploading", "deleting", CANDIDATE)
 
@@ -29,6 +28,7 @@ FINISHED = ("complete", "error", "uploading", "deleting", CANDIDATE)
 @dataclass(frozen=True)
 class Hint:
     record: Record
+    read_row: ReadRow
 
     @property
     def model(self) -> str:
@@ -39,17 +39,8 @@ class Hint:
         return str(self.record.values["stage"])
 
     @property
-    def hidden_until(self) -> float:
-        return float(self.record.values.get("until", 0.0))
-
-    @property
     def order(self) -> str:
         return self.record.key.partition("|")[2]
-
-    @property
-    def rank(self) -> str:
-        """Hints of one rank are equally good; their order among each other is by age."""
-        return self.order.partition("|")[0]
 
 
 class Queue:
@@ -58,15 +49,17 @@ class Queue:
         self._plan = plan
         self._margin_s = margin_s
 
-    def open(self, capabilities: Collection[str], now: float, crowd: int = 0) -> Iterator[Hint]:
-        """Hints at work that may be taken now, best first.
-
-        `crowd`: how many others seem to look as well. Their work lies hidden at the top, so the
-        first page is made that much longer.
-        """
-        first = FIRST_PAGE + 2 * crowd
-        streams = [self._of_capability(name, now, first) for name in sorted(set(capabilities))]
-        return heapq.merge(*streams, key=lambda hint: hint.order)
+    def open(
+        self, capabilities: Collection[str], now: float, models: Table, crowd: int = 1
+    ) -> Iterator[Hint]:
+        """Hints at work that may be taken now, best first. In a `crowd` of runners, some of the
+        best that many come first at random."""
+        prefixes = sorted({f"{_plain(capability)}|" for capability in capabilities})
+        streams = [
+            itertools.starmap(Hint, self._hints.due(now, models, prefix, _rank, crowd))
+            for prefix in prefixes
+        ]
+        return heapq.merge(*streams, key=lambda h: h.order if crowd == 1 else _rank(h.record.key))
 
     def mend(self, name: str, row: Values | None, hint: Hint | None = None) -> None:
         """Make the hints of one model what its row says, beginning with one found stale."""
@@ -89,7 +82,7 @@ class Queue:
     def hide(self, hint: Hint, until: float) -> Hint | None:
         """Nobody need look at it before then. None when somebody else was faster."""
         try:
-            return Hint(self._hints.update(hint.record, {"until": until}))
+            return replace(hint, record=self._hints.update(hint.record, {"until": until}))
         except RowChanged:
             return None
 
@@ -126,17 +119,6 @@ class Queue:
         capability = _plain(self._plan.capability(row, stage))
         return f"{capability}|{priority:012.3f}|{_plain(uploaded)}|{_plain(name)}|{stage.name}"
 
-    def _of_capability(self, capability: str, now: float, first_page: int) -> Iterator[Hint]:
-        """A small page first: what is wanted is nearly always at the top."""
-        prefix = after = f"{_plain(capability)}|"
-        size = first_page
-        while True:
-            page = list(self._hints.query(prefix, after=after, limit=size))
-            yield from (hint for hint in map(Hint, page) if hint.hidden_until <= now)
-            if len(page) < size:
-                return
-            after, size = page[-1].key, NEXT_PAGES
-
     def _wanted(self, name: str, row: Values) -> Iterator[tuple[str, Values]]:
         for stage in self._plan.for_model(row):
             ready_at = self.ready_at(row, stage)
@@ -159,6 +141,11 @@ def ready_at(row: Values, stage: Stage, plan: Plan, margin_s: float) -> float | 
         return 0.0
     lease_end = record.expires + margin_s if record.is_held else 0.0
     return max(lease_end, record.not_before)
+
+
+def _rank(key: str) -> str:
+    """Hints of one rank are equally good; their order among each other is by age."""
+    return key.split("|", 2)[1]
 
 
 def _plain(text: str) -> str:

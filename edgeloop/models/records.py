@@ -7,6 +7,7 @@ other tools; they are written together with it, and only here.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,12 +50,15 @@ Records = Mapping[str, StageRecord]
 
 
 def records_of(row: Values) -> dict[str, StageRecord]:
-    """Unknown fields are passed over: a newer Edgeloop may have written them."""
+    """Unknown fields are ignored: a newer version of Edgeloop may have written them."""
     text = row.get("stages")
-    if not filled(text):
-        return {}
+    return dict(_parsed(str(text))) if filled(text) else {}
+
+
+@functools.lru_cache(maxsize=64)  # a claim asks half a dozen times for the records of one row
+def _parsed(text: str) -> dict[str, StageRecord]:
     try:
-        content = json.loads(str(text))
+        content = json.loads(text)
         return {name: _record(fields) for name, fields in content.items()}
     except (ValueError, TypeError, AttributeError, RecursionError):
         return {}

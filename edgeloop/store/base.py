@@ -14,12 +14,14 @@ a column set to None are the same thing.
 from __future__ import annotations
 
 import math
+import random
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -35,6 +37,8 @@ Value = str | int | float | bool
 Values = Mapping[str, Value]
 Changes = Mapping[str, Value | None]
 
+FIRST_DUE = 3  # rows of a queue that are read at once: one is wanted
+NEXT_DUE = 128
 ROW_LIMIT_BYTES = 1_000_000
 WHOLE_TEXT_BYTES = 64_000
 PART_MARK = "__part"  # Azure's columns that hold one part of a long text
@@ -49,6 +53,10 @@ class Record:
     key: str
     values: Values
     version: str = field(repr=False)
+
+
+ReadRow = Callable[[], Record | None]
+Rank = Callable[[str], str]
 
 
 @dataclass(frozen=True)
@@ -133,6 +141,37 @@ class Table(ABC):
     ) -> Iterator[Record]:
         """Rows whose key starts with `prefix`, comes after `after`, and that meet all conditions,
         in the order of their keys."""
+
+    def due(
+        self, now: float, about: Table, prefix: str, rank: Rank, crowd: int = 1
+    ) -> Iterator[tuple[Record, ReadRow]]:
+        """For queues: the rows under `prefix` whose column `until` is not after `now`, best first,
+        and how to read the row of `about` that their column `model` names.
+
+        In a `crowd`, all who want the best row would only get in each other's way: so it begins
+        with some of that many best rows at random, as long as their keys have the best one's rank.
+
+        A store with transactions reads both rows at the same moment; without them, as here, the
+        other row is read when it is asked for.
+        """
+        best: list[Record] = []
+        for record in self._due(now, prefix, 2 * (FIRST_DUE + crowd)):
+            if best and (len(best) >= crowd or rank(record.key) != rank(best[0].key)):
+                random.shuffle(best)
+                yield from ((row, partial(about.get, str(row.values.get("model")))) for row in best)
+                best = []
+            best.append(record)
+        random.shuffle(best)
+        yield from ((row, partial(about.get, str(row.values.get("model")))) for row in best)
+
+    def _due(self, now: float, prefix: str, size: int) -> Iterator[Record]:
+        after = prefix
+        while True:
+            page = list(self.query(prefix, after=after, limit=size))
+            yield from (row for row in page if float(row.values.get("until", 0.0)) <= now)
+            if len(page) < size:
+                return
+            after, size = page[-1].key, NEXT_DUE
 
     def drift(self, known: Mapping[str, str], mark: str = "") -> Drift:
         """What is new, changed or gone for whoever knew these versions, by key.

@@ -83,6 +83,45 @@ SELECT key, version, data FROM edgeloop_rows
 WHERE space = :space AND key > :after AND key >= :first {clauses}
 ORDER BY key LIMIT :size;
 
+-- name: due.sqlite
+-- The next rows of a queue that are not hidden any more, each with the row it is about, and the key
+-- of the best of all. `skip` leaves out some, for runners that would otherwise all want the same.
+SELECT hint.key, hint.version, hint.data, about.key, about.version, about.data, (
+    SELECT key FROM edgeloop_rows
+    WHERE space = :space AND key > :after AND key < :end
+        AND coalesce(json_extract(data, '$.until'), 0) <= :now
+    ORDER BY key LIMIT 1
+)
+FROM (
+    SELECT key, version, data FROM edgeloop_rows
+    WHERE space = :space AND key > :after AND key < :end
+        AND coalesce(json_extract(data, '$.until'), 0) <= :now
+    ORDER BY key LIMIT :size OFFSET :skip
+) AS hint
+LEFT JOIN edgeloop_rows AS about
+    ON about.space = :other_space AND about.key = json_extract(hint.data, '$.model')
+ORDER BY hint.key;
+
+-- name: due.postgresql
+-- LATERAL and its LIMIT keep the planner from joining all rows of the other space.
+SELECT hint.key, hint.version, hint.data, about.key, about.version, about.data, (
+    SELECT key FROM edgeloop_rows
+    WHERE space = :space AND key > :after AND key < :end
+        AND coalesce(CAST(CAST(data AS json) ->> 'until' AS float), 0) <= :now
+    ORDER BY key LIMIT 1
+)
+FROM (
+    SELECT key, version, data FROM edgeloop_rows
+    WHERE space = :space AND key > :after AND key < :end
+        AND coalesce(CAST(CAST(data AS json) ->> 'until' AS float), 0) <= :now
+    ORDER BY key LIMIT :size OFFSET :skip
+) AS hint
+LEFT JOIN LATERAL (
+    SELECT key, version, data FROM edgeloop_rows
+    WHERE space = :other_space AND key = CAST(hint.data AS json) ->> 'model' LIMIT 1
+) AS about ON true
+ORDER BY hint.key;
+
 -- name: rows_of_keys.sqlite
 SELECT key, version, data FROM edgeloop_rows
 WHERE space = :space AND key IN (SELECT value FROM json_each(:keys));

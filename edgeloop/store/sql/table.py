@@ -5,19 +5,25 @@ Compare-and-set is an UPDATE that names the version; `queries.sql` has every sta
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
+import random
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from edgeloop.errors import BadInput, RowChanged, RowExists
 from edgeloop.store.base import (
+    FIRST_DUE,
+    NEXT_DUE,
     Blobs,
     Changes,
     Condition,
     Drift,
+    Rank,
+    ReadRow,
     Record,
     Store,
     Table,
@@ -149,6 +155,27 @@ class SqlTable(Table):
             limit = None if limit is None else limit - size
             after = page[-1][0]
 
+    def due(
+        self, now: float, about: Table, prefix: str, rank: Rank, crowd: int = 1
+    ) -> Iterator[tuple[Record, ReadRow]]:
+        if not isinstance(about, SqlTable) or about._database is not self._database:
+            yield from super().due(now, about, prefix, rank, crowd)
+            return
+        values: dict[str, Any] = {"space": self._space, "other_space": about._space, "now": now}
+        values |= {"after": prefix, "end": after_prefix(prefix), "size": FIRST_DUE}
+        if crowd > 1:
+            page = self._database.read("due", {**values, "skip": random.randrange(crowd)})
+            for row in page:
+                if rank(row[0]) == rank(row[6]):
+                    yield _record(row[:3]), functools.partial(_record_or_none, row[3:6])
+        while True:
+            page = self._database.read("due", {**values, "skip": 0})
+            for row in page:
+                yield _record(row[:3]), functools.partial(_record_or_none, row[3:6])
+            if len(page) < values["size"]:
+                return
+            values |= {"after": page[-1][0], "size": NEXT_DUE}
+
     def drift(self, known: Mapping[str, str], mark: str = "") -> Drift:
         """Versions alone first, and not even those where the database says that nothing happened.
         The mark is taken before: what is committed meanwhile is seen now, or told apart next time.
@@ -212,6 +239,10 @@ def _encoded(record: Record) -> EncodedRow:
 def _record(row: tuple[Any, ...]) -> Record:
     key, version, data = row
     return Record(key, _loads(data), version)
+
+
+def _record_or_none(row: tuple[Any, ...]) -> Record | None:
+    return None if row[0] is None else _record(row)
 
 
 def _dumps(values: Values) -> str:
