@@ -72,6 +72,32 @@ class StoreContract:
         assert models.get("model") == changed
         assert [row.key for row in queue.query()] == ["new"]
 
+    def test_what_is_due_comes_in_order_with_the_row_it_is_about(self, store: Store) -> None:
+        models, queue = store.models("exp"), store.queue("exp")
+        there = models.insert("there", {"x": 1})
+        for number in range(300):  # hidden ones at the top
+            queue.put(f"a|1|{number:03d}", {"model": "there", "until": 20.0})
+        queue.insert("a|2|x", {"model": "there", "until": 10.0})
+        queue.insert("a|2|y", {"model": "gone"})
+        queue.insert("a|3|z", {"model": "there", "until": 0.0})
+        queue.insert("b|1|x", {"model": "there", "until": 0.0})
+        due = [(r.key, read()) for r, read in queue.due(10.0, models, "a|", _rank)]
+        assert due == [("a|2|x", there), ("a|2|y", None), ("a|3|z", there)]
+        assert list(queue.due(10.0, models, "c|", _rank)) == []
+
+    def test_in_a_crowd_one_of_the_best_comes_first_and_none_is_left_out(
+        self, store: Store
+    ) -> None:
+        models, queue = store.models("exp"), store.queue("exp")
+        keys = [f"a|{rank}|{number}" for rank in (1, 2) for number in range(8)]
+        queue.insert_many((key, {"model": "m", "until": 0.0}) for key in keys)
+        first = set()
+        for _ in range(30):
+            due = [row.key for row, _ in queue.due(1.0, models, "a|", _rank, crowd=12)]
+            assert set(due) == set(keys)
+            first.add(due[0])
+        assert len(first) > 2 and first <= set(keys[:8])
+
     def test_what_one_writes_another_reads(self, store: Store, reopened: Store) -> None:
         mine, theirs = store.models("exp"), reopened.models("exp")
         record = mine.insert("model", {"x": 1})
@@ -83,3 +109,7 @@ class StoreContract:
     def test_a_store_names_itself_in_a_line(self, store: Store) -> None:
         assert store.description
         assert "\n" not in store.description
+
+
+def _rank(key: str) -> str:
+    return key.split("|")[1]
