@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from bench.tables import markdown
 from edgeloop.demo import make_faces
 from edgeloop.platforms import QnnToolchain, open_device
-from edgeloop.runner import Report, RunnerOptions
+from edgeloop.runner import RunnerEvent, RunnerOptions
 from edgeloop.runner import run as run_runner
 from edgeloop.runner import worker as worker_module
 from edgeloop.runner.stages import Sizes, run_test
@@ -86,7 +86,7 @@ def _runner(folder: Path) -> str:
     make_faces(folder / "faces32", 60, 32, seed=5)
     settings = Settings(folder / "project", SqliteLocation(folder / "project" / ".edgeloop"))
     spans: list[tuple[float, float]] = []
-    reports: list[Report] = []
+    reports: list[RunnerEvent] = []
     perform = worker_module.perform
 
     def timed(*arguments: object) -> object:

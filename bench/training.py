@@ -25,11 +25,10 @@ from bench.tables import markdown
 from edgeloop.architectures import Architecture, build
 from edgeloop.demo import make_faces
 from edgeloop.tasks import Samples, open_task
-from edgeloop.training import Candidate, TrainingPlan, TrainingResult, train_many
-from edgeloop.training.device import machine_for
+from edgeloop.training import TrainingItem, TrainingPlan, TrainingResult, train_many
+from edgeloop.training.data import ImageSet, SharedData, class_weights, order_of
+from edgeloop.training.device import Gate, machine_for
 from edgeloop.training.engine import Engine
-from edgeloop.training.gate import Gate
-from edgeloop.training.sets import ImageSet, Shared, class_weights, order_of
 
 CLASSES = 19
 
@@ -217,7 +216,7 @@ def _whole(folder: Path, size: Size, count: int) -> float:
     batch = size.batches[-1] if len(size.batches) == 1 else 64
     plan = TrainingPlan(steps=size.whole_steps, batch=batch, validation_images=64)
     nets = [
-        Candidate(net_of(size.base // 2, size.side), folder / f"whole-{count}-{number}")
+        TrainingItem(net_of(size.base // 2, size.side), folder / f"whole-{count}-{number}")
         for number in range(size.whole_nets)
     ]
     began = time.perf_counter()
@@ -230,7 +229,7 @@ def _whole(folder: Path, size: Size, count: int) -> float:
 def _images(folder: Path, size: Size) -> ImageSet:
     task = open_task("segmentation", folder / "faces", folder / "cache")
     samples: Samples = task.training(size.side, size.side)
-    return Shared().load(samples, None, machine_for(TrainingPlan()))
+    return SharedData().load(samples, None, machine_for(TrainingPlan()))
 
 
 def _speed(

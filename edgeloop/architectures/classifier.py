@@ -1,4 +1,4 @@
-"""A small space for classification: a stem, two to four stages that halve, a pooled head."""
+"""A small space for classification: a stem, two to four stages, a pooled head."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgeloop.architectures.architecture import Shape
-from edgeloop.architectures.hourglass import Block, Layer
+from edgeloop.architectures.hourglass import Block, ConvLayer
 from edgeloop.architectures.trial import Trial
 from edgeloop.errors import BadInput
 
@@ -18,7 +18,7 @@ KERNELS = (3, 5)
 
 
 def build(trial: Trial, shape: Shape, classes: int, **options: Any) -> nn.Module:
-    """The options are those of `ask`."""
+    """Takes the options of `ask`."""
     from torch import nn
 
     from edgeloop.architectures.layers import block_of
@@ -39,9 +39,9 @@ def ask(
     most_stages: int = 4,
     most_layers: int = 3,
 ) -> Block:
-    """Each stage halves the side and widens by a factor of its own."""
+    """Each stage halves the side and multiplies the channels by a factor."""
     width = trial.suggest_categorical("width", list(widths))
-    layers = [Layer(3, width, 3, 2)]
+    layers = [ConvLayer(3, width, 3, 2)]
     stages = trial.suggest_int("stages", min(2, most_stages), most_stages)
     if min(shape[2:]) < 2 ** (stages + 1):
         reason = f"{shape[2]} × {shape[3]} is too small to be halved {stages + 1} times"
@@ -51,6 +51,6 @@ def ask(
         kernel = trial.suggest_categorical(f"stage{stage}_kernel", list(kernels))
         outputs, stride = 4 * round(width * factor / 4), 2
         for _ in range(trial.suggest_int(f"stage{stage}_layers", 1, most_layers)):
-            layers.append(Layer(width, outputs, kernel, stride))
+            layers.append(ConvLayer(width, outputs, kernel, stride))
             width, stride = outputs, 1
     return tuple(layers)

@@ -1,8 +1,8 @@
-"""A net as an ONNX file that every later step takes: fixed shape, folded, nothing left over.
+"""Export to ONNX: fixed shape, constants folded, batch norms fused.
 
-What exporters leave behind (constants as nodes, zero biases shared through Identity, batch norms)
-is refused by the chip's compiler or quantizes badly, so it is gone before the file is written. The
-file is checked, and its outputs are compared with the net's own.
+Constant nodes and zero biases shared through Identity are refused by the chip's compiler or
+quantize badly, so they are removed before the file is written. The file is checked, and its
+outputs are compared with those of the torch module.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import copy
 import importlib.util
 import io
-import uuid
 import warnings
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from edgeloop._util.files import write_atomic
 from edgeloop.architectures.architecture import Architecture
 from edgeloop.errors import LocalFileError, MissingExtra, TrainingFailed
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto
     from torch import Tensor, nn
 
-_EXPORTING = Lock()  # PyTorch's exporter keeps its state in the process, not in the call
+_EXPORTING = Lock()  # PyTorch's exporter has process-wide state
 OPSET = 18
 INPUT, OUTPUT = "image", "logits"
 ARCHITECTURE, IDENTITY = "edgeloop.architecture", "edgeloop.id"
@@ -31,15 +31,16 @@ TOLERANCE = 1e-3  # of the largest output: float32 sums in another order
 
 
 def export_onnx(net: nn.Module, arch: Architecture, path: Path) -> Path:
-    """Write the net, which is left as it was; the file appears whole or not at all."""
+    """Write the model, which is not modified; the file is written atomically."""
     import onnx
+    import torch
 
     check_exporter()
     still = copy.deepcopy(net).to("cpu").float().eval()
-    image = _image(arch)
+    image = torch.rand(arch.shape, generator=torch.Generator().manual_seed(0))
     wanted = _answer(still, image, arch)
     model = _exported(still, image, arch)
-    tidy(model.graph)
+    fold_constants(model.graph)
     onnx.helper.set_model_props(model, {ARCHITECTURE: arch.canonical, IDENTITY: arch.id})
     onnx.checker.check_model(model, full_check=True)
     data = model.SerializeToString()
@@ -49,7 +50,7 @@ def export_onnx(net: nn.Module, arch: Architecture, path: Path) -> Path:
 
 
 def architecture_in(path: Path) -> Architecture | None:
-    """The architecture that an exported file holds; None in a file of other origin."""
+    """The architecture in an exported file; None if the file comes from elsewhere."""
     import onnx
 
     model = onnx.load_model(str(path), load_external_data=False)
@@ -60,15 +61,9 @@ def architecture_in(path: Path) -> Architecture | None:
 
 
 def check_exporter() -> None:
-    """Said before hours of training, not after them."""
+    """Checked before hours of training, not after."""
     if importlib.util.find_spec("onnxruntime") is None:
-        raise MissingExtra(what="Exporting nets", extra="qnn")
-
-
-def _image(arch: Architecture) -> Tensor:
-    import torch
-
-    return torch.rand(arch.shape, generator=torch.Generator().manual_seed(0))
+        raise MissingExtra(what="Exporting models", extra="qnn")
 
 
 def _answer(net: nn.Module, image: Tensor, arch: Architecture) -> Tensor:
@@ -79,20 +74,20 @@ def _answer(net: nn.Module, image: Tensor, arch: Architecture) -> Tensor:
             answer: Tensor = net(image)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             first = str(error).partition("\n")[0]
-            reason = f"the net does not take an image {list(arch.shape)}: {first}"
+            reason = f"the model does not accept an image of shape {list(arch.shape)}: {first}"
             raise TrainingFailed(arch=arch.id, reason=reason) from error
     fits = isinstance(answer, torch.Tensor) and tuple(answer.shape[:2]) == (1, arch.classes)
     if not fits:
         shape = list(answer.shape) if isinstance(answer, torch.Tensor) else type(answer).__name__
-        reason = f"the net answers {shape}, but [1, {arch.classes}, …] is due"
+        reason = f"the output of the model is {shape}, not [1, {arch.classes}, …]"
         raise TrainingFailed(arch=arch.id, reason=reason)
     if not torch.isfinite(answer).all():
-        raise TrainingFailed(arch=arch.id, reason="the net answers NaN or infinite values")
+        raise TrainingFailed(arch=arch.id, reason="the model outputs NaN or infinite values")
     return answer
 
 
 def _exported(net: nn.Module, image: Tensor, arch: Architecture) -> ModelProto:
-    """The older exporter: the newer one needs a package that nothing else here does."""
+    """Uses the TorchScript exporter: the dynamo one needs another package."""
     import onnx
     import torch
 
@@ -116,8 +111,8 @@ def _exported(net: nn.Module, image: Tensor, arch: Architecture) -> ModelProto:
     return onnx.load_model_from_string(buffer.getvalue())
 
 
-def tidy(graph: GraphProto) -> None:
-    """Constants become weights, and a weight that went through Identity becomes a copy."""
+def fold_constants(graph: GraphProto) -> None:
+    """Turn constant nodes into initializers, and initializers behind Identity into copies."""
     import onnx
 
     weights = {tensor.name: tensor for tensor in graph.initializer}
@@ -152,17 +147,13 @@ def _compare(data: bytes, image: Tensor, wanted: Tensor, arch: Architecture) -> 
     scale = max(1e-6, float(np.abs(expected).max()))
     off = float(np.abs(given - expected).max()) / scale if given.shape == expected.shape else 1.0
     if not off <= TOLERANCE:
-        reason = f"the exported file answers otherwise than the net ({100 * off:.2g} % off)"
+        reason = f"the exported file disagrees with the model ({100 * off:.2g} % off)"
         raise TrainingFailed(arch=arch.id, reason=reason)
 
 
 def _write(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(data)
-        temporary.replace(path)
+        write_atomic(path, data)
     except OSError as error:
         raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
-    finally:
-        temporary.unlink(missing_ok=True)

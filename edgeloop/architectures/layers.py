@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from edgeloop.architectures.hourglass import Block, HourglassPlan, Plan
+from edgeloop.architectures.hourglass import Block, HourglassPlan, NetworkPlan
 
 
 class ConvNormRelu(nn.Sequential):
@@ -26,7 +26,7 @@ def block_of(block: Block) -> nn.Sequential:
     )
 
 
-def stacked_hourglasses(plan: Plan) -> nn.Sequential:
+def stacked_hourglasses(plan: NetworkPlan) -> nn.Sequential:
     parts: list[nn.Module] = [block_of(plan.stem)]
     hourglasses = [Hourglass(each) for each in plan.hourglasses]
     head = nn.Conv2d(plan.hourglasses[-1].channels, plan.classes, 1)

@@ -1,13 +1,12 @@
-"""Spaces by name: those built in, and functions in users' files, such as `my_space.py:build`.
+"""Spaces by name: built-in ones, and functions in users' files such as `my_space.py:build`.
 
-A space is `def build(trial, shape, classes, **options)` that asks the trial for values and returns
-a torch module. Everything that shapes the net must come from the trial, so that the answers alone
-rebuild it; options narrow what is suggested and need defaults.
+A space is `def build(trial, shape, classes, **options)`, which asks the trial for values and
+returns a torch module. Everything that shapes the model must come from the trial, so that the
+values alone rebuild it; options narrow the suggestions and need defaults.
 """
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib.util
 import inspect
@@ -19,6 +18,7 @@ from threading import Lock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from edgeloop._util.suggest import suggestion
 from edgeloop.architectures import classifier, hourglass
 from edgeloop.architectures.architecture import Architecture, Shape
 from edgeloop.architectures.trial import FixedTrial, RecordingTrial, Trial
@@ -37,26 +37,26 @@ _QUESTIONS: Mapping[str, Callable[..., object]] = {
     "hourglass": hourglass.ask,
     "small-classifier": classifier.ask,
 }
-_DRAWING = Lock()  # torch has one source of random numbers a process, whatever thread asks
+_DRAWING = Lock()  # torch has one random generator per process
 _GIVEN = ("trial", "shape", "classes")
 
 
 @dataclass(frozen=True)
 class Space:
-    """A function of a trial, its name as it stands in architectures, and options for it."""
+    """A function of a trial, its name in architectures, and its options."""
 
     name: str
     function: Builder
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self, trial: Trial, shape: Shape, classes: int) -> nn.Module:
-        """The net of a trial. Whatever the function raises becomes one sentence."""
+        """Build the model of a trial. Whatever the function raises becomes one sentence."""
         check_torch()
         from torch import nn
 
         net = self._called(self.function, trial, shape, classes)
         if not isinstance(net, nn.Module):
-            reason = f"it returned {type(net).__name__} in place of a torch module"
+            reason = f"it returned {type(net).__name__} instead of a torch module"
             raise BadSpace(space=self.name, reason=reason)
         return net
 
@@ -67,8 +67,8 @@ class Space:
         return Architecture(self.name, trial.params, shape, classes)
 
     def ask(self, trial: Trial, shape: Shape, classes: int) -> None:
-        """Only for what it asks the trial. Built-in spaces are asked without building a net,
-        which is what takes the time; what a user's function asks shows when it is called."""
+        """Only suggest values. Built-in spaces do so without building a model, which is what takes
+        the time; a user's function has to be called."""
         if BUILT_IN.get(self.name) is self.function:
             check_torch()
             self._called(_QUESTIONS[self.name], trial, shape, classes)
@@ -87,7 +87,8 @@ class Space:
         except (KeyboardInterrupt, SystemExit, MemoryError):
             raise
         except Exception as error:
-            _let_go_if_pruned(error)
+            if type(error).__module__.startswith("optuna."):  # a pruned trial is not an error
+                raise
             raise BadSpace(space=self.name, reason=f"it raised {_words(error)}") from error
 
 
@@ -100,9 +101,8 @@ def find_space(
     elif ":" in name:
         function = _from_file(name, project or Path.cwd())
     else:
-        close = difflib.get_close_matches(name, BUILT_IN, 1)
-        guess = f"did you mean {close[0]!r}? " if close else ""
-        reason = f"{guess}there are {', '.join(BUILT_IN)}, or a file of yours as my_space.py:build"
+        hint = suggestion(name, BUILT_IN, "built-in spaces are")
+        reason = f"{hint} A space of your own is named like my_space.py:build"
         raise BadSpace(space=name, reason=reason)
     space = Space(name, function, dict(options or {}))
     _check_options(space)
@@ -110,8 +110,7 @@ def find_space(
 
 
 def build(arch: Architecture, seed: int = 0, project: Path | None = None) -> nn.Module:
-    """The net of an architecture with its first weights: the same for the same seed, whatever
-    else drew random numbers in this process."""
+    """The model of an architecture with initial weights, which depend only on the seed."""
     check_torch()
     import torch
 
@@ -126,7 +125,7 @@ def build(arch: Architecture, seed: int = 0, project: Path | None = None) -> nn.
 
 def check_torch() -> None:
     if importlib.util.find_spec("torch") is None:
-        raise MissingExtra(what="Building nets", extra="train")
+        raise MissingExtra(what="Building models", extra="train")
 
 
 def _from_file(name: str, project: Path) -> Builder:
@@ -138,14 +137,14 @@ def _from_file(name: str, project: Path) -> Builder:
     if function is None:
         raise BadSpace(space=name, reason=f"{file} has no function {attribute!r}")
     if not callable(function):
-        raise BadSpace(space=name, reason=f"{attribute!r} of {file} is no function")
+        raise BadSpace(space=name, reason=f"{attribute!r} in {file} is not a function")
     return function  # type: ignore[no-any-return]
 
 
 def _inside(name: str, file: str, project: Path) -> Path:
-    """Names come out of files that others wrote; only the project's own code is run."""
+    """Names may come from untrusted files; only code inside the project is run."""
     if not file.endswith(".py") or "\0" in file:
-        raise BadSpace(space=name, reason="a space of yours is named as my_space.py:build")
+        raise BadSpace(space=name, reason="a space of your own is named like my_space.py:build")
     root = project.resolve()
     path = (root / file).resolve()
     if not path.is_relative_to(root):
@@ -154,7 +153,7 @@ def _inside(name: str, file: str, project: Path) -> Path:
 
 
 def _module(name: str, path: Path) -> ModuleType:
-    """Loaded anew each time: a file that was edited is not the one of before."""
+    """Loaded again each time, since the file may have changed."""
     label = f"edgeloop_space_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(label, path)
     if spec is None or spec.loader is None:
@@ -173,7 +172,7 @@ def _check_options(space: Space) -> None:
         parameters = inspect.signature(
             _QUESTIONS.get(space.name, space.function)
         ).parameters.values()
-    except (TypeError, ValueError):  # a callable without a signature is taken at its word
+    except (TypeError, ValueError):  # a callable without a signature
         return
     kinds = inspect.Parameter
     positional = [
@@ -189,22 +188,10 @@ def _check_options(space: Space) -> None:
     known = [p.name for p in parameters if p.kind in named and p not in positional[: len(_GIVEN)]]
     for option in space.options:
         if option not in known:
-            raise BadInput(reason=_unknown(space.name, option, known))
-
-
-def _unknown(space: str, option: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(option, known, 1)
-    guess = f"did you mean {close[0]!r}? " if close else ""
-    there = f"There are {', '.join(known)}" if known else "It takes none"
-    return f"The space {space!r} has no option {option!r}: {guess}{there}"
+            hint = suggestion(option, known, "it takes") if known else "it takes none."
+            raise BadInput(reason=f"the space {space.name!r} has no option {option!r}: {hint}")
 
 
 def _words(error: Exception) -> str:
     first = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
-
-
-def _let_go_if_pruned(error: Exception) -> None:
-    """Optuna's way of ending a trial is no fault of the space."""
-    if type(error).__module__.startswith("optuna."):
-        raise error

@@ -1,8 +1,8 @@
-"""Trials without Optuna: one that draws at random and remembers, one that replays.
+"""Trials without Optuna: one that samples and records, one that replays.
 
-A space is a function of a trial: it asks for values by name and builds a net from the answers. The
-three methods below are those of Optuna's trials, so the same function serves a search, a replay
-from JSON, and a random draw.
+A space is a function of a trial: it asks for values by name and builds a model from them. The three
+methods below are those of Optuna's trials, so the same function serves a search, a replay from
+JSON, and random sampling.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from edgeloop.errors import BadArchitecture
 
 
 class Trial(Protocol):
-    """What a space may ask. Asking for a name again gives the same answer."""
+    """What a space may ask. Asking for a name again returns the same value."""
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any: ...
 
@@ -31,7 +31,7 @@ class Trial(Protocol):
 
 
 class RecordingTrial:
-    """Draws uniformly, the same for the same seed, and keeps what was asked for in `params`."""
+    """Samples uniformly from a seed and records the values in `params`."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -69,10 +69,10 @@ class RecordingTrial:
 
 
 class FixedTrial:
-    """Answers from an architecture's params.
+    """Replays an architecture's params.
 
-    Ranges and choices are not held against the values: options narrow or widen a space from search
-    to search, and what one of them found must be built the same everywhere, without its options.
+    Values are not checked against ranges and choices: options narrow or widen a space from search
+    to search, and the result of any of them must be buildable without its options.
     """
 
     def __init__(self, params: Mapping[str, Value], what: str) -> None:
@@ -80,7 +80,7 @@ class FixedTrial:
         self._asked: set[str] = set()
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        """The choice itself where there is an equal one: JSON turned its 2.0 into 2."""
+        """Returns the equal choice itself, since JSON may have turned 2.0 into 2."""
         value = self._value(name)
         for choice in choices:
             if choice == value and isinstance(choice, bool) == isinstance(value, bool):
@@ -104,7 +104,7 @@ class FixedTrial:
         return float(value)
 
     def check_all_used(self) -> None:
-        """A parameter that no one asked for belongs to another net, or is misspelt."""
+        """Raises for parameters that the space never asked for."""
         unused = sorted(set(self._params) - self._asked)
         if unused:
             names = ", ".join(map(repr, unused[:3])) + ("" if len(unused) <= 3 else ", …")

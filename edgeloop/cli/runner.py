@@ -13,7 +13,7 @@ import click
 from edgeloop.cli.context import common_options, confirm, names_argument, opened, yes_option
 
 if TYPE_CHECKING:
-    from edgeloop.runner import Comparison, Report, Sizes
+    from edgeloop.runner import Comparison, RunnerEvent, Sizes
     from edgeloop.settings import Settings
 
 dataset_option = click.option(
@@ -115,7 +115,7 @@ def runner(
         sizes=_sizes(settings, calibration_images, quick_images, thorough_images),
         workdir=workdir,
     )
-    reports: list[Report] = []
+    reports: list[RunnerEvent] = []
     with Workspace(settings) as workspace:
         if as_json:
             done = run(workspace, options, reports.append)
@@ -273,7 +273,7 @@ def _sizes(
 
 
 @contextlib.contextmanager
-def _screen() -> Iterator[Callable[[Report], None]]:
+def _screen() -> Iterator[Callable[[RunnerEvent], None]]:
     """A terminal shows the current work on its last line; a log gets plain lines only."""
     if not sys.stdout.isatty():
         yield lambda report: _print_report(report, click.echo)
@@ -284,7 +284,7 @@ def _screen() -> Iterator[Callable[[Report], None]]:
     running: dict[tuple[str, str], float] = {}
     with console.status("waiting for work") as status:
 
-        def show(report: Report) -> None:
+        def show(report: RunnerEvent) -> None:
             if report.state == "begun":
                 running[report.model, report.stage] = report.seconds
             else:
@@ -296,7 +296,7 @@ def _screen() -> Iterator[Callable[[Report], None]]:
         yield show
 
 
-def _print_report(report: Report, echo: Callable[[str], None]) -> None:
+def _print_report(report: RunnerEvent, echo: Callable[[str], None]) -> None:
     from edgeloop._util.redact import redact
     from edgeloop.cli.output import printable
 

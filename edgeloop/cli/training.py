@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from edgeloop.training import Progress, Report, TrainingPlan, TrainingResult
+    from edgeloop.training import ProgressReport, TrainingPlan, TrainingProgress, TrainingResult
 
 _path = click.Path(path_type=Path)
 _arch_argument = click.argument("arch_file", metavar="ARCH.json", type=_path)
@@ -162,11 +162,11 @@ def _train(
         click.echo(_summary(result, folder))
 
 
-def _lines() -> Report:
+def _lines() -> ProgressReport:
     """One line per epoch."""
     told = 0
 
-    def report(progress: Progress) -> None:
+    def report(progress: TrainingProgress) -> None:
         nonlocal told
         last = progress.last
         if last is None or last.epoch == told:

@@ -39,7 +39,7 @@ _THINGS = ((190, 120, 40), (70, 140, 140))
 
 
 @dataclass(frozen=True)
-class Shape:
+class FaceShape:
     """A filled outline of one class."""
 
     label: int
@@ -67,7 +67,7 @@ def draw_face(seed: int, index: int, size: int) -> tuple[Images, Images]:
     return _lit(rng, image.reduce(2), size), np.asarray(labels, dtype=np.uint8)
 
 
-def _face(rng: np.random.Generator) -> Iterator[Shape]:
+def _face(rng: np.random.Generator) -> Iterator[FaceShape]:
     """Everything that can be seen, back to front."""
     skin, hair = _tinted(rng, _SKINS), _tinted(rng, _HAIRS)
     wide, high = rng.uniform(0.235, 0.27), rng.uniform(0.31, 0.345)
@@ -75,71 +75,73 @@ def _face(rng: np.random.Generator) -> Iterator[Shape]:
     yield from _behind(rng, skin, hair, wide, top)
     for side, label in ((-1, _RIGHT_EAR), (1, _LEFT_EAR)):
         ear = _oval(middle + side * (wide + 0.012), 0.5, 0.045, 0.082)
-        yield Shape(label, _shaded(skin, 0.88), ear)
-    yield Shape(_SKIN, skin, _oval(middle, 0.5, wide, high))
+        yield FaceShape(label, _shaded(skin, 0.88), ear)
+    yield FaceShape(_SKIN, skin, _oval(middle, 0.5, wide, high))
     if rng.random() < 0.45:
-        yield Shape(_BEARD, _shaded(hair, 0.85), _crescent(middle, 0.5, wide, high, 0.62))
-    yield Shape(_HAIR, hair, _cap(middle, 0.5, wide + 0.01, high + 0.012, rng.uniform(0.42, 0.56)))
+        yield FaceShape(_BEARD, _shaded(hair, 0.85), _crescent(middle, 0.5, wide, high, 0.62))
+    yield FaceShape(
+        _HAIR, hair, _cap(middle, 0.5, wide + 0.01, high + 0.012, rng.uniform(0.42, 0.56))
+    )
     yield from _features(rng, skin, hair)
     yield from _worn(rng, wide, high)
     if rng.random() < 0.05:  # something in front that no class describes: these pixels are ignored
         x, y = rng.uniform(0.1, 0.9, 2)
-        yield Shape(IGNORE, _tinted(rng, _THINGS), _oval(x, y, 0.07, 0.07))
+        yield FaceShape(IGNORE, _tinted(rng, _THINGS), _oval(x, y, 0.07, 0.07))
 
 
 def _behind(
     rng: np.random.Generator, skin: Colour, hair: Colour, wide: float, top: float
-) -> Iterator[Shape]:
+) -> Iterator[FaceShape]:
     if rng.random() < 0.5:
         length = rng.uniform(0.62, 0.8)
         back = _oval(0.5, (top + length) / 2 - 0.02, wide + 0.07, (length - top) / 2 + 0.03)
-        yield Shape(_HAIR, _shaded(hair, 0.8), back)
-    yield Shape(_NECK, _shaded(skin, 0.78), _box(0.5, 0.86, 0.115, 0.16))
+        yield FaceShape(_HAIR, _shaded(hair, 0.8), back)
+    yield FaceShape(_NECK, _shaded(skin, 0.78), _box(0.5, 0.86, 0.115, 0.16))
     shoulders = rng.uniform(0.38, 0.45)
-    yield Shape(_CLOTHING, _tinted(rng, _CLOTHES), _oval(0.5, 1.08, shoulders, 0.19))
+    yield FaceShape(_CLOTHING, _tinted(rng, _CLOTHES), _oval(0.5, 1.08, shoulders, 0.19))
 
 
-def _features(rng: np.random.Generator, skin: Colour, hair: Colour) -> Iterator[Shape]:
+def _features(rng: np.random.Generator, skin: Colour, hair: Colour) -> Iterator[FaceShape]:
     apart, level = rng.uniform(0.098, 0.112), rng.uniform(0.45, 0.468)
     iris = _tinted(rng, ((70, 110, 160), (90, 60, 40), (70, 110, 70)))
     opened = rng.uniform(0.026, 0.034)
     for side, eye, brow in ((-1, _RIGHT_EYE, _RIGHT_BROW), (1, _LEFT_EYE, _LEFT_BROW)):
         x = 0.5 + side * apart
-        yield Shape(eye, (245, 245, 245), _oval(x, level, 0.054, opened))
-        yield Shape(eye, iris, _oval(x, level, 0.022, opened * 0.8))
+        yield FaceShape(eye, (245, 245, 245), _oval(x, level, 0.054, opened))
+        yield FaceShape(eye, iris, _oval(x, level, 0.022, opened * 0.8))
         raised = level - rng.uniform(0.068, 0.078)
-        yield Shape(brow, _shaded(hair, 0.7), _arch(x, raised, 0.064, 0.021))
-    yield Shape(_NOSE, _shaded(skin, 0.84), _nose(rng.uniform(0.046, 0.056)))
+        yield FaceShape(brow, _shaded(hair, 0.7), _arch(x, raised, 0.064, 0.021))
+    yield FaceShape(_NOSE, _shaded(skin, 0.84), _nose(rng.uniform(0.046, 0.056)))
     yield from _mouth(rng)
 
 
-def _mouth(rng: np.random.Generator) -> Iterator[Shape]:
+def _mouth(rng: np.random.Generator) -> Iterator[FaceShape]:
     """Always a little open, so that its inside is never too rare to be measured."""
     y, wide, gap = rng.uniform(0.675, 0.69), rng.uniform(0.088, 0.1), rng.uniform(0.018, 0.034)
     lip = _tinted(rng, ((190, 85, 90), (170, 70, 75)))
     outer, inner = _oval(0.5, y, wide, gap + 0.028), _oval(0.5, y, wide * 0.86, gap)
     upper = outer[:, 1] <= y + 1e-9
-    yield Shape(_BOTTOM_LIP, _shaded(lip, 1.12), outer)
-    yield Shape(_TOP_LIP, _shaded(lip, 0.82), outer[upper])
-    yield Shape(_MOUTH, (70, 20, 25), inner)
+    yield FaceShape(_BOTTOM_LIP, _shaded(lip, 1.12), outer)
+    yield FaceShape(_TOP_LIP, _shaded(lip, 0.82), outer[upper])
+    yield FaceShape(_MOUTH, (70, 20, 25), inner)
 
 
-def _worn(rng: np.random.Generator, wide: float, high: float) -> Iterator[Shape]:
+def _worn(rng: np.random.Generator, wide: float, high: float) -> Iterator[FaceShape]:
     hat, mask, glasses = rng.random(3) < (0.35, 0.14, 0.4)
     if glasses:
         frame = _tinted(rng, _FRAMES)
         for side in (-1, 1):
             rim = _oval(0.5 + side * 0.108, 0.462, 0.083, 0.062)
             hole = _oval(0.5 + side * 0.108, 0.462, 0.064, 0.043)
-            yield Shape(_GLASSES, frame, np.concatenate([rim, rim[:1], hole[:1], hole[::-1]]))
-        yield Shape(_GLASSES, frame, _box(0.5, 0.455, 0.028, 0.011))
+            yield FaceShape(_GLASSES, frame, np.concatenate([rim, rim[:1], hole[:1], hole[::-1]]))
+        yield FaceShape(_GLASSES, frame, _box(0.5, 0.455, 0.028, 0.011))
     if mask:
         cover = _crescent(0.5, 0.5, wide + 0.004, high + 0.004, 0.53)
-        yield Shape(_FACEWEAR, _tinted(rng, _MASKS), cover)
+        yield FaceShape(_FACEWEAR, _tinted(rng, _MASKS), cover)
     if hat:
         colour = _tinted(rng, _HATS)
-        yield Shape(_HEADWEAR, colour, _cap(0.5, 0.48, wide + 0.03, high + 0.04, 0.56))
-        yield Shape(_HEADWEAR, _shaded(colour, 0.8), _box(0.5, 0.31, wide + 0.05, 0.022))
+        yield FaceShape(_HEADWEAR, colour, _cap(0.5, 0.48, wide + 0.03, high + 0.04, 0.56))
+        yield FaceShape(_HEADWEAR, _shaded(colour, 0.8), _box(0.5, 0.31, wide + 0.05, 0.022))
 
 
 def _lit(rng: np.random.Generator, image: Image.Image, size: int) -> Images:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from edgeloop.runner.calibration import calibrate_profile
 from edgeloop.runner.compare import Comparison, Variant, compare_model
 from edgeloop.runner.loop import RunnerOptions, run
-from edgeloop.runner.overview import Activity, activities
 from edgeloop.runner.stages import Sizes
-from edgeloop.runner.usage import Use, record_use, utilisation
-from edgeloop.runner.worker import Report
+from edgeloop.runner.usage import Activity, DeviceUse, activities, record_use, utilisation
+from edgeloop.runner.worker import RunnerEvent
 
 __all__ = [
     "Activity",
     "Comparison",
-    "Report",
+    "DeviceUse",
+    "RunnerEvent",
     "RunnerOptions",
     "Sizes",
-    "Use",
     "Variant",
     "activities",
     "calibrate_profile",

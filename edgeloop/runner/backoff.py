@@ -1,5 +1,5 @@
-"""Trouble that is nobody's fault: a store away, a disk full, a board gone. Waited out with growing
-delay, by all hands of a device together."""
+"""Exponential backoff after infrastructure failures (store unreachable, disk full, board gone),
+shared by all workers of a device."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import time
 from edgeloop.errors import DeviceUnavailable
 
 LONGEST_DELAY_S = 60.0
-LONGEST_DEVICE_DELAY_S = 10.0  # a person who plugs a board in again does not like to wait
+LONGEST_DEVICE_DELAY_S = 10.0  # somebody may be plugging the board in again
 PATIENCE = 7
 DEVICE_PATIENCE_S = 900.0
 
 
-class Trouble:
+class Backoff:
     def __init__(self, device_patience_s: float = DEVICE_PATIENCE_S) -> None:
         self._lock = threading.Lock()
         self._device_patience_s = device_patience_s
@@ -26,7 +26,7 @@ class Trouble:
 
     @property
     def left_s(self) -> float:
-        """Until the next look."""
+        """Seconds until the next attempt."""
         return self._retry_at - time.monotonic()
 
     @property
@@ -35,14 +35,14 @@ class Trouble:
 
     @property
     def is_too_much(self) -> bool:
-        """Whether a drain should say what the trouble is instead of waiting on."""
+        """Whether a drain should report the error instead of waiting any longer."""
         with self._lock:
             if isinstance(self.error, DeviceUnavailable):
                 return time.monotonic() - self._since > self._device_patience_s
             return self._times > PATIENCE
 
     def add(self, error: Exception) -> float:
-        """How long to wait. Several hands that meet the same trouble at once count as one."""
+        """Returns how long to wait. Failures of several workers at the same time count as one."""
         with self._lock:
             now = time.monotonic()
             if self.error is None:
@@ -57,11 +57,11 @@ class Trouble:
             return self._retry_at - now
 
     def found_nothing(self) -> None:
-        """A look without trouble: what was before is no longer in a row."""
+        """A successful look: earlier failures no longer count."""
         with self._lock:
             self._times, self.error = 0, None
 
     def clear(self) -> None:
-        """Work was done: the next trouble starts with a short delay again."""
+        """Work was done: the next failure starts with a short delay again."""
         with self._lock:
             self._times, self.delay_s, self.error = 0, 0.0, None

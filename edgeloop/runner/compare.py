@@ -55,7 +55,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _VariantRun:
     name: str
     score: Score
     classes: Classes
@@ -100,7 +100,7 @@ def _tried(
     task: Task,
     info: GraphInfo,
     samples: Samples,
-) -> _Run | None:
+) -> _VariantRun | None:
     """None where the chip has no such way to run this graph; the others are still worth showing."""
     try:
         return _run(name, device, kind, model, task, info, samples)
@@ -116,7 +116,7 @@ def _run(
     task: Task,
     info: GraphInfo,
     samples: Samples,
-) -> _Run:
+) -> _VariantRun:
     scorer = task.scorer(curves=False)
     classes: list[Classes] = []
     seen = 0
@@ -125,10 +125,10 @@ def _run(
         classes.append(_classes(outputs, len(task.classes)))
         seen += len(outputs)
     latency = "" if kind == "fp16" else _latency(device.measure(model, info))
-    return _Run(name, scorer.score(), np.concatenate(classes), model.stat().st_size, latency)
+    return _VariantRun(name, scorer.score(), np.concatenate(classes), model.stat().st_size, latency)
 
 
-def _variant(task: Task, run: _Run, reference: _Run) -> Variant:
+def _variant(task: Task, run: _VariantRun, reference: _VariantRun) -> Variant:
     delta = None
     if run is not reference:
         delta = task.difference(run.score.counts, reference.score.counts)

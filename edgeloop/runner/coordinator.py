@@ -1,4 +1,4 @@
-"""What the workers of one runner know of each other: who is busy, and that there is news."""
+"""How the workers of one runner coordinate: who is looking for work, and when to look again."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ LONGEST_LOOK_S = 5.0
 IDLE_S = 1.0
 
 
-class Shift:
-    """A stage that one of them finished may be what another waits for, so idle workers wake at
-    once."""
+class Coordinator:
+    """A stage finished by one worker may be what another waits for, so idle ones wake at once."""
 
     def __init__(
         self, workers: int, first: Mapping[object, Collection[object]] | None = None
@@ -26,9 +25,10 @@ class Shift:
         self.news = 0
 
     def look(self, worker: object) -> int:
-        """Before looking for work: the news so far. Whoever has others that go first waits until
-        those have looked: the second hand of one board must not take what another board, which
-        has nothing, could do at once. Not for ever: they may hang."""
+        """Called before looking for work; returns the current news counter.
+
+        Waits until the workers that go first have looked: the second worker of one board must not
+        take what another, idle board could do at once. The wait is limited, since they may hang."""
         with self._changed:
             others = self._first.get(worker, ())
             self._changed.wait_for(lambda: not self._looking.intersection(others), LONGEST_LOOK_S)
@@ -37,7 +37,7 @@ class Shift:
             return self.news
 
     def looked(self, worker: object) -> None:
-        """It has found something or nothing, or it ends: nobody waits for it."""
+        """The worker has finished looking, or ends: nobody waits for it."""
         with self._changed:
             self._looking.discard(worker)
             self._idle.discard(worker)
@@ -46,18 +46,18 @@ class Shift:
     def tell(self) -> None:
         with self._changed:
             self.news += 1
-            self._looking |= self._idle  # they wake now, and look
+            self._looking |= self._idle  # they wake and look
             self._changed.notify_all()
 
     def leave(self) -> None:
-        """A worker that cannot go on; the others end without it."""
+        """A worker that cannot continue; the others finish without it."""
         with self._changed:
             self._workers -= 1
             self._changed.notify_all()
 
     def wait(self, worker: object, news: int, drain: bool) -> bool:
-        """Until there is news since `news`, or for a second; False when the shift is over: when
-        every worker has looked since the last news, and found nothing."""
+        """Waits for news since `news`, for a second at most. Returns False when draining is over:
+        every worker has looked since the last news and found nothing."""
         with self._changed:
             if self.news != news:
                 return True

@@ -1,4 +1,4 @@
-"""Keeps a lease alive while its stage works, and notices when it is lost."""
+"""Renews a lease while its stage runs, and notices when it is lost."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from edgeloop.models import Lease, Leases
 
 
 class Heartbeat:
-    """As a context manager around the work; `lease` is the newest form of the lease.
+    """A context manager around the work; `lease` is the current lease.
 
-    A store that is away is no reason to stop: the lease may still be ours when it is back.
+    An unreachable store is no reason to stop: the lease may still hold when it is back.
     """
 
     def __init__(self, leases: Leases, lease: Lease, interval_s: float) -> None:

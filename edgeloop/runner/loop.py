@@ -24,11 +24,11 @@ from edgeloop.platforms import (
     open_device,
     open_toolchain,
 )
-from edgeloop.runner.backoff import Trouble
-from edgeloop.runner.coordinator import Shift
+from edgeloop.runner.backoff import Backoff
+from edgeloop.runner.coordinator import Coordinator
 from edgeloop.runner.stages.base import Equipment, Sizes
 from edgeloop.runner.workdir import DEFAULT_CAP_BYTES, WorkFolder
-from edgeloop.runner.worker import Report, Worker
+from edgeloop.runner.worker import RunnerEvent, Worker
 from edgeloop.tasks import Task, open_task
 from edgeloop.workspace import Workspace
 
@@ -53,7 +53,7 @@ class RunnerOptions:
     grace_s: float = 30.0
 
 
-def run(workspace: Workspace, options: RunnerOptions, report: Callable[[Report], None]) -> int:
+def run(workspace: Workspace, options: RunnerOptions, report: Callable[[RunnerEvent], None]) -> int:
     """Work until stopped, drained or done once; how many stages were performed.
 
     The first SIGTERM or Ctrl-C lets stages under way finish for a while; then they are given back.
@@ -76,7 +76,7 @@ def _crew(
     task: Task,
     folder: WorkFolder,
     stopping: threading.Event,
-    report: Callable[[Report], None],
+    report: Callable[[RunnerEvent], None],
     opened: ExitStack,
 ) -> list[Worker]:
     """The host does the machine's own stages. It is measured as a device itself only where it is
@@ -105,7 +105,7 @@ def _crew(
         name: str,
         equipment: Equipment,
         can: tuple[str, ...],
-        trouble: Trouble | None = None,
+        backoff: Backoff | None = None,
         hand: int | None = None,
     ) -> Worker:
         node = workspace.settings.node
@@ -118,7 +118,7 @@ def _crew(
             only,
             stopping,
             report,
-            trouble,
+            backoff,
             hand,
         )
 
@@ -127,11 +127,11 @@ def _crew(
         devices = [host]
     for device in devices:
         can = _device_capabilities(device.name, options)
-        trouble = Trouble(workspace.settings.board_patience_seconds)
+        backoff = Backoff(workspace.settings.board_patience_seconds)
         shared = isinstance(device, Shared)
         crew += [
             worker(
-                device.name, replace(base, device=hand), can, trouble, number if shared else None
+                device.name, replace(base, device=hand), can, backoff, number if shared else None
             )
             for number, hand in enumerate(_hands(device))
         ]
@@ -188,16 +188,16 @@ def _device_capabilities(name: str, options: RunnerOptions) -> tuple[str, ...]:
 def _run_all(crew: list[Worker], options: RunnerOptions, stopping: threading.Event) -> int:
     if options.once:
         return next((done for worker in crew if (done := worker.run_once())), 0)
-    shift = Shift(len(crew), {worker: _before(worker, crew) for worker in crew})
+    coordinator = Coordinator(len(crew), {worker: _before(worker, crew) for worker in crew})
     counts: list[int] = []
     errors: list[Exception] = []
 
     def work(worker: Worker) -> None:
         try:
-            counts.append(worker.run(shift, options.drain))
+            counts.append(worker.run(coordinator, options.drain))
         except DeviceUnavailable as error:  # the others go on; said at the end
             errors.append(error)
-            shift.leave()
+            coordinator.leave()
         except Exception as error:  # noqa: BLE001 - raised again by the main thread
             errors.insert(0, error)
             stopping.set()

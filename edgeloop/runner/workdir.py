@@ -1,7 +1,7 @@
-"""The runner's own corner of the disk: model files fetched once, and a clean folder for each stage.
+"""The runner's working folder: a cache of model files, and a clean folder for each stage.
 
-Everything lies below one folder that the runner made and marked; it never touches anything else.
-Fetched files are kept for the next stage of the same model, oldest out first under a size cap.
+Everything lies below one folder that the runner created and marked; it touches nothing else. Cached
+files serve the next stage of the same model; the oldest are evicted above a size limit.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class WorkFolder:
 
     @property
     def cache(self) -> Path:
-        """For prepared datasets; they are keyed by content and shared by all stages."""
+        """For prepared datasets, which are keyed by content and shared by all stages."""
         return self._root / "data"
 
     def fetch(self, blobs: Blobs, files: Mapping[str, ModelFile], folder: Path) -> dict[str, Path]:
-        """The files under their plain names in `folder`, by way of the cache."""
+        """Places the files in `folder` under their plain names, using the cache."""
         missing: dict[str, Path] = {}
         kept: dict[str, Path] = {}
         for name, file in files.items():
@@ -55,7 +55,7 @@ class WorkFolder:
 
     @contextlib.contextmanager
     def stage_folder(self) -> Iterator[Path]:
-        """A folder that is gone afterwards, whatever happened in it."""
+        """A temporary folder for one stage, always removed."""
         folder = self._root / "stages" / f"{os.getpid()}-{secrets.token_hex(6)}"
         try:
             folder.mkdir(parents=True)
@@ -67,12 +67,14 @@ class WorkFolder:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _claim_root(self) -> None:
-        """A folder that holds something we did not make is left alone."""
+        """Refuses a folder with content that is not ours."""
         try:
             self._root.mkdir(parents=True, exist_ok=True)
             if not (self._root / MARK).exists():
                 if any(self._root.iterdir()):
-                    reason = "it is not empty and was not made by Edgeloop; give --workdir another"
+                    reason = (
+                        "it is not empty and was not made by Edgeloop; choose another --workdir"
+                    )
                     raise LocalFileError(path=self._root, reason=reason)
                 (self._root / MARK).touch()
         except OSError as error:

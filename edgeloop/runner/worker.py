@@ -36,8 +36,8 @@ from edgeloop.errors import (
 )
 from edgeloop.models import ATTEMPTS_FOLDER, Lease, Leases, Outcome
 from edgeloop.platforms import Shared
-from edgeloop.runner.backoff import Trouble
-from edgeloop.runner.coordinator import Shift
+from edgeloop.runner.backoff import Backoff
+from edgeloop.runner.coordinator import Coordinator
 from edgeloop.runner.heartbeat import Heartbeat
 from edgeloop.runner.stages import perform
 from edgeloop.runner.stages.base import Assignment, Equipment, Result
@@ -90,7 +90,7 @@ HAND_IN_PATIENCE_S = 300.0
 
 
 @dataclass(frozen=True)
-class Report:
+class RunnerEvent:
     """What a worker has to say, for the screen and the log: a stage began, is done or failed, or
     (`note`, without a model) something of the runner itself."""
 
@@ -102,7 +102,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedStage:
     """A claimed stage with its files fetched; its heartbeat runs until `held` is closed."""
 
     work: Assignment
@@ -127,8 +127,8 @@ class Worker:
         capabilities: Collection[str],
         only: Callable[[str], bool],
         stopping: threading.Event,
-        report: Callable[[Report], None],
-        trouble: Trouble | None = None,
+        report: Callable[[RunnerEvent], None],
+        backoff: Backoff | None = None,
         hand: int | None = None,
     ) -> None:
         self.name = name
@@ -140,44 +140,44 @@ class Worker:
         self._stopping = stopping
         self._report = report
         self._leases: Leases = workspace.leases()
-        self._trouble = trouble or Trouble()
+        self._backoff = backoff or Backoff()
         self.device = equipment.device.name
         self.hand = hand  # which one of a shared device; None: the device is this worker's alone
-        self._current: Prepared | None = None
-        self._ahead: Future[Prepared | None] | None = None
+        self._current: PreparedStage | None = None
+        self._ahead: Future[PreparedStage | None] | None = None
 
-    def run(self, shift: Shift, drain: bool) -> int:
+    def run(self, coordinator: Coordinator, drain: bool) -> int:
         """Until told to stop or, on a drain, until nobody of the crew has work; how many done."""
         done = 0
         with ThreadPoolExecutor(1, "prefetch") as prefetch:
             while not self._stopping.is_set():
-                news = shift.look(self)
+                news = coordinator.look(self)
                 prepared = self._next(drain)
-                shift.looked(self)
+                coordinator.looked(self)
                 if prepared is None:
                     if self._wait_out_trouble(drain):
                         continue
-                    if not shift.wait(self, news, drain):
+                    if not coordinator.wait(self, news, drain):
                         break
                     continue
                 if self.hand is None:
                     self._ahead = prefetch.submit(self._prepare_quietly)
                 self._perform(prepared)
-                shift.tell()
+                coordinator.tell()
                 done += 1
-            shift.looked(self)
+            coordinator.looked(self)
             self._give_back()
         return done
 
     def _wait_out_trouble(self, drain: bool) -> bool:
-        """Whether the last look ended in trouble. Nothing found then does not mean nothing left:
-        a drain looks again, and after enough of it says what the trouble is instead of 'done'."""
-        left = self._trouble.left_s
+        """Whether the last look ended in backoff. Nothing found then does not mean nothing left:
+        a drain looks again, and after enough of it says what the backoff is instead of 'done'."""
+        left = self._backoff.left_s
         if left <= 0:
-            self._trouble.found_nothing()
+            self._backoff.found_nothing()
             return False
-        if drain and self._trouble.is_too_much and self._trouble.error is not None:
-            raise self._trouble.error
+        if drain and self._backoff.is_too_much and self._backoff.error is not None:
+            raise self._backoff.error
         self._stopping.wait(left)
         return True
 
@@ -203,7 +203,7 @@ class Worker:
                 with contextlib.suppress(StoreError, Conflict):
                     self._leases.release(prepared.heartbeat.lease)
 
-    def _next(self, thorough: bool) -> Prepared | None:
+    def _next(self, thorough: bool) -> PreparedStage | None:
         """What was prepared meanwhile, else a fresh look; a thorough one trusts no hints."""
         ahead, self._ahead = self._ahead, None
         prepared = ahead.result() if ahead is not None else None
@@ -223,18 +223,18 @@ class Worker:
         except StoreError as error:
             self._back_off(error)
 
-    def _prepare_quietly(self) -> Prepared | None:
-        """Trouble with the store or the device is waited out, not passed on."""
+    def _prepare_quietly(self) -> PreparedStage | None:
+        """Backoff with the store or the device is waited out, not passed on."""
         try:
             return self._prepare()
         except (StoreError, Conflict, DeviceUnavailable) as error:
             self._back_off(error)
             return None
 
-    def _prepare(self) -> Prepared | None:
-        if self._stopping.is_set() or self._trouble.left_s > 0:
+    def _prepare(self) -> PreparedStage | None:
+        if self._stopping.is_set() or self._backoff.left_s > 0:
             return None
-        if self._trouble.is_of_device:
+        if self._backoff.is_of_device:
             self._look_at_device()
         lease = self._leases.claim(self._capabilities, self.name, only=self._only)
         if lease is None:
@@ -251,7 +251,7 @@ class Worker:
                 self._blame(heartbeat.lease, error)
                 return None
             work = Assignment(lease.model, lease.stage, lease.row.values, fetched, folder / "out")
-            return Prepared(work, heartbeat, opened.pop_all())
+            return PreparedStage(work, heartbeat, opened.pop_all())
 
     def _look_at_device(self) -> None:
         """Nothing is claimed for a device that is gone: another machine may have one."""
@@ -261,11 +261,11 @@ class Worker:
         else:
             device.probe()
 
-    def _perform(self, prepared: Prepared) -> None:
+    def _perform(self, prepared: PreparedStage) -> None:
         work, began = prepared.work, time.monotonic()
         start = datetime.now(UTC)
         self._current = prepared
-        self._report(Report("begun", work.model, work.stage))
+        self._report(RunnerEvent("begun", work.model, work.stage))
         with prepared.held:
             try:
                 with self._turn(work.stage):
@@ -280,7 +280,7 @@ class Worker:
                 is_ending = self._stopping.is_set() and isinstance(error, DeviceUnavailable)
                 self._say(work, began, "given back" if is_ending else str(error), ok=False)
             else:
-                self._trouble.clear()
+                self._backoff.clear()
                 self._say(work, began, result.summary, ok=True)
             finally:
                 self._current = None
@@ -308,7 +308,7 @@ class Worker:
                     raise StoppedError
             yield
 
-    def _hand_in(self, prepared: Prepared, result: Result) -> None:
+    def _hand_in(self, prepared: PreparedStage, result: Result) -> None:
         """Files first, under this attempt's own folder; then the row, while the lease holds. A
         store that is away is asked again: the same word said twice does no harm."""
         deadline = time.monotonic() + HAND_IN_PATIENCE_S
@@ -323,7 +323,7 @@ class Worker:
                 if time.monotonic() > deadline or self._stopping.is_set():
                     raise
                 self._back_off(error)
-                self._stopping.wait(self._trouble.left_s)
+                self._stopping.wait(self._backoff.left_s)
 
     def _blame(self, lease: Lease, error: Exception) -> None:
         """The model's fault counts as an attempt; the store's or the disk's does not."""
@@ -339,10 +339,10 @@ class Worker:
             self._back_off(later)
 
     def _back_off(self, error: Exception) -> None:
-        """Trouble that is nobody's fault: each time in a row the next look comes later."""
-        delay_s = self._trouble.add(error)
+        """Backoff that is nobody's fault: each time in a row the next look comes later."""
+        delay_s = self._backoff.add(error)
         if not self._stopping.is_set():
-            self._report(Report("note", text=f"{error} Trying again in {delay_s:.3g} s."))
+            self._report(RunnerEvent("note", text=f"{error} Trying again in {delay_s:.3g} s."))
 
     def _give_back(self) -> None:
         prepared = self._ahead.result() if self._ahead is not None else None
@@ -352,8 +352,8 @@ class Worker:
             try:
                 self._leases.release(lease)
             except (StoreError, Conflict) as error:
-                self._report(Report("note", lease.model, lease.stage, 0.0, str(error)))
+                self._report(RunnerEvent("note", lease.model, lease.stage, 0.0, str(error)))
 
     def _say(self, work: Assignment, began: float, text: str, ok: bool) -> None:
         seconds = time.monotonic() - began
-        self._report(Report("done" if ok else "failed", work.model, work.stage, seconds, text))
+        self._report(RunnerEvent("done" if ok else "failed", work.model, work.stage, seconds, text))

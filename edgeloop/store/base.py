@@ -25,13 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from edgeloop.errors import (
-    BadInput,
-    BadName,
-    EdgeloopError,
-    RowExists,
-    RowTooLarge,
-)
+from edgeloop.errors import BadInput, BadName, EdgeloopError, RowExists, RowTooLarge
 
 Value = str | int | float | bool
 Values = Mapping[str, Value]

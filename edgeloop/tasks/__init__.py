@@ -23,8 +23,8 @@ from edgeloop.tasks.base import (
     Task,
     Trainable,
 )
+from edgeloop.tasks.metrics import IGNORE
 from edgeloop.tasks.results import write_pr_curve, write_pr_points, write_results_csv
-from edgeloop.tasks.tally import IGNORE
 
 __all__ = [
     "GROUP",

@@ -41,7 +41,7 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
-class Recipe(Generic[Item]):
+class Preparation(Generic[Item]):
     """What a prepared set is made of. `files_of` names the files an item is read from."""
 
     root: Path
@@ -63,7 +63,7 @@ class Recipe(Generic[Item]):
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
-def prepared(cache: Path, recipe: Recipe[Any], note: str = "") -> Samples:
+def prepared(cache: Path, recipe: Preparation[Any], note: str = "") -> Samples:
     """The set of a recipe, from the cache where it is there."""
     folder = cache / recipe.fingerprint()
     found = _open(folder, note)
@@ -89,7 +89,7 @@ def _open(folder: Path, note: str) -> Samples | None:
     return Samples(images, labels, key, note)
 
 
-def _build(cache: Path, folder: Path, recipe: Recipe[Any]) -> None:
+def _build(cache: Path, folder: Path, recipe: Preparation[Any]) -> None:
     cache.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(cache)
     work = cache / f"{_BUILDING}{uuid.uuid4().hex}"
@@ -106,7 +106,7 @@ def _build(cache: Path, folder: Path, recipe: Recipe[Any]) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _write_arrays(work: Path, recipe: Recipe[Any]) -> str:
+def _write_arrays(work: Path, recipe: Preparation[Any]) -> str:
     """Streams the arrays to disk and answers the hash of their bytes."""
     count, digest = len(recipe.items), hashlib.sha256()
     digest.update(repr((count, recipe.image_shape, recipe.label_shape)).encode())
@@ -121,7 +121,7 @@ def _write_arrays(work: Path, recipe: Recipe[Any]) -> str:
     return digest.hexdigest()
 
 
-def _decoded(recipe: Recipe[Any]) -> Iterator[tuple[Images, NDArray[Any]]]:
+def _decoded(recipe: Preparation[Any]) -> Iterator[tuple[Images, NDArray[Any]]]:
     """In order, a batch at a time: Pillow decodes and resizes outside the interpreter's lock."""
     items = iter(recipe.items)
     with ThreadPoolExecutor(available_cpus(), "decode") as pool:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edgeloop.errors import BadInput, NotFound
 from edgeloop.tasks.base import Images, Interval, Labels, Output, Samples, Score
-from edgeloop.tasks.cache import Recipe, prepared
+from edgeloop.tasks.cache import Preparation, prepared
 from edgeloop.tasks.dataset import (
     as_rgb,
     check_folder,
@@ -26,16 +26,18 @@ from edgeloop.tasks.dataset import (
 )
 from edgeloop.tasks.metrics import (
     ClassScores,
+    Counts,
     Floats,
     Headline,
+    Histograms,
     average_precision,
     bootstrap,
     check_paired,
     class_scores,
     curves_of,
     macro,
+    tally_logits,
 )
-from edgeloop.tasks.tally import Counts, Histograms, tally_logits
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 MOST_CLASSES = 65_535
@@ -112,7 +114,7 @@ class Classification:
         return _from_csv(self._root, table) if table.is_file() else _from_folders(self._root)
 
     def _prepared(self, items: Sequence[Labelled], note: str, height: int, width: int) -> Samples:
-        recipe = Recipe(
+        recipe = Preparation(
             root=self._root,
             items=items,
             files_of=lambda item: (item.image,),

@@ -33,8 +33,8 @@ from PIL import Image
 
 from edgeloop.errors import BadInput, NotFound
 from edgeloop.tasks.base import Images, Labels, Samples
-from edgeloop.tasks.cache import Recipe, prepared
-from edgeloop.tasks.tally import IGNORE
+from edgeloop.tasks.cache import Preparation, prepared
+from edgeloop.tasks.metrics import IGNORE
 
 CALIBRATION = 1_000
 TEST = 10_000
@@ -194,7 +194,7 @@ class FaceFolder:
         ]
 
     def _prepared(self, pairs: Sequence[Pair], note: str, height: int, width: int) -> Samples:
-        recipe = Recipe(
+        recipe = Preparation(
             root=self.root,
             items=pairs,
             files_of=lambda pair: (pair.image, pair.label),

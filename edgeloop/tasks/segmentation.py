@@ -14,8 +14,11 @@ from edgeloop.errors import BadInput
 from edgeloop.tasks.base import Interval, Labels, Output, Samples, Score
 from edgeloop.tasks.dataset import FaceFolder
 from edgeloop.tasks.metrics import (
+    Counts,
     Floats,
     Headline,
+    Histograms,
+    Tally,
     average_precision,
     bootstrap,
     check_paired,
@@ -24,8 +27,9 @@ from edgeloop.tasks.metrics import (
     margins,
     rarity_weighted,
     scores_of,
+    tally_classes,
+    tally_logits,
 )
-from edgeloop.tasks.tally import Counts, Histograms, Tally, tally_classes, tally_logits
 
 FACE_CLASSES = (
     "background",

@@ -1,14 +1,20 @@
-"""Training nets for the tasks. The door of the room: what others may use.
+"""Training models for the tasks.
 
 result = train(arch, Path("faces"), TrainingPlan(epochs=3), Path("out"))
 print(result.f1, result.miou)
 """
 
 from edgeloop.training.checkpoint import ARCH, CHECKPOINT, HISTORY, METRICS, MODEL, load_weights
+from edgeloop.training.data import SharedData
 from edgeloop.training.loop import train
-from edgeloop.training.many import Candidate, Outcome, train_many
-from edgeloop.training.plan import Epoch, Progress, Report, TrainingPlan, TrainingResult
-from edgeloop.training.sets import Shared
+from edgeloop.training.many import Outcome, TrainingItem, train_many
+from edgeloop.training.plan import (
+    Epoch,
+    ProgressReport,
+    TrainingPlan,
+    TrainingProgress,
+    TrainingResult,
+)
 
 __all__ = [
     "ARCH",
@@ -16,13 +22,13 @@ __all__ = [
     "HISTORY",
     "METRICS",
     "MODEL",
-    "Candidate",
     "Epoch",
     "Outcome",
-    "Progress",
-    "Report",
-    "Shared",
+    "ProgressReport",
+    "SharedData",
+    "TrainingItem",
     "TrainingPlan",
+    "TrainingProgress",
     "TrainingResult",
     "load_weights",
     "train",

@@ -1,24 +1,20 @@
-"""The folder of a training: what is in it, and how it stays whole whenever the process is killed.
+"""The folder of a training, which stays consistent whenever the process is killed.
 
-checkpoint.pt is the truth; every other file can be made again from it, and is when a training goes
-on: the history may be ahead of the checkpoint. Each is written beside its
-place and renamed, so a reader sees the old one or the new one and never half of it.
-
-Weights out of a checkpoint, into a net of the same architecture.
+checkpoint.pt is the truth; every other file is rewritten from it when a training resumes, since the
+history may be ahead of the checkpoint. All files are replaced atomically.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import uuid
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from edgeloop._util.files import replacing
 from edgeloop.architectures import Architecture
 from edgeloop.errors import BadInput, LocalFileError
 from edgeloop.training.plan import Epoch, TrainingResult
@@ -34,9 +30,9 @@ VERSION = 1
 
 @dataclass
 class State:
-    """All that a training is at a step: with the plan, it gives the same steps from there on.
+    """The state of a training at a step: with the plan, it determines all further steps.
 
-    `belongs_to` says which training this is of; `best` are the weights of the best epoch.
+    `belongs_to` identifies the training; `best` holds the weights of the best epoch.
     """
 
     belongs_to: dict[str, Any]
@@ -61,7 +57,7 @@ class Folder:
         except OSError as error:
             raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
         for name in FILES:
-            for part in path.glob(f".{name}.*"):  # what a killed process was just writing
+            for part in path.glob(f".{name}.*"):  # left by a killed process
                 part.unlink(missing_ok=True)
 
     def clear(self) -> None:
@@ -78,7 +74,7 @@ class Folder:
         self.write_history(state.epochs)
 
     def load(self, belongs_to: Mapping[str, Any]) -> State | None:
-        """The state to go on from, if there is one; a training of something else is not touched."""
+        """The state to resume from, if any. Raises if the folder belongs to another training."""
         fields = read_checkpoint(self.path / CHECKPOINT)
         if fields is None:
             return None
@@ -90,7 +86,7 @@ class Folder:
             raise BadInput(
                 reason=f"{self.path} holds a training with another {key} "
                 f"({state.belongs_to.get(key)}, not {belongs_to[key]}): choose another folder "
-                "with --out, or begin anew with --fresh"
+                "with --out, or start over with --fresh"
             )
         self.write_history(state.epochs)
         return state
@@ -105,7 +101,7 @@ class Folder:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:
-    """Tensors and plain values only: a checkpoint of unknown origin can run no code."""
+    """Loads tensors and plain values only, so that an untrusted checkpoint cannot run code."""
     import torch
 
     try:
@@ -115,7 +111,7 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
     except OSError as error:
         raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
     except (pickle.UnpicklingError, RuntimeError, EOFError, zipfile.BadZipFile) as error:
-        reason = "it is no checkpoint, or it is damaged: begin anew with --fresh"
+        reason = "it is not a checkpoint, or it is damaged: start over with --fresh"
         raise LocalFileError(path=path, reason=reason) from error
     if not isinstance(fields, dict) or fields.get("version") != VERSION:
         raise LocalFileError(path=path, reason="it is a checkpoint of another program or version")
@@ -123,21 +119,15 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with temporary.open("wb") as file:
+        with replacing(path, durable=True) as temporary, temporary.open("wb") as file:
             write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
     except OSError as error:
         raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def load_weights(net: nn.Module, arch: Architecture, path: Path) -> None:
-    """Those of the best epoch; before the first has ended, those of the last step."""
+    """Loads the weights of the best epoch, or of the last step before the first epoch ends."""
     fields = read_checkpoint(path)
     if fields is None:
         raise LocalFileError(path=path, reason="there is no such checkpoint")

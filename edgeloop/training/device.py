@@ -1,10 +1,16 @@
-"""Where a training runs, and with which numbers."""
+"""Where a training runs and in which precision, and how trainings share a GPU.
+
+While one thread captures a CUDA graph, CUDA refuses much of what other threads of the process do,
+which breaks both. So every training enters a gate shared with the others, and yields at each step
+to one that wants to be alone. A training captures once, so waits are rare.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from threading import Condition
 from typing import TYPE_CHECKING
 
 from edgeloop.errors import BadInput, OutOfMemory
@@ -16,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Machine:
-    """A device, the type of its activations, and the batch that suits it."""
+    """A device, its activation type, and its default batch size."""
 
     device: torch.device
     activations: torch.dtype
@@ -34,7 +40,7 @@ class Machine:
 
     @contextlib.contextmanager
     def mixed(self) -> Iterator[None]:
-        """Convolutions in bfloat16 where that was chosen; sums and weights stay float32."""
+        """Autocast to bfloat16 if chosen; sums and weights stay float32."""
         import torch
 
         if self.activations is torch.float32:
@@ -49,7 +55,7 @@ def machine_for(plan: TrainingPlan) -> Machine:
 
     has_gpu = torch.cuda.is_available()
     if plan.device == "cuda" and not has_gpu:
-        raise BadInput(reason="There is no GPU that PyTorch can use here: choose --device cpu")
+        raise BadInput(reason="PyTorch finds no usable GPU: choose --device cpu")
     use_gpu = has_gpu and plan.device != "cpu"
     device = torch.device("cuda", torch.cuda.current_device()) if use_gpu else torch.device("cpu")
     usual = BATCH_ON_GPU if use_gpu else BATCH_ON_CPU
@@ -58,7 +64,7 @@ def machine_for(plan: TrainingPlan) -> Machine:
 
 @contextlib.contextmanager
 def tuned(machine: Machine, threads: int) -> Iterator[None]:
-    """One thread a process: two processes of one thread each are far faster than one of two."""
+    """Two processes with one thread each are far faster than one process with two."""
     import torch
 
     before = torch.get_num_threads(), torch.backends.cudnn.benchmark
@@ -73,7 +79,7 @@ def tuned(machine: Machine, threads: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def memory_watched(arch: str, machine: Machine, batch: int) -> Iterator[None]:
-    """PyTorch has an error of its own for a GPU, and a plain one for the machine's memory."""
+    """Translates the GPU's and the host's out-of-memory errors."""
     import torch
 
     try:
@@ -102,3 +108,64 @@ def _cpu_has_bfloat16() -> bool:
 
     check = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
     return bool(check()) if check is not None else False
+
+
+class Gate:
+    """A lock that threads share, and that one of them may hold alone for a while."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._inside = 0
+        self._want_alone = 0
+        self._is_alone = False
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Exclusive use by a thread inside: waits until all others have yielded."""
+        with self._changed:
+            self._want_alone += 1
+            self._inside -= 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._is_alone and not self._inside)
+            self._want_alone -= 1
+            self._is_alone = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_alone = False
+                self._inside += 1
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def outside(self) -> Iterator[None]:
+        """For long work of a thread inside that does not use the GPU."""
+        self._leave()
+        try:
+            yield
+        finally:
+            self._enter()
+
+    def give_way(self) -> None:
+        """Called often by threads inside, at a point where they can wait."""
+        if self._want_alone:
+            self._leave()
+            self._enter()
+
+    def _enter(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_alone and not self._want_alone)
+            self._inside += 1
+
+    def _leave(self) -> None:
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()

@@ -1,12 +1,9 @@
 """One training step, made as fast as the device allows.
 
-On a CPU a step is run as it stands. On a GPU the first few are too; then the whole step, from bytes
-to new weights, is captured once and replayed, so that hundreds of small kernels cost one launch.
-Everything that changes from step to step (images, chances, learning rate) is copied into buffers
-that the captured step reads; what it finds out (the loss, the first step that went wrong) stays on
-the device until somebody asks.
-
-Cross-entropy weighted by class, for (n, classes, …) logits and labels of bytes.
+On a CPU, and for the first steps on a GPU, a step runs eagerly. Then the whole step, from bytes to
+new weights, is captured as a CUDA graph and replayed, so that hundreds of small kernels cost one
+launch. Everything that varies (images, random numbers, learning rate) is copied into buffers that
+the graph reads; its results (the loss, the first diverged step) stay on the device until read.
 """
 
 from __future__ import annotations
@@ -18,39 +15,33 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from edgeloop.training.device import Machine
-from edgeloop.training.gate import Gate
+from edgeloop.training.data import plain, varied
+from edgeloop.training.device import Gate, Machine
 from edgeloop.training.plan import TrainingPlan
-from edgeloop.training.prepare import plain, varied
 
 if TYPE_CHECKING:
-    from edgeloop.training.sets import ImageSet
+    from edgeloop.training.data import ImageSet
 
 
 def weighted_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Σ w·(−log p) / Σ w, with the weight of each pixel looked up by its label.
+    """Weighted cross-entropy: Σ w·(−log p) / Σ w, with the weight of each pixel by its label.
 
-    `weights` has an entry for every label there can be; labels that do not count weigh 0.
+    `weights` has an entry for every possible label; ignored labels have weight 0.
     """
     if not logits.is_cuda:
-        return _plain(logits.float(), labels, weights)
+        truth = labels.to(torch.int64)
+        truth = torch.where(weights[truth] > 0, truth, torch.full_like(truth, -100))
+        return functional.cross_entropy(logits.float(), truth, weights[: logits.shape[1]])
     value: Tensor = _Loss.apply(logits, labels, weights)  # type: ignore[no-untyped-call]
     return value
 
 
-def _plain(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    classes = logits.shape[1]
-    truth = labels.to(torch.int64)
-    truth = torch.where(weights[truth] > 0, truth, torch.full_like(truth, -100))
-    return functional.cross_entropy(logits, truth, weights[:classes])
-
-
 class _Loss(torch.autograd.Function):
-    """The same on a GPU in half the bytes and without the slow kernels.
+    """The same for a GPU, with half the memory traffic.
 
-    PyTorch's own makes float32 copies of all logits, turns them channels first, and sums with a
-    single block of threads. Here logits stay as they are: log-probabilities are rounded to
-    bfloat16, which costs the gradient less than a percent, and sums are float32.
+    PyTorch's version copies all logits to float32, moves channels first, and sums with a single
+    thread block. Here logits keep their layout: log-probabilities are rounded to bfloat16, which
+    changes the gradient by less than a percent, and sums are float32.
     """
 
     @staticmethod
@@ -81,7 +72,7 @@ _NEVER = 2**62
 
 
 class Engine:
-    """A net, its optimizer, and the buffers of a step."""
+    """A model, its optimizer, and the buffers of a step."""
 
     def __init__(
         self,
@@ -117,11 +108,15 @@ class Engine:
         self.loss_sum.fill_(loss_sum)
 
     def step(self, index: Tensor, chance: Tensor, learning_rate: float) -> None:
-        """Learn from the images of `index`."""
-        self._gate.make_way()
+        """One optimizer step on the images of `index`."""
+        self._gate.give_way()
         self._set.fill(index, self._images, self._labels)
         self._chance.copy_(chance)
-        self._set_rate(learning_rate)
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(learning_rate)
+            else:
+                group["lr"] = learning_rate
         if self._graph is not None:
             self._graph.replay()
         else:
@@ -131,7 +126,7 @@ class Engine:
                 self._capture()
 
     def first_bad_step(self) -> int | None:
-        """Waits for the device. The number of the first step whose loss was no number."""
+        """The first step with a non-finite loss, if any. Synchronizes with the device."""
         first = int(self._first_bad.item())
         return None if first == _NEVER else first
 
@@ -162,7 +157,7 @@ class Engine:
         self._step += 1
 
     def _capture(self) -> None:
-        """The step as a graph. Nothing runs while it is captured, so nothing is learnt twice."""
+        """Records the step as a graph. Capturing does not execute it."""
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         is_default = stream == torch.cuda.default_stream()  # which cannot be captured
         own = torch.cuda.Stream() if is_default else stream  # type: ignore[no-untyped-call]
@@ -173,16 +168,9 @@ class Engine:
             stream.wait_stream(own)
         self._graph = graph
 
-    def _set_rate(self, learning_rate: float) -> None:
-        for group in self.optimizer.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(learning_rate)
-            else:
-                group["lr"] = learning_rate
-
 
 def learning_rate(plan: TrainingPlan, step: int, steps: int) -> float:
-    """A short rise, then half a cosine: a function of the step, so nothing has to be remembered."""
+    """Linear warm-up, then cosine decay: a pure function of the step."""
     rise = min(500, steps // 20)
     if step < rise:
         return plan.learning_rate * (step + 1) / (rise + 1)
@@ -191,7 +179,7 @@ def learning_rate(plan: TrainingPlan, step: int, steps: int) -> float:
 
 
 def _optimizer(net: nn.Module, plan: TrainingPlan, machine: Machine) -> torch.optim.AdamW:
-    """Norms and biases do not decay. A captured step reads its learning rate from the device."""
+    """No weight decay on norms and biases. A captured step reads the rate on the device."""
     parameters = [p for p in net.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": plan.weight_decay},

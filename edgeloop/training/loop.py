@@ -1,4 +1,4 @@
-"""Trains one net: steps, epochs, checkpoints, and the files at the end."""
+"""Trains one model: steps, epochs, checkpoints, and the files at the end."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ from edgeloop.architectures import Architecture, build, check_exporter, check_to
 from edgeloop.errors import BadInput, TrainingDiverged, TrainingFailed
 from edgeloop.tasks import Samples, Task, Trainable, open_task
 from edgeloop.training.checkpoint import ARCH, MODEL, Folder, State, write_whole
+from edgeloop.training.data import ImageSet, SharedData, class_weights, order_of
 from edgeloop.training.device import Machine, machine_for, memory_watched, tuned
-from edgeloop.training.plan import Epoch, Progress, Report, TrainingPlan, TrainingResult
-from edgeloop.training.sets import ImageSet, Shared, class_weights, order_of
+from edgeloop.training.plan import (
+    Epoch,
+    ProgressReport,
+    TrainingPlan,
+    TrainingProgress,
+    TrainingResult,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,9 +28,9 @@ if TYPE_CHECKING:
     from edgeloop.training.engine import Engine
 
 _IGNORED = 255  # the label of pixels that do not count
-_LOOK_EVERY = 50  # steps on a GPU: asking after the loss makes it wait
+_CHECK_EVERY = 50  # steps on a GPU: reading the loss synchronizes
 _REPORT_S = 1.0
-_SOONER = 0.1  # of the time between checkpoints, at the end of an epoch: a good moment for one
+_SOONER = 0.1  # of the checkpoint interval suffices at the end of an epoch
 
 
 def train(
@@ -34,18 +40,17 @@ def train(
     out: Path,
     *,
     resume: bool = True,
-    progress: Report | None = None,
+    progress: ProgressReport | None = None,
     cache: Path | None = None,
     project: Path | None = None,
-    shared: Shared | None = None,
+    shared: SharedData | None = None,
 ) -> TrainingResult:
-    """Train a net on a dataset; `out` gets arch.json, model.onnx, checkpoint.pt, metrics.json and
-    metrics.jsonl (a line an epoch).
+    """Train a model; `out` gets arch.json, model.onnx, checkpoint.pt, metrics.json and
+    metrics.jsonl (one line per epoch).
 
-    The same arguments give the same weights, bit for bit on a CPU. With `resume`, a training that
-    was interrupted goes on from its last checkpoint and ends with those same weights; one that was
-    finished is not done again. `cache` is a folder for decoded images, `project` the one that files
-    of spaces are in.
+    The same arguments give the same weights, bit for bit on a CPU. With `resume`, an interrupted
+    training continues from its last checkpoint and ends with those same weights; a finished one is
+    not repeated. `cache` is a folder for decoded images, `project` the root for files of spaces.
     """
     check_torch()
     check_exporter()
@@ -55,16 +60,17 @@ def train(
         folder.clear()
     with tuned(machine, plan.threads), memory_watched(arch.id, machine, machine.batch):
         net = build(arch, plan.seed, project)
-        task = _task(net, arch, dataset, plan, cache or _usual_cache(project))
+        folder_of_project = project or Path.cwd()
+        task = _task(net, arch, dataset, plan, cache or folder_of_project / ".edgeloop/prepared")
         data = _Data.of(task, arch)
-        shared = shared or Shared()
+        shared = shared or SharedData()
         with shared.gate.together():
-            return _Run(arch, net, data, plan, machine, folder, shared).go(progress)
+            return _Training(arch, net, data, plan, machine, folder, shared).go(progress)
 
 
 @dataclass(frozen=True)
 class _Length:
-    """How many steps there are, in all and to an epoch."""
+    """Steps in total and per epoch."""
 
     epoch: int
     steps: int
@@ -76,11 +82,11 @@ class _Length:
 
 @dataclass(frozen=True)
 class _Data:
-    """Decoded here, where nobody has to wait for it."""
+    """The samples, decoded before the GPU is entered."""
 
     task: Task
-    learnt: Samples
-    watched: Samples
+    training: Samples
+    validation: Samples
 
     @classmethod
     def of(cls, task: Task, arch: Architecture) -> _Data:
@@ -89,7 +95,7 @@ class _Data:
         return cls(task, task.training(*sides), task.validation(*sides))
 
 
-class _Run:
+class _Training:
     def __init__(
         self,
         arch: Architecture,
@@ -98,14 +104,14 @@ class _Run:
         plan: TrainingPlan,
         machine: Machine,
         folder: Folder,
-        shared: Shared,
+        shared: SharedData,
     ) -> None:
         from edgeloop.training.engine import Engine
 
         self._arch, self._task, self._plan = arch, data.task, plan
         self._machine, self._folder, self._gate = machine, folder, shared.gate
-        self._images: ImageSet = shared.load(data.learnt, plan.images, machine)
-        self._watched = shared.load(data.watched, plan.validation_images, machine)
+        self._images: ImageSet = shared.load(data.training, plan.images, machine)
+        self._validation = shared.load(data.validation, plan.validation_images, machine)
         self._batch = min(machine.batch, len(self._images))
         self._length = _length(plan, len(self._images), self._batch)
         ignored = _IGNORED if self._images.labels.dim() > 1 else None
@@ -114,12 +120,15 @@ class _Run:
         self._belongs_to = {
             "architecture": arch.id,
             "task": data.task.name,
-            "dataset": f"{data.learnt.key[:16]}+{data.watched.key[:16]}",
+            "dataset": f"{data.training.key[:16]}+{data.validation.key[:16]}",
             **plan.decides(self._batch),
         }
 
-    def go(self, progress: Report | None) -> TrainingResult:
-        state = self._folder.load(self._belongs_to) or self._fresh()
+    def go(self, progress: ProgressReport | None) -> TrainingResult:
+        engine = self._engine
+        state = self._folder.load(self._belongs_to) or State(
+            dict(self._belongs_to), engine.net.state_dict(), engine.optimizer.state_dict()
+        )
         write_whole(
             self._folder.path / ARCH, lambda file: file.write(f"{self._arch.canonical}\n".encode())
         )
@@ -129,26 +138,26 @@ class _Run:
             self._learn(state, progress)
         return self._finish(state)
 
-    def _fresh(self) -> State:
-        engine = self._engine
-        return State(dict(self._belongs_to), engine.net.state_dict(), engine.optimizer.state_dict())
-
-    def _learn(self, state: State, progress: Report | None) -> None:
+    def _learn(self, state: State, progress: ProgressReport | None) -> None:
         clock = _Clock(state.seconds)
         while not state.is_done:
             number = state.step // self._length.epoch
             self._epoch(state, number, clock, progress)
-            self._watch(state, number, clock)
-            state.is_done = state.step >= self._length.steps or self._gave_up(state)
+            self._validate(state, number, clock)
+            patience = self._plan.patience
+            stopped = patience is not None and len(state.epochs) - state.best_epoch >= patience
+            state.is_done = stopped or state.step >= self._length.steps
             if state.is_done or clock.since_saved() >= self._plan.checkpoint_s * _SOONER:
                 self._save(state, clock)
             else:
                 self._folder.write_history(state.epochs)
             if progress is not None:
                 last = state.epochs[-1]
-                progress(Progress(state.step, self._length.steps, last.loss, last))
+                progress(TrainingProgress(state.step, self._length.steps, last.loss, last))
 
-    def _epoch(self, state: State, number: int, clock: _Clock, progress: Report | None) -> None:
+    def _epoch(
+        self, state: State, number: int, clock: _Clock, progress: ProgressReport | None
+    ) -> None:
         """From where the state stands to the end of the epoch."""
         from edgeloop.training.engine import learning_rate
 
@@ -159,34 +168,30 @@ class _Run:
         )
         index = order.index.to(self._images.device)
         chance = order.chance.to(self._machine.device)
-        every = _LOOK_EVERY if self._machine.is_gpu else 1
+        every = _CHECK_EVERY if self._machine.is_gpu else 1
         while state.step < last:
             place = state.step - first
             rate = learning_rate(self._plan, state.step, self._length.steps)
             self._engine.step(index[place], chance[place], rate)
             state.step += 1
             if state.step % every == 0 or state.step == last:
-                self._check()
+                if (bad := self._engine.first_bad_step()) is not None:
+                    raise TrainingDiverged(arch=self._arch.id, step=bad + 1)
                 if clock.since_saved() >= self._plan.checkpoint_s and state.step < last:
                     self._save(state, clock)
                 if progress is not None and clock.is_time_to_report():
                     loss = float(self._engine.loss_sum) / (place + 1)
                     done = state.epochs[-1] if state.epochs else None
-                    progress(Progress(state.step, self._length.steps, loss, done))
+                    progress(TrainingProgress(state.step, self._length.steps, loss, done))
 
-    def _check(self) -> None:
-        bad = self._engine.first_bad_step()
-        if bad is not None:
-            raise TrainingDiverged(arch=self._arch.id, step=bad + 1)
-
-    def _watch(self, state: State, number: int, clock: _Clock) -> None:
-        """The end of an epoch: how good is the net on what it did not learn from?"""
+    def _validate(self, state: State, number: int, clock: _Clock) -> None:
+        """At the end of an epoch: the quality on the validation set."""
         from edgeloop.training.engine import learning_rate
         from edgeloop.training.scoring import quality_of
 
         steps = state.step - number * self._length.epoch
         net = self._engine.net
-        quality = quality_of(net, self._watched, self._task, self._machine, self._batch)
+        quality = quality_of(net, self._validation, self._task, self._machine, self._batch)
         seconds = clock.seconds()
         epoch = Epoch(
             epoch=number + 1,
@@ -204,10 +209,6 @@ class _Run:
         if is_best:
             state.best_epoch = epoch.epoch
             state.best = {name: t.detach().cpu().clone() for name, t in net.state_dict().items()}
-
-    def _gave_up(self, state: State) -> bool:
-        patience = self._plan.patience
-        return patience is not None and len(state.epochs) - state.best_epoch >= patience
 
     def _save(self, state: State, clock: _Clock) -> None:
         engine = self._engine
@@ -243,7 +244,7 @@ class _Run:
 
 
 class _Clock:
-    """Seconds of a training over all its parts, and since its last checkpoint and report."""
+    """Seconds of a training over all its sessions, and since its last checkpoint and report."""
 
     def __init__(self, earlier: float) -> None:
         now = time.monotonic()
@@ -265,11 +266,6 @@ class _Clock:
         return due
 
 
-def _usual_cache(project: Path | None) -> Path:
-    """Beside the store and not in the results: decoded images are as large as the dataset."""
-    return (project or Path.cwd()) / ".edgeloop" / "prepared"
-
-
 def _length(plan: TrainingPlan, images: int, batch: int) -> _Length:
     epoch = max(1, images // batch)
     return _Length(epoch, plan.steps or plan.epochs * epoch)
@@ -278,38 +274,38 @@ def _length(plan: TrainingPlan, images: int, batch: int) -> _Length:
 def _task(
     net: nn.Module, arch: Architecture, dataset: Path, plan: TrainingPlan, cache: Path
 ) -> Task:
-    """The one that was named, or the one that the net's answers fit: a map or one class."""
-    shape = _answer_shape(net, arch)
+    """The named task, or the one that fits the shape of the output: a map or one class."""
+    shape = _output_shape(net, arch)
     task = open_task(
         plan.task or ("segmentation" if len(shape) == 4 else "classification"), dataset, cache
     )
     if not isinstance(task, Trainable):
-        raise BadInput(reason=f"The task {task.name!r} has no images to train with")
+        raise BadInput(reason=f"the task {task.name!r} has no images to train with")
     if len(task.classes) != arch.classes:
         reason = f"it has {arch.classes} classes, but the dataset has {len(task.classes)}"
         raise TrainingFailed(arch=arch.id, reason=reason)
     task.check_output(shape)
     sides = shape[2:]
     if len(shape) == 4 and sides != (arch.height, arch.width):
-        reason = f"it answers {sides[0]} × {sides[1]}, not the size of its image"
+        reason = f"its output is {sides[0]} × {sides[1]}, not the size of the image"
         raise TrainingFailed(arch=arch.id, reason=reason)
     return task
 
 
-def _answer_shape(net: nn.Module, arch: Architecture) -> tuple[int, ...]:
+def _output_shape(net: nn.Module, arch: Architecture) -> tuple[int, ...]:
     import torch
 
     was_training = net.training
     net.eval()
     try:
         with torch.no_grad():
-            answer: Any = net(torch.zeros(arch.shape))
+            output: Any = net(torch.zeros(arch.shape))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         if "allocate memory" in str(error):
             raise
         first = str(error).partition("\n")[0]
-        reason = f"the net does not take an image {list(arch.shape)}: {first}"
+        reason = f"the model does not accept an image of shape {list(arch.shape)}: {first}"
         raise TrainingFailed(arch=arch.id, reason=reason) from error
     finally:
         net.train(was_training)
-    return tuple(getattr(answer, "shape", ()))
+    return tuple(getattr(output, "shape", ()))

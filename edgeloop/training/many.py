@@ -1,8 +1,8 @@
-"""Several nets at once. A small net leaves most of a GPU idle, and a CPU's cores to others.
+"""Several trainings at once: a small model leaves most of a GPU idle.
 
-On a GPU the nets share one process: kernels of different processes take turns, those of different
-streams run together, and the images are there once for all. On a CPU each net has a process of its
-own with one thread.
+On a GPU the trainings share one process: kernels of different processes take turns, those of
+different streams run concurrently, and the images are loaded once. On a CPU each training has a
+process with one thread.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from pathlib import Path
 
 from edgeloop.architectures import Architecture, check_torch
 from edgeloop.errors import BadInput, EdgeloopError, TrainingFailed
+from edgeloop.training.data import SharedData
 from edgeloop.training.device import machine_for, tuned
 from edgeloop.training.loop import train
 from edgeloop.training.plan import TrainingPlan, TrainingResult
-from edgeloop.training.sets import Shared
 
 Outcome = TrainingResult | EdgeloopError
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A net to train, and the folder it gets."""
+class TrainingItem:
+    """An architecture to train, and its output folder."""
 
     arch: Architecture
     out: Path
 
 
 def train_many(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[TrainingItem],
     dataset: Path,
     plan: TrainingPlan,
     *,
@@ -47,8 +47,8 @@ def train_many(
     resume: bool = True,
     cache: Path | None = None,
     project: Path | None = None,
-) -> Iterator[tuple[Candidate, Outcome]]:
-    """Each as it ends, with its result or what went wrong: one that fails does not stop the others.
+) -> Iterator[tuple[TrainingItem, Outcome]]:
+    """Yields each training as it ends, with its result or error; a failure does not stop others.
 
     A script that calls this for a CPU needs the usual `if __name__ == "__main__":`.
     """
@@ -57,24 +57,29 @@ def train_many(
     check_torch()
     machine = machine_for(plan)
     on_gpu = machine.is_gpu
-    work = _Work(dataset, plan, resume, cache, project)
-    call: Callable[[Candidate], Outcome] = _OnStreams(work) if on_gpu else work
-    # Here too, so that threads find the process as they leave it.
-    with tuned(machine, plan.threads), _pool(at_once, on_gpu) as pool:
+    work = _TrainingCall(dataset, plan, resume, cache, project)
+    call: Callable[[TrainingItem], Outcome] = _OnStreams(work) if on_gpu else work
+    # Here too, so that threads leave the settings as they found them.
+    pool: Executor = (
+        ThreadPoolExecutor(at_once, "train")
+        if on_gpu
+        else ProcessPoolExecutor(at_once, multiprocessing.get_context("spawn"))
+    )
+    with tuned(machine, plan.threads), pool:
         running = {pool.submit(call, candidate): candidate for candidate in candidates}
         for done in as_completed(running):
             yield running[done], _outcome(done, running[done])
 
 
 @dataclass(frozen=True)
-class _Work:
+class _TrainingCall:
     dataset: Path
     plan: TrainingPlan
     resume: bool
     cache: Path | None
     project: Path | None
 
-    def __call__(self, candidate: Candidate, shared: Shared | None = None) -> Outcome:
+    def __call__(self, candidate: TrainingItem, shared: SharedData | None = None) -> Outcome:
         try:
             return train(
                 candidate.arch,
@@ -91,12 +96,12 @@ class _Work:
 
 
 class _OnStreams:
-    """Threads of one process, each with a stream of its own, on one copy of the images."""
+    """Threads of one process, each with its own stream, sharing one copy of the images."""
 
-    def __init__(self, work: _Work) -> None:
-        self._work, self._shared = work, Shared()
+    def __init__(self, work: _TrainingCall) -> None:
+        self._work, self._shared = work, SharedData()
 
-    def __call__(self, candidate: Candidate) -> Outcome:
+    def __call__(self, candidate: TrainingItem) -> Outcome:
         import torch
 
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -104,15 +109,9 @@ class _OnStreams:
             return self._work(candidate, self._shared)
 
 
-def _pool(at_once: int, on_gpu: bool) -> Executor:
-    if on_gpu:
-        return ThreadPoolExecutor(at_once, "train")
-    return ProcessPoolExecutor(at_once, multiprocessing.get_context("spawn"))
-
-
-def _outcome(done: Future[Outcome], candidate: Candidate) -> Outcome:
+def _outcome(done: Future[Outcome], candidate: TrainingItem) -> Outcome:
     try:
         return done.result()
     except BrokenExecutor:
-        reason = "a process that trained ended early, killed or out of memory: run it again"
+        reason = "its process was killed or ran out of memory: run it again"
         return TrainingFailed(arch=candidate.arch.id, reason=reason)

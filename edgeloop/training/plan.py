@@ -1,4 +1,4 @@
-"""How a net is trained, and what came of it."""
+"""How a model is trained, and the result."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ BATCH_ON_GPU = 64
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """The first group decides what is learnt: a checkpoint of other values is not continued. The
-    second says only how, and may change from one part of a training to the next.
+    """The first group determines the weights: a checkpoint with other values is not continued. The
+    second group may change between sessions of a training.
 
-    `steps` counts instead of `epochs` where it is given. `patience` ends a training after so many
-    epochs without a better F1. `batch` is 16 on a CPU and 64 on a GPU where it is left open.
-    `checkpoint_s` is the time between checkpoints; ends of epochs are preferred.
-    `images` and `validation_images` take so many of each set, for partial training.
+    `steps` takes precedence over `epochs`. `patience` stops a training after that many epochs
+    without a better F1. `batch` defaults to 16 on a CPU and 64 on a GPU. `checkpoint_s` is the time
+    between checkpoints; ends of epochs are preferred. `images` and `validation_images` limit the
+    size of each set, for partial training.
     """
 
     epochs: int = 1
@@ -73,8 +73,8 @@ class TrainingPlan:
 
 @dataclass(frozen=True)
 class Epoch:
-    """A line of metrics.jsonl. `loss` is the mean over the epoch's steps; F1 and mIoU are of the
-    whole validation set; `seconds` count from the start, earlier parts of a training included."""
+    """A line of metrics.jsonl. `loss` is the mean over the epoch's steps; F1 and mIoU are over the
+    whole validation set; `seconds` count from the start, earlier sessions included."""
 
     epoch: int
     step: int
@@ -88,7 +88,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What metrics.json holds. The scores are of the best epoch, whose weights are exported."""
+    """The content of metrics.json. Scores are of the best epoch, whose weights are exported."""
 
     arch_id: str
     f1: float
@@ -106,8 +106,8 @@ class TrainingResult:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """Where a training stands. `last` is the epoch that was finished last."""
+class TrainingProgress:
+    """The progress of a training. `last` is the last finished epoch."""
 
     step: int
     steps: int
@@ -115,4 +115,4 @@ class Progress:
     last: Epoch | None
 
 
-Report = Callable[[Progress], None]
+ProgressReport = Callable[[TrainingProgress], None]

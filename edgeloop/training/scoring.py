@@ -1,4 +1,4 @@
-"""How good a net in training is, on the whole validation set."""
+"""The quality of a model in training, on the whole validation set."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeloop.tasks import Task
-from edgeloop.training.prepare import plain
+from edgeloop.training.data import plain
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from edgeloop.training.data import ImageSet
     from edgeloop.training.device import Machine
-    from edgeloop.training.sets import ImageSet
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Quality:
 def quality_of(
     net: nn.Module, images: ImageSet, task: Task, machine: Machine, batch: int
 ) -> Quality:
-    """Answers are counted by the task's scorer, as those of a chip are."""
+    """Scored by the task's scorer, like the outputs of a chip."""
     import torch
 
     scorer = task.scorer(curves=False)
@@ -50,8 +50,8 @@ def quality_of(
 
 
 def mean_iou(confusion: NDArray[np.int64]) -> float:
-    """Over the classes that occur in truth or answers: one that does in neither says nothing, and
-    counting it as right would make any net look better."""
+    """Over the classes that occur in truth or prediction: counting absent classes as right would
+    inflate the score."""
     hits = np.diagonal(confusion).astype(np.float64)
     union = confusion.sum(axis=0) + confusion.sum(axis=1) - hits
     there = union > 0
@@ -59,7 +59,7 @@ def mean_iou(confusion: NDArray[np.int64]) -> float:
 
 
 def _confusion(counts: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-    """Scorers keep a matrix an image, or for classification a pair of truth and answer."""
+    """Scorers keep one matrix per image, or for classification (truth, prediction) pairs."""
     if counts.ndim == 3:
         total: NDArray[np.int64] = counts.sum(axis=0)
         return total

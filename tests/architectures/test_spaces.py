@@ -119,8 +119,8 @@ def test_a_missing_and_an_unused_parameter_are_named():
     ("change", "said"),
     [
         ({"h0_down1_op0": "conv9x9"}, "no layer 'conv9x9'"),
-        ({"stem_stride": 3}, "does not divide by 48"),
-        ({"depth": 6}, "missing|does not divide"),
+        ({"stem_stride": 3}, "not divisible by 48"),
+        ({"depth": 6}, "missing|not divisible"),
         ({"base_channels": -8}, "raised|negative"),
     ],
 )
@@ -142,7 +142,7 @@ def test_an_hourglass_is_as_deep_as_its_sides_allow(sides: tuple[int, int], dept
 
 
 def test_sides_that_cannot_be_halved_are_refused():
-    with pytest.raises(BadSpace, match="choose sides that divide by 8"):
+    with pytest.raises(BadSpace, match="choose sides that are divisible by 8"):
         find_space("hourglass").sample(0, (1, 3, 50, 50), 19)
 
 
@@ -228,11 +228,11 @@ def test_an_edited_file_is_read_anew(project: Path):
     [
         ("other.py:build", "there is no file 'other.py'"),
         ("nets/my_space.py:bulid", "has no function 'bulid'"),
-        ("nets/my_space.py:number", "'number' of nets/my_space.py is no function"),
+        ("nets/my_space.py:number", "'number' in nets/my_space.py is not a function"),
         ("nets/my_space.py:short", r"\(trial, shape, classes\)"),
         ("../outside.py:build", "not inside the project"),
         ("nets/link.py:build", "not inside the project"),
-        ("nets/my_space:build", "named as my_space.py:build"),
+        ("nets/my_space:build", "named like my_space.py:build"),
         ("nets/syntax.py:build", "syntax.py raised SyntaxError"),
         ("nets/raises.py:build", "raises.py raised ZeroDivisionError"),
     ],

@@ -1,4 +1,4 @@
-"""The runner's parts alone: its corner of the disk, the heartbeat, the shift, the record of use."""
+"""The parts of the runner: work folder, heartbeat, coordinator, record of device use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgeloop.errors import BadInput, LocalFileError, StoreUnavailable
 from edgeloop.models import Leases, ModelFile, default_plan
 from edgeloop.platforms import QnnToolchain, open_device
 from edgeloop.runner import record_use, utilisation
-from edgeloop.runner.coordinator import Shift
+from edgeloop.runner.coordinator import Coordinator
 from edgeloop.runner.heartbeat import Heartbeat
 from edgeloop.runner.stages import Assignment, Equipment, Sizes
 from edgeloop.runner.stages.accuracy import accuracy, ahead
@@ -113,19 +113,21 @@ class TestHeartbeat:
 
 class TestShift:
     def test_it_is_over_only_when_all_have_looked_since_the_last_news(self) -> None:
-        shift = Shift(2)
+        coordinator = Coordinator(2)
         answers = []
-        waiting = threading.Thread(target=lambda: answers.append(shift.wait("a", 0, drain=True)))
+        waiting = threading.Thread(
+            target=lambda: answers.append(coordinator.wait("a", 0, drain=True))
+        )
         waiting.start()
-        shift.tell()
+        coordinator.tell()
         waiting.join()
         assert answers == [True]
-        assert shift.wait("b", 0, drain=True) is True, "there was news since it looked"
-        last = threading.Thread(target=lambda: answers.append(shift.wait("a", 1, drain=True)))
+        assert coordinator.wait("b", 0, drain=True) is True, "there was news since it looked"
+        last = threading.Thread(target=lambda: answers.append(coordinator.wait("a", 1, drain=True)))
         last.start()
-        while "a" not in shift._looked:
+        while "a" not in coordinator._looked:
             pass
-        assert shift.wait("b", 1, drain=True) is False
+        assert coordinator.wait("b", 1, drain=True) is False
         last.join()
         assert answers == [True, False]
 
@@ -185,27 +187,27 @@ class TestAhead:
 
 
 def test_a_second_hand_looks_after_the_first_one_of_every_other_board() -> None:
-    shift = Shift(2, {"a2": ["b1"], "b1": []})
+    coordinator = Coordinator(2, {"a2": ["b1"], "b1": []})
     began = threading.Event()
 
     def second() -> None:
-        shift.look("a2")
+        coordinator.look("a2")
         began.set()
 
     for _ in range(2):
         thread = threading.Thread(target=second, daemon=True)
         thread.start()
-        news = shift.look("b1")
+        news = coordinator.look("b1")
         assert not began.wait(0.1)
-        shift.looked("b1")
+        coordinator.looked("b1")
         assert began.wait(5)
         thread.join()
-        shift.looked("a2")
+        coordinator.looked("a2")
         began.clear()
-        waiting = threading.Thread(target=shift.wait, args=("b1", news, False), daemon=True)
+        waiting = threading.Thread(target=coordinator.wait, args=("b1", news, False), daemon=True)
         waiting.start()
-        eventually(lambda: "b1" in shift._idle)
-        shift.tell()  # there may be work for both now, and the first one goes first again
+        eventually(lambda: "b1" in coordinator._idle)
+        coordinator.tell()  # there may be work for both now, and the first one goes first again
         waiting.join()
 
 

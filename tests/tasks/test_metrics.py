@@ -10,9 +10,8 @@ from hypothesis.extra import numpy as arrays
 
 from edgeloop.errors import BadInput
 from edgeloop.tasks import Interval, Score
-from edgeloop.tasks.metrics import bootstrap, rarity_weighted
+from edgeloop.tasks.metrics import bootstrap, rarity_weighted, tally_classes, tally_logits
 from edgeloop.tasks.segmentation import COUNTED, FACE_CLASSES, SegmentationScorer
-from edgeloop.tasks.tally import tally_classes, tally_logits
 from tests.tasks import exact
 from tests.tasks.outputs import CLASSES, made_up, task
 

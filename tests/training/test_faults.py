@@ -16,7 +16,14 @@ import torch
 
 from edgeloop.architectures import Architecture
 from edgeloop.errors import LocalFileError, OutOfMemory, TrainingDiverged
-from edgeloop.training import Candidate, Shared, TrainingPlan, TrainingResult, train, train_many
+from edgeloop.training import (
+    SharedData,
+    TrainingItem,
+    TrainingPlan,
+    TrainingResult,
+    train,
+    train_many,
+)
 from edgeloop.training.checkpoint import FILES
 from edgeloop.training.engine import Engine
 from tests.training.test_train import same_weights, weights_of
@@ -139,7 +146,7 @@ def test_a_damaged_checkpoint_is_said_and_a_fresh_start_helps(
     train(arch, faces, short, tmp_path, cache=cache)
     file = tmp_path / "checkpoint.pt"
     file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(LocalFileError, match=r"checkpoint.pt: .*begin anew with --fresh"):
+    with pytest.raises(LocalFileError, match=r"checkpoint.pt: .*start over with --fresh"):
         train(arch, faces, short, tmp_path, cache=cache)
     train(arch, faces, short, tmp_path, cache=cache, resume=False)
     assert weights_of(tmp_path)
@@ -161,7 +168,7 @@ def test_a_checkpoint_that_holds_code_is_not_run(
     out = tmp_path / "out"
     out.mkdir()
     torch.save({"version": 1, "trap": Trap(tmp_path / "sprung")}, out / "checkpoint.pt")
-    with pytest.raises(LocalFileError, match="no checkpoint, or it is damaged"):
+    with pytest.raises(LocalFileError, match="not a checkpoint, or it is damaged"):
         train(arch, faces, PLAN, out, cache=cache)
     assert not (tmp_path / "sprung").exists()
 
@@ -173,7 +180,7 @@ def test_of_several_nets_one_that_fails_does_not_stop_the_others(
     wrong = Architecture(arch.space, arch.params, arch.shape, 5)
     short = replace(PLAN, epochs=1)
     candidates = [
-        Candidate(each, tmp_path / name)
+        TrainingItem(each, tmp_path / name)
         for name, each in (("good", arch), ("bad", wrong), ("again", arch))
     ]
     outcomes = {
@@ -191,7 +198,7 @@ def test_nets_trained_in_threads_of_one_process_are_those_trained_alone(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path
 ):
     """As nets on one GPU are: with one copy of the images, and exports that do not meet."""
-    short, shared = replace(PLAN, epochs=1), Shared()
+    short, shared = replace(PLAN, epochs=1), SharedData()
     train(arch, faces, short, tmp_path / "alone", cache=cache)
 
     def one(number: int) -> TrainingResult:

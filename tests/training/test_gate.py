@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event
 
-from edgeloop.training.gate import Gate
+from edgeloop.training.device import Gate
 
 LIMIT_S = 30
 
@@ -28,7 +28,7 @@ def test_who_is_alone_meets_nobody_and_all_get_their_turn():
     def work(number: int) -> int:
         with gate.together():
             for step in range(200):
-                gate.make_way()
+                gate.give_way()
                 busy[0] += 1
                 busy[0] -= 1
                 if step == 20 * number:

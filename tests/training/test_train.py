@@ -15,11 +15,10 @@ from PIL import Image
 from edgeloop.architectures import Architecture, architecture_in, build, find_space
 from edgeloop.errors import BadInput, LocalFileError, TrainingFailed
 from edgeloop.tasks import open_task
-from edgeloop.training import Progress, TrainingPlan, load_weights, train
+from edgeloop.training import TrainingPlan, TrainingProgress, load_weights, train
+from edgeloop.training.data import ImageSet, class_weights, order_of, plain, varied
 from edgeloop.training.engine import weighted_loss
-from edgeloop.training.prepare import plain, varied
 from edgeloop.training.scoring import mean_iou
-from edgeloop.training.sets import ImageSet, class_weights, order_of
 
 PLAN = TrainingPlan(steps=60, learning_rate=1e-2, device="cpu")
 SHORT = TrainingPlan(epochs=2, device="cpu", images=64, validation_images=4)
@@ -40,7 +39,7 @@ def same_weights(one: Path, other: Path) -> bool:
 def test_a_net_learns_faces_in_a_few_dozen_steps(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path
 ):
-    told: list[Progress] = []
+    told: list[TrainingProgress] = []
     result = train(arch, faces, PLAN, tmp_path, cache=cache, progress=told.append)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert result.f1 > 0.3 and result.f1 > 3 * lines[0]["f1"]
@@ -90,7 +89,7 @@ def test_a_finished_training_is_not_done_again(
 ):
     first = train(arch, faces, SHORT, tmp_path, cache=cache)
     (tmp_path / "model.onnx").unlink()
-    told: list[Progress] = []
+    told: list[TrainingProgress] = []
     assert train(arch, faces, SHORT, tmp_path, cache=cache, progress=told.append) == first
     assert not told and (tmp_path / "model.onnx").exists()
     train(arch, faces, SHORT, tmp_path, cache=cache, progress=told.append, resume=False)
@@ -182,7 +181,7 @@ def test_a_net_that_answers_smaller_than_its_image_is_refused(
         "def build(trial, shape, classes):\n    return nn.Conv2d(3, classes, 3, 2, 1)\n"
     )
     half = Architecture("half.py:build", {}, (1, 3, 48, 48), 19)
-    with pytest.raises(TrainingFailed, match="answers 24 × 24, not the size"):
+    with pytest.raises(TrainingFailed, match="its output is 24 × 24, not the size"):
         train(half, faces, SHORT, tmp_path / "out", cache=cache, project=tmp_path)
 
 
@@ -208,7 +207,7 @@ def test_a_gpu_that_is_not_there_is_said(arch: Architecture, faces: Path, tmp_pa
     if torch.cuda.is_available():
         assert train(arch, faces, replace(SHORT, device="cuda"), tmp_path).device != "this CPU"
     else:
-        with pytest.raises(BadInput, match="no GPU"):
+        with pytest.raises(BadInput, match="no usable GPU"):
             train(arch, faces, replace(SHORT, device="cuda"), tmp_path)
 
 
@@ -250,7 +249,7 @@ def test_rare_classes_weigh_more_within_bounds_and_ignored_labels_nothing():
     assert weights[0] == pytest.approx(1.0, abs=0.01)
     assert weights[1] == 20 and weights[2] == 20 and weights[3:].sum() == 0
     labels[0, 2] = 9
-    with pytest.raises(BadInput, match="label 9, but the net has 3 classes"):
+    with pytest.raises(BadInput, match="label 9, but the model has 3 classes"):
         class_weights(images, 3, 255)
 
 

@@ -22,7 +22,7 @@ from edgeloop.errors import EdgeloopError
 from edgeloop.search.evaluators.desk import failure
 from edgeloop.search.evaluators.order import GIVES, Order, Outcome, read_outcome
 from edgeloop.settings import cache_folder
-from edgeloop.training import CHECKPOINT, Candidate, TrainingResult, train, train_many
+from edgeloop.training import CHECKPOINT, TrainingItem, TrainingResult, train, train_many
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _results(
     order: Order, places: Places
 ) -> Iterator[tuple[Architecture, TrainingResult | EdgeloopError]]:
     open_ones = [
-        Candidate(arch, order.folder(places.out, arch))
+        TrainingItem(arch, order.folder(places.out, arch))
         for arch in order.architectures
         if not read_outcome(order.folder(places.out, arch), arch.id, order.conditions)
     ]
@@ -85,7 +85,9 @@ def _results(
         yield candidate.arch, _trained(candidate, order, places)
 
 
-def _trained(candidate: Candidate, order: Order, places: Places) -> TrainingResult | EdgeloopError:
+def _trained(
+    candidate: TrainingItem, order: Order, places: Places
+) -> TrainingResult | EdgeloopError:
     try:
         return train(
             candidate.arch,

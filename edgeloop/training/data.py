@@ -1,8 +1,11 @@
-"""Images for training: decoded once by the task, kept as bytes where the training runs.
+"""Training images: decoded once by the task, kept as bytes on the device, augmented there.
 
-Batches are filled into buffers that stay the same, so that a captured graph can read them. Which
-images are in a batch, and how each is changed, depends on the seed and the epoch only: a training
-that was interrupted goes on with the very batches it would have had.
+Batches are copied into fixed buffers, so that a captured graph can read them. Which images are in a
+batch, and how each is augmented, depends only on the seed and the epoch: an interrupted training
+continues with the batches it would have had.
+
+Augmentation shifts each image by up to a sixteenth of its side (borders are repeated) and varies
+the gain and offset of its colours. No mirroring: a left eye is not a right one.
 """
 
 from __future__ import annotations
@@ -11,14 +14,13 @@ import hashlib
 import warnings
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgeloop.errors import BadInput
-from edgeloop.tasks import Labels, Samples
-from edgeloop.training.gate import Gate
+from edgeloop.tasks import Samples
+from edgeloop.training.device import Gate
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +46,7 @@ class ImageSet:
         return len(self.images)
 
     def fill(self, index: Tensor, images: Tensor, labels: Tensor) -> None:
-        """Put the images of `index` (which is on the set's own device) into the two buffers."""
+        """Copies the images of `index`, a tensor on the set's device, into the two buffers."""
         import torch
 
         if self.images.device == images.device:
@@ -59,9 +61,9 @@ class ImageSet:
         return self.images.device
 
 
-class Shared:
-    """What trainings in one process share: sets on a device, each loaded once however many nets
-    are trained on it, and the gate to the GPU."""
+class SharedData:
+    """What trainings in one process share: datasets, each loaded once per device, and the gate to
+    the GPU."""
 
     def __init__(self) -> None:
         self.gate = Gate()
@@ -79,7 +81,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class EpochOrder:
-    """The batches of an epoch: which images, and the eight random numbers of each."""
+    """The batches of an epoch: image indices, and eight random numbers per image."""
 
     index: Tensor
     chance: Tensor
@@ -96,7 +98,7 @@ def order_of(seed: int, epoch: int, images: int, batch: int, steps: int) -> Epoc
 
 
 def class_weights(images: ImageSet, classes: int, ignore: int | None) -> Tensor:
-    """1/√frequency, clamped, by label: 256 entries and more, those that do not count being 0."""
+    """1/√frequency per label, clamped; at least 256 entries, 0 for ignored labels."""
     import torch
 
     step = max(1, len(images) // _SEEN_FOR_FREQUENCY)
@@ -105,7 +107,7 @@ def class_weights(images: ImageSet, classes: int, ignore: int | None) -> Tensor:
     if ignore is not None:
         counts[ignore] = 0
     if counts[classes:].any():
-        reason = f"the dataset has label {int(counts.nonzero().max())}, but the net has {classes}"
+        reason = f"the dataset has label {int(counts.nonzero().max())}, but the model has {classes}"
         raise BadInput(reason=f"{reason} classes")
     share = counts / counts.sum().clamp(min=1)
     weights = (1 / (share + _FREQUENCY_FLOOR).sqrt()).clamp(_LIGHTEST, _HEAVIEST)
@@ -119,7 +121,8 @@ def _load(samples: Samples, count: int, machine: Machine) -> ImageSet:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the arrays are maps of files, and are only read
         images = torch.from_numpy(samples.images[:count])
-        labels = torch.from_numpy(_plain_labels(samples.labels[:count]))
+        kept = samples.labels[:count]  # PyTorch supports little on uint16
+        labels = torch.from_numpy(kept if kept.dtype == np.uint8 else kept.astype(np.int32))
     if not machine.is_gpu:
         return ImageSet(images, labels)
     free, _ = torch.cuda.mem_get_info(machine.device)
@@ -130,13 +133,8 @@ def _load(samples: Samples, count: int, machine: Machine) -> ImageSet:
     return loaded
 
 
-def _plain_labels(labels: Labels) -> NDArray[Any]:
-    """PyTorch can do little with uint16, the type of labels of more than 256 classes."""
-    return labels if labels.dtype == np.uint8 else labels.astype(np.int32)
-
-
 def _uploaded(source: Tensor, device: torch.device) -> Tensor:
-    """In pieces: the file behind it may be larger than what the machine can hold twice."""
+    """In pieces: the memory-mapped file may be larger than half of the memory."""
     import torch
 
     target = torch.empty(source.shape, dtype=source.dtype, device=device)
@@ -147,8 +145,48 @@ def _uploaded(source: Tensor, device: torch.device) -> Tensor:
 
 
 def _wide(images: Tensor) -> Tensor:
-    """The same bytes eight at a time, where they divide: copied that much faster."""
+    """Viewed as int64 if the size allows: copies are that much faster."""
     import torch
 
     flat = images.view(len(images), -1)
     return flat.view(torch.int64) if flat.shape[1] % 8 == 0 else flat
+
+
+_FARTHEST = 1 / 16
+_GAIN = 0.2
+_OFFSET = 0.1
+
+
+def plain(images: Tensor, kind: torch.dtype) -> Tensor:
+    """(n, 3, height, width) in [0, 1], channels last in memory: no extra copy."""
+    return images.permute(0, 3, 1, 2).to(kind).mul_(1 / 255)
+
+
+def varied(
+    images: Tensor, labels: Tensor, chance: Tensor, kind: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """`chance` is (n, 8) in [0, 1): two for the shift, three for gains, three for offsets."""
+    import torch
+
+    count, height, width, _ = images.shape
+    device = images.device
+    moves = (chance[:, :2] * 2 - 1) * _FARTHEST
+    rows = _moved(moves[:, 0], height, device)[:, :, None]
+    columns = _moved(moves[:, 1], width, device)[:, None, :]
+    numbers = torch.arange(count, device=device)[:, None, None]
+    images = images[numbers, rows, columns]
+    if labels.dim() == 3:
+        labels = labels[numbers, rows, columns]
+    gains = (1 + (chance[:, 2:5] * 2 - 1) * _GAIN) / 255
+    offsets = (chance[:, 5:8] * 2 - 1) * _OFFSET
+    floats = torch.addcmul(
+        offsets[:, None, None, :].to(kind), images.to(kind), gains[:, None, None, :].to(kind)
+    )
+    return floats.permute(0, 3, 1, 2), labels
+
+
+def _moved(moves: Tensor, side: int, device: torch.device) -> Tensor:
+    import torch
+
+    shift = (moves * side).round().to(torch.int64)
+    return (torch.arange(side, device=device) + shift[:, None]).clamp_(0, side - 1)
