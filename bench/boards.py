@@ -20,8 +20,12 @@ import onnx
 
 from bench.tables import markdown
 from edgeloop.demo import make_faces
-from edgeloop.platforms import BoardOptions, GraphInfo, Sdk, SnpeToolchain, find_sdk, profile_of
+from edgeloop.platforms import GraphInfo
 from edgeloop.platforms.snpe.board.device import AdbDevice
+from edgeloop.platforms.snpe.board.options import BoardOptions
+from edgeloop.platforms.snpe.profile import profile_of
+from edgeloop.platforms.snpe.sdk import Sdk, find_sdk
+from edgeloop.platforms.snpe.toolchain import SnpeToolchain
 from edgeloop.runner import RunnerOptions, utilisation
 from edgeloop.runner import run as run_runner
 from edgeloop.runner.stages import Assignment, Equipment, Sizes, perform

@@ -8,8 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.tables import markdown
-from edgeloop.platforms import PROFILES, QnnToolchain, calibrated, find_chip, open_device
-from tests.converted import samples, smooth_images
+from edgeloop.platforms.qnn.chips import find_chip
+from edgeloop.platforms.qnn.profiles import built_in_profiles, calibrated
+from edgeloop.platforms.qnn.toolchain import QnnToolchain
+from tests.converted import open_htp, samples, smooth_images
 from tests.nets_torch import Normalised, SmallUNet, export, mobilenet_v2, resnet18, resnet50
 
 REPEATS = 5
@@ -34,7 +36,7 @@ def _times(folder: Path) -> str:
         screen = [_seconds(lambda: toolchain.screen(model, chip)) for _ in range(REPEATS)]
 
     def from_nothing() -> None:
-        device = open_device("htp:qcs8550", workers=1)
+        device = open_htp("htp:qcs8550")
         device.measure(quantized, made.info)
         device.close()
 
@@ -49,7 +51,7 @@ def _times(folder: Path) -> str:
 
 
 def _errors(folder: Path) -> str:
-    profile, chip = PROFILES["qcs8550"], find_chip("qcs8550")
+    profile, chip = built_in_profiles()["qcs8550"], find_chip("qcs8550")
     rows = []
     with QnnToolchain() as toolchain:
         for name, make in NETS.items():

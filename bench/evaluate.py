@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bench.tables import markdown
 from edgeloop.demo import make_faces
-from edgeloop.platforms import QnnToolchain, open_device
+from edgeloop.platforms import open_device
+from edgeloop.platforms.qnn.toolchain import QnnToolchain
 from edgeloop.runner import RunnerEvent, RunnerOptions
 from edgeloop.runner import run as run_runner
 from edgeloop.runner import worker as worker_module

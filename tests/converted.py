@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeloop.platforms import QnnToolchain
+from edgeloop.platforms.qnn import QnnPlatform
+from edgeloop.platforms.qnn.device import HtpDevice
+from edgeloop.platforms.qnn.toolchain import QnnToolchain
+from edgeloop.settings import Settings
 from edgeloop.tasks.base import Samples
 from edgeloop.testing.contracts.platform import SIZE, SmallModel, smooth_images
 from tests.nets_torch import SmallUNet, export
@@ -22,6 +25,11 @@ def samples(images: np.ndarray, folder: Path | None = None) -> Samples:
         images = np.load(path, mmap_mode="r")
     labels = np.zeros(images.shape[:3], np.uint8)
     return Samples(images, labels, "test")
+
+
+def open_htp(name: str = "htp", project: Path | None = None, workers: int = 1) -> HtpDevice:
+    """The simulator, on few cores."""
+    return QnnPlatform().open_device(name, Settings.load(project), workers)
 
 
 @pytest.fixture(scope="session")

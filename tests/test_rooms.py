@@ -28,10 +28,10 @@ ALLOWED = {
     "jobs": {"errors", "_util", "settings", "paths", "store", "data", "azure"},
     "search": {
         *("errors", "_util", "settings", "store", "models", "workspace", "tasks", "pareto"),
-        *("isolation", "platforms", "architectures", "training", "data", "jobs"),
+        *("isolation", "graph", "platforms", "architectures", "training", "data", "jobs"),
     },
     "tasks": {"errors", "_util"},
-    "graph": {"errors", "_util"},
+    "graph": {"errors", "_util", "isolation"},
     "isolation": {"errors", "_util"},
     "platforms": {"errors", "_util", "settings", "tasks", "graph", "isolation"},
     "architectures": {"errors", "_util"},

@@ -11,7 +11,6 @@ import click
 from edgeloop.cli.context import common_options, opened
 
 if TYPE_CHECKING:
-    from edgeloop.platforms import Attached
     from edgeloop.workspace import Workspace
 
 
@@ -50,12 +49,15 @@ def devices(
             else:
                 _watch(workspace, interval)
         return
-    rows = _device_rows()
+    from edgeloop.platforms import list_devices
+    from edgeloop.settings import Settings
+
+    keys = ("device", "estimate", "profile", "state")
+    cells = [tuple(getattr(d, key) for key in keys) for d in list_devices(Settings.load())]
     if as_json:
-        print_json(rows)
+        print_json(dict(zip(keys, row, strict=True)) for row in cells)
     else:
-        headings = ("device", "latency", "profile", "state")
-        click.echo(table(headings, [tuple(row.values()) for row in rows]))
+        click.echo(table(("device", "latency", "profile", "state"), cells))
 
 
 @devices.command()
@@ -118,48 +120,16 @@ def doctor(experiment: str | None, store: str | None, as_json: bool) -> None:
 COMMANDS = (devices, doctor)
 
 
-def _device_rows() -> list[dict[str, str]]:
-    from edgeloop.platforms import CHIPS, find_profile
-    from edgeloop.settings import Settings
-
-    folder = _profiles(Settings.load().project)
-    rows = [{"device": "host", "estimate": "measured", "profile": "", "state": "ready"}]
-    for board in _boards():
-        state = board.advice or f"ready {board.details}".strip()
-        name = f"adb:{board.serial}"
-        rows.append({"device": name, "estimate": "measured", "profile": "", "state": state})
-    for chip in CHIPS.values():
-        profile = find_profile(chip.name, folder)
-        rows.append(
-            {
-                "device": f"htp:{chip.name}",
-                "estimate": "compiler's estimate" if chip.estimate_soc else "none",
-                "profile": f"error {profile.error_percent:.0f} %" if profile else "uncalibrated",
-                "state": "simulated",
-            }
-        )
-    return rows
-
-
-def _boards() -> list[Attached]:
-    """None without adb, or while its server does not answer: the other devices are there."""
-    from edgeloop.errors import EdgeloopError
-    from edgeloop.platforms import attached
-
-    with contextlib.suppress(EdgeloopError):
-        return attached()
-    return []
-
-
 def _activity_rows(workspace: Workspace) -> list[dict[str, object]]:
     from datetime import UTC, datetime
 
+    from edgeloop.platforms import list_devices
     from edgeloop.runner import activities
 
     now = datetime.now(UTC)
     usage = [row.values for row in workspace.store.usage().query()]
     found = activities(workspace.status(), usage, now.timestamp(), now.date())
-    here = [f"adb:{board.serial}" for board in _boards()]
+    here = [d.device for d in list_devices(workspace.settings) if d.is_attached]
     rows: list[dict[str, object]] = [
         {
             "device": each.device,
@@ -210,7 +180,3 @@ def _watch(workspace: Workspace, interval: float) -> None:
         while True:
             time.sleep(interval)
             live.update(look(), refresh=True)
-
-
-def _profiles(project: Path) -> Path:
-    return project / ".edgeloop" / "profiles"

@@ -1,5 +1,6 @@
 """Work on ONNX graphs that belongs to no vendor: check, simplify, count, outputs."""
 
+from edgeloop.graph.caveats import estimate_caveats
 from edgeloop.graph.check import layout_of, read_graph, shapes_of
 from edgeloop.graph.count import (
     CountedLayer,
@@ -16,16 +17,20 @@ from edgeloop.graph.outputs import (
     ending_in_classes,
     with_our_names,
 )
+from edgeloop.graph.process import GraphProcess, info_from
 
 __all__ = [
     "DLC_INPUT",
     "DLC_OUTPUT",
     "CountedLayer",
     "GraphInfo",
+    "GraphProcess",
     "class_axis",
     "count_layers",
     "ending_in_classes",
+    "estimate_caveats",
     "graph_info",
+    "info_from",
     "layout_of",
     "read_graph",
     "shapes_of",

@@ -35,7 +35,7 @@ class NativeProcess:
     """One call at a time; threads that share one wait for each other. `module` is the program: one
     that calls `serve` with a table of its own."""
 
-    def __init__(self, module: str = "edgeloop.platforms.qnn.worker") -> None:
+    def __init__(self, module: str) -> None:
         self._module = module
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
@@ -64,7 +64,7 @@ class NativeProcess:
         limit_s: float = DEFAULT_LIMIT_S,
         **fields: Any,
     ) -> tuple[dict[str, Any], list[Array]]:
-        """The result of a piece of work named in `native`; its errors are raised here."""
+        """The result of a piece of work in the module's table; its errors are raised here."""
         with self._lock:
             child = self._running()
             log = Path(self._folder.name) / "log" if self._folder else Path()

@@ -29,9 +29,10 @@ _GRACE_S = 5
 _LARGEST_LOG = 1 << 20
 
 
-def serve(make: Callable[[], Mapping[str, Work]]) -> None:
+def serve(make: Callable[[], Mapping[str, Work]], extra: str = "qnn") -> None:
     """Do what the table says, call by call; it is made once the pipes are out of its way. A table
-    has `hello`, which takes `warm` and says what is installed."""
+    has `hello`, which takes `warm` and says what is installed. `extra` is what to install where an
+    import fails."""
     folder = Path(sys.argv[1]).resolve()
     calls, answers = _take_over_pipes(folder / "log")
     work = folder / "work"
@@ -46,7 +47,7 @@ def serve(make: Callable[[], Mapping[str, Work]]) -> None:
         except Ended:
             break
         signal.alarm(int(body["limit_s"]) + _GRACE_S)
-        answer, more = _answer(table, body, arrays)
+        answer, more = _answer(table, body, arrays, extra)
         signal.alarm(0)
         _sweep(work)
         try:
@@ -57,7 +58,7 @@ def serve(make: Callable[[], Mapping[str, Work]]) -> None:
 
 
 def _answer(
-    table: Mapping[str, Work], body: dict[str, Any], arrays: list[Array]
+    table: Mapping[str, Work], body: dict[str, Any], arrays: list[Array], extra: str
 ) -> tuple[dict[str, Any], list[Array]]:
     """Errors of ours travel with their fields; any other is what a library said of the model."""
     try:
@@ -66,7 +67,7 @@ def _answer(
         fields = {name: str(value) for name, value in error.fields.items()}
         return {"error": type(error).__name__, "fields": fields}, []
     except ImportError:
-        return {"error": "MissingExtra", "fields": {"what": "Native work", "extra": "qnn"}}, []
+        return {"error": "MissingExtra", "fields": {"what": "Native work", "extra": extra}}, []
     except (MemoryError, OSError) as error:
         return {"error": "OSError", "text": str(error) or "out of memory"}, []
     except Exception as error:  # noqa: BLE001  libraries raise what they like; the call has an answer

@@ -1,88 +1,94 @@
-"""From an ONNX model to what a chip runs, and what runs it: one folder per vendor."""
+"""Vendors: what converts models, and the devices that run them. One folder per vendor.
+
+To support another vendor, subclass `Platform` and register the class by an entry point of the
+group `edgeloop.platforms`; `edgeloop.testing.contracts.platform` has the tests it must pass.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from edgeloop.graph import GraphInfo
-from edgeloop.platforms.device import (
+from edgeloop.platforms.base import (
+    DEFAULT_PRECISION,
     Artefacts,
+    Converted,
     Device,
+    Estimator,
     GivesClasses,
+    HealthCheck,
     Kind,
-    Layer,
+    LatencyProfile,
+    LayerTime,
+    ListedDevice,
+    MeasuredModel,
     Measurement,
-    Shared,
+    Platform,
+    Precision,
+    SharedDevice,
+    Toolchain,
+    package_check,
 )
-from edgeloop.platforms.qnn.chips import CHIPS, DEFAULT_CHIP, Chip, find_chip, named_chip
-from edgeloop.platforms.qnn.profiles import (
-    FEWEST_MODELS,
-    PROFILES,
-    Profile,
-    calibrated,
-    find_profile,
-    fit_profile,
-    list_profiles,
-    save_profile,
-)
-from edgeloop.platforms.qnn.quantize import as_input
-from edgeloop.platforms.qnn.toolchain import Estimate, QnnToolchain, target_options
 from edgeloop.platforms.registry import (
-    TOOLCHAINS,
+    DEFAULT_PLATFORM,
+    converted_by,
+    converter_of,
     device_names,
-    estimated_by,
+    find_platform,
+    health,
+    is_converted,
+    list_devices,
     open_device,
     open_toolchain,
+    platform_names,
+    platform_of,
+    platforms,
 )
-from edgeloop.platforms.snpe.board.listing import Attached, attached
-from edgeloop.platforms.snpe.board.options import BoardOptions
-from edgeloop.platforms.snpe.dlc import Encoding, output_encoding
-from edgeloop.platforms.snpe.profile import ProfiledLayer, profile_of, read_profile, with_names
-from edgeloop.platforms.snpe.sdk import Sdk, find_sdk
-from edgeloop.platforms.snpe.toolchain import SnpeToolchain
-from edgeloop.platforms.toolchain import DEFAULT_PRECISION, Converted, Precision, Toolchain
+
+if TYPE_CHECKING:
+    from edgeloop.platforms.batching import as_input, check_batch, infer_in_order
 
 __all__ = [
-    "CHIPS",
-    "DEFAULT_CHIP",
+    "DEFAULT_PLATFORM",
     "DEFAULT_PRECISION",
-    "FEWEST_MODELS",
-    "PROFILES",
-    "TOOLCHAINS",
     "Artefacts",
-    "Attached",
-    "BoardOptions",
-    "Chip",
     "Converted",
     "Device",
-    "Encoding",
-    "Estimate",
+    "Estimator",
     "GivesClasses",
     "GraphInfo",
+    "HealthCheck",
     "Kind",
-    "Layer",
+    "LatencyProfile",
+    "LayerTime",
+    "ListedDevice",
+    "MeasuredModel",
     "Measurement",
+    "Platform",
     "Precision",
-    "Profile",
-    "ProfiledLayer",
-    "QnnToolchain",
-    "Sdk",
-    "Shared",
-    "SnpeToolchain",
+    "SharedDevice",
     "Toolchain",
     "as_input",
-    "attached",
-    "calibrated",
+    "check_batch",
+    "converted_by",
+    "converter_of",
     "device_names",
-    "estimated_by",
-    "find_chip",
-    "find_profile",
-    "find_sdk",
-    "fit_profile",
-    "list_profiles",
-    "named_chip",
+    "find_platform",
+    "health",
+    "infer_in_order",
+    "is_converted",
+    "list_devices",
     "open_device",
     "open_toolchain",
-    "output_encoding",
-    "profile_of",
-    "read_profile",
-    "save_profile",
-    "target_options",
-    "with_names",
+    "package_check",
+    "platform_names",
+    "platform_of",
+    "platforms",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs NumPy is imported when an implementation asks for it."""
+    if name in ("as_input", "check_batch", "infer_in_order"):
+        from edgeloop.platforms import batching
+
+        return getattr(batching, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,104 +1,144 @@
-"""Toolchains and devices by name."""
+"""Platforms by name, and devices by theirs.
+
+Built-in platforms are imported when they are asked for; those of plug-ins come by entry points of
+the group `edgeloop.platforms`, each a `Platform` class or a function that makes one.
+"""
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-from importlib.metadata import entry_points
-from pathlib import Path
-from typing import cast
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
 
-from edgeloop.errors import BadInput
-from edgeloop.isolation import DEFAULT_LIMIT_S
-from edgeloop.platforms.device import Device
-from edgeloop.platforms.qnn.chips import CHIPS, DEFAULT_CHIP, Chip, find_chip
-from edgeloop.platforms.qnn.profiles import Profile, find_profile
-from edgeloop.platforms.qnn.toolchain import QnnToolchain
-from edgeloop.platforms.snpe.board.options import BoardOptions
-from edgeloop.platforms.snpe.sdk import Sdk, find_sdk
-from edgeloop.platforms.snpe.toolchain import SnpeToolchain
-from edgeloop.platforms.toolchain import Toolchain
+from edgeloop._util.suggest import suggestion
+from edgeloop.errors import BadInput, EdgeloopError
+from edgeloop.platforms.base import Device, HealthCheck, ListedDevice, Platform, Toolchain
 
-TOOLCHAINS = ("qnn", "snpe")
-ENTRY_POINTS = "edgeloop.devices"
+if TYPE_CHECKING:
+    from edgeloop.settings import Settings
 
-
-def open_toolchain(name: str = "qnn", sdk_root: Path | str = "") -> Toolchain:
-    """`sdk_root` is where the toolchain snpe finds its SDK; empty: as the environment says."""
-    if name == "qnn":
-        return QnnToolchain()
-    if name == "snpe":
-        return SnpeToolchain(find_sdk(sdk_root))
-    close = get_close_matches(name, TOOLCHAINS, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    known = ", ".join(TOOLCHAINS)
-    raise BadInput(reason=f"there is no toolchain {name!r}.{hint} There are: {known}.")
+ENTRY_POINTS = "edgeloop.platforms"
+DEFAULT_PLATFORM = "qnn"  # converts models where no device asks for another one
+_BUILT_IN = {
+    "host": "edgeloop.platforms.host:HostPlatform",
+    "qnn": "edgeloop.platforms.qnn:QnnPlatform",
+    "snpe": "edgeloop.platforms.snpe:SnpePlatform",
+}
 
 
-def open_device(
-    name: str,
-    profiles_folder: Path | None = None,
-    threads: int = 1,
-    workers: int | None = None,
-    limit_s: float = DEFAULT_LIMIT_S,
-    sdk: Sdk | None = None,
-    board: BoardOptions | None = None,
-) -> Device:
-    """`host`, `htp`, `htp:CHIP`, `htp:PROFILE` (a board calibrated in this workspace),
-    `adb:SERIAL` (a board), or what a plug-in names: its entry point is called with the whole name
-    and the profiles' folder.
-
-    `threads` are those of a measured run on the host, `workers` the simulators that run at once,
-    `sdk` is what boards run with, `board` how long they are waited for.
-    """
-    kind, _, rest = name.partition(":")
-    if kind == "host" and not rest:
-        from edgeloop.platforms.host.device import HostDevice
-
-        return HostDevice(threads=threads, limit_s=limit_s)
-    if kind == "htp":
-        from edgeloop.platforms.qnn.device import HtpDevice
-
-        chip, profile = _chip_and_profile(rest or DEFAULT_CHIP, profiles_folder)
-        whole = f"htp:{rest or DEFAULT_CHIP}"  # `htp` is short for it; the table has one name
-        return HtpDevice(chip, profile, name=whole, workers=workers, limit_s=limit_s)
-    if kind == "adb" and rest:
-        from edgeloop.platforms.snpe.board.device import AdbDevice
-
-        return AdbDevice(rest, sdk, options=board)
-    for point in entry_points(group=ENTRY_POINTS):
-        if point.name == kind:
-            return cast(Device, point.load()(name, profiles_folder))
-    close = get_close_matches(kind, [known.partition(":")[0] for known in device_names()], n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    known = ", ".join(device_names())
-    raise BadInput(reason=f"there is no device {name!r}.{hint} There are: {known}.")
+def find_platform(name: str) -> Platform:
+    for point in _points():
+        if point.name == name:
+            return _load(point)
+    hint = suggestion(name, platform_names(), "there are")
+    raise BadInput(reason=f"there is no platform {name!r}: {hint}")
 
 
-def estimated_by(name: str, profiles_folder: Path | None = None) -> tuple[Chip, Profile | None]:
-    """The chip of `htp:…`, and the profile that corrects the compiler's estimate for it, if any:
-    for estimates of graphs that are no models yet."""
-    kind, _, rest = name.partition(":")
-    if kind != "htp":
-        reason = f"the compiler estimates chips, as htp:{DEFAULT_CHIP}, and not {name!r}"
-        raise BadInput(reason=reason)
-    return _chip_and_profile(rest or DEFAULT_CHIP, profiles_folder)
+def platform_names() -> tuple[str, ...]:
+    return tuple(point.name for point in _points())
+
+
+def platforms() -> Iterator[Platform]:
+    """All that can be loaded, the built-in ones first; `health` says why others cannot."""
+    for point in _points():
+        try:
+            yield _load(point)
+        except EdgeloopError:
+            continue
+
+
+def platform_of(device: str) -> Platform:
+    """The platform that opens a device; raises BadInput with the names there are."""
+    kind, _, rest = device.partition(":")
+    for platform in platforms():
+        for known in platform.device_names:
+            known_kind, _, known_rest = known.partition(":")
+            if kind == known_kind and bool(rest) == bool(known_rest):
+                return platform
+    kinds = dict.fromkeys(name.partition(":")[0] for name in device_names())
+    hint = suggestion(kind, kinds, "")
+    known = f"{hint} " if hint.startswith("did") else ""
+    reason = f"there is no device {device!r}: {known}there are {', '.join(device_names())}"
+    raise BadInput(reason=reason)
 
 
 def device_names() -> tuple[str, ...]:
-    """What `open_device` takes; CHIP stands for a name of the table of chips, SERIAL for a
-    board's as `adb devices` shows it."""
-    others = sorted(point.name for point in entry_points(group=ENTRY_POINTS))
-    return ("host", "htp", "htp:CHIP", "adb:SERIAL", *others)
+    """What people may write; capitals stand for a name of their own, such as a board's serial."""
+    return tuple(name for platform in platforms() for name in platform.device_names)
 
 
-def _chip_and_profile(name: str, folder: Path | None) -> tuple[Chip, Profile | None]:
-    """A profile of the workspace that is no chip's name is a board: the chip it was fitted on."""
-    own = find_profile(name, folder)
-    if own is not None and name not in CHIPS:
-        fitted = [chip for chip in CHIPS.values() if chip.estimate_soc == own.soc]
-        if not fitted:
-            reason = f"profile {name!r} belongs to chip number {own.soc}, which has no estimate"
-            raise BadInput(reason=reason)
-        return fitted[0], own
-    chip = find_chip(name)
-    return chip, find_profile(chip.name, folder)
+def open_device(name: str, settings: Settings | None = None) -> Device:
+    return platform_of(name).open_device(name, settings or _settings())
+
+
+def open_toolchain(name: str = DEFAULT_PLATFORM, settings: Settings | None = None) -> Toolchain:
+    """The toolchain of a platform, by its name."""
+    known = [platform.name for platform in platforms() if platform.has_toolchain]
+    if name not in known:
+        hint = suggestion(name, known, "there are")
+        raise BadInput(reason=f"there is no toolchain {name!r}: {hint}")
+    return find_platform(name).open_toolchain(settings or _settings())
+
+
+def converter_of(device: str) -> str:
+    """The name of the toolchain that makes what a device runs."""
+    platform = platform_of(device)
+    return platform.converter or platform.name
+
+
+def converted_by(files: Iterable[str]) -> str:
+    """Which toolchain made these files, by their endings; empty: none of them was converted."""
+    names = list(files)
+    for platform in platforms():
+        if platform.file_suffixes and any(
+            name.endswith(platform.file_suffixes[0]) for name in names
+        ):
+            return platform.name
+    return ""
+
+
+def is_converted(file: str) -> bool:
+    """Whether a file of a model was made by some toolchain, and not uploaded."""
+    return any(file.endswith(platform.file_suffixes) for platform in platforms())
+
+
+def list_devices(settings: Settings) -> list[ListedDevice]:
+    """Those that are measured come before those that are estimated."""
+    listed = [device for platform in platforms() for device in platform.list_devices(settings)]
+    return sorted(listed, key=lambda device: device.estimate != ListedDevice.estimate)
+
+
+def health(settings: Settings) -> list[HealthCheck]:
+    """What every platform says of itself; one that cannot be loaded has a line too."""
+    checks: list[HealthCheck] = []
+    for point in _points():
+        try:
+            checks += _load(point).health(settings)
+        except EdgeloopError as error:
+            checks.append(HealthCheck(point.name, ok=False, text=str(error)))
+    return checks
+
+
+def _points() -> tuple[EntryPoint, ...]:
+    built_in = [EntryPoint(name, value, ENTRY_POINTS) for name, value in _BUILT_IN.items()]
+    installed = sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name)
+    return (*built_in, *(point for point in installed if point.name not in _BUILT_IN))
+
+
+@cache
+def _load(point: EntryPoint) -> Platform:
+    try:
+        platform = point.load()()
+    except Exception as error:  # a plug-in may fail in any way; the others still work
+        reason = f"the platform {point.name!r} cannot be loaded ({point.value}): {error}"
+        raise BadInput(reason=reason) from error
+    if not isinstance(platform, Platform):
+        raise BadInput(reason=f"{point.value} does not make an edgeloop.platforms.Platform")
+    return platform
+
+
+def _settings() -> Settings:
+    from edgeloop.settings import Settings
+
+    return Settings.load()

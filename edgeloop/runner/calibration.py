@@ -1,4 +1,4 @@
-"""A profile of a user's own board, from models measured on it and the estimates of them."""
+"""A latency profile of a user's own board, from models measured on it and their estimates."""
 
 from __future__ import annotations
 
@@ -7,29 +7,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from edgeloop.errors import BadInput, LocalFileError
-from edgeloop.platforms import Profile, QnnToolchain, find_chip, fit_profile, save_profile
+from edgeloop.platforms import DEFAULT_PLATFORM, LatencyProfile, MeasuredModel, find_platform
 from edgeloop.runner.compare import fetched
 from edgeloop.workspace import Workspace
 
 
-def calibrate_profile(workspace: Workspace, name: str, measured: Path, chip: str) -> Profile:
-    """Fits and keeps it in the workspace; `measured` is a CSV with model and latency_ms."""
-    target = find_chip(chip)
-    if target.estimate_soc is None:
-        reason = (
-            f"{chip} has no estimate to calibrate; the nearest that has one is {target.nearest}"
-        )
-        raise BadInput(reason=reason)
-    times = _read(measured)
-    pairs = []
-    with TemporaryDirectory() as folder, QnnToolchain() as toolchain:
-        for model, latency_ms in times.items():
-            work = fetched(workspace, model, Path(folder) / model, "*.quant.onnx")
-            estimate = toolchain.estimate(work.quantized, target)
-            pairs.append((estimate.raw_us, 1000.0 * latency_ms))
-    profile = fit_profile(pairs, name, target.estimate_soc, f"{len(pairs)} models, {measured.name}")
-    save_profile(workspace.settings.project / ".edgeloop" / "profiles", profile)
-    return profile
+def calibrate_profile(workspace: Workspace, name: str, measured: Path, chip: str) -> LatencyProfile:
+    """Fits and keeps it in the project; `measured` is a CSV with model and latency_ms."""
+    platform = find_platform(workspace.settings.toolchain or DEFAULT_PLATFORM)
+    suffix = platform.file_suffixes[0]
+    with TemporaryDirectory() as folder:
+        models = []
+        for model, latency_ms in _read(measured).items():
+            work = fetched(workspace, model, Path(folder) / model, f"*{suffix}")
+            models.append(MeasuredModel(work.artefact(suffix, platform.name), latency_ms))
+        source = f"{len(models)} models, {measured.name}"
+        return platform.calibrate(name, chip, models, workspace.settings, source)
 
 
 def _read(path: Path) -> dict[str, float]:

@@ -6,6 +6,7 @@ A model's files, here, as a stage would see them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeloop.errors import BadInput, NoSuchPrecision
-from edgeloop.platforms import Device, GraphInfo, Kind, Measurement, QnnToolchain, open_device
+from edgeloop.platforms import (
+    Device,
+    GraphInfo,
+    Kind,
+    Measurement,
+    converter_of,
+    open_device,
+    open_toolchain,
+)
 from edgeloop.runner.stages.accuracy import batches
 from edgeloop.runner.stages.base import Assignment
 from edgeloop.tasks import Interval, Output, Samples, Score, Task, open_task
@@ -69,25 +78,28 @@ def compare_model(
     """Needs a model that was converted. Everything is run afresh, on the last test images."""
     if dataset is None:
         raise BadInput(reason="compare needs a dataset: --dataset FOLDER, or INPUT_DATASET")
-    profiles = workspace.settings.project / ".edgeloop" / "profiles"
-    with TemporaryDirectory() as name, QnnToolchain() as toolchain:
+    settings = workspace.settings
+    toolchain = converter_of(device)
+    with TemporaryDirectory() as name, ExitStack() as opened:
         folder = Path(name)
         opened_task = open_task(task, dataset, folder / "data")
         work = fetched(workspace, model, folder / "files")
-        info = toolchain.inspect(work.onnx)
+        inspector = opened.enter_context(closing(open_toolchain(toolchain, settings)))
+        info = inspector.inspect(work.onnx)
         samples = opened_task.test(info.height, info.width, images)
-        host, chip = open_device("host", profiles), open_device(device, profiles)
-        try:
-            ways: list[tuple[str, Device, Kind, Path]] = [
-                ("float, CPU", host, "float", work.onnx),
-                ("quantized, CPU", host, "quantized", work.quantized),
-                (f"quantized, {chip.name}", chip, "quantized", work.quantized),
-                (f"fp16, {chip.name}", chip, "fp16", work.onnx),
-            ]
-            runs = [run for way in ways if (run := _tried(*way, opened_task, info, samples))]
-        finally:
-            host.close()
-            chip.close()
+        host = opened.enter_context(closing(open_device("host", settings)))
+        chip = opened.enter_context(closing(open_device(device, settings)))
+        ways: list[tuple[str, Device, Kind]] = [("float, CPU", host, "float")]
+        if converter_of("host") == toolchain:  # it can run the same quantized model
+            ways.append(("quantized, CPU", host, "quantized"))
+        if chip.name != host.name:
+            ways.append((f"quantized, {chip.name}", chip, "quantized"))
+            ways.append((f"{chip.float_kind}, {chip.name}", chip, chip.float_kind))
+        runs = []
+        for title, runs_on, kind in ways:
+            file = work.artefact(runs_on.artefacts.get(kind, ""), toolchain)
+            if run := _tried(title, runs_on, kind, file, opened_task, info, samples):
+                runs.append(run)
     variants = tuple(_variant(opened_task, run, runs[0]) for run in runs)
     return Comparison(model, len(samples), variants)
 
@@ -124,7 +136,8 @@ def _run(
         scorer.add(outputs, samples.labels[seen : seen + len(outputs)])
         classes.append(_classes(outputs, len(task.classes)))
         seen += len(outputs)
-    latency = "" if kind == "fp16" else _latency(device.measure(model, info))
+    is_measured = kind == "quantized" or device.name == "host"
+    latency = _latency(device.measure(model, info)) if is_measured else ""
     return _VariantRun(name, scorer.score(), np.concatenate(classes), model.stat().st_size, latency)
 
 

@@ -14,15 +14,15 @@ from types import FrameType
 from edgeloop.errors import BadInput, DeviceUnavailable
 from edgeloop.models import matches
 from edgeloop.platforms import (
+    DEFAULT_PLATFORM,
     DEFAULT_PRECISION,
-    BoardOptions,
     Device,
     Precision,
-    Shared,
-    find_chip,
-    find_sdk,
+    SharedDevice,
+    converter_of,
     open_device,
     open_toolchain,
+    platform_of,
 )
 from edgeloop.runner.backoff import Backoff
 from edgeloop.runner.coordinator import Coordinator
@@ -31,6 +31,8 @@ from edgeloop.runner.workdir import DEFAULT_CAP_BYTES, WorkFolder
 from edgeloop.runner.worker import RunnerEvent, Worker
 from edgeloop.tasks import Task, open_task
 from edgeloop.workspace import Workspace
+
+HOST = "host"  # the device that is always there
 
 
 @dataclass(frozen=True)
@@ -81,23 +83,20 @@ def _crew(
 ) -> list[Worker]:
     """The host does the machine's own stages. It is measured as a device itself only where it is
     the only one: its times must not be mixed with a chip's."""
-    profiles = workspace.settings.project / ".edgeloop" / "profiles"
+    settings = workspace.settings
     names = list(dict.fromkeys(options.devices))
-    chosen, root = chosen_toolchain(names, options, workspace), workspace.settings.snpe_root
-    toolchain = open_toolchain(chosen, root)
+    toolchain = open_toolchain(chosen_toolchain(names, options, workspace), settings)
     opened.callback(toolchain.close)
-    sdk = find_sdk(root) if chosen == "snpe" else None
-    others = [name for name in names if name != "host"]
-    limits = _board_options(workspace)
-    devices = [
-        _opened(opened, open_device(name, profiles, sdk=sdk, board=limits)) for name in others
-    ]
-    host = _opened(opened, open_device("host", profiles))
+    others = [name for name in names if name != HOST]
+    for name in others:
+        platform_of(name).check_benchmark(name, settings)
+    devices = [_opened(opened, open_device(name, settings)) for name in others]
+    host = _opened(opened, open_device(HOST, settings))
     for device in devices:
         device.probe()
-        if isinstance(device, Shared):
-            device.hold()
-    chips = tuple(dict.fromkeys(_estimated(device.chip) for device in devices if device.chip))
+        if isinstance(device, SharedDevice):
+            device.acquire()
+    chips = tuple(dict.fromkeys(device.chip for device in devices if device.chip))
     base = Equipment(toolchain, host, task, host, chips, options.precision, options.sizes)
     only = _chosen(options.subset)
 
@@ -123,17 +122,17 @@ def _crew(
         )
 
     crew = [worker("", base, _host_capabilities(options))]  # the machine itself
-    if "host" in names and not devices:
+    if HOST in names and not devices:
         devices = [host]
     for device in devices:
         can = _device_capabilities(device.name, options)
         backoff = Backoff(workspace.settings.board_patience_seconds)
-        shared = isinstance(device, Shared)
+        shared = isinstance(device, SharedDevice)
         crew += [
             worker(
-                device.name, replace(base, device=hand), can, backoff, number if shared else None
+                device.name, replace(base, device=session), can, backoff, number if shared else None
             )
-            for number, hand in enumerate(_hands(device))
+            for number, session in enumerate(_sessions(device))
         ]
     return crew
 
@@ -141,37 +140,27 @@ def _crew(
 def chosen_toolchain(names: list[str], options: RunnerOptions, workspace: Workspace) -> str:
     """What was asked for, else what the devices run. A model is converted once, so all devices of
     a runner must take the same files."""
-    boards = [name for name in names if name.startswith("adb:")]
-    chosen = options.toolchain or workspace.settings.toolchain or ("snpe" if boards else "qnn")
-    others = [name for name in names if name not in boards]
-    if chosen == "snpe" and others:
+    needed = {name: converter_of(name) for name in names}
+    chosen = options.toolchain or workspace.settings.toolchain
+    chosen = chosen or next(iter(needed.values()), DEFAULT_PLATFORM)
+    for name, toolchain in needed.items():
+        if toolchain == chosen:
+            continue
+        other = next((other for other in names if needed[other] == chosen), "")
+        if not other:
+            raise BadInput(reason=f"{name} needs the toolchain {toolchain}, not {chosen!r}")
         reason = (
-            f"{others[0]} runs models of the toolchain qnn, and boards those of snpe: "
-            "start a runner for each, on experiments of their own"
+            f"{name} runs models of the toolchain {toolchain}, and {other} those of {chosen}: "
+            "start a runner for each, on separate experiments"
         )
         raise BadInput(reason=reason)
-    if chosen != "snpe" and boards:
-        raise BadInput(reason=f"{boards[0]} needs the toolchain snpe, and {chosen!r} was chosen")
     return chosen
 
 
-def _board_options(workspace: Workspace) -> BoardOptions:
-    said = workspace.settings
-    return BoardOptions(
-        tool_s=said.board_tool_seconds,
-        transfer_s=said.board_transfer_seconds,
-        probe_s=said.board_probe_seconds,
-        call_s=3 * said.board_probe_seconds,
-        grace_s=1.5 * said.board_probe_seconds,
-        cap_bytes=int(said.board_cache_mb * 1e6),
-        hot_c=said.board_hot_celsius,
-    )
-
-
-def _hands(device: Device) -> list[Device]:
-    if not isinstance(device, Shared):
+def _sessions(device: Device) -> list[Device]:
+    if not isinstance(device, SharedDevice):
         return [device]
-    return [device, *(device.share() for _ in range(device.hands - 1))]
+    return [device, *(device.open_session() for _ in range(device.sessions - 1))]
 
 
 def _host_capabilities(options: RunnerOptions) -> tuple[str, ...]:
@@ -236,15 +225,6 @@ def _before(worker: Worker, crew: list[Worker]) -> list[Worker]:
 
 def _chosen(subset: str) -> Callable[[str], bool]:
     return lambda model: matches(model, subset)
-
-
-def _estimated(chip: str) -> str:
-    """Said before any model is touched: that nobody can tell is no model's fault."""
-    found = find_chip(chip)
-    if found.estimate_soc is None:
-        reason = f"{chip} has no latency estimate; the nearest chip that has one is {found.nearest}"
-        raise BadInput(reason=reason)
-    return chip
 
 
 def _opened(opened: ExitStack, device: Device) -> Device:

@@ -35,7 +35,7 @@ from edgeloop.errors import (
     WorkerFailed,
 )
 from edgeloop.models import ATTEMPTS_FOLDER, Lease, Leases, Outcome
-from edgeloop.platforms import Shared
+from edgeloop.platforms import SharedDevice
 from edgeloop.runner.backoff import Backoff
 from edgeloop.runner.coordinator import Coordinator
 from edgeloop.runner.heartbeat import Heartbeat
@@ -115,8 +115,8 @@ class StoppedError(Exception):
 
 
 class Worker:
-    """With a device that several hands share, each hand is a worker: while one's tool runs there,
-    the other hands in its results and fetches its next files. Otherwise a worker looks ahead."""
+    """Each session on a shared device is a worker: while the tool of one runs there, another hands
+    in its results and fetches its next files. Otherwise a worker looks ahead."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class Worker:
 
     def stop(self) -> None:
         """What waits for its turn on a shared device does not begin any more."""
-        if isinstance(self._equipment.device, Shared):
+        if isinstance(self._equipment.device, SharedDevice):
             self._equipment.device.stop()
 
     def give_up(self) -> None:
@@ -256,8 +256,8 @@ class Worker:
     def _look_at_device(self) -> None:
         """Nothing is claimed for a device that is gone: another machine may have one."""
         device = self._equipment.device
-        if isinstance(device, Shared):
-            device.hold()
+        if isinstance(device, SharedDevice):
+            device.acquire()
         else:
             device.probe()
 
@@ -290,7 +290,7 @@ class Worker:
         """A shared device is in use while a tool runs there; any other for the whole stage."""
         device, usage = self._equipment.device, self._workspace.store.usage()
         uses = [(start, datetime.now(UTC))]
-        if isinstance(device, Shared):
+        if isinstance(device, SharedDevice):
             uses = device.take_uses()
         for begin, end in uses:
             record_use(usage, device.name, begin, end, model=work.model, stage=work.stage)

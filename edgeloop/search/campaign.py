@@ -161,7 +161,7 @@ class Campaign:
             warm_up=int(str(host.get("warm_up", 3))),
             folder=self.folder / "screening",
             project=settings.project,
-            profiles=profiles_folder(settings),
+            settings=settings,
         )
 
     def _farm(self, name: str, trained_with: str) -> RemoteBenchmark:
@@ -264,7 +264,3 @@ def written(config: SearchConfig, experiment: str) -> str:
 
 def search_folder(config: SearchConfig, settings: Settings) -> Path:
     return settings.project / (config.folder or f"{SEARCHES}/{config.name}")
-
-
-def profiles_folder(settings: Settings) -> Path:
-    return settings.project / ".edgeloop" / "profiles"

@@ -14,7 +14,8 @@ from torch import nn
 
 from edgeloop.architectures import Architecture, architecture_in, build, export_onnx
 from edgeloop.errors import TrainingFailed
-from edgeloop.platforms import QnnToolchain, find_chip
+from edgeloop.platforms.qnn.chips import find_chip
+from edgeloop.platforms.qnn.toolchain import QnnToolchain
 from tests.architectures.test_spaces import SHAPE, members
 from tests.converted import samples, smooth_images
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.platforms import BoardOptions, SnpeToolchain, find_sdk
 from edgeloop.platforms.snpe.board.device import AdbDevice
+from edgeloop.platforms.snpe.board.options import BoardOptions
+from edgeloop.platforms.snpe.sdk import find_sdk
+from edgeloop.platforms.snpe.toolchain import SnpeToolchain
 from tests.converted import SIZE, SmallModel, samples, smooth_images
 from tests.nets_torch import SmallUNet, export
 from tests.peers.board import AdbServer, VirtualBoard

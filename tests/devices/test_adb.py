@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from edgeloop.errors import BadInput, DeviceBusy, ModelFailed
-from edgeloop.platforms import GivesClasses, Shared, attached, find_sdk, open_device
+from edgeloop.platforms import GivesClasses, SharedDevice, open_device
 from edgeloop.platforms.snpe.board.device import AdbDevice
 from edgeloop.platforms.snpe.board.files import image_name
+from edgeloop.platforms.snpe.board.listing import attached
 from edgeloop.testing.contracts.platform import DeviceContract
 from tests.converted import SIZE, smooth_images
 from tests.devices.boards import ROOT, board, listed, opened_board, small_net
@@ -32,9 +33,10 @@ class TestAdb(DeviceContract):
     """On a board."""
 
 
-def test_a_board_opens_by_its_serial_and_is_shared_and_gives_classes(board, sdk):
-    device = open_device(f"adb:{board.serial}", sdk=find_sdk(sdk))
-    assert isinstance(device, Shared)
+def test_a_board_opens_by_its_serial_and_is_shared_and_gives_classes(board, sdk, monkeypatch):
+    monkeypatch.setenv("SNPE_ROOT", str(sdk))
+    device = open_device(f"adb:{board.serial}")
+    assert isinstance(device, SharedDevice)
     assert isinstance(device, GivesClasses)
     assert "Virtual Board 888" in device.probe()
     assert "2.28" in device.probe()
@@ -43,7 +45,7 @@ def test_a_board_opens_by_its_serial_and_is_shared_and_gives_classes(board, sdk)
 
 def test_without_an_sdk_it_says_where_to_get_one(board):
     with pytest.raises(BadInput, match="SNPE_ROOT"):
-        open_device(f"adb:{board.serial}").hold()
+        open_device(f"adb:{board.serial}").acquire()
 
 
 @pytest.mark.parametrize("serial", ["a b", "x;reboot", "$(id)", "-d", "'"])
@@ -87,7 +89,7 @@ def test_clocks_that_a_dead_runner_pinned_are_put_back_by_the_next(board, device
     governor = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
     board.shell(f"mkdir -p {ROOT}; echo schedutil {governor} > {ROOT}/clocks")
     board.shell(f"echo schedutil {ROOT}/x > {ROOT}/clocks.bad; echo performance > {governor}")
-    device.hold()
+    device.acquire()
     assert board.shell(f"cat {governor}").stdout.strip() == "schedutil"
     assert "clocks" not in listed(board, "")
 
@@ -167,19 +169,19 @@ def test_the_longest_unused_go_when_the_cap_is_reached_and_those_in_use_stay(boa
 
 def test_a_second_runner_is_told_who_has_the_board(board, sdk):
     with opened_board(board, sdk) as first, opened_board(board, sdk) as second:
-        first.hold()
+        first.acquire()
         with pytest.raises(DeviceBusy, match=r"in use by .+: one runner a board"):
-            second.hold()
+            second.acquire()
         first.close()
-        second.hold()
+        second.acquire()
 
 
 def test_the_lease_of_a_dead_runner_is_taken_over(board, sdk):
     with opened_board(board, sdk, lease_s=1.0) as dead, opened_board(board, sdk) as next_one:
-        dead.hold()
+        dead.acquire()
         dead.board.closing.set()  # it renews no more
         board.shell(f"echo 1 > {ROOT}/lease/expires")
-        next_one.hold()
+        next_one.acquire()
         with pytest.raises(Exception, match="took the board over"):
             dead.board.run(0, f"{ROOT}/lease/token", [], [])
 
@@ -187,10 +189,10 @@ def test_the_lease_of_a_dead_runner_is_taken_over(board, sdk):
 def test_a_lease_half_made_or_from_before_a_restart_holds_nobody_up(board, sdk):
     board.shell(f"mkdir -p {ROOT}/lease")
     with opened_board(board, sdk) as device:
-        device.hold()
+        device.acquire()
         board.shell(f"echo other > {ROOT}/lease/token; echo earlier > {ROOT}/lease/boot")
         with opened_board(board, sdk) as after:
-            after.hold()
+            after.acquire()
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from edgeloop.errors import DeviceUnavailable
-from edgeloop.platforms import attached
 from edgeloop.platforms.snpe.board import files as board_files
 from edgeloop.platforms.snpe.board import run as board_run
 from edgeloop.platforms.snpe.board.device import AdbDevice
+from edgeloop.platforms.snpe.board.listing import attached
 from tests.converted import SmallModel, smooth_images
 from tests.devices.boards import ROOT, converted_for_boards, listed, opened_board
 from tests.jobs.waiting import eventually

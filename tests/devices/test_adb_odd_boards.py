@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from edgeloop.errors import DeviceUnavailable, ModelFailed
-from edgeloop.platforms import attached
 from edgeloop.platforms.snpe.board import files as board_files
 from edgeloop.platforms.snpe.board.device import AdbDevice
+from edgeloop.platforms.snpe.board.listing import attached
 from edgeloop.platforms.snpe.board.outputs import class_maps
 from tests.converted import SmallModel, smooth_images
 from tests.devices.boards import ROOT, board, opened_board, small_net

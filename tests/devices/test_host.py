@@ -6,6 +6,7 @@ import pytest
 
 from edgeloop.errors import BadInput, ModelFailed
 from edgeloop.platforms import GraphInfo, as_input, open_device
+from edgeloop.platforms.host.device import HostDevice
 from edgeloop.testing.contracts.platform import DeviceContract
 from tests.converted import smooth_images
 from tests.toolchains import odd_nets
@@ -46,4 +47,4 @@ def test_a_run_without_end_is_stopped(tmp_path):
     model = odd_nets.one_conv(tmp_path / "m.onnx", (1, 3, 1024, 1024), weight)
     info = GraphInfo("x", "y", (1, 3, 1024, 1024), (1, 64, 1024, 1024), "NCHW", 1024, 1024, 0, 0)
     with pytest.raises(ModelFailed, match=r"did not end within 0\.2 s"):
-        open_device("host", limit_s=0.2).measure(model, info)
+        HostDevice(limit_s=0.2).measure(model, info)

@@ -7,9 +7,10 @@ import pytest
 
 from edgeloop.architectures import build, export_onnx, find_space
 from edgeloop.errors import BadInput, NoSuchPrecision
-from edgeloop.platforms import QnnToolchain, open_device
+from edgeloop.platforms import open_device
+from edgeloop.platforms.qnn.toolchain import QnnToolchain
 from edgeloop.testing.contracts.platform import DeviceContract
-from tests.converted import samples, smooth_images
+from tests.converted import open_htp, samples, smooth_images
 from tests.nets_torch import Normalised, export, mobilenet_v2, resnet18, resnet50
 
 
@@ -17,7 +18,7 @@ class TestHtp(DeviceContract):
     @pytest.fixture(scope="class")
     @classmethod
     def device(cls):
-        device = open_device("htp", workers=2)
+        device = open_htp(workers=2)
         yield device
         device.close()
 
@@ -25,7 +26,7 @@ class TestHtp(DeviceContract):
 def test_the_simulator_agrees_with_the_cpu_where_it_should(small_net):
     images = smooth_images(2, seed=21)
     info = small_net.converted.info
-    host, chip = open_device("host"), open_device("htp:qcs8550", workers=1)
+    host, chip = open_device("host"), open_htp("htp:qcs8550")
     (exact,) = host.infer(small_net.model, info, "float", iter([images]))
     (on_host,) = host.infer(small_net.quantized, info, "quantized", iter([images]))
     (on_chip,) = chip.infer(small_net.quantized, info, "quantized", iter([images]))
@@ -37,7 +38,7 @@ def test_the_simulator_agrees_with_the_cpu_where_it_should(small_net):
 
 
 def test_a_chip_without_a_number_simulates_fp16_by_its_architecture(small_net):
-    device = open_device("htp:rb3-gen-2", workers=1)
+    device = open_htp("htp:rb3-gen-2")
     batches = iter([smooth_images(1)])
     (output,) = device.infer(small_net.model, small_net.converted.info, "fp16", batches)
     device.close()
@@ -45,7 +46,7 @@ def test_a_chip_without_a_number_simulates_fp16_by_its_architecture(small_net):
 
 
 def test_float_is_refused_with_the_way_out(small_net):
-    device = open_device("htp", workers=1)
+    device = open_htp()
     with pytest.raises(BadInput, match="use fp16"):
         device.infer(small_net.model, small_net.converted.info, "float", iter(()))
     device.close()
@@ -53,7 +54,7 @@ def test_float_is_refused_with_the_way_out(small_net):
 
 def test_an_estimate_says_that_it_is_one(small_net):
     info = small_net.converted.info
-    plain, corrected = open_device("htp", workers=1), open_device("htp:qcs8550", workers=1)
+    plain, corrected = open_htp(), open_htp("htp:qcs8550")
     first = plain.measure(small_net.quantized, info)
     assert first == plain.measure(small_net.quantized, info)
     assert first.is_estimate
@@ -69,7 +70,7 @@ def test_an_estimate_says_that_it_is_one(small_net):
 
 
 def test_a_chip_without_an_estimate_names_the_nearest(small_net):
-    device = open_device("htp:snapdragon-8-plus-gen-1", workers=1)
+    device = open_htp("htp:snapdragon-8-plus-gen-1")
     assert "nearest chip with one is snapdragon-8-gen-1" in device.probe()
     with pytest.raises(BadInput, match="nearest chip that has one is snapdragon-8-gen-1"):
         device.measure(small_net.quantized, small_net.converted.info)
@@ -85,7 +86,7 @@ def test_public_networks_come_within_ten_percent_of_their_published_latency(
     model = export(Normalised(make()), tmp_path / "net.onnx", 224)
     with QnnToolchain() as toolchain:
         made = toolchain.convert(model, samples(smooth_images(1, 224)), tmp_path)
-    device = open_device("htp:qcs8550", workers=1)
+    device = open_htp("htp:qcs8550")
     found = device.measure(made.files[made.quantized], made.info)
     device.close()
     assert found.seconds * 1e6 == pytest.approx(published_us, rel=0.10)
@@ -97,7 +98,7 @@ def test_a_graph_that_the_chip_cannot_run_in_fp16_is_no_fault_of_the_model(tmp_p
     arch = find_space("hourglass", few).sample(1, (1, 3, 64, 64), 19)
     model = tmp_path / "net.onnx"
     export_onnx(build(arch), arch, model)
-    device = open_device("htp:snapdragon-888", workers=1)
+    device = open_htp("htp:snapdragon-888")
     with QnnToolchain() as toolchain:
         info = toolchain.inspect(model)
     with pytest.raises(NoSuchPrecision, match="fp16"):

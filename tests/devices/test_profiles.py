@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import json
-from importlib.metadata import EntryPoint
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import edgeloop.platforms
 from edgeloop.errors import BadInput
-from edgeloop.platforms import (
-    CHIPS,
-    PROFILES,
+from edgeloop.platforms import open_device
+from edgeloop.platforms.qnn.chips import chips
+from edgeloop.platforms.qnn.profiles import (
+    built_in_profiles,
     calibrated,
     find_profile,
     fit_profile,
     list_profiles,
-    open_device,
     save_profile,
 )
+from tests.converted import open_htp
 
 RAW = [40.0, 90.0, 300.0, 700.0, 1500.0, 4000.0, 9000.0]
 
@@ -32,9 +31,10 @@ def pairs(a, b, raw=RAW, noise=0.0):
 
 
 def test_every_builtin_profile_belongs_to_a_chip():
-    assert set(PROFILES) <= set(CHIPS)
-    assert all(CHIPS[name].estimate_soc == profile.soc for name, profile in PROFILES.items())
-    assert calibrated(419, PROFILES["qcs8550"]) == pytest.approx(443.29)
+    profiles = built_in_profiles()
+    assert set(profiles) <= set(chips())
+    assert all(chips()[name].estimate_soc == profile.soc for name, profile in profiles.items())
+    assert calibrated(419, profiles["qcs8550"]) == pytest.approx(443.29)
 
 
 @given(a=st.floats(0, 500), b=st.floats(0.2, 3))
@@ -76,10 +76,11 @@ def test_too_little_or_nonsense_is_refused(given_pairs, reason):
 
 def test_a_profile_is_kept_in_the_workspace_and_opens_as_a_device(tmp_path):
     profile = fit_profile(pairs(60, 0.9), "my-board", 62)
-    save_profile(tmp_path / "profiles", profile)
-    assert find_profile("my-board", tmp_path / "profiles") == profile
-    assert "my-board" in list_profiles(tmp_path / "profiles")
-    device = open_device("htp:my-board", tmp_path / "profiles", workers=1)
+    folder = tmp_path / ".edgeloop" / "profiles"
+    save_profile(folder, profile)
+    assert find_profile("my-board", folder) == profile
+    assert "my-board" in list_profiles(folder)
+    device = open_htp("htp:my-board", tmp_path)
     assert "calibrated by my-board" in device.probe()
     device.close()
 
@@ -104,20 +105,9 @@ def test_names_that_are_no_file_names_are_refused(tmp_path, name):
 
 
 def test_an_unknown_device_lists_what_there_is():
-    with pytest.raises(BadInput, match=r"Did you mean 'host'.*htp:CHIP"):
+    with pytest.raises(BadInput, match=r"did you mean 'host'.*htp:CHIP"):
         open_device("hots")
     with pytest.raises(BadInput, match="no chip 'snapdragon-9'"):
         open_device("htp:snapdragon-9")
     with pytest.raises(BadInput, match="no device 'host:1'"):
         open_device("host:1")
-
-
-def test_devices_of_others_come_by_entry_point(monkeypatch, tmp_path):
-    point = EntryPoint("toy", "tests.devices.test_profiles:make_toy", "edgeloop.devices")
-    monkeypatch.setattr(edgeloop.devices, "entry_points", lambda group: [point])
-    assert open_device("toy:7", tmp_path) == ("toy:7", tmp_path)
-    assert "toy" in edgeloop.devices.device_names()
-
-
-def make_toy(name, folder):
-    return name, folder

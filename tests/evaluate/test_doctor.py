@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.doctor import Finding, examine
+from edgeloop.doctor import examine
+from edgeloop.platforms import HealthCheck
 from tests.toolchains.sdks import make_sdk
 
 
-def findings(tmp_path: Path) -> dict[str, Finding]:
+def findings(tmp_path: Path) -> dict[str, HealthCheck]:
     return {finding.what: finding for finding in examine(f"sqlite:{tmp_path / 'store'}", None)}
 
 

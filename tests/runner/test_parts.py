@@ -13,7 +13,8 @@ from edgeloop.architectures import build, export_onnx, find_space
 from edgeloop.demo import make_faces
 from edgeloop.errors import BadInput, LocalFileError, StoreUnavailable
 from edgeloop.models import Leases, ModelFile, default_plan
-from edgeloop.platforms import QnnToolchain, open_device
+from edgeloop.platforms import open_device
+from edgeloop.platforms.qnn.toolchain import QnnToolchain
 from edgeloop.runner import record_use, utilisation
 from edgeloop.runner.coordinator import Coordinator
 from edgeloop.runner.heartbeat import Heartbeat
@@ -22,6 +23,7 @@ from edgeloop.runner.stages.accuracy import accuracy, ahead
 from edgeloop.runner.workdir import WorkFolder
 from edgeloop.tasks import open_task
 from edgeloop.testing import MemoryStore
+from tests.converted import open_htp
 from tests.jobs.waiting import eventually
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
@@ -216,12 +218,12 @@ def test_an_assignment_finds_its_models_by_what_the_row_says(tmp_path: Path) -> 
     named = Assignment("m", "convert", {"model_name": "a.onnx"}, files, tmp_path)
     old = Assignment("m", "convert", {}, files, tmp_path)
     assert named.onnx == old.onnx == tmp_path / "a.onnx"
-    assert named.quantized == tmp_path / "a.quant.onnx"
+    assert named.artefact(".quant.onnx", "qnn") == tmp_path / "a.quant.onnx"
     empty = Assignment("m", "f1_1k", {}, {}, tmp_path)
     with pytest.raises(BadInput, match=r"0 .onnx files"):
         assert empty.onnx
     with pytest.raises(BadInput, match="no quantized model"):
-        assert empty.quantized
+        assert empty.artefact(".quant.onnx", "qnn")
 
 
 @pytest.mark.slow
@@ -231,7 +233,7 @@ def test_a_float_test_that_the_chip_has_no_precision_for_is_not_available(tmp_pa
     arch = find_space("hourglass", few).sample(1, (1, 3, 64, 64), 19)
     export_onnx(build(arch), arch, tmp_path / "net.onnx")
     make_faces(tmp_path / "faces", 12, 64, 7)
-    host, chip = open_device("host"), open_device("htp:snapdragon-888", workers=1)
+    host, chip = open_device("host"), open_htp("htp:snapdragon-888")
     task = open_task("segmentation", tmp_path / "faces", tmp_path / "cache")
     with QnnToolchain() as toolchain:
         equipment = Equipment(toolchain, host, task, chip, sizes=Sizes(2, 2, 2))

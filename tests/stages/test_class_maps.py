@@ -145,20 +145,22 @@ def test_no_number_comes_from_spoilt_outputs(tmp_path, task, spoil, said):
 def test_a_model_of_the_other_toolchain_says_how_to_convert_it_again(tmp_path, task):
     for row in ({"toolchain": "qnn"}, {"toolchain": ""}):
         work = assignment(tmp_path, "net.quant.onnx", **row)  # qnn makes DLC files, too
-        with pytest.raises(BadInput, match=r"converted with qnn, and boards need snpe.*reset m"):
+        with pytest.raises(
+            BadInput, match=r"converted with qnn, and this device needs snpe.*reset m"
+        ):
             perform(work, equipment(task, Board()))
     with pytest.raises(BadInput, match="converted with snpe, and this device needs qnn"):
-        assert assignment(tmp_path).quantized
+        assert assignment(tmp_path).artefact(".quant.onnx", "qnn")
 
 
 def test_the_right_file_is_found_by_its_ending(tmp_path):
     work = assignment(tmp_path, *MAPS)
     for suffix in (".dlc", ".quant.dlc", ".classes.dlc", ".classes.quant.dlc"):
-        assert work.artefact(suffix) == tmp_path / f"net{suffix}"
-    assert work.artefact("") == tmp_path / "net.onnx"
+        assert work.artefact(suffix, "snpe") == tmp_path / f"net{suffix}"
+    assert work.artefact("", "snpe") == tmp_path / "net.onnx"
     names = ("old.onnx", "other.dlc", "other.quant.dlc")  # as older tools left them
     old = Assignment("m", "f1_1k", {}, _files(tmp_path, *names), tmp_path)
-    assert old.artefact(".dlc") == tmp_path / "other.dlc"
-    assert old.artefact(".quant.dlc") == tmp_path / "other.quant.dlc"
+    assert old.artefact(".dlc", "snpe") == tmp_path / "other.dlc"
+    assert old.artefact(".quant.dlc", "snpe") == tmp_path / "other.quant.dlc"
     with pytest.raises(BadInput, match="no quantized model"):
-        old.artefact(".classes.quant.dlc")
+        old.artefact(".classes.quant.dlc", "snpe")

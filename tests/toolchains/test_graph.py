@@ -12,9 +12,9 @@ import torch
 from onnx import helper
 
 from edgeloop.errors import BadModel, LocalFileError
+from edgeloop.graph.caveats import DENSE, SHUFFLE, estimate_caveats
 from edgeloop.graph.check import read_graph, shapes_of
 from edgeloop.graph.count import graph_info
-from edgeloop.platforms.qnn.deploy import DENSE, SHUFFLE, doubts_of
 from tests.nets_torch import SmallUNet
 from tests.toolchains import odd_nets
 
@@ -147,7 +147,7 @@ def test_graphs_whose_estimate_is_known_to_be_off_are_recognised(tmp_path):
             torch.onnx.export(
                 net.eval(), (torch.rand(1, 3, 16, 16),), str(path), dynamo=False, opset_version=18
             )
-        assert doubts_of(read_graph(path)) == expected
+        assert estimate_caveats(read_graph(path)) == expected
 
 
 def test_the_layout_is_read_from_the_shape(tmp_path):

@@ -16,14 +16,15 @@ import pytest
 from edgeloop.errors import BadInput, BadModel, ModelFailed
 from edgeloop.isolation import NativeProcess
 from edgeloop.isolation.process import as_file
-from edgeloop.platforms import QnnToolchain, find_chip
+from edgeloop.platforms.qnn.chips import find_chip
+from edgeloop.platforms.qnn.toolchain import NATIVE, QnnToolchain
 from tests.converted import samples, smooth_images
 from tests.toolchains import odd_nets
 
 
 @pytest.fixture
 def process():
-    with NativeProcess() as one:
+    with NativeProcess(NATIVE) as one:
         yield one
 
 
@@ -89,8 +90,8 @@ def test_what_a_library_raises_is_the_models_error_with_its_last_words(process, 
 def test_nothing_is_left_behind(tmp_path):
     script = (
         "import sys\n"
-        "from edgeloop.toolchains import NativeProcess\n"
-        "process = NativeProcess()\n"
+        "from edgeloop.isolation import NativeProcess\n"
+        f"process = NativeProcess({NATIVE!r})\n"
         "process.call('hello')\n"
         "print(process._folder.name, process.pid, flush=True)\n"
         "sys.stdin.read()\n"
@@ -136,6 +137,6 @@ def test_images_in_a_file_are_not_copied(tmp_path):
 
 
 def test_an_unknown_chip_lists_those_known():
-    with pytest.raises(BadInput, match=r"Did you mean 'snapdragon-888'.*qcs8550"):
+    with pytest.raises(BadInput, match=r"did you mean 'snapdragon-888'.*qcs8550"):
         find_chip("snapdragon-898")
     assert find_chip("Snapdragon 8 Gen 2").arch == 73

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from edgeloop.errors import BadInput, ModelFailed
-from edgeloop.platforms import as_input, find_chip
+from edgeloop.platforms import as_input
+from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.deploy import deployed
 from edgeloop.testing.contracts.platform import ToolchainContract
 from tests.converted import SIZE, samples, smooth_images

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from edgeloop.errors import BadInput, MissingSdk, ModelFailed
-from edgeloop.isolation.process import NativeProcess
-from edgeloop.platforms import GraphInfo, SnpeToolchain, as_input, find_sdk, output_encoding
-from edgeloop.platforms.snpe.toolchain import write_calibration
+from edgeloop.graph import GraphProcess
+from edgeloop.platforms import GraphInfo, as_input
+from edgeloop.platforms.snpe.dlc import output_encoding
+from edgeloop.platforms.snpe.sdk import find_sdk
+from edgeloop.platforms.snpe.toolchain import SnpeToolchain, write_calibration
 from edgeloop.testing.contracts.platform import ToolchainContract
 from tests.converted import SIZE, samples, smooth_images
 from tests.nets_torch import SmallUNet, export, mobilenet_v2
@@ -25,9 +27,10 @@ ALL = (".dlc", ".quant.dlc", ".classes.dlc", ".classes.quant.dlc", ".layers.csv"
 
 
 @pytest.fixture(scope="module")
-def process():
-    with NativeProcess() as shared:
-        yield shared
+def graphs():
+    graphs = GraphProcess()
+    yield graphs
+    graphs.close()
 
 
 @pytest.fixture(scope="module", params=[SDK_1, SDK_2])
@@ -46,14 +49,14 @@ def unet(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def chain(newest, process):
-    return lambda root=newest, limit_s=60.0: SnpeToolchain(find_sdk(root), limit_s, process)
+def chain(newest, graphs):
+    return lambda root=newest, limit_s=60.0: SnpeToolchain(find_sdk(root), limit_s, graphs)
 
 
 @pytest.fixture(scope="module")
-def converted(sdk, process, unet, tmp_path_factory):
+def converted(sdk, graphs, unet, tmp_path_factory):
     folder = tmp_path_factory.mktemp("made with spaces")
-    toolchain = SnpeToolchain(find_sdk(sdk), 60, process)
+    toolchain = SnpeToolchain(find_sdk(sdk), 60, graphs)
     return toolchain.convert(unet, samples(smooth_images(8)), folder)
 
 
@@ -217,5 +220,5 @@ def test_a_graph_with_nan_weights_is_refused_as_by_the_other_toolchain(chain, tm
 
 class TestContract(ToolchainContract):
     @pytest.fixture
-    def toolchain(self, sdk, process):
-        return SnpeToolchain(find_sdk(sdk), 60, process)
+    def toolchain(self, sdk, graphs):
+        return SnpeToolchain(find_sdk(sdk), 60, graphs)

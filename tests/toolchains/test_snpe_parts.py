@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from edgeloop.errors import BadInput, MissingSdk, ModelFailed, WorkerFailed
-from edgeloop.platforms import (
-    Encoding,
-    find_sdk,
-    open_toolchain,
-    output_encoding,
-    profile_of,
-    read_profile,
-    with_names,
-)
-from edgeloop.platforms.snpe.dlc import read_info, write_encoding
+from edgeloop.platforms import open_toolchain
+from edgeloop.platforms.snpe.dlc import Encoding, output_encoding, read_info, write_encoding
+from edgeloop.platforms.snpe.profile import profile_of, read_profile, with_names
+from edgeloop.platforms.snpe.sdk import find_sdk
 from edgeloop.platforms.snpe.tools import run_tool
 from edgeloop.settings import Settings, tool_environment
 from tests.jobs.waiting import eventually
@@ -110,8 +105,9 @@ def test_a_wrong_root_says_what_is_wrong_and_where_to_get_one(tmp_path, monkeypa
     for name in ("SNPE_ROOT", "QAIRT_SDK_ROOT"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(MissingSdk, match=f"{said}.*Get it from Qualcomm"):
-        open_toolchain("snpe", tmp_path / given if given else "")
-    with pytest.raises(BadInput, match="Did you mean 'snpe'"):
+        root = str(tmp_path / given) if given else ""
+        open_toolchain("snpe", replace(Settings.load(tmp_path), snpe_root=root))
+    with pytest.raises(BadInput, match="did you mean 'snpe'"):
         open_toolchain("snep")
 
 

@@ -21,10 +21,11 @@ from edgeloop._util.system import available_cpus
 from edgeloop.errors import BadInput, MissingExtra, ModelFailed
 from edgeloop.graph import GraphInfo
 from edgeloop.isolation import DEFAULT_LIMIT_S
-from edgeloop.platforms.device import ONNX_ARTEFACTS, Kind, Layer, Measurement, in_order
-from edgeloop.platforms.qnn.quantize import as_input
+from edgeloop.platforms.base import Artefacts, Kind, LayerTime, Measurement
+from edgeloop.platforms.batching import as_input, infer_in_order
 from edgeloop.tasks import Images, Output
 
+_ARTEFACTS: Artefacts = {"quantized": ".quant.onnx"}
 _WARM_UP = 5
 _SAMPLES = 50
 _FEWEST_SAMPLES = 5
@@ -38,7 +39,7 @@ class HostDevice:
     name = "host"
     chip = ""
     float_kind: Kind = "float"
-    artefacts = ONNX_ARTEFACTS
+    artefacts = _ARTEFACTS
 
     def __init__(self, threads: int = 1, limit_s: float = DEFAULT_LIMIT_S) -> None:
         if threads < 1:
@@ -101,7 +102,7 @@ class HostDevice:
                 ]
             return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-        return in_order(images, info, available_cpus(), work)
+        return infer_in_order(images, info, available_cpus(), work)
 
     def close(self) -> None:
         """Sessions end with their iterators."""
@@ -147,7 +148,9 @@ class HostDevice:
         finally:
             timer.cancel()
 
-    def _layers(self, model: Path, feeds: dict[str, Any], run_options: Any) -> tuple[Layer, ...]:
+    def _layers(
+        self, model: Path, feeds: dict[str, Any], run_options: Any
+    ) -> tuple[LayerTime, ...]:
         """Times a layer from ONNX Runtime's own profile, in runs that are not measured."""
         with tempfile.TemporaryDirectory(prefix="edgeloop-profile-") as folder:
             session = self._session(model, self._threads, Path(folder) / "profile")
@@ -161,7 +164,7 @@ class HostDevice:
                 operator = event.get("args", {}).get("op_name", "")
                 times[name.removesuffix("_kernel_time"), operator].append(float(event["dur"]))
         return tuple(
-            Layer(name, operator, statistics.median(found[1:] or found))
+            LayerTime(name, operator, statistics.median(found[1:] or found))
             for (name, operator), found in times.items()
         )
 

@@ -1,1 +1,100 @@
-"""Qualcomm AI Engine Direct through onnxruntime-qnn: compiler, simulator and latency estimates."""
+"""Qualcomm's compiler and HTP simulator, from the package onnxruntime-qnn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgeloop.platforms.base import (
+    HealthCheck,
+    LatencyProfile,
+    ListedDevice,
+    MeasuredModel,
+    Platform,
+    package_check,
+)
+
+if TYPE_CHECKING:
+    from edgeloop.platforms.qnn.device import HtpDevice
+    from edgeloop.platforms.qnn.estimator import QnnEstimator
+    from edgeloop.platforms.qnn.toolchain import QnnToolchain
+    from edgeloop.settings import Settings
+
+
+class QnnPlatform(Platform):
+    """`htp`, `htp:CHIP`, and `htp:PROFILE` for a board that was calibrated in this project."""
+
+    name = "qnn"
+    device_names = ("htp", "htp:CHIP")
+    file_suffixes = (".quant.onnx", ".ctx.onnx", ".dlc", ".bin", ".layers.csv")
+
+    def open_toolchain(self, settings: Settings) -> QnnToolchain:
+        from edgeloop.platforms.qnn.toolchain import QnnToolchain
+
+        return QnnToolchain()
+
+    def open_device(self, name: str, settings: Settings, workers: int | None = None) -> HtpDevice:
+        """`workers` is how many simulators run at once; by default one per core."""
+        from edgeloop.platforms.qnn.device import HtpDevice
+        from edgeloop.platforms.qnn.profiles import find_target
+
+        target, chip, profile = find_target(name, profiles_folder(settings))
+        return HtpDevice(chip, profile, name=f"htp:{target}", workers=workers)
+
+    def list_devices(self, settings: Settings) -> Iterable[ListedDevice]:
+        from edgeloop.platforms.qnn.chips import chips
+        from edgeloop.platforms.qnn.profiles import find_profile
+
+        for chip in chips().values():
+            profile = find_profile(chip.name, profiles_folder(settings))
+            yield ListedDevice(
+                f"htp:{chip.name}",
+                "compiler's estimate" if chip.estimate_soc else "none",
+                f"error {profile.error_percent:.0f} %" if profile else "uncalibrated",
+                "simulated",
+            )
+
+    def health(self, settings: Settings) -> Iterable[HealthCheck]:
+        purpose = "Qualcomm's compiler and HTP simulator"
+        return (package_check("onnxruntime_qnn", "pip install 'edgeloop[qnn]'", purpose),)
+
+    def check_benchmark(self, name: str, settings: Settings) -> None:
+        from edgeloop.platforms.qnn.profiles import find_target
+
+        find_target(name, profiles_folder(settings))[1].require_estimate()
+
+    def open_estimator(self, name: str, settings: Settings, limit_s: float) -> QnnEstimator:
+        from edgeloop.platforms.qnn.estimator import QnnEstimator
+        from edgeloop.platforms.qnn.profiles import find_target
+
+        _, chip, profile = find_target(name, profiles_folder(settings))
+        return QnnEstimator(chip, profile, limit_s)
+
+    def calibrate(
+        self,
+        name: str,
+        chip: str,
+        measured: Sequence[MeasuredModel],
+        settings: Settings,
+        source: str = "",
+    ) -> LatencyProfile:
+        from edgeloop.platforms.qnn.chips import find_chip
+        from edgeloop.platforms.qnn.profiles import fit_profile, save_profile
+        from edgeloop.platforms.qnn.toolchain import QnnToolchain
+
+        target = find_chip(chip)
+        soc = target.require_estimate()
+        with QnnToolchain() as toolchain:
+            pairs = [
+                (toolchain.estimate(model.quantized, target).raw_us, 1000.0 * model.latency_ms)
+                for model in measured
+            ]
+        profile = fit_profile(pairs, name, soc, source)
+        save_profile(profiles_folder(settings), profile)
+        return profile
+
+
+def profiles_folder(settings: Settings) -> Path:
+    """Profiles of boards that were calibrated in this project."""
+    return settings.project / ".edgeloop" / "profiles"

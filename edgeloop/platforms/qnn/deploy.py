@@ -4,8 +4,6 @@ A camera gives bytes, channel last, and whoever reads the result wants bytes too
 graph takes and gives uint8 (uint16 outputs where activations are 16 bits), channel last; its
 first and last conversions, which cost more than many a layer, are gone. The compiler's estimate is
 only right for this graph: with float, channel-first ends the error nearly triples.
-
-Graphs for which the latency estimate is known to be off, recognised by their shape.
 """
 
 from __future__ import annotations
@@ -166,58 +164,3 @@ def _last_dequantize(graph: GraphProto) -> tuple[NodeProto | None, bool]:
 
 def _element_type(graph: GraphProto, name: str) -> int:
     return next(int(t.data_type) for t in graph.initializer if t.name == name)
-
-
-SHUFFLE = (
-    "channel shuffle: the estimate of such graphs was up to 46 % too high against published figures"
-)
-DENSE = (
-    "densely concatenated layers: the estimate of such graphs was up to 66 % too low against "
-    "published figures"
-)
-_DENSE_CHAIN = 4
-_THROUGH = frozenset(("QuantizeLinear", "DequantizeLinear"))
-
-
-def doubts_of(model: ModelProto) -> list[str]:
-    graph = model.graph
-    found = []
-    if _shuffles_channels(graph):
-        found.append(SHUFFLE)
-    if _longest_concat_chain(graph) >= _DENSE_CHAIN:
-        found.append(DENSE)
-    return found
-
-
-def _shuffles_channels(graph: GraphProto) -> bool:
-    """Reshape to five dimensions, swap two, reshape back."""
-    makers = {name: node for node in graph.node for name in node.output}
-    for node in graph.node:
-        if node.op_type != "Transpose":
-            continue
-        order = next((list(a.ints) for a in node.attribute if a.name == "perm"), [])
-        before = _maker(makers, node.input[0])
-        if order == [0, 2, 1, 3, 4] and before is not None and before.op_type == "Reshape":
-            return True
-    return False
-
-
-def _longest_concat_chain(graph: GraphProto) -> int:
-    """How many Concats feed one another directly: dense blocks have many, a U-Net has none."""
-    makers = {name: node for node in graph.node for name in node.output}
-    depth: dict[str, int] = {}
-    for node in graph.node:
-        if node.op_type != "Concat":
-            continue
-        before = [_maker(makers, name) for name in node.input]
-        chained = [depth.get(m.output[0], 0) for m in before if m and m.op_type == "Concat"]
-        depth[node.output[0]] = 1 + max(chained, default=0)
-    return max(depth.values(), default=0)
-
-
-def _maker(makers: dict[str, NodeProto], name: str) -> NodeProto | None:
-    """Who makes this tensor; quantization in between is looked through."""
-    node = makers.get(name)
-    while node is not None and node.op_type in _THROUGH:
-        node = makers.get(node.input[0])
-    return node

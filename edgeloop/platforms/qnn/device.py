@@ -16,23 +16,26 @@ from edgeloop._util.system import available_cpus
 from edgeloop.errors import BadInput, ModelFailed, NoSuchPrecision
 from edgeloop.graph import GraphInfo
 from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess
-from edgeloop.platforms.device import ONNX_ARTEFACTS, Kind, Measurement, in_order
+from edgeloop.platforms.base import Artefacts, Kind, LatencyProfile, Measurement
+from edgeloop.platforms.batching import infer_in_order
 from edgeloop.platforms.qnn.chips import Chip, named_chip
-from edgeloop.platforms.qnn.profiles import MARGIN_PERCENT, Profile, calibrated
-from edgeloop.platforms.qnn.toolchain import QnnToolchain, target_options
+from edgeloop.platforms.qnn.profiles import MARGIN_PERCENT, calibrated
+from edgeloop.platforms.qnn.toolchain import NATIVE, QnnToolchain, target_options
 from edgeloop.tasks import Images, Output
+
+_ARTEFACTS: Artefacts = {"quantized": ".quant.onnx"}
 
 
 class HtpDevice:
     """`workers` processes simulate at once, by default one a core: the simulator uses one each."""
 
     float_kind: Kind = "fp16"
-    artefacts = ONNX_ARTEFACTS
+    artefacts = _ARTEFACTS
 
     def __init__(
         self,
         chip: Chip,
-        profile: Profile | None = None,
+        profile: LatencyProfile | None = None,
         name: str = "",
         workers: int | None = None,
         limit_s: float = DEFAULT_LIMIT_S,
@@ -43,9 +46,9 @@ class HtpDevice:
         self._profile = profile
         self._limit_s = limit_s
         count = workers or available_cpus()
-        self._crew = [NativeProcess() for _ in range(count)]
+        self._processes = [NativeProcess(NATIVE) for _ in range(count)]
         self._free: SimpleQueue[NativeProcess] = SimpleQueue()
-        for process in reversed(self._crew):
+        for process in reversed(self._processes):
             self._free.put(process)
 
     def probe(self) -> str:
@@ -63,26 +66,26 @@ class HtpDevice:
         """The compiler's estimate; the same for the same model, so one sample says it all."""
         with self._process() as process:
             toolchain = QnnToolchain(limit_s=self._limit_s, process=process)
-            found = toolchain.estimate(model, self._chip)
+            estimate = toolchain.estimate(model, self._chip)
         profile = self._profile
-        time_us = found.raw_us if profile is None else calibrated(found.raw_us, profile)
+        time_us = estimate.raw_us if profile is None else calibrated(estimate.raw_us, profile)
         conditions: dict[str, str | float] = {
             "chip": self._chip.name,
-            "estimated_as_soc": found.soc,
-            "input_fill_bytes": found.input_fill_bytes,
-            "fill_bytes": found.fill_bytes,
-            "spill_bytes": found.spill_bytes,
-            "output_spill_bytes": found.output_spill_bytes,
+            "estimated_as_soc": estimate.soc,
+            "input_fill_bytes": estimate.input_fill_bytes,
+            "fill_bytes": estimate.fill_bytes,
+            "spill_bytes": estimate.spill_bytes,
+            "output_spill_bytes": estimate.output_spill_bytes,
         }
-        if found.doubts:
-            conditions["note"] = "; ".join(found.doubts)
+        if estimate.caveats:
+            conditions["note"] = "; ".join(estimate.caveats)
         return Measurement(
             seconds=time_us / 1e6,
             samples_s=(time_us / 1e6,),
             is_estimate=True,
-            raw_us=found.raw_us,
-            low_us=found.low_us,
-            high_us=found.high_us,
+            raw_us=estimate.raw_us,
+            low_us=estimate.low_us,
+            high_us=estimate.high_us,
             margin_percent=MARGIN_PERCENT,
             profile="" if profile is None else profile.name,
             is_calibrated=profile is not None,
@@ -108,10 +111,10 @@ class HtpDevice:
                 )
             return outputs[0]
 
-        return in_order(images, info, len(self._crew), work)
+        return infer_in_order(images, info, len(self._processes), work)
 
     def close(self) -> None:
-        for process in self._crew:
+        for process in self._processes:
             process.close()
 
     def _options(self, kind: Kind) -> Mapping[str, str]:

@@ -1,4 +1,5 @@
-"""What the process for native work can do. Nothing else talks to Qualcomm's libraries.
+"""The process for native work: `python -m edgeloop.platforms.qnn.native FOLDER`. Nothing else
+talks to Qualcomm's libraries.
 
 Every function takes and gives plain values (JSON) and arrays, and works in a folder that is swept
 after each call, since the libraries drop files where they stand. Only documented options of the
@@ -17,25 +18,23 @@ from typing import Any, cast
 
 from edgeloop.errors import BadInput, MissingExtra, ModelFailed, WorkerFailed
 from edgeloop.graph import (
-    class_axis,
     count_layers,
-    ending_in_classes,
+    estimate_caveats,
     graph_info,
     layout_of,
     read_graph,
     shapes_of,
-    with_our_names,
     write_layers,
 )
-from edgeloop.isolation import Answer, Array, Work
-from edgeloop.platforms.qnn.deploy import Ending, deployed, doubts_of
+from edgeloop.isolation import Answer, Array, Work, serve
+from edgeloop.platforms.base import Precision
+from edgeloop.platforms.batching import as_input
+from edgeloop.platforms.qnn.deploy import Ending, deployed
 from edgeloop.platforms.qnn.quantize import (
-    as_input,
     fused,
     quantize_model,
     quantize_with_fixed_scales,
 )
-from edgeloop.platforms.toolchain import Precision
 
 _PROVIDER = "QNNExecutionProvider"
 _KEPT_SESSIONS = 2
@@ -63,7 +62,6 @@ class NativeWork:
             "hello": self.hello,
             "wait": self.wait,
             "inspect": self.inspect,
-            "endings": self.endings,
             "quantize": self.quantize,
             "deploy": self.deploy,
             "dlc": self.dlc,
@@ -90,37 +88,18 @@ class NativeWork:
 
     def inspect(self, model: str) -> Answer:
         path = Path(model)
-        graph = read_graph(path)
-        return {"info": asdict(graph_info(path.name, graph)), "doubts": doubts_of(graph)}, ()
-
-    def endings(self, model: str, folder: str) -> Answer:
-        """The tidied model with our names at its ends, those that end in classes, if any, and the
-        layer table."""
-        import onnx
-
-        path, place = Path(model), Path(folder)
-        graph = read_graph(path)
-        info = graph_info(path.name, graph)
-        write_layers(place / "model.layers.csv", count_layers(graph))
-        named = with_our_names(graph)
-        onnx.save_model(named, str(place / "model.onnx"))
-        axis = class_axis(info)
-        if axis is not None:
-            for name, in_bytes in (("bytes", True), ("classes", False)):
-                ended = ending_in_classes(named, axis, in_bytes)
-                onnx.save_model(ended, str(place / f"{name}.onnx"))
-        return {"info": asdict(info), "doubts": doubts_of(graph)}, ()
+        return {"info": asdict(graph_info(path.name, read_graph(path)))}, ()
 
     def quantize(
         self,
         model: str,
-        tidied: str,
+        simplified: str,
         target: str,
         layers: str,
         precision: str,
         images: Mapping[str, Any],
     ) -> Answer:
-        """The tidied float model, the quantized one and the layer table, from one reading."""
+        """The simplified float model, the quantized one and the layer table, from one reading."""
         import onnx
 
         path = Path(model)
@@ -132,9 +111,9 @@ class NativeWork:
             reason = f"calibration images are {size}, the model takes {info.height}×{info.width}×3"
             raise BadInput(reason=reason)
         write_layers(Path(layers), count_layers(graph))
-        onnx.save_model(graph, tidied)
+        onnx.save_model(graph, simplified)
         quantize_model(graph, calibration, info.layout, Path(target), cast(Precision, precision))
-        return {"info": asdict(info), "doubts": doubts_of(graph)}, ()
+        return {"info": asdict(info), "caveats": estimate_caveats(graph)}, ()
 
     def deploy(self, quantized: str, target: str, layout: str, ending: str = "logits") -> Answer:
         import onnx
@@ -207,7 +186,7 @@ class NativeWork:
         traffic = {name: int(events.get(event, 0)) for name, event in _TRAFFIC.items()}
         times = {"raw_us": _TIME, "low_us": _LOW, "high_us": _HIGH}
         found = {name: float(events[event]) for name, event in times.items()}
-        return {**found, **traffic, "doubts": doubts_of(model)}, ()
+        return {**found, **traffic, "caveats": estimate_caveats(model)}, ()
 
     def screen(self, model: str, soc: int, ending: str = "logits") -> Answer:
         """The estimate of a model that is not trained yet: scales are made up."""
@@ -224,7 +203,7 @@ class NativeWork:
         key = (model, state.st_mtime_ns, state.st_size, *sorted(options.items()))
         session = self._sessions.pop(key, None)
         if session is None:
-            session = self._session(_tidied(path, options), options)
+            session = self._session(_simplified(path, options), options)
             session.disable_fallback()
         self._sessions[key] = session
         while len(self._sessions) > _KEPT_SESSIONS:
@@ -298,14 +277,14 @@ def _library(name: str) -> Path:
     return Path(onnxruntime_qnn.LIB_DIR_FULL_PATH) / name
 
 
-def _tidied(path: Path, options: Mapping[str, str]) -> str:
-    """A float model as uploaded needs tidying before the compiler takes it."""
+def _simplified(path: Path, options: Mapping[str, str]) -> str:
+    """A float model as uploaded has to be simplified before the compiler accepts it."""
     import onnx
 
     if "enable_htp_fp16_precision" not in options:
         return str(path)
-    onnx.save_model(fused(read_graph(path)), "tidied.onnx")
-    return "tidied.onnx"
+    onnx.save_model(fused(read_graph(path)), "simplified.onnx")
+    return "simplified.onnx"
 
 
 def _mapped(images: Mapping[str, Any]) -> Any:
@@ -326,3 +305,7 @@ def _keep(file: Path, target: Path) -> None:
     import shutil
 
     shutil.copyfile(file, target)
+
+
+if __name__ == "__main__":
+    serve(lambda: NativeWork().table())

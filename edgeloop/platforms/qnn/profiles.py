@@ -1,8 +1,6 @@
 """What turns the compiler's estimate into the time on a board: latency ≈ a + b · estimate.
 
-The constants below were fitted to 35 public convolutional networks whose on-device latency the
-chip maker publishes (docs/explanation/latency.md has their errors). `fit_profile` does the same for
-a board of your own.
+`profiles.yaml` has the constants of chips; `fit_profile` finds those of a board of your own.
 """
 
 from __future__ import annotations
@@ -12,10 +10,14 @@ import math
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 
+from edgeloop._util.files import write_atomic
 from edgeloop.errors import BadInput, LocalFileError
+from edgeloop.platforms.base import LatencyProfile
+from edgeloop.platforms.qnn.chips import DEFAULT_CHIP, Chip, chips, find_chip, read_table
 
 MARGIN_PERCENT = 20.0
 FEWEST_MODELS = 5
@@ -25,43 +27,47 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 Pair = tuple[float, float]  # the compiler's estimate, the time measured on the board; both in µs
 
 
-@dataclass(frozen=True)
-class Profile:
-    """`error_percent` is the median error on models that were left out of the fit."""
-
-    name: str
-    soc: int
-    a_us: float
-    b: float
-    models: int
-    error_percent: float
-    source: str
-
-
 _PUBLISHED = "35 public networks, the chip maker's published latency, 2026-11"
-_TABLE = (
-    ("qcs8550", 77, 62, 0.910, 3.9),
-    ("x-elite", 77, 136, 0.954, 4.5),
-    ("iq-9075", 77, 146, 0.939, 5.3),
-    ("sa8255p", 77, 207, 0.971, 4.3),
-    ("snapdragon-8-gen-3", 77, 28, 0.666, 5.3),
-    ("snapdragon-8-gen-1", 77, 66, 1.12, 7.8),
-    ("sa8295p", 62, 236, 0.743, 5.2),
-    ("snapdragon-8-elite", 72, 0, 0.972, 10.0),
-    ("snapdragon-7-gen-4", 62, 6, 0.745, 9.8),
-    ("rb3-gen-2", 62, 313, 1.77, 11.0),
-)
-PROFILES = {
-    name: Profile(name, soc, float(a), b, 35, error, _PUBLISHED)
-    for name, soc, a, b, error in _TABLE
-}
 
 
-def calibrated(raw_us: float, profile: Profile) -> float:
+@cache
+def built_in_profiles() -> dict[str, LatencyProfile]:
+    """Those of `profiles.yaml`."""
+    return {
+        name: LatencyProfile(
+            name,
+            int(fields["soc"]),
+            float(fields["a_us"]),
+            float(fields["b"]),
+            35,
+            float(fields["error_percent"]),
+            _PUBLISHED,
+        )
+        for name, fields in read_table("profiles.yaml").items()
+    }
+
+
+def find_target(device: str, folder: Path | None) -> tuple[str, Chip, LatencyProfile | None]:
+    """What `htp:…` stands for: its name after the colon, the chip, and the profile that corrects
+    the compiler's estimate for it, if any. A profile of the project that is not a chip's name is a
+    board: the chip it was fitted on."""
+    name = device.partition(":")[2] or DEFAULT_CHIP
+    own = find_profile(name, folder)
+    if own is not None and name not in chips():
+        fitted = [chip for chip in chips().values() if chip.estimate_soc == own.soc]
+        if not fitted:
+            reason = f"profile {name!r} belongs to chip number {own.soc}, which has no estimate"
+            raise BadInput(reason=reason)
+        return name, fitted[0], own
+    chip = find_chip(name)
+    return name, chip, find_profile(chip.name, folder)
+
+
+def calibrated(raw_us: float, profile: LatencyProfile) -> float:
     return profile.a_us + profile.b * raw_us
 
 
-def fit_profile(pairs: Sequence[Pair], name: str, soc: int, source: str = "") -> Profile:
+def fit_profile(pairs: Sequence[Pair], name: str, soc: int, source: str = "") -> LatencyProfile:
     """A profile from models measured on a board; outliers bend it little.
 
     Relative errors count, so the fit is of logarithms: log y = log b + log(x + a/b). For a given
@@ -76,37 +82,35 @@ def fit_profile(pairs: Sequence[Pair], name: str, soc: int, source: str = "") ->
         errors.append(abs((left_a + left_b * raw) / measured - 1) * 100)
     error = round(statistics.median(errors), 2)
     said = source or f"{len(pairs)} models measured on the board"
-    return Profile(name, soc, a_us, b, len(pairs), error, said)
+    return LatencyProfile(name, soc, a_us, b, len(pairs), error, said)
 
 
-def save_profile(folder: Path, profile: Profile) -> Path:
+def save_profile(folder: Path, profile: LatencyProfile) -> Path:
     path = folder / f"{_check_name(profile.name)}.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".json.new")
-        fresh.write_text(json.dumps(asdict(profile), indent=2) + "\n", encoding="utf-8")
-        fresh.replace(path)
+        write_atomic(path, json.dumps(asdict(profile), indent=2) + "\n")
     except OSError as error:
         raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
     return path
 
 
-def find_profile(name: str, folder: Path | None) -> Profile | None:
+def find_profile(name: str, folder: Path | None) -> LatencyProfile | None:
     """A profile of the workspace wins over the built-in one of the same name."""
     if folder is not None and _NAME.fullmatch(name) and (folder / f"{name}.json").is_file():
         return _load(folder / f"{name}.json")
-    return PROFILES.get(name)
+    return built_in_profiles().get(name)
 
 
-def list_profiles(folder: Path | None) -> dict[str, Profile]:
+def list_profiles(folder: Path | None) -> dict[str, LatencyProfile]:
     own = sorted(folder.glob("*.json")) if folder is not None and folder.is_dir() else []
-    return PROFILES | {path.stem: _load(path) for path in own}
+    return built_in_profiles() | {path.stem: _load(path) for path in own}
 
 
-def _load(path: Path) -> Profile:
+def _load(path: Path) -> LatencyProfile:
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
-        profile = Profile(
+        profile = LatencyProfile(
             name=path.stem,
             soc=int(fields["soc"]),
             a_us=float(fields["a_us"]),

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeloop.errors import BadInput
-from edgeloop.platforms.toolchain import Precision
+from edgeloop.platforms.base import Precision
+from edgeloop.platforms.batching import as_input
 from edgeloop.tasks import Images
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 def quantize_model(
     model: ModelProto, images: Images, layout: str, target: Path, precision: Precision
 ) -> None:
-    """Write the QDQ model; `model` is one that `read_graph` has tidied."""
+    """Write the QDQ model; `model` is one that `read_graph` has simplified."""
     import numpy as np
     from onnxruntime.quantization import QuantType, quantize
     from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
@@ -81,15 +82,6 @@ def prepared(images: Images, layout: str) -> Iterator[NDArray[np.float32]]:
     """Model inputs with a batch of one: floats from 0 to 1, in the layout of the model."""
     for index in range(len(images)):
         yield as_input(images[index : index + 1], layout)
-
-
-def as_input(images: Images, layout: str) -> NDArray[np.float32]:
-    import numpy as np
-
-    floats = np.divide(images, np.float32(255), dtype=np.float32)
-    if layout == "NCHW":
-        floats = floats.transpose(0, 3, 1, 2)
-    return np.ascontiguousarray(floats)
 
 
 def _pixel_tensors(model: ModelProto) -> list[str]:

@@ -10,20 +10,21 @@ from types import TracebackType
 from typing import Any, Self
 
 from edgeloop.errors import BadInput
-from edgeloop.graph import GraphInfo
+from edgeloop.graph import GraphInfo, info_from
 from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess, as_file
+from edgeloop.platforms.base import DEFAULT_PRECISION, Converted, Precision
 from edgeloop.platforms.qnn.chips import Chip, find_chip
 from edgeloop.platforms.qnn.deploy import Ending
-from edgeloop.platforms.toolchain import DEFAULT_PRECISION, Converted, Precision
 from edgeloop.tasks import Samples
 
-_CALIBRATION_S_AN_IMAGE = 2.0
+NATIVE = "edgeloop.platforms.qnn.native"
+_CALIBRATION_S_PER_IMAGE = 2.0
 
 
 @dataclass(frozen=True)
 class Estimate:
     """What the compiler says of a graph on a chip, before any calibration. Bytes are traffic with
-    the memory outside the chip's own; `doubts` are reasons to trust the number less."""
+    the memory outside the chip's own; `caveats` are reasons to trust the number less."""
 
     soc: int
     raw_us: float
@@ -33,7 +34,7 @@ class Estimate:
     fill_bytes: int
     spill_bytes: int
     output_spill_bytes: int
-    doubts: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
 
 
 class QnnToolchain:
@@ -45,7 +46,7 @@ class QnnToolchain:
         self, limit_s: float = DEFAULT_LIMIT_S, process: NativeProcess | None = None
     ) -> None:
         self._limit_s = limit_s
-        self._process = process or NativeProcess()
+        self._process = process or NativeProcess(NATIVE)
 
     def __enter__(self) -> Self:
         return self
@@ -90,9 +91,9 @@ class QnnToolchain:
             work = Path(name).resolve()
             made = self._call(
                 "quantize",
-                limit_s=self._limit_s + _CALIBRATION_S_AN_IMAGE * len(calibration),
+                limit_s=self._limit_s + _CALIBRATION_S_PER_IMAGE * len(calibration),
                 model=_text(model),
-                tidied=str(work / "tidied.onnx"),
+                simplified=str(work / "simplified.onnx"),
                 target=_text(files[quantized]),
                 layers=_text(files[table]),
                 precision=precision,
@@ -103,22 +104,22 @@ class QnnToolchain:
             self._call(
                 "deploy", quantized=_text(files[quantized]), target=deployed, layout=info.layout
             )
-            self._call("dlc", model=str(work / "tidied.onnx"), target=_text(files[float_dlc]))
+            self._call("dlc", model=str(work / "simplified.onnx"), target=_text(files[float_dlc]))
             self._call("dlc", model=deployed, target=_text(files[quant_dlc]))
             for chip in wanted:
                 files |= self._context(deployed, folder, stem, chip)
-        return Converted(info, precision, files, quantized, tuple(made["doubts"]))
+        return Converted(info, precision, files, quantized, tuple(made["caveats"]))
 
     def estimate(self, quantized: Path, chip: Chip, ending: Ending = "logits") -> Estimate:
         """Of the graph that would be deployed; deterministic. The chip must have an estimate."""
-        soc = _estimate_soc(chip)
+        soc = chip.require_estimate()
         found = self._call("estimate", quantized=_text(quantized), soc=soc, ending=ending)
         return _estimate(soc, found)
 
     def screen(self, model: Path, chip: Chip, ending: Ending = "logits") -> Estimate:
         """Nearly the same number for a float model, trained or not: no calibration, no files.
         Graphs with Concat can be off by 17 % (see `fixed_scales`)."""
-        soc = _estimate_soc(chip)
+        soc = chip.require_estimate()
         found = self._call("screen", model=_text(model), soc=soc, ending=ending)
         return _estimate(soc, found)
 
@@ -147,27 +148,11 @@ def target_options(chip: Chip) -> Mapping[str, str]:
     return {"soc_model": str(chip.soc)}
 
 
-def info_from(fields: dict[str, Any]) -> GraphInfo:
-    """From what the process for native work answers: plain lists in place of shapes."""
-    shapes = {name: tuple(fields[name]) for name in ("input_shape", "output_shape")}
-    return GraphInfo(**(fields | shapes))
-
-
 def _text(path: Path) -> str:
     """The process for native work stands in another folder."""
     return str(path.resolve())
 
 
-def _estimate_soc(chip: Chip) -> int:
-    if chip.estimate_soc is None:
-        reason = (
-            f"the compiler has no latency estimate for {chip.title}; the nearest chip that has "
-            f"one is {chip.nearest}"
-        )
-        raise BadInput(reason=reason)
-    return chip.estimate_soc
-
-
 def _estimate(soc: int, found: dict[str, Any]) -> Estimate:
-    doubts = tuple(found.pop("doubts"))
-    return Estimate(soc=soc, doubts=doubts, **found)
+    caveats = tuple(found.pop("caveats"))
+    return Estimate(soc=soc, caveats=caveats, **found)

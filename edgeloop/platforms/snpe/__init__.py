@@ -1,1 +1,66 @@
-"""Qualcomm's Neural Processing SDK: DLC files, and boards that run them."""
+"""Qualcomm's Neural Processing SDK: DLC files, and the boards over adb that run them."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from edgeloop.errors import EdgeloopError
+from edgeloop.platforms.base import HealthCheck, ListedDevice, Platform
+
+if TYPE_CHECKING:
+    from edgeloop.platforms.snpe.board.device import AdbDevice
+    from edgeloop.platforms.snpe.toolchain import SnpeToolchain
+    from edgeloop.settings import Settings
+
+_REINSTALL = "unpack the whole SDK again, from Qualcomm's package for Linux and Android"
+
+
+class SnpePlatform(Platform):
+    name = "snpe"
+    device_names = ("adb:SERIAL",)
+    file_suffixes = (".quant.dlc", ".dlc", ".layers.csv", ".encodings.json")
+
+    def open_toolchain(self, settings: Settings) -> SnpeToolchain:
+        from edgeloop.platforms.snpe.sdk import find_sdk
+        from edgeloop.platforms.snpe.toolchain import SnpeToolchain
+
+        return SnpeToolchain(find_sdk(settings.snpe_root))
+
+    def open_device(self, name: str, settings: Settings) -> AdbDevice:
+        """A board can be probed without the SDK; running anything on it needs one."""
+        from edgeloop.platforms.snpe.board.device import AdbDevice
+        from edgeloop.platforms.snpe.board.options import board_options
+        from edgeloop.platforms.snpe.sdk import find_sdk
+
+        sdk = find_sdk(settings.snpe_root) if settings.snpe_root else None
+        return AdbDevice(name.partition(":")[2], sdk, options=board_options(settings))
+
+    def list_devices(self, settings: Settings) -> Iterable[ListedDevice]:
+        """None without adb, or while its server does not answer."""
+        from edgeloop.platforms.snpe.board.listing import attached
+
+        with contextlib.suppress(EdgeloopError):
+            for board in attached():
+                state = board.advice or f"ready {board.details}".strip()
+                yield ListedDevice(f"adb:{board.serial}", state=state, is_attached=True)
+
+    def health(self, settings: Settings) -> Iterable[HealthCheck]:
+        """One line for the SDK, one for each part of it that is missing, and one for adb."""
+        from edgeloop.platforms.snpe.sdk import find_sdk
+
+        try:
+            sdk = find_sdk(settings.snpe_root)
+        except EdgeloopError as error:
+            yield HealthCheck("snpe-sdk", False, f"boards need it. {error}")
+        else:
+            title = f"Neural Processing SDK {sdk.version or '(version unknown)'} in {sdk.root}"
+            missing = sdk.missing()
+            yield HealthCheck("snpe-sdk", not missing, title)
+            for what, where in missing:
+                yield HealthCheck(what, False, f"{where} is missing: {_REINSTALL}")
+        adb = shutil.which("adb")
+        hint = "boards over USB need it: install your system's package 'adb'"
+        yield HealthCheck("adb", adb is not None, adb or hint)

@@ -35,7 +35,7 @@ class ProfiledLayer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Profile:
+class RunProfile:
     """`total_us` is an inference's mean over the run. `from_cycles`: the layers' times are shares
     of the total by their cycles, not measured times."""
 
@@ -44,7 +44,7 @@ class Profile:
     from_cycles: bool = False
 
 
-def with_names(profile: Profile, model: Path) -> Profile:
+def with_names(profile: RunProfile, model: Path) -> RunProfile:
     """Layers that the tool knows by number only, named by the table that conversion laid beside
     the DLC; left as they are where there is none."""
     stem = model.name.removesuffix(".dlc").removesuffix(".quant")
@@ -63,13 +63,13 @@ def with_names(profile: Profile, model: Path) -> Profile:
     return replace(profile, layers=layers)
 
 
-class _Entry(NamedTuple):
+class _DiagEntry(NamedTuple):
     name: str
     value: float
     unit: str
 
 
-def profile_of(log: Path, sdk: Sdk, limit_s: float = 60.0) -> Profile:
+def profile_of(log: Path, sdk: Sdk, limit_s: float = 60.0) -> RunProfile:
     """The profile in `SNPEDiag_0.log`; raises ModelFailed where no time can be read from it."""
     if not log.is_file() or not log.stat().st_size:
         raise ModelFailed(reason="the board's tool left no profile, so there is no latency")
@@ -82,7 +82,7 @@ def profile_of(log: Path, sdk: Sdk, limit_s: float = 60.0) -> Profile:
     return read_profile(text)
 
 
-def read_profile(text: str) -> Profile:
+def read_profile(text: str) -> RunProfile:
     """The text of diagview's CSV or, failing that, of what it prints."""
     entries = list(_cells(text)) or list(_lines(text))
     totals = {entry.name: entry for entry in reversed(entries)}  # the first of a name wins
@@ -102,10 +102,10 @@ def read_profile(text: str) -> Profile:
         )
         for name, entry in found
     )
-    return Profile(total_us, layers, from_cycles=cycles > 0)
+    return RunProfile(total_us, layers, from_cycles=cycles > 0)
 
 
-def _cells(text: str) -> Iterable[_Entry]:
+def _cells(text: str) -> Iterable[_DiagEntry]:
     """Rows of a CSV. Where name and value stand is said by a header; without one the second and
     the fourth cell are tried, as older versions have them, then a name and the number behind it."""
     places: tuple[int, int] | None = None
@@ -120,7 +120,7 @@ def _cells(text: str) -> Iterable[_Entry]:
                 number = _number(cells[value])
                 if number is not None:
                     unit = next((cell for cell in folded if cell in (*_UNITS, "cycles")), "us")
-                    yield _Entry(_plain(cells[name]), number, unit)
+                    yield _DiagEntry(_plain(cells[name]), number, unit)
                     break
 
 
@@ -129,7 +129,7 @@ def _pairs(cells: list[str]) -> Iterable[tuple[int, int]]:
     return ((name, value) for value in range(name + 1, len(cells)))
 
 
-def _lines(text: str) -> Iterable[_Entry]:
+def _lines(text: str) -> Iterable[_DiagEntry]:
     """What diagview prints: `Total Inference Time: 3318 us`, `0: 162014 cycles : DSP`."""
     for line in text.splitlines():
         name, colon, rest = line.partition(":")
@@ -139,7 +139,7 @@ def _lines(text: str) -> Iterable[_Entry]:
             continue
         unit = words[1].lower() if len(words) > 1 else "us"
         name = _plain(name)
-        yield _Entry(f"layer_{name}" if _NUMBERED.fullmatch(name) else name, value, unit)
+        yield _DiagEntry(f"layer_{name}" if _NUMBERED.fullmatch(name) else name, value, unit)
 
 
 def _plain(name: str) -> str:

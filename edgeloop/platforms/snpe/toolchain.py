@@ -1,6 +1,6 @@
 """The Neural Processing SDK's tools as a toolchain: DLC files for boards.
 
-    model.onnx → tidied graph → snpe-onnx-to-dlc → .dlc → snpe-dlc-quantize → .quant.dlc
+    model.onnx → simplified graph → snpe-onnx-to-dlc → .dlc → snpe-dlc-quantize → .quant.dlc
                             └ + ArgMax → .classes.dlc → .classes.quant.dlc
 
 The tools see names of ours only, in a folder that is gone afterwards; what they made is moved to
@@ -16,17 +16,15 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from edgeloop.errors import BadInput, LocalFileError, ModelFailed
-from edgeloop.graph import DLC_INPUT, GraphInfo, class_axis, write_layers
-from edgeloop.isolation import NativeProcess
-from edgeloop.platforms.qnn.quantize import as_input
-from edgeloop.platforms.qnn.toolchain import info_from
+from edgeloop.graph import DLC_INPUT, GraphInfo, GraphProcess, class_axis, write_layers
+from edgeloop.platforms.base import DEFAULT_PRECISION, Converted, Precision
+from edgeloop.platforms.batching import as_input
 from edgeloop.platforms.snpe.dlc import ENCODINGS_SUFFIX, DlcInfo, read_info, write_encoding
 from edgeloop.platforms.snpe.sdk import Sdk, find_sdk
 from edgeloop.platforms.snpe.tools import run_tool
-from edgeloop.platforms.toolchain import DEFAULT_PRECISION, Converted, Precision
 from edgeloop.tasks import Samples
 
 LARGEST_BYTES = 2 << 30
@@ -71,14 +69,14 @@ def _check_space(folder: Path, needed: int) -> None:
 
 
 TOOL_LIMIT_S = 600.0
-_S_AN_IMAGE = 5.0
+_S_PER_IMAGE = 5.0
 _CONVERTED = ("Conversion completed successfully", "INFO_CONVERSION_SUCCESS")
 _QUANTIZED = ("Writing quantized model", "Saved quantized dlc", "Saved quantized DLC")
 _TOLERATED = 0.05  # of the counts: the tools round to three digits, and fold layers as they like
 
 
 @dataclass(frozen=True)
-class _Work:
+class _Conversion:
     """One conversion: the folder for everything that comes and goes, and how to quantize."""
 
     folder: Path
@@ -96,11 +94,11 @@ class SnpeToolchain:
         self,
         sdk: Sdk | None = None,
         limit_s: float = TOOL_LIMIT_S,
-        process: NativeProcess | None = None,
+        graphs: GraphProcess | None = None,
     ) -> None:
         self._sdk = sdk or find_sdk()
         self._limit_s = limit_s
-        self._process = process or NativeProcess()
+        self._graphs = graphs or GraphProcess(limit_s)
 
     def __enter__(self) -> Self:
         return self
@@ -114,8 +112,8 @@ class SnpeToolchain:
         self.close()
 
     def inspect(self, model: Path) -> GraphInfo:
-        """As the toolchain qnn does it: the same graphs are fit for both."""
-        return info_from(self._call("inspect", model=str(model.resolve()))["info"])
+        """The same graphs are fit for this toolchain and for qnn."""
+        return self._graphs.inspect(model)
 
     def convert(
         self,
@@ -132,12 +130,11 @@ class SnpeToolchain:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".convert-") as name:
             place = Path(name).resolve()
-            made = self._call("endings", model=str(model.resolve()), folder=str(place))
-            info = info_from(made["info"])
+            info, caveats = self._graphs.write_variants(model, place)
             listed, used, note = write_calibration(calibration, info, place)
-            limit_s = self._limit_s + _S_AN_IMAGE * used
-            work = _Work(place, listed, options, limit_s)
-            notes = [*made["doubts"], *([note] if note else [])]
+            limit_s = self._limit_s + _S_PER_IMAGE * used
+            work = _Conversion(place, listed, options, limit_s)
+            notes = [*caveats, *([note] if note else [])]
             self._make(work, place / "model.onnx", "model", info)
             notes += self._class_maps(work, info)
             notes += self._describe(place, info)
@@ -145,9 +142,9 @@ class SnpeToolchain:
         return Converted(info, precision, files, f"{model.stem}.quant.dlc", tuple(notes))
 
     def close(self) -> None:
-        self._process.close()
+        self._graphs.close()
 
-    def _make(self, work: _Work, source: Path, stem: str, info: GraphInfo) -> None:
+    def _make(self, work: _Conversion, source: Path, stem: str, info: GraphInfo) -> None:
         """STEM.dlc and STEM.quant.dlc."""
         target, quantized = work.folder / f"{stem}.dlc", work.folder / f"{stem}.quant.dlc"
         layout = ("--input_layout", DLC_INPUT, "NHWC") if info.layout == "NHWC" else ()
@@ -159,7 +156,7 @@ class SnpeToolchain:
         run_tool(self._sdk, "snpe-dlc-quantize", written, work.limit_s, _QUANTIZED, work.folder)
         _check_made("snpe-dlc-quantize", quantized)
 
-    def _class_maps(self, work: _Work, info: GraphInfo) -> list[str]:
+    def _class_maps(self, work: _Conversion, info: GraphInfo) -> list[str]:
         """The graphs that F1 runs. A model is not refused for want of them: F1 then comes from
         its full outputs, which only takes longer."""
         if class_axis(info) is None:
@@ -188,9 +185,6 @@ class SnpeToolchain:
         if found.output is not None:
             write_encoding(place / f"model{ENCODINGS_SUFFIX}", found.output)
         return _differences(info, found)
-
-    def _call(self, work: str, **fields: Any) -> dict[str, Any]:
-        return self._process.call(work, limit_s=self._limit_s, **fields)[0]
 
 
 def _options(precision: Precision, major: int) -> tuple[str, ...]:

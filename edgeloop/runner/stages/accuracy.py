@@ -91,7 +91,8 @@ def _scored(
 ) -> Score:
     """F1 needs class maps only, and those are a small part of the bytes: where device and model
     have them, the full outputs of a few images are enough for the curves."""
-    task, model = equipment.task, work.artefact(device.artefacts.get(kind, ""))
+    task = equipment.task
+    model = work.artefact(device.artefacts.get(kind, ""), equipment.toolchain.name)
     few = equipment.sizes.curve
     if not isinstance(device, GivesClasses) or len(samples) <= few:
         return run_test(task, device, model, info, kind, samples)

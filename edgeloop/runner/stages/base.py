@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgeloop.errors import BadInput
-from edgeloop.platforms import DEFAULT_PRECISION, Device, Precision, Toolchain
+from edgeloop.platforms import (
+    DEFAULT_PRECISION,
+    Device,
+    Precision,
+    Toolchain,
+    converted_by,
+    is_converted,
+)
 from edgeloop.store import Values
 from edgeloop.tasks import Task
 
@@ -51,22 +58,15 @@ class Assignment:
     def onnx(self) -> Path:
         """The model as it was uploaded; old rows may not say its name, but have only one."""
         named = self.files.get(str(self.row.get("model_name", "")))
-        plain = [p for n, p in self.files.items() if n.endswith(".onnx") and not _made(n)]
+        plain = [p for n, p in self.files.items() if n.endswith(".onnx") and not is_converted(n)]
         if named is None and len(plain) != 1:
             raise BadInput(reason=f"{self.model} has {len(plain)} .onnx files; one is needed")
         return named or plain[0]
 
     @property
-    def quantized(self) -> Path:
-        return self.artefact(".quant.onnx")
-
-    @property
     def toolchain(self) -> str:
         """What converted it; rows of older versions do not say so, their files do."""
-        said = str(self.row.get("toolchain") or "")
-        if said or not any(name.endswith(".quant.dlc") for name in self.files):
-            return said
-        return "qnn" if any(name.endswith(".quant.onnx") for name in self.files) else "snpe"
+        return str(self.row.get("toolchain") or "") or converted_by(self.files)
 
     def find(self, suffix: str) -> Path | None:
         """The file that conversion made with this ending, if it made one."""
@@ -75,16 +75,21 @@ class Assignment:
             return found[0] if found else None
         return self.files.get(f"{self.onnx.stem}{suffix}")
 
-    def artefact(self, suffix: str) -> Path:
-        """The file that a device runs, by how its name ends; without an ending the uploaded one.
+    def artefact(self, suffix: str, toolchain: str) -> Path:
+        """The file that a device runs, by its suffix; without one the uploaded model.
 
-        Both toolchains make DLC files, with other ends: a board takes those of snpe only.
+        Toolchains may make files of the same name that differ inside (qnn and snpe both make DLC
+        files), so the model must have been converted by the one that the device needs.
         """
         if not suffix:
             return self.onnx
-        needed = "snpe" if suffix.endswith(".dlc") else "qnn"
-        if self.toolchain not in ("", needed):
-            raise BadInput(reason=_of_other_toolchain(self.model, self.toolchain, needed))
+        if self.toolchain not in ("", toolchain):
+            reason = (
+                f"{self.model} was converted with {self.toolchain}, and this device needs "
+                f"{toolchain}: 'edgeloop reset {self.model} --stage convert', with a runner of the "
+                f"toolchain {toolchain}"
+            )
+            raise BadInput(reason=reason)
         found = self.find(suffix) if self.files else None
         if found is None:
             reason = (
@@ -103,18 +108,6 @@ class Result:
     summary: str
 
 
-def _made(name: str) -> bool:
-    return name.endswith((".quant.onnx", ".ctx.onnx"))
-
-
 def _is_whole(name: str, suffix: str) -> bool:
     """`.dlc` is also how `.quant.dlc` ends, and that how `.classes.quant.dlc` does."""
     return not name.removesuffix(suffix).endswith((".quant", ".classes"))
-
-
-def _of_other_toolchain(model: str, made_by: str, needed: str) -> str:
-    who = "boards need snpe" if needed == "snpe" else "this device needs qnn"
-    return (
-        f"{model} was converted with {made_by}, and {who}: "
-        f"'edgeloop reset {model} --stage convert', with a runner of the toolchain {needed}"
-    )

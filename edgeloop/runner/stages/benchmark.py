@@ -15,7 +15,7 @@ from edgeloop.store import Value
 
 def benchmark(work: Assignment, equipment: Equipment) -> Result:
     info = equipment.toolchain.inspect(work.onnx)
-    model = work.artefact(equipment.device.artefacts.get("quantized", ""))
+    model = work.artefact(equipment.device.artefacts.get("quantized", ""), equipment.toolchain.name)
     measured = equipment.device.measure(model, info)
     runs = [*runs_of(work.row), measured.seconds]
     mean = statistics.mean(runs)

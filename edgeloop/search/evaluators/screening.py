@@ -11,11 +11,12 @@ from pathlib import Path
 
 from edgeloop.architectures import check_exporter, check_torch
 from edgeloop.errors import BadInput
-from edgeloop.isolation import NativeProcess
-from edgeloop.platforms import Chip, Profile, QnnToolchain, calibrated, estimated_by
+from edgeloop.graph import GraphProcess
+from edgeloop.platforms import Estimator, platform_of
 from edgeloop.search.base import Answer
 from edgeloop.search.evaluators.builder import Builder
 from edgeloop.search.evaluators.desk import Crew, Request
+from edgeloop.settings import Settings
 
 UNTRAINED = "untrained.onnx"
 VALUES = ("params", "macs", "host_latency_ms", "chip_latency_ms")
@@ -42,7 +43,7 @@ class Screening(Crew):
         limit_s: float = 60.0,
         folder: Path | None = None,
         project: Path | None = None,
-        profiles: Path | None = None,
+        settings: Settings | None = None,
     ) -> None:
         self.gives = _checked(wanted)
         if repeats < 1 or warm_up < 0 or limit_s <= 0:
@@ -51,15 +52,17 @@ class Screening(Crew):
         check_exporter()
         super().__init__()
         self._repeats, self._warm_up = repeats, warm_up
-        self._chip, self._profile = _target(device, profiles, self.gives)
-        self.conditions = _conditions(self.gives, self._chip, self._profile, repeats)
+        self._estimator: Estimator | None = None
+        if "chip_latency_ms" in self.gives:
+            settings = settings or Settings.load(project)
+            self._estimator = platform_of(device).open_estimator(device, settings, limit_s)
+        self._graphs = self._estimator or GraphProcess(limit_s)
+        self.conditions = _conditions(self.gives, self._estimator, repeats)
         self._temporary = tempfile.TemporaryDirectory(
             prefix="edgeloop-screen-", ignore_cleanup_errors=True
         )
         self._folder = folder or Path(self._temporary.name)
         self._builder = Builder(limit_s, project)
-        self._native = NativeProcess()
-        self._toolchain = QnnToolchain(limit_s, self._native)
 
     @property
     def capacity(self) -> int:
@@ -68,23 +71,21 @@ class Screening(Crew):
     def warm(self) -> None:
         """Load the libraries now, so that the first architecture does not wait for that."""
         self._builder.warm()
-        self._toolchain.warm()
+        self._graphs.warm()
 
     def _work(self, request: Request) -> Answer:
         began, arch = time.monotonic(), request.arch
         model = self._builder.build(arch, self._folder / arch.id / UNTRAINED)
         found: dict[str, float] = {}
         if "params" in self.gives or "macs" in self.gives:
-            info = self._toolchain.inspect(model)
+            info = self._graphs.inspect(model)
             found |= {"params": float(info.params), "macs": float(info.macs)}
         if "host_latency_ms" in self.gives:
             found["host_latency_ms"] = self._builder.host_latency_ms(
                 model, self._warm_up, self._repeats
             )
-        if self._chip is not None:
-            raw_us = self._toolchain.screen(model, self._chip).raw_us
-            time_us = raw_us if self._profile is None else calibrated(raw_us, self._profile)
-            found["chip_latency_ms"] = time_us / 1000
+        if self._estimator is not None:
+            found["chip_latency_ms"] = self._estimator.latency_ms(model)
         values = {name: found[name] for name in self.gives}
         return Answer(arch.id, values, {UNTRAINED: model}, time.monotonic() - began)
 
@@ -92,12 +93,12 @@ class Screening(Crew):
         """A call under way is cut off; the thread sees that we are closing and ends."""
         self._join(self._cut_off)
         self._builder.close()
-        self._toolchain.close()
+        self._graphs.close()
         self._temporary.cleanup()
 
     def _cut_off(self) -> None:
         self._builder.kill()
-        self._native.kill()
+        self._graphs.kill()
 
 
 def _checked(wanted: Collection[str]) -> tuple[str, ...]:
@@ -108,37 +109,15 @@ def _checked(wanted: Collection[str]) -> tuple[str, ...]:
     return tuple(name for name in VALUES if name in wanted)
 
 
-def _target(
-    device: str, profiles: Path | None, gives: tuple[str, ...]
-) -> tuple[Chip | None, Profile | None]:
-    """Said before any candidate is built: that nobody can tell is no candidate's fault."""
-    if "chip_latency_ms" not in gives:
-        return None, None
-    chip, profile = estimated_by(device, profiles)
-    if chip.estimate_soc is None:
-        reason = f"{chip.name} has no latency estimate; the nearest chip that has one is "
-        raise BadInput(reason=f"{reason}{chip.nearest}")
-    return chip, profile
-
-
-def _conditions(
-    gives: tuple[str, ...], chip: Chip | None, profile: Profile | None, repeats: int
-) -> str:
+def _conditions(gives: tuple[str, ...], estimator: Estimator | None, repeats: int) -> str:
     parts = ["untrained net"]
     if "host_latency_ms" in gives:
+        try:
+            installed = version("onnxruntime")
+        except PackageNotFoundError:
+            installed = "unknown"
         cpu = f"{platform.machine()} {platform.node()}"
-        parts.append(f"host {cpu}, 1 thread, onnxruntime {_version('onnxruntime')}, of {repeats}")
-    if chip is not None:
-        fit = f"{profile.name} {profile.a_us:g}+{profile.b:g}x" if profile else "none"
-        parts.append(
-            f"estimate of soc {chip.estimate_soc} for {chip.name}, profile {fit}, fixed scales, "
-            f"onnxruntime-qnn {_version('onnxruntime-qnn')}"
-        )
+        parts.append(f"host {cpu}, 1 thread, onnxruntime {installed}, of {repeats}")
+    if estimator is not None:
+        parts.append(estimator.conditions)
     return "; ".join(parts)
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "unknown"

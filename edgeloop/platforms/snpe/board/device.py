@@ -20,7 +20,8 @@ import numpy as np
 
 from edgeloop.errors import BadInput, ModelFailed
 from edgeloop.graph import GraphInfo
-from edgeloop.platforms.device import Artefacts, Kind, Layer, Measurement, check_batch
+from edgeloop.platforms.base import Artefacts, Kind, LayerTime, Measurement
+from edgeloop.platforms.batching import check_batch
 from edgeloop.platforms.snpe.board.adb import Adb
 from edgeloop.platforms.snpe.board.board import Board
 from edgeloop.platforms.snpe.board.conditions import conditions
@@ -28,7 +29,7 @@ from edgeloop.platforms.snpe.board.options import BoardOptions
 from edgeloop.platforms.snpe.board.outputs import class_maps, full_outputs
 from edgeloop.platforms.snpe.board.run import ToolRun
 from edgeloop.platforms.snpe.dlc import output_encoding
-from edgeloop.platforms.snpe.profile import Profile, profile_of, with_names
+from edgeloop.platforms.snpe.profile import RunProfile, profile_of, with_names
 from edgeloop.platforms.snpe.sdk import Sdk
 from edgeloop.tasks import Images, Output
 
@@ -95,13 +96,13 @@ Read = Callable[[Mapping[str, bytes], int], Output]
 
 
 class AdbDevice:
-    """A hand on a board; `share` gives further ones, all on the same board and lease."""
+    """A session on a board; `open_session` gives further ones, all on the same board and lease."""
 
     chip = ""
     float_kind: Kind = "float"
     artefacts = _ARTEFACTS
     class_artefacts = _CLASS_ARTEFACTS
-    hands = 3
+    sessions = 3
 
     def __init__(
         self,
@@ -142,10 +143,10 @@ class AdbDevice:
         version = self._sdk.version or "of unknown version" if self._sdk else "missing"
         return "".join(c for c in f"{line}; SDK {version}" if c.isprintable())
 
-    def share(self) -> AdbDevice:
+    def open_session(self) -> AdbDevice:
         return AdbDevice(self._adb.serial, self._sdk, options=self._options, board=self.board)
 
-    def hold(self) -> None:
+    def acquire(self) -> None:
         self.board.open()
 
     def stop(self) -> None:
@@ -252,7 +253,7 @@ class AdbDevice:
         if total is None:
             raise ModelFailed(reason="the board's tool left no profile, so there is no latency")
         detailed = _profile(run, "layers", board.sdk) or total
-        layers = tuple(Layer(*layer) for layer in with_names(detailed, model).layers)
+        layers = tuple(LayerTime(*layer) for layer in with_names(detailed, model).layers)
         found: dict[str, str | float] = {
             "sdk": board.sdk.version,
             "perf_profile": PERFORMANCE,
@@ -282,7 +283,7 @@ class AdbDevice:
         return Adb(serial, program, self._options.call_s, self._options.probe_s)
 
 
-def _profile(run: ToolRun, folder: str, sdk: Sdk) -> Profile | None:
+def _profile(run: ToolRun, folder: str, sdk: Sdk) -> RunProfile | None:
     """What the SDK's own program reads from a log of the run."""
     logs = [c for name, c in run.files.items() if name.startswith(f"{folder}/SNPEDiag") and c]
     if not logs:

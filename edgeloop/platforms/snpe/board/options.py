@@ -1,8 +1,12 @@
-"""What can be told about boards."""
+"""How long boards are waited for, and how much they may hold."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edgeloop.settings import Settings
 
 DEFAULT_CAP_BYTES = 4 * 10**9
 
@@ -23,3 +27,15 @@ class BoardOptions:
     cool_limit_s: float = 300.0
     benchmark_inputs: int = 50
     squeeze: bool | None = None
+
+
+def board_options(settings: Settings) -> BoardOptions:
+    return BoardOptions(
+        tool_s=settings.board_tool_seconds,
+        transfer_s=settings.board_transfer_seconds,
+        probe_s=settings.board_probe_seconds,
+        call_s=3 * settings.board_probe_seconds,
+        grace_s=1.5 * settings.board_probe_seconds,
+        cap_bytes=int(settings.board_cache_mb * 1e6),
+        hot_c=settings.board_hot_celsius,
+    )

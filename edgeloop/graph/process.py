@@ -1,0 +1,52 @@
+"""Graphs read by a process of its own: a model that crashes the ONNX library costs one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edgeloop.graph.count import GraphInfo
+from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess
+
+_MODULE = "edgeloop.graph.worker"
+
+
+class GraphProcess:
+    """`limit_s` is the time that one call may take."""
+
+    def __init__(self, limit_s: float = DEFAULT_LIMIT_S) -> None:
+        self._limit_s = limit_s
+        self._process = NativeProcess(_MODULE)
+
+    def warm(self) -> None:
+        self._process.warm()
+
+    def inspect(self, model: Path) -> GraphInfo:
+        """Raises UnusableModel (a BadModel) with the reason in plain words."""
+        answer, _ = self._process.call("inspect", limit_s=self._limit_s, model=str(model.resolve()))
+        return info_from(answer["info"])
+
+    def write_variants(self, model: Path, folder: Path) -> tuple[GraphInfo, list[str]]:
+        """Into `folder`: the simplified model with our names for its input and output, variants of
+        it that end in class maps, the layer table. Returns reasons to doubt a latency estimate,
+        too."""
+        answer, _ = self._process.call(
+            "write_variants",
+            limit_s=self._limit_s,
+            model=str(model.resolve()),
+            folder=str(folder.resolve()),
+        )
+        return info_from(answer["info"]), list(answer["caveats"])
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def close(self) -> None:
+        self._process.close()
+
+
+def info_from(fields: Mapping[str, Any]) -> GraphInfo:
+    """From what a process answers: plain lists in place of shapes."""
+    shapes = {name: tuple(fields[name]) for name in ("input_shape", "output_shape")}
+    return GraphInfo(**{**fields, **shapes})

@@ -1,0 +1,276 @@
+"""The seam to a vendor: a platform has a toolchain that converts models, and devices that run them.
+
+A new vendor is a class like this one, registered by an entry point of the group
+`edgeloop.platforms`. Edgeloop then converts, benchmarks and scores models with it, and lists its
+devices; nothing else has to know the vendor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
+
+from edgeloop.errors import BadInput
+from edgeloop.graph import GraphInfo
+
+if TYPE_CHECKING:
+    from edgeloop._util.schema import Section
+    from edgeloop.settings import Settings
+    from edgeloop.tasks import Images, Output, Samples
+
+Kind = Literal["float", "quantized", "fp16"]
+Artefacts = Mapping[Kind, str]
+Precision = Literal["a8w8", "a8w8-per-channel", "a16w8", "fp16"]
+DEFAULT_PRECISION: Precision = "a8w8-per-channel"
+
+
+class Platform:
+    """One vendor. Creating it must be cheap: import the vendor's libraries inside the methods.
+
+    `device_names` are what people write, for example `("htp", "htp:CHIP")`; what stands before the
+    colon decides which platform opens a device.
+    """
+
+    name: ClassVar[str]
+    device_names: ClassVar[tuple[str, ...]] = ()
+    has_toolchain: ClassVar[bool] = True
+    converter: ClassVar[str] = ""
+    """The platform whose toolchain makes the files that these devices run; empty: this one."""
+    file_suffixes: ClassVar[tuple[str, ...]] = ()
+    """Endings of the files that the toolchain makes. The first one belongs to no other platform
+    listed before, so that it tells who converted a model."""
+    settings: ClassVar[type[Section] | None] = None
+    """Keys of its own in `edgeloop.yaml`; read them with `settings.section(...)`."""
+
+    def open_toolchain(self, settings: Settings) -> Toolchain:
+        """Raises an EdgeloopError that says how to install what is missing."""
+        raise BadInput(reason=f"the platform {self.name} has no toolchain of its own")
+
+    def open_device(self, name: str, settings: Settings) -> Device:
+        """`name` is the whole name, with what stands after the colon. Whether the device is there
+        is for its `probe` to say."""
+        raise BadInput(reason=f"the platform {self.name} has no devices")
+
+    def list_devices(self, settings: Settings) -> Iterable[ListedDevice]:
+        """What `edgeloop devices` shows; quick, and without an error where nothing is there."""
+        return ()
+
+    def health(self, settings: Settings) -> Iterable[HealthCheck]:
+        """Lines for `edgeloop doctor`: what is installed, and how to get what is missing."""
+        return ()
+
+    def check_benchmark(self, name: str, settings: Settings) -> None:
+        """Raises BadInput where this device has no latency to give: said before a runner starts,
+        since it is no model's fault."""
+
+    def open_estimator(self, name: str, settings: Settings, limit_s: float) -> Estimator:
+        """Latency of untrained graphs, for searches; only for platforms that can estimate it."""
+        raise BadInput(reason=f"{name} cannot estimate the latency of untrained models")
+
+    def calibrate(
+        self,
+        name: str,
+        chip: str,
+        measured: Sequence[MeasuredModel],
+        settings: Settings,
+        source: str = "",
+    ) -> LatencyProfile:
+        """Fit the estimate to models measured on a board, and keep the profile as `name`;
+        `source` says where the measurements came from."""
+        raise BadInput(reason=f"the platform {self.name} has no latency estimate to calibrate")
+
+
+class Toolchain(Protocol):
+    """From an ONNX file to what a device runs."""
+
+    name: str  # the platform's
+
+    def inspect(self, model: Path) -> GraphInfo:
+        """Check that the model can be used; raises BadModel with the reason in plain words."""
+
+    def convert(
+        self,
+        model: Path,
+        calibration: Samples,
+        folder: Path,
+        precision: Precision = DEFAULT_PRECISION,
+        chips: tuple[str, ...] = (),
+    ) -> Converted:
+        """Write the quantized model and whatever else the devices need to `folder`. `chips` are
+        those of the devices, where something is compiled for each of them."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Converted:
+    """The files that conversion made, by the names they get in the model's folder."""
+
+    info: GraphInfo
+    precision: Precision
+    files: Mapping[str, Path]
+    quantized: str  # its name in `files`
+    notes: tuple[str, ...] = field(default=())
+
+
+class Device(Protocol):
+    """Something that runs models, or knows how long that takes."""
+
+    name: str  # as in the table: host, htp:snapdragon-888, adb:SERIAL
+    chip: str  # what to compile for; empty where nothing is compiled
+    float_kind: Kind  # how it runs the model that was not quantized: float, or fp16
+    artefacts: Artefacts  # suffix of the file for each kind; a kind left out: the uploaded model
+
+    def probe(self) -> str:
+        """A line about the device; raises when it is not there."""
+
+    def measure(self, model: Path, info: GraphInfo) -> Measurement:
+        """One benchmark run of the quantized model."""
+
+    def infer(
+        self, model: Path, info: GraphInfo, kind: Kind, images: Iterator[Images]
+    ) -> Iterator[Output]:
+        """Outputs of batches of images (n, H, W, 3) uint8, in order, as they become ready.
+
+        `model` is the file that `artefacts` names for the kind.
+        """
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One benchmark run. `seconds` is what goes into the row: the median of the samples, or the
+    calibrated estimate. An estimate says so, with its raw value, bounds and margin."""
+
+    seconds: float
+    samples_s: tuple[float, ...]
+    is_estimate: bool = False
+    raw_us: float | None = None
+    low_us: float | None = None
+    high_us: float | None = None
+    margin_percent: float | None = None
+    profile: str = ""
+    is_calibrated: bool = False
+    layers: tuple[LayerTime, ...] = ()
+    conditions: Mapping[str, str | float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    name: str
+    operator: str
+    time_us: float | None = None
+
+
+@runtime_checkable
+class GivesClasses(Protocol):
+    """A device that returns class maps (n, H, W) where a model has a graph that ends in them: they
+    are a small part of the bytes of full outputs."""
+
+    class_artefacts: Artefacts
+
+    def infer_classes(
+        self, model: Path, info: GraphInfo, kind: Kind, images: Iterator[Images]
+    ) -> Iterator[Output]:
+        """As `infer`, of the file that `class_artefacts` names; `info` is the whole model's."""
+
+
+@runtime_checkable
+class SharedDevice(Protocol):
+    """A device that should never wait for its host: several sessions use it at once, so that files
+    travel and results are handed in while another session's tool runs there. Sessions queue inside
+    the device; the device itself is locked against other machines."""
+
+    sessions: int
+
+    def open_session(self) -> Device:
+        """Another session on the same device, with a record of its own."""
+
+    def acquire(self) -> None:
+        """Lock it for this process until it is closed; raises DeviceBusy."""
+
+    def stop(self) -> None:
+        """Stages that have run something there may finish; all others get DeviceUnavailable."""
+
+    def take_uses(self) -> list[tuple[datetime, datetime]]:
+        """When this session's tools ran there, since the last call."""
+
+
+class Estimator(Protocol):
+    """Latency of models that are not trained yet: neither calibration nor a device is needed."""
+
+    conditions: str  # what the numbers depend on: chip, profile, version of the compiler
+
+    def warm(self) -> None:
+        """Load the libraries now, so that the first model does not wait for that."""
+
+    def inspect(self, model: Path) -> GraphInfo: ...
+
+    def latency_ms(self, model: Path) -> float: ...
+
+    def kill(self) -> None:
+        """End a call that is under way in another thread."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class LatencyProfile:
+    """What turns a compiler's estimate into the time on a board: a + b · estimate.
+    `error_percent` is the median error on models that were left out of the fit."""
+
+    name: str
+    soc: int
+    a_us: float
+    b: float
+    models: int
+    error_percent: float
+    source: str
+
+
+@dataclass(frozen=True)
+class MeasuredModel:
+    """A quantized model, and its latency on a board."""
+
+    quantized: Path
+    latency_ms: float
+
+
+@dataclass(frozen=True)
+class ListedDevice:
+    """A row of `edgeloop devices`."""
+
+    device: str
+    estimate: str = "measured"
+    profile: str = ""
+    state: str = "ready"
+    is_attached: bool = False
+    """Plugged into this machine: `devices --watch` shows it even while it is idle."""
+
+
+@dataclass(frozen=True)
+class HealthCheck:
+    """A line of `edgeloop doctor`. `needed`: nothing works without it; everything else only says
+    what cannot be done yet."""
+
+    what: str
+    ok: bool
+    text: str
+    needed: bool = False
+
+
+def package_check(module: str, install: str, purpose: str) -> HealthCheck:
+    """Whether a Python package is installed; `install` is what gets it, such as
+    `pip install 'edgeloop[qnn]'`."""
+    import importlib.util
+
+    try:
+        is_installed = importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        is_installed = False
+    text = purpose if is_installed else f"{purpose}: {install}"
+    return HealthCheck(module.partition(".")[0].replace("_", "-"), is_installed, text)
