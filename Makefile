@@ -34,7 +34,7 @@ unit: $(READY)  ## the quick tests: no server, no root, about a minute
 	$(BIN)/python -m pytest --unit -n 2 --dist worksteal $(ARGS)
 
 test: setup lint  ## all tests, against real servers that they start and stop themselves
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .

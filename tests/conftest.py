@@ -52,6 +52,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     tiers.mark_servers(items)
+    items.sort(key=lambda item: not tiers.is_left_out(item.path))  # long files first: an even end
     if config.getoption("--unit"):
         config.hook.pytest_deselected(items=[item for item in items if not tiers.is_unit(item)])
         items[:] = [item for item in items if tiers.is_unit(item)]

@@ -92,6 +92,7 @@ def test_it_is_kept_without_outputs():
     assert set(book.metadata) == {"kernelspec", "language_info"}
 
 
+@pytest.mark.slow
 def test_without_a_store_it_draws_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     outputs = ran(tmp_path, monkeypatch)
     check_pictures(outputs)
@@ -101,6 +102,7 @@ def test_without_a_store_it_draws_the_demo(tmp_path: Path, monkeypatch: pytest.M
     assert frames(outputs["animation"][0]) >= 3
 
 
+@pytest.mark.slow
 def test_it_draws_the_store_of_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     own_store(tmp_path)
     outputs = ran(tmp_path, monkeypatch)
@@ -113,6 +115,7 @@ def test_it_draws_the_store_of_the_project(tmp_path: Path, monkeypatch: pytest.M
     assert "/enc/Conv" in outputs["layers"][0]["text/html"]
 
 
+@pytest.mark.slow
 def test_a_store_with_nothing_in_it_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / ".edgeloop").mkdir()
     outputs = ran(tmp_path, monkeypatch)

@@ -47,7 +47,7 @@ def test_what_is_no_secret_stays(text: str):
 def test_a_line_without_end_is_read_once(text: str):
     """In a process of its own: a search that costs the square of a line's length takes hours."""
     code = (
-        "import sys; from edgeloop.redact import redact; "
+        "import sys; from edgeloop._util.redact import redact; "
         "text = sys.stdin.read(); print(redact(text) == text)"
     )
     got = subprocess.run(

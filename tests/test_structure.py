@@ -43,17 +43,9 @@ STILL_COLLIDING = {
     "_Work",
 }
 STILL_CROWDED = {
-    "azure",
-    "cli",
-    "devices",
-    "jobs",
-    "jobs/computes",
     "jobs/wrapper",
     "platforms/snpe/board",
-    "portal",
     "report",
-    "search",
-    "toolchains",
 }
 
 

@@ -42,6 +42,7 @@ class ServerInUnitTest(BaseException):
     """A unit test wanted a server. No handler of errors in the code under test may hide it."""
 
 
+@cache
 def is_left_out(file: Path) -> bool:
     """Whether all tests of a file are outside the unit tier."""
     if not (file.name.startswith("test_") and file.suffix == ".py"):
