@@ -28,8 +28,7 @@ SERVER_FIXTURES = {
     *("postgres", "azurite", "s3", "ray_cluster", "azure_certificate", "azure_storage", "azureml"),
     *("adb_server", "boards", "board", "sdk", "sdk_1", "browser"),
 }
-# Fixtures and parameters that choose a server.
-CHOOSING_FIXTURES = {"place", "blobs", "kind"}
+# Parameters that choose a server.
 SERVER_KINDS = {"postgresql", "azure", "s3"}
 # Modules of tests.peers that are no servers.
 HELPERS = {"tests.peers.ports", "tests.peers.process"}
@@ -91,7 +90,6 @@ def _imports_a_peer(file: Path) -> bool:
 
 
 def _uses_a_server(item: pytest.Item) -> bool:
-    chosen: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
-    return bool(SERVER_FIXTURES & set(getattr(item, "fixturenames", ()))) or any(
-        chosen.get(name) in SERVER_KINDS for name in CHOOSING_FIXTURES
-    )
+    params = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    kinds = {value for value in params if isinstance(value, str)}
+    return bool(SERVER_FIXTURES & set(getattr(item, "fixturenames", ())) or SERVER_KINDS & kinds)

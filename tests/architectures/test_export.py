@@ -62,6 +62,7 @@ def test_latency_is_known_before_training(tmp_path: Path, toolchain: QnnToolchai
         assert toolchain.screen(path, chip).raw_us == pytest.approx(calibrated, rel=0.05)
 
 
+@pytest.mark.slow
 def test_exporting_leaves_the_net_as_it_was(tmp_path: Path):
     arch = members("hourglass", 1)[0]
     net = build(arch).train()

@@ -7,7 +7,11 @@ import pty
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.cli.running import command_line, environment, run_command
+
+pytestmark = pytest.mark.slow
 
 
 def test_faces_are_drawn_and_said_so_in_one_line(tmp_path: Path):

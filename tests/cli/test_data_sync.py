@@ -137,6 +137,7 @@ def test_a_change_made_here_is_kept_until_it_is_forced(edgeloop: Edgeloop, faces
     assert sorted(tree(faces)) == ["a.png", "sub/b c.png"]
 
 
+@pytest.mark.slow
 def test_removing_asks_first(command: Edgeloop, faces: Path):
     command("data", "push", "faces")
     done = command("data", "remove", "faces", stdin="n\n")

@@ -399,6 +399,7 @@ def test_priority_is_set_and_given_back(herd: dict[str, Path], edgeloop: Edgeloo
 # asking
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [["delete", "brave-*"], ["reset", "*"], ["unlock", "*"], ["priority", "brave-*", "3"]],

@@ -26,6 +26,7 @@ print(Datasets(blobs).fetch(NAME, 1, Path(sys.argv[2])), blobs.fetched)
 """
 
 
+@pytest.mark.slow
 def test_many_processes_fetch_it_once(source: Path, tmp_path: Path):
     write(source, {f"{number}": noise(300_000, number) for number in range(60)})
     store = tmp_path / "store"

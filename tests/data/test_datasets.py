@@ -36,6 +36,7 @@ def quick_trust(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "RACY_NS", -(10**12))
 
 
+@pytest.mark.slow
 def test_all_kinds_of_names_and_sizes_come_back(datasets: Datasets, source: Path, tmp_path: Path):
     files = ODD_FILES | {
         "large": noise(2 * PIECE_BYTES + 5),
@@ -78,6 +79,7 @@ def test_a_change_of_the_executable_bit_alone_is_a_new_version_that_moves_nothin
     assert (tmp_path / "target/run.sh").stat().st_mode & stat.S_IXUSR
 
 
+@pytest.mark.slow
 def test_thousands_of_small_files_are_a_few_objects(blobs: Blobs, tmp_path: Path, source: Path):
     write(source, {f"{number}": noise(20_000, number) for number in range(1_000)})
     Datasets(blobs).push(NAME, source)

@@ -11,6 +11,8 @@ from edgeloop.testing.contracts.platform import DeviceContract
 from tests.converted import smooth_images
 from tests.toolchains import odd_nets
 
+pytestmark = pytest.mark.slow
+
 
 class TestHost(DeviceContract):
     @pytest.fixture

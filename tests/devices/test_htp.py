@@ -13,6 +13,8 @@ from edgeloop.testing.contracts.platform import DeviceContract
 from tests.converted import open_htp, samples, smooth_images
 from tests.nets_torch import Normalised, export, mobilenet_v2, resnet18, resnet50
 
+pytestmark = pytest.mark.slow
+
 
 class TestHtp(DeviceContract):
     @pytest.fixture(scope="class")

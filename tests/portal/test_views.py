@@ -185,6 +185,7 @@ def test_columns_that_cannot_be_used_are_said(portal: Portal):
     assert pareto_view(portal, None, ParetoQuery(x="mean", y="mean")).trouble
 
 
+@pytest.mark.slow
 def test_a_huge_cloud_is_thinned_but_never_its_front(workspace: Workspace, portal: Portal):
     workspace.store.models(workspace.experiment).insert_many(
         (f"p{n:05d}", {"mean": 0.001 + n * 1e-6, "f1_1k": 0.5 + (n % 50) / 1e3})

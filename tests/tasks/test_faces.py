@@ -148,6 +148,7 @@ make_faces(Path(sys.argv[1]), 40, 24, seed=5, processes=2)
 """
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_is_told_so(tmp_path: Path):
     (tmp_path / "script.py").write_text(UNGUARDED)
     command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "set")]

@@ -12,6 +12,8 @@ from edgeloop.architectures import Architecture, architecture_in
 from edgeloop.cli.training import export, train
 from edgeloop.errors import BadArchitecture
 
+pytestmark = pytest.mark.slow
+
 
 def call(command, *arguments: object, environ: dict[str, str] | None = None) -> Result:
     done = CliRunner().invoke(command, [str(part) for part in arguments], env=environ)
@@ -28,7 +30,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arch: Architecture)
     return tmp_path
 
 
-@pytest.mark.slow
 def test_training_prints_a_line_an_epoch_and_what_came_of_it(
     project: Path, faces: Path, arch: Architecture
 ):
@@ -52,7 +53,6 @@ def test_inside_a_job_results_go_to_its_outputs(project: Path, faces: Path, arch
     assert (project / "of-the-job/metrics.jsonl").read_text().count("\n") == 1
 
 
-@pytest.mark.slow
 def test_a_net_is_exported_untrained_and_trained(project: Path, faces: Path, arch: Architecture):
     assert call(export, "arch.json", "-o", "net.onnx").exit_code == 0
     assert architecture_in(project / "net.onnx") == arch

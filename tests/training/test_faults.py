@@ -28,6 +28,8 @@ from edgeloop.training.checkpoint import FILES
 from edgeloop.training.engine import Engine
 from tests.training.test_train import same_weights, weights_of
 
+pytestmark = pytest.mark.slow
+
 PLAN = TrainingPlan(epochs=6, device="cpu", batch=8, validation_images=4, checkpoint_s=0.0)
 LIMIT_S = 120.0
 
@@ -68,7 +70,6 @@ def kill_at(stop: int, arch: Architecture, faces: Path, cache: Path, out: Path) 
         assert victim.wait(LIMIT_S) == -signal.SIGKILL
 
 
-@pytest.mark.slow
 def test_a_killed_training_ends_with_the_very_weights_of_an_undisturbed_one(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path
 ):
@@ -173,7 +174,6 @@ def test_a_checkpoint_that_holds_code_is_not_run(
     assert not (tmp_path / "sprung").exists()
 
 
-@pytest.mark.slow
 def test_of_several_nets_one_that_fails_does_not_stop_the_others(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path
 ):
@@ -193,7 +193,6 @@ def test_of_several_nets_one_that_fails_does_not_stop_the_others(
     assert same_weights(tmp_path / "good", tmp_path / "again")
 
 
-@pytest.mark.slow
 def test_nets_trained_in_threads_of_one_process_are_those_trained_alone(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path
 ):

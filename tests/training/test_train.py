@@ -54,6 +54,7 @@ def test_a_net_learns_faces_in_a_few_dozen_steps(
     ]
 
 
+@pytest.mark.slow
 def test_the_exported_model_scores_what_the_training_said(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path
 ):
@@ -72,6 +73,7 @@ def test_the_exported_model_scores_what_the_training_said(
     assert scorer.score().headline == pytest.approx(result.f1, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_weights_and_another_gives_others(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path
 ):
