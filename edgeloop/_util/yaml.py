@@ -149,9 +149,9 @@ class _Reader:
             return node.value
         try:
             return self._loader.construct_object(node)
-        except (ValueError, OverflowError):  # 2024-99-99, or a number of 5,000 digits
-            line = node.start_mark.line + 1
-            raise NotYaml("has a number or date that cannot be read", line) from None
+        except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError):
+            line = node.start_mark.line + 1  # 2024-99-99, a number of 5,000 digits, !!bool maybe
+            raise NotYaml("has a value that cannot be read", line) from None
 
     def _check_tag(self, node: yaml.Node, kind: str) -> None:
         if not self._texts and node.tag != f"{_TAG}{kind}":

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edgeloop._util.yaml import MAX_BYTES, NotYaml, parse_yaml, read_yaml
 
@@ -64,10 +66,13 @@ def test_what_cannot_be_used_is_said_with_its_line(text: str, said: str, line: i
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: 2024-99-99", "has a number or date that cannot be read"),
-        ("a: " + "9" * 5_000, "has a number or date that cannot be read"),
+        ("a: 2024-99-99", "has a value that cannot be read"),
+        ("a: " + "9" * 5_000, "has a value that cannot be read"),
         ("a: !!python/object/apply:os.system [ls]", "has a tag that is not allowed"),
         ("a: !!python/name:os.system x", "cannot be read as YAML"),
+        ("a: !!timestamp x", "has a value that cannot be read"),
+        ("a: !!bool maybe", "has a value that cannot be read"),
+        ("a: !!int ''", "has a value that cannot be read"),
         ("a: !!set {b}", "has a tag that is not allowed"),
         ("a: \0", "cannot be read as YAML"),
     ],
@@ -75,6 +80,32 @@ def test_what_cannot_be_used_is_said_with_its_line(text: str, said: str, line: i
 def test_values_that_yaml_knows_and_we_do_not_are_refused(text: str, said: str):
     with pytest.raises(NotYaml, match=said):
         parse_yaml(text)
+
+
+WORDS = st.sampled_from(
+    [
+        *"abc[]{}:,&*!?|>%@#'\"-",
+        "\n",
+        "\n  ",
+        ": ",
+        "- ",
+        "&x ",
+        "*x",
+        "<<: ",
+        "!!int ",
+        "!!set ",
+        "~",
+        "9",
+    ]
+)
+
+
+@given(st.lists(WORDS, max_size=30).map("".join) | st.text(max_size=60), st.booleans())
+def test_any_text_is_plain_data_or_refused(text: str, texts: bool):
+    try:
+        parse_yaml(text, texts)
+    except NotYaml as problem:
+        assert "\n" not in str(problem)
 
 
 def test_files_that_are_missing_too_large_or_no_text_are_refused(tmp_path: Path):
