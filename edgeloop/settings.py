@@ -10,12 +10,15 @@ import os
 import re
 import socket
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from edgeloop._util.suggest import suggestion
+from edgeloop._util.values import LINES, TEXT, Reads, Text, mapping, matching, number, whole
+from edgeloop._util.yaml import Origin, read_document
 from edgeloop.errors import BadSetting
 from edgeloop.paths import find_project
 from edgeloop.project_files import read_project_files
@@ -38,7 +41,9 @@ DEFAULT_EXPERIMENT = "default"
 LOCAL = "local"
 PLATFORMS = "edgeloop.platforms"  # the entry points of plug-ins
 AZUREML, AZURE = "azureml", "azure"
-_COMPUTE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_COMPUTE_NAME = matching(
+    r"[A-Za-z0-9][A-Za-z0-9._-]*", "named with letters, digits, '.', '_' and '-'"
+)
 _FOR_TOOLS = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
@@ -155,43 +160,41 @@ class Settings:
 
 
 @cache
-def settings_model(with_platforms: bool = True) -> type[Section]:
-    """The keys of `edgeloop.yaml`. Made when it is needed: pydantic takes longer than `status`."""
-    from pydantic import Field, create_model
+def settings_model() -> type[Section]:
+    """The keys of `edgeloop.yaml`, with those of platforms. Made when it is needed: importing
+    pydantic takes longer than `status`."""
+    from pydantic import create_model
 
-    from edgeloop._util.schema import Section
-    from edgeloop._util.values import TEXT, Reads, matching, number, whole
+    from edgeloop._util.schema import Section, key
 
-    kinds: dict[object, Any] = {
-        "str": Annotated[str, TEXT],
-        "int": Annotated[int, whole(1)],
-        "float": Annotated[float, number(is_open=True)],
-        "Mapping[str, object]": dict[str, Any],
-    }
-    name = matching(_COMPUTE_NAME, "named with letters, digits, '.', '_' and '-'")
-    entry = {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]}
-    compute = Annotated[dict[str, object], Reads(_compute, entry)]
+    about = {item.name: item for item in fields(Settings) if "about" in item.metadata}
     keys: dict[str, Any] = {
-        "store": (
-            kinds["str"],
-            Field(
-                "",
-                description="The store's URL, by default `.edgeloop`; also `EDGELOOP_STORE`.",
-            ),
-        )
+        "store": (Text, key("", "The store's URL, by default `.edgeloop`; also `EDGELOOP_STORE`."))
     }
-    for item in fields(Settings):
-        if "about" not in item.metadata:
-            continue
-        kind = kinds.get(item.type, dict[Annotated[str, name], compute])
-        given: dict[str, Any] = {"default": item.default}
-        if item.default is MISSING:
-            given = {"default_factory": item.default_factory}
-        keys[item.name] = (kind, Field(**given, description=item.metadata["about"]))
-    sections = _platform_sections() if with_platforms else ()
+    for name, item in about.items():
+        default = item.default_factory if item.default is MISSING else item.default
+        keys[name] = (Annotated[Any, _readers()[name]], key(default, item.metadata["about"]))
+    entry = {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]}
+    computes = dict[Annotated[str, _COMPUTE_NAME], Annotated[Any, Reads(_compute, entry)]]
+    keys["computes"] = (computes, keys["computes"][1])
     return create_model(
-        "SettingsFile", __base__=(*sections, Section), __doc__="The settings of a project.", **keys
+        "SettingsFile",
+        __base__=(*_platform_sections(), Section),
+        __doc__="The settings of a project.",
+        **keys,
     )
+
+
+@cache
+def _readers() -> dict[str, Reads]:
+    """How each key is read, by the type of its field."""
+    kinds: dict[object, Reads] = {
+        **{"str": TEXT, "int": whole(1), "float": number(is_open=True)},
+        "Mapping[str, object]": Reads(mapping, {"type": "object", "additionalProperties": True}),
+    }
+    computes = Reads(_computes, {"type": "object"})
+    named = {item.name: kinds.get(item.type, computes) for item in fields(Settings)[2:-1]}
+    return {"store": TEXT, **named}
 
 
 def _platform_sections() -> Iterator[type[Section]]:
@@ -294,42 +297,48 @@ def _read_file(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
     """The keys that are written, checked. Computes keep their variables: see `compute_settings`."""
     if not path.is_file():
         return {}
-    from edgeloop._util.schema import read_document, validated
-    from edgeloop._util.values import LINES
-
     content, origin = read_document(path, BadSetting)
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
+    if not isinstance(content, Mapping | None):
         raise origin.at((), LINES)
-    beside = {str(key): value for key, value in content.items() if _kind(value)}
-    document = {str(key): value for key, value in content.items() if not _kind(value)}
-    listed = document.pop("computes", None) or {}
-    if isinstance(listed, Mapping):
-        listed = {str(key): value for key, value in listed.items()}
-        for name in beside.keys() & listed.keys():
-            raise origin.at((name,), f"the compute {name!r} is there twice")
-        listed |= beside
-        if LOCAL in listed and isinstance(listed[LOCAL], Mapping | None):
-            listed[LOCAL] = {"kind": LOCAL, **(listed[LOCAL] or {})}
-            if listed[LOCAL]["kind"] != LOCAL:
-                reason = f"is this machine and cannot be of kind {listed[LOCAL]['kind']!r}"
+    document = {str(key): value for key, value in (content or {}).items() if not _kind(value)}
+    computes = document.pop("computes", None) or {}
+    if isinstance(computes, Mapping):
+        computes = {str(key): value for key, value in computes.items()}
+        for name, value in (content or {}).items():  # one of a kind needs no heading
+            if _kind(value) and computes.setdefault(str(name), value) is not value:
+                raise origin.at((str(name),), f"the compute {str(name)!r} is there twice")
+        local = computes.get(LOCAL) or {}
+        if computes and isinstance(local, Mapping):
+            computes = {LOCAL: local} | computes | {LOCAL: {"kind": LOCAL, **local}}
+            if local.get("kind", LOCAL) != LOCAL:
+                reason = f"is this machine and cannot be of kind {local['kind']!r}"
                 raise origin.wrong(("computes", LOCAL), reason)
     document = {key: filled_in(value, path.name, environ) for key, value in document.items()}
-    own = settings_model(with_platforms=False)
-    model = own if document.keys() <= own.model_fields.keys() else settings_model()
-    checked = validated(model, {**document, **({"computes": listed} if listed else {})}, origin)
+    return _checked({**document, **({"computes": computes} if computes else {})}, origin)
+
+
+def _checked(document: Mapping[str, object], origin: Origin) -> dict[str, Any]:
+    """By the readers alone; only where one refuses or does not exist, the model says more."""
+    readers = _readers()
+    with suppress(KeyError, ValueError):
+        given = {key: value for key, value in document.items() if value is not None}
+        return {key: readers[key].read(value) for key, value in given.items()}
+    from edgeloop._util.schema import validated
+
+    checked = validated(settings_model(), document, origin)
     values = {key: getattr(checked, key) for key in checked.model_fields_set}
-    if "computes" in values:
-        values["computes"] = {LOCAL: {"kind": LOCAL}, **values["computes"]}
-    others = {key: values.pop(key) for key in checked.model_fields_set - own.model_fields.keys()}
-    return {**values, **({"platform_keys": others} if others else {})}
+    others = {key: values.pop(key) for key in checked.model_fields_set - readers.keys()}
+    return {**values, "platform_keys": others}
+
+
+def _computes(value: object) -> dict[str, dict[str, object]]:
+    return {str(_COMPUTE_NAME.read(name)): _compute(item) for name, item in mapping(value).items()}
 
 
 def _compute(value: object) -> dict[str, object]:
-    if not isinstance(value, Mapping) or not _kind(value):
+    if not _kind(value):
         raise ValueError("must say its kind, for example '{kind: ray, address: …}'")
-    return {str(key): item for key, item in value.items()}
+    return mapping(value)
 
 
 def _kind(value: object) -> str:

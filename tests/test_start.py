@@ -13,7 +13,7 @@ from edgeloop.workspace import Workspace
 from tests.nets import save_tiny
 
 HEAVY = {"azure", "torch", "onnxruntime", "pandas", "onnx", "ray", "optuna", "altair", "fastapi"}
-HEAVY |= {"pydantic"}  # where there is no edgeloop.yaml
+HEAVY |= {"pydantic"}
 
 PROBE = """
 import json, sys
@@ -57,6 +57,12 @@ def test_reading_commands_import_nothing_heavy(project: Path, arguments: list[st
     assert not modules & HEAVY
     assert "edgeloop" in modules
     assert "--help" in arguments or "calm-heron" in output or "default" in output
+
+
+def test_a_file_of_plain_settings_costs_little(project: Path):
+    (project / "edgeloop.yaml").write_text("lease_seconds: 30\ncomputes: {gpu: {kind: ray}}")
+    modules, output = modules_after(project, "status")
+    assert not modules & HEAVY and "calm-heron" in output
 
 
 def test_help_does_not_even_import_the_store(project: Path):

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -18,7 +17,7 @@ from pydantic_core import ErrorDetails
 
 from edgeloop._util.suggest import suggestion
 from edgeloop._util.values import LINES, shown
-from edgeloop._util.yaml import KeyPath, NotYaml, parse_yaml, read_yaml
+from edgeloop._util.yaml import KeyPath, NotYaml, Origin, parse_yaml
 from edgeloop.errors import BadInput
 
 
@@ -42,38 +41,7 @@ def key(default: Any, about: str, shown: str | None = None) -> Any:
     return Field(**given, description=about, json_schema_extra=extra)
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where values were written; an error about one of them names it, with the line."""
-
-    name: str
-    error: type[BadInput]
-    lines: Mapping[KeyPath, int] = field(default_factory=dict)  # 0: not in the file
-
-    def wrong(self, path: KeyPath, reason: str) -> BadInput:
-        """`reason` continues after the key, which is the path with dots."""
-        key = ".".join(map(str, path))
-        return self.at(path, f"{key} {reason}" if key else reason)
-
-    def at(self, path: KeyPath, reason: str) -> BadInput:
-        upwards = (path[:count] for count in range(len(path), 0, -1))
-        line = next((self.lines[above] for above in upwards if above in self.lines), None)
-        where = f"{self.name}, line {line}" if line else self.name
-        return self.error(where=where, reason=reason)
-
-
 Model = TypeVar("Model", bound=BaseModel)
-
-
-def read_document(path: Path, error: type[BadInput], texts: bool = False) -> tuple[object, Origin]:
-    """What a YAML file holds, and where; see `read_yaml`."""
-    try:
-        document = read_yaml(path, texts)
-    except NotYaml as problem:
-        name = path.name if path.is_file() else str(path)
-        where = name if problem.line is None else f"{name}, line {problem.line}"
-        raise error(where=where, reason=str(problem)) from None
-    return document.value, Origin(path.name, error, document.lines)
 
 
 def validated(model: type[Model], document: object, origin: Origin) -> Model:

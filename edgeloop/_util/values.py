@@ -11,13 +11,13 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-from pydantic import GetCoreSchemaHandler
-from pydantic_core import core_schema
+from typing import TYPE_CHECKING, Annotated, Any
 
 from edgeloop._util.suggest import suggestion
 from edgeloop._util.units import SIZE_FORMS, TIME_FORMS, bytes_of, seconds_of
+
+if TYPE_CHECKING:
+    from pydantic_core import CoreSchema
 
 LINES = "must hold 'key: value' lines"
 SCALAR: Mapping[str, object] = {"type": ["string", "number", "boolean"]}
@@ -38,9 +38,9 @@ class Reads:
     read: Callable[[Any], object]
     schema: Mapping[str, object]
 
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> core_schema.CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: object) -> CoreSchema:
+        from pydantic_core import core_schema
+
         return core_schema.no_info_plain_validator_function(self.read)
 
     def __get_pydantic_json_schema__(self, _: object, handler: object) -> dict[str, object]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgeloop.errors import BadInput
+
 if TYPE_CHECKING:
     import yaml
 
@@ -67,6 +69,37 @@ def parse_yaml(text: str, texts: bool = False) -> Document:
         mark = getattr(error, "problem_mark", None)
         line = None if mark is None else min(mark.line + 1, text.count("\n") + 1)
         raise NotYaml("cannot be read as YAML", line) from None
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where values were written; an error about one of them names it, with the line."""
+
+    name: str
+    error: type[BadInput]
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)  # 0: not in the file
+
+    def wrong(self, path: KeyPath, reason: str) -> BadInput:
+        """`reason` continues after the key, which is the path with dots."""
+        key = ".".join(map(str, path))
+        return self.at(path, f"{key} {reason}" if key else reason)
+
+    def at(self, path: KeyPath, reason: str) -> BadInput:
+        upwards = (path[:count] for count in range(len(path), 0, -1))
+        line = next((self.lines[above] for above in upwards if above in self.lines), None)
+        where = f"{self.name}, line {line}" if line else self.name
+        return self.error(where=where, reason=reason)
+
+
+def read_document(path: Path, error: type[BadInput], texts: bool = False) -> tuple[object, Origin]:
+    """What a YAML file holds, and where; see `read_yaml`."""
+    try:
+        document = read_yaml(path, texts)
+    except NotYaml as problem:
+        name = path.name if path.is_file() else str(path)
+        where = name if problem.line is None else f"{name}, line {problem.line}"
+        raise error(where=where, reason=str(problem)) from None
+    return document.value, Origin(path.name, error, document.lines)
 
 
 class _Reader:

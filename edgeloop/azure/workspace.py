@@ -9,8 +9,9 @@ from typing import Annotated, Literal, cast, get_args
 
 from pydantic import StrictBool
 
-from edgeloop._util.schema import Origin, Section, key, validated
+from edgeloop._util.schema import Section, key, validated
 from edgeloop._util.values import Reads, Text, choice
+from edgeloop._util.yaml import Origin
 from edgeloop.azure.environment import workspace_variables
 from edgeloop.errors import BadSetting
 from edgeloop.project_files import ProjectFiles, read_project_files

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgeloop._util.schema import Origin, read_document, validated, with_overrides
+from edgeloop._util.schema import validated, with_overrides
 from edgeloop._util.values import LINES
-from edgeloop._util.yaml import KeyPath
+from edgeloop._util.yaml import KeyPath, Origin, read_document
 from edgeloop.errors import BadJob
 from edgeloop.jobs.computes.base import Resources
 from edgeloop.jobs.fields import DEFAULT_GRACE_S, DEFAULT_PRIORITY, JobFile, plain_stem

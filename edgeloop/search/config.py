@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from edgeloop._util.schema import Origin, read_document, validated, with_overrides
+from edgeloop._util.schema import validated, with_overrides
+from edgeloop._util.yaml import Origin, read_document
 from edgeloop.errors import BadSetting
 from edgeloop.search.keys import MINIMISED, SEARCH_NAME, TRAINED, VALUES, SearchFile, SearchKeys
 from edgeloop.settings import filled_in

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from edgeloop._util.schema import Origin, Section, key, validated
+from edgeloop._util.schema import Section, key, validated
 from edgeloop._util.values import Text
+from edgeloop._util.yaml import Origin
 from edgeloop.errors import BadSetting
 
 

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool
 from pydantic.json_schema import SkipJsonSchema
 
-from edgeloop._util.schema import Origin, key
+from edgeloop._util.schema import key
 from edgeloop._util.values import Count, Reads, Seconds, Text, Whole, choice, whole
+from edgeloop._util.yaml import Origin
 from edgeloop.azure import ClusterDescription, Place, WorkspaceKeys, place_of
 from edgeloop.errors import BadSetting
 from edgeloop.jobs.computes.options import ComputeOptions, read_options
