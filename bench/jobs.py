@@ -14,7 +14,8 @@ from tempfile import TemporaryDirectory
 
 from bench.tables import markdown
 from edgeloop.jobs.computes import Compute, Resources, make_compute
-from edgeloop.jobs.protocol.handover import bootstrap_command, hand_over
+from edgeloop.jobs.protocol.bundle import bootstrap_command
+from edgeloop.jobs.protocol.ticket import order_variables
 from edgeloop.store import SqliteLocation, open_blobs
 from edgeloop.testing.contracts.compute import LIMIT_S, JobHarness
 from tests.peers.process import wait_until
@@ -83,7 +84,7 @@ def _submissions(cluster: RayCluster, harness: JobHarness) -> tuple[list[float],
                 lambda other=other: client.submit_job(
                     entrypoint=shlex.join(bootstrap_command()),
                     submission_id=other.job,
-                    runtime_env={"env_vars": hand_over(other)},
+                    runtime_env={"env_vars": order_variables(other)},
                     entrypoint_num_cpus=CPUS,
                 )
             )

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from bench.tables import markdown
 from edgeloop.jobs import Jobs
-from edgeloop.jobs.protocol.ticket import Progress, state_key
+from edgeloop.jobs.protocol.ticket import JobProgress, state_key
 from edgeloop.settings import Settings
 from tests.jobs.runs import record
 
@@ -55,7 +55,7 @@ def _status(folder: Path) -> list[tuple[str, str, str]]:
     jobs = Jobs(Settings.load(folder))
     for number in range(RECORDS):
         made = jobs.runs.add(f"job-{number:04d}", _record(jobs))
-        done = Progress("completed", 1, "node", time.time(), 1.0, 2.0, 0)
+        done = JobProgress("completed", 1, "node", time.time(), 1.0, 2.0, 0)
         jobs.blobs.put(state_key(made.record.id), done.to_json())
     first = _command(folder, "job", "status", "all")
     again = statistics.median(_command(folder, "job", "status", "all") for _ in range(REPEATS))

@@ -1,6 +1,6 @@
-"""Datasets: folders that travel by a content manifest. `log` tells how versions come and go.
+"""Datasets: versioned folders, stored by content. `ledger` explains how versions are published.
 
-Used inside jobs too: nothing here needs more than the standard library and the store's files.
+Used inside jobs too: needs only the standard library and the store's files.
 """
 
 from __future__ import annotations
@@ -8,9 +8,8 @@ from __future__ import annotations
 from edgeloop.data.datasets import Datasets
 from edgeloop.data.ledger import Version
 from edgeloop.data.names import Reference, check_name, find_local, parse_reference
-from edgeloop.data.pull import Pulled
+from edgeloop.data.pull import Pulled, Verified
 from edgeloop.data.push import Progress, Pushed
-from edgeloop.data.verify import Verified
 
 __all__ = [
     "Datasets",

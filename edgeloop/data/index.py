@@ -1,28 +1,149 @@
-"""What this machine remembers of a dataset's folder, so that nobody reads a file twice in vain.
+"""The files of a folder as they are now, and what this machine remembers of them.
 
-For each file: its size, times and inode when it was read, the hashes of what was read, and whether
-that content is in the store. It lies outside the folder and is no more than a memory: without it
-all files are read again, and a pull does not overwrite anything that differs.
+The index holds for each file its size, times and inode when it was read, the hashes of its content,
+and whether that content is in the store. It is kept outside the folder and is only a cache: without
+it all files are read again, and a pull overwrites nothing that differs.
 """
 
 from __future__ import annotations
 
 import json
-import secrets
-import time
-from collections.abc import Iterable
+import os
+import stat
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from edgeloop.data.manifest import PIECE_BYTES, Pieces
-from edgeloop.data.scan import Found
+from edgeloop._util.files import write_atomic
+from edgeloop.data.manifest import PIECE_BYTES, Pieces, hash_of
+from edgeloop.errors import LocalFileError
+
+PARTIAL = ".edgeloop-part"  # suffix of a file that is being fetched
 
 # A file written to within the tick of its filesystem's clock shows the same times before and after;
 # the coarsest clock in use ticks every two seconds.
 RACY_NS = 2_000_000_000
 
 
-class Known(NamedTuple):
+class ScannedFile(NamedTuple):
+    """A file and its metadata: any change to the file changes one of these."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    executable: bool
+
+
+class FileChanged(Exception):
+    """A file is no longer what the scan saw. Caught where the scan can be repeated."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+def scan(folder: Path) -> list[ScannedFile]:
+    """Every file below `folder`, sorted by path. Links are followed; empty folders are ignored.
+    What cannot be stored (a socket, a broken link, a name that is not UTF-8) is an error."""
+    if not folder.is_dir():
+        raise LocalFileError(path=folder, reason="there is no such folder")
+    files = [_scanned(entry, path) for entry, path in _walk(folder) if not path.endswith(PARTIAL)]
+    return sorted(files)
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """Unfinished files of a pull that was killed."""
+    return [Path(entry.path) for entry, path in _walk(folder) if path.endswith(PARTIAL)]
+
+
+def read_piece(folder: Path, file: ScannedFile, number: int) -> bytes:
+    """The bytes of one piece. Raises FileChanged if the file is not the one that was scanned."""
+    offset = number * PIECE_BYTES
+    length = min(PIECE_BYTES, file.size - offset)
+    try:
+        with (folder / file.path).open("rb", buffering=0) as opened:
+            content = os.pread(opened.fileno(), length, offset)
+            now = _from_stat(file.path, os.fstat(opened.fileno()))
+    except FileNotFoundError:
+        raise FileChanged(file.path) from None
+    except OSError as error:
+        raise LocalFileError(path=folder / file.path, reason=error.strerror) from None
+    if now != file or len(content) != length:
+        raise FileChanged(file.path)
+    return content
+
+
+def piece_count(size: int) -> int:
+    return -(-size // PIECE_BYTES)
+
+
+def pieces_of(folder: Path, file: ScannedFile) -> Pieces:
+    """Read the whole file, one piece at a time."""
+    numbers = range(piece_count(file.size))
+    return tuple(hash_of(read_piece(folder, file, number)) for number in numbers)
+
+
+def scan_file(folder: Path, path: str) -> ScannedFile:
+    return _from_stat(path, (folder / path).stat())
+
+
+def _walk(top: Path) -> Iterator[tuple[os.DirEntry[str], str]]:
+    """Everything that is not a folder, with its path below `top`."""
+    folders: list[tuple[str, str, frozenset[tuple[int, int]]]] = [(str(top), "", frozenset())]
+    while folders:
+        folder, prefix, above = folders.pop()
+        try:
+            here = os.stat(folder)  # noqa: PTH116 - a hundred thousand paths would cost a second
+            identity = (here.st_dev, here.st_ino)
+            if identity in above:
+                raise LocalFileError(path=folder, reason="is a link to a folder that contains it")
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    path = prefix + _checked_name(top, prefix, entry.name)
+                    if entry.is_dir():
+                        folders.append((entry.path, f"{path}/", above | {identity}))
+                    else:
+                        yield entry, path
+        except OSError as error:
+            raise LocalFileError(path=folder, reason=error.strerror) from None
+
+
+def _checked_name(top: Path, prefix: str, name: str) -> str:
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            readable = os.fsencode(name).decode(errors="replace")
+            reason = "its name is not UTF-8, so other machines cannot have it: rename it"
+            raise LocalFileError(path=top / prefix / readable, reason=reason) from None
+    return name
+
+
+def _scanned(entry: os.DirEntry[str], path: str) -> ScannedFile:
+    try:
+        status = entry.stat()
+    except FileNotFoundError:
+        if not entry.is_symlink():
+            raise FileChanged(path) from None
+        reason = "is a broken link: remove it, or restore its target"
+        raise LocalFileError(path=entry.path, reason=reason) from None
+    except OSError as error:
+        raise LocalFileError(path=entry.path, reason=error.strerror) from None
+    if not stat.S_ISREG(status.st_mode):
+        reason = "is a socket, a pipe or a device, not a file: move it away"
+        raise LocalFileError(path=entry.path, reason=reason)
+    return _from_stat(path, status)
+
+
+def _from_stat(path: str, status: os.stat_result) -> ScannedFile:
+    times = (status.st_mtime_ns, status.st_ctime_ns)
+    executable = bool(status.st_mode & stat.S_IXUSR)
+    return ScannedFile(path, status.st_size, *times, status.st_ino, executable)
+
+
+class IndexEntry(NamedTuple):
     size: int
     mtime_ns: int
     ctime_ns: int
@@ -33,74 +154,71 @@ class Known(NamedTuple):
 
 
 class Index:
+    """What was read of one folder; without a file it is not kept."""
+
     def __init__(self, file: Path | None) -> None:
         self._file = file
         self._entries = _load(file)
         self._changed = False
 
-    def pieces(self, found: Found) -> Pieces | None:
-        """What the file holds, where that is certain without reading it."""
-        known = self._entries.get(found.path)
-        if known is None or not known[4] or tuple(known[:4]) != found[1:5]:
+    def pieces(self, file: ScannedFile) -> Pieces | None:
+        """The file's content, if it is certain without reading it."""
+        entry = self._entries.get(file.path)
+        if entry is None or not entry[4] or tuple(entry[:4]) != file[1:5]:
             return None
-        return tuple(known[6])
+        return tuple(entry[6])
 
-    def note(self, found: Found, pieces: Pieces, read_at_ns: int) -> None:
-        """The file was read: these are its contents."""
-        before = self._entries.get(found.path)
+    def record(self, file: ScannedFile, pieces: Pieces, read_at_ns: int) -> None:
+        """The file was read and has this content."""
+        before = self._entries.get(file.path)
         synced = before is not None and before[5] and tuple(before[6]) == pieces
-        trusted = not pieces or found.ctime_ns < read_at_ns - RACY_NS  # none: its size says all
-        self._entries[found.path] = Known(*found[1:5], trusted, synced, pieces)
+        trusted = not pieces or file.ctime_ns < read_at_ns - RACY_NS  # none: its size says all
+        self._entries[file.path] = IndexEntry(*file[1:5], trusted, synced, pieces)
         self._changed = True
 
-    def note_pulled(self, found: Found, pieces: Pieces) -> None:
-        """We wrote it this moment under a name that nobody knew, so its times can be trusted."""
-        self._entries[found.path] = Known(*found[1:5], True, True, pieces)
+    def record_pulled(self, file: ScannedFile, pieces: Pieces) -> None:
+        """It was written just now under a name that nobody knew, so its times can be trusted."""
+        self._entries[file.path] = IndexEntry(*file[1:5], True, True, pieces)
         self._changed = True
 
     def mark_synced(self, paths: Iterable[str]) -> None:
         """These are in the store as they were read."""
         for path in paths:
-            known = self._entries.get(path)
-            if known is not None and not known[5]:
-                self._entries[path] = Known(*known)._replace(synced=True)
+            entry = self._entries.get(path)
+            if entry is not None and not entry[5]:
+                self._entries[path] = IndexEntry(*entry)._replace(synced=True)
                 self._changed = True
 
     def keep_only(self, paths: Iterable[str]) -> None:
-        """All else is no longer in the folder."""
+        """Drop files that are no longer in the folder."""
         kept = {path: self._entries[path] for path in paths if path in self._entries}
         self._changed = self._changed or len(kept) != len(self._entries)
         self._entries = kept
 
     def is_synced(self, path: str, pieces: Pieces) -> bool:
-        """The content that is there now is what was pushed or pulled last."""
-        known = self._entries.get(path)
-        return known is not None and known[5] and tuple(known[6]) == pieces
+        """Whether the current content is what was pushed or pulled last."""
+        entry = self._entries.get(path)
+        return entry is not None and entry[5] and tuple(entry[6]) == pieces
 
     def save(self) -> None:
         if self._file is None or not self._changed:
             return
         self._file.parent.mkdir(parents=True, exist_ok=True)
         content = {"format": 1, "piece_bytes": PIECE_BYTES, "files": self._entries}
-        partial = self._file.with_name(f".{secrets.token_hex(8)}")
-        partial.write_text(json.dumps(content, separators=(",", ":")), encoding="utf-8")
-        partial.replace(self._file)
+        write_atomic(self._file, json.dumps(content, separators=(",", ":")))
         self._changed = False
 
 
-def now_ns() -> int:
-    return time.time_ns()
-
-
-def _load(file: Path | None) -> dict[str, Known]:
-    """An index that cannot be read is none."""
+def _load(file: Path | None) -> dict[str, IndexEntry]:
+    """An index that cannot be read counts as empty."""
     if file is None or not file.is_file():
         return {}
     try:
         content = json.loads(file.read_bytes())
         if content["format"] != 1 or content["piece_bytes"] != PIECE_BYTES:
             return {}
-        entries: dict[str, Known] = content["files"]
-        return entries if all(len(row) == len(Known._fields) for row in entries.values()) else {}
+        entries: dict[str, IndexEntry] = content["files"]
+        width = len(IndexEntry._fields)
+        return entries if all(len(row) == width for row in entries.values()) else {}
     except (ValueError, TypeError, KeyError, OSError):
         return {}

@@ -1,26 +1,26 @@
-"""The log of a dataset: who published and removed what, one record after the other.
+"""The ledger of a dataset: one record per published or removed version.
 
-    _data/log/<dataset>/<number>.json      each holds all that is true from then on
+    _data/log/<dataset>/<number>.json      each holds the whole state from then on
     _data/manifests/<dataset>/<digest>-<random>.json.gz
     _data/objects/<dataset>/<random>
 
-A record is created, never changed and never deleted, and holds the whole list of versions that are
-live; the one with the highest number is the truth. To change anything is to create the next number:
-of several who read the same record one is first, and the others read again and decide again. That
-is compare-and-set with nothing but "create if absent", which folders, S3, GCS and Azure all have.
+A record is created, never changed and never deleted, and holds the whole list of live versions; the
+one with the highest number counts. A change creates the next number: of several writers that read
+the same record one succeeds, and the others read and decide again. This is compare-and-set built on
+"create if absent", which folders, S3, GCS and Azure all offer.
 
-What makes removal safe, whoever sleeps or dies in between:
+What makes removal safe, whichever process is suspended or killed in between:
 
-- A published manifest names only objects that (a) are named by versions live in the record right
-  before its own, or (b) its pusher uploaded itself, no version ever published, and not long ago.
-- A remover first appends its record, then decides what is garbage, then deletes: objects of the
-  versions it removed that no live one names, and strays that nobody names and that are old.
-- Keys are random and never used again.
+- A published manifest references only objects that (a) versions live in the record right before its
+  own reference, or (b) its push uploaded itself recently and no version ever published.
+- A removal first appends its record, then decides what is garbage, then deletes: objects of the
+  removed versions that no live one references, and old orphans that nothing references.
+- Keys are random and never reused.
 
-So a pusher who counted on (a) while a version went is refused its number and looks again; a remover
-who wakes up late deletes keys that nobody can have begun to use since; and a stray old enough
-to be deleted (ORPHAN_DAYS) is far older than any pusher may still count on (OWN_DAYS), by a
-difference that no clock is wrong by.
+So a push that relied on (a) while a version was removed loses its record number and starts over; a
+removal that continues late deletes keys that nobody can have started to use since; and an orphan
+old enough to be deleted (ORPHAN_DAYS) is older than any push may still rely on (OWN_DAYS), by more
+than any clock is wrong.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MANIFEST = re.compile(r"([0-9a-f]{64})-[0-9a-f]{32}\.json\.gz")
 
 @dataclass(frozen=True)
 class Version:
-    """One version as its dataset's log tells it."""
+    """One version, as recorded in its dataset's ledger."""
 
     name: str
     version: int
@@ -60,13 +60,13 @@ class Version:
 
     @property
     def digest(self) -> str:
-        """Of the content: the same files give the same digest."""
+        """Digest of the content: the same files give the same digest."""
         return self.manifest.partition("-")[0]
 
 
 @dataclass(frozen=True)
 class Head:
-    """The log as it was read. `by` is whoever wrote its last record; see Journal."""
+    """The ledger as it was read. `by` identifies the writer of its last record; see Journal."""
 
     sequence: int = 0
     next_version: int = 1
@@ -81,15 +81,15 @@ class Head:
         return next((item for item in self.versions if item.version == version), None)
 
 
-class Log:
+class Ledger:
     def __init__(self, blobs: Blobs, name: str) -> None:
         self._blobs = blobs
         self.name = name
         self._prefix = f"{LOGS}{key_part(name)}/"
 
     def head(self) -> Head:
-        found = dict(heads(self._blobs, self._prefix))
-        return self.read(found[self.name]) if self.name in found else Head()
+        last = dict(heads(self._blobs, self._prefix))
+        return self.read(last[self.name]) if self.name in last else Head()
 
     def read(self, sequence: int) -> Head:
         content = self._blobs.read(self._key(sequence))
@@ -98,16 +98,16 @@ class Log:
             versions = tuple(_version(self.name, item) for item in record["versions"])
             return Head(sequence, int(record["next_version"]), versions, str(record["by"]))
         except (ValueError, TypeError, KeyError):
-            reason = f"record {sequence} of its log cannot be read"
+            reason = f"record {sequence} of its ledger cannot be read"
             raise DatasetDamaged(dataset=self.name, reason=reason) from None
 
     def append(
         self, head: Head, versions: Sequence[Version], next_version: int, by: str
     ) -> Head | None:
-        """The next record, if nobody wrote one since `head`; else None.
+        """Append the next record, unless another writer did since `head`: then None.
 
-        A store that answers "there is one" may mean ours: its first answer was lost on the way and
-        the request was sent again. So the record itself is looked at.
+        A store that says "it exists" may mean ours: its first response was lost and the request
+        was sent again. So the record itself is compared.
         """
         new = Head(head.sequence + 1, next_version, tuple(versions), by)
         record = {
@@ -126,7 +126,7 @@ class Log:
 
 
 def heads(blobs: Blobs, prefix: str = LOGS) -> Iterator[tuple[str, int]]:
-    """Every dataset and the number of its last record."""
+    """Every dataset with the number of its last record."""
     last: dict[str, int] = {}
     for info in blobs.list(prefix):
         match = _RECORD.fullmatch(info.key.removeprefix(LOGS))

@@ -1,8 +1,8 @@
-"""What is in one version: its files, and where in the store their bytes lie.
+"""The content of one version: its files, and where in the store their bytes are.
 
 A file is a list of pieces: one for most, several of PIECE_BYTES for a large one. Small pieces share
-an object. Paths stand in the manifest and never in a key, so any name that a file can have will do.
-A manifest comes from a store that others write to: all of it is checked before it is used.
+an object. Paths are part of the manifest and never of a key, so a file may have any name. A
+manifest comes from a store that others write to: all of it is checked before it is used.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from edgeloop._util.files import write_atomic
 from edgeloop.data.ledger import Head, Version
 from edgeloop.data.names import key_part
 from edgeloop.errors import BlobMissing, DatasetDamaged
@@ -37,8 +38,8 @@ class File(NamedTuple):
     pieces: Pieces
 
 
-class Place(NamedTuple):
-    """Where a piece lies: in which object, from where, how long."""
+class PieceLocation(NamedTuple):
+    """The object that holds a piece, with offset and size."""
 
     object: str
     offset: int
@@ -47,11 +48,11 @@ class Place(NamedTuple):
 
 class Manifest(NamedTuple):
     files: tuple[File, ...]
-    places: Mapping[str, Place]
+    locations: Mapping[str, PieceLocation]
 
     @property
     def objects(self) -> set[str]:
-        return {place.object for place in self.places.values()}
+        return {location.object for location in self.locations.values()}
 
     @property
     def size(self) -> int:
@@ -59,7 +60,7 @@ class Manifest(NamedTuple):
 
 
 class Manifests:
-    """The manifests of a dataset. They never change, so what was read once is kept in a folder."""
+    """The manifests of a dataset. They never change, so they are cached in a folder."""
 
     def __init__(self, blobs: Blobs, name: str, cache: Path | None) -> None:
         self._blobs = blobs
@@ -68,20 +69,20 @@ class Manifests:
         self.prefix = f"_data/manifests/{key_part(name)}/"
 
     def load(self, version: Version) -> Manifest:
-        """Raises BlobMissing where it is gone, DatasetDamaged where it is not what it should be."""
-        kept = self._cache / version.manifest if self._cache else None
-        if kept is not None and kept.is_file():
+        """Raises BlobMissing if it is gone, DatasetDamaged if it is not what was published."""
+        cached = self._cache / version.manifest if self._cache else None
+        if cached is not None and cached.is_file():
             try:
-                return self._checked(version, kept.read_bytes())
-            except DatasetDamaged:  # the copy here, which is no more than a copy
-                kept.unlink()
+                return self._checked(version, cached.read_bytes())
+            except DatasetDamaged:  # only the cached copy
+                cached.unlink()
         content = self._blobs.read(self.prefix + version.manifest)
         manifest = self._checked(version, content)
         self._keep(version.manifest, content)
         return manifest
 
     def store(self, manifest: Manifest) -> str:
-        """Its name below `prefix`."""
+        """Store it and return its name below `prefix`."""
         name = f"{digest(manifest.files)}-{secrets.token_hex(16)}.json.gz"
         content = encoded(manifest)
         self._blobs.put(self.prefix + name, content)
@@ -91,15 +92,18 @@ class Manifests:
     def delete(self, names: Iterable[str]) -> None:
         self._blobs.delete([self.prefix + name for name in names])
 
-    def places(self, head: Head) -> dict[str, Place]:
-        """Every piece that a live version names."""
-        found: dict[str, Place] = {}
+    def locations(self, head: Head) -> dict[str, PieceLocation]:
+        """Every piece that a live version references."""
+        found: dict[str, PieceLocation] = {}
         for version in head.versions:
             try:
-                found.update(self.load(version).places)
+                found.update(self.load(version).locations)
             except (BlobMissing, DatasetDamaged):
-                continue  # a version that cannot be read is no help, and no hindrance
-        self._forget({version.manifest for version in head.versions})
+                continue  # the pieces of a version that cannot be read are sent again
+        live = {version.manifest for version in head.versions}
+        for cached in self._cache.glob("*.json.gz") if self._cache and self._cache.is_dir() else ():
+            if cached.name not in live:
+                cached.unlink(missing_ok=True)
         return found
 
     def _checked(self, version: Version, content: bytes) -> Manifest:
@@ -117,18 +121,11 @@ class Manifests:
         if self._cache is None:
             return
         self._cache.mkdir(parents=True, exist_ok=True)
-        partial = self._cache / f".{secrets.token_hex(8)}"
-        partial.write_bytes(content)
-        partial.replace(self._cache / name)
-
-    def _forget(self, live: set[str]) -> None:
-        for kept in self._cache.glob("*.json.gz") if self._cache and self._cache.is_dir() else ():
-            if kept.name not in live:
-                kept.unlink(missing_ok=True)
+        write_atomic(self._cache / name, content)
 
 
 def digest(files: Iterable[File]) -> str:
-    """Of the content alone: the same files with other times, or packed otherwise, are the same."""
+    """Digest of the content alone: times and packing make no difference."""
     hasher = hashlib.sha256()
     for file in files:
         line = json.dumps([file.path, file.size, bool(file.executable), *file.pieces])
@@ -137,19 +134,19 @@ def digest(files: Iterable[File]) -> str:
 
 
 def hash_of(content: bytes | memoryview) -> str:
-    """SHA-256, for which processors have instructions: twice as fast as BLAKE2 where they do."""
+    """SHA-256, for which processors have instructions: then twice as fast as BLAKE2."""
     return hashlib.sha256(content).hexdigest()
 
 
 def encoded(manifest: Manifest) -> bytes:
     objects = {key: number for number, key in enumerate(sorted(manifest.objects))}
-    pieces = {piece: number for number, piece in enumerate(manifest.places)}
+    pieces = {piece: number for number, piece in enumerate(manifest.locations)}
     content = {
         "format": 1,
         "objects": list(objects),
         "pieces": [
-            (piece, objects[place.object], place.offset, place.size)
-            for piece, place in manifest.places.items()
+            (piece, objects[location.object], location.offset, location.size)
+            for piece, location in manifest.locations.items()
         ],
         "files": [
             (*file[:3], int(file.executable), [pieces[piece] for piece in file.pieces])
@@ -161,13 +158,16 @@ def encoded(manifest: Manifest) -> bytes:
 
 
 def decoded(content: bytes) -> Manifest:
-    """Raises ValueError and its like for anything but what `encoded` could have made."""
+    """Raises ValueError and similar for anything that `encoded` could not have written."""
     data = json.loads(gzip.decompress(content))
     if data["format"] != 1:
-        raise ValueError(f"it has format {data['format']}, which a newer Edgeloop can read")
+        raise ValueError(f"it has format {data['format']}: update Edgeloop to read it")
     objects = [_matching(_OBJECT, key) for key in data["objects"]]
     pieces = [
-        (_matching(_HASH, piece), Place(objects[_number(index)], _number(offset), _number(size)))
+        (
+            _matching(_HASH, piece),
+            PieceLocation(objects[_number(index)], _number(offset), _number(size)),
+        )
         for piece, index, offset, size in data["pieces"]
     ]
     files = tuple(_file(row, pieces) for row in data["files"])
@@ -176,48 +176,44 @@ def decoded(content: bytes) -> Manifest:
 
 
 def check_path(path: object) -> str:
-    """A path that stays below the folder it will be joined to."""
+    """A path that stays below the folder to which it will be joined."""
     if not isinstance(path, str) or "\x00" in path:
         raise ValueError(f"a file cannot be named {path!r}")
     if any(part in ("", ".", "..") for part in path.split("/")):
         raise ValueError(f"the path {path!r} leads out of its folder")
-    path.encode()  # half a character raises UnicodeEncodeError, a ValueError
+    path.encode()  # a lone surrogate raises UnicodeEncodeError, a ValueError
     return path
 
 
-def _file(row: list[object], pieces: list[tuple[str, Place]]) -> File:
+def _file(row: list[object], pieces: list[tuple[str, PieceLocation]]) -> File:
     path, size, mtime_ns, executable, numbers = row
     if not isinstance(numbers, list) or not isinstance(mtime_ns, int):
-        raise ValueError(f"the entry of {path!r} is not as it should be")
+        raise ValueError(f"the entry of {path!r} is malformed")
     used = [pieces[_number(number)] for number in numbers]
-    if sum(place.size for _, place in used) != _number(size):
-        raise ValueError(f"the size of {path!r} is not that of its pieces")
+    if sum(location.size for _, location in used) != _number(size):
+        raise ValueError(f"the size of {path!r} does not match its pieces")
     return File(
         check_path(path), _number(size), mtime_ns, bool(executable), tuple(p for p, _ in used)
     )
 
 
 def _check_tree(paths: list[str]) -> None:
-    """In order, none twice, and none both a file and a folder."""
+    """Sorted, without duplicates, and none both a file and a folder."""
     if sorted(set(paths)) != paths:
-        raise ValueError("its files are not in order, or one is there twice")
+        raise ValueError("its files are not sorted, or one is listed twice")
     files = set(paths)
-    folders = {path[:cut] for path in paths for cut in _slashes(path)}
+    folders = {path[: match.start()] for path in paths for match in re.finditer("/", path)}
     if files & folders:
         raise ValueError(f"{min(files & folders)!r} is both a file and a folder")
 
 
-def _slashes(path: str) -> list[int]:
-    return [index for index, char in enumerate(path) if char == "/"]
-
-
 def _matching(pattern: re.Pattern[str], value: object) -> str:
     if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise ValueError(f"{value!r} is no key")
+        raise ValueError(f"{value!r} is not a key")
     return value
 
 
 def _number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{value!r} is no size")
+        raise ValueError(f"{value!r} is not a size")
     return value

@@ -1,7 +1,7 @@
-"""What a dataset may be called, and where a name leads.
+"""Names of datasets.
 
 A dataset is a folder below `data/raw` or `data/working`, and its name is its path below `data/`:
-`working/faces128`. `working/faces128@4` is one version of it. A bare `faces128` may be either.
+`working/faces128`. `working/faces128@4` is one version of it. A bare `faces128` may be either kind.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from edgeloop.errors import BadInput, BadName, NoSuchDataset
 
 KINDS = ("working", "raw")
 DATA_FOLDER = "data"
-_LONGEST_NAME_BYTES = 180  # the name is one part of a key, with room for what is put around it
+_LONGEST_NAME_BYTES = 180  # the name is one part of a key, with room for what surrounds it
 
 
 @dataclass(frozen=True)
@@ -31,34 +31,36 @@ class Reference:
 
 
 def check_name(name: str) -> str:
-    """The full name of a dataset, or BadName. It becomes part of keys and of paths."""
+    """Check the full name of a dataset, which becomes part of keys and paths; raises BadName."""
     kind, _, rest = name.partition("/")
     if kind not in KINDS or not rest:
-        reason = "it must begin with working/ or raw/, as working/faces128"
+        reason = "it must begin with working/ or raw/, for example working/faces128"
         raise BadName(what="dataset", name=name, reason=reason)
     return _check_rest(name)
 
 
 def parse_reference(text: str) -> tuple[str, int | None]:
-    """`faces@3` is ("faces", 3); without a version the second is None, which means the newest."""
+    """`faces@3` is ("faces", 3). Without a version the second is None, which means the newest."""
     name, at, version = text.partition("@")
     _check_rest(name)
     if not at:
         return name, None
     if not re.fullmatch(r"[1-9][0-9]{0,8}", version):
-        raise BadName(what="dataset", name=text, reason="after @ comes a version, as faces@3")
+        raise BadName(
+            what="dataset", name=text, reason="after @ comes a version, for example faces@3"
+        )
     return name, int(version)
 
 
 def full_names(name: str) -> tuple[str, ...]:
-    """What a name may stand for: itself, or for a bare one a dataset of either kind."""
+    """What a name may mean: itself, or for a bare one a dataset of either kind."""
     return (name,) if name.startswith(_STARTS) else tuple(f"{kind}/{name}" for kind in KINDS)
 
 
 def only_one(name: str, found: list[str]) -> str:
     """Never guess between two datasets."""
     if len(found) > 1:
-        reason = f"{name!r} may be {' or '.join(found)}: write which one"
+        reason = f"{name!r} may be {' or '.join(found)}: give the full name"
         raise BadInput(reason=reason)
     return found[0]
 
@@ -71,7 +73,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def find_local(project: Path, text: str) -> tuple[str, Path]:
-    """The dataset and its folder here, for a name or for a path to a folder below `data/`."""
+    """The dataset and its local folder, for a name or a path to a folder below `data/`."""
     root = project.absolute() / DATA_FOLDER
     as_path = Path(text).expanduser()
     if "@" not in text and not text.startswith(("/", ".", "~")) and not text.endswith("/"):
@@ -85,15 +87,16 @@ def find_local(project: Path, text: str) -> tuple[str, Path]:
         raise NoSuchDataset(name=text, reason="that is a file, and a dataset is a folder")
     name, version = parse_reference(text)
     if version is not None:
-        raise BadName(what="dataset", name=text, reason="a push makes the version itself")
+        raise BadName(what="dataset", name=text, reason="a push assigns the version itself")
     places = " or ".join(f"{DATA_FOLDER}/{full}" for full in full_names(name))
-    near = suggestion(name, _local_names(root))
+    folders = [folder for kind in KINDS for folder in (root / kind).glob("*") if folder.is_dir()]
+    near = suggestion(name, (folder.relative_to(root).as_posix() for folder in folders))
     raise NoSuchDataset(name=name, reason=f"there is no folder {places} here{near}")
 
 
 def key_part(name: str) -> str:
-    """The name as one part of a key: no name holds an @, so no two names share keys, and no
-    dataset's keys lie inside another's, as those of `raw/a/log` would in `raw/a`."""
+    """The name as one part of a key. No name contains an @, so no two names share keys, and no
+    dataset's keys are inside another's, as those of `raw/a/log` would be in `raw/a`."""
     return name.replace("/", "@")
 
 
@@ -109,11 +112,11 @@ def _check_rest(name: str) -> str:
         return BadName(what="dataset", name=name, reason=reason)
 
     if not name.isprintable() or "\\" in name or "@" in name:
-        raise refuse("it has a backslash, an @ or a character that does not print")
+        raise refuse("it has a backslash, an @ or an unprintable character")
     parts = name.split("/")
     if any(not part or part != part.strip() or part.strip(".") != part for part in parts):
         raise refuse(
-            "it must be a plain path, no part of it empty or with a dot or space around it"
+            "it must be a plain path; no part may be empty, or start or end with a dot or space"
         )
     if len(name.encode(errors="replace")) > _LONGEST_NAME_BYTES:
         raise refuse(f"it is longer than {_LONGEST_NAME_BYTES} bytes")
@@ -121,14 +124,9 @@ def _check_rest(name: str) -> str:
 
 
 def _name_of_folder(root: Path, folder: Path) -> tuple[str, Path]:
-    """A path may go through links, so both ends are looked at as written and as they are."""
+    """A path may go through links, so both ends are compared as written and resolved."""
     for base, path in ((root, folder.absolute()), (root.resolve(), folder.resolve())):
         if path.is_relative_to(base) and path != base and ".." not in path.parts:
             return check_name(path.relative_to(base).as_posix()), path
     reason = f"the folder is not below {DATA_FOLDER}/working or {DATA_FOLDER}/raw"
     raise NoSuchDataset(name=str(folder), reason=f"{reason}; move it there, or link to it there")
-
-
-def _local_names(root: Path) -> list[str]:
-    folders = (folder for kind in KINDS for folder in (root / kind).glob("*"))
-    return [folder.relative_to(root).as_posix() for folder in folders if folder.is_dir()]

@@ -1,10 +1,9 @@
-"""A folder into the store, as a new version.
+"""A folder into the store as a new version.
 
-One pass: files are read once, hashed, and those of their pieces that no live version has are sent,
-small ones packed together. The bytes that are sent are the bytes that were hashed. Then the
-manifest, then the record that makes the version visible. If anything was different from what it
-counted on (a file changed, another push or a removal was first), the pass is made again: by then
-nearly all is known, so that costs little.
+One pass: files are read once and hashed, and pieces that no live version has are sent, small ones
+packed together. The bytes sent are the bytes hashed. Then come the manifest and the record that
+makes the version visible. If an assumption failed (a file changed, another push or a removal was
+first), the pass is repeated: by then nearly everything is known, so that costs little.
 """
 
 from __future__ import annotations
@@ -17,25 +16,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from edgeloop.data.index import Index, now_ns
+from edgeloop._util.parallel import ordered_map
+from edgeloop.data.index import FileChanged, Index, ScannedFile, piece_count, read_piece, scan
 from edgeloop.data.journal import Journal
-from edgeloop.data.ledger import Head, Log, Version
+from edgeloop.data.ledger import Head, Ledger, Version
 from edgeloop.data.manifest import (
     PIECE_BYTES,
     File,
     Manifest,
     Manifests,
+    PieceLocation,
     Pieces,
-    Place,
     digest,
     hash_of,
 )
 from edgeloop.data.names import Reference
-from edgeloop.data.parallel import in_parallel
-from edgeloop.data.scan import Changed, Found, piece_count, read_piece, scan
 from edgeloop.errors import Conflict, LocalFileError
 
-Progress = Callable[[int, int, int, int], None]  # bytes done and in all, files done and in all
+Progress = Callable[[int, int, int, int], None]  # bytes done and total, files done and total
 
 PACK_BELOW = 1 << 20
 PACK_BYTES = 8 << 20
@@ -49,7 +47,7 @@ _MOST_PASSES_TAKEN = 30
 
 @dataclass(frozen=True)
 class Pushed:
-    """The version that now holds the folder. `moved` is what had to be sent, or would have."""
+    """The version that holds the folder. `moved` is what was sent, or would be in a dry run."""
 
     reference: Reference
     is_new: bool
@@ -62,7 +60,7 @@ class Pushed:
 class Piece(NamedTuple):
     """A piece that was read: `content` is what was hashed."""
 
-    found: Found
+    found: ScannedFile
     number: int
     hash: str
     content: bytes
@@ -72,14 +70,14 @@ class Piece(NamedTuple):
 class Push:
     def __init__(
         self,
-        log: Log,
+        ledger: Ledger,
         manifests: Manifests,
         journal: Journal,
         index: Index,
         folder: Path,
         progress: Progress | None = None,
     ) -> None:
-        self._log = log
+        self._ledger = ledger
         self._manifests = manifests
         self._journal = journal
         self._index = index
@@ -93,7 +91,7 @@ class Push:
         while True:
             try:
                 pushed = self._pass(node, message, dry_run)
-            except Changed as change:
+            except FileChanged as change:
                 changed += 1
                 if changed >= _MOST_PASSES_CHANGED:
                     reason = "it keeps changing while it is pushed, so nothing was published: "
@@ -108,32 +106,32 @@ class Push:
                 return pushed
             taken += 1
             if taken >= _MOST_PASSES_TAKEN:
-                reason = f"others push to {self._log.name} all the time: try again in a moment"
+                reason = f"others keep pushing to {self._ledger.name}: try again in a moment"
                 raise Conflict(reason=reason)
             time.sleep(random.uniform(0, 0.05 * min(taken, 10)))
 
     def _pass(self, node: str, message: str, dry_run: bool) -> Pushed | None:
-        """None: somebody else's record came first."""
-        head = self._log.head()
+        """None if another writer's record came first."""
+        head = self._ledger.head()
         found = scan(self._folder)
         if not found:
             raise LocalFileError(path=self._folder, reason="holds no file, so there is no dataset")
         known = self._unread(found)
         if len(known) == len(found) and self._is_newest(head, list(known.values())):
             return self._nothing_to_do(head, found)
-        places = self._manifests.places(head)
+        locations = self._manifests.locations(head)
         if not dry_run:
-            self._journal.open(self._log, head)
-            places |= self._journal.own()
-        files = self._read(found, known, places, dry_run)
+            self._journal.open(self._ledger, head)
+            locations |= self._journal.own()
+        files = self._read(found, known, locations, dry_run)
         if self._is_newest(head, files):
             return self._nothing_to_do(head, found)
         if dry_run:
-            return self._pushed(Reference(self._log.name, head.next_version), files)
-        return self._publish(head, files, places, node, message)
+            return self._pushed(Reference(self._ledger.name, head.next_version), files)
+        return self._publish(head, files, locations, node, message)
 
-    def _unread(self, found: list[Found]) -> dict[str, File]:
-        """Files whose content the index is sure of."""
+    def _unread(self, found: list[ScannedFile]) -> dict[str, File]:
+        """Files whose content the index knows for certain."""
         files = {}
         for item in found:
             pieces = self._index.pieces(item)
@@ -144,21 +142,26 @@ class Push:
     def _is_newest(self, head: Head, files: Sequence[File]) -> bool:
         return head.newest is not None and head.newest.digest == digest(files)
 
-    def _nothing_to_do(self, head: Head, found: list[Found]) -> Pushed:
+    def _nothing_to_do(self, head: Head, found: list[ScannedFile]) -> Pushed:
         assert head.newest is not None
         self._remember([item.path for item in found])
         newest = head.newest
         return Pushed(newest.reference, False, newest.files, newest.bytes, 0, 0)
 
     def _publish(
-        self, head: Head, files: list[File], places: dict[str, Place], node: str, message: str
+        self,
+        head: Head,
+        files: list[File],
+        locations: dict[str, PieceLocation],
+        node: str,
+        message: str,
     ) -> Pushed | None:
-        used = {piece: places[piece] for file in files for piece in file.pieces}
+        used = {piece: locations[piece] for file in files for piece in file.pieces}
         manifest = Manifest(tuple(files), used)
         key = self._manifests.store(manifest)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         version = Version(
-            self._log.name,
+            self._ledger.name,
             head.next_version,
             key,
             len(files),
@@ -168,7 +171,7 @@ class Push:
             message,
         )
         versions = (*head.versions, version)
-        if self._log.append(head, versions, head.next_version + 1, self._journal.id) is None:
+        if self._ledger.append(head, versions, head.next_version + 1, self._journal.id) is None:
             self._manifests.delete([key])  # ours alone, and no record names it
             return None
         self._journal.close()
@@ -188,65 +191,65 @@ class Push:
 
     def _read(
         self,
-        found: list[Found],
+        found: list[ScannedFile],
         known: dict[str, File],
-        places: dict[str, Place],
+        locations: dict[str, PieceLocation],
         dry_run: bool,
     ) -> list[File]:
-        """Every file, read where need be; `places` then has all their pieces."""
+        """All files, read if needed; `locations` then has all their pieces."""
         to_read = [
             item
             for item in found
             if item.path not in known
-            or any(piece not in places for piece in known[item.path].pieces)
+            or any(piece not in locations for piece in known[item.path].pieces)
         ]
         seen: dict[str, list[Piece]] = {item.path: [] for item in to_read}
         meter = _Meter(self._progress, to_read)
         send = self._count if dry_run else self._send
         try:
-            for sent in send(self._pieces(to_read, seen), places):
+            for sent in send(self._pieces(to_read, seen), locations):
                 for piece in sent:
                     meter.count(piece)
-        finally:  # what was read need not be read again when this pass goes no further
+        finally:  # what was read is not read again if this pass fails
             for item in to_read:
                 pieces = seen[item.path]
                 if len(pieces) == piece_count(item.size):
                     read_at_ns = pieces[0].read_at_ns if pieces else 0
-                    self._index.note(item, _hashes(pieces), read_at_ns)
+                    self._index.record(item, _hashes(pieces), read_at_ns)
         known |= {item.path: _file(item, _hashes(seen[item.path])) for item in to_read}
         return [known[item.path] for item in found]
 
-    def _pieces(self, found: list[Found], seen: dict[str, list[Piece]]) -> Iterator[Piece]:
-        """All pieces, in the order of files; what was seen is noted on the way."""
+    def _pieces(self, found: list[ScannedFile], seen: dict[str, list[Piece]]) -> Iterator[Piece]:
+        """All pieces, in the order of files; each is also added to `seen`."""
         small = [item for item in found if item.size < PACK_BELOW]
         large = [item for item in found if item.size >= PACK_BELOW]
-        for batch in in_parallel(self._read_batch, _batches(small), _READERS, _READERS + 2):
+        read_batch = lambda batch: [self._read_one((item, 0)) for item in batch if item.size]  # noqa: E731
+        for batch in ordered_map(read_batch, _batches(small), _READERS, _READERS + 2):
             for piece in batch:
                 seen[piece.found.path].append(piece._replace(content=b""))
                 yield piece
         numbered = ((item, number) for item in large for number in range(piece_count(item.size)))
-        for piece in in_parallel(self._read_one, numbered, _READERS // 2, _READERS // 2):
+        for piece in ordered_map(self._read_one, numbered, _READERS // 2, _READERS // 2):
             seen[piece.found.path].append(piece._replace(content=b""))
             yield piece
 
-    def _read_batch(self, batch: list[Found]) -> list[Piece]:
-        return [self._read_one((item, 0)) for item in batch if item.size]
-
-    def _read_one(self, which: tuple[Found, int]) -> Piece:
+    def _read_one(self, which: tuple[ScannedFile, int]) -> Piece:
         found, number = which
-        now = now_ns()
+        now = time.time_ns()
         content = read_piece(self._folder, found, number)
         return Piece(found, number, hash_of(content), content, now)
 
-    def _send(self, pieces: Iterable[Piece], places: dict[str, Place]) -> Iterator[list[Piece]]:
-        objects = _objects(pieces, places)
-        for sent, new in in_parallel(self._upload, objects, _SENDERS, _SENDERS):
-            places |= new
+    def _send(
+        self, pieces: Iterable[Piece], locations: dict[str, PieceLocation]
+    ) -> Iterator[list[Piece]]:
+        objects = _objects(pieces, locations)
+        for sent, new in ordered_map(self._upload, objects, _SENDERS, _SENDERS):
+            locations |= new
             self._moved_files.update(piece.found.path for piece in sent if piece.content)
             self._moved_bytes += sum(len(piece.content) for piece in sent)
             yield sent
 
-    def _upload(self, pieces: list[Piece]) -> tuple[list[Piece], dict[str, Place]]:
+    def _upload(self, pieces: list[Piece]) -> tuple[list[Piece], dict[str, PieceLocation]]:
         content = [piece.content for piece in pieces if piece.content]
         if not content:
             return pieces, {}
@@ -254,9 +257,11 @@ class Push:
         whole = content[0] if len(content) == 1 else b"".join(content)
         return pieces, self._journal.upload(whole, sizes)
 
-    def _count(self, pieces: Iterable[Piece], places: dict[str, Place]) -> Iterator[list[Piece]]:
-        """A dry run: what would be sent."""
-        self._moved_files, self._moved_bytes, seen = set(), 0, set(places)
+    def _count(
+        self, pieces: Iterable[Piece], locations: dict[str, PieceLocation]
+    ) -> Iterator[list[Piece]]:
+        """Count what would be sent, for a dry run."""
+        self._moved_files, self._moved_bytes, seen = set(), 0, set(locations)
         for piece in pieces:
             if piece.hash not in seen:
                 seen.add(piece.hash)
@@ -266,31 +271,31 @@ class Push:
 
 
 class _Meter:
-    """Tells the progress: pieces count for what they are of their file, sent or known already."""
+    """Reports progress: pieces count by their size in their file, sent or already known."""
 
-    def __init__(self, progress: Progress, found: list[Found]) -> None:
-        self._tell = progress
+    def __init__(self, progress: Progress, found: list[ScannedFile]) -> None:
+        self._report = progress
         self._total = sum(item.size for item in found)
         self._files = len(found)
         self._done, self._done_files = 0, sum(not item.size for item in found)
-        self._tell(0, self._total, self._done_files, self._files)
+        self._report(0, self._total, self._done_files, self._files)
 
     def count(self, piece: Piece) -> None:
         last = piece.number == piece_count(piece.found.size) - 1
         start = piece.number * PIECE_BYTES
         self._done += min(PIECE_BYTES, piece.found.size - start)
         self._done_files += last
-        self._tell(self._done, self._total, self._done_files, self._files)
+        self._report(self._done, self._total, self._done_files, self._files)
 
 
-def _objects(pieces: Iterable[Piece], places: dict[str, Place]) -> Iterator[list[Piece]]:
-    """Pieces that go into one object together. Those that are in the store, or on their way, lose
-    their content and ride along for the count."""
+def _objects(pieces: Iterable[Piece], locations: dict[str, PieceLocation]) -> Iterator[list[Piece]]:
+    """Pieces that share an object. Those that are stored or being sent lose their content and are
+    only counted."""
     pack: list[Piece] = []
     filled = 0
     seen: set[str] = set()
     for piece in pieces:
-        if piece.hash in places or piece.hash in seen:
+        if piece.hash in locations or piece.hash in seen:
             pack.append(piece._replace(content=b""))
             if not filled and len(pack) >= _BATCH_FILES:
                 yield pack
@@ -309,8 +314,8 @@ def _objects(pieces: Iterable[Piece], places: dict[str, Place]) -> Iterator[list
         yield pack
 
 
-def _batches(found: list[Found]) -> Iterator[list[Found]]:
-    batch: list[Found] = []
+def _batches(found: list[ScannedFile]) -> Iterator[list[ScannedFile]]:
+    batch: list[ScannedFile] = []
     size = 0
     for item in found:
         batch.append(item)
@@ -322,7 +327,7 @@ def _batches(found: list[Found]) -> Iterator[list[Found]]:
         yield batch
 
 
-def _file(found: Found, pieces: Pieces) -> File:
+def _file(found: ScannedFile, pieces: Pieces) -> File:
     return File(found.path, found.size, found.mtime_ns, found.executable, pieces)
 
 

@@ -1,7 +1,7 @@
-"""Jobs: a script of yours, run somewhere else, with its data, and its results back here.
+"""Jobs: run a script elsewhere, with its data, and fetch its results.
 
-The wrapper that runs inside jobs is part of this room, on machines that have nothing but Python and
-obstore; so the door opens each thing when it is asked for.
+The wrapper that runs inside jobs is part of this package, on machines that have only Python and
+obstore, so each name is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from edgeloop.jobs.computes import (
         Compute,
         ComputeOptions,
-        Order,
+        JobOrder,
+        ObservedState,
         Resources,
-        Seen,
         compute_kinds,
         compute_options,
         make_compute,
     )
     from edgeloop.jobs.computes.azureml.needs import Chosen, azure_needs
     from edgeloop.jobs.fields import JobFile
-    from edgeloop.jobs.protocol.handover import bootstrap_command, hand_over
+    from edgeloop.jobs.protocol.bundle import bootstrap_command
     from edgeloop.jobs.protocol.resources import listed, missing
-    from edgeloop.jobs.protocol.ticket import FINAL_STATES, State
+    from edgeloop.jobs.protocol.ticket import FINAL_STATES, State, order_variables
     from edgeloop.jobs.records import JobRecord, Run
     from edgeloop.jobs.spec import JobSpec, read_spec, spec_of_script
     from edgeloop.jobs.sweep import parse_sweep
@@ -39,23 +39,23 @@ __all__ = [
     "ComputeOptions",
     "Fetched",
     "JobFile",
+    "JobOrder",
     "JobRecord",
     "JobSpec",
     "Jobs",
-    "Order",
+    "ObservedState",
     "Resources",
     "Run",
-    "Seen",
     "State",
     "Status",
     "azure_needs",
     "bootstrap_command",
     "compute_kinds",
     "compute_options",
-    "hand_over",
     "listed",
     "make_compute",
     "missing",
+    "order_variables",
     "parse_sweep",
     "read_spec",
     "spec_of_script",
@@ -65,7 +65,7 @@ _WHERE = {
     "client": ("Jobs",),
     "computes.azureml.needs": ("Chosen", "azure_needs"),
     "computes": (
-        *("Compute", "ComputeOptions", "Order", "Resources", "Seen"),
+        *("Compute", "ComputeOptions", "JobOrder", "Resources", "ObservedState"),
         *("compute_kinds", "compute_options", "make_compute"),
     ),
     "fields": ("JobFile",),
@@ -73,9 +73,9 @@ _WHERE = {
     "transfer": ("Fetched",),
     "spec": ("JobSpec", "read_spec", "spec_of_script"),
     "sweep": ("parse_sweep",),
-    "protocol.handover": ("bootstrap_command", "hand_over"),
+    "protocol.bundle": ("bootstrap_command",),
     "protocol.resources": ("listed", "missing"),
-    "protocol.ticket": ("FINAL_STATES", "State"),
+    "protocol.ticket": ("FINAL_STATES", "State", "order_variables"),
     "watch": ("Status",),
 }
 

@@ -1,4 +1,4 @@
-"""Everything that can be done with jobs; the command line is a thin layer over this."""
+"""The Python interface to jobs; the command line is a thin layer over it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from edgeloop.errors import BadInput, BadSetting, JobRunning, WaitTimeout
 from edgeloop.jobs import transfer as results
 from edgeloop.jobs.computes import Compute, make_compute
 from edgeloop.jobs.protocol.ticket import State, folder_key
-from edgeloop.jobs.records import RUNS_FOLDER, Run, Runs
-from edgeloop.jobs.selectors import Selection, select
+from edgeloop.jobs.records import RUNS_FOLDER, Run, RunRecords, Selection, select
 from edgeloop.jobs.spec import JobSpec, changed, read_spec, spec_of, spec_of_script
 from edgeloop.jobs.submit import Submission, Teller
 from edgeloop.jobs.transfer import Fetched, LogReader, last_lines, log_size
-from edgeloop.jobs.watch import Watched, look
+from edgeloop.jobs.watch import WatchedJob, current_status
 from edgeloop.settings import Settings
 from edgeloop.store import Blobs, open_blobs
 
@@ -56,7 +55,7 @@ class Jobs:
     def __init__(self, settings: Settings, blobs: Blobs | None = None) -> None:
         self.settings = settings
         self.blobs = blobs or open_blobs(settings.location)
-        self.runs = Runs(settings.project / RUNS_FOLDER)
+        self.runs = RunRecords(settings.project / RUNS_FOLDER)
         self._computes: dict[str, Compute] = {}
 
     @classmethod
@@ -95,7 +94,7 @@ class Jobs:
             push: First push datasets whose local folder changed.
             pipeline: Send a sweep as one pipeline, if the compute has pipelines.
             tell: Called with a sentence at each step.
-            progress: Called with bytes done, bytes in all, files done and files in all.
+            progress: Called with bytes done, bytes in total, files done and files in total.
 
         Returns:
             The submitted jobs.
@@ -138,16 +137,16 @@ class Jobs:
             push: First push datasets whose local folder changed.
             with_outputs: Start with the outputs of the old attempt.
             tell: Called with a sentence at each step.
-            progress: Called with bytes done, bytes in all, files done and files in all.
+            progress: Called with bytes done, bytes in total, files done and files in total.
 
         Returns:
             The new attempt, for example `lr-3.2` of `lr-3`.
         """
         spec = changed(self.spec(run), overrides, args)
         if spec.sweep:
-            raise BadInput(reason="A sweep cannot be resubmitted into one job: submit it anew")
+            raise BadInput(reason="A sweep cannot be resubmitted as one job: submit it again")
         if spec.name:
-            reason = f"A new attempt is named after {run.name}: for another name, submit it anew"
+            reason = f"A new attempt is named after {run.name}: for another name, submit a new job"
             raise BadInput(reason=reason)
         submission = self._submission(spec.compute or run.record.compute, tell, progress)
         return submission.send_again(run, spec, push, with_outputs)
@@ -175,7 +174,7 @@ class Jobs:
         """
         return seconds_of(str(run.record.spec.get("grace", ""))) or 0.0
 
-    # Looking
+    # Status
 
     def select(
         self, patterns: Sequence[str], tag: str = "", states: Collection[State] = ()
@@ -209,7 +208,7 @@ class Jobs:
         for name, members in by_compute.items():
             for run in members:
                 self._check_store(run)
-            fresh |= self._look(name, members)
+            fresh |= self._refreshed(name, members)
         return [fresh.get(run.name, run) for run in runs]
 
     def watch(self, runs: Sequence[Run], timeout_s: float | None = None) -> Iterator[list[Run]]:
@@ -251,8 +250,8 @@ class Jobs:
         Raises:
             WaitTimeout: If the time is over.
         """
-        for seen in self.watch(runs, timeout_s):
-            runs = seen
+        for current in self.watch(runs, timeout_s):
+            runs = current
         return list(runs)
 
     # Logs and results
@@ -356,7 +355,9 @@ class Jobs:
         """
         asked = []
         for run in runs:
-            asked.append(run if run.status.is_final else self._marked(run))
+            if not run.status.is_final:
+                run = self.runs.save(replace(run, cancel_asked=True))  # noqa: PLW2901
+            asked.append(run)
         by_compute: dict[str, list[str]] = {}
         for run in asked:
             if not run.status.is_final:
@@ -387,26 +388,25 @@ class Jobs:
         for run in runs:
             self.runs.remove(run.name)
 
-    def _marked(self, run: Run) -> Run:
-        return self.runs.save(replace(run, cancel_asked=True))
-
     def _forget(self, name: str, jobs: Sequence[str]) -> None:
-        """A compute that is gone from the settings keeps nothing that we could reach."""
+        """A compute that is no longer in the settings cannot be reached."""
         try:
             compute = self._compute(name)
         except BadSetting:
             return
         compute.forget(jobs)
 
-    def _look(self, name: str, runs: Sequence[Run]) -> dict[str, Run]:
+    def _refreshed(self, name: str, runs: Sequence[Run]) -> dict[str, Run]:
         watched = [
-            Watched(run.record.id, run.record.created.timestamp(), run.cancel_asked, run.status)
+            WatchedJob(run.record.id, run.record.created.timestamp(), run.cancel_asked, run.status)
             for run in runs
         ]
         fresh = {}
-        for run, status in zip(runs, look(self.blobs, self._compute(name), watched), strict=True):
-            seen = replace(run, status=status)
-            fresh[run.name] = seen if status == run.status else self.runs.save(seen)
+        for run, status in zip(
+            runs, current_status(self.blobs, self._compute(name), watched), strict=True
+        ):
+            current = replace(run, status=status)
+            fresh[run.name] = current if status == run.status else self.runs.save(current)
         return fresh
 
     def _submission(
@@ -425,11 +425,12 @@ class Jobs:
         return self._computes[name]
 
     def _check_store(self, run: Run) -> None:
-        """A job's files are where it was sent to, which may not be where the settings point now."""
+        """A job's files are in the store it was submitted to, which the settings may no longer
+        name."""
         here = str(self.settings.location)
         if run.record.store and run.record.store != here:
             raise BadInput(
-                reason=f"{run.name} was submitted to the store {run.record.store}, and the "
+                reason=f"{run.name} was submitted to the store {run.record.store}, but the "
                 f"settings name {here}: choose the first with --store or EDGELOOP_STORE"
             )
 

@@ -1,19 +1,18 @@
-"""Which files of a code folder travel with a job.
+"""Which files of a code folder are sent with a job.
 
-Three sieves, from the widest: what never travels, whatever anybody wrote (secrets, repositories,
-environments, results, data); the ignore file, by git's rules; and links, which may not lead out.
-The ignore file is `.edgeloopignore`, else `.amlignore`, else `.gitignore`: the first that the code
-folder itself has. Files of that same name in folders below count as they do for git.
+Three filters: what is never sent (secrets, repositories, environments, results, data); the ignore
+file, by git's rules; and links, which may not lead out of the folder. The ignore file is the first
+of `.edgeloopignore`, `.amlignore` and `.gitignore` that the code folder has. Files of the same name
+in subfolders count as they do for git.
 
-Git's ignore patterns as regular expressions.
-
-Written out here because a walk that prunes must know of each folder by itself whether it is left
-out, and libraries answer for files with all that is above them. Git compares bytes, and so does
-this: `?` is one byte of a name. Tests compare it with git itself.
+Git's patterns are translated to regular expressions here because a walk that prunes must know for
+each folder by itself whether it is ignored, while libraries decide for files including all folders
+above. Git compares bytes, and so does this: `?` is one byte of a name. Tests compare it with git.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import string
@@ -42,12 +41,12 @@ _SPECIAL = b"*?[\\"
 
 
 class _NeverMatches(Exception):
-    """A pattern with an open bracket, an unknown class or a lone backslash at its end."""
+    """A pattern with an unclosed bracket, an unknown class or a trailing backslash."""
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """One line: what it matches (a path without a slash at its end), and what that means."""
+    """One line: what it matches (a path without a trailing slash), and what that means."""
 
     regex: bytes
     keeps: bool
@@ -55,7 +54,7 @@ class Pattern:
 
 
 class Rules:
-    """All lines of one ignore file; the last that matches decides."""
+    """All lines of one ignore file; the last match decides."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         latest_first = list(reversed(patterns))
@@ -68,26 +67,27 @@ class Rules:
         parsed = (parse_pattern(line.removesuffix(b"\r")) for line in lines)
         return cls([pattern for pattern in parsed if pattern is not None])
 
-    def says(self, path: bytes, is_folder: bool) -> bool | None:
-        """True: left out; False: kept; None: no line is about it. `path` starts beside the file."""
-        return (self._folders if is_folder else self._files).says(path)
+    def ignores(self, path: bytes, is_folder: bool) -> bool | None:
+        """True: ignored; False: kept; None: no line matches. `path` is relative to the file's
+        folder."""
+        return (self._folders if is_folder else self._files).ignores(path)
 
 
 class _Chain:
-    """Alternatives in one expression: which of them matched first is one call for all lines."""
+    """Alternatives in one expression: a single call tells which line matched first."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         self._keeps = [pattern.keeps for pattern in patterns]
         joined = b"|".join(b"(" + pattern.regex + b")" for pattern in patterns)
         self._regex = re.compile(joined, re.DOTALL) if patterns else None
 
-    def says(self, path: bytes) -> bool | None:
+    def ignores(self, path: bytes) -> bool | None:
         match = self._regex.fullmatch(path) if self._regex else None
         return None if match is None else not self._keeps[(match.lastindex or 0) - 1]
 
 
 def parse_pattern(line: bytes) -> Pattern | None:
-    """None for comments, empty lines, and what can match nothing."""
+    """None for comments, empty lines, and patterns that match nothing."""
     if line.startswith(b"#"):
         return None
     text = _without_trailing_spaces(line)
@@ -151,7 +151,7 @@ def _stars(text: bytes, at: int, opens: bool) -> tuple[bytes, int]:
 
 
 def _bracket(text: bytes, at: int) -> tuple[bytes, int]:
-    """A set of bytes, and where the pattern goes on. A slash is in no set."""
+    """A set of bytes, and where the pattern continues. A slash is in no set."""
     negated = text[at : at + 1] in (b"!", b"^")
     at += negated
     members: set[int] = set()
@@ -168,7 +168,7 @@ def _bracket(text: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _member(text: bytes, at: int, previous: int | None) -> tuple[set[int], int | None, int]:
-    """One character, range or class: its bytes, what a range may start from, and what is next."""
+    """One character, range or class: its bytes, what a range may start from, and the next index."""
     byte = _byte(text, at)
     if byte == ord("-") and previous is not None and text[at + 1 : at + 2] not in (b"", b"]"):
         at += 1 + (text[at + 1 : at + 2] == b"\\")
@@ -195,7 +195,7 @@ def _byte(text: bytes, at: int) -> int:
 
 
 IGNORE_FILES = (".edgeloopignore", ".amlignore", ".gitignore")
-HEAD_BYTES = 4096  # so much of a file is searched for a private key
+HEAD_BYTES = 4096  # how much of a file is searched for a private key
 
 _NEVER = frozenset(
     {
@@ -207,34 +207,34 @@ _NEVER_FILES = (
     *(".env.*", "*.env", "*.pem", "*.key", "*.pfx", "*.p12", "*.jks", "*.ppk"),
     *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*"),
 )
-_NEVER_BELOW = ("/.azureml/datastore.json",)  # an older project keeps its account's key there
+_NEVER_BELOW = ("/.azureml/datastore.json",)  # an older project has its account's key there
 _NEVER_AT_ROOT = frozenset({"runs", "outputs", "data/raw", "data/working"})
 _ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
 _PRIVATE_KEY = re.compile(rb"^\s*-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----", re.M)
 
 
 @dataclass(frozen=True)
-class Found:
-    """A file that travels: its path inside the code, where it lies, and its size when seen."""
+class SourceFile:
+    """A file to send: its path inside the code, where it is, and its size when it was found."""
 
     path: str
     source: Path
     size: int
 
 
-def files_that_travel(folder: Path) -> Iterator[Found]:
-    """All of them, in no promised order. A folder that is left out is not even looked into."""
+def source_files(folder: Path) -> Iterator[SourceFile]:
+    """All files to send, in no particular order. Ignored folders are not entered."""
     root = folder.resolve()
     kind = next((name for name in IGNORE_FILES if (root / name).is_file()), IGNORE_FILES[-1])
     yield from _Walk(root, kind).folder(root, "", [])
 
 
 def holds_private_key(head: bytes) -> bool:
-    """Whether the beginning of a file is a private key's, whatever the file is called."""
+    """Whether a file begins with a private key, whatever its name."""
     return b"PRIVATE KEY" in head and _PRIVATE_KEY.search(head) is not None
 
 
-def never_travels(path: str, is_folder: bool) -> bool:
+def is_never_sent(path: str, is_folder: bool) -> bool:
     """By name alone; `path` is relative to the code folder."""
     name = path.rpartition("/")[2].lower()
     if name in _NEVER or path in _NEVER_AT_ROOT or f"/{path}".endswith(_NEVER_BELOW):
@@ -244,7 +244,7 @@ def never_travels(path: str, is_folder: bool) -> bool:
 
 @dataclass(frozen=True)
 class _Level:
-    """An ignore file, and how much of a path lies above it."""
+    """An ignore file, and the length of the path to its folder."""
 
     above: int
     rules: Rules
@@ -254,81 +254,75 @@ class _Level:
 class _Walk:
     root: Path
     kind: str
-    through: tuple[Path, ...] = ()  # folders that links led to, on the way here
+    through: tuple[Path, ...] = ()  # targets of the links that led here
 
-    def folder(self, folder: Path, path: str, levels: list[_Level]) -> Iterator[Found]:
-        entries = _entries(folder)
+    def folder(self, folder: Path, path: str, levels: list[_Level]) -> Iterator[SourceFile]:
+        with _readable(folder), os.scandir(folder) as scanned:
+            entries = list(scanned)
         names = {entry.name for entry in entries}
         if path and any(mark in names for mark in _ENVIRONMENT_MARKS):
             return
         prefix = f"{path}/" if path else ""
         if self.kind in names and (folder / self.kind).is_file():
-            rules = Rules.read(_content(folder / self.kind))
+            with _readable(folder / self.kind):
+                rules = Rules.read((folder / self.kind).read_bytes())
             levels = [_Level(len(os.fsencode(prefix)), rules), *levels]
         for entry in entries:
             yield from self._entry(entry, prefix + entry.name, levels)
 
-    def _entry(self, entry: os.DirEntry[str], path: str, levels: list[_Level]) -> Iterator[Found]:
+    def _entry(
+        self, entry: os.DirEntry[str], path: str, levels: list[_Level]
+    ) -> Iterator[SourceFile]:
         is_folder = entry.is_dir(follow_symlinks=False)
-        if never_travels(path, is_folder) or _left_out(path, is_folder, levels):
+        if is_never_sent(path, is_folder) or _is_ignored(path, is_folder, levels):
             return
         if is_folder:
             yield from self.folder(Path(entry.path), path, levels)
         elif entry.is_symlink():
             yield from self._link(Path(entry.path), path, levels)
         elif entry.is_file(follow_symlinks=False):
-            yield Found(path, Path(entry.path), entry.stat(follow_symlinks=False).st_size)
+            yield SourceFile(path, Path(entry.path), entry.stat(follow_symlinks=False).st_size)
 
-    def _link(self, link: Path, path: str, levels: list[_Level]) -> Iterator[Found]:
+    def _link(self, link: Path, path: str, levels: list[_Level]) -> Iterator[SourceFile]:
         try:
             target = link.resolve(strict=True)
-        except (OSError, RuntimeError):  # it leads nowhere, or round in a circle
+        except (OSError, RuntimeError):  # broken or circular
             return
         if not target.is_relative_to(self.root):
             raise BadJob(
                 where=path,
-                reason="this link leads out of the code folder; copy what it points to, or leave "
-                f"it out with a line in {self.kind}",
+                reason="this link leads out of the code folder: copy its target, or exclude "
+                f"it with a line in {self.kind}",
             )
         inside = target.relative_to(self.root).as_posix()
-        if _hidden(inside, target.is_dir()):
+        parts = inside.split("/")
+        above = ("/".join(parts[:end]) for end in range(1, len(parts)))
+        if any(is_never_sent(folder, True) for folder in above):
+            return  # a link does not expose what is never sent
+        if is_never_sent(inside, target.is_dir()):
             return
         if target.is_file():
-            yield Found(path, target, target.stat().st_size)
-        elif target.is_dir() and not self._is_round(link, target):
+            yield SourceFile(path, target, target.stat().st_size)
+        elif target.is_dir():
+            is_loop = link.parent.resolve().is_relative_to(target)
+            if is_loop or target in self.through:
+                return
             walk = replace(self, through=(*self.through, target))
             yield from walk.folder(link, path, levels)
 
-    def _is_round(self, link: Path, target: Path) -> bool:
-        """A link to a folder that it lies in, or that links led through already, has no end."""
-        return target in self.through or link.parent.resolve().is_relative_to(target)
+
+def _is_ignored(path: str, is_folder: bool, levels: list[_Level]) -> bool:
+    name = os.fsencode(path) if levels else b""
+    for level in levels:
+        ignored = level.rules.ignores(name[level.above :], is_folder)
+        if ignored is not None:
+            return ignored
+    return False
 
 
-def _hidden(path: str, is_folder: bool) -> bool:
-    """A link does not let out what its target's own name, or a folder's above it, keeps in."""
-    parts = path.split("/")
-    above = ("/".join(parts[:end]) for end in range(1, len(parts)))
-    return any(never_travels(folder, True) for folder in above) or never_travels(path, is_folder)
-
-
-def _left_out(path: str, is_folder: bool, levels: list[_Level]) -> bool:
-    if not levels:
-        return False
-    name = os.fsencode(path)
-    said = (level.rules.says(name[level.above :], is_folder) for level in levels)
-    return next((word for word in said if word is not None), False)
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
     try:
-        with os.scandir(folder) as entries:
-            return list(entries)
+        yield
     except OSError as error:
-        raise LocalFileError(path=folder, reason=f"cannot be read: {error.strerror}") from None
-
-
-def _content(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise LocalFileError(path=file, reason=f"cannot be read: {error.strerror}") from None
+        raise LocalFileError(path=path, reason=f"cannot be read: {error.strerror}") from None

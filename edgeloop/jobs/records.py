@@ -1,26 +1,30 @@
-"""The local records of jobs: `runs/<name>/`, which all verbs start from.
+"""The local records of jobs in `runs/<name>/`, and the selection of jobs by name, tag or state.
 
 `job.json`    what was submitted; written once, never changed
-`state.json`  what was last known of it; rewritten whole, and never from an end back to a beginning
+`state.json`  the last known state; a final state is never overwritten by an earlier one
 
-A record is made in a hidden folder and appears by one rename. So there is never half a record, and
-of two who submit the same name at once one wins and the other is told.
+A record is written in a hidden folder and appears by one rename. So there is never half a record,
+and of two that submit the same name at once one wins and the other gets an error.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import difflib
 import json
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 
+from edgeloop._util.codec import from_json, to_json
+from edgeloop._util.files import write_atomic
 from edgeloop._util.redact import redact
 from edgeloop.errors import BadName, JobNameTaken, LocalFileError, NoSuchJob
 from edgeloop.jobs.fields import MADE_NAME_LIMIT, check_job_name
@@ -31,7 +35,7 @@ RUNS_FOLDER = "runs"
 RECORD_FILE = "job.json"
 STATE_FILE = "state.json"
 ID_LIMIT = 60
-_MANY = 100_000  # numbers that are tried for a name
+_MOST_NUMBERS = 100_000  # tried for a name
 _SECRET_KEY = re.compile(r"(?i)token|secret|password|key|credential|signature|sas$|connection")
 
 
@@ -39,7 +43,7 @@ _SECRET_KEY = re.compile(r"(?i)token|secret|password|key|credential|signature|sa
 class JobRecord:
     """All that was decided when a job was submitted. It holds no secret.
 
-    `spec` is the specification as a document; `code` the digest of its snapshot, as in the ticket.
+    `spec` is the specification as a document; `code` the digest of its snapshot.
     """
 
     id: str
@@ -60,18 +64,7 @@ class JobRecord:
     parent: str | None = None  # the name of the job that this one is another attempt of
 
     def to_json(self) -> bytes:
-        plain = {**asdict(self), "created": self.created.isoformat(timespec="microseconds")}
-        plain["config"] = without_secrets(self.config)
-        return json.dumps(plain, indent=2, ensure_ascii=False).encode()
-
-    @classmethod
-    def from_json(cls, content: bytes) -> JobRecord:
-        """Raises ValueError, TypeError or KeyError for what is no record."""
-        fields = json.loads(content)
-        fields["created"] = datetime.fromisoformat(fields["created"])
-        fields["inputs"] = tuple(Input(**item) for item in fields["inputs"])
-        fields["command"], fields["tags"] = tuple(fields["command"]), tuple(fields["tags"])
-        return cls(**fields)
+        return to_json(replace(self, config=without_secrets(self.config)), indent=2)
 
 
 @dataclass(frozen=True)
@@ -80,7 +73,7 @@ class Run:
 
     Attributes:
         record: What was submitted: id, name, command, datasets, compute. It never changes.
-        status: What was last heard of it: state, reason, exit code, times and metrics.
+        status: What was last known of it: state, reason, exit code, times and metrics.
         cancel_asked: Whether it was asked to end.
 
     Examples:
@@ -115,49 +108,52 @@ class Listing:
 Draft = Callable[[str, str], JobRecord]  # from a name and an id
 
 
-class Runs:
+class RunRecords:
     """The folder of records of one project."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def add(self, name: str, draft: Draft, attempt: int = 1) -> Run:
-        """Record a new job under this very name; raises JobNameTaken."""
+        """Record a new job under exactly this name; raises JobNameTaken."""
         _check(name)
         record = draft(name, new_id(name, attempt))
         run = Run(record, Status("queued"))
         with self._hidden_folder() as new:
-            _write(new / RECORD_FILE, record.to_json(), durable=True)
-            _write(new / STATE_FILE, _state_json(run))
+            write_atomic(new / RECORD_FILE, record.to_json(), durable=True)
+            write_atomic(new / STATE_FILE, _state_json(run))
             try:
                 new.rename(self.folder / name)
             except OSError:
                 if not os.path.lexists(self.folder / name):
                     raise
-                raise JobNameTaken(name=name, folder=self._shown) from None
+                raise JobNameTaken(name=name, folder=self._folder_name) from None
         return run
 
     def add_numbered(self, stem: str, draft: Draft) -> Run:
         """Record a new job as `stem-1`, `stem-2`, …: the first number above those in use."""
         first = self._highest(re.compile(rf"{re.escape(stem)}-(\d+)")) + 1
-        return self._add_first((f"{stem}-{n}" for n in range(first, first + _MANY)), draft)
+        for number in range(first, first + _MOST_NUMBERS):
+            with contextlib.suppress(JobNameTaken):
+                return self.add(f"{stem}-{number}", draft)
+        raise JobNameTaken(name=stem, folder=self._folder_name)
 
     def add_attempt(self, of: JobRecord, draft: Callable[[str, str, int], JobRecord]) -> Run:
-        """Record another attempt: `lr-3` → `lr-3.2` → `lr-3.3`. The draft is told its number."""
+        """Record another attempt: `lr-3` → `lr-3.2` → `lr-3.3`. The draft gets its number."""
         base = of.name if of.parent is None else of.name.removesuffix(f".{of.attempt}")
         first = max(1, self._highest(re.compile(rf"{re.escape(base)}\.(\d+)"))) + 1
-        for number in range(first, first + _MANY):
+        for number in range(first, first + _MOST_NUMBERS):
             with contextlib.suppress(JobNameTaken):
                 return self.add(f"{base}.{number}", _numbered(draft, number), number)
-        raise JobNameTaken(name=base, folder=self._shown)
+        raise JobNameTaken(name=base, folder=self._folder_name)
 
     def free_stem(self, stem: str) -> str:
-        """`stem-4` where no job is called that or begins with `stem-4-`: for a sweep's names."""
+        """`stem-4` if no job has that name or begins with `stem-4-`: for the names of a sweep."""
         pattern = re.compile(rf"{re.escape(stem)}-(\d+)(?:[-.].*)?")
         return f"{stem}-{self._highest(pattern) + 1}"
 
     def list(self) -> Listing:
-        """Every job that has a record here. What is damaged is said and hides no other."""
+        """Every job with a record here. Damaged records are reported and hide no other."""
         runs, damaged = [], []
         for name in self._names():
             try:
@@ -173,39 +169,33 @@ class Runs:
             _check(name)
             return self._read(name)
         except (BadName, FileNotFoundError):
-            raise NoSuchJob(pattern=name, folder=self._shown) from None
+            raise NoSuchJob(pattern=name, folder=self._folder_name) from None
 
     def save(self, run: Run) -> Run:
-        """Remember what was heard; what is known to be over stays over. A run that was removed
-        meanwhile stays removed."""
+        """Save the state; a final state stays final. A run that was removed meanwhile stays
+        removed."""
         folder = self.folder / run.name
         known = _read_state(folder)
         if known is not None and known[0].is_final and not run.status.is_final:
             run = replace(run, status=known[0], cancel_asked=run.cancel_asked or known[1])
         with contextlib.suppress(FileNotFoundError):
-            _replace_file(folder / STATE_FILE, _state_json(run))
+            write_atomic(folder / STATE_FILE, _state_json(run))
         return run
 
     def remove(self, name: str) -> None:
-        """The record and all that was fetched; gone at once, whatever takes long to delete."""
+        """Remove the record and all that was fetched: hidden at once, then deleted."""
         _check(name)
-        going = self.folder / f".gone-{secrets.token_hex(6)}"
+        hidden = self.folder / f".gone-{secrets.token_hex(6)}"
         with contextlib.suppress(FileNotFoundError):
-            (self.folder / name).rename(going)
-            shutil.rmtree(going, ignore_errors=True)
+            (self.folder / name).rename(hidden)
+            shutil.rmtree(hidden, ignore_errors=True)
 
     def path(self, name: str) -> Path:
         return self.folder / _check(name)
 
     @property
-    def _shown(self) -> str:
+    def _folder_name(self) -> str:
         return self.folder.name
-
-    def _add_first(self, names: Iterator[str], draft: Draft) -> Run:
-        for name in names:
-            with contextlib.suppress(JobNameTaken):
-                return self.add(name, draft)
-        raise JobNameTaken(name="…", folder=self._shown)
 
     def _highest(self, pattern: re.Pattern[str]) -> int:
         matches = (pattern.fullmatch(name) for name in self._names())
@@ -221,17 +211,17 @@ class Runs:
     def _read(self, name: str) -> Run:
         folder = self.folder / name
         try:
-            record = JobRecord.from_json(_content(folder / RECORD_FILE))
+            record = from_json(JobRecord, _content(folder / RECORD_FILE))
         except NotADirectoryError:
             raise FileNotFoundError from None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            path = f"{self._shown}/{name}/{RECORD_FILE}"
-            reason = f"is damaged ({type(error).__name__}): put it back, or remove its folder"
+            path = f"{self._folder_name}/{name}/{RECORD_FILE}"
+            reason = f"is damaged ({type(error).__name__}): restore it, or remove its folder"
             raise LocalFileError(path=path, reason=reason) from None
         except OSError as error:
             if isinstance(error, FileNotFoundError):
                 raise
-            path = f"{self._shown}/{name}/{RECORD_FILE}"
+            path = f"{self._folder_name}/{name}/{RECORD_FILE}"
             raise LocalFileError(path=path, reason=f"cannot be read: {error.strerror}") from None
         status, cancel_asked = _read_state(folder) or (Status("queued"), False)
         # The folder's name is the job's: it may have been renamed or copied by hand.
@@ -252,8 +242,8 @@ class Runs:
 
 
 def new_id(name: str, attempt: int) -> str:
-    """Known to the store and to every compute: lower-case letters, digits, '-' and '_', at most 60
-    of them, and never the same twice."""
+    """A unique id that the store and every compute accept: lower-case letters, digits, '-' and '_',
+    at most 60 of them."""
     unique = base64.b32encode(secrets.token_bytes(7)).decode().lower()[:10]
     ending = f"-{attempt}-{unique}"
     plain = re.sub(r"[^a-z0-9_-]", "-", name.lower())
@@ -261,8 +251,8 @@ def new_id(name: str, attempt: int) -> str:
 
 
 def without_secrets(config: Mapping[str, object]) -> dict[str, object]:
-    """Settings of a compute that may be shown: a value under a telling name is starred, if it is
-    not the name of a variable."""
+    """Settings of a compute that may be shown: values under names such as `token` are masked,
+    unless they are references to variables."""
     return {key: _shown_value(key, value) for key, value in config.items()}
 
 
@@ -292,10 +282,6 @@ def _check(name: str) -> str:
         raise BadName(what="job", name=name[:120], reason=f"it {error}") from None
 
 
-def _age(run: Run) -> tuple[datetime, str]:
-    return run.record.created, run.name
-
-
 def _state_json(run: Run) -> bytes:
     return json.dumps(
         {"status": asdict(run.status), "cancel_asked": run.cancel_asked}, ensure_ascii=False
@@ -303,7 +289,7 @@ def _state_json(run: Run) -> bytes:
 
 
 def _read_state(folder: Path) -> tuple[Status, bool] | None:
-    """None where nothing is known; what is damaged is asked for again."""
+    """None if nothing is known; a damaged state is fetched again."""
     try:
         content = json.loads(_content(folder / STATE_FILE))
         return Status(**content["status"]), bool(content["cancel_asked"])
@@ -312,22 +298,82 @@ def _read_state(folder: Path) -> tuple[Status, bool] | None:
 
 
 def _content(path: Path) -> bytes:
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a thousand of these in a blink
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - faster, for thousands
         return file.read()
 
 
-def _replace_file(path: Path, content: bytes) -> None:
-    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        _write(new, content)
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
+@dataclass(frozen=True)
+class Selection:
+    """Runs from the oldest to the newest, each once.
+
+    `exact`: each was named individually. Otherwise, and if there are several, a command that
+    changes something asks first.
+    """
+
+    runs: tuple[Run, ...]
+    exact: bool
 
 
-def _write(path: Path, content: bytes, durable: bool = False) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
+def select(
+    runs: Sequence[Run],
+    patterns: Sequence[str],
+    tag: str = "",
+    states: Collection[State] = (),
+    folder: Path = Path("runs"),
+) -> Selection:
+    """The runs that match a pattern (without patterns: all) and have the tag and one of the states.
+
+    A pattern is a name, a prefix, a glob, a folder, `all` or `last`. Raises NoSuchJob for a pattern
+    that matches nothing; that no run has the tag or a state is not an error.
+    """
+    chosen: dict[str, Run] = {}
+    exact = bool(patterns)
+    for pattern in patterns or ("all",):
+        found, named = _named(list(runs), pattern, folder)
+        exact = exact and named
+        chosen |= {run.name: run for run in found}
+    kept = [
+        run
+        for run in chosen.values()
+        if (not tag or tag in run.record.tags) and (not states or run.state in states)
+    ]
+    return Selection(tuple(sorted(kept, key=_age)), exact)
+
+
+def _named(runs: list[Run], pattern: str, folder: Path) -> tuple[list[Run], bool]:
+    """The runs that match a pattern, and whether it names one exactly."""
+    if pattern == "all":
+        return runs, False
+    if pattern == "last":
+        newest = max(runs, key=_age, default=None)
+        found = [newest] if newest is not None else []
+    else:
+        name = _without_folder(pattern, folder)
+        found = [run for run in runs if run.name == name]
+        if not found and name:
+            is_glob = any(char in name for char in "*?[")
+            fits = fnmatchcase if is_glob else str.startswith
+            matches = [run for run in runs if fits(run.name, name)]
+            if matches:
+                return matches, False
+    if not found:
+        name = _without_folder(pattern, folder) or Path(pattern).name
+        near = difflib.get_close_matches(name, [run.name for run in runs], n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise NoSuchJob(pattern=pattern, folder=folder.name, hint=hint)
+    return found, True
+
+
+def _without_folder(pattern: str, folder: Path) -> str:
+    """`runs/lr-3`, `./runs/lr-3/` and `.` inside that folder are `lr-3`; other paths are empty."""
+    if "/" not in pattern and pattern not in (".", ".."):
+        return pattern
+    path = Path(os.path.normpath(Path(pattern).absolute()))
+    for base, found in ((folder.absolute(), path), (folder.resolve(), path.resolve())):
+        if found.parent == base:
+            return found.name
+    return ""
+
+
+def _age(run: Run) -> tuple[float, str]:
+    return run.record.created.timestamp(), run.name

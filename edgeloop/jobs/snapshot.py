@@ -1,7 +1,7 @@
 """The code of a job as it was when the job was submitted, stored once per content.
 
-A snapshot is read whole before anything is sent, so what is stored under a digest is exactly what
-was hashed, whatever an editor saves meanwhile. Its archive is the same bytes each time.
+A snapshot is read completely before anything is sent, so what is stored under a digest is exactly
+what was hashed, even if an editor saves meanwhile. Its archive always has the same bytes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 
 from edgeloop._util.units import size_text
 from edgeloop.errors import BadJob, LocalFileError
-from edgeloop.jobs.ignore import HEAD_BYTES, Found, files_that_travel, holds_private_key
+from edgeloop.jobs.ignore import HEAD_BYTES, SourceFile, holds_private_key, source_files
 from edgeloop.jobs.protocol.ticket import code_key
 from edgeloop.store import Blobs
 
 LIMIT_BYTES = 100_000_000
-CULPRITS = 5
-READS = 5  # of a file that changes while it is read
+_MOST_NAMED = 5
+__READS = 5  # of a file that changes while it is read
 _DIGEST_BYTES = 20
 _FORMAT = b"edgeloop code 1\n"  # part of every digest: another layout is another digest
 
@@ -42,18 +42,19 @@ class CodeFile:
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """Files sorted by path. `withheld` names those that hold a private key and stay here."""
+class CodeSnapshot:
+    """Files sorted by path. `withheld` names those that hold a private key and are not sent."""
 
     files: tuple[CodeFile, ...]
     withheld: tuple[str, ...] = ()
 
     @classmethod
-    def take(cls, folder: Path, limit_bytes: float = LIMIT_BYTES) -> Snapshot:
-        """Read the code folder. Raises BadJob, naming the largest, where it is over the limit."""
-        found = sorted(files_that_travel(folder), key=lambda item: os.fsencode(item.path))
-        _check_limit(folder, [(item.path, item.size) for item in found], limit_bytes)
-        read = [_read(item) for item in found]
+    def take(cls, folder: Path, limit_bytes: float = LIMIT_BYTES) -> CodeSnapshot:
+        """Read the code folder. Raises BadJob, naming the largest files, if it is over the
+        limit."""
+        source = sorted(source_files(folder), key=lambda item: os.fsencode(item.path))
+        _check_limit(folder, [(item.path, item.size) for item in source], limit_bytes)
+        read = [_read(item) for item in source]
         files = tuple(file for file in read if not holds_private_key(file.content[:HEAD_BYTES]))
         _check_limit(folder, [(file.path, file.size) for file in files], limit_bytes)
         kept = {file.path for file in files}
@@ -76,7 +77,7 @@ class Snapshot:
         return any(file.path == path for file in self.files)
 
     def ensure(self, blobs: Blobs) -> tuple[str, bool]:
-        """Its key in the store, and whether it had to be sent; the same code is sent once."""
+        """Store it, if the same code is not stored yet: its key, and whether it had to be sent."""
         key = code_key(self.digest)
         if blobs.size(key) is not None:
             return key, False
@@ -100,23 +101,23 @@ class Snapshot:
         return packed.getvalue()
 
 
-def _read(found: Found) -> CodeFile:
-    """The file as it was at one moment: read again where it changed meanwhile."""
-    for _ in range(READS):
+def _read(source: SourceFile) -> CodeFile:
+    """The file as it was at one moment: read again if it changed meanwhile."""
+    for _ in range(__READS):
         try:
-            with found.source.open("rb", buffering=0) as file:
+            with source.source.open("rb", buffering=0) as file:
                 before = os.fstat(file.fileno())
                 content = file.read()
                 after = os.fstat(file.fileno())
         except OSError as error:
             reason = f"cannot be read: {error.strerror}"
-            raise LocalFileError(path=found.source, reason=reason) from None
+            raise LocalFileError(path=source.source, reason=reason) from None
         if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, len(content)):
             digest = blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
-            return CodeFile(found.path, bool(after.st_mode & 0o100), digest, content)
+            return CodeFile(source.path, bool(after.st_mode & 0o100), digest, content)
     raise LocalFileError(
-        path=found.source,
-        reason="changes all the time while it is read; leave it out with a line in "
+        path=source.source,
+        reason="keeps changing while it is read: exclude it with a line in "
         ".edgeloopignore, or stop what writes to it",
     )
 
@@ -125,22 +126,22 @@ def _check_limit(folder: Path, sizes: Sequence[tuple[str, int]], limit_bytes: fl
     total = sum(size for _, size in sizes)
     if total <= limit_bytes:
         return
-    named = ", ".join(f"{path} ({size_text(size)})" for path, size in _culprits(sizes, total))
+    named = ", ".join(f"{path} ({size_text(size)})" for path, size in _largest(sizes, total))
     raise BadJob(
         where=str(folder),
         reason=f"the code is {size_text(total)}, over the limit of {size_text(limit_bytes)}; the "
-        f"largest are {named}. Leave them out with lines in .edgeloopignore, send data with "
+        f"largest are {named}. Exclude them with lines in .edgeloopignore, send data with "
         "'edgeloop data push', or raise code_limit_mb in edgeloop.yaml",
     )
 
 
-def _culprits(sizes: Sequence[tuple[str, int]], total: int) -> list[tuple[str, int]]:
-    """The largest files; or the largest folders, where no few files are most of it."""
-    files = sorted(sizes, key=lambda item: -item[1])[:CULPRITS]
+def _largest(sizes: Sequence[tuple[str, int]], total: int) -> list[tuple[str, int]]:
+    """The largest files, or the largest folders if a few files are not most of it."""
+    files = sorted(sizes, key=lambda item: -item[1])[:_MOST_NAMED]
     if sum(size for _, size in files) * 2 >= total:
         return files
     folders: Counter[str] = Counter()
     for path, size in sizes:
         folder = path.rpartition("/")[0]
         folders[f"{folder}/" if folder else path] += size
-    return folders.most_common(CULPRITS)
+    return folders.most_common(_MOST_NAMED)

@@ -1,9 +1,9 @@
-"""From a checked specification to a job that its compute has taken.
+"""From a checked specification to a job that its compute has accepted.
 
-Nothing is recorded before all that the job needs is in the store, so a submission that is killed
-leaves at worst files that the next one finds and uses. Then: the record here, the ticket in the
-store, the order to the compute. Its id is in the record before anybody is asked to run it, so
-whatever happens in between, the job can be found, canceled and submitted again.
+Nothing is recorded before everything that the job needs is in the store, so a killed submission
+leaves at worst files that the next one uses. Then come the local record, the ticket in the store
+and the order to the compute. The id is recorded before the compute is asked to run it, so whatever
+happens in between, the job can be found, canceled and submitted again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from edgeloop.errors import (
     NoSuchDataset,
     NoSuchJob,
 )
-from edgeloop.jobs.computes import Compute, Order
+from edgeloop.jobs.computes import Compute, JobOrder
 from edgeloop.jobs.protocol.bundle import ensure_wrapper
 from edgeloop.jobs.protocol.ticket import Environment, Input, Ticket, check_apart, ticket_key
-from edgeloop.jobs.records import Draft, JobRecord, Run, Runs, now
-from edgeloop.jobs.snapshot import Snapshot
+from edgeloop.jobs.records import Draft, JobRecord, Run, RunRecords, now
+from edgeloop.jobs.snapshot import CodeSnapshot
 from edgeloop.jobs.spec import JobSpec
 from edgeloop.jobs.sweep import expand
 from edgeloop.jobs.watch import Status
@@ -41,8 +41,8 @@ Teller = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Sent:
-    """What the jobs of one submission share."""
+class SharedUpload:
+    """What the jobs of one submission have in common."""
 
     code: str
     inputs: tuple[Input, ...]
@@ -53,71 +53,69 @@ class Sent:
 
 @dataclass(frozen=True)
 class Submission:
-    """Where jobs are submitted from and to. `tell` hears one line for a person."""
+    """Where jobs are submitted from and to. `tell` gets one line for a person."""
 
     settings: Settings
     blobs: Blobs
-    runs: Runs
+    runs: RunRecords
     compute: Compute
     tell: Teller = lambda _: None
     progress: Progress | None = None
 
     def send(self, spec: JobSpec, push: bool = True, together: bool = False) -> list[Run]:
-        """One job, or all jobs of a sweep. Refused as a whole before anything moves. `together`:
-        as one pipeline, where the compute has such a thing."""
+        """One job, or all jobs of a sweep, checked as a whole before anything is sent. `together`:
+        as one pipeline, if the compute has pipelines."""
         self.compute.check(spec.resources)
         if spec.name and not spec.sweep:
             self._refuse_taken(spec.name)
-        sent = self._share(spec, push)
-        self.tell(f"{sent.summary} · compute {self.compute.name}")
+        shared = self._share(spec, push)
+        self.tell(f"{shared.summary} · compute {self.compute.name}")
         if not spec.sweep:
-            return self._start([self._record(spec, sent)], sent)
+            return self._start([self._record(spec, shared)], [shared])
         stem = spec.name or self.runs.free_stem(spec.stem)
         specs = expand(spec, stem)
         for each in specs:
             self._refuse_taken(each.name)
-        return self._start([self._record(each, sent) for each in specs], sent, together=together)
+        recorded = [self._record(each, shared) for each in specs]
+        return self._start(recorded, [shared] * len(specs), together=together)
 
     def send_all(self, specs: Sequence[JobSpec], push: bool = True) -> list[Run]:
-        """Jobs that have names and share nothing, given to the compute as one batch."""
+        """Jobs that have names and nothing in common, submitted as one batch."""
         for spec in specs:
             self.compute.check(spec.resources)
             self._refuse_taken(spec.name)
-        shared = [self._share(spec, push) for spec in specs]
-        made: list[tuple[Run, JobSpec]] = []
+        uploads = [self._share(spec, push) for spec in specs]
+        recorded: list[tuple[Run, JobSpec]] = []
         try:
-            for spec, sent in zip(specs, shared, strict=True):
-                made.append(self._record(spec, sent))
-            orders = self._orders(made, shared, None, together=True)
-            self.compute.submit_many(orders)
+            for spec, shared in zip(specs, uploads, strict=True):
+                recorded.append(self._record(spec, shared))
         except EdgeloopError as error:
-            self._give_up(made, error)
+            self._give_up(recorded, error)
             raise
-        self._end_unwanted(made)
-        return [run for run, _ in made]
+        return self._start(recorded, uploads, together=True)
 
     def send_again(
         self, run: Run, spec: JobSpec, push: bool = True, with_outputs: bool = False
     ) -> Run:
-        """Another attempt of a job, linked to it; the old one and its results stay as they are."""
+        """Another attempt of a job, linked to it; the old one and its results do not change."""
         self.compute.check(spec.resources)
-        sent = self._share(spec, push)
-        self.tell(f"{sent.summary} · compute {self.compute.name}")
+        shared = self._share(spec, push)
+        self.tell(f"{shared.summary} · compute {self.compute.name}")
 
         def draft(name: str, job: str, attempt: int) -> JobRecord:
-            record = self._drafted(spec, sent)(name, job)
+            record = self._drafted(spec, shared)(name, job)
             return replace(record, attempt=attempt, parent=run.name)
 
         again = self.runs.add_attempt(run.record, draft)
         previous = run.record.id if with_outputs else None
-        return self._start([(again, replace(spec, name=again.name))], sent, previous)[0]
+        return self._start([(again, replace(spec, name=again.name))], [shared], previous)[0]
 
-    def _share(self, spec: JobSpec, push: bool) -> Sent:
+    def _share(self, spec: JobSpec, push: bool) -> SharedUpload:
         check_apart([parse_reference(text)[0] for text in (*spec.data, *spec.writes)])
         if spec.environment.kind == "image" and "image" not in self.compute.builds:
-            reason = f"the compute {self.compute.name} ({self.compute.kind}) starts no images"
+            reason = f"the compute {self.compute.name} ({self.compute.kind}) cannot start images"
             raise BadJob(where="environment", reason=reason)
-        snapshot = Snapshot.take(spec.code, self.settings.code_limit_mb * MEGABYTE)
+        snapshot = CodeSnapshot.take(spec.code, self.settings.code_limit_mb * MEGABYTE)
         _check_travels(spec, snapshot)
         datasets = Datasets(self.blobs, index_folder(self.settings))
         inputs, described = [], []
@@ -131,8 +129,8 @@ class Submission:
         size = size_text(snapshot.size)
         code = f"snapshot {len(snapshot.files)} files, {size} ({'sent' if is_new else 'unchanged'})"
         if snapshot.withheld:
-            code += f", without {', '.join(snapshot.withheld)} (private keys never travel)"
-        return Sent(
+            code += f", without {', '.join(snapshot.withheld)} (private keys are never sent)"
+        return SharedUpload(
             snapshot.digest,
             tuple(inputs),
             ensure_wrapper(self.blobs),
@@ -141,7 +139,7 @@ class Submission:
         )
 
     def _input(self, datasets: Datasets, text: str, push: bool) -> tuple[Reference, str]:
-        """A version that is named stands; else what is here is pushed first, if it changed."""
+        """A given version is used; otherwise the local folder is pushed first, if it changed."""
         _, version = parse_reference(text)
         if push and version is None:
             with suppress(NoSuchDataset):
@@ -151,15 +149,15 @@ class Submission:
                 return pushed.reference, moved
         return datasets.resolve(text), "in the store"
 
-    def _record(self, spec: JobSpec, sent: Sent) -> tuple[Run, JobSpec]:
-        draft = self._drafted(spec, sent)
+    def _record(self, spec: JobSpec, shared: SharedUpload) -> tuple[Run, JobSpec]:
+        draft = self._drafted(spec, shared)
         if spec.name:
             run = self.runs.add(spec.name, draft)
         else:
             run = self.runs.add_numbered(spec.stem, draft)
         return run, replace(spec, name=run.name)
 
-    def _drafted(self, spec: JobSpec, sent: Sent) -> Draft:
+    def _drafted(self, spec: JobSpec, shared: SharedUpload) -> Draft:
         def draft(name: str, job: str) -> JobRecord:
             return JobRecord(
                 id=job,
@@ -171,8 +169,8 @@ class Submission:
                 kind=self.compute.kind,
                 config=self.settings.computes.get(self.compute.name, {}),
                 store=str(self.settings.location),
-                code=sent.code,
-                inputs=sent.inputs,
+                code=shared.code,
+                inputs=shared.inputs,
                 command=spec.full_command(),
                 params=spec.params,
                 tags=spec.tags,
@@ -182,88 +180,93 @@ class Submission:
 
     def _start(
         self,
-        made: Sequence[tuple[Run, JobSpec]],
-        sent: Sent,
+        recorded: Sequence[tuple[Run, JobSpec]],
+        uploads: Sequence[SharedUpload],
         previous: str | None = None,
         together: bool = False,
     ) -> list[Run]:
-        orders = self._orders(made, [sent] * len(made), previous, together)
         try:
-            self.compute.submit_many(orders)
+            self.compute.submit_many(self._orders(recorded, uploads, previous, together))
         except EdgeloopError as error:
-            self._give_up(made, error)
+            self._give_up(recorded, error)
             raise
-        self._end_unwanted(made)
-        return [run for run, _ in made]
+        self._end_unwanted(recorded)
+        return [run for run, _ in recorded]
 
     def _orders(
         self,
-        made: Sequence[tuple[Run, JobSpec]],
-        shared: Sequence[Sent],
+        recorded: Sequence[tuple[Run, JobSpec]],
+        uploads: Sequence[SharedUpload],
         previous: str | None,
         together: bool,
-    ) -> list[Order]:
-        """Their tickets are in the store when this returns."""
+    ) -> list[JobOrder]:
+        """The orders, with their tickets in the store."""
         orders = []
-        for (run, spec), sent in zip(made, shared, strict=True):
+        for (run, spec), shared in zip(recorded, uploads, strict=True):
             is_built = spec.environment.kind in self.compute.builds
             ticket = _ticket(run.record, spec, previous)
             if is_built:
                 ticket = replace(ticket, environment=Environment())
             self.blobs.put(ticket_key(run.record.id), ticket.to_json())
-            order = replace(_order(run.record, spec, sent), together=together)
-            orders.append(_with_environment(order, spec) if is_built else order)
+            order = replace(_order(run.record, spec, shared), together=together)
+            if is_built:  # by the compute, which needs to know what it is made of
+                is_file = spec.environment.kind != "image"
+                file = spec.code / spec.environment.file
+                recipe = file.read_text("utf-8") if is_file else ""
+                order = replace(order, environment=spec.environment, recipe=recipe)
+            orders.append(order)
         return orders
 
-    def _give_up(self, made: Sequence[tuple[Run, JobSpec]], error: EdgeloopError) -> None:
-        """What the compute took before it failed runs on: only what it does not know has failed.
-        Where it cannot say, the next look at the job finds out."""
-        taken = self._taken([run for run, _ in made], error)
+    def _give_up(self, recorded: Sequence[tuple[Run, JobSpec]], error: EdgeloopError) -> None:
+        """Jobs that the compute accepted before the error keep running; those it does not know have
+        failed. If it cannot tell, the next status of the job does."""
+        taken = self._taken([run for run, _ in recorded], error)
         reason = f"it could not be submitted: {error}"
-        for run, _ in made:
+        for run, _ in recorded:
             if taken is not None and run.record.id not in taken:
                 self.runs.save(replace(run, status=Status("failed", reason)))
 
-    def _end_unwanted(self, made: Sequence[tuple[Run, JobSpec]]) -> None:
-        """Somebody may have canceled or removed a job while it was on its way: nobody heard it."""
-        unwanted = [run.record.id for run, _ in made if not self._is_wanted(run.name)]
+    def _end_unwanted(self, recorded: Sequence[tuple[Run, JobSpec]]) -> None:
+        """End jobs that were canceled or removed while they were being submitted."""
+        unwanted = []
+        for run, _ in recorded:
+            try:
+                is_wanted = not self.runs.get(run.name).cancel_asked
+            except NoSuchJob:
+                is_wanted = False
+            if not is_wanted:
+                unwanted.append(run.record.id)
         if unwanted:
             self.compute.cancel(unwanted)
 
-    def _is_wanted(self, name: str) -> bool:
-        try:
-            return not self.runs.get(name).cancel_asked
-        except NoSuchJob:
-            return False
-
     def _taken(self, runs: Sequence[Run], error: EdgeloopError) -> set[str] | None:
-        """Those that are on the compute; None where that is not known, since an order whose answer
-        was lost may still arrive."""
+        """Ids of jobs that are on the compute; None if that is unknown, since an order whose
+        response was lost may still arrive."""
         if isinstance(error, ComputeUnavailable):
             return None
         try:
             seen = self.compute.states([run.record.id for run in runs])
-        except EdgeloopError:  # one order that was refused is not there
+        except EdgeloopError:  # a single order that was refused is not on the compute
             return set() if len(runs) == 1 else None
         return {job for job, view in seen.items() if view.state is not None}
 
     def _refuse_taken(self, name: str) -> None:
-        """Before anything moves; the record itself decides between two at once."""
+        """Checked before anything is sent; the record itself decides between two at once."""
         if self.runs.path(name).exists():
             raise JobNameTaken(name=name, folder=self.runs.folder.name)
 
 
 def index_folder(settings: Settings) -> Path:
-    """Where this machine remembers what it read of the project's datasets."""
+    """Where this machine keeps the index of the project's datasets."""
     return settings.project / STORE_FOLDER / "index"
 
 
-def _check_travels(spec: JobSpec, snapshot: Snapshot) -> None:
-    """What the job cannot begin without may be here and yet be kept from travelling."""
+def _check_travels(spec: JobSpec, snapshot: CodeSnapshot) -> None:
+    """Files that the job needs may exist and yet not be part of the snapshot."""
     file = "" if spec.environment.kind == "image" else spec.environment.file
     for path in (spec.script, file):
         if path and path not in snapshot:
-            reason = "it would stay here: an ignore file or the rule on keys leaves it out"
+            reason = "it would not be sent: an ignore file or the rule on private keys excludes it"
             raise BadJob(where=path, reason=reason)
 
 
@@ -286,21 +289,14 @@ def _ticket(record: JobRecord, spec: JobSpec, previous: str | None) -> Ticket:
     )
 
 
-def _order(record: JobRecord, spec: JobSpec, sent: Sent) -> Order:
-    return Order(
+def _order(record: JobRecord, spec: JobSpec, shared: SharedUpload) -> JobOrder:
+    return JobOrder(
         job=record.id,
         name=record.name,
         resources=spec.resources,
         priority=spec.priority,
-        access=sent.access,
-        wrapper=sent.wrapper,
+        access=shared.access,
+        wrapper=shared.wrapper,
         experiment=record.experiment,
         timeout_s=spec.timeout_s,
     )
-
-
-def _with_environment(order: Order, spec: JobSpec) -> Order:
-    """For a compute that makes the environment itself: what it is made of."""
-    is_file = spec.environment.kind != "image"
-    recipe = (spec.code / spec.environment.file).read_text("utf-8") if is_file else ""
-    return replace(order, environment=spec.environment, recipe=recipe)

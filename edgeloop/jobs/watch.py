@@ -1,29 +1,30 @@
-"""How far jobs are: the wrapper's own word in the store, beside what their compute sees.
+"""The state of jobs: the wrapper's own report in the store, combined with what the compute
+observes.
 
-The wrapper knows best, since it saw the exit code. Where it says nothing (not started yet, or
-killed in a way that left no last word) the compute's view stands. A compute that cannot be reached
-changes nothing about a job: the last known state stays, with a note.
+The wrapper knows best, since it saw the exit code. If it reports nothing (not started yet, or
+killed before it could), the compute's view counts. If a compute cannot be reached, the last known
+state stays, with a note.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
+from edgeloop._util.parallel import ordered_map
 from edgeloop.errors import BlobMissing, ComputeUnavailable
-from edgeloop.jobs.computes.base import Compute, Seen
-from edgeloop.jobs.protocol.ticket import FINAL_STATES, Progress, State, state_key
+from edgeloop.jobs.computes.base import Compute, ObservedState
+from edgeloop.jobs.protocol.ticket import FINAL_STATES, JobProgress, State, state_key
 from edgeloop.store import Blobs
 
-PARALLEL = 32
-SILENCE_S = 90.0  # several heartbeats, and clocks that differ
+_READERS = 32
+_SILENCE_S = 90.0  # several heartbeats, and clocks that differ
 
 
 @dataclass(frozen=True)
 class Status:
-    """What is known of one job now."""
+    """What is known about one job now."""
 
     state: State
     reason: str = ""
@@ -44,7 +45,7 @@ class Status:
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedJob:
     """One job to look at: when it was submitted, and what was known before."""
 
     job: str
@@ -53,81 +54,80 @@ class Watched:
     last: Status
 
 
-def look(
+def current_status(
     blobs: Blobs,
     compute: Compute,
-    jobs: Sequence[Watched],
+    jobs: Sequence[WatchedJob],
     clock: Callable[[], float] = time.time,
 ) -> list[Status]:
-    """All jobs of one compute with one question to it; final ones are not asked about again."""
+    """All jobs of one compute with one request to it; final ones are not asked about again."""
     open_jobs = [job for job in jobs if not job.last.is_final]
     if not open_jobs:
         return [job.last for job in jobs]
-    seen, note = _seen_by(compute, [job.job for job in open_jobs])
-    with ThreadPoolExecutor(PARALLEL) as pool:
-        said = dict(
-            zip(
-                (job.job for job in open_jobs),
-                pool.map(lambda job: progress_of(blobs, job.job), open_jobs),
-                strict=True,
-            )
-        )
+    ids = [job.job for job in open_jobs]
+    try:
+        observed, note = compute.states(ids), ""
+    except ComputeUnavailable as error:
+        observed, note = {}, str(error)
+    read = ordered_map(lambda job: _stored_progress(blobs, job), ids, _READERS, 2 * _READERS)
+    stored = dict(zip(ids, read, strict=True))
     now = clock()
-    found = []
+    statuses = []
     for job in jobs:
         if job.last.is_final:
-            found.append(job.last)
+            statuses.append(job.last)
             continue
-        view = seen.get(job.job)
-        progress = said[job.job]
-        if view is not None and _is_over(view) and not _is_final(progress):
+        view, progress = observed.get(job.job), stored[job.job]
+        is_over = view is not None and (view.state is None or view.state in FINAL_STATES)
+        if is_over and (progress is None or progress.state not in FINAL_STATES):
             compute.rescue(job.job, blobs)
-            progress = progress_of(blobs, job.job)  # its last word may have come in between
+            progress = _stored_progress(blobs, job.job)  # it may have been written meanwhile
         is_on_its_way = now - job.submitted < compute.on_its_way_s and not job.cancel_asked
-        found.append(_merged(job, view, progress, note, now, is_on_its_way))
-    return found
+        statuses.append(_merged(job, view, progress, note, now, is_on_its_way))
+    return statuses
 
 
-def progress_of(blobs: Blobs, job: str) -> Progress | None:
+def _stored_progress(blobs: Blobs, job: str) -> JobProgress | None:
     try:
-        return Progress.from_json(blobs.read(state_key(job)))
+        return JobProgress.from_json(blobs.read(state_key(job)))
     except BlobMissing:
         return None
 
 
-def _seen_by(compute: Compute, jobs: Sequence[str]) -> tuple[dict[str, Seen], str]:
-    try:
-        return compute.states(jobs), ""
-    except ComputeUnavailable as error:
-        return {}, str(error)
-
-
 def _merged(
-    job: Watched,
-    seen: Seen | None,
-    progress: Progress | None,
+    job: WatchedJob,
+    observed: ObservedState | None,
+    progress: JobProgress | None,
     note: str,
     now: float,
     is_on_its_way: bool,
 ) -> Status:
     if progress is not None and progress.state in FINAL_STATES:
         return _of(progress)
-    if seen is None:  # the compute did not answer
+    if observed is None:  # the compute did not respond
         return replace(_of(progress) if progress else job.last, note=note)
-    if progress is not None and now - progress.heartbeat < SILENCE_S:
-        said = seen.reason if seen.state not in FINAL_STATES else ""
-        return replace(_of(progress), note=said)  # it lives, even if its compute has given it up
-    if seen.state is None:
+    is_over = observed.state in FINAL_STATES
+    if progress is not None and now - progress.heartbeat < _SILENCE_S:
+        # It is alive, even if its compute has given up on it.
+        return replace(_of(progress), note="" if is_over else observed.reason)
+    if observed.state is None:
         return _unknown_to_its_compute(job, progress, is_on_its_way)
-    if seen.state in FINAL_STATES:
-        return _ended_without_a_word(job, seen, progress)
+    if is_over:
+        base = _of(progress) if progress is not None else job.last
+        if job.cancel_asked or observed.state == "canceled":
+            return replace(base, state="canceled", reason=observed.reason or "canceled", note="")
+        reason = observed.reason or "its process ended without reporting why"
+        return replace(base, state="failed", reason=reason, note="")
     if progress is not None:
         silent = f"nothing heard from {progress.node} for {now - progress.heartbeat:.0f} s"
         return replace(_of(progress), note=silent)
-    return Status("queued" if seen.state == "queued" else "preparing", reason=seen.reason)
+    state: State = "queued" if observed.state == "queued" else "preparing"
+    return Status(state, reason=observed.reason)
 
 
-def _unknown_to_its_compute(job: Watched, progress: Progress | None, is_on_its_way: bool) -> Status:
+def _unknown_to_its_compute(
+    job: WatchedJob, progress: JobProgress | None, is_on_its_way: bool
+) -> Status:
     if progress is None and is_on_its_way:
         return Status("preparing", reason="on its way to the compute")
     if job.cancel_asked:
@@ -137,33 +137,6 @@ def _unknown_to_its_compute(job: Watched, progress: Progress | None, is_on_its_w
     return replace(_of(progress), state="failed", reason="its compute no longer knows it")
 
 
-def _ended_without_a_word(job: Watched, seen: Seen, progress: Progress | None) -> Status:
-    base = _of(progress) if progress is not None else job.last
-    if job.cancel_asked or seen.state == "canceled":
-        return replace(base, state="canceled", reason=seen.reason or "canceled", note="")
-    reason = seen.reason or "its process ended without saying why"
-    return replace(base, state="failed", reason=reason, note="")
-
-
-def _is_over(seen: Seen) -> bool:
-    return seen.state is None or seen.state in FINAL_STATES
-
-
-def _is_final(progress: Progress | None) -> bool:
-    return progress is not None and progress.state in FINAL_STATES
-
-
-def _of(progress: Progress) -> Status:
-    return Status(
-        progress.state,
-        progress.reason,
-        progress.exit_code,
-        progress.attempt,
-        progress.node,
-        progress.started,
-        progress.ended,
-        progress.metrics,
-        progress.published,
-        progress.log_bytes,
-        progress.outputs_complete,
-    )
+def _of(progress: JobProgress) -> Status:
+    shared = [item.name for item in fields(Status) if item.name != "note"]
+    return Status(**{name: getattr(progress, name) for name in shared})

@@ -151,7 +151,7 @@ def test_removing_asks_first(command: Edgeloop, faces: Path):
     ("arguments", "expected"),
     [
         (["push", "nowhere"], "there is no folder data/working/nowhere or data/raw/nowhere"),
-        (["push", "faces@2"], "a push makes the version itself"),
+        (["push", "faces@2"], "a push assigns the version itself"),
         (["push", "../x"], "cannot be used"),
         (["pull", "nowhere"], "the store has none of that name"),
         (["pull", "faces@7"], "the store has no version 7 of it, but 1"),

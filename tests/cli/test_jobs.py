@@ -165,7 +165,7 @@ def test_a_dataset_in_the_store_is_found_whatever_else_has_its_name_here(
 def test_a_script_that_would_stay_here_is_refused(edgeloop: Edgeloop, script, project: Path):
     script("pass")
     (project / ".edgeloopignore").write_text("train.*\n")
-    assert "train.py: it would stay here" in edgeloop("run", "train.py").sentence
+    assert "train.py: it would not be sent" in edgeloop("run", "train.py").sentence
     assert not (project / "runs").exists()
 
 

@@ -193,7 +193,7 @@ def test_removal_frees_what_nobody_needs_and_only_that(
     assert [item.version for item in datasets.remove(NAME, [1])] == [1]
     assert sorted(objects(blobs).values()) == [2_000_000, 4_000_000]
     assert datasets.verify(NAME).is_right
-    with pytest.raises(NoSuchDataset, match="no version 1 of it, but 2"):
+    with pytest.raises(NoSuchDataset, match="no version 1 of it, only 2"):
         datasets.pull("faces@1", tmp_path / "target")
     datasets.remove(NAME)
     assert objects(blobs) == {} and list(blobs.list("_data/manifests/")) == []

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from edgeloop.data import Datasets, manifest, push
-from edgeloop.data.ledger import Log
-from edgeloop.data.manifest import PIECE_BYTES, File, Manifest, Manifests, Place
+from edgeloop.data.ledger import Ledger
+from edgeloop.data.manifest import PIECE_BYTES, File, Manifest, Manifests, PieceLocation
 from edgeloop.errors import DatasetDamaged, LocalFileError, StoreUnavailable
 from edgeloop.store import Blobs
 from edgeloop.store.blobs import FolderBlobs
@@ -196,12 +196,12 @@ def test_what_is_no_file_is_named(
             datasets.push(NAME, source)
     (source / "socket").unlink()
     (source / "broken").symlink_to("nowhere")
-    with pytest.raises(LocalFileError, match="broken: is a link to something that is not there"):
+    with pytest.raises(LocalFileError, match="broken: is a broken link"):
         datasets.push(NAME, source)
     (source / "broken").unlink()
     (source / "inside").mkdir()
     (source / "inside/loop").symlink_to(source)
-    with pytest.raises(LocalFileError, match="loop: is a link to a folder that it lies in"):
+    with pytest.raises(LocalFileError, match="loop: is a link to a folder that contains it"):
         datasets.push(NAME, source)
     (source / "inside/loop").unlink()
     Path(os.fsdecode(bytes(source) + b"/caf\xe9")).touch()
@@ -256,14 +256,14 @@ def test_a_manifest_whose_paths_lead_out_is_refused(path: object):
         manifest.decoded(gzip.compress(json.dumps(content).encode()))
 
 
-def publish(blobs: Blobs, files: tuple[File, ...], places: dict[str, Place]) -> None:
+def publish(blobs: Blobs, files: tuple[File, ...], places: dict[str, PieceLocation]) -> None:
     """As somebody who may write to the store and means ill would."""
-    log, manifests = Log(blobs, NAME), Manifests(blobs, NAME, None)
+    ledger, manifests = Ledger(blobs, NAME), Manifests(blobs, NAME, None)
     from edgeloop.data import Version
 
     key = manifests.store(Manifest(files, places))
-    head = log.head()
-    log.append(head, [Version(NAME, 1, key, 1, 1, "now", "them")], 2, "them")
+    head = ledger.head()
+    ledger.append(head, [Version(NAME, 1, key, 1, 1, "now", "them")], 2, "them")
 
 
 def test_a_hostile_manifest_writes_nothing(folder_blobs: Blobs, tmp_path: Path):
@@ -299,7 +299,7 @@ def test_a_manifest_that_we_could_not_have_written_is_refused(rows: dict[str, ob
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff", b'{"versions": 3}'])
 def test_a_log_that_cannot_be_read_is_said(folder_blobs: Blobs, tmp_path: Path, content: bytes):
     folder_blobs.put("_data/log/working@faces/00000001.json", content)
-    with pytest.raises(DatasetDamaged, match="record 1 of its log"):
+    with pytest.raises(DatasetDamaged, match="record 1 of its ledger"):
         Datasets(folder_blobs).pull(NAME, tmp_path / "target")
 
 

@@ -69,7 +69,7 @@ def test_a_name_or_a_path_leads_to_a_folder(tmp_path: Path, monkeypatch: pytest.
         find_local(tmp_path, str(folder / "x.png"))
     with pytest.raises(BadName):
         find_local(tmp_path, str(tmp_path / "data/working"))
-    with pytest.raises(BadName, match="makes the version itself"):
+    with pytest.raises(BadName, match="assigns the version itself"):
         find_local(tmp_path, "faces@3")
     with pytest.raises(
         NoSuchDataset, match=r"data/working/face or data/raw/face .*'working/faces'"

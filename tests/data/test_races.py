@@ -233,5 +233,5 @@ def test_a_version_removed_while_it_is_pulled_is_said(blobs: Blobs, tmp_path: Pa
     watched = Watched(blobs)
     other = once(lambda: Datasets(blobs).remove(NAME))
     watched.before = lambda verb, key: other() if "/objects/" in key else None
-    with pytest.raises(NoSuchDataset, match="removed while it was read"):
+    with pytest.raises(NoSuchDataset, match="removed while it was being read"):
         Datasets(watched).pull(NAME, tmp_path / "target")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgeloop.jobs.computes import Compute, Order, Resources, Seen, make_compute
+from edgeloop.jobs.computes import Compute, JobOrder, ObservedState, Resources, make_compute
 from edgeloop.jobs.protocol.ticket import FINAL_STATES, log_key
 from edgeloop.store import Blobs
 from edgeloop.testing.contracts.compute import HOLD, LIMIT_S, JobHarness
@@ -55,7 +55,7 @@ def test_a_batch_is_one_pipeline_and_each_step_has_its_own_end(
     stranger.cancel([jobs[2]])
     wait_until(lambda: states(stranger, jobs)[2] == "canceled", LIMIT_S, "the step to end")
     stranger.forget(jobs)
-    assert set(stranger.states(jobs).values()) == {Seen(None)}
+    assert set(stranger.states(jobs).values()) == {ObservedState(None)}
 
 
 def test_steps_wait_for_nodes_and_a_whole_pipeline_is_canceled_with_one_call(
@@ -120,7 +120,7 @@ def test_steps_ask_for_the_identity_and_the_spot_nodes_that_single_jobs_ask_for(
 
 
 def test_two_hundred_jobs_are_known_with_a_few_calls(azureml: AzureML, harness: JobHarness):
-    orders: list[Order] = [harness.order("python", "-c", "pass") for _ in range(2)]
+    orders: list[JobOrder] = [harness.order("python", "-c", "pass") for _ in range(2)]
     harness.compute.submit_many(orders)
     harness.sent += [order.job for order in orders]
     for order in orders:

@@ -10,7 +10,7 @@ import pytest
 
 from edgeloop.azure import AzureRun
 from edgeloop.errors import BadSetting, ComputeRefused, ComputeUnavailable, EdgeloopError
-from edgeloop.jobs.computes import Resources, Seen, make_compute
+from edgeloop.jobs.computes import ObservedState, Resources, make_compute
 from edgeloop.store import Blobs
 from edgeloop.testing.contracts.compute import LIMIT_S, SLEEP, JobHarness
 from tests.jobs.test_azureml import compute_of, folder_blobs, patient_cloud
@@ -166,7 +166,7 @@ def test_a_cancel_that_takes_long_is_said_to_be_on_its_way(harness: JobHarness, 
     job = harness.send("python", "-c", SLEEP)
     harness.wait_for(job, "running")
     harness.compute.cancel([job])
-    still = Seen("running", "Azure ML is still canceling it")
+    still = ObservedState("running", "Azure ML is still canceling it")
     wait_until(lambda: harness.seen(job) == still, LIMIT_S, "the cancel to be seen")
     azureml.faults.cancel_takes_s = 0
     harness.wait_for(job, "canceled")

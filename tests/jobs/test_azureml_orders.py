@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadSetting
-from edgeloop.jobs.computes import Order, Resources, make_compute
+from edgeloop.jobs.computes import JobOrder, Resources, make_compute
 from edgeloop.jobs.protocol.ticket import Environment, log_key, outputs_folder
 from edgeloop.store import Blobs
 from edgeloop.testing.contracts.compute import JobHarness
@@ -170,7 +170,7 @@ def test_a_compute_without_a_cluster_s_name_is_a_cluster_of_its_own_name(
 
 
 def test_what_groups_and_names_a_job_in_the_studio(harness: JobHarness, azureml: AzureML):
-    order: Order = replace(
+    order: JobOrder = replace(
         harness.order("python", "-c", "pass"), experiment="faces", timeout_s=600.0
     )
     harness.submit(order)

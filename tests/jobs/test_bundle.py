@@ -15,10 +15,15 @@ import pytest
 
 from edgeloop.data import Datasets
 from edgeloop.errors import BadSetting
-from edgeloop.jobs.computes.base import Order, Resources
-from edgeloop.jobs.protocol.bundle import bundle, ensure_wrapper
-from edgeloop.jobs.protocol.handover import ORDER_VARIABLE, Handover, bootstrap_command, hand_over
-from edgeloop.jobs.protocol.ticket import Input, wrapper_key
+from edgeloop.jobs.computes.base import JobOrder, Resources
+from edgeloop.jobs.protocol.bundle import bootstrap_command, bundle, ensure_wrapper
+from edgeloop.jobs.protocol.ticket import (
+    ORDER_VARIABLE,
+    Input,
+    WrapperOrder,
+    order_variables,
+    wrapper_key,
+)
 from edgeloop.store import Access, Blobs, open_blobs, parse_location
 from edgeloop.store.blobs import FolderBlobs
 from tests.conftest import StoreUnderTest
@@ -92,8 +97,8 @@ def test_the_bundle_needs_the_standard_library_and_obstore_alone(wrapped: Wrappe
 
 def bootstrap(wrapped: Wrapped, **environ: str) -> subprocess.CompletedProcess[bytes]:
     access = wrapped.blobs.access(3600)
-    order = Order(wrapped.job, "test", Resources(), 0, access, ensure_wrapper(wrapped.blobs))
-    variables = {**wrapped.environ(), **hand_over(order, wrapped.pace), **environ}
+    order = JobOrder(wrapped.job, "test", Resources(), 0, access, ensure_wrapper(wrapped.blobs))
+    variables = {**wrapped.environ(), **order_variables(order, wrapped.pace), **environ}
     return subprocess.run(
         bootstrap_command(sys.executable),
         env=variables,
@@ -129,7 +134,7 @@ def test_a_node_that_has_the_wrapper_does_not_fetch_it_again(wrapped: Wrapped):
 
 def last_word(wrapped: Wrapped, access: Access, wrapper: str, *flags: str) -> str:
     command = bootstrap_command(sys.executable)
-    order = Handover(wrapped.job, wrapper, access).to_variables()
+    order = WrapperOrder(wrapped.job, wrapper, access).to_variables()
     done = subprocess.run(
         [command[0], *flags, *command[1:]],
         env={**os.environ, "EDGELOOP_CACHE": str(wrapped.cache), **order},
@@ -173,14 +178,14 @@ def test_a_wrapper_that_is_not_what_its_name_says_is_not_run(wrapped: Wrapped):
 
 def test_an_order_comes_back_as_it_was_and_shows_no_secret(tmp_path: Path):
     blobs: Blobs = FolderBlobs(tmp_path)
-    handover = Handover("job", "key", Access("AzureStore", {"sas_key": "verysecret"}))
-    assert Handover.from_variables(handover.to_variables()) == handover
+    handover = WrapperOrder("job", "key", Access("AzureStore", {"sas_key": "verysecret"}))
+    assert WrapperOrder.from_variables(handover.to_variables()) == handover
     assert "verysecret" not in repr(handover)
-    assert Handover("job", "key", blobs.access(1)).to_variables().keys() == {ORDER_VARIABLE}
+    assert WrapperOrder("job", "key", blobs.access(1)).to_variables().keys() == {ORDER_VARIABLE}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"job": "verysecret"}', '{"pace": 1}'])
 def test_an_order_that_cannot_be_read_is_refused_without_quoting_it(text: str):
     with pytest.raises(BadSetting) as caught:
-        Handover.from_variables({ORDER_VARIABLE: text})
+        WrapperOrder.from_variables({ORDER_VARIABLE: text})
     assert "verysecret" not in str(caught.value)

@@ -14,25 +14,25 @@ from hypothesis import strategies as st
 
 from edgeloop.errors import BadName, JobNameTaken, LocalFileError, NoSuchJob
 from edgeloop.jobs.fields import NAME_LIMIT
-from edgeloop.jobs.records import JobRecord, Run, Runs, new_id
+from edgeloop.jobs.records import JobRecord, Run, RunRecords, new_id
 from edgeloop.jobs.watch import Status
 from tests.jobs.runs import record
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Runs:
-    return Runs(tmp_path / "runs")
+def runs(tmp_path: Path) -> RunRecords:
+    return RunRecords(tmp_path / "runs")
 
 
 def again(of: Run, name: str, job: str, attempt: int) -> JobRecord:
     return record(name, job, attempt=attempt, parent=of.name)
 
 
-def names(runs: Runs) -> list[str]:
+def names(runs: RunRecords) -> list[str]:
     return [run.name for run in runs.list().runs]
 
 
-def test_a_record_is_read_back_as_it_was_written(runs: Runs):
+def test_a_record_is_read_back_as_it_was_written(runs: RunRecords):
     made = runs.add("lr-3", record)
     assert made.record == record("lr-3", made.record.id)
     assert runs.get("lr-3") == made and runs.list().runs == (made,)
@@ -40,19 +40,19 @@ def test_a_record_is_read_back_as_it_was_written(runs: Runs):
     assert sorted(path.name for path in runs.path("lr-3").iterdir()) == ["job.json", "state.json"]
 
 
-def test_nothing_is_made_by_reading(runs: Runs):
+def test_nothing_is_made_by_reading(runs: RunRecords):
     assert runs.list().runs == ()
     with pytest.raises(NoSuchJob, match="No job 'x' in runs"):
         runs.get("x")
     assert not runs.folder.exists()
 
 
-def test_the_longest_name_can_have_attempts(runs: Runs):
+def test_the_longest_name_can_have_attempts(runs: RunRecords):
     first = runs.add("n" * NAME_LIMIT, record)
     assert runs.add_attempt(first.record, partial(again, first)).name == first.name + ".2"
 
 
-def test_a_name_is_given_once(runs: Runs):
+def test_a_name_is_given_once(runs: RunRecords):
     first = runs.add("lr", record)
     with pytest.raises(JobNameTaken, match="'lr' is taken in runs"):
         runs.add("lr", record)
@@ -60,7 +60,7 @@ def test_a_name_is_given_once(runs: Runs):
     assert [path.name for path in runs.folder.iterdir()] == ["lr"]
 
 
-def test_of_many_who_submit_one_name_at_once_one_wins(runs: Runs):
+def test_of_many_who_submit_one_name_at_once_one_wins(runs: RunRecords):
     def submit(_: int) -> str:
         try:
             return runs.add("lr", record).record.id
@@ -73,26 +73,26 @@ def test_of_many_who_submit_one_name_at_once_one_wins(runs: Runs):
     assert [path.name for path in runs.folder.iterdir()] == ["lr"]
 
 
-def test_numbers_given_at_once_are_all_different(runs: Runs):
+def test_numbers_given_at_once_are_all_different(runs: RunRecords):
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda _: runs.add_numbered("train", record).name, range(40)))
     assert sorted(made) == sorted(f"train-{number}" for number in range(1, 41))
 
 
-def test_a_number_goes_on_after_the_highest_and_is_not_given_again(runs: Runs):
+def test_a_number_goes_on_after_the_highest_and_is_not_given_again(runs: RunRecords):
     for name in ("train-1", "train-7", "train-x", "other-9", "train-12.2"):
         runs.add(name, record)
     assert runs.add_numbered("train", record).name == "train-8"
 
 
-def test_a_sweep_gets_a_stem_of_its_own(runs: Runs):
+def test_a_sweep_gets_a_stem_of_its_own(runs: RunRecords):
     assert runs.free_stem("train") == "train-1"
     for name in ("train-1", "train-3-02", "train-2.2"):
         runs.add(name, record)
     assert runs.free_stem("train") == "train-4"
 
 
-def test_another_attempt_is_linked_and_numbered(runs: Runs):
+def test_another_attempt_is_linked_and_numbered(runs: RunRecords):
     first = runs.add("lr-3", record)
     second = runs.add_attempt(first.record, partial(again, first))
     third = runs.add_attempt(second.record, partial(again, second))
@@ -103,13 +103,13 @@ def test_another_attempt_is_linked_and_numbered(runs: Runs):
     assert second.record.id.startswith("lr-3-2-2-")
 
 
-def test_a_name_that_looks_like_an_attempt_but_is_none_keeps_its_dot(runs: Runs):
+def test_a_name_that_looks_like_an_attempt_but_is_none_keeps_its_dot(runs: RunRecords):
     first = runs.add("net-v1.2", record)
     assert runs.add_attempt(first.record, partial(again, first)).name == "net-v1.2.2"
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", ".hidden", "all", "last", "a\nb"])
-def test_a_name_that_is_no_plain_folder_is_refused(runs: Runs, name: str):
+def test_a_name_that_is_no_plain_folder_is_refused(runs: RunRecords, name: str):
     for action in (runs.path, runs.remove, lambda name: runs.add(name, record)):
         with pytest.raises(BadName):
             action(name)
@@ -117,13 +117,13 @@ def test_a_name_that_is_no_plain_folder_is_refused(runs: Runs, name: str):
         runs.get(name)
 
 
-def test_runs_are_listed_from_the_oldest_to_the_newest(runs: Runs):
+def test_runs_are_listed_from_the_oldest_to_the_newest(runs: RunRecords):
     for name, minute in (("c", 1), ("a", 3), ("b", 2)):
         runs.add(name, partial(record, minute=minute))
     assert names(runs) == ["c", "b", "a"]
 
 
-def test_folders_that_hold_no_record_are_nobodys_jobs(runs: Runs):
+def test_folders_that_hold_no_record_are_nobodys_jobs(runs: RunRecords):
     runs.add("lr", record)
     (runs.folder / ".new-123").mkdir()
     (runs.folder / ".new-123/job.json").write_text("{")
@@ -136,7 +136,7 @@ DAMAGE = ["", "{", "[]", "7", '{"id": "x"}', '{"created": 7, "inputs": []}', "\x
 
 
 @pytest.mark.parametrize("content", DAMAGE)
-def test_a_damaged_record_is_named_and_hides_no_other(runs: Runs, content: str):
+def test_a_damaged_record_is_named_and_hides_no_other(runs: RunRecords, content: str):
     runs.add("good", record)
     runs.add("bad", record)
     (runs.path("bad") / "job.json").write_bytes(content.encode("latin-1"))
@@ -147,14 +147,14 @@ def test_a_damaged_record_is_named_and_hides_no_other(runs: Runs, content: str):
         runs.get("bad")
 
 
-def test_a_record_of_a_newer_kind_is_said_and_not_half_read(runs: Runs):
+def test_a_record_of_a_newer_kind_is_said_and_not_half_read(runs: RunRecords):
     runs.add("new", record)
     file = runs.path("new") / "job.json"
     file.write_text(file.read_text().replace('"attempt"', '"unheard_of"'))
     assert len(runs.list().damaged) == 1
 
 
-def test_what_was_heard_is_remembered(runs: Runs):
+def test_what_was_heard_is_remembered(runs: RunRecords):
     made = runs.add("lr", record)
     heard = Status("failed", "the command ended with exit code 3", 3, metrics={"loss": 0.5})
     runs.save(replace(made, status=heard, cancel_asked=True))
@@ -162,21 +162,21 @@ def test_what_was_heard_is_remembered(runs: Runs):
     assert (found.status, found.cancel_asked, found.record) == (heard, True, made.record)
 
 
-def test_an_end_is_never_taken_back_by_older_news(runs: Runs):
+def test_an_end_is_never_taken_back_by_older_news(runs: RunRecords):
     made = runs.add("lr", record)
     runs.save(replace(made, status=Status("completed", exit_code=0)))
     late = runs.save(replace(made, status=Status("running"), cancel_asked=True))
     assert late.state == runs.get("lr").state == "completed"
 
 
-def test_a_damaged_state_is_asked_for_again(runs: Runs):
+def test_a_damaged_state_is_asked_for_again(runs: RunRecords):
     runs.add("lr", record)
     for content in ("", "{", "[]", '{"status": {"colour": 1}, "cancel_asked": 0}'):
         (runs.path("lr") / "state.json").write_text(content)
         assert runs.get("lr").state == "queued"
 
 
-def test_a_removed_run_is_gone_and_does_not_come_back_by_news(runs: Runs):
+def test_a_removed_run_is_gone_and_does_not_come_back_by_news(runs: RunRecords):
     made = runs.add("lr", record)
     (runs.path("lr") / "outputs").mkdir()
     runs.remove("lr")
@@ -186,13 +186,13 @@ def test_a_removed_run_is_gone_and_does_not_come_back_by_news(runs: Runs):
     assert runs.add("lr", record).name == "lr"
 
 
-def test_a_folder_renamed_by_hand_is_a_job_of_that_name(runs: Runs):
+def test_a_folder_renamed_by_hand_is_a_job_of_that_name(runs: RunRecords):
     made = runs.add("lr", record)
     runs.path("lr").rename(runs.path("best"))
     assert runs.get("best").record == replace(made.record, name="best")
 
 
-def test_no_secret_is_in_a_record(runs: Runs):
+def test_no_secret_is_in_a_record(runs: RunRecords):
     config = {
         "address": "https://me:hunter2@head:8265",
         "token": "s3cret-1",
@@ -209,7 +209,7 @@ def test_no_secret_is_in_a_record(runs: Runs):
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path):
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(LocalFileError, match="no record can be written"):
-        Runs(tmp_path / "runs").add("lr", record)
+        RunRecords(tmp_path / "runs").add("lr", record)
 
 
 @given(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", fullmatch=True), st.integers(1, 10**6))

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from edgeloop.errors import BadJob
-from edgeloop.jobs.ignore import files_that_travel, holds_private_key
+from edgeloop.jobs.ignore import holds_private_key, source_files
 
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n"
 NAMES = ("a", "b", "ab", "a.txt", "b.txt", "foo", "foo.d", "c d", "é", "[x]", "a-b", "#h", "!n")
@@ -46,7 +46,7 @@ def write(root: Path, files: dict[str, str]) -> Path:
 
 
 def travel(root: Path) -> set[str]:
-    return {found.path for found in files_that_travel(root)}
+    return {found.path for found in source_files(root)}
 
 
 def kept_by_git(root: Path) -> set[str]:

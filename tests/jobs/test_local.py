@@ -33,12 +33,12 @@ pytestmark = pytest.mark.slow
 
 SUBMITTER = """\
 import json, pathlib, sys, time
-from edgeloop.jobs.computes import Order, Resources, make_compute
+from edgeloop.jobs.computes import JobOrder, Resources, make_compute
 from edgeloop.store import Access
 settings, state, job, wrapper, make, options = map(json.loads, sys.argv[1:])
 access = Access(make, options)
 compute = make_compute("local", settings, pathlib.Path(state))
-compute.submit(Order(job, "far", Resources(), 0, access, wrapper))
+compute.submit(JobOrder(job, "far", Resources(), 0, access, wrapper))
 time.sleep(600)
 """
 
@@ -151,11 +151,11 @@ class TestLocal(ComputeContract):
         killed = harness.hold("killed", resources=self.everything)
         after = harness.hold("after", resources=self.everything)
         os.kill(front_of(harness, killed), signal.SIGKILL)
-        assert "before its turn came" in harness.wait_for(killed, "failed").reason
+        assert "ended while it waited" in harness.wait_for(killed, "failed").reason
         harness.release("blocker")
         harness.wait_until_runs("after")
         assert not harness.runs("killed")
-        assert "before its turn came" in harness.wait_for(killed, "failed").reason
+        assert "ended while it waited" in harness.wait_for(killed, "failed").reason
         assert harness.seen(after).state == "running"
 
     def test_a_wrapper_that_is_killed_gives_its_room_back(self, harness: JobHarness):
@@ -182,7 +182,7 @@ class TestLocal(ComputeContract):
             os.kill(process, signal.SIGSTOP)
         for process in both:
             os.kill(process, signal.SIGKILL)
-        assert "without a word" in harness.wait_for(job, "failed").reason
+        assert "without reporting" in harness.wait_for(job, "failed").reason
         assert harness.compute.rescue(job, harness.blobs)
         assert harness.wait_for_end(job).state == "failed"
         assert harness.blobs.read(f"{outputs_folder(job)}made.txt") == b"precious"
@@ -240,7 +240,9 @@ class TestGpus:
         harness.wait_until_runs("waits")
 
     def test_parts_of_several_gpus_are_refused(self, compute):
-        with pytest.raises(BadInput, match=r"gpus 1\.5: a part of a GPU, or whole ones"):
+        with pytest.raises(
+            BadInput, match=r"gpus 1\.5: ask for a fraction of one GPU, or for whole ones"
+        ):
             compute.check(Resources(gpus=1.5))
         with pytest.raises(Infeasible, match=r"gpus 3 \(the most is 2\)"):
             compute.check(Resources(gpus=3))
@@ -258,7 +260,7 @@ def test_a_job_runs_the_python_of_the_active_environment(tmp_path: Path):
 def test_a_stopped_process_that_holds_the_lock_is_named(compute, monkeypatch):
     compute.check(Resources())
     monkeypatch.setattr(queue, "_LOCK_LIMIT_S", 0.1)
-    with compute._queue._deciding(), pytest.raises(ComputeUnavailable, match="a stopped process"):
+    with compute._queue._locked(), pytest.raises(ComputeUnavailable, match="a stopped process"):
         compute.cancel(["anything"])
 
 
@@ -338,15 +340,15 @@ def all_processes(harness: JobHarness) -> list[int]:
 
 
 def processes_of(harness: JobHarness, job: str) -> list[int]:
-    """Of a job of this harness: one while it waits, later the front and the keeper."""
+    """Of a job of this harness: one while it waits, later the launcher and the supervisor."""
     return sorted({*all_processes(harness)} & {*processes_with(f".{job}\0")})
 
 
 def front_of(harness: JobHarness, job: str) -> int:
-    """The front leads the session it was started in; the keeper has left it."""
+    """The launcher leads the session it was started in; the supervisor has left it."""
 
-    def fronts() -> list[int]:
+    def launchers() -> list[int]:
         return [process for process in processes_of(harness, job) if os.getsid(process) == process]
 
-    wait_until(lambda: bool(fronts()), LIMIT_S, f"the process of {job}")
-    return fronts()[0]
+    wait_until(lambda: bool(launchers()), LIMIT_S, f"the process of {job}")
+    return launchers()[0]

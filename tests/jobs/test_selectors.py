@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import NoSuchJob
-from edgeloop.jobs.records import Run
-from edgeloop.jobs.selectors import select
+from edgeloop.jobs.records import Run, select
 from tests.jobs.runs import run
 
 RUNS = [

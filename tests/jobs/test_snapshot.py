@@ -12,7 +12,7 @@ import pytest
 
 from edgeloop.errors import BadJob, LocalFileError
 from edgeloop.jobs import snapshot as module
-from edgeloop.jobs.snapshot import Snapshot
+from edgeloop.jobs.snapshot import CodeSnapshot
 from edgeloop.store import Store
 from edgeloop.testing import memory_blobs
 
@@ -37,8 +37,8 @@ def test_the_archive_holds_the_files_and_who_may_run(tmp_path: Path):
     names = ["train.py", "deep/er/x.bin", "grüße 你好.txt", "n" * 200, "go.sh"]
     code(tmp_path, {name: name.encode() for name in names})
     (tmp_path / "go.sh").chmod(0o755)
-    found = unpacked(Snapshot.take(tmp_path).archive())
-    assert found == {n: (n.encode(), 0o755 if n == "go.sh" else 0o644) for n in names}
+    source = unpacked(CodeSnapshot.take(tmp_path).archive())
+    assert source == {n: (n.encode(), 0o755 if n == "go.sh" else 0o644) for n in names}
 
 
 def test_the_same_code_elsewhere_and_later_is_the_same_bytes(tmp_path: Path):
@@ -46,7 +46,7 @@ def test_the_same_code_elsewhere_and_later_is_the_same_bytes(tmp_path: Path):
     one = code(tmp_path / "one", files)
     two = code(tmp_path / "two", dict(reversed(files.items())))
     os.utime(two / "b.py", (1, 1))
-    first, second = Snapshot.take(one), Snapshot.take(two)
+    first, second = CodeSnapshot.take(one), CodeSnapshot.take(two)
     assert first.digest == second.digest and first.archive() == second.archive()
     with tarfile.open(fileobj=io.BytesIO(first.archive())) as tar:
         assert {(item.mtime, item.uid, item.uname) for item in tar} == {(0, 0, "")}
@@ -64,20 +64,20 @@ def test_the_same_code_elsewhere_and_later_is_the_same_bytes(tmp_path: Path):
 )
 def test_every_change_gives_another_digest(tmp_path: Path, change: Callable[[Path], object]):
     code(tmp_path, {"a.py": b"1"})
-    before = Snapshot.take(tmp_path).digest
+    before = CodeSnapshot.take(tmp_path).digest
     change(tmp_path)
-    assert Snapshot.take(tmp_path).digest != before
+    assert CodeSnapshot.take(tmp_path).digest != before
 
 
 def test_unchanged_code_is_sent_once_to_every_store(tmp_path: Path, store: Store):
     root = code(tmp_path / "code", {"a.py": b"1" * 5000})
-    key, sent = Snapshot.take(root).ensure(store.blobs)
-    again, sent_again = Snapshot.take(root).ensure(store.blobs)
+    key, sent = CodeSnapshot.take(root).ensure(store.blobs)
+    again, sent_again = CodeSnapshot.take(root).ensure(store.blobs)
     assert (sent, sent_again, again) == (True, False, key)
     assert key.startswith("_code/") and key.endswith(".tar.gz")
     assert unpacked(store.blobs.read(key)) == {"a.py": (b"1" * 5000, 0o644)}
     code(root, {"a.py": b"2"})
-    assert Snapshot.take(root).ensure(store.blobs)[1]
+    assert CodeSnapshot.take(root).ensure(store.blobs)[1]
     assert len(list(store.blobs.list("_code/"))) == 2
 
 
@@ -85,15 +85,15 @@ def test_code_that_was_sent_already_is_not_even_packed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     blobs, root = memory_blobs(), code(tmp_path, {"a.py": b"1"})
-    Snapshot.take(root).ensure(blobs)
-    monkeypatch.setattr(Snapshot, "archive", lambda self: pytest.fail("packed"))
-    assert Snapshot.take(root).ensure(blobs)[1] is False
+    CodeSnapshot.take(root).ensure(blobs)
+    monkeypatch.setattr(CodeSnapshot, "archive", lambda self: pytest.fail("packed"))
+    assert CodeSnapshot.take(root).ensure(blobs)[1] is False
 
 
 def test_a_file_that_is_a_private_key_stays_here_and_is_named(tmp_path: Path):
     key = b"-----BEGIN RSA PRIVATE KEY-----\nMIIE\n"
     code(tmp_path, {"a.py": b"1", "deploy.txt": key})
-    taken = Snapshot.take(tmp_path)
+    taken = CodeSnapshot.take(tmp_path)
     assert "a.py" in taken and "deploy.txt" not in taken
     assert taken.withheld == ("deploy.txt",)
     assert b"MIIE" not in b"".join(content for content, _ in unpacked(taken.archive()).values())
@@ -102,19 +102,19 @@ def test_a_file_that_is_a_private_key_stays_here_and_is_named(tmp_path: Path):
 def test_too_much_code_is_refused_with_the_largest_files(tmp_path: Path):
     code(tmp_path, {"train.py": b"1", "ckpt/best.pt": b"x" * 3_000_000, "b.bin": b"x" * 1_500_000})
     with pytest.raises(BadJob) as caught:
-        Snapshot.take(tmp_path, limit_bytes=2_000_000)
+        CodeSnapshot.take(tmp_path, limit_bytes=2_000_000)
     said = str(caught.value)
     assert "the code is 4.5 MB, over the limit of 2.0 MB" in said
     assert said.index("ckpt/best.pt (3.0 MB)") < said.index("b.bin (1.5 MB)")
     assert ".edgeloopignore" in said and "code_limit_mb" in said and "\n" not in said
     (tmp_path / ".edgeloopignore").write_text("ckpt/\n*.bin\n")
-    assert "train.py" in Snapshot.take(tmp_path, limit_bytes=2_000_000)
+    assert "train.py" in CodeSnapshot.take(tmp_path, limit_bytes=2_000_000)
 
 
 def test_too_many_small_files_are_refused_with_their_folder(tmp_path: Path):
     code(tmp_path, {f"images/{index}.png": b"x" * 1000 for index in range(50)})
     with pytest.raises(BadJob, match=r"the largest are images/ \(50\.0 kB\)"):
-        Snapshot.take(tmp_path, limit_bytes=20_000)
+        CodeSnapshot.take(tmp_path, limit_bytes=20_000)
 
 
 class Meddled:
@@ -138,17 +138,17 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(
 ):
     code(tmp_path, {"a.py": b"first", "b.py": b"b"})
     monkeypatch.setattr(module.os, "fstat", Meddled(changes=3))
-    taken = Snapshot.take(tmp_path)
+    taken = CodeSnapshot.take(tmp_path)
     assert taken.files[0].content == (tmp_path / "a.py").read_bytes() == b"content 0"
 
 
 def test_a_file_that_never_rests_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     code(tmp_path, {"a.py": b"first"})
     monkeypatch.setattr(module.os, "fstat", Meddled(changes=100))
-    with pytest.raises(LocalFileError, match=r"a\.py: changes all the time"):
-        Snapshot.take(tmp_path)
+    with pytest.raises(LocalFileError, match=r"a\.py: keeps changing"):
+        CodeSnapshot.take(tmp_path)
 
 
 def test_a_code_folder_that_is_not_there_is_named(tmp_path: Path):
     with pytest.raises(LocalFileError, match="nowhere"):
-        Snapshot.take(tmp_path / "nowhere")
+        CodeSnapshot.take(tmp_path / "nowhere")

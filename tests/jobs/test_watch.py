@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from edgeloop.errors import ComputeUnavailable
-from edgeloop.jobs.computes.base import Compute, Order, Resources, Seen
-from edgeloop.jobs.protocol.ticket import Progress, State, state_key
-from edgeloop.jobs.watch import Status, Watched, look
+from edgeloop.jobs.computes.base import Compute, JobOrder, ObservedState, Resources
+from edgeloop.jobs.protocol.ticket import JobProgress, State, state_key
+from edgeloop.jobs.watch import Status, WatchedJob, current_status
 from edgeloop.store import Blobs
 from edgeloop.testing import memory_blobs
 
 NOW = 1_000_000.0
-WAITING = Watched("job-1", NOW - 600, False, Status("queued"))
+WAITING = WatchedJob("job-1", NOW - 600, False, Status("queued"))
 
 
 class Seer(Compute):
@@ -23,22 +23,22 @@ class Seer(Compute):
 
     name, kind = "seer", "seer"
 
-    def __init__(self, answers: dict[str, Seen] | None) -> None:
+    def __init__(self, answers: dict[str, ObservedState] | None) -> None:
         self.answers = answers
         self.asked: list[list[str]] = []
 
     def check(self, resources: Resources) -> None: ...
-    def submit(self, order: Order) -> None: ...
+    def submit(self, order: JobOrder) -> None: ...
     def cancel(self, jobs: Sequence[str]) -> None: ...
     def forget(self, jobs: Sequence[str]) -> None: ...
     def logs(self, job: str) -> str:
         return ""
 
-    def states(self, jobs: Sequence[str]) -> dict[str, Seen]:
+    def states(self, jobs: Sequence[str]) -> dict[str, ObservedState]:
         self.asked.append(list(jobs))
         if self.answers is None:
             raise ComputeUnavailable(compute="seer", reason="no answer")
-        return {job: self.answers.get(job, Seen(None)) for job in jobs}
+        return {job: self.answers.get(job, ObservedState(None)) for job in jobs}
 
 
 @pytest.fixture
@@ -47,16 +47,16 @@ def blobs() -> Blobs:
 
 
 def say(blobs: Blobs, state: State, heartbeat: float = NOW, **fields: object) -> None:
-    progress = Progress(state, 1, "node-7", heartbeat, **fields)  # type: ignore[arg-type]
+    progress = JobProgress(state, 1, "node-7", heartbeat, **fields)  # type: ignore[arg-type]
     blobs.put(state_key("job-1"), progress.to_json())
 
 
 def seen(state: State | None, reason: str = "") -> Seer:
-    return Seer({"job-1": Seen(state, reason)})
+    return Seer({"job-1": ObservedState(state, reason)})
 
 
-def now_of(blobs: Blobs, seer: Seer, job: Watched = WAITING) -> Status:
-    return look(blobs, seer, [job], clock=lambda: NOW)[0]
+def now_of(blobs: Blobs, seer: Seer, job: WatchedJob = WAITING) -> Status:
+    return current_status(blobs, seer, [job], clock=lambda: NOW)[0]
 
 
 @pytest.mark.parametrize("view", ["running", "failed", "completed", None])
@@ -117,17 +117,17 @@ def test_a_compute_that_is_away_changes_nothing_but_the_note(blobs: Blobs):
 
 def test_final_jobs_are_never_asked_about_and_the_others_in_one_question(blobs: Blobs):
     seer = Seer({})
-    done = Watched("old", NOW - 9, False, Status("completed", exit_code=0))
+    done = WatchedJob("old", NOW - 9, False, Status("completed", exit_code=0))
     jobs = [done, WAITING, replace(WAITING, job="job-2")]
-    assert look(blobs, seer, jobs, lambda: NOW)[0].state == "completed"
+    assert current_status(blobs, seer, jobs, lambda: NOW)[0].state == "completed"
     assert seer.asked == [["job-1", "job-2"]]
-    look(blobs, seer, [done], lambda: NOW)
+    current_status(blobs, seer, [done], lambda: NOW)
     assert len(seer.asked) == 1
 
 
 def test_a_last_word_that_came_while_the_compute_was_asked_is_heard(blobs: Blobs):
     class Late(Seer):
-        def states(self, jobs: Sequence[str]) -> dict[str, Seen]:
+        def states(self, jobs: Sequence[str]) -> dict[str, ObservedState]:
             return super().states(jobs)
 
     class LateBlobs:
@@ -135,12 +135,14 @@ def test_a_last_word_that_came_while_the_compute_was_asked_is_heard(blobs: Blobs
 
         def __init__(self) -> None:
             self.words = [
-                Progress("running", 1, "n", NOW - 999),
-                Progress("completed", 1, "n", NOW),
+                JobProgress("running", 1, "n", NOW - 999),
+                JobProgress("completed", 1, "n", NOW),
             ]
 
         def read(self, key: str) -> bytes:
             return self.words.pop(0).to_json()
 
-    status = look(LateBlobs(), Late({"job-1": Seen("completed")}), [WAITING], lambda: NOW)[0]  # type: ignore[arg-type]
+    status = current_status(
+        LateBlobs(), Late({"job-1": ObservedState("completed")}), [WAITING], lambda: NOW
+    )[0]  # type: ignore[arg-type]
     assert status.state == "completed"

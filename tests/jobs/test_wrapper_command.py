@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.jobs.protocol.ticket import ticket_key
-from edgeloop.jobs.wrapper.layout import Places, fill, variables_for
+from edgeloop.jobs.wrapper.layout import JobFolders, fill, variables_for
 from edgeloop.store.blobs import FolderBlobs
 from tests.jobs.wrapped import Wrapped
 
@@ -184,7 +184,7 @@ def test_a_job_that_is_over_is_not_run_again(wrapped: Wrapped):
     wrapped.order_script("open('outputs/n', 'a').write('x'); raise SystemExit(9)")
     assert wrapped.run()[0] == 9
     code, shown = wrapped.run()
-    assert code == 9 and "this job is over already" in shown
+    assert code == 9 and "this job has already ended" in shown
     assert wrapped.stored() == {"n": b"x"}
 
 
@@ -207,7 +207,7 @@ def test_names_of_datasets_become_variables_whole_and_by_their_last_part():
 
     ticket = Ticket("id", "name", "default", (), "")
     inputs = {"working/faces-128": Path("/a"), "raw/cats": Path("/b"), "working/cats": Path("/c")}
-    places = Places(Path("/o"), Path("/d"), inputs, {"working/faces64": Path("/w")})
+    places = JobFolders(Path("/o"), Path("/d"), inputs, {"working/faces64": Path("/w")})
     variables = variables_for(ticket, 1, places)
     assert variables["EDGELOOP_INPUT_WORKING_FACES_128"] == "/a"
     assert variables["EDGELOOP_INPUT_FACES_128"] == "/a"

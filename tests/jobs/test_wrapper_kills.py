@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.jobs.protocol.handover import Pace
-from edgeloop.jobs.wrapper.ending import salvage
+from edgeloop.jobs.protocol.ticket import Pace
+from edgeloop.jobs.wrapper.ending import recover
 from edgeloop.store.blobs import FolderBlobs
 from tests.jobs.wrapped import LIMIT_S, Wrapped, kill
 from tests.peers.process import wait_until
@@ -80,11 +80,11 @@ def test_a_command_killed_from_outside_is_told_apart_from_one_that_failed(wrappe
 
 def test_a_killed_command_leaves_what_it_wrote(wrapped: Wrapped):
     wrapped.order_script(WRITE_AND_WAIT)
-    with wrapped.running() as front:
+    with wrapped.running() as launcher:
         wrapped.wait_for_file("ready")
         for pid in wrapped.processes():
             kill(pid)
-        assert front.wait(LIMIT_S) == 137
+        assert launcher.wait(LIMIT_S) == 137
     progress = wrapped.final()
     assert progress.state == "failed"
     assert progress.reason == "killed by SIGKILL, perhaps out of memory"
@@ -142,10 +142,10 @@ open("outputs/ready", "w").close()
 time.sleep(600)
 """
     wrapped.order_script(script)
-    with wrapped.running() as front:
+    with wrapped.running() as launcher:
         wrapped.wait_for_file("ready")
-        front.send_signal(number)
-        assert front.wait(LIMIT_S) == 143
+        launcher.send_signal(number)
+        assert launcher.wait(LIMIT_S) == 143
     progress = wrapped.final()
     assert (progress.state, progress.exit_code, progress.reason) == ("canceled", 5, "canceled")
     assert wrapped.stored()["checkpoint"] == b"saved after the signal"
@@ -163,19 +163,19 @@ open("outputs/ready", "w").close()
 time.sleep(600)
 """
     wrapped.order(["sh", "-c", "python3 script.py; true"], {"script.py": script})
-    with wrapped.running() as front:
+    with wrapped.running() as launcher:
         wrapped.wait_for_file("ready")
-        front.terminate()
-        assert front.wait(LIMIT_S) == 143
+        launcher.terminate()
+        assert launcher.wait(LIMIT_S) == 143
     assert wrapped.stored()["checkpoint"] == b"saved"
 
 
 def test_a_command_that_ignores_the_signal_is_killed_after_its_grace(wrapped: Wrapped):
     wrapped.order_script(STUBBORN, grace_s=0.5)
-    with wrapped.running() as front:
+    with wrapped.running() as launcher:
         wrapped.wait_for_file("ready")
-        front.terminate()
-        assert front.wait(LIMIT_S) == 143
+        launcher.terminate()
+        assert launcher.wait(LIMIT_S) == 143
     progress = wrapped.final()
     assert (progress.state, progress.exit_code) == ("canceled", 137)
 
@@ -189,11 +189,11 @@ def test_children_and_daemons_end_with_the_command(wrapped: Wrapped):
 
 def test_children_and_daemons_end_when_the_job_is_canceled(wrapped: Wrapped):
     wrapped.order_script(FAMILY + "time.sleep(600)", grace_s=0.5)
-    with wrapped.running() as front:
+    with wrapped.running() as launcher:
         wrapped.wait_for_file("ready")
         assert len(sleepers(wrapped)) >= 5
-        front.terminate()
-        assert front.wait(LIMIT_S) == 143
+        launcher.terminate()
+        assert launcher.wait(LIMIT_S) == 143
         assert (wrapped.processes(), sleepers(wrapped)) == ([], [])
 
 
@@ -211,9 +211,9 @@ time.sleep(600)
 """,
     )
     wrapped.order_script(script)
-    with wrapped.running() as front:
+    with wrapped.running() as launcher:
         wrapped.wait_for_file("set")
-        front.kill()
+        launcher.kill()
         progress = wrapped.final()
         assert progress.state == "canceled"
         expected = "canceled: the process that the compute had started was killed"
@@ -226,50 +226,50 @@ time.sleep(600)
 def test_who_kills_the_front_with_all_its_children_does_not_reach_the_keeper(wrapped: Wrapped):
     """As Ray does, three seconds after it asked."""
     wrapped.order_script(WRITE_AND_WAIT)
-    with wrapped.running() as front:
+    with wrapped.running() as launcher:
         wrapped.wait_for_file("ready")
-        parent = f"PPid:\t{front.pid}\n"
-        assert wrapped.keeper() != front.pid
-        assert parent not in Path(f"/proc/{wrapped.keeper()}/status").read_text()
-        os.killpg(front.pid, signal.SIGKILL)
+        parent = f"PPid:\t{launcher.pid}\n"
+        assert wrapped.supervisor() != launcher.pid
+        assert parent not in Path(f"/proc/{wrapped.supervisor()}/status").read_text()
+        os.killpg(launcher.pid, signal.SIGKILL)
         assert wrapped.final().state == "canceled"
     assert wrapped.stored()["before"] == b"the kill"
 
 
 def test_a_killed_keeper_is_replaced_by_the_front(wrapped: Wrapped):
     wrapped.order_script(FAMILY + WRITE_AND_WAIT.replace("ready", "really"))
-    with wrapped.running() as front:
+    with wrapped.running() as launcher:
         wrapped.wait_for_file("ready")
         wrapped.wait_for_file("really")
-        kill(wrapped.keeper())
-        assert front.wait(LIMIT_S) == 137
+        kill(wrapped.supervisor())
+        assert launcher.wait(LIMIT_S) == 137
         assert wrapped.processes() == []
     progress = wrapped.final()
     assert progress.state == "failed" and progress.outputs_complete
-    assert progress.reason == "the program that watched over the job was killed"
+    assert progress.reason == "the job's supervisor process was killed"
     assert wrapped.stored()["before"] == b"the kill"
     assert "printed before the kill" in wrapped.log()
-    for pid in sleepers(wrapped):  # one without our mark, and without a keeper to adopt it
+    for pid in sleepers(wrapped):  # one without our mark, and without a supervisor to adopt it
         kill(pid)
 
 
 def test_a_job_whose_wrapper_died_as_a_whole_is_finished_by_somebody_else(wrapped: Wrapped):
     wrapped.order_script(WRITE_AND_WAIT)
-    with wrapped.running() as front:
+    with wrapped.running() as launcher:
         wrapped.wait_for_file("ready")
-        assert not salvage(wrapped.scratch, wrapped.blobs, "found dead"), "it is alive"
-        keeper = wrapped.keeper()
-        os.kill(front.pid, signal.SIGSTOP)
-        kill(keeper)
-        front.kill()
-        front.wait()
-        assert salvage(wrapped.scratch, wrapped.blobs, "found dead")
+        assert not recover(wrapped.scratch, wrapped.blobs, "found dead"), "it is alive"
+        supervisor = wrapped.supervisor()
+        os.kill(launcher.pid, signal.SIGSTOP)
+        kill(supervisor)
+        launcher.kill()
+        launcher.wait()
+        assert recover(wrapped.scratch, wrapped.blobs, "found dead")
         assert wrapped.processes() == []
     progress = wrapped.final()
     assert (progress.state, progress.reason) == ("failed", "found dead")
     assert wrapped.stored()["before"] == b"the kill"
     assert not wrapped.scratch.exists()
-    assert salvage(wrapped.scratch, wrapped.blobs, "found dead"), "twice does no harm"
+    assert recover(wrapped.scratch, wrapped.blobs, "found dead"), "twice does no harm"
 
 
 def test_a_job_that_starts_again_after_its_machine_was_lost_goes_on_with_its_outputs(
@@ -286,12 +286,12 @@ else:
     time.sleep(600)
 """
     wrapped.order_script(script)
-    with wrapped.running() as front:
+    with wrapped.running() as launcher:
         wrapped.wait_for_output("checkpoint", b"of the first")
         wait_until(lambda: "attempt 1" in wrapped.log(), LIMIT_S, "its log")
-        keeper = wrapped.keeper()
-        os.kill(front.pid, signal.SIGSTOP)
-        kill(keeper)
+        supervisor = wrapped.supervisor()
+        os.kill(launcher.pid, signal.SIGSTOP)
+        kill(supervisor)
     elsewhere = Wrapped(
         wrapped.blobs, tmp_path / "another node", job=wrapped.job, pace=wrapped.pace
     )
@@ -303,12 +303,12 @@ else:
 
 def test_a_second_wrapper_of_a_running_job_does_nothing(wrapped: Wrapped):
     wrapped.order_script(WRITE_AND_WAIT)
-    with wrapped.running() as front:
+    with wrapped.running() as launcher:
         wrapped.wait_for_file("ready")
         assert wrapped.run()[0] == 75
-        assert front.poll() is None
-        front.terminate()
-        assert front.wait(LIMIT_S) == 143
+        assert launcher.poll() is None
+        launcher.terminate()
+        assert launcher.wait(LIMIT_S) == 143
 
 
 def test_a_job_can_be_canceled_while_it_is_prepared(wrapped: Wrapped, tmp_path: Path):
@@ -321,12 +321,12 @@ def test_a_job_can_be_canceled_while_it_is_prepared(wrapped: Wrapped, tmp_path: 
 
     environment = Environment("conda", "conda.yaml")
     wrapped.order(["true"], {"conda.yaml": "name: x"}, environment=environment)
-    with wrapped.running() as front:
+    with wrapped.running() as launcher:
         wait_until(lambda: "building\n" in wrapped.log(), LIMIT_S, "conda to start")
         progress = wrapped.progress()
         assert progress is not None and progress.state == "preparing"
-        front.terminate()
-        assert front.wait(LIMIT_S) == 143
+        launcher.terminate()
+        assert launcher.wait(LIMIT_S) == 143
         assert wrapped.processes() == []
     progress = wrapped.final()
     assert (progress.state, progress.exit_code) == ("canceled", None)

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import StoreUnavailable
-from edgeloop.jobs.protocol.handover import Pace
-from edgeloop.jobs.protocol.ticket import LOG_PIECE, log_key, outputs_folder
-from edgeloop.jobs.wrapper.log import LogCopier
+from edgeloop.jobs.protocol.ticket import LOG_PIECE, Pace, log_key, outputs_folder
 from edgeloop.jobs.wrapper.outputs import GROWING_LIMIT_BYTES, OutputCopier
+from edgeloop.jobs.wrapper.scratch import LogCopier
 from edgeloop.store.blobs import FolderBlobs
 from tests.jobs.wrapped import LIMIT_S, Wrapped
 from tests.peers.process import wait_until
@@ -58,7 +57,7 @@ while not os.path.exists("outputs/go"):
     time.sleep(0.02)
 """
     wrapped.order_script(script)
-    with wrapped.running() as front:
+    with wrapped.running() as launcher:
         wrapped.wait_for_output("a/b/c.txt", b"deep")
         wait_until(lambda: "so far\n" in wrapped.log(), LIMIT_S, "the log in the store")
         wait_until(lambda: wrapped.progress().metrics == {"loss": 0.25}, LIMIT_S, "metrics")
@@ -66,7 +65,7 @@ while not os.path.exists("outputs/go"):
         first = wrapped.progress().heartbeat
         wait_until(lambda: wrapped.progress().heartbeat > first, LIMIT_S, "a heartbeat")
         (wrapped.outputs / "go").touch()
-        assert front.wait(LIMIT_S) == 0
+        assert launcher.wait(LIMIT_S) == 0
 
 
 def test_a_file_that_grows_is_copied_as_it_grows(copied: Copied):
@@ -158,10 +157,10 @@ raise SystemExit(int(os.environ["CODE"]))
     for code, expected in ((0, {"kept"}), (1, {"kept", "temporary"})):
         job = Wrapped(wrapped.blobs, wrapped.folder)
         job.order_script(script, variables={"CODE": str(code)})
-        with job.running() as front:
+        with job.running() as launcher:
             job.wait_for_output("temporary")
             (job.outputs / "go").touch()
-            assert front.wait(LIMIT_S) == code
+            assert launcher.wait(LIMIT_S) == code
         assert set(job.stored()) - {"go"} == expected
 
 
@@ -232,13 +231,13 @@ while not os.path.exists("outputs/go"):
     time.sleep(0.02)
 """
     wrapped.order_script(script)
-    with Path(os.devnull).open("wb") as nothing, wrapped.running(stdout=nothing) as front:
+    with Path(os.devnull).open("wb") as nothing, wrapped.running(stdout=nothing) as launcher:
         wait_until(lambda: _said(wrapped) >= size, LIMIT_S, "all of the log in the store")
-        for pid in (front.pid, wrapped.keeper()):
+        for pid in (launcher.pid, wrapped.supervisor()):
             peak = Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1].split()[0]
             assert int(peak) < 150_000, "kilobytes"
         (wrapped.outputs / "go").touch()
-        assert front.wait(LIMIT_S) == 0
+        assert launcher.wait(LIMIT_S) == 0
     assert wrapped.final().log_bytes >= size
     assert wrapped.blobs.size(log_key(wrapped.job, 100)) == LOG_PIECE
 
@@ -269,10 +268,10 @@ while ! test -e outputs/go; do sleep 0.02; done
 echo second > /dev/stderr
 """
     wrapped.order(["sh", "-c", script])
-    with wrapped.running() as front:
+    with wrapped.running() as launcher:
         wait_until(lambda: wrapped.log() == "first\n", LIMIT_S, "the log in the store")
         (wrapped.outputs / "go").touch()
-        assert front.wait(LIMIT_S) == 0
+        assert launcher.wait(LIMIT_S) == 0
     assert wrapped.log().startswith("first\nsecond\n")
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import StoreUnavailable
-from edgeloop.jobs.protocol.handover import ORDER_VARIABLE, Handover
-from edgeloop.jobs.protocol.ticket import Progress, state_key
-from edgeloop.jobs.wrapper.ending import salvage
+from edgeloop.jobs.protocol.ticket import ORDER_VARIABLE, JobProgress, WrapperOrder, state_key
+from edgeloop.jobs.wrapper.ending import recover
 from edgeloop.store import Access, open_blobs, parse_location
 from edgeloop.store.blobs import FolderBlobs
 from tests.conftest import StoreUnderTest
@@ -48,17 +47,17 @@ def wrapped(server: Azurite, tmp_path: Path) -> Wrapped:
 
 def test_a_store_that_is_away_for_a_while_costs_nothing(server: Azurite, wrapped: Wrapped):
     wrapped.order_script(STEPS)
-    with wrapped.running() as front:
+    with wrapped.running() as launcher:
         wrapped.wait_for_output("one")
         server.stop()
         (wrapped.outputs / "after-one").touch()
         wrapped.wait_for_file("two")
-        assert front.poll() is None
+        assert launcher.poll() is None
         server.start()
         wrapped.wait_for_output("two")
         wait_until(lambda: "step two" in wrapped.log(), LIMIT_S, "the rest of the log")
         (wrapped.outputs / "after-two").touch()
-        assert front.wait(LIMIT_S) == 0
+        assert launcher.wait(LIMIT_S) == 0
     assert wrapped.final().state == "completed"
     assert {"one", "two"} <= set(wrapped.stored())
     assert not wrapped.scratch.exists()
@@ -66,15 +65,15 @@ def test_a_store_that_is_away_for_a_while_costs_nothing(server: Azurite, wrapped
 
 def test_a_job_that_ends_while_the_store_is_away_waits_for_it(server: Azurite, wrapped: Wrapped):
     wrapped.order_script(STEPS + "raise SystemExit(4)")
-    with wrapped.running() as front:
+    with wrapped.running() as launcher:
         wrapped.wait_for_output("one")
         server.stop()
         (wrapped.outputs / "after-one").touch()
         (wrapped.outputs / "after-two").touch()
         wait_until(lambda: not wrapped.processes(), LIMIT_S, "the command to end")
-        assert front.poll() is None
+        assert launcher.poll() is None
         server.start()
-        assert front.wait(LIMIT_S) == 4
+        assert launcher.wait(LIMIT_S) == 4
     progress = wrapped.final()
     assert (progress.state, progress.exit_code) == ("failed", 4)
     assert "step two" in wrapped.log()
@@ -84,17 +83,17 @@ def test_a_job_that_ends_while_the_store_is_away_waits_for_it(server: Azurite, w
 def test_a_store_that_stays_away_leaves_everything_on_the_node(server: Azurite, wrapped: Wrapped):
     wrapped.pace = replace(wrapped.pace, patience_s=0.5)
     wrapped.order_script(STEPS)
-    with wrapped.running() as front:
+    with wrapped.running() as launcher:
         wrapped.wait_for_output("one")
         server.stop()
         (wrapped.outputs / "after-one").touch()
         (wrapped.outputs / "after-two").touch()
-        shown, _ = front.communicate(timeout=LIMIT_S)
-    assert front.returncode == 1, "a result that nobody can fetch is no success"
+        shown, _ = launcher.communicate(timeout=LIMIT_S)
+    assert launcher.returncode == 1, "a result that nobody can fetch is no success"
     assert str(wrapped.scratch).encode() in shown
     assert (wrapped.outputs / "two").read_text() == "two"
     server.start()
-    assert salvage(wrapped.scratch, wrapped.blobs, "the store was away when the job ended")
+    assert recover(wrapped.scratch, wrapped.blobs, "the store was away when the job ended")
     assert wrapped.final().outputs_complete
     assert wrapped.stored()["two"] == b"two"
     assert "step two" in wrapped.log()
@@ -115,7 +114,7 @@ while not os.path.exists("outputs/go"):
 """
     wrapped.order_script(script)
     secret = _signature(wrapped)
-    with wrapped.running() as front:
+    with wrapped.running() as launcher:
         wrapped.wait_for_file("ready")
         files = [path for path in wrapped.scratch.rglob("*") if path.is_file()]
         assert files and not any(secret in path.read_bytes() for path in files)
@@ -123,8 +122,8 @@ while not os.path.exists("outputs/go"):
             assert secret not in Path(f"/proc/{pid}/environ").read_bytes()
             assert secret not in Path(f"/proc/{pid}/cmdline").read_bytes()
         (wrapped.outputs / "go").touch()
-        shown, _ = front.communicate(timeout=LIMIT_S)
-        assert front.returncode == 0
+        shown, _ = launcher.communicate(timeout=LIMIT_S)
+        assert launcher.returncode == 0
     assert secret not in shown and secret not in wrapped.log().encode()
     assert secret not in wrapped.final().to_json()
     assert b"EDGELOOP_JOB_ID" in wrapped.stored()["environ"]
@@ -159,8 +158,8 @@ def test_a_file_that_the_store_will_not_take_does_not_cost_the_others(tmp_path: 
     (scratch / "work/outputs/poison").write_text("x")
     (scratch / "work/outputs/good").write_text("y")
     blobs = Picky(tmp_path / "store")
-    assert salvage(scratch, blobs, "found dead")
-    progress = Progress.from_json(blobs.read(state_key("job-picky")))
+    assert recover(scratch, blobs, "found dead")
+    progress = JobProgress.from_json(blobs.read(state_key("job-picky")))
     assert not progress.outputs_complete
     assert progress.reason.startswith("found dead; outputs/poison could not be stored")
     assert blobs.read("_jobs/job-picky/outputs/good") == b"y"
@@ -173,7 +172,7 @@ def test_a_store_that_refuses_fails_the_job_at_once(server: Azurite, wrapped: Wr
     wrapped.order_script("")
     access = wrapped.blobs.access(3600)
     wrong = {**access.options, "sas_key": access.options["sas_key"].replace("sig=", "sig=x")}
-    order = Handover(wrapped.job, "x", Access(access.make, wrong), wrapped.pace)
+    order = WrapperOrder(wrapped.job, "x", Access(access.make, wrong), wrapped.pace)
     wrapped.variables = order.to_variables()
     code, shown = wrapped.run()
     assert code == 1

@@ -18,10 +18,11 @@ from typing import Any
 
 from edgeloop.errors import BlobMissing
 from edgeloop.jobs.protocol.bundle import bundle
-from edgeloop.jobs.protocol.handover import Handover, Pace
 from edgeloop.jobs.protocol.ticket import (
-    Progress,
+    JobProgress,
+    Pace,
     Ticket,
+    WrapperOrder,
     code_key,
     log_key,
     outputs_folder,
@@ -68,7 +69,7 @@ class Wrapped:
         self.order(["python", "script.py", *arguments], {"script.py": script}, **more)
 
     def environ(self) -> dict[str, str]:
-        handover = Handover(self.job, "_wrapper/x.pyz", self.blobs.access(3600), self.pace)
+        handover = WrapperOrder(self.job, "_wrapper/x.pyz", self.blobs.access(3600), self.pace)
         own = {"EDGELOOP_CACHE": str(self.cache), **handover.to_variables()}
         return {**os.environ, **own, **self.variables}
 
@@ -86,31 +87,31 @@ class Wrapped:
         )
 
     def run(self, **options: Any) -> tuple[int, str]:
-        """To its end; the front's exit code and what it showed."""
-        with self.start(**options) as front:
-            shown, _ = front.communicate(timeout=LIMIT_S)
-        return front.returncode, (shown or b"").decode()
+        """To its end; the launcher's exit code and what it showed."""
+        with self.start(**options) as launcher:
+            shown, _ = launcher.communicate(timeout=LIMIT_S)
+        return launcher.returncode, (shown or b"").decode()
 
     @contextlib.contextmanager
     def running(self, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
         """Started; whatever a test does, nothing of it is left behind."""
-        front = self.start(**options)
+        launcher = self.start(**options)
         try:
-            yield front
+            yield launcher
         finally:
-            front.kill()
-            front.wait()
-            if front.stdout is not None:
-                front.stdout.close()
+            launcher.kill()
+            launcher.wait()
+            if launcher.stdout is not None:
+                launcher.stdout.close()
             wait_until(lambda: not self.processes(), LIMIT_S, "the job to end")
 
-    def progress(self) -> Progress | None:
+    def progress(self) -> JobProgress | None:
         try:
-            return Progress.from_json(self.blobs.read(state_key(self.job)))
+            return JobProgress.from_json(self.blobs.read(state_key(self.job)))
         except BlobMissing:
             return None
 
-    def final(self) -> Progress:
+    def final(self) -> JobProgress:
         """The last word; raises where there is none yet."""
         wait_until(self._is_over, LIMIT_S, "the job's final state")
         progress = self.progress()
@@ -138,7 +139,7 @@ class Wrapped:
         wait_until((self.outputs / name).exists, LIMIT_S, f"outputs/{name}")
         return self.outputs / name
 
-    def keeper(self) -> int:
+    def supervisor(self) -> int:
         """The process that holds the lock of the scratch folder."""
         status = (self.scratch / "lock").stat()
         place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"

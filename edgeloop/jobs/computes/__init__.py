@@ -15,15 +15,21 @@ from typing import Any
 
 from edgeloop._util.suggest import suggestion
 from edgeloop.errors import BadSetting
-from edgeloop.jobs.computes.base import Compute, Order, Resources, Seen
-from edgeloop.jobs.computes.options import ComputeOptions, read_options
+from edgeloop.jobs.computes.base import (
+    Compute,
+    ComputeOptions,
+    JobOrder,
+    ObservedState,
+    Resources,
+    read_options,
+)
 
 __all__ = [
     "Compute",
     "ComputeOptions",
-    "Order",
+    "JobOrder",
+    "ObservedState",
     "Resources",
-    "Seen",
     "compute_kinds",
     "compute_options",
     "make_compute",

@@ -1,5 +1,5 @@
-"""What a job needs of a machine, and what a machine has. The standard library alone: a job that
-waits on this machine reads it too."""
+"""What a job requires of a machine, and what a machine has. Needs only the standard library: the
+process of a waiting job uses it too."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _TINY = 1e-9  # sums of tenths
 
 @dataclass(frozen=True)
 class Resources:
-    """What one job needs of one machine. `custom` names things that a cluster counts, as boards.
-    A job of several `nodes` needs that of each of them."""
+    """What one job requires of one machine. `custom` names other things that a cluster counts, for
+    example boards. A job of several `nodes` requires it of each."""
 
     cpus: float = 1.0
     gpus: float = 0.0
@@ -23,7 +23,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What one machine has. GPUs have names, because a job is told which are its own."""
+    """What one machine has. GPUs have names, because each job gets certain ones."""
 
     cpus: float
     gpus: tuple[str, ...] = ()
@@ -32,17 +32,17 @@ class Capacity:
 
 
 @dataclass(frozen=True)
-class Taken:
+class Allocation:
     """What a running job holds."""
 
     resources: Resources
     gpus: tuple[str, ...]
 
 
-def missing(needs: Resources, totals: Mapping[str, float]) -> list[str]:
-    """What could never be given, a phrase each, beside the most that one machine has of it."""
+def missing(requested: Resources, totals: Mapping[str, float]) -> list[str]:
+    """Phrases for what exceeds the most that one machine has."""
     phrases = []
-    for name, wanted in _amounts(needs).items():
+    for name, wanted in _amounts(requested).items():
         there = totals.get(name, 1.0 if name == "nodes" else 0.0)
         if wanted > there + _TINY:
             phrases.append(f"{name} {shown(name, wanted)} (the most is {shown(name, there)})")
@@ -60,16 +60,18 @@ def totals_of(capacity: Capacity) -> dict[str, float]:
     return known | dict(capacity.custom)
 
 
-def place(needs: Resources, capacity: Capacity, taken: Iterable[Taken]) -> tuple[str, ...] | None:
-    """The GPUs this job gets now, perhaps none; None where it must wait for something."""
-    others = list(taken)
+def allocate(
+    requested: Resources, capacity: Capacity, allocations: Iterable[Allocation]
+) -> tuple[str, ...] | None:
+    """The GPUs this job gets now, perhaps none; None if it has to wait."""
+    others = list(allocations)
     free = totals_of(capacity)
     for other in others:
         for name, amount in _amounts(other.resources).items():
             free[name] = free.get(name, 0.0) - amount
-    if missing(needs, free):
+    if missing(requested, free):
         return None
-    return _choose_gpus(needs.gpus, capacity.gpus, others)
+    return _choose_gpus(requested.gpus, capacity.gpus, others)
 
 
 def shown(name: str, amount: float) -> str:
@@ -77,9 +79,9 @@ def shown(name: str, amount: float) -> str:
 
 
 def _choose_gpus(
-    wanted: float, gpus: tuple[str, ...], others: list[Taken]
+    wanted: float, gpus: tuple[str, ...], others: list[Allocation]
 ) -> tuple[str, ...] | None:
-    """Whole ones are nobody else's. A part of one joins the fullest GPU that still has room."""
+    """Whole GPUs are exclusive. A fraction goes to the fullest GPU with enough left."""
     used = dict.fromkeys(gpus, 0.0)
     for other in others:
         for gpu in other.gpus:

@@ -1,29 +1,33 @@
-"""What a job is once it is on its way, and where its things lie in the store.
+"""A submitted job: its ticket, order and progress, and where its files are in the store.
 
-`_jobs/<id>/ticket.json`   the order, written once before the job is handed to a compute
-`_jobs/<id>/order.json`    the way to the store, for a compute that hands it over by a file
-`_jobs/<id>/state.json`    how far it is; the wrapper alone writes it
-`_jobs/<id>/log/<n>`       what it printed, in pieces of LOG_PIECE bytes; only the last one grows
-`_jobs/<id>/outputs/…`     what it wrote to `outputs/`, file by file
-`_code/<hash>.tar.gz`      a snapshot of code; many jobs share one
+`_jobs/<id>/ticket.json`   what to run, written once before the job is given to a compute
+`_jobs/<id>/order.json`    access to the store, for a compute that passes it as a file
+`_jobs/<id>/state.json`    its progress; only the wrapper writes it
+`_jobs/<id>/log/<n>`       its output, in pieces of LOG_PIECE bytes; only the last one grows
+`_jobs/<id>/outputs/…`     the files of `outputs/`
+`_code/<hash>.tar.gz`      a snapshot of code, shared by jobs
 `_wrapper/<hash>.pyz`      the program that runs inside every job
 
-No experiment or model can be called so: their names begin with a letter or a digit.
-This module, like all that the wrapper uses, needs the standard library alone.
+No experiment or model has such a name: theirs begin with a letter or a digit.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
-from edgeloop.errors import BadInput
+from edgeloop._util.codec import from_json, to_json
+from edgeloop.errors import BadInput, BadSetting
+from edgeloop.store import Access
+
+if TYPE_CHECKING:
+    from edgeloop.jobs.computes.base import JobOrder
 
 State = Literal["queued", "preparing", "running", "completed", "failed", "canceled"]
 FINAL_STATES: frozenset[State] = frozenset({"completed", "failed", "canceled"})
 LOG_PIECE = 1 << 20
+ORDER_VARIABLE = "EDGELOOP_ORDER"
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Environment:
-    """What the command runs in. `file` is a path inside the code, or the name of an image; "here"
-    needs none."""
+    """What the command runs in. `file` is a path inside the code, or the name of an image."""
 
     kind: Literal["here", "requirements", "conda", "image"] = "here"
     file: str = ""
@@ -45,7 +48,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Ticket:
-    """All that the wrapper needs to know. Placeholders in `command` are still unfilled."""
+    """All that the wrapper needs to know. Placeholders in `command` are not yet filled in."""
 
     id: str
     name: str
@@ -63,24 +66,19 @@ class Ticket:
     previous: str | None = None  # an earlier job whose outputs this one starts from
 
     def to_json(self) -> bytes:
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False).encode()
+        return to_json(self, indent=2)
 
     @classmethod
     def from_json(cls, content: bytes) -> Ticket:
         try:
-            fields = json.loads(content)
-            fields["command"] = tuple(fields["command"])
-            fields["inputs"] = tuple(Input(**item) for item in fields["inputs"])
-            fields["writes"] = tuple(fields["writes"])
-            fields["environment"] = Environment(**fields["environment"])
-            return cls(**fields)
-        except (ValueError, TypeError, KeyError) as error:
+            return from_json(cls, content)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise BadInput(reason=f"The job's ticket cannot be read: {error}") from None
 
 
 @dataclass(frozen=True)
-class Progress:
-    """What the wrapper says of its job; times are seconds since 1970, by the node's clock."""
+class JobProgress:
+    """What the wrapper reports about its job; times are seconds since 1970, by the node's clock."""
 
     state: State
     attempt: int
@@ -91,19 +89,69 @@ class Progress:
     exit_code: int | None = None
     reason: str = ""  # one sentence, when it failed or was canceled
     metrics: Mapping[str, object] = field(default_factory=dict)  # last of outputs/metrics.jsonl
-    published: Mapping[str, int] = field(default_factory=dict)  # datasets it made, and versions
+    published: Mapping[str, int] = field(default_factory=dict)  # datasets and their versions
     log_bytes: int = 0
     outputs_complete: bool = False  # every file of outputs/ is in the store
 
     def to_json(self) -> bytes:
-        return json.dumps(asdict(self), ensure_ascii=False).encode()
+        return to_json(self)
 
     @classmethod
-    def from_json(cls, content: bytes) -> Progress:
+    def from_json(cls, content: bytes) -> JobProgress:
         try:
-            return cls(**json.loads(content))
-        except (ValueError, TypeError) as error:
+            return from_json(cls, content)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise BadInput(reason=f"The job's state cannot be read: {error}") from None
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Intervals and limits of the wrapper."""
+
+    log_s: float = 1.0
+    outputs_s: float = 2.0
+    heartbeat_s: float = 10.0
+    patience_s: float = 600.0  # how long a store may be unavailable before and after the command
+    install_s: float = 3600.0  # limit for pip or conda
+
+
+@dataclass(frozen=True)
+class WrapperOrder:
+    """What a compute passes to the wrapper: a job's id, the access to its store, and which wrapper
+    to run. A job of several nodes has a wrapper on each.
+
+    It goes into one environment variable, which may hold secrets: it is read once, not passed to
+    the command, and never shown.
+    """
+
+    job: str
+    wrapper: str
+    access: Access = field(repr=False)
+    pace: Pace = Pace()
+    nodes: int = 1
+
+    def to_variables(self) -> dict[str, str]:
+        """The variable to set for the wrapper's process. It holds secrets: never log it."""
+        return {ORDER_VARIABLE: to_json(self).decode()}
+
+    @classmethod
+    def from_variables(cls, variables: Mapping[str, str]) -> WrapperOrder:
+        if ORDER_VARIABLE not in variables:
+            reason = f"{ORDER_VARIABLE} is missing: start jobs with 'edgeloop job submit'"
+            raise BadSetting(where=ORDER_VARIABLE, reason=reason)
+        try:
+            return from_json(cls, variables[ORDER_VARIABLE])
+        except (ValueError, TypeError, KeyError, AttributeError):
+            reason = "it cannot be read"  # the decoder's own message would quote the secret
+        raise BadSetting(where=ORDER_VARIABLE, reason=reason)
+
+
+def order_variables(order: JobOrder, pace: Pace | None = None) -> dict[str, str]:
+    """The variables that a compute sets for the process it starts."""
+    nodes = order.resources.nodes
+    return WrapperOrder(
+        order.job, order.wrapper, order.access, pace or Pace(), nodes
+    ).to_variables()
 
 
 def folder_key(job: str) -> str:
@@ -139,8 +187,8 @@ def wrapper_key(digest: str) -> str:
 
 
 def check_apart(datasets: Sequence[str]) -> None:
-    """Those that a job reads and writes, by their full names. One that is inside another would be
-    written into the cache that the jobs of a machine share."""
+    """The datasets that a job reads and writes may not overlap: one inside another would be written
+    into the cache that the jobs of a machine share."""
     for number, name in enumerate(datasets):
         for other in (*datasets[:number], *datasets[number + 1 :]):
             if f"{name}/".startswith(f"{other}/"):

@@ -1,9 +1,9 @@
 """The program inside every job: it lays out code and data, runs the command, and loses nothing.
 
-Two processes, so that no single kill loses anything. The *front* is what a compute started: it
-shows the log and hands signals on. The *keeper*, in a session of its own, does the work. Whichever
-of them is killed, the other ends the command and copies what is there. All of this room needs the
-standard library and obstore alone. docs/reference/inside-a-job.md tells what a script may count on.
+Two processes, so that no single kill loses anything. The *launcher* is what a compute started: it
+shows the log and forwards signals. The *supervisor*, in a session of its own, does the work. If one
+is killed, the other ends the command and copies what is there. This package needs only the standard
+library and obstore. docs/reference/inside-a-job.md says what a script can rely on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Run the job that EDGELOOP_ORDER names; `salvage FOLDER` finishes one whose wrapper died."""
-    from edgeloop.jobs.wrapper.launcher import main as front
+    """Run the job that EDGELOOP_ORDER names; `recover FOLDER` finishes one whose wrapper died."""
+    from edgeloop.jobs.wrapper import launcher
 
-    return front(list(arguments))
+    return launcher.main(list(arguments))

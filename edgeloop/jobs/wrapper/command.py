@@ -1,65 +1,41 @@
-"""The command: started so that it cannot outlive its keeper, ended with a grace period.
+"""The command and all of its processes: started so that they cannot outlive the supervisor, ended
+with a grace period.
 
-Was it the system that killed a process because memory ran out?
+A daemon leaves its group and its parent, but it keeps its environment, which has the job's id, and
+the supervisor becomes its new parent (a "subreaper"). One of the two finds it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from edgeloop.errors import BadInput
-from edgeloop.jobs.wrapper import processes
 from edgeloop.jobs.wrapper.events import Events
 
+JOB_VARIABLE = "EDGELOOP_JOB_ID"
+TIMED_OUT = 124
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_KILL_POLL_S = 0.01
+_KILL_LIMIT_S = 30.0
+_LEFTOVER_GRACE_S = 5.0
+_POLL_S = 0.05
+_OOM_SCORE = 500  # when memory runs out, the command is killed before the wrapper, which reports it
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
-def out_of_memory_kills(proc: Path = Path("/proc/self/cgroup"), root: Path = _CGROUPS) -> int:
-    """How many processes of this cgroup were killed so; 0 where that is not counted."""
-    try:
-        lines = proc.read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(_count(file) for line in lines for file in _files(line, root))
-
-
-def _files(line: str, root: Path) -> list[Path]:
-    """In a container the path may be that of the host, while the cgroup itself is at the root."""
-    _, controllers, path = line.split(":", 2)
-    relative = path.strip("/")
-    if controllers == "memory":
-        places, name = [root / "memory" / relative, root / "memory"], "memory.oom_control"
-    elif controllers == "":
-        places, name = [root / relative, root], "memory.events"
-    else:
-        return []
-    return [place / name for place in places if (place / name).is_file()][:1]
-
-
-def _count(file: Path) -> int:
-    try:
-        pairs = [line.split() for line in file.read_text().splitlines()]
-        return sum(int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0] == "oom_kill")
-    except (OSError, ValueError):
-        return 0
-
-
-TIMED_OUT = 124
-_LEFTOVER_GRACE_S = 5.0
-_POLL_S = 0.05
-_OOM_SCORE = 500  # where memory runs out the command goes before the wrapper, which can tell
-
-
 @dataclass(frozen=True)
-class Call:
+class PreparedCommand:
     """A command ready to run: arguments, folder, log and variables."""
 
     job: str
@@ -70,7 +46,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Ended:
+class CommandResult:
     """How a command ended: by itself, or because it was made to."""
 
     exit_code: int
@@ -78,7 +54,7 @@ class Ended:
     out_of_memory: bool
 
     def reason(self) -> str:
-        """One sentence about an end that was no success."""
+        """One sentence about a failure."""
         if self.exit_code > 128 and self.exit_code - 128 in set(signal.Signals):
             name = signal.Signals(self.exit_code - 128).name
             if self.out_of_memory:
@@ -90,47 +66,47 @@ class Ended:
 
 
 def run(
-    call: Call,
+    command: PreparedCommand,
     events: Events,
     grace_s: float,
     deadline: float | None,
     started: Callable[[int], None],
-) -> Ended:
-    """Run it to its end, or end it: when canceled, or at the deadline (by the monotonic clock).
+) -> CommandResult:
+    """Run it to its end, or end it when canceled or at the deadline (by the monotonic clock).
 
-    `started` is told the number of its process, which is also that of its group. For the main
-    thread: the kernel ends the command when the thread that started it ends.
+    `started` gets the number of its process, which is also that of its group. Call it from the main
+    thread: the kernel kills the command when the thread that started it ends.
     """
     kills = out_of_memory_kills()
-    process = _start(call)
+    process = _start(command)
     try:
         started(process.pid)
         how = _wait(process, events, deadline)
-        _end(process, call, grace_s if how != "by itself" else min(grace_s, _LEFTOVER_GRACE_S))
+        _end(process, command, grace_s if how != "by itself" else min(grace_s, _LEFTOVER_GRACE_S))
     finally:
-        processes.send_group(signal.SIGKILL, process.pid)
-        processes.end_all(lambda: _strays(call))
+        signal_group(signal.SIGKILL, process.pid)
+        kill_all(lambda: _running(command))
     code = process.wait()
-    processes.bury_strangers(own=0)
-    return Ended(code if code >= 0 else 128 - code, how, out_of_memory_kills() > kills)
+    reap_adopted(own=0)
+    return CommandResult(code if code >= 0 else 128 - code, how, out_of_memory_kills() > kills)
 
 
-def _start(call: Call) -> subprocess.Popen[bytes]:
+def _start(command: PreparedCommand) -> subprocess.Popen[bytes]:
     try:
-        with call.log.open("ab") as log:
+        with command.log.open("ab") as log:
             process = subprocess.Popen(  # noqa: S603
-                list(call.arguments),
-                cwd=call.folder,
-                env=dict(call.variables),
+                list(command.arguments),
+                cwd=command.folder,
+                env=dict(command.variables),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=processes.dies_with_parent(),  # noqa: PLW1509 - one system call
+                preexec_fn=_dies_with_parent(),  # noqa: PLW1509 - one system call
             )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        said = getattr(error, "strerror", None) or str(error)
-        raise BadInput(reason=f"{call.arguments[0]} cannot be started: {said}") from None
+        cause = getattr(error, "strerror", None) or str(error)
+        raise BadInput(reason=f"{command.arguments[0]} cannot be started: {cause}") from None
     with contextlib.suppress(OSError):
         Path(f"/proc/{process.pid}/oom_score_adj").write_text(str(_OOM_SCORE))
     return process
@@ -142,7 +118,7 @@ def _wait(
     while True:
         if events.canceled:
             return "canceled"
-        processes.bury_strangers(process.pid)
+        reap_adopted(process.pid)
         if process.poll() is not None:
             return "by itself"
         left = 60.0 if deadline is None else deadline - time.monotonic()
@@ -151,28 +127,159 @@ def _wait(
         events.wait(min(left, 60.0))
 
 
-def _end(process: subprocess.Popen[bytes], call: Call, grace_s: float) -> None:
-    """Ask all that still runs, its whole group first, and wait until nothing does or time is up."""
-    if process.poll() is not None and not _strays(call):
+def _end(process: subprocess.Popen[bytes], command: PreparedCommand, grace_s: float) -> None:
+    """SIGTERM to all that still runs, its whole group first, and wait until it ended or time is
+    up."""
+    if process.poll() is not None and not _running(command):
         return
-    processes.send_group(signal.SIGTERM, process.pid)
-    processes.send(signal.SIGTERM, {pid for pid in _strays(call) if _group(pid) != process.pid})
+    signal_group(signal.SIGTERM, process.pid)
+    outside = set()
+    for pid in _running(command):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(pid) != process.pid:
+                outside.add(pid)
+    signal_processes(signal.SIGTERM, outside)
     deadline = time.monotonic() + grace_s
     while time.monotonic() < deadline:
-        processes.bury_strangers(process.pid)
-        if process.poll() is not None and not _strays(call):
+        reap_adopted(process.pid)
+        if process.poll() is not None and not _running(command):
             return
         time.sleep(_POLL_S)
 
 
-def _strays(call: Call) -> set[int]:
-    """All that the command started and that still runs, itself included."""
-    rank = call.variables.get("NODE_RANK", "")
-    return processes.descendants(os.getpid()) or processes.belonging_to(call.job, rank)
+def _running(command: PreparedCommand) -> set[int]:
+    """The processes of the command that still run."""
+    rank = command.variables.get("NODE_RANK", "")
+    return descendants(os.getpid()) or processes_of(command.job, rank)
 
 
-def _group(pid: int) -> int:
+def out_of_memory_kills(proc: Path = Path("/proc/self/cgroup"), root: Path = _CGROUPS) -> int:
+    """How many processes of this cgroup were killed for lack of memory; 0 if that is not
+    counted."""
+    kills = 0
+    with contextlib.suppress(OSError, ValueError):
+        for line in proc.read_text().splitlines():
+            for file in _memory_files(line, root):
+                pairs = [entry.split() for entry in file.read_text().splitlines()]
+                kills += sum(int(p[1]) for p in pairs if len(p) == 2 and p[0] == "oom_kill")
+    return kills
+
+
+def _memory_files(line: str, root: Path) -> list[Path]:
+    """In a container the path may be the host's, while the cgroup itself is at the root."""
+    _, controllers, path = line.split(":", 2)
+    relative = path.strip("/")
+    if controllers == "memory":
+        folders, name = [root / "memory" / relative, root / "memory"], "memory.oom_control"
+    elif controllers == "":
+        folders, name = [root / relative, root], "memory.events"
+    else:
+        return []
+    return [folder / name for folder in folders if (folder / name).is_file()][:1]
+
+
+def adopt_orphans() -> None:
+    """From now on, processes below this one whose parent ends become children of this one."""
+    prctl = _prctl()
+    if prctl is not None:
+        prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _dies_with_parent() -> Callable[[], None] | None:
+    """To run in a new process before its program: the kernel kills it when its parent ends."""
+    prctl, parent = _prctl(), os.getpid()
+    if prctl is None:
+        return None
+
+    def arrange() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return arrange
+
+
+def _prctl() -> Callable[..., int] | None:
+    return ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+
+def start_time(pid: int) -> str:
+    """When a process started, in the kernel's clock ticks; empty if there is none."""
+    fields = _stat(pid)
+    return fields[19] if fields else ""
+
+
+def descendants(root: int) -> set[int]:
+    """Every living process below `root`, without itself."""
+    parents = {pid: int(fields[1]) for pid in _pids() if _alive(fields := _stat(pid))}
+    found: set[int] = set()
+    children = {root}
+    while children:
+        children = {pid for pid, parent in parents.items() if parent in children} - found - {root}
+        found |= children
+    return found
+
+
+def processes_of(job: str, rank: str = "") -> set[int]:
+    """Every living process of this user with the job's id in its environment, and with that rank:
+    several nodes of one job may share a machine."""
+    marks = {f"{JOB_VARIABLE}={job}".encode()}
+    marks |= {f"NODE_RANK={rank}".encode()} if rank else set()
+    found = set()
+    for pid in _pids() - {os.getpid(), os.getppid()}:
+        with contextlib.suppress(OSError):
+            content = Path(f"/proc/{pid}/environ").read_bytes()
+            if marks <= set(content.split(b"\0")) and _alive(_stat(pid)):
+                found.add(pid)
+    return found
+
+
+def signal_processes(number: int, pids: Collection[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def signal_group(number: int, group: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def kill_all(find: Callable[[], set[int]]) -> None:
+    """SIGKILL until none is found: one may have forked between being found and being killed."""
+    deadline = time.monotonic() + _KILL_LIMIT_S
+    while (pids := find()) and time.monotonic() < deadline:
+        signal_processes(signal.SIGKILL, pids)
+        time.sleep(_KILL_POLL_S)
+
+
+def reap_adopted(own: int) -> None:
+    """Reap adopted processes that ended; `own` is left to whoever waits for it."""
+    while hasattr(os, "waitid"):  # without it nothing is adopted either
+        try:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if ended is None or ended.si_pid == own:
+            return
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(ended.si_pid, os.WNOHANG)
+
+
+def _pids() -> set[int]:
     try:
-        return os.getpgid(pid)
-    except ProcessLookupError:
-        return 0
+        return {int(name) for name in os.listdir("/proc") if name.isdigit()}  # noqa: PTH208
+    except OSError:  # not Linux: only the command's group can be reached
+        return set()
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields after the program's name, which may itself contain spaces and brackets."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _alive(fields: list[str]) -> bool:
+    return bool(fields) and fields[0] not in ("Z", "X")

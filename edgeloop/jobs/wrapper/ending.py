@@ -1,10 +1,7 @@
-"""The end of a job: outputs, log and state into the store, in this order, and the scratch away.
+"""The end of a job: outputs, log and state into the store, in this order, then the scratch folder
+is removed. The state comes last because it is a promise: who reads `completed` finds every file.
 
-The state comes last because it is a promise: who reads `completed` finds every file there.
-
-The job's word about itself in the store, and the latest of its metrics.
-
-Finish a job whose keeper died, out of the folder it left.
+`recover` does the same for a job whose supervisor died, from the folder it left.
 """
 
 from __future__ import annotations
@@ -20,23 +17,29 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from edgeloop._util.retry import delays
 from edgeloop.errors import BadInput, BlobMissing, EdgeloopError, StoreRefused
-from edgeloop.jobs.protocol.ticket import FINAL_STATES, Progress, State, state_key
-from edgeloop.jobs.wrapper import processes
-from edgeloop.jobs.wrapper.log import Log, LogCopier
+from edgeloop.jobs.protocol.ticket import FINAL_STATES, JobProgress, State, state_key
+from edgeloop.jobs.wrapper import command
+from edgeloop.jobs.wrapper.events import STORE_ERRORS, with_retries
 from edgeloop.jobs.wrapper.outputs import OutputCopier
-from edgeloop.jobs.wrapper.repeat import STORE_TROUBLE, patiently
-from edgeloop.jobs.wrapper.scratch import Note, Scratch
+from edgeloop.jobs.wrapper.scratch import JobLog, LogCopier, Scratch
 from edgeloop.store import Blobs, json_safe
 
+FAILED = 1
+KILLED = 137
+CANCELED = 143
 _TAIL_BYTES = 256 * 1024
+_MOST_REFUSALS = 3  # of some file by a store that accepts everything else
+_DELAY_S = 1.0
+_DYING_S = 3.0  # a killed process closes its pipes before its lock is released
 
 
 class StateWriter:
     """Holds the progress and writes it; `put` is called by one thread at a time."""
 
     def __init__(
-        self, blobs: Blobs, job: str, progress: Progress, clock: Callable[[], float] = time.time
+        self, blobs: Blobs, job: str, progress: JobProgress, clock: Callable[[], float] = time.time
     ) -> None:
         self._blobs = blobs
         self._job = job
@@ -45,11 +48,11 @@ class StateWriter:
         self._changing = threading.Lock()
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> JobProgress:
         return self._progress
 
     def change(self, **changes: Any) -> bool:
-        """True where it made a difference."""
+        """Whether it made a difference."""
         with self._changing:
             before = self._progress
             self._progress = replace(before, **changes)
@@ -62,8 +65,14 @@ class StateWriter:
         self._blobs.put(state_key(self._job), content)
 
 
+def stored_progress(blobs: Blobs, job: str) -> JobProgress | None:
+    with contextlib.suppress(BlobMissing, BadInput):
+        return JobProgress.from_json(blobs.read(state_key(job)))
+    return None
+
+
 def latest_metrics(file: Path) -> Mapping[str, object]:
-    """The last whole line that is a JSON object; a line still being written is left for later."""
+    """The last complete line that is a JSON object."""
     try:
         if not file.is_file():
             return {}
@@ -73,7 +82,7 @@ def latest_metrics(file: Path) -> Mapping[str, object]:
             lines = stream.read(_TAIL_BYTES).split(b"\n")[:-1]
     except OSError:
         return {}
-    return next((found for line in reversed(lines) if (found := _object(line))), {})
+    return next((values for line in reversed(lines) if (values := _object(line))), {})
 
 
 def _object(line: bytes) -> dict[str, object]:
@@ -88,78 +97,71 @@ def _object(line: bytes) -> dict[str, object]:
     }
 
 
-FAILED = 1
-KILLED = 137
-CANCELED = 143
-_STUBBORN = 3  # times that a store takes everything but some file before that file is given up
-_DELAY_S = 1.0
-
-
 @dataclass(frozen=True)
-class Outcome:
-    """What became of the job; `code` is the exit code that the compute gets to see."""
+class JobOutcome:
+    """How the job ended; `code` is the exit code for the compute."""
 
     state: State
     code: int
     reason: str = ""
-    exit_code: int | None = None  # the command's own, where it ran
+    exit_code: int | None = None  # the command's own, if it ran
     published: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Ending:
-    """All that is needed to finish a job; the same for a keeper and for who salvages one."""
+class JobFinisher:
+    """All that is needed to finish a job, for its supervisor and for `recover`."""
 
     scratch: Scratch
     node: str
-    log: Log
+    log: JobLog
     log_copier: LogCopier
     outputs: OutputCopier
     state: StateWriter
     patience_s: float
 
-    def finish(self, outcome: Outcome) -> int:
-        """The job's final exit code. The scratch folder stays where not all of it is stored."""
+    def finish(self, outcome: JobOutcome) -> int:
+        """The final exit code. The scratch folder is kept if not all of it could be stored."""
         missing = self._copy_all()
         if missing:
             outcome = self._incomplete(outcome, missing)
         elif outcome.state == "completed":
             self._try(self.outputs.remove_deleted)
-        self.log.say(f"{outcome.state}: {outcome.reason}" if outcome.reason else outcome.state)
+        self.log.write(f"{outcome.state}: {outcome.reason}" if outcome.reason else outcome.state)
         if self._report(outcome, complete=not missing) and not missing:
             shutil.rmtree(self.scratch.folder, ignore_errors=True)
         return outcome.code
 
-    def _incomplete(self, outcome: Outcome, missing: set[str]) -> Outcome:
-        """Results that nobody can fetch are no success; single files that no store could hold are
-        said and no more."""
+    def _incomplete(self, outcome: JobOutcome, missing: set[str]) -> JobOutcome:
+        """Results that cannot be fetched are a failure; single files that no store could hold are
+        only reported."""
         many = f"{len(missing)} files of outputs/ ({sorted(missing)[0]}, …)"
         what = many if len(missing) > 1 else f"outputs/{next(iter(missing))}"
-        why = f" ({self.outputs.trouble})" if self.outputs.trouble else ""
+        why = f" ({self.outputs.error})" if self.outputs.error else ""
         kept = f"{what} could not be stored{why}: see {self.scratch.outputs} on {self.node}"
         reason = f"{outcome.reason}; {kept}" if outcome.reason else kept
-        if outcome.state == "completed" and not self._works(self.state.put):
+        if outcome.state == "completed" and not self._state_is_stored():
             return replace(outcome, state="failed", code=FAILED, reason=reason)
         return replace(outcome, reason=reason)
 
     def _copy_all(self) -> set[str]:
-        """What could not be copied. A file that fails while all else goes is given up soon."""
+        """What could not be copied. A file that fails while everything else works is given up."""
         deadline = time.monotonic() + self.patience_s
-        refusals, delay = 0, _DELAY_S
-        while True:
+        refusals = 0
+        for delay in delays(_DELAY_S, 15 * _DELAY_S):
             missing = self.outputs.finish()
-            if self.outputs.trouble is None:
+            if self.outputs.error is None:
                 return missing
-            works = self._works(self.state.put)
+            works = self._state_is_stored()
             refusals = refusals + 1 if works else 0
-            hopeless = isinstance(self.outputs.trouble, StoreRefused) and not works
+            hopeless = isinstance(self.outputs.error, StoreRefused) and not works
             left = deadline - time.monotonic()
-            if hopeless or refusals >= _STUBBORN or left <= 0:
+            if hopeless or refusals >= _MOST_REFUSALS or left <= 0:
                 return missing
             time.sleep(min(delay, left))
-            delay = min(2 * delay, 15 * _DELAY_S)
+        raise AssertionError("delays never end")
 
-    def _report(self, outcome: Outcome, complete: bool) -> bool:
+    def _report(self, outcome: JobOutcome, complete: bool) -> bool:
         stored = self._try(self.log_copier.copy)
         self.state.change(
             state=outcome.state,
@@ -176,76 +178,56 @@ class Ending:
 
     def _try(self, action: Callable[[], None]) -> bool:
         try:
-            patiently(action, self.patience_s)
+            with_retries(action, self.patience_s)
         except EdgeloopError as error:
-            self.log.say(f"{error} The job's folder is kept: {self.scratch.folder}")
+            self.log.write(f"{error} The job's folder is kept: {self.scratch.folder}")
             return False
         return True
 
-    def _works(self, action: Callable[[], None]) -> bool:
+    def _state_is_stored(self) -> bool:
         try:
-            action()
-        except STORE_TROUBLE:
+            self.state.put()
+        except STORE_ERRORS:
             return False
         return True
 
 
-_DYING_S = 3.0  # a killed process says goodbye to its pipes before it lets go of its lock
+def recover(folder: Path, blobs: Blobs, reason: str, patience_s: float = 30.0) -> bool:
+    """Whether the job is finished; False if its supervisor is still alive.
 
-
-def salvage(folder: Path, blobs: Blobs, reason: str, patience_s: float = 30.0) -> bool:
-    """True when the job is finished; False where its keeper is alive after all.
-
-    A job that had said its last word keeps it; only what was not stored then is stored now.
+    A job that had reported its end keeps that state; only what is missing in the store is stored.
     """
     scratch = Scratch(folder)
     if not folder.is_dir():
         return True
-    with scratch.held(_DYING_S) as alone:
+    with scratch.locked(_DYING_S) as alone:
         if not alone:
             return False
-        note = scratch.noted()
-        _end_command(scratch.job, note)
-        progress = patiently(lambda: stored_progress(blobs, scratch.job), patience_s)
-        if progress is not None and progress.state in FINAL_STATES and progress.outputs_complete:
-            shutil.rmtree(folder, ignore_errors=True)
-            return True
-        _ending(scratch, blobs, note, progress, patience_s).finish(_outcome(progress, reason))
+        note = scratch.read_note()
+        if note.command and command.start_time(note.command) == note.born:
+            command.signal_group(signal.SIGKILL, note.command)
+        command.kill_all(lambda: command.processes_of(scratch.job))
+        progress = with_retries(lambda: stored_progress(blobs, scratch.job), patience_s)
+        outcome = JobOutcome("failed", KILLED, reason)
+        if progress is None:
+            now = time.time()
+            progress = JobProgress("failed", note.attempt, note.node, now, started=note.started)
+        elif progress.state in FINAL_STATES:
+            if progress.outputs_complete:
+                shutil.rmtree(folder, ignore_errors=True)
+                return True
+            why = progress.reason or reason
+            published = progress.published
+            outcome = JobOutcome(progress.state, KILLED, why, progress.exit_code, published)
+        scratch.log.touch()
+        log = JobLog(scratch.log)
+        JobFinisher(
+            scratch,
+            note.node,
+            log,
+            LogCopier(scratch.log, blobs, scratch.job),
+            OutputCopier(scratch.outputs, blobs, scratch.job, log.write_once),
+            StateWriter(blobs, scratch.job, progress),
+            patience_s,
+        ).finish(outcome)
     return True
-
-
-def stored_progress(blobs: Blobs, job: str) -> Progress | None:
-    with contextlib.suppress(BlobMissing, BadInput):
-        return Progress.from_json(blobs.read(state_key(job)))
-    return None
-
-
-def _end_command(job: str, note: Note) -> None:
-    """Its group, if that number still means it, and all that carries the job's id."""
-    if note.command and processes.born(note.command) == note.born:
-        processes.send_group(signal.SIGKILL, note.command)
-    processes.end_all(lambda: processes.belonging_to(job))
-
-
-def _outcome(progress: Progress | None, reason: str) -> Outcome:
-    if progress is None or progress.state not in FINAL_STATES:
-        return Outcome("failed", KILLED, reason)
-    said = progress.reason or reason
-    return Outcome(progress.state, KILLED, said, progress.exit_code, progress.published)
-
-
-def _ending(
-    scratch: Scratch, blobs: Blobs, note: Note, progress: Progress | None, patience_s: float
-) -> Ending:
-    scratch.log.touch()
-    log = Log(scratch.log)
-    fresh = Progress("failed", note.attempt, note.node, time.time(), started=note.started)
-    return Ending(
-        scratch,
-        note.node,
-        log,
-        LogCopier(scratch.log, blobs, scratch.job),
-        OutputCopier(scratch.outputs, blobs, scratch.job, log.say_once),
-        StateWriter(blobs, scratch.job, progress or fresh),
-        patience_s,
-    )

@@ -1,10 +1,8 @@
-"""The front: the process that a compute started. It shows the log, hands signals on, and waits.
+"""The launcher: the process that a compute started. It shows the log, forwards signals, and waits.
 
-The wrapper on the other nodes of a job that has several.
-
-It lays out the same code and data and runs the same command, with the variables that its compute
-set for this node (RANK, MASTER_ADDR, …). The first node alone speaks for the job: this one writes
-nothing to the store, neither outputs nor log nor state.
+On the other nodes of a job with several, `Follower` lays out the same code and data and runs the
+same command, with the variables that the compute set for this node (RANK, MASTER_ADDR, …). Only the
+first node reports for the job: a follower writes nothing to the store.
 """
 
 from __future__ import annotations
@@ -24,154 +22,135 @@ from types import FrameType
 
 from edgeloop._util.redact import redact
 from edgeloop.errors import EdgeloopError, LocalFileError
-from edgeloop.jobs.protocol.handover import Handover
-from edgeloop.jobs.wrapper import processes
-from edgeloop.jobs.wrapper.ending import FAILED, KILLED, Outcome
-from edgeloop.jobs.wrapper.environment import Surroundings, handover
-from edgeloop.jobs.wrapper.events import CANCEL, Canceled, Events
-from edgeloop.jobs.wrapper.layout import Places
-from edgeloop.jobs.wrapper.log import Log, Tail
-from edgeloop.jobs.wrapper.repeat import Repeating
-from edgeloop.jobs.wrapper.scratch import Scratch
-from edgeloop.jobs.wrapper.supervisor import Keeper
+from edgeloop.jobs.protocol.ticket import WrapperOrder
+from edgeloop.jobs.wrapper import command
+from edgeloop.jobs.wrapper.ending import FAILED, KILLED, JobOutcome, recover
+from edgeloop.jobs.wrapper.environment import NodeEnvironment, read_order
+from edgeloop.jobs.wrapper.events import CANCEL, Canceled, Events, PeriodicTask
+from edgeloop.jobs.wrapper.layout import JobFolders
+from edgeloop.jobs.wrapper.scratch import JobLog, Scratch, Tail
+from edgeloop.jobs.wrapper.supervisor import Supervisor, supervise
+from edgeloop.store import open_access
 
-_SHOW_S = 0.2
-_STUCK_S = 10.0
+_POLL_S = 0.2
+_BLOCKED_S = 10.0
 _CHUNK = 1 << 16
-_ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_KEEPER_KILLED = "the program that watched over the job was killed"
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SUPERVISOR_KILLED = "the job's supervisor process was killed"
 
 
 def main(arguments: list[str]) -> int:
     try:
-        order = handover()
-        if arguments[:1] == ["salvage"]:
-            return _salvage(order, Path(arguments[1]), _KEEPER_KILLED)
+        order = read_order()
+        if arguments[:1] == ["recover"]:
+            return 0 if _recover(order, Path(arguments[1])) else FAILED
         return _run(order)
     except EdgeloopError as error:
-        _complain(str(error))
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(f"edgeloop: {redact(str(error))}\n")
         return FAILED
 
 
-def _run(order: Handover) -> int:
-    _open_standard_streams()
-    _check_folder(order)
-    here = Surroundings.here()
+def _run(order: WrapperOrder) -> int:
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass  # a pipe of ours must not become somebody's standard output
+    os.close(number)
+    folder = order.access.options.get("folder", "")
+    if order.access.make == "LocalStore" and not Path(folder).is_dir():  # do not create it here
+        reason = "this store's folder is not on this machine: use one in the cloud, or share it"
+        raise LocalFileError(path=folder, reason=reason)
+    here = NodeEnvironment.current()
     if order.nodes == 1:
-        here = replace(here, rank=0)  # the variable is somebody else's
+        here = replace(here, rank=0)  # the variable has another meaning
     scratch = Scratch.of(here.cache, order.job, here.rank)
     try:
-        scratch.make()
+        scratch.create()
     except OSError as error:
         raise LocalFileError(path=scratch.folder, reason=error.strerror) from None
-    show = Show(scratch.log)
-    lifeline, answer = _start_keeper(order, scratch, here)
-    _hand_on_signals(lifeline)
-    show.start()
-    code = _answer(answer)
-    if code is None and here.rank:
+    forwarder = LogForwarder(scratch.log)
+    lifeline, result = _start_supervisor(order, scratch, here)
+    _forward_signals(lifeline)
+    forwarder.start()
+    code = _result(result)
+    if code is None:
+        if not here.rank:
+            _recover(order, scratch.folder)
         code = KILLED
-    elif code is None:
-        _salvage(order, scratch.folder, _KEEPER_KILLED)
-        code = KILLED
-    show.finish()
+    forwarder.finish()
     return code
 
 
-def _start_keeper(order: Handover, scratch: Scratch, here: Surroundings) -> tuple[int, int]:
-    """A grandchild, so that it is not found among the front's children. Forking is safe here: no
-    thread has been started yet. Returns the lifeline to write to and the answer to read from."""
+def _start_supervisor(
+    order: WrapperOrder, scratch: Scratch, here: NodeEnvironment
+) -> tuple[int, int]:
+    """A grandchild, so that it is not among the launcher's children. Forking is safe here: no
+    thread has been started yet. Returns the lifeline to write to and the result to read from."""
     listens, lifeline = os.pipe()
-    answer, says = os.pipe()
+    result, reports = os.pipe()
     child = os.fork()
     if child == 0:
         with contextlib.suppress(OSError):
             os.setsid()
         if os.fork() == 0:
             os.close(lifeline)
-            os.close(answer)
-            _become_keeper(order, scratch, here, listens, says)
+            os.close(result)
+            _become_supervisor(order, scratch, here, listens, reports)
         os._exit(0)
     os.waitpid(child, 0)
     os.close(listens)
-    os.close(says)
-    return lifeline, answer
+    os.close(reports)
+    return lifeline, result
 
 
-def _become_keeper(
-    order: Handover, scratch: Scratch, here: Surroundings, lifeline: int, says: int
+def _become_supervisor(
+    order: WrapperOrder, scratch: Scratch, here: NodeEnvironment, lifeline: int, reports: int
 ) -> None:
-    """Never returns. Its own words go to the log; it holds none of what the front was given.
+    """Never returns. Its own output goes to the log; it keeps none of the launcher's streams.
 
-    Who ends a container asks all in it at once: the front hands that on, so the keeper itself lives
-    through it. A handler, since what is ignored would be ignored by the command too.
+    Whoever ends a container signals all its processes: the launcher forwards that, so the
+    supervisor survives it. With a handler, since an ignored signal would be ignored by the command
+    too.
     """
     try:
-        for number in _ASKING:
+        for number in _SIGNALS:
             signal.signal(number, lambda *_: None)
         with Path(os.devnull).open("rb") as nothing, scratch.log.open("ab") as log:
             for source, target in ((nothing, 0), (log, 1), (log, 2)):
                 os.dup2(source.fileno(), target)
-        from edgeloop.jobs.wrapper.supervisor import keep
-
-        code = (follow if here.rank else keep)(order, scratch, here, lifeline)
-        os.write(says, json.dumps(code).encode())
-    except Exception as error:  # noqa: BLE001 - the front must hear of it, whatever it is
-        Log(scratch.log).say(f"the wrapper itself failed: {type(error).__name__}: {error}")
+        code = (follow if here.rank else supervise)(order, scratch, here, lifeline)
+        os.write(reports, json.dumps(code).encode())
+    except Exception as error:  # noqa: BLE001 - the launcher must hear of it, whatever it is
+        JobLog(scratch.log).write(f"the wrapper itself failed: {type(error).__name__}: {error}")
     finally:
         os._exit(0)
 
 
-def _answer(answer: int) -> int | None:
-    """The exit code, or None when the keeper ended without a word."""
-    said = b""
+def _result(pipe: int) -> int | None:
+    """The exit code, or None if the supervisor ended without reporting one."""
+    content = b""
     while True:
-        select.select([answer], [], [])  # signals are handled in between
-        part = os.read(answer, 64)
+        select.select([pipe], [], [])  # signals are handled in between
+        part = os.read(pipe, 64)
         if not part:
-            return int(json.loads(said)) if said else None
-        said += part
+            return int(json.loads(content)) if content else None
+        content += part
 
 
-def _hand_on_signals(lifeline: int) -> None:
+def _forward_signals(lifeline: int) -> None:
     def cancel(_number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(OSError):
             os.write(lifeline, CANCEL)
 
-    for number in _ASKING:
+    for number in _SIGNALS:
         signal.signal(number, cancel)
 
 
-def _salvage(order: Handover, folder: Path, reason: str) -> int:
-    from edgeloop.jobs.wrapper.ending import salvage
-    from edgeloop.store import open_access
-
-    done = salvage(folder, open_access(order.access), reason, order.pace.patience_s)
-    return 0 if done else FAILED
+def _recover(order: WrapperOrder, folder: Path) -> bool:
+    return recover(folder, open_access(order.access), _SUPERVISOR_KILLED, order.pace.patience_s)
 
 
-def _check_folder(order: Handover) -> None:
-    """A folder that is only elsewhere would be made here, and the results with it."""
-    folder = order.access.options.get("folder", "")
-    if order.access.make == "LocalStore" and not Path(folder).is_dir():
-        reason = "this store's folder is not on this machine: use one in the cloud, or share it"
-        raise LocalFileError(path=folder, reason=reason)
-
-
-def _open_standard_streams() -> None:
-    """A pipe of ours must not end up as somebody's standard output."""
-    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(number)
-
-
-def _complain(sentence: str) -> None:
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(f"edgeloop: {redact(sentence)}\n")
-
-
-class Show:
-    """A thread that passes the log to standard output: one that is stuck holds nothing else up."""
+class LogForwarder:
+    """A thread that copies the log to standard output: a blocked one delays nothing else."""
 
     def __init__(self, log: Path) -> None:
         self._tail = Tail(log)
@@ -183,56 +162,53 @@ class Show:
         self._thread.start()
 
     def finish(self) -> None:
-        """Wait for the rest, as long as it moves."""
+        """Wait for the rest, unless it is blocked."""
         self._over.set()
         self._moved = time.monotonic()
-        while self._thread.is_alive() and time.monotonic() - self._moved < _STUCK_S:
-            self._thread.join(_SHOW_S)
+        while self._thread.is_alive() and time.monotonic() - self._moved < _BLOCKED_S:
+            self._thread.join(_POLL_S)
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 last = self._over.is_set()
                 while content := self._tail.read(_CHUNK):
-                    self._write(content)
+                    while content:
+                        content = content[os.write(1, content) :]
+                        self._moved = time.monotonic()
                 if last:
                     return
-                self._over.wait(_SHOW_S)
-
-    def _write(self, content: bytes) -> None:
-        while content:
-            content = content[os.write(1, content) :]
-            self._moved = time.monotonic()
+                self._over.wait(_POLL_S)
 
 
-def follow(handover: Handover, scratch: Scratch, here: Surroundings, lifeline: int) -> int:
-    """Run this node's part to its end; the exit code for the compute."""
-    processes.adopt_orphans()
-    return Follower(handover, scratch, here, Events(lifeline)).run()
+def follow(order: WrapperOrder, scratch: Scratch, here: NodeEnvironment, lifeline: int) -> int:
+    """Run this node's part to its end; returns the exit code for the compute."""
+    command.adopt_orphans()
+    return Follower(order, scratch, here, Events(lifeline)).run()
 
 
-class Follower(Keeper):
+class Follower(Supervisor):
     def run(self) -> int:
         try:
             outcome = self._work(self._ticket(None), None)
         except Canceled:
             outcome = self._canceled(None)
         except EdgeloopError as error:
-            outcome = Outcome("failed", FAILED, str(error))
+            outcome = JobOutcome("failed", FAILED, str(error))
         return self._finish(outcome)
 
-    def _make_threads(self) -> dict[str, Repeating]:
+    def _make_tasks(self) -> dict[str, PeriodicTask]:
         return {}
 
-    def _say_state(self) -> None:
+    def _report_state(self) -> None:
         pass
 
-    def _publish(self, ticket: object, places: Places) -> Outcome:
-        return Outcome("completed", 0, exit_code=0)
+    def _publish(self, ticket: object, folders: JobFolders) -> JobOutcome:
+        return JobOutcome("completed", 0, exit_code=0)
 
-    def _finish(self, outcome: Outcome) -> int:
-        processes.end_all(lambda: processes.descendants(os.getpid()))
+    def _finish(self, outcome: JobOutcome) -> int:
+        command.kill_all(lambda: command.descendants(os.getpid()))
         if outcome.reason:
-            self._log.say(outcome.reason)
+            self._log.write(outcome.reason)
         shutil.rmtree(self._scratch.folder, ignore_errors=True)
         return outcome.code

@@ -1,7 +1,5 @@
-"""Code, data and outputs, where the script expects them: in the folder it is started in.
-
-What the command is told: variables, and placeholders in its arguments.
-"""
+"""Code, data and outputs in the folder that the command is started in, and the variables and
+placeholders that tell it where they are."""
 
 from __future__ import annotations
 
@@ -9,16 +7,17 @@ import re
 import shutil
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from edgeloop.data import Datasets, check_name
 from edgeloop.errors import BadInput, BlobMissing
 from edgeloop.jobs.protocol.ticket import Ticket, check_apart, code_key, outputs_folder
+from edgeloop.jobs.wrapper.command import JOB_VARIABLE
+from edgeloop.jobs.wrapper.events import with_retries
 from edgeloop.jobs.wrapper.outputs import make_folder
-from edgeloop.jobs.wrapper.processes import JOB_VARIABLE
-from edgeloop.jobs.wrapper.repeat import patiently
 from edgeloop.jobs.wrapper.scratch import Scratch
 from edgeloop.store import Blobs, check_blob_key
 
@@ -26,8 +25,8 @@ _PLACEHOLDER = re.compile(r"\{(?:(input|output):([^{}]+)|(outputs|data|job|attem
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where things lie on this node; inputs and writes by their names."""
+class JobFolders:
+    """The folders of a job on this node; inputs and writes by their names."""
 
     outputs: Path
     data: Path
@@ -35,26 +34,26 @@ class Places:
     writes: Mapping[str, Path]
 
 
-def variables_for(ticket: Ticket, attempt: int, places: Places) -> dict[str, str]:
-    """Those that the user chose, and ours, which win."""
+def variables_for(ticket: Ticket, attempt: int, folders: JobFolders) -> dict[str, str]:
+    """The user's variables and ours, which take precedence."""
     return {
         "PYTHONUNBUFFERED": "1",
         **ticket.variables,
-        **_named("EDGELOOP_INPUT_", places.inputs),
-        **_named("EDGELOOP_OUTPUT_", places.writes),
-        "EDGELOOP_OUTPUT_DIR": str(places.outputs),
-        "EDGELOOP_DATA_DIR": str(places.data),
+        **_named("EDGELOOP_INPUT_", folders.inputs),
+        **_named("EDGELOOP_OUTPUT_", folders.writes),
+        "EDGELOOP_OUTPUT_DIR": str(folders.outputs),
+        "EDGELOOP_DATA_DIR": str(folders.data),
         "EDGELOOP_JOB_NAME": ticket.name,
         "EDGELOOP_ATTEMPT": str(attempt),
         JOB_VARIABLE: ticket.id,
     }
 
 
-def fill(command: Iterable[str], ticket: Ticket, attempt: int, places: Places) -> list[str]:
-    """Braces that are no placeholder stay as they are: they may be JSON or a format."""
+def fill(command: Iterable[str], ticket: Ticket, attempt: int, folders: JobFolders) -> list[str]:
+    """Other braces stay as they are: they may be JSON or a format."""
     known = {
-        "outputs": str(places.outputs),
-        "data": str(places.data),
+        "outputs": str(folders.outputs),
+        "data": str(folders.data),
         "job": ticket.id,
         "attempt": str(attempt),
     }
@@ -63,31 +62,31 @@ def fill(command: Iterable[str], ticket: Ticket, attempt: int, places: Places) -
         kind, name, word = match.groups()
         if word:
             return known[word]
-        return str(_find(name, places.inputs if kind == "input" else places.writes, match[0]))
+        return str(_find(name, folders.inputs if kind == "input" else folders.writes, match[0]))
 
     return [_PLACEHOLDER.sub(value, argument) for argument in command]
 
 
-def _find(name: str, there: Mapping[str, Path], placeholder: str) -> Path:
-    found = [path for full, path in there.items() if full == name]
-    found = found or [path for full, path in there.items() if full.rpartition("/")[2] == name]
+def _find(name: str, known: Mapping[str, Path], placeholder: str) -> Path:
+    found = [path for full, path in known.items() if full == name]
+    found = found or [path for full, path in known.items() if full.rpartition("/")[2] == name]
     if len(found) == 1:
         return found[0]
     kind = "reads" if placeholder.startswith("{input:") else "writes"
-    names = ", ".join(there) or "nothing"
-    trouble = "could mean several" if found else "names nothing"
-    raise BadInput(reason=f"{placeholder} in the command {trouble}: this job {kind} {names}")
+    names = ", ".join(known) or "nothing"
+    problem = "could mean several" if found else "names nothing"
+    raise BadInput(reason=f"{placeholder} in the command {problem}: this job {kind} {names}")
 
 
-def _named(prefix: str, places: Mapping[str, Path]) -> dict[str, str]:
-    """By the whole name; by its last part too where only one dataset has it."""
-    short = Counter(_variable(name.rpartition("/")[2]) for name in places)
+def _named(prefix: str, folders: Mapping[str, Path]) -> dict[str, str]:
+    """By the full name, and by its last part if only one dataset has it."""
+    short = Counter(_variable(name.rpartition("/")[2]) for name in folders)
     by_part = {
         prefix + _variable(name.rpartition("/")[2]): str(path)
-        for name, path in places.items()
+        for name, path in folders.items()
         if short[_variable(name.rpartition("/")[2])] == 1
     }
-    return by_part | {prefix + _variable(name): str(path) for name, path in places.items()}
+    return by_part | {prefix + _variable(name): str(path) for name, path in folders.items()}
 
 
 def _variable(name: str) -> str:
@@ -96,33 +95,34 @@ def _variable(name: str) -> str:
 
 def lay_out(
     ticket: Ticket, scratch: Scratch, blobs: Blobs, cache: Path, patience_s: float
-) -> Places:
-    """Everything on its place. Raises an error whose sentence is the job's reason to fail."""
-    _check_names(ticket)
-    patiently(lambda: _code(ticket, scratch, blobs), patience_s)
+) -> JobFolders:
+    """Create all folders of a job. The message of an error becomes the job's reason to fail."""
+    names = [*(item.name for item in ticket.inputs), *ticket.writes]
+    for name in names:
+        check_name(name)
+    check_apart(names)
+    with_retries(lambda: _code(ticket, scratch, blobs), patience_s)
     make_folder(scratch.outputs)
     make_folder(scratch.data)
     inputs = {}
     for item in ticket.inputs:
-        fetched = patiently(_fetcher(blobs, item.name, item.version, cache), patience_s)
-        inputs[item.name] = _link(scratch.data, item.name, fetched)
-    writes = {name: _empty(scratch.data, name) for name in ticket.writes}
-    return Places(scratch.outputs, scratch.data, inputs, writes)
+        fetch = partial(Datasets(blobs).fetch, item.name, item.version, cache)
+        fetched = with_retries(fetch, patience_s)
+        inputs[item.name] = _cleared(scratch.data, item.name)
+        inputs[item.name].symlink_to(fetched.absolute(), target_is_directory=True)
+    writes = {name: _cleared(scratch.data, name) for name in ticket.writes}
+    for folder in writes.values():
+        folder.mkdir()
+    return JobFolders(scratch.outputs, scratch.data, inputs, writes)
 
 
-def bring_outputs(job: str, scratch: Scratch, blobs: Blobs) -> None:
-    """What another job, or an earlier wrapper of this one, has in the store. What is here wins."""
+def fetch_outputs(job: str, scratch: Scratch, blobs: Blobs) -> None:
+    """Fetch the stored outputs of another job, or of an earlier wrapper of this one. Local files
+    take precedence."""
     folder = outputs_folder(job)
     names = [info.key.removeprefix(folder) for info in blobs.list(folder)]
     missing = [name for name in names if not (scratch.outputs / check_blob_key(name)).exists()]
     blobs.get_many({folder + name: scratch.outputs / name for name in missing})
-
-
-def _check_names(ticket: Ticket) -> None:
-    names = [item.name for item in ticket.inputs] + list(ticket.writes)
-    for name in names:
-        check_name(name)
-    check_apart(names)
 
 
 def _code(ticket: Ticket, scratch: Scratch, blobs: Blobs) -> None:
@@ -142,29 +142,13 @@ def _code(ticket: Ticket, scratch: Scratch, blobs: Blobs) -> None:
         scratch.code.unlink()
 
 
-def _fetcher(blobs: Blobs, name: str, version: int, cache: Path) -> Callable[[], Path]:
-    return lambda: Datasets(blobs).fetch(name, version, cache)
-
-
-def _link(data: Path, name: str, target: Path) -> Path:
-    place = _cleared(data, name)
-    place.symlink_to(target.absolute(), target_is_directory=True)
-    return place
-
-
-def _empty(data: Path, name: str) -> Path:
-    place = _cleared(data, name)
-    place.mkdir()
-    return place
-
-
 def _cleared(data: Path, name: str) -> Path:
-    """The code may bring a folder of that name; the dataset is what the job asked for."""
-    place = data / name
-    for folder in list(reversed(place.relative_to(data).parents))[1:]:
+    """The path of a dataset, removed if the code has a folder of that name."""
+    path = data / name
+    for folder in list(reversed(path.relative_to(data).parents))[1:]:
         make_folder(data / folder)
-    if place.is_symlink() or place.is_file():
-        place.unlink()
-    elif place.exists():
-        shutil.rmtree(place)
-    return place
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
+    return path

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BlobMissing, Infeasible
-from edgeloop.jobs.computes import Compute, Order, Resources, Seen
+from edgeloop.jobs.computes import Compute, JobOrder, ObservedState, Resources
 from edgeloop.jobs.protocol.bundle import ensure_wrapper
 from edgeloop.jobs.protocol.ticket import (
     FINAL_STATES,
-    Progress,
+    JobProgress,
     Ticket,
     outputs_folder,
     state_key,
@@ -65,14 +65,14 @@ class JobHarness:
         wrapper: str = "",
         resources: Resources | None = None,
         priority: int = 0,
-    ) -> Order:
+    ) -> JobOrder:
         """An order whose ticket is in the store; nothing is sent yet."""
         job = f"job-{next(self.numbers)}-{secrets.token_hex(4)}"
         ticket = Ticket(job, "a-name", "default", command, code="", grace_s=20.0)
         self.blobs.put(ticket_key(job), ticket.to_json())
         access = self.blobs.access(3600)
         key = wrapper or ensure_wrapper(self.blobs)
-        return Order(job, "a-name", resources or Resources(), priority, access, key)
+        return JobOrder(job, "a-name", resources or Resources(), priority, access, key)
 
     def send(
         self,
@@ -84,7 +84,7 @@ class JobHarness:
         order = self.order(*command, wrapper=wrapper, resources=resources, priority=priority)
         return self.submit(order)
 
-    def submit(self, order: Order) -> str:
+    def submit(self, order: JobOrder) -> str:
         self.compute.submit(order)
         self.sent.append(order.job)
         return order.job
@@ -102,23 +102,23 @@ class JobHarness:
     def wait_until_runs(self, name: str) -> None:
         wait_until(lambda: self.runs(name), LIMIT_S, f"{name} to run")
 
-    def seen(self, job: str) -> Seen:
+    def seen(self, job: str) -> ObservedState:
         return self.compute.states([job])[job]
 
-    def wait_for(self, job: str, state: str) -> Seen:
+    def wait_for(self, job: str, state: str) -> ObservedState:
         try:
             wait_until(lambda: self.seen(job).state == state, LIMIT_S, f"{job} to be {state}")
         except TimeoutError as late:
             raise TimeoutError(f"{late}; it is {self.seen(job)}") from None
         return self.seen(job)
 
-    def progress(self, job: str) -> Progress | None:
+    def progress(self, job: str) -> JobProgress | None:
         try:
-            return Progress.from_json(self.blobs.read(state_key(job)))
+            return JobProgress.from_json(self.blobs.read(state_key(job)))
         except BlobMissing:
             return None
 
-    def wait_for_end(self, job: str) -> Progress:
+    def wait_for_end(self, job: str) -> JobProgress:
         """The final state as the wrapper wrote it."""
 
         def is_over() -> bool:
@@ -180,7 +180,7 @@ class ComputeContract:
         assert harness.seen(second).state == "queued"
         assert not harness.runs("second")
         harness.release("first")
-        assert harness.wait_for(first, "completed") == Seen("completed")
+        assert harness.wait_for(first, "completed") == ObservedState("completed")
         harness.wait_until_runs("second")
         assert harness.seen(second).state == "running"
         harness.release("second")
@@ -232,7 +232,7 @@ class ComputeContract:
         assert (harness.folder / "lines").read_text() == "ran\n"
 
     def test_jobs_that_nobody_knows_are_no_trouble(self, harness: JobHarness) -> None:
-        assert harness.compute.states(["nobody"]) == {"nobody": Seen(None)}
+        assert harness.compute.states(["nobody"]) == {"nobody": ObservedState(None)}
         harness.compute.cancel(["nobody"])
         harness.compute.forget(["nobody"])
         assert harness.compute.logs("nobody") == ""
@@ -257,7 +257,7 @@ class ComputeContract:
         order = harness.order("python", "-c", SLEEP, resources=self.too_much)
         with pytest.raises(Infeasible):
             harness.compute.submit(order)
-        assert harness.seen(order.job) == Seen(None)
+        assert harness.seen(order.job) == ObservedState(None)
         harness.compute.check(self.everything)
 
     def test_a_wrapper_that_cannot_start_leaves_its_words(self, harness: JobHarness) -> None:
@@ -276,7 +276,7 @@ class ComputeContract:
         harness.wait_for(over, "completed")
         harness.wait_until_runs("runs")
         harness.compute.forget([over, runs])
-        assert harness.seen(over) == Seen(None)
+        assert harness.seen(over) == ObservedState(None)
         assert harness.seen(runs).state == "running"
 
     def test_no_secret_of_the_store_is_shown(self, harness: JobHarness) -> None:

@@ -23,14 +23,14 @@ from edgeloop.errors import BadName, ComputeUnavailable, Infeasible
 from edgeloop.jobs import (
     Compute,
     ComputeOptions,
-    Order,
+    JobOrder,
+    ObservedState,
     Resources,
-    Seen,
     State,
     bootstrap_command,
-    hand_over,
     listed,
     missing,
+    order_variables,
 )
 from edgeloop.settings import state_folder
 
@@ -99,7 +99,7 @@ class SlurmCompute(Compute):
             reason = f"{', '.join(lacking)}; its largest node has {listed(best)}"
             raise Infeasible(compute=self.name, reason=reason)
 
-    def submit(self, order: Order) -> None:
+    def submit(self, order: JobOrder) -> None:
         self.check(order.resources)
         folder = self._of(order.job)
         folder.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ class SlurmCompute(Compute):
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
 
-    def states(self, jobs: Sequence[str]) -> dict[str, Seen]:
+    def states(self, jobs: Sequence[str]) -> dict[str, ObservedState]:
         known = self._squeue(jobs)
         return {job: self._seen(job, known.get(job)) for job in jobs}
 
@@ -140,8 +140,8 @@ class SlurmCompute(Compute):
             if seen.state in ("completed", "failed", "canceled"):
                 shutil.rmtree(self._of(job), ignore_errors=True)
 
-    def _sbatch(self, order: Order, folder: Path) -> None:
-        (content,) = hand_over(order).values()
+    def _sbatch(self, order: JobOrder, folder: Path) -> None:
+        (content,) = order_variables(order).values()
         (folder / "order.json").touch(mode=0o600)
         (folder / "order.json").write_text(content)
         command = shlex.join(bootstrap_command(self._python))
@@ -154,23 +154,29 @@ class SlurmCompute(Compute):
             str(folder / "job.sh"),
         )
 
-    def _seen(self, job: str, shown: Listed | None) -> Seen:
+    def _seen(self, job: str, shown: Listed | None) -> ObservedState:
         folder = self._of(job)
         if not folder.is_dir():
-            return Seen(None)
+            return ObservedState(None)
         canceled = (folder / "canceled").exists()
         try:
             code = int((folder / "exit").read_text())
         except FileNotFoundError:
             if shown is None:
-                return Seen("canceled") if canceled else Seen("failed", ENDED_SILENTLY)
+                return (
+                    ObservedState("canceled")
+                    if canceled
+                    else ObservedState("failed", ENDED_SILENTLY)
+                )
             state = STATES.get(shown.state, "failed")
             over = shown.state.lower().replace("_", " ")
-            return Seen(state, f"Slurm says: {over} ({shown.reason})" if state == "failed" else "")
+            return ObservedState(
+                state, f"Slurm says: {over} ({shown.reason})" if state == "failed" else ""
+            )
         if code == 0:
-            return Seen("completed")
+            return ObservedState("completed")
         reason = f"the wrapper ended with exit code {code}"
-        return Seen("canceled") if canceled else Seen("failed", reason)
+        return ObservedState("canceled") if canceled else ObservedState("failed", reason)
 
     def _squeue(self, jobs: Sequence[str]) -> dict[str, Listed]:
         """Those of these that Slurm still knows, in one call; of one name, the last submitted."""

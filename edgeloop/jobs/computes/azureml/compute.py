@@ -27,7 +27,7 @@ from edgeloop.jobs.computes.azureml.pipeline import (
     pipeline_name,
 )
 from edgeloop.jobs.computes.azureml.runs import OVER, WAITING, Found, Runs, seen, waited_s
-from edgeloop.jobs.computes.base import Compute, Order, Resources, Seen
+from edgeloop.jobs.computes.base import Compute, JobOrder, ObservedState, Resources
 
 Item = TypeVar("Item")
 
@@ -61,7 +61,7 @@ class AzureMLCompute(Compute):
         with self._explained():
             self._cluster.check(resources)
 
-    def submit(self, order: Order) -> None:
+    def submit(self, order: JobOrder) -> None:
         self.check(order.resources)
         with self._explained():
             environment = self._environment(order)
@@ -69,7 +69,7 @@ class AzureMLCompute(Compute):
             job = command_job(order, handed, environment, self._options)
             self._send(order.job, job, JOB_TAG)
 
-    def submit_many(self, orders: Sequence[Order]) -> None:
+    def submit_many(self, orders: Sequence[JobOrder]) -> None:
         """One pipeline for the whole batch, where the settings or whoever submits ask for it."""
         together = self._options.pipeline or all(order.together for order in orders)
         if not together or len(orders) < 2:
@@ -78,7 +78,7 @@ class AzureMLCompute(Compute):
         for batch in alike(orders, self._options.steps):
             self._submit_pipeline(batch)
 
-    def states(self, jobs: Sequence[str]) -> dict[str, Seen]:
+    def states(self, jobs: Sequence[str]) -> dict[str, ObservedState]:
         if not jobs:
             return {}
         with self._explained():
@@ -133,7 +133,7 @@ class AzureMLCompute(Compute):
     def _runs(self) -> Runs:
         return Runs(self._connection)
 
-    def _submit_pipeline(self, orders: Sequence[Order]) -> None:
+    def _submit_pipeline(self, orders: Sequence[JobOrder]) -> None:
         self.check(orders[0].resources)
         with self._explained():
             environment = self._environment(orders[0])
@@ -145,7 +145,7 @@ class AzureMLCompute(Compute):
             self._send(name, pipeline_job(orders, handed, component, self._options), "")
             self._runs.remember(name, [order.job for order in orders])
 
-    def _environment(self, order: Order) -> str:
+    def _environment(self, order: JobOrder) -> str:
         """Asked for once a process."""
         recipe = recipe_for(order, self._options)
         if recipe not in self._environments:
@@ -177,9 +177,9 @@ class AzureMLCompute(Compute):
         about_compute = "compute" in str(error).lower() and not _is_there_already(error)
         return refused and about_compute and not self._options.is_serverless
 
-    def _seen(self, job: str, found: Found | None) -> Seen:
+    def _seen(self, job: str, found: Found | None) -> ObservedState:
         if found is None or found.run is None:
-            return Seen(None)
+            return ObservedState(None)
         view = seen(found.run)
         limit_s = self._options.start_limit_s
         if waited_s(found.run) < limit_s:
@@ -187,7 +187,7 @@ class AzureMLCompute(Compute):
         why = found.run.warnings[-1] if found.run.warnings else "Azure ML gives no reason"
         text = f"it did not start within {limit_s:g} s: {why}"
         if view.state == "canceled":
-            return Seen("failed", text)
+            return ObservedState("failed", text)
         if view.state in WAITING and found.run.id:
             self._cancel(found.run.id)
             return replace(view, reason=f"{text}; it is being canceled")

@@ -15,7 +15,7 @@ from edgeloop._util.yaml import NotYaml, parse_yaml
 from edgeloop.azure import Connection, EnvironmentWish, find_environment, make_environment
 from edgeloop.errors import BadJob
 from edgeloop.jobs.computes.azureml.options import DEFAULT_IMAGE, AzureMLOptions
-from edgeloop.jobs.computes.base import Order
+from edgeloop.jobs.computes.base import JobOrder
 
 NAME = "edgeloop-jobs"
 _WRAPPER_NEEDS = "obstore>=0.12"
@@ -35,7 +35,7 @@ class Recipe:
         return hashlib.sha256(f"{self.image}\0{self.conda}".encode()).hexdigest()[:16]
 
 
-def recipe_for(order: Order, options: AzureMLOptions) -> Recipe:
+def recipe_for(order: JobOrder, options: AzureMLOptions) -> Recipe:
     """What the job itself asks for wins over the compute's usual."""
     kind = order.environment.kind
     if kind == "image":

@@ -16,7 +16,7 @@ from edgeloop._util.values import Count, Reads, Seconds, Text, Whole, choice, wh
 from edgeloop._util.yaml import Origin
 from edgeloop.azure import ClusterDescription, Place, WorkspaceKeys, place_of
 from edgeloop.errors import BadSetting
-from edgeloop.jobs.computes.options import ComputeOptions, read_options
+from edgeloop.jobs.computes.base import ComputeOptions, read_options
 
 Hand = Literal["auto", "file", "variable"]
 MOST_STEPS = 100

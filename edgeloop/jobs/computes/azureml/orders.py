@@ -20,9 +20,9 @@ from typing import Any
 from edgeloop.azure import Connection, is_missing
 from edgeloop.errors import BadSetting
 from edgeloop.jobs.computes.azureml.options import AzureMLOptions
-from edgeloop.jobs.computes.base import Order
-from edgeloop.jobs.protocol.handover import ORDER_VARIABLE, bootstrap_command, hand_over
-from edgeloop.jobs.protocol.ticket import folder_key, order_key
+from edgeloop.jobs.computes.base import JobOrder
+from edgeloop.jobs.protocol.bundle import bootstrap_command
+from edgeloop.jobs.protocol.ticket import ORDER_VARIABLE, folder_key, order_key, order_variables
 from edgeloop.store import Access, open_access
 
 JOB_TAG, NAME_TAG = "edgeloop_job", "edgeloop_name"
@@ -48,22 +48,22 @@ class Hander:
         self._options = options
         self._datastores: dict[tuple[str, str], str] = {}
 
-    def hand(self, order: Order) -> Handed:
+    def hand(self, order: JobOrder) -> Handed:
         """Puts the order into the store where it goes by file; else nothing is moved."""
         command = bootstrap_command(self._options.python)
         paths = self._paths(order.access)
         results = f"{paths}{folder_key(order.job)}/outputs" if paths else ""
         if self._options.identity and order.access.make in _AZURE:
             bare = replace(order, access=without_secret(order.access, self._options.client_id))
-            return Handed(shlex.join(command), hand_over(bare), "", results)
+            return Handed(shlex.join(command), order_variables(bare), "", results)
         if paths and self._options.hand != "variable":
-            content = hand_over(order)[ORDER_VARIABLE].encode()
+            content = order_variables(order)[ORDER_VARIABLE].encode()
             open_access(order.access).put(order_key(order.job), content)
             words = f"{shlex.join(command)} ${{{{inputs.order}}}}"
             return Handed(words, {}, f"{paths}{order_key(order.job)}", results)
         if self._options.hand == "file":
             raise BadSetting(where=f"computes.{self._compute}", reason=self._no_datastore(order))
-        return Handed(shlex.join(command), hand_over(order), "", results)
+        return Handed(shlex.join(command), order_variables(order), "", results)
 
     def _paths(self, access: Access) -> str:
         """The store as the workspace names it: `azureml://datastores/edgeloop/paths/`."""
@@ -88,7 +88,7 @@ class Hander:
             return name
         return ""
 
-    def _no_datastore(self, order: Order) -> str:
+    def _no_datastore(self, order: JobOrder) -> str:
         where = order.access.options.get("account_name", "another kind of store")
         return (
             f"access: file needs a datastore {self._options.datastore!r} that leads to the store's "
@@ -102,7 +102,7 @@ def without_secret(access: Access, client_id: str = "") -> Access:
     return Access("AzureIdentity", {**options, **({"client_id": client_id} if client_id else {})})
 
 
-def command_job(order: Order, handed: Handed, environment: str, options: AzureMLOptions) -> Any:
+def command_job(order: JobOrder, handed: Handed, environment: str, options: AzureMLOptions) -> Any:
     """The SDK's own entity. Its name is the job's id, so a second one is never made."""
     from azure.ai.ml import Input, Output, command
 
@@ -128,7 +128,7 @@ def command_job(order: Order, handed: Handed, environment: str, options: AzureML
     return job
 
 
-def resources_of(order: Order, options: AzureMLOptions) -> dict[str, Any]:
+def resources_of(order: JobOrder, options: AzureMLOptions) -> dict[str, Any]:
     """One wrapper a node; torchrun or the like starts the processes of a node."""
     nodes = order.resources.nodes
     found: dict[str, Any] = {"instance_count": nodes}
@@ -143,11 +143,11 @@ def resources_of(order: Order, options: AzureMLOptions) -> dict[str, Any]:
     return found
 
 
-def experiment_of(order: Order, options: AzureMLOptions) -> str:
+def experiment_of(order: JobOrder, options: AzureMLOptions) -> str:
     return options.experiment or order.experiment or "edgeloop"
 
 
-def tags_of(order: Order) -> dict[str, str]:
+def tags_of(order: JobOrder) -> dict[str, str]:
     return {JOB_TAG: order.job, NAME_TAG: order.name}
 
 

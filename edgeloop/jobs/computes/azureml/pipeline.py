@@ -19,20 +19,20 @@ from edgeloop.jobs.computes.azureml.orders import (
     tags_of,
 )
 from edgeloop.jobs.computes.azureml.runs import MEMBERS, PIPELINE_TAG, digest
-from edgeloop.jobs.computes.base import Order
+from edgeloop.jobs.computes.base import JobOrder
 
 COMPONENT = "edgeloop_step"
 
 
-def pipeline_name(orders: Sequence[Order]) -> str:
+def pipeline_name(orders: Sequence[JobOrder]) -> str:
     """The same orders are the same pipeline: a second one is never made."""
     all_ids = hashlib.sha256("\n".join(order.job for order in orders).encode()).hexdigest()[:12]
     return f"{orders[0].job}-and-{len(orders) - 1}-{all_ids}"
 
 
-def alike(orders: Sequence[Order], most: int) -> list[list[Order]]:
+def alike(orders: Sequence[JobOrder], most: int) -> list[list[JobOrder]]:
     """Steps of one pipeline have one experiment and one kind of nodes; at most so many of them."""
-    groups: dict[str, list[Order]] = {}
+    groups: dict[str, list[JobOrder]] = {}
     for order in orders:
         key = json.dumps(
             [
@@ -52,7 +52,7 @@ def alike(orders: Sequence[Order], most: int) -> list[list[Order]]:
 
 
 def ensure_component(
-    connection: Connection, example: Order, handed: Handed, environment: str,
+    connection: Connection, example: JobOrder, handed: Handed, environment: str,
     options: AzureMLOptions,
 ) -> str:  # fmt: skip
     """What the steps are made of, registered once per content."""
@@ -83,7 +83,7 @@ def ensure_component(
 
 
 def pipeline_job(
-    orders: Sequence[Order], handed: Sequence[Handed], component: str, options: AzureMLOptions
+    orders: Sequence[JobOrder], handed: Sequence[Handed], component: str, options: AzureMLOptions
 ) -> Any:
     from azure.ai.ml.entities import PipelineJob, PipelineJobSettings
 
@@ -107,7 +107,7 @@ def pipeline_job(
     )
 
 
-def _step(order: Order, handed: Handed, component: str, options: AzureMLOptions) -> Any:
+def _step(order: JobOrder, handed: Handed, component: str, options: AzureMLOptions) -> Any:
     from azure.ai.ml import Input
     from azure.ai.ml.entities import Command
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from edgeloop.azure import AzureRun, Connection
 from edgeloop.jobs.computes.azureml.orders import JOB_TAG
-from edgeloop.jobs.computes.base import Seen
+from edgeloop.jobs.computes.base import ObservedState
 from edgeloop.jobs.protocol.ticket import State
 
 PIPELINE_TAG = "edgeloop_pipeline"
@@ -100,16 +100,16 @@ class Runs:
         return found
 
 
-def seen(run: AzureRun) -> Seen:
+def seen(run: AzureRun) -> ObservedState:
     """A status that is new to us is taken for one that runs: better too long than lost."""
     state = _STATES.get(run.status.lower(), "running")
     if run.status.lower() == "cancelrequested":
-        return Seen(state, "Azure ML is still canceling it")
+        return ObservedState(state, "Azure ML is still canceling it")
     if state == "failed":
-        return Seen(state, _why(run.error))
+        return ObservedState(state, _why(run.error))
     if state in WAITING:
-        return Seen(state, run.warnings[-1] if run.warnings else "")
-    return Seen(state)
+        return ObservedState(state, run.warnings[-1] if run.warnings else "")
+    return ObservedState(state)
 
 
 def _why(error: str) -> str:

@@ -1,106 +1,97 @@
-"""The line of jobs on this machine: a folder, with no daemon behind it.
+"""The queue of jobs on this machine: a folder, without a daemon.
 
-`waiting/<priority>.<number>.<job>`   a file a job; the names sort in the order they start
+`waiting/<priority>.<number>.<job>`   one file per job; names sort in the order in which jobs start
 `running/<job>`                       what it was given: GPUs, and the process that has it
 `over/<job>`                          how it ended
-`alive/<job>`                         locked by the job's process as long as that lives
-`lock`                                held for the moment in which something is decided
+`alive/<job>`                         locked by the job's process for as long as it lives
+`lock`                                held while a decision is made
 
-Where a file lies is the job's state, and a file moves in one step. Nobody guesses from a process
-number whether a job lives: the kernel gives a lock back when its holder ends, by a kill -9 too. A
-dead job that still stands in line is moved away by whoever is next.
+The folder of a file is the job's state, and a file moves in one step. Whether a job lives is not
+guessed from a process number: the kernel releases a lock when its holder ends, even by kill -9. A
+dead job that is still in the queue is removed by the one behind it.
 
-Jobs start strictly in order: a small one never overtakes a large one that waits for room, or the
-large one would wait for ever. This module, like `turn.py`, needs the standard library alone.
+Jobs start strictly in order: if a small job could overtake a large one that waits for resources,
+the large one might wait forever. This module, like `waiting.py`, needs only the standard library.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from edgeloop.jobs.computes.local.turn import ALIVE, OVER, RUNNING, WAITING, is_alive, job_of
-from edgeloop.jobs.protocol.resources import Capacity, Resources, Taken, place
+from edgeloop._util.codec import from_json, to_json
+from edgeloop._util.files import write_atomic
+from edgeloop._util.locks import try_lock
+from edgeloop.jobs.computes.local.waiting import ALIVE, OVER, RUNNING, WAITING, is_alive, job_of
+from edgeloop.jobs.protocol.resources import Allocation, Capacity, Resources, allocate
 
 LOGS, WRAPPERS = "logs", "wrappers"
-ENDED_WAITING = "its process ended before its turn came: it was killed, or the machine restarted"
-ENDED_RUNNING = "its process ended without a word: it was killed, or the machine restarted"
+ENDED_WAITING = "its process ended while it waited: it was killed, or the machine restarted"
+ENDED_RUNNING = "its process ended without reporting: it was killed, or the machine restarted"
 _MIDDLE_PRIORITY = 10**9  # so that negative priorities sort as text
 _LOCK_LIMIT_S = 20.0
+_LOCK_POLL_S = 0.002
 
 
 class QueueBusy(Exception):
-    """Somebody has held the lock for so long that it can only be a stopped process."""
+    """The lock has been held for so long that its holder must be a stopped process."""
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What is known of one job here. `pid` and `born` are set while it runs."""
+class QueueEntry:
+    """What the queue knows about a job. `pid` and `born` are set while it runs."""
 
     job: str
     priority: int
     submitted: float
     resources: Resources
     capacity: Capacity
-    scratch: str  # where its wrapper works, and leaves everything should it be killed
+    scratch: str  # where its wrapper works, and leaves everything if it is killed
     gpus: tuple[str, ...] = ()
     pid: int = 0
-    born: str = ""
+    born: str = ""  # when that process started, by the kernel
     cancel: bool = False
     state: str = ""  # how it ended
     reason: str = ""
 
-    def to_json(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def from_json(cls, content: bytes) -> Entry:
-        fields: dict[str, Any] = json.loads(content)
-        fields["resources"] = Resources(**fields["resources"])
-        capacity = fields["capacity"]
-        fields["capacity"] = Capacity(**{**capacity, "gpus": tuple(capacity["gpus"])})
-        fields["gpus"] = tuple(fields["gpus"])
-        return cls(**fields)
-
 
 @dataclass(frozen=True)
-class Glance:
-    """Where jobs lay at one moment."""
+class QueueSnapshot:
+    """Where jobs were at one moment."""
 
-    waiting: Mapping[str, str]  # job: name in the line
+    waiting: Mapping[str, str]  # job: name in the queue
     running: frozenset[str]
-    over: frozenset[str]
 
 
-class Queue:
-    """One machine's line for one user."""
+class JobQueue:
+    """One machine's queue for one user."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @classmethod
-    def at(cls, folder: str) -> Queue:
+    def at(cls, folder: str) -> JobQueue:
         return cls(Path(folder))
 
-    def make(self) -> None:
+    def create(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for part in (WAITING, RUNNING, OVER, ALIVE, LOGS, WRAPPERS):
             (self.folder / part).mkdir(exist_ok=True)
 
-    def enter(self, entry: Entry) -> tuple[str, int] | None:
-        """Stand in line: the name there, and the lock to hand to the job's process. None where
-        this job is known already."""
-        with self._deciding():
-            if self._knows(entry.job):
+    def enter(self, entry: QueueEntry) -> tuple[str, int] | None:
+        """Join the queue: the name there, and the lock to pass to the job's process. None if the
+        job is already known."""
+        with self._locked():
+            waits = any(job_of(name) == entry.job for name in self._names(WAITING))
+            if waits or any((self.folder / part / entry.job).exists() for part in (RUNNING, OVER)):
                 return None
-            lock = os.open(self._alive(entry.job), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            alive = self.folder / ALIVE / entry.job
+            lock = os.open(alive, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 rank = f"{entry.priority + _MIDDLE_PRIORITY:010d}.{self._next_number():012d}"
@@ -112,83 +103,89 @@ class Queue:
         return name, lock
 
     def leave(self, name: str) -> None:
-        """As if it had never come."""
+        """As if it had never entered."""
         (self.folder / WAITING / name).unlink(missing_ok=True)
-        self._alive(job_of(name)).unlink(missing_ok=True)
+        (self.folder / ALIVE / job_of(name)).unlink(missing_ok=True)
 
-    def start(self, name: str) -> Entry | None:
-        """Called by a waiting job's own process: it runs now, or not yet."""
-        with self._deciding():
+    def start(self, name: str) -> QueueEntry | None:
+        """Called by a waiting job's own process: None if it cannot run yet."""
+        with self._locked():
             waiting = self.folder / WAITING / name
             names = sorted(os.listdir(waiting.parent))  # noqa: PTH208
             if not names or names[0] != name:
                 return None
-            entry = self._read(waiting)
-            gpus = place(entry.resources, entry.capacity, self._taken())
+            entry = _read(waiting)
+            gpus = allocate(entry.resources, entry.capacity, self._allocations())
             if gpus is None:
                 return None
             running = self.folder / RUNNING / entry.job
-            started = replace(entry, gpus=gpus, pid=os.getpid(), born=born(os.getpid()))
+            started = replace(entry, gpus=gpus, pid=os.getpid(), born=start_time(os.getpid()))
             waiting.rename(running)
             self._write(running, started)
         return started
 
     def end(self, job: str, exit_code: int) -> None:
-        """Called by a job's own process when its wrapper is done."""
-        with self._deciding():
+        """Called by a job's own process when its wrapper has ended."""
+        with self._locked():
             running = self.folder / RUNNING / job
-            if running.exists():
-                self._end(running, *_verdict(exit_code, self._read(running).cancel))
+            if not running.exists():
+                return
+            if exit_code == 0:
+                self._end(running, "completed", "")
+            elif _read(running).cancel:
+                self._end(running, "canceled", "")
+            else:
+                self._end(running, "failed", f"the wrapper ended with exit code {exit_code}")
 
-    def bury(self, job: str) -> None:
-        """Take a dead job out of the line."""
-        glance = self.glance()
-        with self._deciding():
-            if not is_alive(str(self.folder), job):
-                if job in glance.waiting:
-                    self._end(self.folder / WAITING / glance.waiting[job], "failed", ENDED_WAITING)
-                self._bury_running(job)
+    def remove_dead(self, job: str) -> None:
+        """Take a dead job out of the queue."""
+        snapshot = self.snapshot()
+        with self._locked():
+            if not self.is_alive(job):
+                if job in snapshot.waiting:
+                    file = self.folder / WAITING / snapshot.waiting[job]
+                    self._end(file, "failed", ENDED_WAITING)
+                self._end_dead(job)
 
-    def cancel(self, jobs: Sequence[str]) -> list[Entry]:
-        """Those that wait are canceled by this. Those that run are given back: tell them."""
+    def cancel(self, jobs: Sequence[str]) -> list[QueueEntry]:
+        """Cancels those that wait. Returns those that run, which must be signaled."""
         running = []
-        with self._deciding():
-            glance = self.glance()
+        with self._locked():
+            snapshot = self.snapshot()
             for job in jobs:
-                if job in glance.waiting:
-                    file = self.folder / WAITING / glance.waiting[job]
+                if job in snapshot.waiting:
+                    file = self.folder / WAITING / snapshot.waiting[job]
                     self._end(file, "canceled", "canceled while it waited")
-                elif job in glance.running:
+                elif job in snapshot.running:
                     file = self.folder / RUNNING / job
-                    entry = replace(self._read(file), cancel=True)
+                    entry = replace(_read(file), cancel=True)
                     self._write(file, entry)
                     running.append(entry)
         return running
 
-    def glance(self) -> Glance:
-        """In this order, which is the way a job takes: none is missed."""
+    def snapshot(self) -> QueueSnapshot:
+        """Read in the order in which a job moves, so that none is missed."""
         waiting = {job_of(name): name for name in self._names(WAITING)}
-        return Glance(waiting, frozenset(self._names(RUNNING)), frozenset(self._names(OVER)))
+        return QueueSnapshot(waiting, frozenset(self._names(RUNNING)))
 
     def scratch(self, job: str) -> Path | None:
-        """Where a job worked that ran here, or still does."""
+        """The folder of a job that runs or ran here."""
         for part in (RUNNING, OVER):
             with contextlib.suppress(FileNotFoundError):
-                return Path(self._read(self.folder / part / job).scratch)
+                return Path(_read(self.folder / part / job).scratch)
         return None
 
-    def outcome(self, job: str) -> tuple[str, str] | None:
-        """How a job ended and why; None where it has not, or is not known."""
+    def ended(self, job: str) -> QueueEntry | None:
+        """None if it has not ended, or is unknown."""
         try:
-            entry = self._read(self.folder / OVER / job)
+            return _read(self.folder / OVER / job)
         except FileNotFoundError:
             return None
-        return entry.state, entry.reason
 
     def was_canceled(self, job: str) -> bool:
-        """Whether somebody has asked for the end of a running job."""
+        """Whether a running job was asked to end."""
         try:
-            return self._read(self.folder / RUNNING / job).cancel
+            return _read(self.folder / RUNNING / job).cancel
         except FileNotFoundError:
             return False
 
@@ -196,8 +193,8 @@ class Queue:
         return is_alive(str(self.folder), job)
 
     def forget(self, job: str) -> None:
-        """Only of jobs that are over; a process that has said its last word may still be there."""
-        if self.outcome(job) is None and self.is_alive(job):
+        """Only jobs that are over; a process that has reported its end may still exist."""
+        if self.ended(job) is None and self.is_alive(job):
             return
         for part in (RUNNING, OVER, LOGS, ALIVE):
             (self.folder / part / job).unlink(missing_ok=True)
@@ -205,65 +202,55 @@ class Queue:
     def log(self, job: str) -> Path:
         return self.folder / LOGS / job
 
-    def _knows(self, job: str) -> bool:
-        waits = any(job_of(name) == job for name in self._names(WAITING))
-        return waits or any((self.folder / part / job).exists() for part in (RUNNING, OVER))
-
-    def _taken(self) -> list[Taken]:
-        """What living jobs hold; the dead are moved away."""
-        taken = []
+    def _allocations(self) -> list[Allocation]:
+        """What living jobs hold; dead ones are moved away."""
+        allocations = []
         for job in self._names(RUNNING):
             if self.is_alive(job):
-                entry = self._read(self.folder / RUNNING / job)
-                taken.append(Taken(entry.resources, entry.gpus))
+                entry = _read(self.folder / RUNNING / job)
+                allocations.append(Allocation(entry.resources, entry.gpus))
             else:
-                self._bury_running(job)
-        return taken
+                self._end_dead(job)
+        return allocations
 
-    def _bury_running(self, job: str) -> None:
+    def _end_dead(self, job: str) -> None:
         file = self.folder / RUNNING / job
         if not file.exists():
             return
-        if self._read(file).cancel:
+        if _read(file).cancel:
             self._end(file, "canceled", "")
         else:
             self._end(file, "failed", ENDED_RUNNING)
 
     def _end(self, file: Path, state: str, reason: str) -> None:
-        entry = replace(self._read(file), state=state, reason=reason)
+        entry = replace(_read(file), state=state, reason=reason)
         self._write(self.folder / OVER / entry.job, entry)
         file.unlink()
 
     @contextlib.contextmanager
-    def _deciding(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         deadline = time.monotonic() + _LOCK_LIMIT_S
-        with (self.folder / "lock").open("ab") as lock:
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise QueueBusy from None
-                    time.sleep(0.002)
+        while (lock := try_lock(self.folder / "lock")) is None:
+            if time.monotonic() > deadline:
+                raise QueueBusy
+            time.sleep(_LOCK_POLL_S)
+        try:
             yield
+        finally:
+            os.close(lock)
 
     def _next_number(self) -> int:
-        """Clocks jump; a count does not."""
+        """A counter, since clocks may jump."""
         file = self.folder / "count"
         number = int(file.read_text() or 0) + 1 if file.exists() else 1
-        partial = self.folder / "count.part"
-        partial.write_text(str(number))
-        partial.replace(file)
+        write_atomic(file, str(number))
         return number
 
-    def _write(self, file: Path, entry: Entry) -> None:
+    def _write(self, file: Path, entry: QueueEntry) -> None:
+        """Through a file outside of `waiting/` and `running/`, whose names are all jobs."""
         partial = self.folder / f"{entry.job}.part"
-        partial.write_bytes(entry.to_json())
+        partial.write_bytes(to_json(entry))
         partial.replace(file)
-
-    def _read(self, file: Path) -> Entry:
-        return Entry.from_json(file.read_bytes())
 
     def _names(self, part: str) -> list[str]:
         try:
@@ -271,21 +258,14 @@ class Queue:
         except FileNotFoundError:
             return []
 
-    def _alive(self, job: str) -> Path:
-        return self.folder / ALIVE / job
 
-
-def born(pid: int) -> str:
-    """When a process began, in the kernel's own count, or empty: a number used again is not it."""
+def start_time(pid: int) -> str:
+    """When a process started, by the kernel, or empty: a process number may be reused."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
     except OSError:
         return ""
 
 
-def _verdict(exit_code: int, asked_to_end: bool) -> tuple[str, str]:
-    if exit_code == 0:
-        return "completed", ""
-    if asked_to_end:
-        return "canceled", ""
-    return "failed", f"the wrapper ended with exit code {exit_code}"
+def _read(file: Path) -> QueueEntry:
+    return from_json(QueueEntry, file.read_bytes())

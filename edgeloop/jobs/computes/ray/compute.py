@@ -23,12 +23,11 @@ from pydantic import Field, StrictBool
 from edgeloop._util.schema import key
 from edgeloop._util.values import Reads, Text, text
 from edgeloop.errors import ComputeUnavailable, Infeasible
-from edgeloop.jobs.computes.base import Compute, Order, Resources, Seen
-from edgeloop.jobs.computes.options import ComputeOptions
+from edgeloop.jobs.computes.base import Compute, ComputeOptions, JobOrder, ObservedState, Resources
 from edgeloop.jobs.computes.ray.dashboard import Dashboard, Refused, sentence
-from edgeloop.jobs.protocol.handover import bootstrap_command, hand_over
+from edgeloop.jobs.protocol.bundle import bootstrap_command
 from edgeloop.jobs.protocol.resources import listed, missing
-from edgeloop.jobs.protocol.ticket import State
+from edgeloop.jobs.protocol.ticket import State, order_variables
 
 Item = TypeVar("Item")
 Job = Mapping[str, Any]
@@ -116,9 +115,9 @@ class RayCompute(Compute):
             reason = f"{', '.join(missing(resources, best))}; its nodes have "
             raise Infeasible(compute=self.name, reason=reason + _described(nodes))
 
-    def submit(self, order: Order) -> None:
+    def submit(self, order: JobOrder) -> None:
         self.check(order.resources)
-        variables = {**hand_over(order), "RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_WAIT_S)}
+        variables = {**order_variables(order), "RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_WAIT_S)}
         self._submit(
             {
                 "submission_id": order.job,
@@ -132,12 +131,12 @@ class RayCompute(Compute):
             }
         )
 
-    def submit_many(self, orders: Sequence[Order]) -> None:
+    def submit_many(self, orders: Sequence[JobOrder]) -> None:
         self._each(self.submit, orders)
 
-    def states(self, jobs: Sequence[str]) -> dict[str, Seen]:
+    def states(self, jobs: Sequence[str]) -> dict[str, ObservedState]:
         known = self._jobs()
-        return {job: _seen(known[job]) if job in known else Seen(None) for job in jobs}
+        return {job: _seen(known[job]) if job in known else ObservedState(None) for job in jobs}
 
     def cancel(self, jobs: Sequence[str]) -> None:
         if not jobs:
@@ -237,19 +236,23 @@ class RayCompute(Compute):
             future.result()
 
 
-def _seen(job: Job) -> Seen:
+def _seen(job: Job) -> ObservedState:
     state = _STATES.get(job["status"])
     message = str(job.get("message") or "")
     if state != "failed":
-        return Seen(state)
+        return ObservedState(state)
     if any(words in message for words in _SWEPT):
-        return Seen("canceled", "canceled while it waited")
+        return ObservedState("canceled", "canceled while it waited")
     if job.get("error_type") == "JOB_SUPERVISOR_ACTOR_START_TIMEOUT":
         limit = "RAY_JOB_START_TIMEOUT_SECONDS of its head"
-        return Seen("failed", f"Ray gave up after it had waited for room too long: raise {limit}")
+        return ObservedState(
+            "failed", f"Ray gave up after it had waited for room too long: raise {limit}"
+        )
     if job.get("driver_exit_code") is not None:
-        return Seen("failed", f"the wrapper ended with exit code {job['driver_exit_code']}")
-    return Seen("failed", sentence(message))
+        return ObservedState(
+            "failed", f"the wrapper ended with exit code {job['driver_exit_code']}"
+        )
+    return ObservedState("failed", sentence(message))
 
 
 def _ours(totals: Mapping[str, float]) -> dict[str, float]:

@@ -1,8 +1,8 @@
-"""The process that waits for its turn on this machine and then becomes the job's wrapper.
+"""The process that waits in the queue of this machine and then becomes the job's wrapper.
 
-Hundreds may wait at once on a small machine. So until it is the first in line this is a bare
-interpreter with `os` and `fcntl`, and all it looks at are the names in a folder: they sort in the
-order in which jobs start. `queue.py` tells the whole story; `local.py` starts this.
+Hundreds may wait at once on a small machine. So until it is the first in the queue this is a bare
+interpreter with `os` and `fcntl`, and it only looks at the names in a folder, which sort in the
+order in which jobs start. `queue.py` explains the rest; `protocol/bundle.py` makes it one file.
 """
 
 from __future__ import annotations
@@ -14,36 +14,35 @@ import time
 
 WAITING, RUNNING, OVER, ALIVE = "waiting", "running", "over", "alive"
 
-# Changes show at once in a folder's time of change. A process killed outright changes nothing, and
-# two changes in one tick of the clock look like one: so everybody looks again now and then.
+# Changes show at once in a folder's time of change. A killed process changes nothing, and two
+# changes in one tick of the clock look like one: so every process also looks now and then.
 LOOK_AGAIN_S = 3.0
 _FIRST_S, _STEP_S, _LONGEST_S = 0.05, 0.02, 0.5
 
 
 def main(folder: str, name: str, wrapper: str) -> int:
-    """The exit code of the wrapper; 0 where the job was canceled while it waited."""
-    job = job_of(name)
+    """The exit code of the wrapper; 0 if the job was canceled while it waited."""
     if not wait(folder, name):
         return 0
-    from edgeloop.jobs.computes.local.queue import Queue
+    from edgeloop.jobs.computes.local.queue import JobQueue
 
-    queue = Queue.at(folder)
+    queue = JobQueue.at(folder)
     code = 1
     try:
         code = _become(wrapper)
     finally:
-        queue.end(job, code)
+        queue.end(job_of(name), code)
     return code
 
 
 def wait(folder: str, name: str) -> bool:
-    """Until this job runs; False where its entry is gone, which is how it is canceled."""
+    """Until this job runs; False if its entry is gone because it was canceled."""
     seen: tuple[int, int] | None = None
     looked, position = 0.0, 0
     while True:
-        stamp = (_changed(folder, WAITING), _changed(folder, RUNNING))
-        if stamp != seen or time.monotonic() - looked > LOOK_AGAIN_S:
-            seen, looked = stamp, time.monotonic()
+        changed = (_changed(folder, WAITING), _changed(folder, RUNNING))
+        if changed != seen or time.monotonic() - looked > LOOK_AGAIN_S:
+            seen, looked = changed, time.monotonic()
             names = sorted(os.listdir(os.path.join(folder, WAITING)))  # noqa: PTH118, PTH208
             if name not in names:
                 return False
@@ -52,12 +51,12 @@ def wait(folder: str, name: str) -> bool:
                 if _start(folder, name):
                     return True
             elif not is_alive(folder, job_of(names[position - 1])):
-                _bury(folder, names[position - 1])
+                _remove_dead(folder, names[position - 1])
         time.sleep(min(_LONGEST_S, _FIRST_S + _STEP_S * position))
 
 
 def job_of(name: str) -> str:
-    """The names in the line are `<priority>.<number>.<job>`."""
+    """Names in the queue are `<priority>.<number>.<job>`."""
     return name.split(".", 2)[2]
 
 
@@ -82,30 +81,30 @@ def _changed(folder: str, part: str) -> int:
 
 def _start(folder: str, name: str) -> bool:
     from edgeloop.jobs.computes.local.environment import show_gpus
-    from edgeloop.jobs.computes.local.queue import Queue, QueueBusy
+    from edgeloop.jobs.computes.local.queue import JobQueue, QueueBusy
 
     try:
-        started = Queue.at(folder).start(name)
+        started = JobQueue.at(folder).start(name)
     except QueueBusy:
         return False
     if started is None:
         return False
-    if started.capacity.gpus:  # a machine that has some: who asked for none sees none
+    if started.capacity.gpus:  # on a machine with GPUs, a job that asked for none sees none
         show_gpus(started.gpus)
     return True
 
 
-def _bury(folder: str, name: str) -> None:
-    from edgeloop.jobs.computes.local.queue import Queue, QueueBusy
+def _remove_dead(folder: str, name: str) -> None:
+    from edgeloop.jobs.computes.local.queue import JobQueue, QueueBusy
 
     try:
-        Queue.at(folder).bury(job_of(name))
+        JobQueue.at(folder).remove_dead(job_of(name))
     except QueueBusy:
         return
 
 
 def _become(wrapper: str) -> int:
-    """Run the wrapper in this process, as Python would: with the site's packages, without ours."""
+    """Run the wrapper in this process as Python would: with site packages, without our modules."""
     import runpy
     import site
 
