@@ -1,54 +1,54 @@
-"""Every error Edgeloop raises on purpose.
+"""Every error that Edgeloop raises deliberately.
 
     EdgeloopError
-    ├── BadInput                what was given cannot be used
+    ├── BadInput                unusable input
     │   ├── BadName             a model, experiment or file name
-    │   ├── BadModel            a file that is no usable ONNX model
-    │   │   └── UnusableModel   valid ONNX, but not what a chip or a task can take
+    │   ├── BadModel            a file that is not a usable ONNX model
+    │   │   └── UnusableModel   valid ONNX, but unsupported by a chip or a task
     │   ├── BadSetting          a setting, in a file or in the environment
     │   ├── BadCsv              a CSV file that Edgeloop did not write
     │   ├── BadJob              a job's specification
     │   ├── BadArchitecture     an architecture that its space cannot build
-    │   ├── BadSpace            a function of a trial that is not there, or raises
+    │   ├── BadSpace            a space function that is missing or raises
     │   └── Infeasible          no machine of the compute could ever run it
-    ├── NotFound                what was asked for is not there
+    ├── NotFound                something that does not exist
     │   ├── NoSuchModel
     │   ├── NoSuchJob
     │   ├── NoSuchDataset
     │   └── BlobMissing
-    ├── Conflict                somebody else was there first
+    ├── Conflict                another process was faster
     │   ├── RowExists           insert: the key is taken
     │   ├── RowChanged          update or delete: the row is no longer the one that was read
     │   ├── NameTaken           upload: the name belongs to another model
     │   ├── JobNameTaken        submit: runs/ has a job of that name
-    │   ├── JobRunning          remove: the job is not over
-    │   ├── ModelBusy           the row keeps changing, or its upload is under way
-    │   └── LeaseLost           a result came from a holder whose token left the row
-    ├── StoreError              the place where state lives
-    │   ├── StoreUnavailable    away for now: infrastructure, worth retrying
-    │   ├── StoreRefused        it answered, and said no: credentials or permissions
+    │   ├── JobRunning          remove: the job is still running
+    │   ├── ModelBusy           the row keeps changing, or its upload is in progress
+    │   └── LeaseLost           a result whose lease token is no longer in the row
+    ├── StoreError              the store
+    │   ├── StoreUnavailable    unreachable: infrastructure, worth retrying
+    │   ├── StoreRefused        credentials or permissions
     │   ├── StoreFull           no space left
-    │   └── RowTooLarge         over what a row may hold
+    │   └── RowTooLarge         above the size limit of a row
     ├── LocalFileError          a file or folder of this machine
-    ├── ModelFailed             a model that a compiler or a simulator could not get through
+    ├── ModelFailed             a model that the compiler or simulator cannot process
     │   └── NoSuchPrecision     the chip's compiler refuses its graph in this precision
-    ├── TrainingFailed          a net that cannot be trained or exported: the candidate's own fault
-    │   ├── TrainingDiverged    its loss is no number any more
-    │   └── OutOfMemory         it does not fit into the machine's memory
-    ├── SearchFailed            a search that cannot go on as it is set up
-    ├── WorkerFailed            the process for native work cannot be started or does not answer
-    ├── DeviceUnavailable       a board that is gone, hung or full: infrastructure, worth retrying
+    ├── TrainingFailed          a model that cannot be trained or exported
+    │   ├── TrainingDiverged    its loss is no longer finite
+    │   └── OutOfMemory         it does not fit into memory
+    ├── SearchFailed            a search that cannot continue as configured
+    ├── WorkerFailed            the isolated process does not start or respond
+    ├── DeviceUnavailable       an unplugged, hung or full board: infrastructure, worth retrying
     │   └── DeviceBusy          another runner holds it
-    ├── ComputeUnavailable      a cluster that does not answer: infrastructure, worth retrying
-    ├── ComputeRefused          it answered, and said no: login, role, quota
-    ├── SetupFailed             a cloud where not all that is wanted could be made
-    ├── DatasetDamaged          bytes in the store or on disk are not those of the manifest
+    ├── ComputeUnavailable      a cluster that does not respond: infrastructure, worth retrying
+    ├── ComputeRefused          login, role or quota
+    ├── SetupFailed             not all cloud resources could be created
+    ├── DatasetDamaged          data that does not match the manifest
     ├── MissingExtra            an optional package that this store or command needs
     │   └── MissingSdk          Qualcomm's SDK, or a part of it
-    └── WaitTimeout             nothing happened in the time given
+    └── WaitTimeout             the time limit passed
 
-The docstring of an error is the sentence its reader sees; the names in braces are
-given when it is raised. A sentence says what happened and what to do next.
+The docstring of an error is the sentence that the user sees; names in braces are filled in when it
+is raised. A sentence says what happened, why, and what to do.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class EdgeloopError(Exception):
         super().__init__(template.format(**fields) or f"{type(self).__name__} {fields}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Errors cross process borders (a stage runs in a child), so they must pickle."""
+        """Errors cross process boundaries, so they must pickle."""
         return (_rebuild, (type(self), self.fields))
 
 
@@ -106,7 +106,7 @@ class BadArchitecture(BadInput):
 
 
 class BadSpace(BadInput):
-    """The space {space!r} cannot be used: {reason}"""
+    """the space {space!r} cannot be used: {reason}"""
 
 
 class Infeasible(BadInput):
@@ -118,23 +118,23 @@ class NotFound(EdgeloopError):
 
 
 class NoSuchModel(NotFound):
-    """No model {pattern!r} in experiment {experiment!r}. 'edgeloop status' lists those there;
-    'edgeloop experiments' lists other experiments."""
+    """no model {pattern!r} in experiment {experiment!r}. 'edgeloop status' lists its models,
+    'edgeloop experiments' the experiments."""
 
 
 class NoSuchJob(NotFound):
-    """No job {pattern!r} in {folder}{hint} 'edgeloop job list' shows those there."""
+    """no job {pattern!r} in {folder}{hint} 'edgeloop job list' shows all jobs."""
 
     def __init__(self, hint: str = ".", **fields: object) -> None:
         super().__init__(hint=hint, **fields)
 
 
 class NoSuchDataset(NotFound):
-    """No dataset {name!r}: {reason}. 'edgeloop data list' shows those in the store."""
+    """no dataset {name!r}: {reason}. 'edgeloop data list' shows the datasets in the store."""
 
 
 class BlobMissing(NotFound):
-    """The file {key!r} is not in the store {store}."""
+    """the file {key!r} is not in the store {store}."""
 
 
 class Conflict(EdgeloopError):
@@ -142,25 +142,25 @@ class Conflict(EdgeloopError):
 
 
 class RowExists(Conflict):
-    """The row {key!r} is already there."""
+    """the row {key!r} already exists."""
 
 
 class RowChanged(Conflict):
-    """The row {key!r} was changed by somebody else in the meantime."""
+    """the row {key!r} was changed by another process in the meantime."""
 
 
 class NameTaken(Conflict):
-    """The name {name!r} is taken in experiment {experiment!r}: choose another with --name,
+    """the name {name!r} is taken in experiment {experiment!r}: choose another with --name,
     or delete that model first."""
 
 
 class JobNameTaken(Conflict):
-    """The name {name!r} is taken in {folder}: choose another with --name, or run that job again
+    """the name {name!r} is taken in {folder}: choose another with --name, or run that job again
     with 'edgeloop job resubmit {name}'."""
 
 
 class JobRunning(Conflict):
-    """Not removed, since it is not over: {names}. End it first with 'edgeloop job abort'."""
+    """not removed, because still running: {names}. Cancel first with 'edgeloop job abort'."""
 
 
 class ModelBusy(Conflict):
@@ -168,8 +168,8 @@ class ModelBusy(Conflict):
 
 
 class LeaseLost(Conflict):
-    """The lease on {stage} of {model} is no longer held by {owner}: another machine took over,
-    or the model was reset or deleted. This result was thrown away."""
+    """the lease on {stage} of {model} is no longer held by {owner}: another machine took over,
+    or the model was reset or deleted. This result was discarded."""
 
 
 class StoreError(EdgeloopError):
@@ -177,20 +177,20 @@ class StoreError(EdgeloopError):
 
 
 class StoreUnavailable(StoreError):
-    """The store {store} cannot be reached: {reason}. Check the address and that the server runs,
+    """the store {store} cannot be reached: {reason}. Check the address and that the server runs,
     then try again."""
 
 
 class StoreRefused(StoreError):
-    """The store {store} refused: {reason}. Check the credentials and your permissions."""
+    """the store {store} refused: {reason}. Check the credentials and your permissions."""
 
 
 class StoreFull(StoreError):
-    """The store {store} is full: {reason}. Free some space, then try again."""
+    """the store {store} is full: {reason}. Free some space, then try again."""
 
 
 class RowTooLarge(StoreError):
-    """The row {key!r} does not fit: {reason}. Put long texts into a file of the model instead."""
+    """the row {key!r} is too large: {reason}. Put long texts into a file of the model instead."""
 
 
 class LocalFileError(EdgeloopError):
@@ -198,11 +198,11 @@ class LocalFileError(EdgeloopError):
 
 
 class ModelFailed(EdgeloopError):
-    """This model cannot be used here: {reason}"""
+    """the model cannot be used here: {reason}"""
 
 
 class NoSuchPrecision(ModelFailed):
-    """The chip's compiler cannot take this graph in {precision}: {reason}"""
+    """the chip's compiler does not accept this graph in {precision}: {reason}"""
 
 
 class TrainingFailed(EdgeloopError):
@@ -210,43 +210,43 @@ class TrainingFailed(EdgeloopError):
 
 
 class TrainingDiverged(TrainingFailed):
-    """Training of {arch} diverged: at step {step} its loss was no number any more. Try a lower
-    learning rate or another seed."""
+    """training of {arch} diverged: the loss was not finite at step {step}. Try a lower learning
+    rate or another seed."""
 
 
 class OutOfMemory(TrainingFailed):
     """{arch} does not fit into the memory of {device} with a batch of {batch}: try a smaller batch,
-    a smaller image or a smaller net."""
+    a smaller image or a smaller model."""
 
 
 class SearchFailed(EdgeloopError):
-    """The search stopped: {reason}. What was found is kept; go on with --resume."""
+    """the search stopped: {reason}. Results so far are kept; continue with --resume."""
 
 
 class WorkerFailed(EdgeloopError):
-    """The process for native work does not run: {reason}. Not the model's fault; try again."""
+    """the isolated process does not run: {reason}. The model is not to blame; try again."""
 
 
 class DeviceUnavailable(EdgeloopError):
-    """The device {device} cannot be used: {reason}. Not the model's fault; it will be tried
+    """the device {device} cannot be used: {reason}. The model is not to blame and will be tried
     again."""
 
 
 class DeviceBusy(DeviceUnavailable):
-    """The board {device} is in use by {owner}: one runner a board. Stop that one first; if it is
-    dead, the board is free again in {seconds:.0f} s."""
+    """the board {device} is in use by {owner}: a board serves one runner. Stop that one first; if
+    it is dead, the board is free again in {seconds:.0f} s."""
 
 
 class ComputeUnavailable(EdgeloopError):
-    """The compute {compute} cannot be reached: {reason}. Its jobs are not lost; try again later."""
+    """the compute {compute} cannot be reached: {reason}. Its jobs are not lost; try again later."""
 
 
 class ComputeRefused(EdgeloopError):
-    """The compute {compute} refused: {reason}."""
+    """the compute {compute} refused: {reason}."""
 
 
 class SetupFailed(EdgeloopError):
-    """Not all is there: {reason}. {there}"""
+    """not everything could be created: {reason}. {there}"""
 
 
 class DatasetDamaged(EdgeloopError):
@@ -258,9 +258,9 @@ class MissingExtra(EdgeloopError):
 
 
 class MissingSdk(MissingExtra):
-    """The Neural Processing SDK cannot be used: {reason}. Get it from Qualcomm (the AI Runtime SDK,
+    """the Neural Processing SDK cannot be used: {reason}. Get it from Qualcomm (the AI Runtime SDK,
     or SNPE), set SNPE_ROOT to its folder; 'edgeloop doctor' says what is missing."""
 
 
 class WaitTimeout(EdgeloopError):
-    """{what} was not done after {seconds:g} s; it goes on. 'edgeloop {verb}' shows where it is."""
+    """{what} has not finished after {seconds:g} s and continues: see 'edgeloop {verb}'."""

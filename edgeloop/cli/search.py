@@ -60,7 +60,7 @@ def search(
             seen = [item.number for item in campaign.study.candidates() if item.state != "running"]
             outcome = campaign.run(lambda event: _say_event(event, config, seen))
     except KeyboardInterrupt:
-        click.echo("Stopped. What was found is kept; go on with --resume.", err=True)
+        click.echo("Stopped. Results so far are kept; continue with --resume.", err=True)
         raise SystemExit(STOPPED) from None
     if as_json:
         print_json(_as_json(config, outcome))
@@ -177,7 +177,7 @@ def _kept_config(name: str) -> Path:
     for folder in (given, Settings.load().project / "searches" / name):
         if (folder / "search.yaml").is_file():
             return folder / "search.yaml"
-    raise BadInput(reason=f"There is no search {name!r} here: searches/ has those that were run")
+    raise BadInput(reason=f"there is no search {name!r} here: searches/ has those that were run")
 
 
 def _say_plan(config: SearchConfig, settings: Settings, as_json: bool) -> None:

@@ -1,7 +1,8 @@
-"""Real results that come with the package, for a look before one has any: a search of two dozen
-candidates, each net converted and tested on the simulator of a chip, and the front's nets, trained
-in full, measured on a CPU. F1 is that of 100 and 200 pictures, in place of 1k and 10k.
-`scripts/make_demo_store.py` made them.
+"""Results shipped with the package: a search of two dozen candidates, each converted and tested on
+the simulator of a chip, and the models of the front, trained in full and measured on a CPU. F1 is
+over 100 and 200 images instead of 1k and 10k. `scripts/make_demo_store.py` created them.
+
+Also the generator of drawn faces, a labelled dataset that needs no download.
 
     with open_demo() as workspace:
         rows = workspace.status()
@@ -37,16 +38,16 @@ DEMO_FILE = Path(__file__).parent / "demo.zip"
 
 
 def open_demo(experiment: str = CHIP_EXPERIMENT) -> Workspace:
-    """In memory: changes are forgotten, and nothing is written anywhere. Models have their
-    results and the files that charts need, not their nets."""
+    """Opened in memory: changes are lost, nothing is written. Models have their results and the
+    files that charts need, without their ONNX files."""
     # The location is only a name here: the store that is given is the one that is used.
     settings = Settings(Path.cwd(), SqliteLocation(DEMO_FILE.parent), experiment, node="demo")
     return Workspace(settings, unpacked(DEMO_FILE.read_bytes()))
 
 
 def open_or_demo(store: str | None = None, experiment: str | None = None) -> Workspace:
-    """The store that the settings or the arguments name; the demo where none is named and the
-    project has none of its own. Looking makes no store."""
+    """The configured store, or the demo if none is configured and the project has none. Never
+    creates a store."""
     found = Workspace.open(store, experiment)
     own = found.settings.project / STORE_FOLDER
     if found.settings.location == SqliteLocation(own) and not own.is_dir():

@@ -1,4 +1,4 @@
-"""Makes a dataset of drawn faces, so that training, quantization and F1 are real with no download.
+"""Draws a dataset of faces, for real training, quantization and F1 without a download.
 
 The layout is that of FaceSynthetics. Each face depends on the seed and its number only, so it does
 not matter how many processes draw, nor whether the work was interrupted: files appear whole or not
@@ -43,7 +43,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class FaceSet:
-    """What a folder of faces holds; the same four values are the same pictures."""
+    """What a folder of faces holds; the same four values are the same images."""
 
     count: int
     size: int
@@ -81,11 +81,11 @@ def make_faces(
 
 def _check(wanted: FaceSet) -> None:
     if not 1 <= wanted.count <= MOST:
-        raise BadInput(reason=f"From 1 to {MOST:,} faces can be made, not {wanted.count:,}")
+        raise BadInput(reason=f"from 1 to {MOST:,} faces can be made, not {wanted.count:,}")
     if wanted.size not in SIZES:
-        raise BadInput(reason=f"Faces are {SIZES[0]} to {SIZES[-1]} pixels wide, not {wanted.size}")
+        raise BadInput(reason=f"faces are {SIZES[0]} to {SIZES[-1]} pixels wide, not {wanted.size}")
     if wanted.seed < 0:
-        raise BadInput(reason=f"A seed is 0 or more, not {wanted.seed}")
+        raise BadInput(reason=f"a seed is 0 or more, not {wanted.seed}")
 
 
 def _begin(folder: Path, wanted: FaceSet) -> None:

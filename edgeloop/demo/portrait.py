@@ -1,6 +1,6 @@
 """One drawn face and its labels, from a seed and an index alone.
 
-A face is a list of filled shapes from back to front, in coordinates from 0 to 1. The picture is
+A face is a list of filled shapes from back to front, in coordinates from 0 to 1. The image is
 drawn at twice its size and reduced, so that its edges are soft as a camera's; the labels are drawn
 at their size, so that every pixel is of one class. Pose and light are mild on purpose: with more of
 them a small net learns nothing in a minute, and a test set that nobody can learn measures nothing.

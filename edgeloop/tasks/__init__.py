@@ -1,16 +1,16 @@
-"""What a model is for: reading a dataset, preparing inputs, scoring outputs. `base` is the seam.
+"""Tasks: read a dataset, prepare inputs, score outputs. `base` is the interface.
 
 Third parties add a task by an entry point of the group `edgeloop.tasks`: a name, and a callable
-that takes the dataset's folder and a cache folder and answers a `Task`.
+that takes the dataset's folder and a cache folder and returns a `Task`.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from edgeloop._util.suggest import suggestion
 from edgeloop.errors import BadInput
 from edgeloop.tasks.base import (
     Images,
@@ -65,15 +65,9 @@ def open_task(name: str, dataset: Path, cache: Path) -> Task:
     for entry in entry_points(group=GROUP, name=name):
         make: Callable[[Path, Path], Task] = entry.load()
         return make(dataset, cache)
-    raise BadInput(reason=_unknown(name))
+    hint = suggestion(name, task_names(), "there are")
+    raise BadInput(reason=f"unknown task {name!r}: {hint}")
 
 
 def task_names() -> list[str]:
     return sorted({*BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
-
-
-def _unknown(name: str) -> str:
-    names = task_names()
-    close = difflib.get_close_matches(name, names, 1)
-    guess = f"did you mean {close[0]!r}? " if close else ""
-    return f"Unknown task {name!r}: {guess}There are {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""The seam between a dataset and everything that wants to know how good a model is.
+"""The interface between datasets and everything that measures the quality of a model.
 
 A task reads a dataset, prepares inputs of a shape, and scores outputs. Images are kept as they are
 on the chip: uint8, RGB, channel-last, resized once per shape and cached by content. Whoever needs
@@ -49,9 +49,9 @@ class Interval:
 class Score:
     """What a test set says of a model. `headline` is the F1 that goes into the row.
 
-    `table` has a row a metric (iou, f1, AP) and a column a class, then `overall`; class maps have
-    no probabilities, so no AP row.
-    `counts` has one entry an image, for intervals and paired differences: a confusion matrix, or
+    `table` has one row per metric (iou, f1, AP) and one column per class, then `overall`; class
+    maps have no probabilities, so no AP row.
+    `counts` has one entry per image, for intervals and paired differences: a confusion matrix, or
     for classification the pair of truth and answer.
     `curves` maps a class to its (recall, precision) points; empty without probabilities.
     `curve_images` is how many images the AP row and the curves are of; 0: all of them.
@@ -71,7 +71,7 @@ class Score:
 
 
 class Scorer(Protocol):
-    """Takes outputs one after the other and keeps sums only: never all logits at once."""
+    """Takes outputs batch by batch and keeps sums only, never all logits."""
 
     def add(self, outputs: Output, labels: Labels) -> None:
         """A batch: (n, classes, H, W) logits, (n, H, W, classes) logits, or (n, H, W) class maps;

@@ -1,8 +1,8 @@
-"""Images decoded and resized once, then memory-mapped by whoever needs them.
+"""Images decoded and resized once, then memory-mapped.
 
 A prepared set is a folder of three files: images.npy, labels.npy and set.json, which keeps the hash
-of the two arrays. The folder's name is a hash of where the pictures are, their sizes and times, and
-the shape asked for, so a changed picture means a new set; the hash inside is of the bytes
+of the two arrays. The folder's name is a hash of where the images are, their sizes and times, and
+the shape asked for, so a changed image means a new set; the hash inside is of the bytes
 themselves, so it names the same content on every machine.
 
 A set is built under another name and renamed when whole. Of two processes that build the same one,
@@ -32,8 +32,8 @@ from edgeloop._util.system import available_cpus
 from edgeloop.errors import LocalFileError
 from edgeloop.tasks.base import Images, Labels, Samples
 
-BATCH = 32  # decoded pictures in memory at a time
-LAYOUT = 1  # raised when the same pictures would give other arrays
+BATCH = 32  # decoded images in memory at a time
+LAYOUT = 1  # raised when the same images would give other arrays
 _BUILDING = ".building-"
 _ABANDONED_S = 24 * 3600
 
@@ -42,7 +42,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Preparation(Generic[Item]):
-    """What a prepared set is made of. `files_of` names the files an item is read from."""
+    """What a prepared set is built from. `files_of` names the files of an item."""
 
     root: Path
     items: Sequence[Item]
@@ -64,7 +64,7 @@ class Preparation(Generic[Item]):
 
 
 def prepared(cache: Path, recipe: Preparation[Any], note: str = "") -> Samples:
-    """The set of a recipe, from the cache where it is there."""
+    """The prepared set, from the cache if available."""
     folder = cache / recipe.fingerprint()
     found = _open(folder, note)
     if found is None:
@@ -107,7 +107,7 @@ def _build(cache: Path, folder: Path, recipe: Preparation[Any]) -> None:
 
 
 def _write_arrays(work: Path, recipe: Preparation[Any]) -> str:
-    """Streams the arrays to disk and answers the hash of their bytes."""
+    """Streams the arrays to disk and returns the hash of their bytes."""
     count, digest = len(recipe.items), hashlib.sha256()
     digest.update(repr((count, recipe.image_shape, recipe.label_shape)).encode())
     with (work / "images.npy").open("wb") as images, (work / "labels.npy").open("wb") as labels:

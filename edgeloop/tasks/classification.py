@@ -1,4 +1,4 @@
-"""Classification: one class an image, from a folder a class or a `labels.csv`."""
+"""Classification: one class per image, from one folder per class or a `labels.csv`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Listing:
 class Classification:
     """Scored by macro F1: the mean over the classes that occur in the truth.
 
-    Pictures are taken in the order of a hash of their names, not of the names: sorted by folder,
+    Images are taken in the order of a hash of their names, not of the names: sorted by folder,
     the first ones would all be of one class.
     """
 
@@ -95,7 +95,7 @@ class Classification:
         sides = [side for side in shape[1:] if side != 1]
         if sides not in ([], [len(self.classes)]):
             raise BadInput(
-                reason=f"The model's output {list(shape)} does not fit a classification into "
+                reason=f"the model's output {list(shape)} does not fit a classification into "
                 f"{len(self.classes)} classes, which needs [n, {len(self.classes)}]"
             )
 
@@ -128,7 +128,7 @@ class Classification:
 
 
 class ClassificationScorer:
-    """Keeps truth and answer of each image, and the sums of the histograms."""
+    """Keeps truth and prediction of each image, and the sums of the histograms."""
 
     def __init__(self, classes: Sequence[str], curves: bool = True) -> None:
         self._classes = classes
@@ -138,7 +138,7 @@ class ClassificationScorer:
     def add(self, outputs: Output, labels: Labels) -> None:
         classes, count = len(self._classes), len(labels)
         if labels.size and labels.max() >= classes:
-            raise BadInput(reason=f"A label is {labels.max()}, but the classes are 0–{classes - 1}")
+            raise BadInput(reason=f"a label is {labels.max()}, but the classes are 0–{classes - 1}")
         if outputs.size == count and classes != 1:
             answers = outputs.reshape(count).astype(np.int64)
             self._histograms = None
@@ -146,19 +146,19 @@ class ClassificationScorer:
             answers = self._add_logits(outputs.reshape(count, classes), labels)
         else:
             raise BadInput(
-                reason=f"The model's output {list(outputs.shape)} does not fit {count} images in "
+                reason=f"the model's output {list(outputs.shape)} does not fit {count} images in "
                 f"{classes} classes: [{count}, {classes}] is due"
             )
         if answers.size and not 0 <= answers.min() <= answers.max() < classes:
             raise BadInput(
-                reason=f"The model answered class {answers.max()}, but the classes are "
+                reason=f"the model answered class {answers.max()}, but the classes are "
                 f"0–{classes - 1}: does it belong to another task?"
             )
         self._pairs.append(np.stack([labels.astype(np.int64), answers], axis=1))
 
     def score(self) -> Score:
         if not self._pairs:
-            raise BadInput(reason="No image was scored: the test set is empty")
+            raise BadInput(reason="no image was scored: the test set is empty")
         counts = np.concatenate(self._pairs)
         scores = _scores(counts, np.ones(len(counts)), len(self._classes))
         rows = {"iou": scores.iou, "f1": scores.f1}
@@ -179,7 +179,7 @@ class ClassificationScorer:
         """Images stand where pixels do in segmentation; 255 is a class like any other here."""
         if not np.isfinite(logits).all():
             raise BadInput(
-                reason="The model's output holds NaN or infinite values, which no score can be "
+                reason="the model's output holds NaN or infinite values, which no score can be "
                 "made of: check its weights, or run it with a wider number type"
             )
         if self._histograms is not None:
@@ -223,7 +223,7 @@ def _from_folders(root: Path) -> _Listing:
     ]
     if not found:
         raise NotFound(
-            reason=f"There are no pictures in {root}: classification needs a folder a class "
+            reason=f"there are no images in {root}: classification needs one folder per class "
             "(NAME/*.png or .jpg), or labels.csv with the columns file,label"
         )
     return _listing(root, found, [folder.name for folder in folders])

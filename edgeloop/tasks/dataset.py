@@ -16,7 +16,7 @@ Training has the part for calibration, less its last tenth (at most 2,000), whic
 no net ever learns from a test image or is chosen by one. Calibration meets a validation image only
 where it asks for nearly all of its part.
 
-Reading one picture, with an error that names the file.
+Reading one image, with an error that names the file.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _check_trainable(items: Sequence[Item], root: Path) -> None:
 
 def _check(items: Sequence[Item], count: int, root: Path) -> None:
     if count < 1:
-        raise BadInput(reason=f"At least 1 image is needed, not {count}")
+        raise BadInput(reason=f"at least 1 image is needed, not {count}")
     if len(items) < 2:
         raise BadInput(
             reason=f"{root} holds {len(items)} image: calibration and test need at least one each"
@@ -116,7 +116,7 @@ _BROKEN = (
 
 
 def load(path: Path) -> Image.Image:
-    """The whole picture, decoded."""
+    """The decoded image."""
     try:
         with Image.open(path) as picture:
             picture.load()
@@ -126,7 +126,7 @@ def load(path: Path) -> Image.Image:
     except _BROKEN as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise BadInput(
-            reason=f"{path} cannot be read as a picture ({reason}): replace it or take it out of "
+            reason=f"{path} cannot be read as an image ({reason}): replace it or take it out of "
             "the dataset"
         ) from error
 
@@ -145,7 +145,7 @@ _MAKE_SOME = "'edgeloop data faces DIR' makes a small dataset"
 
 @dataclass(frozen=True)
 class Pair:
-    """A picture and the picture of its labels."""
+    """An image and its label image."""
 
     image: Path
     label: Path
@@ -178,16 +178,16 @@ class FaceFolder:
         images = sorted(name for name in names if not name.endswith(f"{SUFFIX}.png"))
         if not images:
             raise NotFound(
-                reason=f"There are no pictures NNNNNN.png in {self.root}: name another folder "
+                reason=f"there are no images NNNNNN.png in {self.root}: name another folder "
                 f"({_MAKE_SOME})"
             )
         labels = {f"{name.removesuffix('.png')}{SUFFIX}.png" for name in images}
         for missing in sorted(labels - names)[:1]:
             raise BadInput(
-                reason=f"{self.root / missing} is not there: every picture needs its labels"
+                reason=f"{self.root / missing} is not there: every image needs its labels"
             )
         for alone in sorted(names - labels - set(images))[:1]:
-            raise BadInput(reason=f"{self.root / alone} has labels, but its picture is not there")
+            raise BadInput(reason=f"{self.root / alone} has labels, but its image is not there")
         return [
             Pair(self.root / name, self.root / f"{name.removesuffix('.png')}{SUFFIX}.png")
             for name in images
@@ -209,7 +209,7 @@ class FaceFolder:
 def check_folder(root: Path) -> None:
     if not root.is_dir():
         what = "is no folder" if root.exists() else "is not there"
-        raise NotFound(reason=f"The dataset {root} {what}: name another ({_MAKE_SOME})")
+        raise NotFound(reason=f"the dataset {root} {what}: name another ({_MAKE_SOME})")
 
 
 def decode_pair(pair: Pair, height: int, width: int, classes: int) -> tuple[Images, Labels]:
@@ -237,8 +237,8 @@ def _check_labels(pair: Pair, image: Image.Image, label: Image.Image, classes: i
     (wide, high), (label_wide, label_high) = image.size, label.size
     if abs(wide * label_high - high * label_wide) > max(wide, high):  # a rounded side is no error
         raise BadInput(
-            reason=f"{pair.label} is {label_wide} × {label_high}, which is not the form of its "
-            f"picture, {wide} × {high}"
+            reason=f"{pair.label} is {label_wide} × {label_high}, which is not the aspect ratio of its "
+            f"image, {wide} × {high}"
         )
 
 

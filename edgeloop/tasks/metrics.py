@@ -1,16 +1,14 @@
-"""The formulas: IoU, F1, average precision, their overall values, and how sure we are of them.
+"""The metrics: IoU, F1, average precision, their overall values and intervals.
 
-IoU = TP / max(1, G + P − TP) and F1 = 2 TP / max(1, G + P), with G the truth and P the answers of a
-class, summed over all images. Overall = Σ w·m / Σ w with w = 1/√G: rare classes count more than
-their pixels, and a class without truth counts nothing. See docs/reference/tasks.md.
+IoU = TP / max(1, G + P − TP) and F1 = 2 TP / max(1, G + P), with G the truth and P the predictions
+of a class, summed over all images. Overall = Σ w·m / Σ w with w = 1/√G: rare classes count more
+than their pixels, and a class without truth counts nothing. See docs/reference/tasks.md.
 
-Counting what a model got right: one pass over an image's logits, in pieces that fit the cache.
-
-This is the part that must be fast, since every test image of every model goes through it. Logits
-are read once. From each piece of pixels come the confusion matrix and, for curves, two histograms
-a class over 2,048 steps of probability: how many pixels were given about that probability, and for
-how many of those the class was true. Both together are one `bincount`, because the class is part
-of the bin's number. Sums of histograms over images are all that a PR curve needs.
+Counting must be fast, since every test image of every model goes through it: one pass over an
+image's logits, in pieces that fit the cache. Each piece of pixels gives the confusion matrix and,
+for curves, two histograms per class over 2,048 bins of probability: how many pixels have about that
+probability, and for how many of those the class is true. Both are one `bincount`, because the class
+is part of the bin's index. A PR curve needs only the sums of the histograms over images.
 """
 
 from __future__ import annotations
@@ -82,7 +80,7 @@ def tally_classes(answers: Output, labels: Labels, classes: int) -> Tally:
     truth, answer = labels[kept].astype(np.intp), answers[kept].astype(np.intp)
     if answer.size and not 0 <= answer.min() <= answer.max() < classes:
         raise BadInput(
-            reason=f"The model answered class {_outside(answer, classes)}, but the classes are "
+            reason=f"the model answered class {_outside(answer, classes)}, but the classes are "
             f"0–{classes - 1}: does it belong to another task?"
         )
     return Tally(_confusion(truth, answer, classes))
@@ -92,7 +90,7 @@ def _highest(piece: NDArray[np.float32]) -> NDArray[np.float32]:
     highest: NDArray[np.float32] = piece.max(axis=0)
     if not np.isfinite(highest).all():
         raise BadInput(
-            reason="The model's output holds NaN or infinite values, which no score can be made "
+            reason="the model's output holds NaN or infinite values, which no score can be made "
             "of: check its weights, or run it with a wider number type"
         )
     return highest
@@ -110,7 +108,7 @@ def _first_equal(piece: NDArray[np.float32], highest: NDArray[np.float32]) -> ND
 def _confusion(truth: NDArray[np.intp], answer: NDArray[np.intp], classes: int) -> Counts:
     if truth.size and truth.max() >= classes:
         raise BadInput(
-            reason=f"A label is {truth.max()}, but the classes are 0–{classes - 1} "
+            reason=f"a label is {truth.max()}, but the classes are 0–{classes - 1} "
             f"(and {IGNORE} for pixels that do not count)"
         )
     counts = np.bincount(truth * classes + answer, minlength=classes * classes)
@@ -217,7 +215,7 @@ def bootstrap(images: int, headline: Headline, seed: int = SEED) -> Interval:
     see the same drawn images, so what is hard about an image cancels out.
     """
     if images < 1:
-        raise BadInput(reason="There is no scored image to make an interval of")
+        raise BadInput(reason="there is no scored image to make an interval of")
     value = float(headline(np.ones((1, images)))[0])
     drawn = np.concatenate([headline(weights) for weights in _resamples(images, seed)])
     low, high = np.percentile(drawn, (2.5, 97.5))
@@ -227,7 +225,7 @@ def bootstrap(images: int, headline: Headline, seed: int = SEED) -> Interval:
 def check_paired(first: Counts, second: Counts) -> None:
     if first.shape != second.shape:
         raise BadInput(
-            reason=f"A paired difference needs the same images twice: here are {len(first)} and "
+            reason=f"a paired difference needs the same images twice: here are {len(first)} and "
             f"{len(second)}. Score both models on the same test set"
         )
 

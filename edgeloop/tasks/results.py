@@ -1,4 +1,4 @@
-"""A score as files: CSVs for programs and spreadsheets, and a picture of the PR curves."""
+"""A score as files: CSVs for programs and spreadsheets, and a plot of the PR curves."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def write_results_csv(score: Score, path: Path, interval: Interval | None = None
 
 
 def write_pr_points(score: Score, path: Path) -> None:
-    """The curves that the picture shows, for charts: class, recall, precision, in their order.
+    """The curves that the image shows, for charts: class, recall, precision, in their order.
 
     Thinned to what an eye can tell apart. A model that gives class numbers has no lines but the
     first.
@@ -61,7 +61,7 @@ def write_pr_curve(score: Score, path: Path) -> None:
     """A PNG with a curve a class, and a legend with its AP; classes without truth have none.
 
     Of very many classes those with the lowest AP are shown. A model that gives class numbers has
-    no curves, and the picture says so: the file is promised, and such models are good models.
+    no curves, and the image says so: the file is promised, and such models are good models.
     """
     shown = _shown(score)
     columns = -(-max(1, len(shown)) // _IN_COLUMN)
@@ -105,7 +105,7 @@ class _Line:
 
 @dataclass(frozen=True)
 class _Canvas:
-    """Draws in the picture's final pixels, whatever it is drawn at."""
+    """Draws in the image's final pixels, whatever it is drawn at."""
 
     draw: ImageDraw.ImageDraw
 

@@ -85,7 +85,7 @@ class Segmentation:
         if len(sides) == 2 or (len(sides) == 3 and {sides[0], sides[2]} & {1, classes}):
             return
         raise BadInput(
-            reason=f"The model's output {list(shape)} does not fit face segmentation, which needs "
+            reason=f"the model's output {list(shape)} does not fit face segmentation, which needs "
             f"[n, {classes}, height, width], [n, height, width, {classes}] or [n, height, width]"
         )
 
@@ -99,10 +99,10 @@ class Segmentation:
 
 
 class SegmentationScorer:
-    """Keeps a confusion matrix an image and the sums of the histograms: no logits.
+    """Keeps one confusion matrix per image and the sums of the histograms, no logits.
 
-    The images of a batch are counted by several threads; NumPy lets go of the interpreter in the
-    heavy parts. The order of `add` is the order of `counts`.
+    The images of a batch are counted by several threads; NumPy releases the interpreter lock in
+    the heavy parts. The order of `add` is the order of `counts`.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class SegmentationScorer:
     def score(self) -> Score:
         count = len(self._classes)
         if not self._confusions:
-            raise BadInput(reason="No image was scored: the test set is empty")
+            raise BadInput(reason="no image was scored: the test set is empty")
         counts = np.stack(self._confusions)
         scores = scores_of(counts.sum(axis=0))
         rows = {"iou": scores.iou, "f1": scores.f1}
@@ -174,7 +174,7 @@ class SegmentationScorer:
         whole = outputs.reshape(count, -1)
         if outputs.dtype.kind == "f" and not np.array_equal(whole, np.floor(whole)):
             raise BadInput(
-                reason=f"An output {list(outputs.shape)} should be a map of class numbers, but it "
+                reason=f"an output {list(outputs.shape)} should be a map of class numbers, but it "
                 "holds fractions: give logits of all classes, or ArgMax"
             )
         return whole
@@ -184,7 +184,7 @@ class SegmentationScorer:
         classes, (count, height, width) = len(self._classes), labels.shape
         if outputs.dtype.kind != "f":
             raise BadInput(
-                reason=f"An output {list(outputs.shape)} of type {outputs.dtype} can be neither a "
+                reason=f"an output {list(outputs.shape)} of type {outputs.dtype} can be neither a "
                 f"class map of labels {list(labels.shape)} nor logits: turn quantized logits into "
                 "floats first"
             )

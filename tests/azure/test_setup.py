@@ -125,7 +125,9 @@ def test_what_fails_does_not_keep_the_rest_from_being_made(project: Project):
     project.write(computes={"gpu": GPU, "cpu": cpu})
     said = project.run("setup", "--yes")
     assert said.code == 1
-    assert said.error.startswith("Not all is there: cluster gpus: the quota does not allow it")
+    assert said.error.startswith(
+        "not everything could be created: cluster gpus: the quota does not allow it"
+    )
     assert "Made: cluster searcher, datastore edgeloop, environment edgeloop-jobs:" in said.error
     assert said.error.endswith("Run 'edgeloop azure setup' again to go on from there.")
     project.cloud.faults.clear()

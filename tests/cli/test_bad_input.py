@@ -192,7 +192,7 @@ def test_a_name_that_no_model_can_have_is_not_found_and_touches_nothing(
 ):
     for variable, value in place.environ.items():
         monkeypatch.setenv(variable, value)
-    assert "No model" in edgeloop(*verb, "--", name).sentence
+    assert "no model" in edgeloop(*verb, "--", name).sentence
     assert list(project.iterdir()) == []
 
 

@@ -315,7 +315,7 @@ def test_selectors_choose_by_prefix_glob_tag_state_folder_and_last(edgeloop: Edg
     assert sorted(states(edgeloop, "runs/a-1/")) == ["a-1"]
     assert sorted(states(edgeloop, "all", "--tag", "x")) == ["a-1"]
     assert sorted(states(edgeloop, "all", "--state", "failed")) == ["a-2"]
-    assert "No job 'c'" in edgeloop("job", "status", "c").sentence
+    assert "no job 'c'" in edgeloop("job", "status", "c").sentence
 
 
 def test_logs_of_several_jobs_have_names_in_front(edgeloop: Edgeloop, script):
@@ -470,7 +470,7 @@ def test_remove_takes_jobs_that_are_over_and_only_those(edgeloop: Edgeloop, scri
     edgeloop("run", "train.py", "--name", "done")
     script(SLEEPER)
     edgeloop("job", "submit", "train.py", "--name", "alive")
-    assert "it is not over: alive" in edgeloop("job", "remove", "alive").sentence
+    assert "because still running: alive" in edgeloop("job", "remove", "alive").sentence
     assert edgeloop("job", "remove", "done").out == "done: removed\n"
     assert [path.name for path in (project / "runs").iterdir()] == ["alive"]
     left = Jobs.open().blobs.list("_jobs/")

@@ -120,7 +120,7 @@ def test_a_model_that_is_not_there_is_named(
     herd: dict[str, Path], edgeloop: Edgeloop, arguments: list[str]
 ):
     before = rows()
-    assert f"No model '{arguments[1]}' in experiment 'default'" in edgeloop(*arguments).sentence
+    assert f"no model '{arguments[1]}' in experiment 'default'" in edgeloop(*arguments).sentence
     assert rows() == before
 
 

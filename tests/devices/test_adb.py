@@ -170,7 +170,7 @@ def test_the_longest_unused_go_when_the_cap_is_reached_and_those_in_use_stay(boa
 def test_a_second_runner_is_told_who_has_the_board(board, sdk):
     with opened_board(board, sdk) as first, opened_board(board, sdk) as second:
         first.acquire()
-        with pytest.raises(DeviceBusy, match=r"in use by .+: one runner a board"):
+        with pytest.raises(DeviceBusy, match=r"in use by .+: a board serves one runner"):
             second.acquire()
         first.close()
         second.acquire()

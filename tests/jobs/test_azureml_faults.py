@@ -42,7 +42,7 @@ def test_nobody_is_logged_in(harness: JobHarness, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PATH", "/nowhere")  # no Azure tool that could be logged in
     monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "dev")  # and no machine of Azure
     said = refusal(harness, ComputeRefused)
-    assert said.startswith("The compute cloud refused: nobody is logged in to Azure: 'az login'")
+    assert said.startswith("the compute cloud refused: nobody is logged in to Azure: 'az login'")
 
 
 def test_a_login_that_has_expired(harness: JobHarness, azureml: AzureML):
@@ -206,7 +206,7 @@ def test_a_network_that_stays_away_is_said_and_the_job_is_not_lost(
     azureml.faults.network_away()
     with pytest.raises(ComputeUnavailable) as away:
         harness.seen(job)
-    assert str(away.value).startswith("The compute cloud cannot be reached: Azure does not answer")
+    assert str(away.value).startswith("the compute cloud cannot be reached: Azure does not answer")
     azureml.faults.network_back()
     harness.wait_for(job, "completed")
 

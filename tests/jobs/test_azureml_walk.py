@@ -118,6 +118,6 @@ def test_what_a_person_reads_when_azure_refuses(edgeloop: Command, azureml: Azur
     said = edgeloop("job", "submit", "count.sh", "--compute", "gpu", "--json")
     lines = said.err.splitlines()
     assert said.code == 1 and "Traceback" not in said.err
-    assert lines[-1].startswith("edgeloop: The compute gpu refused: the login of user lacks a role")
+    assert lines[-1].startswith("edgeloop: the compute gpu refused: the login of user lacks a role")
     row = edgeloop("job", "list", "--json").json[0]
     assert row["state"] == "failed"

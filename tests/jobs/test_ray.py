@@ -90,7 +90,7 @@ def test_a_job_is_not_lost_when_the_head_is_killed(folder_blobs, tmp_path):
         with pytest.raises(ComputeUnavailable) as away:
             harness.compute.states([job])
         assert str(away.value).startswith(
-            f"The compute cluster cannot be reached: {cluster.address}"
+            f"the compute cluster cannot be reached: {cluster.address}"
         )
         assert "\n" not in str(away.value)
         assert harness.wait_for_end(job).state in ("canceled", "failed")

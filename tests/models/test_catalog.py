@@ -222,7 +222,7 @@ def test_wait_ends_when_all_have_ended_and_gives_up_in_time(shop: Store, catalog
     for name, status in zip(NAMES, ("complete", "error", "new"), strict=True):
         table.update(catalog.get(name), {"status": status})
     catalog.wait(NAMES[:2], timeout_s=0)
-    with pytest.raises(WaitTimeout, match="calm-heron was not done"):
+    with pytest.raises(WaitTimeout, match="calm-heron has not finished"):
         catalog.wait(NAMES, timeout_s=0)
     with pytest.raises(NoSuchModel):
         catalog.wait(["gone"], timeout_s=0)

@@ -182,7 +182,7 @@ def test_a_drain_goes_on_when_the_board_is_back(
 
     output = ended(runner)
     assert runner.returncode == 0, output
-    assert "Not the model's fault" in output
+    assert "The model is not to blame" in output
     check_complete(farm, ONE)
 
 

@@ -160,7 +160,7 @@ def test_a_search_that_never_began_is_not_in_the_way_of_its_correction(
 
 
 def test_a_front_is_needed_to_train_it(edgeloop: Edgeloop, counting: Path):  # noqa: F811
-    assert "There is no search 'none' here" in edgeloop("train-pareto", "none").sentence
+    assert "there is no search 'none' here" in edgeloop("train-pareto", "none").sentence
     trained = ("objectives.val_iou.train.steps=2", "data=working/none")
     edgeloop("search", counting, *trained)
     assert "There is no front in" in edgeloop("train-pareto", "counting").sentence
@@ -197,7 +197,7 @@ def test_faulty_members_of_a_space_fail_alone(program: Program):
     rows = program.table("faulty")
     space = {row["arch_id"]: row for row in rows}
     assert len(space) == len(rows) == 7
-    assert "The space has no other members than these 7" in done.err
+    assert "The space has only these 7 members" in done.err
     assert sum(row["state"] == "complete" for row in rows) == 2
     reasons = " | ".join(row["reason"] for row in rows)
     assert "diverged" in reasons and "no such net" in reasons and "eig" in reasons
@@ -265,7 +265,7 @@ def test_ctrl_c_stops_and_says_how_to_go_on(program: Program):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, ""), first + err
-    assert err.splitlines()[-1] == "Stopped. What was found is kept; go on with --resume."
+    assert err.splitlines()[-1] == "Stopped. Results so far are kept; continue with --resume."
     done = program("search", file, "--resume", "--json")
     assert [item["state"] for item in done.json] == ["complete"] * 12
     assert first.split()[1] == done.json[0]["arch_id"] and first.split()[1] not in done.err

@@ -85,10 +85,10 @@ def test_a_bad_table_is_explained(animals: Path, text: str, said: str):
 def test_a_broken_picture_is_named_and_an_empty_folder_explained(animals: Path, tmp_path: Path):
     for path in animals.glob("*/*"):
         path.write_bytes(path.read_bytes()[:60])
-    with pytest.raises(BadInput, match="cannot be read as a picture"):
+    with pytest.raises(BadInput, match="cannot be read as an image"):
         opened(animals).test(8, 8, 2)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NotFound, match="a folder a class"):
+    with pytest.raises(NotFound, match="one folder per class"):
         opened(tmp_path / "empty").test(8, 8, 2)
 
 
@@ -161,5 +161,5 @@ def test_outputs_that_cannot_be_scored(outputs: np.ndarray, said: str):
 
 
 def test_nothing_scored_is_no_score():
-    with pytest.raises(BadInput, match="No image was scored"):
+    with pytest.raises(BadInput, match="no image was scored"):
         ClassificationScorer(NAMES).score()

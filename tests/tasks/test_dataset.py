@@ -89,7 +89,7 @@ def test_a_broken_picture_is_named(faces: Path, tmp_path: Path, name: str, damag
         "flipped": data[:45] + bytes(255 - byte for byte in data[45:90]) + data[90:],
     }
     (faces / name).write_bytes(broken[damage])
-    assert f"{faces / name} cannot be read as a picture" in complaint(faces, tmp_path)
+    assert f"{faces / name} cannot be read as an image" in complaint(faces, tmp_path)
 
 
 def test_a_missing_label_is_named(faces: Path, tmp_path: Path):
@@ -99,7 +99,7 @@ def test_a_missing_label_is_named(faces: Path, tmp_path: Path):
 
 def test_a_missing_picture_is_named(faces: Path, tmp_path: Path):
     (faces / "000003.png").unlink()
-    assert "000003_seg.png has labels, but its picture is not there" in complaint(faces, tmp_path)
+    assert "000003_seg.png has labels, but its image is not there" in complaint(faces, tmp_path)
 
 
 @pytest.mark.parametrize("value", [19, 100, 254])
@@ -118,13 +118,15 @@ def test_labels_in_colour_are_refused(faces: Path, tmp_path: Path):
 
 def test_labels_of_another_form_are_refused(faces: Path, tmp_path: Path):
     Image.new("L", (32, 48)).save(faces / "000009_seg.png")
-    assert "is 32 × 48, which is not the form of its picture, 32 × 32" in complaint(faces, tmp_path)
+    assert "is 32 × 48, which is not the aspect ratio of its image, 32 × 32" in complaint(
+        faces, tmp_path
+    )
 
 
 def test_an_empty_folder_and_a_missing_one_say_what_to_do(tmp_path: Path):
     (tmp_path / "empty").mkdir()
     said = complaint(tmp_path / "empty", tmp_path, NotFound)
-    assert "There are no pictures NNNNNN.png" in said and "edgeloop data faces" in said
+    assert "there are no images NNNNNN.png" in said and "edgeloop data faces" in said
     assert "is not there" in complaint(tmp_path / "nowhere", tmp_path, NotFound)
     (tmp_path / "file").write_text("")
     assert "is no folder" in complaint(tmp_path / "file", tmp_path, NotFound)

@@ -44,7 +44,7 @@ def test_tasks_of_others_are_found_by_entry_point(plugged_in: None, tmp_path: Pa
 
 
 def test_an_unknown_name_gets_a_suggestion(plugged_in: None, tmp_path: Path):
-    with pytest.raises(BadInput, match=r"Unknown task 'segmentaton': did you mean 'segmentation'"):
+    with pytest.raises(BadInput, match=r"unknown task 'segmentaton': did you mean 'segmentation'"):
         open_task("segmentaton", tmp_path, tmp_path)
-    with pytest.raises(BadInput, match="There are classification, depth, segmentation"):
+    with pytest.raises(BadInput, match="there are classification, depth, segmentation"):
         open_task("xyz", tmp_path, tmp_path)

@@ -141,7 +141,7 @@ def test_outputs_that_are_no_numbers_are_refused(bad: float):
 def test_labels_outside_the_classes_are_refused():
     logits, labels = made_up(6)
     labels[0, 0, 0] = 40
-    with pytest.raises(BadInput, match="A label is 40, but the classes are 0–18"):
+    with pytest.raises(BadInput, match="a label is 40, but the classes are 0–18"):
         scored(logits, labels)
 
 

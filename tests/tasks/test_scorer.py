@@ -106,7 +106,7 @@ def test_fractions_are_no_classes_and_integers_no_logits():
 
 
 def test_nothing_scored_is_no_score():
-    with pytest.raises(BadInput, match="No image was scored"):
+    with pytest.raises(BadInput, match="no image was scored"):
         SegmentationScorer().score()
 
 

@@ -94,7 +94,7 @@ def spec_from(target: Path, words: Sequence[str], options: dict[str, Any]) -> Jo
             keys["args"] = list(arguments)
         return read_spec(target, words, keys)
     if words:
-        reason = f"What the script shall get goes after --, as: {target} -- {' '.join(words)}"
+        reason = f"what the script shall get goes after --, as: {target} -- {' '.join(words)}"
         raise BadInput(reason=reason)
     return spec_of_script(str(target), arguments or (), keys)
 
