@@ -237,8 +237,8 @@ def _check_labels(pair: Pair, image: Image.Image, label: Image.Image, classes: i
     (wide, high), (label_wide, label_high) = image.size, label.size
     if abs(wide * label_high - high * label_wide) > max(wide, high):  # a rounded side is no error
         raise BadInput(
-            reason=f"{pair.label} is {label_wide} × {label_high}, not the aspect ratio of its image, "
-            f"{wide} × {high}"
+            reason=f"{pair.label} is {label_wide} × {label_high}, not the aspect ratio of its "
+            f"image, {wide} × {high}"
         )
 
 
