@@ -1,26 +1,24 @@
 """One worker: claims, fetches, performs, stores, commits; and prepares the next meanwhile.
 
 What an attempt leaves in the store: its files first, under a folder of its own, then the row.
-
-Locks between the runners of one machine and one user.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from edgeloop._util.locks import try_lock
 from edgeloop.errors import (
     BadInput,
     Conflict,
@@ -64,23 +62,6 @@ def clear_attempt(workspace: Workspace, lease: Lease) -> None:
     folder = f"{workspace.experiment}/{lease.model}/{ATTEMPTS_FOLDER}/{lease.token}/"
     blobs = workspace.store.blobs
     blobs.delete([info.key for info in blobs.list(folder) if info.key not in named])
-
-
-@contextmanager
-def machine_lock(name: str) -> Iterator[Callable[[], bool]]:
-    """Gives a function that tries to take the lock. The system frees it if this process dies."""
-    folder = Path(tempfile.gettempdir()) / f"edgeloop-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    with (folder / f"{name}.lock").open("w") as file:
-
-        def try_lock() -> bool:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            return True
-
-        yield try_lock
 
 
 INFRASTRUCTURE = (
@@ -302,11 +283,15 @@ class Worker:
         if stage != "convert":
             yield
             return
-        with machine_lock("quantize") as try_lock:
-            while not try_lock():
-                if self._stopping.wait(0.1):
-                    raise StoppedError
+        folder = Path(tempfile.gettempdir()) / f"edgeloop-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        while (lock := try_lock(folder / "quantize.lock")) is None:
+            if self._stopping.wait(0.1):
+                raise StoppedError
+        try:
             yield
+        finally:
+            os.close(lock)
 
     def _hand_in(self, prepared: PreparedStage, result: Result) -> None:
         """Files first, under this attempt's own folder; then the row, while the lease holds. A
