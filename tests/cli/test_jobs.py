@@ -353,7 +353,7 @@ def test_results_of_a_running_job_come_too(edgeloop: Edgeloop, script):
     edgeloop("job", "submit", "train.py", "--name", "long")
     begun(edgeloop, "long")
     done = edgeloop("job", "results", "long")
-    assert "there may be more" in done.out
+    assert "more may follow" in done.out
     assert Path("runs/long/outputs/begun.txt").read_text().isdigit()
 
 
