@@ -54,6 +54,7 @@ def _read(folder: Path) -> ProjectFiles:
     target = _json(folder / "compute_target.json")
     datastore = _json(folder / "datastore.json")
     environment = _json(folder / "environment.json")
+    packages = environment.get("packages") or environment.get("pip_packages")
     return ProjectFiles(
         folder=folder,
         subscription=_text(config, "subscription_id"),
@@ -67,7 +68,7 @@ def _read(folder: Path) -> ProjectFiles:
         blob_endpoint=_text(datastore, "blob_endpoint"),
         environment=_text(environment, "name", "environment_name"),
         image=_text(environment, "image", "docker_image"),
-        packages=_texts(environment, "packages", "pip_packages"),
+        packages=tuple(map(str, packages)) if isinstance(packages, list) else (),
     )
 
 
@@ -92,11 +93,3 @@ def _json(path: Path) -> Mapping[str, object]:
 def _text(content: Mapping[str, object], *keys: str) -> str:
     found = (content.get(key) for key in keys)
     return next((value for value in found if isinstance(value, str)), "")
-
-
-def _texts(content: Mapping[str, object], *keys: str) -> tuple[str, ...]:
-    for key in keys:
-        value = content.get(key)
-        if isinstance(value, list):
-            return tuple(str(item) for item in value)
-    return ()

@@ -145,7 +145,8 @@ class Settings:
         that is not set troubles only those who use that compute.
         """
         name = name or self.compute
-        if name not in self.computes and name not in (AZUREML, _compute_target(self.project)):
+        older = read_project_files(self.project).compute_target
+        if name not in self.computes and name not in (AZUREML, older):
             hint = suggestion(name, self.computes, f"those in {SETTINGS_FILE} are")
             raise BadSetting(where="compute", reason=f"there is no compute {name!r}: {hint}")
         written = dict(self.computes.get(name, {"kind": AZUREML}))
@@ -192,7 +193,10 @@ def _readers() -> dict[str, Reads]:
         **{"str": TEXT, "int": whole(1), "float": number(is_open=True)},
         "Mapping[str, object]": Reads(mapping, {"type": "object", "additionalProperties": True}),
     }
-    computes = Reads(_computes, {"type": "object"})
+    computes = Reads(
+        lambda value: {_COMPUTE_NAME.read(name): _compute(v) for name, v in mapping(value).items()},
+        {"type": "object"},
+    )
     named = {item.name: kinds.get(item.type, computes) for item in fields(Settings)[2:-1]}
     return {"store": TEXT, **named}
 
@@ -288,11 +292,6 @@ def _datastore(project: Path) -> Location | None:
     )
 
 
-def _compute_target(project: Path) -> str:
-    """The name that an older project's `.azureml/compute_target.json` gives its cluster."""
-    return read_project_files(project).compute_target or AZUREML
-
-
 def _read_file(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
     """The keys that are written, checked. Computes keep their variables: see `compute_settings`."""
     if not path.is_file():
@@ -329,10 +328,6 @@ def _checked(document: Mapping[str, object], origin: Origin) -> dict[str, Any]:
     values = {key: getattr(checked, key) for key in checked.model_fields_set}
     others = {key: values.pop(key) for key in checked.model_fields_set - readers.keys()}
     return {**values, "platform_keys": others}
-
-
-def _computes(value: object) -> dict[str, dict[str, object]]:
-    return {str(_COMPUTE_NAME.read(name)): _compute(item) for name, item in mapping(value).items()}
 
 
 def _compute(value: object) -> dict[str, object]:

@@ -142,42 +142,42 @@ def number(least: float = 0.0, is_open: bool = False, most: float = math.inf) ->
     return Reads(read, {"type": ["number", "string"], "pattern": pattern, limit: least})
 
 
-def _time(value: object) -> float:
-    seconds = seconds_of(plain_text(value))
-    if seconds is None:
-        raise ValueError(f"must be {TIME_FORMS}, not {shown(value)}")
-    return seconds
+def measured(
+    parse: Callable[[str], float | None],
+    expected: str,
+    schema: Mapping[str, object],
+    is_zero_fine: bool = False,
+) -> Reads:
+    """A number with its unit."""
+
+    def read(value: object) -> float:
+        found = parse(plain_text(value))
+        if found is None or not (found or is_zero_fine):
+            raise ValueError(f"must be {expected}, not {shown(value)}")
+        return found
+
+    return Reads(read, schema)
 
 
-def _positive_time(value: object) -> float:
-    if not (seconds := _time(value)):
-        raise ValueError(f"must be {TIME_FORMS}, not {shown(value)}")
-    return seconds
-
-
-def _size(value: object) -> int:
-    if not (size := bytes_of(plain_text(value))):
-        raise ValueError(f"must be {SIZE_FORMS}, not {shown(value)}")
-    return size
-
-
-def _bytes(value: object) -> int:
+def _bytes(text: str) -> int | None:
     """What a machine has may also be a plain number, or lack the B: `8Gi`."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    written = plain_text(value).strip()
-    size = bytes_of(written) or bytes_of(f"{written}B")
-    if not size:
-        raise ValueError(f"must be {SIZE_FORMS}, not {shown(value)}")
-    return size
+    text = text.strip()
+    return (
+        int(text) if re.fullmatch(r"[0-9]{1,18}", text) else bytes_of(text) or bytes_of(f"{text}B")
+    )
 
 
 TEXT = Reads(text, {"type": "string"})
 PLAIN_TEXT = Reads(plain_text, TEXT_SCHEMA)
-TIME = Reads(_time, TIME_SCHEMA)
-POSITIVE_TIME = Reads(_positive_time, TIME_SCHEMA)
-SIZE = Reads(_size, SIZE_SCHEMA)
-BYTES = Reads(_bytes, {"type": ["string", "integer"], "examples": SIZE_SCHEMA["examples"]})
+TIME = measured(seconds_of, TIME_FORMS, TIME_SCHEMA, is_zero_fine=True)
+POSITIVE_TIME = measured(seconds_of, TIME_FORMS, TIME_SCHEMA)
+SIZE = measured(bytes_of, SIZE_FORMS, SIZE_SCHEMA)
+BYTES = measured(
+    _bytes,
+    SIZE_FORMS,
+    {"type": ["string", "integer"], "examples": SIZE_SCHEMA["examples"]},
+    is_zero_fine=True,
+)
 
 Text = Annotated[str, TEXT]
 PlainText = Annotated[str, PLAIN_TEXT]

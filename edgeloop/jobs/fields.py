@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -44,7 +45,9 @@ DEFAULT_PRIORITY = 100
 DEFAULT_GRACE_S = 30.0
 _PLAIN = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
-_FILES = "must be 'here', a requirements.txt or a conda .yaml file"
+_ENDINGS: Mapping[str, Literal["requirements", "conda"]] = {
+    **{".txt": "requirements", ".yml": "conda", ".yaml": "conda"},
+}
 _EXPERIMENT = (r"[A-Za-z0-9][A-Za-z0-9_-]{2,39}", "3 to 40 letters, digits, '_' and '-'")
 _TAG = matching(
     r"[A-Za-z0-9][A-Za-z0-9._=-]*", "plain words of letters, digits, '.', '_', '=' and '-'"
@@ -98,42 +101,33 @@ def _argument(value: object) -> str:
     return text
 
 
-def _words(value: object) -> tuple[str, ...]:
+def _words(value: object, is_program: bool = False) -> tuple[str, ...]:
     """A list as it is; a text split as a shell would, though none ever sees it."""
     if isinstance(value, str):
         try:
             value = shlex.split(value)
         except ValueError:
             raise ValueError(f"has a quote that is never closed: {shown(value)}") from None
-    return tuple(_argument(word) for word in items(value))
-
-
-def _command(value: object) -> tuple[str, ...]:
-    command = _words(value)
-    if not command or not command[0]:
+    found = tuple(_argument(word) for word in items(value))
+    if is_program and not (found and found[0]):
         raise ValueError("must name a program")
-    return command
+    return found
 
 
-def _dataset(value: object) -> str:
-    from edgeloop.data import parse_reference
+def _datasets(rule: str) -> Reads:
+    """Names that a function of `edgeloop.data` accepts."""
 
-    return _named_as(value, parse_reference)
+    def one(value: object) -> str:
+        import edgeloop.data
 
+        name = plain_text(value)
+        try:
+            getattr(edgeloop.data, rule)(name)
+        except BadName as error:
+            raise ValueError(f"cannot hold {name!r}: {error.fields['reason']}") from None
+        return name
 
-def _new_dataset(value: object) -> str:
-    from edgeloop.data import check_name
-
-    return _named_as(value, check_name)
-
-
-def _named_as(value: object, check: Callable[[str], object]) -> str:
-    name = plain_text(value)
-    try:
-        check(name)
-    except BadName as error:
-        raise ValueError(f"cannot hold {name!r}: {error.fields['reason']}") from None
-    return name
+    return Reads(lambda value: words(value, one), _SEVERAL)
 
 
 def _environment(value: object) -> Environment:
@@ -149,18 +143,11 @@ def _environment(value: object) -> Environment:
     if isinstance(value, Mapping) and len(value) == 1 and set(value) <= {"requirements", "conda"}:
         kind, file = next(iter(value.items()))
         return Environment(kind, Path(plain_text(file)).as_posix())
-    if isinstance(value, str):
-        return Environment(_kind_of(value), Path(value).as_posix())
-    raise ValueError(_FILES)
-
-
-def _kind_of(file: str) -> Literal["requirements", "conda"]:
-    suffix = Path(file).suffix
-    if suffix == ".txt":
-        return "requirements"
-    if suffix in (".yml", ".yaml"):
-        return "conda"
-    raise ValueError(f"{_FILES}, not {file!r}")
+    if isinstance(value, str) and Path(value).suffix in _ENDINGS:
+        return Environment(_ENDINGS[Path(value).suffix], Path(value).as_posix())
+    raise ValueError(
+        f"must be 'here', a requirements.txt or a conda .yaml file, not {shown(value)}"
+    )
 
 
 def _single(value: object) -> str:
@@ -180,29 +167,31 @@ def _sweep_values(value: object) -> tuple[str, ...]:
     return tuple(_single(item) for item in values)
 
 
-def _param_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", name):
-        raise ValueError(f"may hold names of letters, digits, '_', '.' and '-', not {name!r}")
-    return name
+def _names(pattern: str, allowed: str) -> Reads:
+    """For the keys of an open mapping."""
+
+    def read(name: str) -> str:
+        if not re.fullmatch(pattern, name):
+            raise ValueError(f"may hold names of {allowed}, not {name!r}")
+        return name
+
+    return Reads(read, {"type": "string"})
 
 
-def _variable_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError(f"may hold names of letters, digits and '_', not {name!r}")
-    if name.startswith("EDGELOOP_"):
-        raise ValueError(f"cannot hold {name}: Edgeloop sets these variables itself")
-    return name
-
-
-def _tags(value: object) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(words(value, _TAG.read)))
-
-
+_TAGS = Reads(lambda value: tuple(dict.fromkeys(words(value, _TAG.read))), _SEVERAL)
 _NAME = Reads(lambda value: check_job_name(plain_text(value)), PLAIN_TEXT.schema)
 _PATH = Reads(lambda value: Path(plain_text(value)).as_posix(), {"type": "string"})
 _Argument = Annotated[str, Reads(_single, SCALAR)]
-_ParamName = Annotated[str, Reads(_param_name, {"type": "string"})]
-_VariableName = Annotated[str, Reads(_variable_name, {"type": "string"})]
+_ParamName = Annotated[
+    str, _names(r"[A-Za-z_][A-Za-z0-9_.-]*", "letters, digits, '_', '.' and '-'")
+]
+_VariableName = Annotated[
+    str,
+    _names(
+        r"(?!EDGELOOP_)[A-Za-z_][A-Za-z0-9_]*",
+        "letters, digits and '_' that do not begin with EDGELOOP_",
+    ),
+]
 
 
 class _TextSection(Section):
@@ -239,19 +228,19 @@ class JobFile(_TextSection):
 
     name: Annotated[str, _NAME] = key("", "Its name; by default made from the name of the file.")
     script: Annotated[str, _PATH] = key("", "A `.py`, `.sh` or executable file of the code folder.")
-    command: Annotated[tuple[str, ...], Reads(_command, _WORDS)] = key(
+    command: Annotated[tuple[str, ...], Reads(partial(_words, is_program=True), _WORDS)] = key(
         (), "The program and its arguments, as a list or one text; no shell is used."
     )
     args: Annotated[tuple[str, ...], Reads(_words, _WORDS)] = key(
         (), "Arguments; `{outputs}`, `{input:NAME}` and `{PARAM}` are filled in."
     )
     code: PlainText = key(".", "The folder that travels with the job.")
-    data: Annotated[tuple[str, ...], Reads(lambda value: words(value, _dataset), _SEVERAL)] = key(
+    data: Annotated[tuple[str, ...], _datasets("parse_reference")] = key(
         (), "Datasets to lay out before it starts, for example `working/faces@3`."
     )
-    writes: Annotated[
-        tuple[str, ...], Reads(lambda value: words(value, _new_dataset), _SEVERAL)
-    ] = key((), "Datasets that it creates; their new versions are stored.")
+    writes: Annotated[tuple[str, ...], _datasets("check_name")] = key(
+        (), "Datasets that it creates; their new versions are stored."
+    )
     environment: Annotated[Environment, Reads(_environment, _ENVIRONMENT)] = key(
         Environment, "`here`, a requirements.txt, a conda .yaml file, or `{image: NAME}`."
     )
@@ -259,7 +248,7 @@ class JobFile(_TextSection):
         "", "Where it runs: a name under `computes` in edgeloop.yaml."
     )
     resources: ResourceKeys = key(ResourceKeys, "What the job needs of each machine.")
-    tags: Annotated[tuple[str, ...], Reads(_tags, _SEVERAL)] = key((), "Words to select jobs by.")
+    tags: Annotated[tuple[str, ...], _TAGS] = key((), "Words to select jobs by.")
     experiment: Annotated[str, matching(*_EXPERIMENT)] = key(
         "", "Experiment of the models it uploads."
     )

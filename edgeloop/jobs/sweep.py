@@ -7,6 +7,7 @@ them all. The values become params, so they are in each job's record.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from edgeloop.jobs.spec import JobSpec
 
 LARGEST = 10_000
+_QUOTED = re.compile(r"\A(['\"])((?:(?!\1).)*)\1\Z", re.DOTALL)
 _CLOSES = {"[": "]", "(": ")", "{": "}"}
 
 
@@ -57,10 +59,10 @@ def split_values(text: str) -> list[str]:
     values.append(current)
     if quote or open_brackets:
         raise BadInput(reason=f"a quote or bracket is not closed in {text!r}")
-    stripped = [_unquoted(value.strip()) for value in values]
-    if any(value == "" for value in (value.strip() for value in values)):
+    values = [value.strip() for value in values]
+    if "" in values:
         raise BadInput(reason=f"a value is missing in {text!r}")
-    return stripped
+    return [_QUOTED.sub(r"\2", value) for value in values]
 
 
 def expand(spec: JobSpec, name: str) -> list[JobSpec]:
@@ -87,9 +89,3 @@ def expand(spec: JobSpec, name: str) -> list[JobSpec]:
         )
         for number, values in enumerate(itertools.product(*spec.sweep.values()), start=1)
     ]
-
-
-def _unquoted(value: str) -> str:
-    if len(value) > 1 and value[0] in "\"'" and value.find(value[0], 1) == len(value) - 1:
-        return value[1:-1]
-    return value

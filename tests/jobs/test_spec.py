@@ -276,7 +276,7 @@ NO_LINE = ("nothing to run", "both 'script' and 'command'", LINES)
         ("command: x\nsweep: {a: '1,,2'}", "sweep.a cannot be read"),
         (
             "command: x\nvariables: {EDGELOOP_X: 1}",
-            "variables cannot hold EDGELOOP_X: Edgeloop sets",
+            "that do not begin with EDGELOOP_, not 'EDGELOOP_X'",
         ),
         ("command: x\nvariables: {'a-b': 1}", "variables may hold names"),
         ("just text", LINES),
