@@ -48,6 +48,7 @@ ALLOWED = {
     },
     "testing": {
         "errors",
+        "settings",
         "_util",
         "store",
         "tasks",

@@ -26,7 +26,7 @@ def save_segmentation_model(path: Path, size: int = 64, classes: int = 19, seed:
     layers.convolution("active", "deep", WIDTH, WIDTH, kernel=3)
     layers.node("Relu", ["deep"], "features")
     scales = layers.constant("scales", np.array([1, 1, 2, 2], np.float32))
-    layers.node("Resize", ["features", "", scales], "up", mode="nearest")
+    layers.node("Resize", ["features", "", scales], "up", mode="linear")
     layers.convolution("up", "logits", WIDTH, classes, kernel=1)
     return layers.save(path, "segmentation", (1, 3, size, size), (1, classes, size, size))
 

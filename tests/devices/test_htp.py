@@ -7,13 +7,20 @@ import pytest
 
 from edgeloop.architectures import build, export_onnx, find_space
 from edgeloop.errors import BadInput, NoSuchPrecision
-from edgeloop.platforms import open_device
+from edgeloop.platforms import find_platform, open_device
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
-from edgeloop.testing.contracts.platform import DeviceContract
+from edgeloop.testing.contracts.platform import DeviceContract, PlatformContract
 from tests.converted import open_htp, samples, smooth_images
 from tests.nets_torch import Normalised, export, mobilenet_v2, resnet18, resnet50
 
 pytestmark = pytest.mark.slow
+
+
+class TestQnn(PlatformContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def platform(cls):
+        return find_platform("qnn")
 
 
 class TestHtp(DeviceContract):

@@ -34,5 +34,5 @@ def test_the_code_on_a_page_is_that_of_the_example(page: Path):
 
 def test_there_is_a_page_for_every_seam_that_plug_ins_fill():
     assert [page.stem for page in PAGES] == [
-        f"write-a-{seam}" for seam in ("compute", "store", "task")
+        f"write-a-{seam}" for seam in ("compute", "platform", "store", "task")
     ]

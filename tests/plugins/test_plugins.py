@@ -5,6 +5,7 @@ The environment holds what the packages declare, and nothing else; tests run out
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -145,3 +146,24 @@ def test_run_knows_the_compute_of_a_plug_in(scratch: Scratch):
 
 def test_the_options_of_a_plug_in_s_compute_have_a_schema(scratch: Scratch):
     assert '"partition"' in scratch.run("edgeloop", "schema", "compute", "slurm")
+
+
+def test_devices_lists_the_platform_of_a_plug_in(scratch: Scratch):
+    lines = scratch.run("edgeloop", "devices").splitlines()
+    assert any(line.split()[:2] == ["ort1", "measured"] for line in lines)
+
+
+def test_a_runner_takes_a_model_through_all_stages_with_plug_ins_alone(scratch: Scratch):
+    """Store and platform are those of plug-ins; nothing of Qualcomm's is installed."""
+    code = "from pathlib import Path; from edgeloop.testing.models import save_segmentation_model"
+    scratch.run("python", "-c", f"{code}; save_segmentation_model(Path('walk.onnx'))")
+    scratch.run("edgeloop", "data", "faces", "faces", "--count", "24", "--size", "64")
+    store = ("--store", "json:walk")
+    scratch.run("edgeloop", "upload", "walk.onnx", "--name", "walk", *store)
+    runner = ("edgeloop", "runner", "--device", "ort1", "--dataset", "faces", "--drain")
+    output = scratch.run(*runner, *store)
+    assert "stages done" in output
+    (row,) = json.loads(scratch.run("edgeloop", "status", "--json", *store))
+    assert (row["status"], row["device"]) == ("complete", "ort1")
+    assert row["mean"] > 0
+    assert 0 <= row["f1_10k"] <= 1

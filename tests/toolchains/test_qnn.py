@@ -17,7 +17,6 @@ from edgeloop.errors import BadInput, ModelFailed
 from edgeloop.platforms import as_input
 from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.deploy import deployed
-from edgeloop.testing.contracts.platform import ToolchainContract
 from tests.converted import SIZE, samples, smooth_images
 from tests.nets_torch import SmallUNet, export
 from tests.toolchains import odd_nets
@@ -193,7 +192,3 @@ def test_a_thousand_calibration_images_stay_in_bounded_memory(tmp_path):
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert int(done.stdout.split()[-1]) < 2000
     assert Path(tmp_path / "q.onnx").exists()
-
-
-class TestContract(ToolchainContract):
-    """The fixture `toolchain` is the real compiler."""

@@ -11,8 +11,8 @@ docstring names; the tests come with it:
             return MyStore(tmp_path).models("contract")
 
 The suites are `table.TableContract`, `blobs.BlobsContract` and `store.StoreContract` for a store,
-`compute.ComputeContract`, `platform.ToolchainContract` and `platform.DeviceContract`,
-`task.TaskContract`, and `evaluator.EvaluatorContract`.
+`compute.ComputeContract`, `platform.PlatformContract` (or its halves, `ToolchainContract` and
+`DeviceContract`), `task.TaskContract`, and `evaluator.EvaluatorContract`.
 """
 
 import pytest

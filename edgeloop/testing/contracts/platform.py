@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 from edgeloop.errors import BadInput, BadModel, EdgeloopError
-from edgeloop.platforms import Converted, Device, GraphInfo, Toolchain
+from edgeloop.platforms import (
+    Converted,
+    Device,
+    GraphInfo,
+    Platform,
+    Toolchain,
+    find_platform,
+    platform_of,
+)
+from edgeloop.settings import Settings
 from edgeloop.tasks import Images, Samples
 from edgeloop.testing.models import save_segmentation_model
 
@@ -174,3 +183,61 @@ class DeviceContract:
         with pytest.raises(EdgeloopError):
             list(device.infer(path, info, "quantized", iter([smooth_images(1)])))
         device.measure(small_model.quantized, info)
+
+
+class PlatformContract(ToolchainContract, DeviceContract):
+    """Fixture: `platform`, class-scoped. Its first device is tested; override `device_name` where
+    that needs something after the colon."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def device_name(cls, platform: Platform) -> str:
+        return platform.device_names[0]
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def toolchain(cls, platform: Platform) -> Iterator[Toolchain]:
+        toolchain = platform.open_toolchain(Settings.load())
+        yield toolchain
+        toolchain.close()
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def device(cls, platform: Platform, device_name: str) -> Iterator[Device]:
+        device = platform.open_device(device_name, Settings.load())
+        yield device
+        device.close()
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def small_model(
+        cls, toolchain: Toolchain, tmp_path_factory: pytest.TempPathFactory
+    ) -> SmallModel:
+        return convert_small_model(toolchain, tmp_path_factory.mktemp("small"))
+
+    def test_it_is_found_by_its_name_and_by_its_devices(
+        self, platform: Platform, device_name: str
+    ) -> None:
+        assert type(find_platform(platform.name)) is type(platform)
+        assert type(platform_of(device_name)) is type(platform)
+
+    def test_its_parts_have_the_names_that_people_write(
+        self, device: Device, toolchain: Toolchain, platform: Platform
+    ) -> None:
+        assert toolchain.name == platform.name
+        kinds = {name.partition(":")[0] for name in platform.device_names}
+        assert device.name.partition(":")[0] in kinds
+
+    def test_converted_files_have_the_endings_that_it_declares(
+        self, platform: Platform, device: Device, small_model: SmallModel
+    ) -> None:
+        assert small_model.converted.quantized == f"small{device.artefacts['quantized']}"
+        for name in small_model.converted.files:
+            assert name.endswith(tuple(platform.file_suffixes))
+
+    def test_listing_its_devices_and_its_health_raises_nothing(self, platform: Platform) -> None:
+        settings = Settings.load()
+        for line in platform.list_devices(settings):
+            assert line.device.partition(":")[0] in str(platform.device_names)
+        for check in platform.health(settings):
+            assert check.what and "\n" not in check.text

@@ -1,0 +1,169 @@
+"""ONNX Runtime with one thread, as a platform: a toolchain that quantizes, and a device.
+
+Everything runs in this process. A platform whose libraries may crash puts them into a process of
+their own, as Edgeloop's own ones do.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgeloop.errors import BadInput, ModelFailed
+from edgeloop.graph import GraphInfo, graph_info, read_graph
+from edgeloop.platforms import (
+    DEFAULT_PRECISION,
+    Artefacts,
+    Converted,
+    HealthCheck,
+    Kind,
+    ListedDevice,
+    Measurement,
+    Platform,
+    Precision,
+    as_input,
+    check_batch,
+    package_check,
+)
+from edgeloop.settings import Settings
+from edgeloop.tasks import Images, Output, Samples
+
+SUFFIX = ".ort1.onnx"
+WARM_UP = 5
+SAMPLES = 30
+
+
+class Ort1Platform(Platform):
+    name = "ort1"
+    device_names = ("ort1",)
+    file_suffixes = (SUFFIX,)
+
+    def open_toolchain(self, settings: Settings) -> Ort1Toolchain:
+        return Ort1Toolchain()
+
+    def open_device(self, name: str, settings: Settings) -> Ort1Device:
+        return Ort1Device()
+
+    def list_devices(self, settings: Settings) -> Iterable[ListedDevice]:
+        return (ListedDevice("ort1"),)
+
+    def health(self, settings: Settings) -> Iterable[HealthCheck]:
+        return (package_check("onnxruntime", "pip install edgeloop-ort1", "the device ort1"),)
+
+
+class Ort1Toolchain:
+    name = "ort1"
+
+    def inspect(self, model: Path) -> GraphInfo:
+        return graph_info(model.name, read_graph(model))
+
+    def convert(
+        self,
+        model: Path,
+        calibration: Samples,
+        folder: Path,
+        precision: Precision = DEFAULT_PRECISION,
+        chips: tuple[str, ...] = (),
+    ) -> Converted:
+        from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+
+        if precision not in ("a8w8", "a8w8-per-channel"):
+            raise BadInput(reason=f"ort1 quantizes to a8w8 and a8w8-per-channel, not {precision}")
+        graph = read_graph(model)  # with the shapes of all tensors, as the quantizer wants it
+        graph.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
+        info = graph_info(model.name, graph)
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"{model.stem}{SUFFIX}"
+        quantize_static(
+            graph,
+            folder / name,
+            _reader(info, calibration.images),
+            quant_format=QuantFormat.QDQ,
+            per_channel=precision == "a8w8-per-channel",
+            weight_type=QuantType.QInt8,
+        )
+        return Converted(info, precision, {name: folder / name}, name)
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+
+class Ort1Device:
+    name = "ort1"
+    chip = ""
+    float_kind: Kind = "float"
+
+    def __init__(self) -> None:
+        self.artefacts: Artefacts = {"quantized": SUFFIX}
+
+    def probe(self) -> str:
+        import onnxruntime
+
+        return f"ONNX Runtime {onnxruntime.__version__} on {platform.machine()}, one thread"
+
+    def measure(self, model: Path, info: GraphInfo) -> Measurement:
+        run = _open(model)
+        image = np.zeros((1, info.height, info.width, 3), np.uint8)
+        samples = []
+        for _ in range(WARM_UP + SAMPLES):
+            began = time.perf_counter()
+            run(as_input(image, info.layout))
+            samples.append(time.perf_counter() - began)
+        kept = tuple(samples[WARM_UP:])
+        return Measurement(statistics.median(kept), kept, conditions={"threads": 1})
+
+    def infer(
+        self, model: Path, info: GraphInfo, kind: Kind, images: Iterator[Images]
+    ) -> Iterator[Output]:
+        if kind not in ("float", "quantized"):
+            raise BadInput(reason=f"ort1 runs float and quantized models, not {kind}")
+        run = _open(model)
+        for batch in images:
+            check_batch(batch, info)
+            pieces = [as_input(batch[i : i + 1], info.layout) for i in range(len(batch))]
+            yield np.concatenate([run(piece) for piece in pieces])
+
+    def close(self) -> None:
+        """Sessions end with their last use."""
+
+
+def _open(model: Path) -> Any:
+    """A function from an input to the first output; ONNX Runtime's errors become ours."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+
+    def guarded(call: Any, *arguments: Any, **more: Any) -> Any:
+        try:
+            return call(*arguments, **more)
+        except Exception as error:  # its errors share no base class
+            if not type(error).__module__.startswith("onnxruntime"):
+                raise
+            raise ModelFailed(reason=f"ONNX Runtime refused {model.name}: {error}") from None
+
+    providers = ["CPUExecutionProvider"]
+    session = guarded(onnxruntime.InferenceSession, str(model), options, providers=providers)
+    source = session.get_inputs()[0].name
+    return lambda image: guarded(session.run, None, {source: image})[0]
+
+
+def _reader(info: GraphInfo, images: Images) -> Any:
+    """Calibration images, one at a time, as ONNX Runtime wants to be given them."""
+    from onnxruntime.quantization import CalibrationDataReader
+
+    inputs = (as_input(images[i : i + 1], info.layout) for i in range(len(images)))
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def get_next(self) -> dict[str, Any] | None:
+            image = next(inputs, None)
+            return None if image is None else {info.input_name: image}
+
+    return Reader()
