@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.store import Value, json_safe
-
 if TYPE_CHECKING:
     from edgeloop.data import Progress
+    from edgeloop.store import Value
 
 
 def print_json(rows: Iterable[Mapping[str, object]]) -> None:
     """An array of objects. NaN and infinity, which JSON lacks, become null."""
+    from edgeloop.store import json_safe
+
     plain = [
         {name: json_safe(item) if isinstance(item, float) else item for name, item in row.items()}
         for row in rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -171,6 +170,8 @@ def _check_graph(path: Path) -> None:
 
 def _digest(files: dict[str, Path]) -> str:
     """One hash over the model and its external data; the model's own name does not count."""
+    import hashlib
+
     model, *others = files
     total = hashlib.sha256()
     for name in (model, *sorted(others)):

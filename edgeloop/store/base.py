@@ -14,7 +14,6 @@ a column set to None are the same thing.
 from __future__ import annotations
 
 import math
-import random
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -148,6 +147,8 @@ class Table(ABC):
         A store with transactions reads both rows at the same moment; without them, as here, the
         other row is read when it is asked for.
         """
+        import random
+
         best: list[Record] = []
         for record in self._due(now, prefix, 2 * (FIRST_DUE + crowd)):
             if best and (len(best) >= crowd or rank(record.key) != rank(best[0].key)):

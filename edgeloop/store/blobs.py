@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
-import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
@@ -75,7 +75,7 @@ class ObjectBlobs(Blobs):
             found = obstore.get(self._for_reading(key), key)
             is_small = found.meta["size"] <= ONE_PIECE_BYTES
             chunks: Iterable[Any] = [found.bytes()] if is_small else found.stream()
-        partial = target.with_name(f".{secrets.token_hex(8)}.part")
+        partial = target.with_name(f".{os.urandom(8).hex()}.part")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with partial.open("wb") as file:

@@ -37,7 +37,8 @@ class PostgresDatabase(Database):
         except psycopg.Error:  # its text would show the password
             reason = "the postgresql: URL cannot be read"
             raise StoreError(store="postgresql", reason=reason) from None
-        options = f"-c statement_timeout={STATEMENT_TIMEOUT_S * 1000}"
+        # Every query follows the primary key; a bitmap would read a whole queue to sort it.
+        options = f"-c statement_timeout={STATEMENT_TIMEOUT_S * 1000} -c enable_bitmapscan=off"
         self._parameters |= {
             "connect_timeout": CONNECT_TIMEOUT_S,
             "options": f"{self._parameters.get('options', '')} {options}".strip(),
@@ -64,8 +65,22 @@ class PostgresDatabase(Database):
         put: Sequence[EncodedRow],
         removed_keys: Sequence[str],
     ) -> bool:
-        others = {"other_space": other_space, "removed_keys": list(removed_keys), **_columns(put)}
-        return self.write("update_with", {**values, **others}) == 1
+        if not put:
+            removed = {"other_space": other_space, "removed_keys": list(removed_keys)}
+            return self.write("update_and_remove", {**values, **removed}) == 1
+        changed = {**values, "other_space": other_space, **_columns(put)}
+        if not removed_keys:
+            return self.write("update_and_put", changed) == 1
+
+        def change(connection: psycopg.Connection[Any]) -> bool:
+            with connection.transaction():
+                if connection.execute(self.text("update_and_put"), changed).rowcount != 1:
+                    return False
+                removed = {"space": other_space, "keys": list(removed_keys)}
+                connection.execute(self.text("remove"), removed)
+                return True
+
+        return self.run_with_schema(change)
 
     def mark(self) -> str:
         return str(self.read("snapshot", {})[0][0])

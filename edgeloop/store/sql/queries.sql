@@ -58,16 +58,13 @@ ON CONFLICT (space, key) DO UPDATE SET version = excluded.version, data = exclud
 -- name: remove.sqlite
 DELETE FROM edgeloop_rows WHERE space = :space AND key = :key;
 
--- name: update_with.postgresql
--- `update`, `put` and `remove` as one statement: one round trip, one transaction, and nothing is
--- written to the other space unless the row still has its version.
+-- name: update_and_put.postgresql
+-- `update` and `put` as one statement: one round trip, one transaction, and nothing is written to
+-- the other space unless the row still has its version.
 WITH changed AS (
     UPDATE edgeloop_rows SET version = :new_version, data = :new_data
     WHERE space = :space AND key = :key AND version = :version
     RETURNING key
-), removed AS (
-    DELETE FROM edgeloop_rows USING changed
-    WHERE edgeloop_rows.space = :other_space AND edgeloop_rows.key = ANY(:removed_keys::text[])
 ), put AS (
     INSERT INTO edgeloop_rows (space, key, version, data)
     SELECT CAST(:other_space AS text), fresh.key, fresh.version, fresh.data
@@ -76,6 +73,21 @@ WITH changed AS (
     ON CONFLICT (space, key) DO UPDATE SET version = excluded.version, data = excluded.data
 )
 SELECT key FROM changed;
+
+-- name: update_and_remove.postgresql
+-- The same with `remove`. Both in one statement would cost every claim and commit both.
+WITH changed AS (
+    UPDATE edgeloop_rows SET version = :new_version, data = :new_data
+    WHERE space = :space AND key = :key AND version = :version
+    RETURNING key
+), removed AS (
+    DELETE FROM edgeloop_rows USING changed
+    WHERE edgeloop_rows.space = :other_space AND edgeloop_rows.key = ANY(:removed_keys::text[])
+)
+SELECT key FROM changed;
+
+-- name: remove.postgresql
+DELETE FROM edgeloop_rows WHERE space = :space AND key = ANY(:keys::text[]);
 
 -- name: page
 -- The next rows in the order of their keys; {clauses} narrow them further.
@@ -86,36 +98,30 @@ ORDER BY key LIMIT :size;
 -- name: due.sqlite
 -- The next rows of a queue that are not hidden any more, each with the row it is about, and the key
 -- of the best of all. `skip` leaves out some, for runners that would otherwise all want the same.
-SELECT hint.key, hint.version, hint.data, about.key, about.version, about.data, (
-    SELECT key FROM edgeloop_rows
-    WHERE space = :space AND key > :after AND key < :end
-        AND coalesce(json_extract(data, '$.until'), 0) <= :now
-    ORDER BY key LIMIT 1
-)
-FROM (
+WITH open AS (
     SELECT key, version, data FROM edgeloop_rows
     WHERE space = :space AND key > :after AND key < :end
         AND coalesce(json_extract(data, '$.until'), 0) <= :now
-    ORDER BY key LIMIT :size OFFSET :skip
-) AS hint
+    ORDER BY key LIMIT :size + :skip
+)
+SELECT hint.key, hint.version, hint.data, about.key, about.version, about.data,
+    (SELECT min(key) FROM open)
+FROM (SELECT key, version, data FROM open ORDER BY key LIMIT :size OFFSET :skip) AS hint
 LEFT JOIN edgeloop_rows AS about
     ON about.space = :other_space AND about.key = json_extract(hint.data, '$.model')
 ORDER BY hint.key;
 
 -- name: due.postgresql
 -- LATERAL and its LIMIT keep the planner from joining all rows of the other space.
-SELECT hint.key, hint.version, hint.data, about.key, about.version, about.data, (
-    SELECT key FROM edgeloop_rows
-    WHERE space = :space AND key > :after AND key < :end
-        AND coalesce(CAST(CAST(data AS json) ->> 'until' AS float), 0) <= :now
-    ORDER BY key LIMIT 1
-)
-FROM (
+WITH open AS (
     SELECT key, version, data FROM edgeloop_rows
     WHERE space = :space AND key > :after AND key < :end
         AND coalesce(CAST(CAST(data AS json) ->> 'until' AS float), 0) <= :now
-    ORDER BY key LIMIT :size OFFSET :skip
-) AS hint
+    ORDER BY key LIMIT CAST(:size AS int) + CAST(:skip AS int)
+)
+SELECT hint.key, hint.version, hint.data, about.key, about.version, about.data,
+    (SELECT min(key) FROM open)
+FROM (SELECT key, version, data FROM open ORDER BY key LIMIT :size OFFSET :skip) AS hint
 LEFT JOIN LATERAL (
     SELECT key, version, data FROM edgeloop_rows
     WHERE space = :other_space AND key = CAST(hint.data AS json) ->> 'model' LIMIT 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import shutil
 import sqlite3
 import threading
@@ -167,7 +166,7 @@ class _Mark:
             if self._connection is None or not self._identity.startswith(f"{identity}:"):
                 self._drop()
                 self._connection = _open(self._file)
-                self._identity = f"{identity}:{secrets.token_hex(4)}"
+                self._identity = f"{identity}:{os.urandom(4).hex()}"
             try:
                 version = self._connection.execute("PRAGMA data_version").fetchone()[0]
             except sqlite3.Error:

@@ -9,8 +9,8 @@ import functools
 import itertools
 import json
 import math
+import os
 import random
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -229,7 +229,7 @@ def open_postgresql(location: PostgresLocation) -> SqlStore:
 
 def _new(key: str, values: Values) -> Record:
     check_values(key, values)
-    return Record(key, merged(values, {}), secrets.token_hex(8))
+    return Record(key, merged(values, {}), os.urandom(8).hex())
 
 
 def _encoded(record: Record) -> EncodedRow:
