@@ -119,12 +119,35 @@ def test_a_plug_in_passes_the_shipped_contracts(
     assert " passed" in log.read_text()
 
 
+# Prints what is installed that no package declares, starting from ours.
+UNDECLARED = """
+from importlib.metadata import distributions, requires
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+installed = {canonicalize_name(package.name) for package in distributions()}
+declared, todo = set(), [("edgeloop", "")]
+todo += [(name, "test") for name in installed if name.startswith("edgeloop-")]
+while todo:
+    name, extra = todo.pop()
+    declared.add((name, extra))
+    for text in requires(name) or ():
+        needed = Requirement(text)
+        if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+            asked = [(canonicalize_name(needed.name), each) for each in ("", *needed.extras)]
+            todo += [one for one in asked if one not in declared]
+print(sorted(installed - {name for name, _ in declared}))
+"""
+
+
 def test_the_environment_holds_what_the_packages_declare_and_not_this_repository(scratch: Scratch):
     where = scratch.run("python", "-c", "import edgeloop; print(edgeloop.__file__)")
     assert Path(where.strip()).is_relative_to(scratch.venv)
     scratch.pip("check")
-    names = {line.partition("==")[0] for line in scratch.pip("freeze").splitlines()}
-    assert not names & {"torch", "ray", "optuna", "azure-ai-ml", "onnxruntime-qnn"}
+    assert scratch.run("python", "-c", UNDECLARED) == "[]\n"
+    installed = {line.partition("==")[0] for line in scratch.pip("freeze").splitlines()}
+    assert not installed & {"torch", "ray", "optuna", "azure-ai-ml", "onnxruntime-qnn"}
+    suites = "import edgeloop.testing.contracts.evaluator, edgeloop.testing.contracts.platform"
+    scratch.run("python", "-c", suites)
 
 
 def test_upload_and_status_use_the_store_of_a_plug_in(scratch: Scratch):
