@@ -47,7 +47,9 @@ def _sections(command: click.Command, context: click.Context) -> Iterator[str]:
     if not isinstance(command, click.Group):
         return
     for name in command.list_commands(context):
-        below = command.commands[name]
+        below = command.get_command(context, name)
+        if below is None:
+            continue
         inside = click.Context(
             below, info_name=name, parent=context, terminal_width=WIDTH, max_content_width=WIDTH
         )

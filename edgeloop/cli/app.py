@@ -8,47 +8,58 @@ from __future__ import annotations
 import signal
 import sys
 import traceback
+from importlib import import_module
 from types import FrameType
 
 import click
 
 from edgeloop._util.redact import redact
 from edgeloop._version import __version__
-from edgeloop.cli import (
-    azure,
-    data,
-    devices,
-    models,
-    report,
-    runner,
-    schema,
-    search,
-    status,
-    training,
-)
-from edgeloop.cli.jobs import run, submit
 from edgeloop.errors import EdgeloopError
 
 SECTIONS = {
-    "Models": "upload status list download reset priority unlock delete experiments",
-    "Evaluate": "runner compare devices steady usage",
-    "Jobs and data": "run job data",
-    "Search": "search train-pareto train export",
-    "Look": "pareto report portal",
-    "Set up": "doctor azure schema",
+    "Models": {
+        **{"upload": "models", "status": "status", "list": "models", "download": "models"},
+        **{"reset": "models", "priority": "models", "unlock": "models", "delete": "models"},
+        "experiments": "status",
+    },
+    "Evaluate": {
+        **{"runner": "runner", "compare": "runner", "devices": "devices", "steady": "runner"},
+        "usage": "runner",
+    },
+    "Jobs and data": {"run": "jobs.run", "job": "jobs.submit", "data": "data"},
+    "Search": {
+        **{"search": "search", "train-pareto": "search", "train": "training"},
+        "export": "training",
+    },
+    "Look": {"pareto": "report", "report": "report", "portal": "report"},
+    "Set up": {"doctor": "devices", "azure": "azure", "schema": "schema"},
 }
+"""The commands by what they are for, and the module of each."""
 
 
 class _Sections(click.Group):
-    """Lists the commands by what they are for."""
+    """Imports the module of a command when it is used, and lists commands by section."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for names in SECTIONS.values() for name in names]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        for names in SECTIONS.values():
+            if name in names:
+                commands: tuple[click.Command, ...]
+                commands = import_module(f"edgeloop.cli.{names[name]}").COMMANDS
+                return next(command for command in commands if command.name == name)
+        return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, names in SECTIONS.items():
-            commands = [self.commands[name] for name in names.split() if name in self.commands]
+            commands = {name: self.get_command(ctx, name) for name in names}
+            lines = [
+                (name, found.get_short_help_str(60)) for name, found in commands.items() if found
+            ]
             with formatter.section(title):
-                formatter.write_dl(
-                    [(command.name or "", command.get_short_help_str(60)) for command in commands]
-                )
+                formatter.write_dl(lines)
 
 
 @click.group(
@@ -66,14 +77,6 @@ def app(debug: bool) -> None:
       edgeloop status
       edgeloop download NAME
     """
-
-
-for module in (
-    *(models, status, data, run, submit, search, training, runner, devices, report, azure),
-    schema,
-):
-    for command in module.COMMANDS:
-        app.add_command(command)
 
 
 def main() -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
+import edgeloop.cli
 from edgeloop.cli.app import SECTIONS, app
 
 WIDTH = 80
@@ -16,15 +23,43 @@ WIDTH = 80
 def every_command(
     group: click.Group = app, path: str = "edgeloop"
 ) -> Iterator[tuple[str, click.Command]]:
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         yield f"{path} {name}", command
         if isinstance(command, click.Group):
             yield from every_command(command, f"{path} {name}")
 
 
-def test_every_command_is_in_exactly_one_section():
-    listed = [name for names in SECTIONS.values() for name in names.split()]
-    assert sorted(listed) == sorted(app.commands)
+def test_every_command_of_the_modules_is_in_exactly_one_section():
+    modules = {module for names in SECTIONS.values() for module in names.values()}
+    defined = [
+        command.name
+        for module in modules
+        for command in import_module(f"edgeloop.cli.{module}").COMMANDS
+    ]
+    listed = [name for names in SECTIONS.values() for name in names]
+    assert sorted(listed) == sorted(defined)
+    folder = Path(edgeloop.cli.__file__).parent
+    with_commands = {
+        ".".join(file.relative_to(folder).with_suffix("").parts)
+        for file in folder.rglob("*.py")
+        if re.search(r"^COMMANDS = ", file.read_text(), re.MULTILINE)
+    }
+    assert with_commands == modules
+
+
+def test_a_command_imports_no_module_of_another():
+    program = (
+        "import sys; from edgeloop.cli.app import app; "
+        "app(['status', '--help'], standalone_mode=False); "
+        "print([name for name in sys.modules if name.startswith('edgeloop.cli.')])"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert sorted(loaded) == ["edgeloop.cli.app", "edgeloop.cli.context", "edgeloop.cli.status"]
 
 
 def test_the_sections_are_shown_in_their_order():

@@ -6,19 +6,17 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import click
 import pytest
 
 from edgeloop import Workspace
-from edgeloop.cli.app import app
 from edgeloop.models import Outcome
 from tests.cli.running import Finished, blobs_of, hints_of, rows_of
 from tests.nets import save_external, save_tiny
-from tests.test_docs import WITHOUT_A_STORE
+from tests.test_docs import BY_NAME, WITHOUT_A_STORE
 
 Edgeloop = Callable[..., Finished]
 # Groups are looked at, command by command, in tests/test_docs.py.
-COMMANDS = sorted(n for n, c in app.commands.items() if not isinstance(c, click.Group))
+COMMANDS = sorted(name for name in BY_NAME if " " not in name)
 CONVERTED = {
     "quantized": True,
     "macs": 5_000_000_000,

@@ -118,9 +118,7 @@ def test_labels_in_colour_are_refused(faces: Path, tmp_path: Path):
 
 def test_labels_of_another_form_are_refused(faces: Path, tmp_path: Path):
     Image.new("L", (32, 48)).save(faces / "000009_seg.png")
-    assert "is 32 × 48, not the aspect ratio of its image, 32 × 32" in complaint(
-        faces, tmp_path
-    )
+    assert "is 32 × 48, not the aspect ratio of its image, 32 × 32" in complaint(faces, tmp_path)
 
 
 def test_an_empty_folder_and_a_missing_one_say_what_to_do(tmp_path: Path):
