@@ -93,7 +93,7 @@ def _of_status(error: Exception, status: int, compute: str, place: Place) -> Edg
         return ComputeRefused(compute=compute, reason=_login(error))
     if "quota" in f"{code} {words}".lower():
         reason = f"the quota does not allow it: {words}. Ask for more in the portal under Quotas"
-        return ComputeRefused(compute=compute, reason=f"{reason}, or take fewer or smaller nodes")
+        return ComputeRefused(compute=compute, reason=f"{reason}, or use fewer or smaller nodes")
     if status == 403:
         return ComputeRefused(compute=compute, reason=_role(error, place))
     if code in _NO_PLACE or (status == 404 and f"workspaces/{place.workspace}'" in words):

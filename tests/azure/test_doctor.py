@@ -21,9 +21,8 @@ def test_a_workspace_that_was_set_up_is_fine(project: Project):
     project.write(computes={"gpu": GPU})
     before = project.run("doctor")
     assert before.code == 1
-    assert (
-        "missing cluster         gpus is not there: 'edgeloop azure setup' makes it" in before.out
-    )
+    missing = "missing cluster         gpus does not exist: 'edgeloop azure setup' creates it"
+    assert missing in before.out
     assert project.run("setup", "--yes").code == 0
     after = project.run("doctor")
     assert after.code == 0, after.out

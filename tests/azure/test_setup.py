@@ -106,7 +106,7 @@ def test_a_store_on_this_machine_gets_no_datastore_and_is_told(
 def test_a_datastore_that_leads_elsewhere_is_named_and_left(project: Project):
     project.write(computes={"gpu": {**GPU, "datastore": "workspaceblobstore"}})
     said = project.run("setup", "--dry-run")
-    assert "differs  datastore   workspaceblobstore  it leads to container azureml-" in said.out
+    assert "differs  datastore   workspaceblobstore  it points to container azureml-" in said.out
 
 
 def test_a_key_goes_into_the_datastore_only_when_asked(project: Project):
@@ -129,7 +129,7 @@ def test_what_fails_does_not_keep_the_rest_from_being_made(project: Project):
         "not everything could be created: cluster gpus: the quota does not allow it"
     )
     assert "Made: cluster searcher, datastore edgeloop, environment edgeloop-jobs:" in said.error
-    assert said.error.endswith("Run 'edgeloop azure setup' again to go on from there.")
+    assert said.error.endswith("Run 'edgeloop azure setup' again to continue.")
     project.cloud.faults.clear()
     said = project.run("setup", "--yes")
     assert (said.code, said.out.count("created")) == (0, 1)

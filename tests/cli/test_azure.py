@@ -54,7 +54,7 @@ def test_a_project_with_azureml_files_alone_is_set_up_and_trains(azureml: AzureM
         return run_command(words, folder, {"EDGELOOP_STATE": str(folder.parent / "state")})
 
     before = edgeloop("azure", "doctor")
-    assert before.code == 1 and "faces_store is not there" in before.out
+    assert before.code == 1 and "faces_store does not exist" in before.out
     made = edgeloop("azure", "setup", "--yes")
     assert made.code == 0, made.err
     assert "created  cluster     old-cluster" in made.out

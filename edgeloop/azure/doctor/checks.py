@@ -101,14 +101,14 @@ def _subscription(connection: Connection, needs: Needs) -> Iterator[Finding]:
     if state in ("Enabled", "Warned", "PastDue"):
         yield Finding("subscription", True, title)
     else:
-        text = f"{title} is {state}: nothing can be made in it; ask who pays for it"
+        text = f"{title} is {state}: nothing can be created in it; ask its owner"
         yield Finding("subscription", False, text)
 
 
 def _clock(connection: Connection, needs: Needs) -> Iterator[Finding]:
     off = connection.manager.clock_off_s
     if off is None:
-        yield Finding("clock", None, "Azure told no time", needed=False)
+        yield Finding("clock", None, "Azure did not report its time", needed=False)
     elif abs(off) <= _CLOCK_LIMIT_S:
         yield Finding("clock", True, f"{abs(off):.0f} s from Azure's")
     else:
@@ -135,7 +135,7 @@ def _workspace(connection: Connection, needs: Needs) -> Iterator[Finding]:
 def _store(connection: Connection, needs: Needs) -> Iterator[Finding]:
     store = needs.store
     if not store.is_reachable:
-        text = f"{store.description} is on this machine, and no node can reach it: set "
+        text = f"{store.description} is on this machine, where no node can reach it: set "
         text += "EDGELOOP_STORE=azure:https://ACCOUNT.blob.core.windows.net"
         yield Finding("store", False, text)
         return
@@ -148,7 +148,7 @@ def _store(connection: Connection, needs: Needs) -> Iterator[Finding]:
     if is_same:
         yield Finding("store", True, f"{store.description}: written, read and deleted")
     else:
-        yield Finding("store", False, f"{store.description} gave back something else")
+        yield Finding("store", False, f"{store.description} returned different content")
 
 
 _STAGES = (

@@ -31,7 +31,7 @@ def workspace_role(connection: Connection, needs: Needs) -> Iterator[Finding]:
     rights = list(_permissions(connection, needs.place.path))
     lacking = list(_lacking(rights, _FOR_JOBS, "actions", "notActions"))
     if lacking:
-        text = f"the login may not do {', '.join(lacking)} on the workspace: ask its owner for "
+        text = f"the login lacks {', '.join(lacking)} on the workspace: ask its owner for "
         yield Finding("role", False, f"{text}'AzureML Data Scientist'")
         return
     yield Finding("role", True, "jobs may be submitted and canceled")
@@ -74,7 +74,7 @@ def cluster_roles(connection: Connection, needs: Needs) -> Iterator[Finding]:
         principals = _principals(getattr(there, "identity", None))
         if there is None or not principals:
             text = f"{cluster.name} has no identity to open the store with"
-            fix = "'edgeloop azure setup' makes it" if there is None else "give it one"
+            fix = "'edgeloop azure setup' creates it" if there is None else "assign one to it"
             yield Finding("cluster's role", False, f"{text}: {fix}")
         elif any(_may_write(connection, scope, principal) for principal in principals):
             yield Finding("cluster's role", True, f"{cluster.name} may use the store")
@@ -120,7 +120,7 @@ def _account_scope(connection: Connection, needs: Needs) -> str:
 
 
 def _unknown_account(needs: Needs, what: str) -> Finding:
-    text = f"{needs.store.account} is not in the workspace's resource group: look at its roles "
+    text = f"{needs.store.account} is not in the workspace's resource group: check its roles "
     return Finding(what, None, f"{text}in the portal", needed=False)
 
 

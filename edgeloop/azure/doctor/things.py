@@ -16,7 +16,7 @@ from edgeloop.azure.provisioning.resources import (
     state_of,
 )
 
-_SETUP = "'edgeloop azure setup' makes it"
+_SETUP = "'edgeloop azure setup' creates it"
 
 
 def quotas(connection: Connection, needs: Needs) -> Iterator[Finding]:
@@ -32,7 +32,7 @@ def quotas(connection: Connection, needs: Needs) -> Iterator[Finding]:
             text = f"unknown size {cluster.size} ({cluster.name}) in the workspace's region: "
             yield Finding("quota", False, f"{text}choose another with 'size:'")
         elif cluster.spot:
-            text = f"{cluster.name}: spot nodes have a quota of their own, which is not looked at"
+            text = f"{cluster.name}: spot nodes have a separate quota, which is not checked"
             yield Finding("quota", None, text, needed=False)
         else:
             families.setdefault(str(figure(size, "family")), []).append(cluster)
@@ -54,7 +54,7 @@ def _quota(
 ) -> Finding:
     told = " and ".join(f"{each.name} ({each.most_nodes} × {each.size})" for each in members)
     if usage is None:
-        return Finding("quota", None, f"Azure tells none for {family}: {told}", needed=False)
+        return Finding("quota", None, f"Azure reports none for {family}: {told}", needed=False)
     limit = float(figure(usage, "limit") or 0)
     used = float(figure(usage, "current_value", "currentValue") or 0)
     if any(find_cluster(connection, each.name) is not None for each in members):
@@ -62,7 +62,7 @@ def _quota(
     told = f"{told}: {needed:g} cores, {family} has {limit - used:g} free of {limit:g}"
     if used + needed <= limit:
         return Finding("quota", True, told)
-    text = f"{told}: ask for more in the portal under Quotas, or take fewer or smaller nodes"
+    text = f"{told}: ask for more in the portal under Quotas, or use fewer or smaller nodes"
     return Finding("quota", False, text)
 
 
@@ -108,7 +108,7 @@ def _of_step(step: Step) -> Finding:
     if step.action == "keep":
         return Finding(step.kind, True, f"{step.name}: {step.text}")
     if step.action == "create":
-        return Finding(step.kind, False, f"{step.name} is not there: {_SETUP} ({step.text})")
+        return Finding(step.kind, False, f"{step.name} does not exist: {_SETUP} ({step.text})")
     is_needed = step.action == "missing"
     return Finding(step.kind, False, f"{step.name}: {step.text}", needed=is_needed)
 

@@ -68,11 +68,11 @@ class _Planner:
             return Step("cluster", wanted.name, "keep", _told(there), wish)
         told = "; ".join((*fixed, *loose))
         if fixed:
-            text = f"{told}: a cluster's size and tier stay; delete it, or choose another name"
+            text = f"{told}: size and tier are fixed; delete it, or choose another name"
             return Step("cluster", wanted.name, "differs", text, wish)
         if self._change:
             return Step("cluster", wanted.name, "change", told, wish)
-        text = f"{told}: 'edgeloop azure setup --change' makes it so"
+        text = f"{told}: 'edgeloop azure setup --change' applies it"
         return Step("cluster", wanted.name, "differs", text, wish)
 
     def datastore(self, wish: DatastoreWish) -> Step:
@@ -84,7 +84,7 @@ class _Planner:
         found = (getattr(there, "account_name", ""), getattr(there, "container_name", ""))
         if found == (wish.account, wish.container):
             return Step("datastore", wish.name, "keep", place, wish)
-        text = f"it leads to container {found[1]} of account {found[0]}, not to {place}"
+        text = f"it points to container {found[1]} of account {found[0]}, not to {place}"
         text = f"{text}: name another one with 'datastore:' in the compute's settings"
         return Step("datastore", wish.name, "differs", text, wish)
 
@@ -94,14 +94,14 @@ class _Planner:
         if there is not None:
             return Step("environment", name, "keep", "registered", wish)
         if not wish.image:
-            text = "nobody has registered it: correct its name, or name a conda file instead"
+            text = "it is not registered: correct its name, or name a conda file instead"
             return Step("environment", name, "missing", text, wish)
         text = f"{wish.image}{' and packages' if wish.conda else ''}"
         return Step("environment", name, "create", text, wish)
 
     def _cannot_be_made(self, wanted: ClusterDescription) -> str:
         if not wanted.size:
-            return "it is not there, and no 'size' says how to make it"
+            return "it does not exist, and no 'size' says how to create it"
         if self._sizes is None:
             listed = self._connection.ml.compute.list_sizes()
             self._sizes = {str(size.name).upper(): size for size in listed}

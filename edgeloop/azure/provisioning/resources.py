@@ -36,7 +36,7 @@ class ClusterDescription:
     def __str__(self) -> str:
         nodes = f"{self.least_nodes} to {self.most_nodes} nodes"
         kind = ", spot" if self.spot else ""
-        return f"{self.size}, {nodes}{kind}, given back after {self.idle_s:g} s without work"
+        return f"{self.size}, {nodes}{kind}, released after {self.idle_s:g} s idle"
 
 
 @dataclass(frozen=True)

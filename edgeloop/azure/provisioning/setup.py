@@ -119,7 +119,7 @@ def _failure(done: Sequence[Done], steps: int) -> SetupFailed:
     made = [f"{d.step.kind} {d.step.name}" for d in done if d.did in ("created", "changed")]
     there = f"Made: {', '.join(made)}" if made else "Nothing was made"
     left = f"; {steps - len(done)} more steps were not tried" if len(done) < steps else ""
-    going_on = f"{there}{left}. Run 'edgeloop azure setup' again to go on from there"
+    going_on = f"{there}{left}. Run 'edgeloop azure setup' again to continue"
     return SetupFailed(reason=reason.rstrip("."), there=f"{going_on}.")
 
 

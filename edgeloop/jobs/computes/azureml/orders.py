@@ -92,7 +92,7 @@ class Hander:
         where = order.access.options.get("account_name", "another kind of store")
         return (
             f"access: file needs a datastore {self._options.datastore!r} that leads to the store's "
-            f"container ({where}): 'edgeloop azure setup' makes it"
+            f"container ({where}): 'edgeloop azure setup' creates it"
         )
 
 
