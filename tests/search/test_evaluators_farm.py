@@ -21,8 +21,8 @@ from edgeloop.settings import Settings
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
 from edgeloop.workspace import Workspace
 from tests.jobs.waiting import eventually
+from tests.platforms.odd_models import two_inputs
 from tests.search.conftest import SPACE, net
-from tests.toolchains.odd_nets import two_inputs
 
 if TYPE_CHECKING:
     from tests.peers.postgres import Postgres

@@ -17,7 +17,7 @@ from edgeloop.platforms.snpe.sdk import find_sdk
 from edgeloop.platforms.snpe.tools import run_tool
 from edgeloop.settings import Settings, tool_environment
 from tests.jobs.waiting import eventually
-from tests.toolchains.sdks import make_sdk, write_tool
+from tests.platforms.sdks import make_sdk, write_tool
 
 INFO = """
 | Id | Name   | Type   | Inputs | Outputs                 | Out Dims   | Parameters              |

@@ -16,9 +16,9 @@ from edgeloop.platforms.snpe.board import run as board_run
 from edgeloop.platforms.snpe.board.device import AdbDevice
 from edgeloop.platforms.snpe.board.listing import attached
 from tests.converted import SmallModel, smooth_images
-from tests.devices.boards import ROOT, converted_for_boards, listed, opened_board
 from tests.jobs.waiting import eventually
 from tests.peers.board import AdbServer, VirtualBoard
+from tests.platforms.boards import ROOT, converted_for_boards, listed, opened_board
 
 MANY = 160  # their outputs do not fit into the buffers between the board and us
 

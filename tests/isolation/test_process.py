@@ -19,7 +19,7 @@ from edgeloop.isolation.process import as_file
 from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.toolchain import NATIVE, QnnToolchain
 from tests.converted import samples, smooth_images
-from tests.toolchains import odd_nets
+from tests.graph import odd_models
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_call_that_does_not_end_is_stopped_and_the_next_one_works(process):
 
 @pytest.mark.slow
 def test_a_picture_too_large_to_compile_ends_at_the_limit(tmp_path):
-    model = odd_nets.deep(tmp_path / "huge.onnx", 8192)
+    model = odd_models.deep(tmp_path / "huge.onnx", 8192)
     with QnnToolchain(limit_s=4) as toolchain:
         toolchain.warm()
         began = time.monotonic()
@@ -75,7 +75,7 @@ def test_a_picture_too_large_to_compile_ends_at_the_limit(tmp_path):
 
 
 def test_errors_of_ours_arrive_as_what_they_are(process, tmp_path):
-    path = odd_nets.two_inputs(tmp_path / "m.onnx")
+    path = odd_models.two_inputs(tmp_path / "m.onnx")
     with pytest.raises(BadModel, match="2 inputs"):
         process.call("inspect", model=str(path))
 

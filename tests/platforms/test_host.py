@@ -9,7 +9,7 @@ from edgeloop.platforms import GraphInfo, as_input, open_device
 from edgeloop.platforms.host.device import HostDevice
 from edgeloop.testing.contracts.platform import DeviceContract
 from tests.converted import smooth_images
-from tests.toolchains import odd_nets
+from tests.graph import odd_models
 
 pytestmark = pytest.mark.slow
 
@@ -45,8 +45,8 @@ def test_fp16_is_refused_with_the_way_out(small_net):
 
 
 def test_a_run_without_end_is_stopped(tmp_path):
-    weight = odd_nets.weights(64, 3)
-    model = odd_nets.one_conv(tmp_path / "m.onnx", (1, 3, 1024, 1024), weight)
+    weight = odd_models.weights(64, 3)
+    model = odd_models.one_conv(tmp_path / "m.onnx", (1, 3, 1024, 1024), weight)
     info = GraphInfo("x", "y", (1, 3, 1024, 1024), (1, 64, 1024, 1024), "NCHW", 1024, 1024, 0, 0)
     with pytest.raises(ModelFailed, match=r"did not end within 0\.2 s"):
         HostDevice(limit_s=0.2).measure(model, info)

@@ -8,7 +8,7 @@ import pytest
 
 from edgeloop.doctor import examine
 from edgeloop.platforms import HealthCheck
-from tests.toolchains.sdks import make_sdk
+from tests.platforms.sdks import make_sdk
 
 
 def findings(tmp_path: Path) -> dict[str, HealthCheck]:

@@ -17,11 +17,11 @@ from edgeloop.platforms.snpe.sdk import find_sdk
 from edgeloop.platforms.snpe.toolchain import SnpeToolchain, write_calibration
 from edgeloop.testing.contracts.platform import ToolchainContract
 from tests.converted import SIZE, samples, smooth_images
+from tests.graph import odd_models
 from tests.nets_torch import SmallUNet, export, mobilenet_v2
 from tests.peers.board.sdk import SDK_1, SDK_2, make_sdk
-from tests.toolchains import odd_nets
-from tests.toolchains.sdks import with_tool
-from tests.toolchains.standin import run_dlc
+from tests.platforms.sdks import with_tool
+from tests.platforms.standin import run_dlc
 
 ALL = (".dlc", ".quant.dlc", ".classes.dlc", ".classes.quant.dlc", ".layers.csv", ".encodings.json")
 
@@ -123,7 +123,7 @@ def test_other_kinds_of_nets_convert(chain, tmp_path, kind):
     if kind == "classifier":
         model, size = export(mobilenet_v2(10), tmp_path / "net.onnx", 64), 64
     else:
-        model, size = odd_nets.channel_last(tmp_path / "net.onnx"), 16
+        model, size = odd_models.channel_last(tmp_path / "net.onnx"), 16
     toolchain = chain()
     made = toolchain.convert(model, samples(smooth_images(2, size)), tmp_path / "out")
     assert made.info == toolchain.inspect(model)
@@ -141,7 +141,9 @@ def test_what_cannot_be_made_is_refused_before_any_work(chain, unet, tmp_path):
     with pytest.raises(BadInput, match=r"32×32×3, the model takes 64×64×3"):
         chain().convert(unet, samples(smooth_images(2, 32)), tmp_path)
     with pytest.raises(BadInput, match="does not take the operators"):
-        chain().convert(odd_nets.one_node(tmp_path / "m.onnx", "Det"), calibration, tmp_path / "o")
+        chain().convert(
+            odd_models.one_node(tmp_path / "m.onnx", "Det"), calibration, tmp_path / "o"
+        )
 
 
 SAYS_SO = "echo 'Conversion completed successfully' >&2"
@@ -211,9 +213,9 @@ def info_of(size: int) -> GraphInfo:
 
 
 def test_a_graph_with_nan_weights_is_refused_as_by_the_other_toolchain(chain, tmp_path):
-    weight = odd_nets.weights()
+    weight = odd_models.weights()
     weight[0, 0, 0, 0] = np.nan
-    model = odd_nets.one_conv(tmp_path / "m.onnx", weight=weight)
+    model = odd_models.one_conv(tmp_path / "m.onnx", weight=weight)
     with pytest.raises(BadInput, match="NaN"):
         chain().inspect(model)
 

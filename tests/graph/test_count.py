@@ -12,9 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from edgeloop.graph.check import read_graph
 from edgeloop.graph.count import COLUMNS, count_layers, graph_info, with_times, write_layers
+from tests.graph import odd_models
 from tests.nets_torch import SmallUNet, export, mobilenet_v2, resnet18, resnet50
-from tests.toolchains import odd_nets
-from tests.toolchains.odd_nets import info
+from tests.platforms.odd_models import info
 
 
 def counted(path):
@@ -23,13 +23,13 @@ def counted(path):
 
 
 def test_a_convolution_by_hand(tmp_path):
-    path = odd_nets.one_conv(tmp_path / "m.onnx", (1, 3, 24, 40))
+    path = odd_models.one_conv(tmp_path / "m.onnx", (1, 3, 24, 40))
     assert counted(path) == (24 * 40 * 4 * 3 * 9, 4 * 3 * 9)
 
 
 def test_a_depthwise_convolution_by_hand(tmp_path):
-    weight = odd_nets.weights(6, 1)
-    path = odd_nets.one_conv(tmp_path / "m.onnx", weight=weight, group=3)
+    weight = odd_models.weights(6, 1)
+    path = odd_models.one_conv(tmp_path / "m.onnx", weight=weight, group=3)
     assert counted(path) == (32 * 32 * 6 * 9, 6 * 9)
 
 
@@ -49,7 +49,7 @@ def test_transposed_convolution_gemm_and_matmul_by_hand(tmp_path):
         "m": np.ones((7, 2), np.float32),
     }
     ends = [info("x", [1, 3, 8, 8])], [info("y", [1, 2])]
-    path = odd_nets.save(tmp_path / "m.onnx", nodes, *ends, numbers)
+    path = odd_models.save(tmp_path / "m.onnx", nodes, *ends, numbers)
     macs = 8 * 8 * 3 * 5 * 4 + 5 * 7 + 7 * 2
     assert counted(path) == (macs, 60 + 5 + 35 + 7 + 14)
 
@@ -61,12 +61,12 @@ def test_shared_weights_count_once_and_settings_not_at_all(tmp_path):
         helper.make_node("Conv", ["b", "w"], ["y"], pads=[1] * 4, name="second"),
     ]
     numbers = {
-        "w": odd_nets.weights(3, 3),
+        "w": odd_models.weights(3, 3),
         "low": np.array(0, np.float32),
         "high": np.array(6, np.float32),
     }
     ends = [info("x", [1, 3, 8, 8])], [info("y", [1, 3, 8, 8])]
-    path = odd_nets.save(tmp_path / "m.onnx", nodes, *ends, numbers)
+    path = odd_models.save(tmp_path / "m.onnx", nodes, *ends, numbers)
     assert counted(path) == (2 * 64 * 3 * 3 * 9, 81)
 
 
@@ -91,7 +91,7 @@ def test_known_architectures_agree_with_pytorchs_counter(tmp_path, make, size):
 
 
 def test_the_layer_table_has_a_row_a_layer(tmp_path):
-    layers = count_layers(read_graph(odd_nets.one_conv(tmp_path / "m.onnx")))
+    layers = count_layers(read_graph(odd_models.one_conv(tmp_path / "m.onnx")))
     write_layers(tmp_path / "layers.csv", with_times(layers, {"conv": 12.5}))
     with (tmp_path / "layers.csv").open() as file:
         rows = list(csv.DictReader(file))

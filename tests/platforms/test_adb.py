@@ -16,8 +16,8 @@ from edgeloop.platforms.snpe.board.files import image_name
 from edgeloop.platforms.snpe.board.listing import attached
 from edgeloop.testing.contracts.platform import DeviceContract
 from tests.converted import SIZE, smooth_images
-from tests.devices.boards import ROOT, board, listed, opened_board, small_net
 from tests.peers.board import VirtualBoard
+from tests.platforms.boards import ROOT, board, listed, opened_board, small_net
 
 __all__ = ["board", "small_net"]
 

@@ -14,7 +14,7 @@ from edgeloop.graph.check import read_graph
 from edgeloop.graph.count import graph_info
 from edgeloop.graph.outputs import class_axis, ending_in_classes, with_our_names
 from edgeloop.platforms import GraphInfo
-from tests.toolchains import odd_nets
+from tests.graph import odd_models
 
 PIXELS = GraphInfo("x", "y", (1, 3, 32, 32), (1, 4, 32, 32), "NCHW", 32, 32, 1, 1)
 
@@ -41,8 +41,8 @@ def test_the_ends_get_our_names_whoever_had_them_before(tmp_path, names):
         helper.make_node("Conv", [first, "w"], [middle], pads=[1] * 4, name="conv"),
         helper.make_node("Relu", [middle], [last], name="relu"),
     ]
-    ends = [odd_nets.info(first, [1, 3, 32, 32])], [odd_nets.info(last, [1, 4, 32, 32])]
-    path = odd_nets.save(tmp_path / "m.onnx", nodes, *ends, {"w": odd_nets.weights()})
+    ends = [odd_models.info(first, [1, 3, 32, 32])], [odd_models.info(last, [1, 4, 32, 32])]
+    path = odd_models.save(tmp_path / "m.onnx", nodes, *ends, {"w": odd_models.weights()})
     graph = read_graph(path)
     named = with_our_names(graph)
     assert [named.graph.input[0].name, named.graph.output[0].name] == ["input", "output"]
@@ -56,14 +56,14 @@ def test_the_ends_get_our_names_whoever_had_them_before(tmp_path, names):
 
 @pytest.mark.parametrize(("in_bytes", "kind"), [(True, np.uint8), (False, np.int64)])
 def test_classes_are_those_with_the_highest_logits(tmp_path, in_bytes, kind):
-    named = with_our_names(read_graph(odd_nets.one_conv(tmp_path / "m.onnx")))
+    named = with_our_names(read_graph(odd_models.one_conv(tmp_path / "m.onnx")))
     found = run(ending_in_classes(named, 1, in_bytes), picture())
     assert found.dtype == kind
     np.testing.assert_array_equal(found, run(named, picture()).argmax(1))
 
 
 def test_more_classes_than_a_byte_holds_stay_wide(tmp_path):
-    path = odd_nets.one_conv(tmp_path / "m.onnx", weight=odd_nets.weights(300))
+    path = odd_models.one_conv(tmp_path / "m.onnx", weight=odd_models.weights(300))
     named = with_our_names(read_graph(path))
     found = run(ending_in_classes(named, 1), picture())
     assert found.dtype == np.int64
@@ -71,7 +71,7 @@ def test_more_classes_than_a_byte_holds_stay_wide(tmp_path):
 
 
 def test_classes_of_channel_last_models_are_found_on_their_last_axis(tmp_path):
-    graph = read_graph(odd_nets.channel_last(tmp_path / "m.onnx"))
+    graph = read_graph(odd_models.channel_last(tmp_path / "m.onnx"))
     info = graph_info("m.onnx", graph)
     axis = class_axis(info)
     named = with_our_names(graph)

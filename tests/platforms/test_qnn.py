@@ -18,8 +18,8 @@ from edgeloop.platforms import as_input
 from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.deploy import deployed
 from tests.converted import SIZE, samples, smooth_images
+from tests.graph import odd_models
 from tests.nets_torch import SmallUNet, export
-from tests.toolchains import odd_nets
 
 pytestmark = pytest.mark.slow
 
@@ -112,7 +112,7 @@ def test_the_deployed_graph_takes_bytes_and_gives_the_same(small_net, ending):
     np.testing.assert_array_equal(output, expected)
 
 
-@pytest.mark.parametrize("make", [odd_nets.untidy, odd_nets.channel_last])
+@pytest.mark.parametrize("make", [odd_models.untidy, odd_models.channel_last])
 def test_odd_but_honest_models_convert(make, toolchain, tmp_path):
     model = make(tmp_path / "odd.onnx")
     made = toolchain.convert(
@@ -144,7 +144,7 @@ def test_screening_before_training_comes_near_the_estimate_of_the_converted_mode
 
 def test_layers_that_the_compiler_leaves_over_are_named(toolchain, tmp_path):
     """Erf alone passes the list of operators, as a part of Gelu, and the compiler then refuses."""
-    model = odd_nets.one_node(tmp_path / "m.onnx", "Erf")
+    model = odd_models.one_node(tmp_path / "m.onnx", "Erf")
     with pytest.raises(ModelFailed, match="does not take these layers: Erf 'odd'"):
         toolchain.convert(model, samples(smooth_images(1, 32)), tmp_path / "out")
 

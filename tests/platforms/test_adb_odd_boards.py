@@ -15,8 +15,8 @@ from edgeloop.platforms.snpe.board.device import AdbDevice
 from edgeloop.platforms.snpe.board.listing import attached
 from edgeloop.platforms.snpe.board.outputs import class_maps
 from tests.converted import SmallModel, smooth_images
-from tests.devices.boards import ROOT, board, opened_board, small_net
 from tests.peers.board import VirtualBoard
+from tests.platforms.boards import ROOT, board, opened_board, small_net
 
 __all__ = ["board", "small_net"]
 

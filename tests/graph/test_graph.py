@@ -15,8 +15,8 @@ from edgeloop.errors import BadModel, LocalFileError
 from edgeloop.graph.caveats import DENSE, SHUFFLE, estimate_caveats
 from edgeloop.graph.check import read_graph, shapes_of
 from edgeloop.graph.count import graph_info
+from tests.graph import odd_models
 from tests.nets_torch import SmallUNet
-from tests.toolchains import odd_nets
 
 
 def refusal(path) -> str:
@@ -27,36 +27,36 @@ def refusal(path) -> str:
 
 
 def test_an_open_batch_is_named(tmp_path):
-    path = odd_nets.one_conv(tmp_path / "m.onnx", ("batch", 3, 32, 32))
+    path = odd_models.one_conv(tmp_path / "m.onnx", ("batch", 3, 32, 32))
     assert "not fixed (batch)" in refusal(path)
 
 
 def test_two_inputs_and_two_outputs_are_counted(tmp_path):
-    assert "2 inputs (x, z)" in refusal(odd_nets.two_inputs(tmp_path / "a.onnx"))
-    assert "2 outputs (Relu, Sigmoid)" in refusal(odd_nets.two_outputs(tmp_path / "b.onnx"))
+    assert "2 inputs (x, z)" in refusal(odd_models.two_inputs(tmp_path / "a.onnx"))
+    assert "2 outputs (Relu, Sigmoid)" in refusal(odd_models.two_outputs(tmp_path / "b.onnx"))
 
 
 def test_an_operator_that_the_compiler_does_not_take_is_named(tmp_path):
-    assert "Det (1×)" in refusal(odd_nets.one_node(tmp_path / "m.onnx", "Det"))
+    assert "Det (1×)" in refusal(odd_models.one_node(tmp_path / "m.onnx", "Det"))
 
 
 def test_operators_of_others_are_refused_with_their_domain(tmp_path):
-    said = refusal(odd_nets.one_node(tmp_path / "m.onnx", "Magic", domain="com.acme"))
+    said = refusal(odd_models.one_node(tmp_path / "m.onnx", "Magic", domain="com.acme"))
     assert "com.acme" in said
     assert "Magic" in said
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_weights_that_are_no_numbers_are_refused(tmp_path, bad):
-    weight = odd_nets.weights()
+    weight = odd_models.weights()
     weight[0, 0, 0, :2] = bad
     assert "2 of the 108 weights 'w'" in refusal(
-        odd_nets.one_conv(tmp_path / "m.onnx", weight=weight)
+        odd_models.one_conv(tmp_path / "m.onnx", weight=weight)
     )
 
 
 def test_six_dimensions_are_too_many(tmp_path):
-    assert "6 dimensions" in refusal(odd_nets.rank_six(tmp_path / "m.onnx"))
+    assert "6 dimensions" in refusal(odd_models.rank_six(tmp_path / "m.onnx"))
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_six_dimensions_are_too_many(tmp_path):
     ],
 )
 def test_inputs_that_are_no_rgb_picture_are_refused(tmp_path, shape, reason):
-    weight = odd_nets.weights(4, shape[1])
-    assert reason in refusal(odd_nets.one_conv(tmp_path / "m.onnx", shape, weight))
+    weight = odd_models.weights(4, shape[1])
+    assert reason in refusal(odd_models.one_conv(tmp_path / "m.onnx", shape, weight))
 
 
 def test_shapes_that_do_not_fit_are_refused(tmp_path):
-    path = odd_nets.one_conv(tmp_path / "m.onnx", weight=odd_nets.weights(4, 5))
+    path = odd_models.one_conv(tmp_path / "m.onnx", weight=odd_models.weights(4, 5))
     assert "do not fit together" in refusal(path)
 
 
@@ -86,7 +86,7 @@ def test_files_that_are_no_models_are_refused(tmp_path):
 
 
 def test_what_exporters_leave_behind_is_tidied_up(tmp_path):
-    model = read_graph(odd_nets.untidy(tmp_path / "m.onnx"))
+    model = read_graph(odd_models.untidy(tmp_path / "m.onnx"))
     kinds = [node.op_type for node in model.graph.node]
     assert kinds == ["Conv", "Relu", "Conv", "Resize", "ArgMax", "Cast"]
     convs = [node for node in model.graph.node if node.op_type == "Conv"]
@@ -98,7 +98,7 @@ def test_what_exporters_leave_behind_is_tidied_up(tmp_path):
 
 
 def test_a_batch_norm_becomes_part_of_its_convolution(tmp_path):
-    path = odd_nets.with_batch_norm(tmp_path / "m.onnx")
+    path = odd_models.with_batch_norm(tmp_path / "m.onnx")
     model = read_graph(path)
     assert [node.op_type for node in model.graph.node] == ["Conv"]
     feed = {"x": np.random.default_rng(0).random((1, 3, 8, 8), np.float32)}
@@ -116,8 +116,8 @@ def test_a_quantized_model_is_not_quantized_again(tmp_path):
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
     ]
     shape = [1, 3, 8, 8]
-    ends = [odd_nets.info("x", shape)], [odd_nets.info("y", shape)]
-    path = odd_nets.save(tmp_path / "m.onnx", nodes, *ends, {"s": scale, "z": zero})
+    ends = [odd_models.info("x", shape)], [odd_models.info("y", shape)]
+    path = odd_models.save(tmp_path / "m.onnx", nodes, *ends, {"s": scale, "z": zero})
     assert "quantized already" in refusal(path)
 
 
@@ -151,16 +151,16 @@ def test_graphs_whose_estimate_is_known_to_be_off_are_recognised(tmp_path):
 
 
 def test_the_layout_is_read_from_the_shape(tmp_path):
-    path = odd_nets.channel_last(tmp_path / "m.onnx")
+    path = odd_models.channel_last(tmp_path / "m.onnx")
     found = graph_info(path.name, read_graph(path))
     assert (found.layout, found.height, found.width) == ("NHWC", 16, 16)
-    path = odd_nets.one_conv(tmp_path / "n.onnx", (1, 3, 24, 40))
+    path = odd_models.one_conv(tmp_path / "n.onnx", (1, 3, 24, 40))
     found = graph_info(path.name, read_graph(path))
     assert (found.layout, found.height, found.width) == ("NCHW", 24, 40)
 
 
 def test_an_old_opset_is_brought_up(tmp_path):
-    path = odd_nets.one_conv(tmp_path / "m.onnx")
+    path = odd_models.one_conv(tmp_path / "m.onnx")
     model = onnx.load_model(str(path))
     model.opset_import[0].version = 9
     onnx.save_model(model, str(path))

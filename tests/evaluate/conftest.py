@@ -1,3 +1,0 @@
-from tests.runner.conftest import faces
-
-__all__ = ["faces"]
