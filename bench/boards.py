@@ -22,7 +22,7 @@ from bench.tables import markdown
 from edgeloop.demo import make_faces
 from edgeloop.platforms import GraphInfo
 from edgeloop.platforms.snpe.board.device import AdbDevice
-from edgeloop.platforms.snpe.board.options import BoardOptions
+from edgeloop.platforms.snpe.options import BoardOptions
 from edgeloop.platforms.snpe.profile import profile_of
 from edgeloop.platforms.snpe.sdk import Sdk, find_sdk
 from edgeloop.platforms.snpe.toolchain import SnpeToolchain

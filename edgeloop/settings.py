@@ -39,7 +39,6 @@ STORE_FOLDER = ".edgeloop"
 SETTINGS_FILE = "edgeloop.yaml"
 DEFAULT_EXPERIMENT = "default"
 LOCAL = "local"
-PLATFORMS = "edgeloop.platforms"  # the entry points of plug-ins
 AZUREML, AZURE = "azureml", "azure"
 _COMPUTE_NAME = matching(
     r"[A-Za-z0-9][A-Za-z0-9._-]*", "named with letters, digits, '.', '_' and '-'"
@@ -58,8 +57,8 @@ class Settings:
     """Everything that can be set; the fields with a description may stand in `edgeloop.yaml`.
 
     `computes` has a mapping with `kind` for each name; `local` is always there, and `azureml` where
-    a workspace is named. `azure` says which workspace that is. Keys that belong to the platforms
-    of plug-ins are in `platform_keys`; `section` reads them.
+    a workspace is named. `azure` says which workspace that is. Keys that belong to platforms are in
+    `platform_keys`; `section` reads them.
     """
 
     project: Path
@@ -87,15 +86,7 @@ class Settings:
     quick_images: int = _key(1_000, "Images for `f1_1k` and `f1_1k_f`.")
     thorough_images: int = _key(10_000, "Images for `f1_onnx` and `f1_10k`.")
     curve_images: int = _key(100, "Images for PR curves if F1 comes from a board's class maps.")
-    toolchain: str = _key("", "`qnn` or `snpe`; by default `snpe` with a board, otherwise `qnn`.")
-    snpe_root: str = _key(
-        "", "Folder of the Neural Processing SDK; `SNPE_ROOT` and `QAIRT_SDK_ROOT` take precedence."
-    )
-    board_tool_seconds: float = _key(600.0, "How long a tool may run on a board.")
-    board_transfer_seconds: float = _key(600.0, "How long a transfer to or from a board may take.")
-    board_probe_seconds: float = _key(10.0, "How long a board may take to answer.")
-    board_cache_mb: float = _key(4_000.0, "Space for cached test images on a board.")
-    board_hot_celsius: float = _key(75.0, "A benchmark waits until the board is cooler than this.")
+    toolchain: str = _key("", "`qnn`, `snpe` or a plug-in's; by default what the devices run.")
     board_patience_seconds: float = _key(
         900.0, "How long a board may be away before a runner with `--drain` gives up."
     )
@@ -132,8 +123,6 @@ class Settings:
             written["compute"] = environ["EDGELOOP_COMPUTE"]
         if environ.get("INPUT_DATASET"):
             written["dataset"] = environ["INPUT_DATASET"]
-        if sdk_root(environ):
-            written["snpe_root"] = sdk_root(environ)
         return cls(project=project, location=location, **written)
 
     def compute_settings(
@@ -155,9 +144,23 @@ class Settings:
         filled = filled_in(written, f"{SETTINGS_FILE}, compute {name}", environ)
         return filled if isinstance(filled, dict) else {}
 
-    def section(self, model: type[PlatformSection]) -> PlatformSection:
-        """The settings of a platform; its keys stand at the top of `edgeloop.yaml`."""
-        return model(**{k: v for k, v in self.platform_keys.items() if k in model.model_fields})
+    def section(
+        self, model: type[PlatformSection], environ: Mapping[str, str] = os.environ
+    ) -> PlatformSection:
+        """The settings of a platform; its keys stand at the top of `edgeloop.yaml`.
+
+        A field may name variables that win over the file: `json_schema_extra={"environment":
+        ["SNPE_ROOT"]}`, the first that is set.
+        """
+        values = {k: v for k, v in self.platform_keys.items() if k in model.model_fields}
+        for key, item in model.model_fields.items():
+            extra = item.json_schema_extra
+            names = extra.get("environment") if isinstance(extra, dict) else None
+            for name in names if isinstance(names, list) else ():
+                if environ.get(str(name)):
+                    values[key] = environ[str(name)]
+                    break
+        return model(**values)
 
 
 @cache
@@ -178,12 +181,9 @@ def settings_model() -> type[Section]:
     entry = {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]}
     computes = dict[Annotated[str, _COMPUTE_NAME], Annotated[Any, Reads(_compute, entry)]]
     keys["computes"] = (computes, keys["computes"][1])
-    return create_model(
-        "SettingsFile",
-        __base__=(*_platform_sections(), Section),
-        __doc__="The settings of a project.",
-        **keys,
-    )
+    own = create_model("OwnSettings", __base__=Section, **keys)
+    bases = (*_platform_sections(), own)  # pydantic takes the keys of the last base first
+    return create_model("SettingsFile", __base__=bases, __doc__="The settings of a project.")
 
 
 @cache
@@ -202,13 +202,15 @@ def _readers() -> dict[str, Reads]:
 
 
 def _platform_sections() -> Iterator[type[Section]]:
-    """Those of plug-ins: a platform may have a `Section` of keys as its attribute `settings`."""
-    from importlib.metadata import entry_points
+    """A platform may have a `Section` of keys as its attribute `settings`. One that cannot be
+    loaded has none: `edgeloop doctor` says why."""
+    from edgeloop._util.plugins import platform_points
 
-    for point in entry_points(group=PLATFORMS):
-        section = getattr(point.load(), "settings", None)
-        if isinstance(section, type):
-            yield section
+    for point in platform_points():
+        with suppress(Exception):
+            section = getattr(point.load(), "settings", None)
+            if isinstance(section, type):
+                yield section
 
 
 def filled_in(value: object, where: str, environ: Mapping[str, str] = os.environ) -> object:
@@ -239,11 +241,6 @@ def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Where this machine keeps what it could fetch or make again: datasets, environments."""
     return _own_folder(environ, "EDGELOOP_CACHE", "XDG_CACHE_HOME", ".cache")
-
-
-def sdk_root(environ: Mapping[str, str] = os.environ) -> str:
-    """Where the Neural Processing SDK is, as its own setup script says it; empty: not said."""
-    return environ.get("SNPE_ROOT") or environ.get("QAIRT_SDK_ROOT") or ""
 
 
 def tool_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -162,10 +162,11 @@ class MoonKeys(Section):
     moon_seconds: float = Field(5.0, gt=0, description="How long it may take.")
 
 
+MOON = SimpleNamespace(settings=MoonKeys)
+
+
 def test_a_platform_brings_keys_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    point = EntryPoint("moon", "nowhere:moon", "edgeloop.platforms")
-    platform = SimpleNamespace(settings=MoonKeys)
-    monkeypatch.setattr(EntryPoint, "load", lambda _: platform)
+    point = EntryPoint("moon", f"{__name__}:MOON", "edgeloop.platforms")
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [point])
     settings_model.cache_clear()
     try:

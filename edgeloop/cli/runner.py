@@ -40,8 +40,8 @@ dataset_option = click.option(
 @click.option("--no-quantize", is_flag=True, help="Leave conversion to other machines.")
 @click.option(
     "--toolchain",
-    type=click.Choice(["qnn", "snpe"]),
-    help="Converter  [default: the settings; snpe for boards, else qnn]",
+    metavar="NAME",
+    help="Converter: qnn, snpe or a plug-in's  [default: what the devices run]",
 )
 @click.option(
     "--precision",

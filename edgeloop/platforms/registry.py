@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
 
+from edgeloop._util.plugins import platform_points
 from edgeloop._util.suggest import suggestion
 from edgeloop.errors import BadInput, EdgeloopError
 from edgeloop.platforms.base import Device, HealthCheck, ListedDevice, Platform, Toolchain
@@ -18,17 +19,11 @@ from edgeloop.platforms.base import Device, HealthCheck, ListedDevice, Platform,
 if TYPE_CHECKING:
     from edgeloop.settings import Settings
 
-ENTRY_POINTS = "edgeloop.platforms"
 DEFAULT_PLATFORM = "qnn"  # converts models where no device asks for another one
-_BUILT_IN = {
-    "host": "edgeloop.platforms.host:HostPlatform",
-    "qnn": "edgeloop.platforms.qnn:QnnPlatform",
-    "snpe": "edgeloop.platforms.snpe:SnpePlatform",
-}
 
 
 def find_platform(name: str) -> Platform:
-    for point in _points():
+    for point in platform_points():
         if point.name == name:
             return _load(point)
     hint = suggestion(name, platform_names(), "there are")
@@ -36,12 +31,12 @@ def find_platform(name: str) -> Platform:
 
 
 def platform_names() -> tuple[str, ...]:
-    return tuple(point.name for point in _points())
+    return tuple(point.name for point in platform_points())
 
 
 def platforms() -> Iterator[Platform]:
     """All that can be loaded, the built-in ones first; `health` says why others cannot."""
-    for point in _points():
+    for point in platform_points():
         try:
             yield _load(point)
         except EdgeloopError:
@@ -91,10 +86,9 @@ def converted_by(files: Iterable[str]) -> str:
     """Which toolchain made these files, by their endings; empty: none of them was converted."""
     names = list(files)
     for platform in platforms():
-        if platform.file_suffixes and any(
-            name.endswith(platform.file_suffixes[0]) for name in names
-        ):
-            return platform.name
+        for suffix in platform.file_suffixes[:1]:
+            if any(name.endswith(suffix) for name in names):
+                return platform.name
     return ""
 
 
@@ -112,18 +106,12 @@ def list_devices(settings: Settings) -> list[ListedDevice]:
 def health(settings: Settings) -> list[HealthCheck]:
     """What every platform says of itself; one that cannot be loaded has a line too."""
     checks: list[HealthCheck] = []
-    for point in _points():
+    for point in platform_points():
         try:
             checks += _load(point).health(settings)
         except EdgeloopError as error:
             checks.append(HealthCheck(point.name, ok=False, text=str(error)))
     return checks
-
-
-def _points() -> tuple[EntryPoint, ...]:
-    built_in = [EntryPoint(name, value, ENTRY_POINTS) for name, value in _BUILT_IN.items()]
-    installed = sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name)
-    return (*built_in, *(point for point in installed if point.name not in _BUILT_IN))
 
 
 @cache

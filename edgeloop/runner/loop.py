@@ -26,7 +26,7 @@ from edgeloop.platforms import (
 )
 from edgeloop.runner.backoff import Backoff
 from edgeloop.runner.coordinator import Coordinator
-from edgeloop.runner.stages.base import Equipment, Sizes
+from edgeloop.runner.stages.base import CachingToolchain, Equipment, Sizes
 from edgeloop.runner.workdir import DEFAULT_CAP_BYTES, WorkFolder
 from edgeloop.runner.worker import RunnerEvent, Worker
 from edgeloop.tasks import Task, open_task
@@ -85,7 +85,8 @@ def _crew(
     the only one: its times must not be mixed with a chip's."""
     settings = workspace.settings
     names = list(dict.fromkeys(options.devices))
-    toolchain = open_toolchain(chosen_toolchain(names, options, workspace), settings)
+    chosen = chosen_toolchain(names, options, workspace)
+    toolchain = CachingToolchain(open_toolchain(chosen, settings))
     opened.callback(toolchain.close)
     others = [name for name in names if name != HOST]
     for name in others:

@@ -13,8 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from edgeloop.graph.check import read_graph
 from edgeloop.graph.count import COLUMNS, count_layers, graph_info, with_times, write_layers
 from tests.graph import odd_models
+from tests.graph.odd_models import info
 from tests.nets_torch import SmallUNet, export, mobilenet_v2, resnet18, resnet50
-from tests.platforms.odd_models import info
 
 
 def counted(path):

@@ -12,6 +12,7 @@ import pytest
 from edgeloop.errors import BadInput, MissingSdk, ModelFailed, WorkerFailed
 from edgeloop.platforms import open_toolchain
 from edgeloop.platforms.snpe.dlc import Encoding, output_encoding, read_info, write_encoding
+from edgeloop.platforms.snpe.options import SnpeSettings
 from edgeloop.platforms.snpe.profile import profile_of, read_profile, with_names
 from edgeloop.platforms.snpe.sdk import find_sdk
 from edgeloop.platforms.snpe.tools import run_tool
@@ -53,12 +54,10 @@ Layer Times:
 """
 
 
-def test_an_sdk_is_found_where_the_environment_says_and_knows_what_boards_need(
-    tmp_path, monkeypatch
-):
+def test_an_sdk_is_found_where_the_environment_says_and_knows_what_boards_need(tmp_path):
     root = make_sdk(tmp_path / "sdk with 'quotes'")
-    monkeypatch.setenv("QAIRT_SDK_ROOT", str(root))
-    sdk = find_sdk()
+    settings = Settings.load(tmp_path, {})
+    sdk = find_sdk(settings.section(SnpeSettings, {"QAIRT_SDK_ROOT": str(root)}).snpe_root)
     assert (sdk.version, sdk.major) == ("2.28.0.241029", 2)
     assert [name for name, _ in sdk.board_files()] == [
         "bin/aarch64-android/snpe-net-run",
@@ -71,7 +70,8 @@ def test_an_sdk_is_found_where_the_environment_says_and_knows_what_boards_need(
         "/data/x/lib/hexagon-v73/unsigned",
         "/data/x/lib/hexagon-v68/unsigned",
     ]
-    assert Settings.load(tmp_path, {"SNPE_ROOT": "/a", "QAIRT_SDK_ROOT": "/b"}).snpe_root == "/a"
+    both = settings.section(SnpeSettings, {"SNPE_ROOT": "/a", "QAIRT_SDK_ROOT": "/b"})
+    assert both.snpe_root == "/a"
 
 
 def test_another_content_is_another_sdk_for_a_board(tmp_path):
@@ -105,8 +105,8 @@ def test_a_wrong_root_says_what_is_wrong_and_where_to_get_one(tmp_path, monkeypa
     for name in ("SNPE_ROOT", "QAIRT_SDK_ROOT"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(MissingSdk, match=f"{said}.*Get it from Qualcomm"):
-        root = str(tmp_path / given) if given else ""
-        open_toolchain("snpe", replace(Settings.load(tmp_path), snpe_root=root))
+        keys = {"snpe_root": str(tmp_path / given) if given else ""}
+        open_toolchain("snpe", replace(Settings.load(tmp_path), platform_keys=keys))
     with pytest.raises(BadInput, match="did you mean 'snpe'"):
         open_toolchain("snep")
 

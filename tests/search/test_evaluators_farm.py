@@ -20,8 +20,8 @@ from edgeloop.search.evaluators.builder import Builder
 from edgeloop.settings import Settings
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
 from edgeloop.workspace import Workspace
+from tests.graph.odd_models import two_inputs
 from tests.jobs.waiting import eventually
-from tests.platforms.odd_models import two_inputs
 from tests.search.conftest import SPACE, net
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from edgeloop.errors import EdgeloopError
 from edgeloop.platforms.base import HealthCheck, ListedDevice, Platform
+from edgeloop.platforms.snpe.options import SnpeSettings
 
 if TYPE_CHECKING:
     from edgeloop.platforms.snpe.board.device import AdbDevice
@@ -22,21 +23,22 @@ class SnpePlatform(Platform):
     name = "snpe"
     device_names = ("adb:SERIAL",)
     file_suffixes = (".quant.dlc", ".dlc", ".layers.csv", ".encodings.json")
+    settings = SnpeSettings
 
     def open_toolchain(self, settings: Settings) -> SnpeToolchain:
         from edgeloop.platforms.snpe.sdk import find_sdk
         from edgeloop.platforms.snpe.toolchain import SnpeToolchain
 
-        return SnpeToolchain(find_sdk(settings.snpe_root))
+        return SnpeToolchain(find_sdk(settings.section(SnpeSettings).snpe_root))
 
     def open_device(self, name: str, settings: Settings) -> AdbDevice:
         """A board can be probed without the SDK; running anything on it needs one."""
         from edgeloop.platforms.snpe.board.device import AdbDevice
-        from edgeloop.platforms.snpe.board.options import board_options
         from edgeloop.platforms.snpe.sdk import find_sdk
 
-        sdk = find_sdk(settings.snpe_root) if settings.snpe_root else None
-        return AdbDevice(name.partition(":")[2], sdk, options=board_options(settings))
+        own = settings.section(SnpeSettings)
+        sdk = find_sdk(own.snpe_root) if own.snpe_root else None
+        return AdbDevice(name.partition(":")[2], sdk, options=own.board_options)
 
     def list_devices(self, settings: Settings) -> Iterable[ListedDevice]:
         """None without adb, or while its server does not answer."""
@@ -52,7 +54,7 @@ class SnpePlatform(Platform):
         from edgeloop.platforms.snpe.sdk import find_sdk
 
         try:
-            sdk = find_sdk(settings.snpe_root)
+            sdk = find_sdk(settings.section(SnpeSettings).snpe_root)
         except EdgeloopError as error:
             yield HealthCheck("snpe-sdk", False, f"boards need it. {error}")
         else:

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 from edgeloop.errors import MissingSdk
-from edgeloop.settings import sdk_root, tool_environment
+from edgeloop.settings import tool_environment
 
 HOST = "x86_64-linux-clang"
 BOARD = "aarch64-android"
@@ -133,12 +133,11 @@ class Sdk:
         return named[-1] if named else plain
 
 
-def find_sdk(root: Path | str = "", base: Mapping[str, str] | None = None) -> Sdk:
-    """The SDK in `root`, else where SNPE_ROOT or QAIRT_SDK_ROOT point; raises MissingSdk."""
-    chosen = str(root) or sdk_root()
-    if not chosen:
+def find_sdk(root: Path | str, base: Mapping[str, str] | None = None) -> Sdk:
+    """The SDK in `root`, which the settings or the environment name; raises MissingSdk."""
+    if not str(root):
         raise MissingSdk(reason="neither SNPE_ROOT nor QAIRT_SDK_ROOT is set")
-    folder = Path(chosen).expanduser().absolute()
+    folder = Path(root).expanduser().absolute()
     if not folder.is_dir():
         raise MissingSdk(reason=f"there is no folder {folder}")
     if not (folder / "bin" / HOST).is_dir():

@@ -23,7 +23,7 @@ from edgeloop.graph import DLC_INPUT, GraphInfo, GraphProcess, class_axis, write
 from edgeloop.platforms.base import DEFAULT_PRECISION, Converted, Precision
 from edgeloop.platforms.batching import as_input
 from edgeloop.platforms.snpe.dlc import ENCODINGS_SUFFIX, DlcInfo, read_info, write_encoding
-from edgeloop.platforms.snpe.sdk import Sdk, find_sdk
+from edgeloop.platforms.snpe.sdk import Sdk
 from edgeloop.platforms.snpe.tools import run_tool
 from edgeloop.tasks import Samples
 
@@ -92,11 +92,11 @@ class SnpeToolchain:
 
     def __init__(
         self,
-        sdk: Sdk | None = None,
+        sdk: Sdk,
         limit_s: float = TOOL_LIMIT_S,
         graphs: GraphProcess | None = None,
     ) -> None:
-        self._sdk = sdk or find_sdk()
+        self._sdk = sdk
         self._limit_s = limit_s
         self._graphs = graphs or GraphProcess(limit_s)
 

@@ -3,6 +3,8 @@ so that a lost lease can never leave half a result."""
 
 from __future__ import annotations
 
+import hashlib
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +13,7 @@ from edgeloop.errors import BadInput
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
     Device,
+    GraphInfo,
     Precision,
     Toolchain,
     converted_by,
@@ -29,6 +32,28 @@ class Sizes:
     quick: int = 1_000
     thorough: int = 10_000
     curve: int = 100
+
+
+class CachingToolchain:
+    """A toolchain that inspects each model once, however many stages ask; by the file's content,
+    since every stage has a copy of its own."""
+
+    def __init__(self, toolchain: Toolchain) -> None:
+        self.name = toolchain.name
+        self.convert = toolchain.convert
+        self.close = toolchain.close
+        self._inspect = toolchain.inspect
+        self._found: dict[str, GraphInfo] = {}
+        self._lock = threading.Lock()
+
+    def inspect(self, model: Path) -> GraphInfo:
+        with model.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest not in self._found:
+            with self._lock:
+                if digest not in self._found:
+                    self._found[digest] = self._inspect(model)
+        return self._found[digest]
 
 
 @dataclass(frozen=True)

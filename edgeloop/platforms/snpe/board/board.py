@@ -19,10 +19,10 @@ from edgeloop.platforms.snpe.board.adb import Adb, words
 from edgeloop.platforms.snpe.board.conditions import restore
 from edgeloop.platforms.snpe.board.files import RESERVE_BYTES, BoardFiles, image_name, model_name
 from edgeloop.platforms.snpe.board.lease import BoardLease
-from edgeloop.platforms.snpe.board.options import BoardOptions
 from edgeloop.platforms.snpe.board.run import Conversation, ToolRun
 from edgeloop.platforms.snpe.board.script import Order, tool_script
 from edgeloop.platforms.snpe.board.turns import Turns
+from edgeloop.platforms.snpe.options import BoardOptions
 from edgeloop.platforms.snpe.sdk import Sdk
 from edgeloop.tasks import Images
 

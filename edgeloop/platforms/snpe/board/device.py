@@ -25,10 +25,10 @@ from edgeloop.platforms.batching import check_batch
 from edgeloop.platforms.snpe.board.adb import Adb
 from edgeloop.platforms.snpe.board.board import Board
 from edgeloop.platforms.snpe.board.conditions import conditions
-from edgeloop.platforms.snpe.board.options import BoardOptions
 from edgeloop.platforms.snpe.board.outputs import class_maps, full_outputs
 from edgeloop.platforms.snpe.board.run import ToolRun
 from edgeloop.platforms.snpe.dlc import output_encoding
+from edgeloop.platforms.snpe.options import BoardOptions
 from edgeloop.platforms.snpe.profile import RunProfile, profile_of, with_names
 from edgeloop.platforms.snpe.sdk import Sdk
 from edgeloop.tasks import Images, Output

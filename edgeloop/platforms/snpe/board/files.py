@@ -18,9 +18,9 @@ import numpy as np
 
 from edgeloop.errors import DeviceUnavailable
 from edgeloop.platforms.snpe.board.adb import Adb, Answer, words
-from edgeloop.platforms.snpe.board.options import DEFAULT_CAP_BYTES
 from edgeloop.platforms.snpe.board.tar import entry_of, entry_of_file, packed, pieces_of, squeezed
 from edgeloop.platforms.snpe.board.turns import Turns
+from edgeloop.platforms.snpe.options import DEFAULT_CAP_BYTES
 from edgeloop.platforms.snpe.sdk import Sdk
 from edgeloop.tasks import Images
 
