@@ -297,7 +297,7 @@ def _files(bench: Bench) -> str:
     rows = []
     bench.board.shell("rm -rf /data/local/tmp/edgeloop")
     device = AdbDevice(bench.board.serial, bench.sdk)
-    device.hold()
+    device.acquire()
     for side in (32, 64):
         images = bench.task.test(side, side, IMAGES).images
         began = time.monotonic()

@@ -237,9 +237,9 @@ def test_names_with_spaces_quotes_and_semicolons_run_nothing(board, device, smal
     assert there == ""
 
 
-def test_uses_are_the_time_inside_tools_and_each_hand_counts_its_own(board, device, small_net):
+def test_uses_are_the_time_inside_tools_and_each_session_counts_its_own(board, device, small_net):
     info = small_net.converted.info
-    other = device.share()
+    other = device.open_session()
     board.set_tool(delay_s=0.05)
     try:
         list(device.infer(small_net.quantized, info, "quantized", iter([smooth_images(4)])))

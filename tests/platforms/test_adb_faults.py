@@ -131,7 +131,7 @@ def test_a_tool_that_outlived_its_client_is_ended_before_the_next_one(board, sdk
 
 def test_a_full_disk_is_the_boards_trouble_and_space_helps(board, sdk, small_net):
     with opened_board(board, sdk) as device:
-        device.hold()
+        device.acquire()
         board.fill_disk()
         with pytest.raises(DeviceUnavailable, match="full"):
             outputs(device, small_net)
@@ -223,7 +223,7 @@ def test_a_file_damaged_on_its_way_never_gets_its_name(board, sdk, small_net, mo
 
 def _is_back(device: AdbDevice) -> bool:
     try:
-        device.hold()
+        device.acquire()
     except DeviceUnavailable:
         return False
     return True

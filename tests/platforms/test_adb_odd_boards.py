@@ -92,7 +92,7 @@ def test_programs_that_a_board_lacks_are_named(board, sdk, monkeypatch):
         opened_board(board, sdk) as device,
         pytest.raises(DeviceUnavailable, match="has no sha999sum: Android 8"),
     ):
-        device.hold()
+        device.acquire()
 
 
 @pytest.mark.parametrize("lost", ["bin", "lib/aarch64-android/libSNPE.so"])
