@@ -18,9 +18,9 @@ from threading import Lock
 from bench.tables import markdown
 from edgeloop.architectures import Space
 from edgeloop.models import Candidates
-from edgeloop.search.base import Answer
+from edgeloop.search.base import Evaluation
 from edgeloop.search.config import SearchConfig, config_of
-from edgeloop.search.evaluators.desk import Crew, Request
+from edgeloop.search.evaluators.threads import PoolEvaluator, Request
 from edgeloop.search.loop import Search
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import Study
@@ -53,7 +53,7 @@ class Times:
         return max(end for _, end in self.spans) - min(begin for begin, _ in self.spans)
 
 
-class Uneven(Crew):
+class Uneven(PoolEvaluator):
     """Trains for a time that the architecture decides, as it does in life."""
 
     gives, cost, conditions = ("val_iou",), 1, "uneven"
@@ -62,20 +62,20 @@ class Uneven(Crew):
         super().__init__(workers)
         self.times, self._noting = Times([]), Lock()
 
-    def _work(self, request: Request) -> Answer:
+    def _work(self, request: Request) -> Evaluation:
         chance = random.Random(request.arch.id)
         began = time.monotonic()
         time.sleep(SHORTEST_S * chance.uniform(1, SPREAD))
         with self._noting:
             self.times.spans.append((began, time.monotonic()))
-        return Answer(request.arch.id, {"val_iou": chance.random()})
+        return Evaluation(request.arch.id, {"val_iou": chance.random()})
 
 
-class Counted(Crew):
+class Counted(PoolEvaluator):
     gives, cost, conditions = ("params",), 0, "counted"
 
-    def _work(self, request: Request) -> Answer:
-        return Answer(request.arch.id, {"params": float(str(request.arch.params["width"]))})
+    def _work(self, request: Request) -> Evaluation:
+        return Evaluation(request.arch.id, {"params": float(str(request.arch.params["width"]))})
 
 
 def run() -> str:

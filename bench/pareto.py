@@ -16,7 +16,7 @@ from random import Random
 import numpy as np
 
 from bench.tables import markdown
-from edgeloop.report import Report, Source, hypervolume, non_dominated, objective, render
+from edgeloop.report import ReportData, Source, hypervolume, non_dominated, objective, render
 
 ROUNDS = 3
 SETS = ((100_000, 2, 0.1), (10_000, 3, 1.0))
@@ -74,8 +74,10 @@ def _volume() -> str:
 def _report() -> str:
     wanted = (objective("mean"), objective("f1_1k"))
     source = Source("bench", "bench", datetime.now(UTC))
-    render(Report(_models(3), wanted, source))  # the drawing engine starts once a process
-    seconds, page = _timed(lambda rows: render(Report(rows, wanted, source)), _models(MODELS), 1)
+    render(ReportData(_models(3), wanted, source))  # the drawing engine starts once a process
+    seconds, page = _timed(
+        lambda rows: render(ReportData(rows, wanted, source)), _models(MODELS), 1
+    )
     size = len(page.encode()) / 1e6
     row = (f"{MODELS:,} models", f"{seconds:.1f}", "< 10", f"{size:.1f}", "< 10")
     return markdown(("report", "s", "goal, s", "MB", "goal, MB"), [row])

@@ -14,8 +14,7 @@ from fastapi.requests import Request
 from fastapi.responses import HTMLResponse
 
 from edgeloop.portal.app import create_app
-from edgeloop.portal.feed import Feed
-from edgeloop.portal.rows import read_row
+from edgeloop.portal.feed import Feed, read_row
 from edgeloop.portal.server import bound
 from edgeloop.portal.state import Portal, PortalOptions
 from edgeloop.settings import Settings
@@ -38,7 +37,7 @@ class Scanning(Portal):
 def main() -> None:
     project = Path(sys.argv[1])
     workspace = Workspace(Settings.load(project, {}))
-    from edgeloop.portal.views import index as views
+    from edgeloop.portal import views
     from edgeloop.portal.web import pages
     from edgeloop.portal.web.rendering import Templates, table_values
 

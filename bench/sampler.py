@@ -20,7 +20,7 @@ import numpy as np
 from bench.sampler_problems import Problem, problem
 from bench.tables import markdown
 from edgeloop.pareto import hypervolume, non_dominated
-from edgeloop.search.base import Evaluated
+from edgeloop.search.base import Observation
 from edgeloop.search.sampler.mutation import Draft, at_random, mutated, replayed
 from edgeloop.search.sampler.proposer import Proposer
 from edgeloop.search.sampler.trial import ask, key_of
@@ -54,7 +54,7 @@ def ours(task: Problem, seed: int, budget: int) -> Points:
     for number in range(budget):
         params = proposer.propose(number, history)
         assert params is not None
-        history.append(Evaluated(params, task.cost(params)))
+        history.append(Observation(params, task.cost(params)))
     assert len({key_of(result.params) for result in history}) == budget, "a repeat"
     return [result.values for result in history]
 
@@ -182,7 +182,7 @@ def _overheads() -> str:
             began = time.perf_counter()
             params = proposer.propose(number, history)
             seconds.append(time.perf_counter() - began)
-            history.append(Evaluated(params, task.cost(params)))
+            history.append(Observation(params, task.cost(params)))
         rest = sorted(seconds[1:])
         cells = (f"{rest[len(rest) // 2]:.3f}", f"{rest[-1]:.3f}", f"{seconds[0]:.3f}")
         rows.append((name, *cells, "< 0.2"))
@@ -190,9 +190,9 @@ def _overheads() -> str:
     return markdown((*headings, "goal, s"), rows)
 
 
-def _random_history(task: Problem, rng: Random) -> list[Evaluated]:
+def _random_history(task: Problem, rng: Random) -> list[Observation]:
     found = {}
     while len(found) < LOADED:
         params = ask(task.space, at_random(rng)).params
-        found.setdefault(key_of(params), Evaluated(params, task.cost(params)))
+        found.setdefault(key_of(params), Observation(params, task.cost(params)))
     return list(found.values())

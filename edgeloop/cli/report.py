@@ -14,7 +14,7 @@ from edgeloop.cli.context import Command, any_names_argument, common_options, de
 
 if TYPE_CHECKING:
     from edgeloop.portal import Address
-    from edgeloop.report import Objective, Pareto, Theme
+    from edgeloop.report import ColumnObjective, Pareto, Theme
     from edgeloop.store import Value, Values
     from edgeloop.workspace import Workspace
 
@@ -166,7 +166,7 @@ def report(
 
 def _objectives(
     x: str, x_goal: str | None, y: str, y_goal: str | None, more: Sequence[str]
-) -> list[Objective]:
+) -> list[ColumnObjective]:
     from edgeloop.report import objective
 
     return [objective(x, x_goal), objective(y, y_goal), *(objective(text) for text in more)]
@@ -177,7 +177,7 @@ def _rows(
     names: tuple[str, ...],
     tag: str | None,
     device: str | None,
-    wanted: Sequence[Objective],
+    wanted: Sequence[ColumnObjective],
 ) -> list[Values]:
     from edgeloop.report import check_columns
 

@@ -11,7 +11,7 @@ from edgeloop.cli.context import common_options
 
 if TYPE_CHECKING:
     from edgeloop.jobs import JobSpec
-    from edgeloop.search import Event, Outcome, SearchConfig
+    from edgeloop.search import Event, SearchConfig, SearchResult
     from edgeloop.settings import Settings
 
 
@@ -229,7 +229,7 @@ def _say_event(event: Event, config: SearchConfig, seen: list[int]) -> None:
     click.echo(f"{len(seen):>4}/{config.budget}  {what}", err=True)
 
 
-def _say_outcome(config: SearchConfig, outcome: Outcome) -> None:
+def _say_outcome(config: SearchConfig, outcome: SearchResult) -> None:
     from edgeloop.cli.output import shown, table
 
     total = len(outcome.candidates)
@@ -255,7 +255,7 @@ def _say_outcome(config: SearchConfig, outcome: Outcome) -> None:
     click.echo(f"Results in {shown(str(outcome.folder))}", err=True)
 
 
-def _as_json(config: SearchConfig, outcome: Outcome) -> list[dict[str, object]]:
+def _as_json(config: SearchConfig, outcome: SearchResult) -> list[dict[str, object]]:
     front = {item.number for item in outcome.front}
     return [
         {

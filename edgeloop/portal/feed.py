@@ -1,40 +1,160 @@
-"""The rows of an experiment in memory, kept true by one thread.
+"""The rows of an experiment in memory, kept up to date by one thread.
 
-Pages read the snapshot and never the store: a hundred people who look cost the store no more than
-one. The thread asks the table what drifted since, which costs next to nothing while nothing
-happens. While the store is away the last snapshot stays, and says since when.
+Pages read the snapshot and never the store: a hundred viewers cost the store no more than one. The
+thread asks the table for changes, which costs next to nothing while there are none. While the store
+is away, the last snapshot stays and says since when.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from edgeloop._util.redact import redact
 from edgeloop.errors import EdgeloopError
-from edgeloop.portal.rows import Row
-from edgeloop.store import Record, Table
+from edgeloop.models import Plan, StageRecord, ready_at, records_of
+from edgeloop.store import Record, Table, Value, Values
+
+LONG_TEXT = 2_000
+LAST_MOMENT = 253_402_300_799.0  # of the year 9999
+LEFT_OUT = frozenset({"stages", "results", "arch"})  # the page of a model reads them from the store
+_REPEATED = frozenset(
+    {
+        *("status", "node", "experiment", "device", "shape", "output_shape", "precision"),
+        *("latency_kind", "latency_profile", "tags"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A stage that a machine holds."""
+
+    stage: str
+    node: str
+    since: float
+    expires: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`ready` has the stages that a runner may claim, each with its earliest time."""
+
+    name: str
+    values: Values
+    word: str
+    tags: tuple[str, ...]
+    held: tuple[Held, ...]
+    ready: tuple[tuple[str, float], ...]
+
+    def text(self, column: str) -> str:
+        value = self.values.get(column)
+        return "" if value is None else str(value)
+
+    def waiting(self, now: float) -> tuple[str, ...]:
+        """Stages that a runner could claim now."""
+        return tuple(stage for stage, at in self.ready if at <= now)
+
+
+def read_row(record: Record, plan: Plan, margin_s: float) -> Row:
+    values = record.values
+    status = values.get("status")
+    held = tuple(
+        Held(stage, str(found.owner), found.since, found.expires)
+        for stage, found in sound_records(values).items()
+        if found.is_held
+    )
+    return Row(
+        record.key,
+        {sys.intern(n): _kept(n, value) for n, value in values.items() if n not in LEFT_OUT},
+        sys.intern(str(status or "no status").partition(" ")[0]),
+        tags_of(values),
+        held,
+        _ready(values, plan, margin_s),
+    )
+
+
+def sound_records(values: Values) -> dict[str, StageRecord]:
+    """The records of the stages, without invalid ones that a foreign row may have."""
+    return {
+        name: found
+        for name, found in records_of(values).items()
+        if isinstance(found.owner, str)
+        and all(map(is_moment, (found.since, found.expires, found.not_before, found.attempts)))
+    }
+
+
+def is_moment(value: object) -> bool:
+    """Seconds within the years 1970 to 9999."""
+    return isinstance(value, int | float) and 0 <= value <= LAST_MOMENT
+
+
+def seconds_of(text: str) -> float | None:
+    """A time of a row in ISO 8601; other formats of old tables are not guessed."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    try:
+        seconds = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (OverflowError, ValueError):
+        return None
+    return seconds if is_moment(seconds) else None
+
+
+def tags_of(values: Values) -> tuple[str, ...]:
+    """Empty unless the column holds a JSON list: old tables may hold anything there."""
+    text = values.get("tags")
+    if not text or not isinstance(text, str):
+        return ()
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    return tuple(sys.intern(str(tag)) for tag in found) if isinstance(found, list) else ()
+
+
+def _ready(values: Values, plan: Plan, margin_s: float) -> tuple[tuple[str, float], ...]:
+    """Empty for an invalid record, which must not hide all other rows."""
+    try:
+        found = [(stage.name, ready_at(values, stage, plan, margin_s)) for stage in plan.stages]
+    except (TypeError, ValueError, OverflowError):
+        return ()
+    return tuple((stage, at) for stage, at in found if at is not None)
+
+
+def _kept(name: str, value: Value) -> Value:
+    """Texts that many rows share are interned; long ones are truncated."""
+    if not isinstance(value, str):
+        return value
+    if len(value) > LONG_TEXT:
+        return value[:LONG_TEXT] + "…"
+    return sys.intern(value) if name in _REPEATED else value
+
 
 PAUSE_S = 0.5
 LIVE_S = 1.0
 LONGEST_PAUSE_S = 15.0
-REST = 3.0  # times as long as a look took, so that a slow store is not kept busy by us alone
+REST = 3.0  # pause for so many times the duration of a read, to spare a slow store
 REMEMBERED = 256
-NAMED = 200  # names in one event; with more the whole page is to be loaded anew
+NAMED = 200  # names in one event; with more, the whole page is reloaded
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """All rows as they were at one time, in the order of their keys. Never changed, only replaced.
+class TableSnapshot:
+    """All rows at one time, sorted by key. Never changed, only replaced.
 
-    `problem` is a sentence while the store is away; the rows are then those of `read_at`.
+    `problem` is a sentence while the store is away; the rows are then from `read_at`.
     """
 
     generation: int = 0
@@ -46,7 +166,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Change:
-    """What happened between two generations; `is_all`: more than can be named."""
+    """The changes between two generations; `is_all`: too many to be named."""
 
     generation: int
     changed: frozenset[str] = frozenset()
@@ -58,16 +178,16 @@ Read = Callable[[Record], Row]
 
 
 class Feed:
-    """`start` it, `stop` it. `listen` is for whoever wants to hear of a new generation."""
+    """A thread with `start` and `stop`; `listen` registers a callback for new generations."""
 
     def __init__(
         self, table: Table, read: Read, clock: Callable[[], float] = time.time, name: str = ""
     ) -> None:
-        self.id = secrets.token_hex(4)  # generations of another process mean nothing here
+        self.id = secrets.token_hex(4)  # generations are per process
         self._table = table
         self._read = read
         self._clock = clock
-        self._snapshot = Snapshot()
+        self._snapshot = TableSnapshot()
         self._read_at: float | None = None
         self._versions: dict[str, str] = {}
         self._mark = ""
@@ -86,13 +206,13 @@ class Feed:
         return self
 
     def stop(self, wait_s: float = 2.0) -> None:
-        """The thread may be in the middle of a call that takes longer; it is not waited for."""
+        """A call to the store that takes longer is not waited for."""
         self._stopping.set()
         self._wake.set()
         self._thread.join(wait_s)
 
     def look_now(self) -> None:
-        """After a change of our own: no need to wait for the next look."""
+        """After a change of our own: do not wait for the next read."""
         self._wake.set()
 
     @property
@@ -100,7 +220,7 @@ class Feed:
         return self._stopping.is_set()
 
     @property
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> TableSnapshot:
         return self._snapshot
 
     @property
@@ -108,13 +228,13 @@ class Feed:
         """When the store last answered."""
         return self._read_at
 
-    def wait(self, timeout_s: float) -> Snapshot:
-        """The snapshot; before the first one there is nothing to see, so that is waited for."""
+    def wait(self, timeout_s: float) -> TableSnapshot:
+        """The snapshot; waits only for the first one."""
         self._first_look.wait(timeout_s)
         return self._snapshot
 
     def listen(self, hear: Callable[[], None]) -> Callable[[], None]:
-        """Calls `hear`, from the feed's thread, at every new generation; returns how to end it."""
+        """Calls `hear` in the feed's thread for every new generation; returns how to stop that."""
         key = object()
         with self._guard:
             self._listeners[key] = hear
@@ -130,7 +250,7 @@ class Feed:
         return len(self._listeners)
 
     def since(self, generation: int) -> Change:
-        """Everything after that generation, as one change."""
+        """All changes after a generation, as one."""
         with self._guard:
             now, past = self._snapshot.generation, list(self._history)
         if generation == now:
@@ -154,27 +274,23 @@ class Feed:
             self._look()
             took = time.monotonic() - began
             self._first_look.set()
-            self._wake.wait(self._pause(took))
+            pause = min(max(PAUSE_S, REST * took), LIVE_S)
+            if self._failures:
+                pause = min(PAUSE_S * 2.0**self._failures, LONGEST_PAUSE_S)
+            self._wake.wait(pause)
             self._wake.clear()
-
-    def _pause(self, took: float) -> float:
-        """A slow look is followed by a longer rest, up to what a person still calls live; one that
-        failed by twice the rest of the one before."""
-        if self._failures:
-            return min(PAUSE_S * 2.0**self._failures, LONGEST_PAUSE_S)
-        return min(max(PAUSE_S, REST * took), LIVE_S)
 
     def _look(self) -> None:
         try:
             self.refresh()
         except EdgeloopError as error:
             self._failed(redact(str(error)))
-        except Exception:  # noqa: BLE001 - a thread that died would show old rows for ever
+        except Exception:  # noqa: BLE001 - a dead thread would show old rows forever
             _log.exception("The rows could not be read")
-            self._failed("The rows could not be read: this is a fault of Edgeloop, see its log.")
+            self._failed("The rows could not be read: this is a bug in Edgeloop, see its log.")
 
     def refresh(self) -> None:
-        """One look at the table, whoever takes it."""
+        """Read the changes of the table once."""
         with self._looking:
             self._refresh()
 
@@ -204,7 +320,9 @@ class Feed:
         is_all = len(changed) + len(gone) > NAMED or is_loaded != was.is_loaded
         names = frozenset() if is_all else frozenset(row.name for row in changed)
         with self._guard:
-            self._snapshot = Snapshot(was.generation + 1, rows, self._read_at, problem, is_loaded)
+            self._snapshot = TableSnapshot(
+                was.generation + 1, rows, self._read_at, problem, is_loaded
+            )
             lost = frozenset() if is_all else frozenset(gone)
             self._history.append(Change(was.generation + 1, names, lost, is_all))
             listeners = list(self._listeners.values())
@@ -215,7 +333,7 @@ class Feed:
 def _merged(
     rows: Mapping[str, Row], changed: Sequence[Row], gone: Collection[str]
 ) -> Mapping[str, Row]:
-    """A new mapping; whoever holds the old one is not disturbed."""
+    """A new mapping; the old one may be in use."""
     merged = dict(rows)
     is_sorted = all(row.name in merged for row in changed)
     merged.update((row.name, row) for row in changed)

@@ -1,4 +1,4 @@
-"""The portal, opened: the experiments it shows, each with a feed, and what all pages share."""
+"""The open portal: a feed per experiment, the use of devices, and the caches that pages share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,15 +15,74 @@ from edgeloop._version import __version__
 from edgeloop.errors import EdgeloopError, NotFound
 from edgeloop.models import check_experiment_name
 from edgeloop.portal.auth import Sessions
-from edgeloop.portal.feed import Feed, Snapshot
-from edgeloop.portal.rows import Row, read_row
-from edgeloop.portal.views.shapes import Frame
-from edgeloop.store import Record
+from edgeloop.portal.feed import Feed, Row, TableSnapshot, read_row, seconds_of
+from edgeloop.portal.shapes import Frame, UsePeriod
+from edgeloop.report import to_page_part
+from edgeloop.store import Record, Store, Values
 from edgeloop.workspace import Workspace
 
 if TYPE_CHECKING:
-    from edgeloop.portal.usage import UsageDesk
-    from edgeloop.portal.views.jobs import JobsDesk
+    import altair as alt
+
+    from edgeloop.portal.views.jobs import JobsMonitor
+
+
+FRESH_S = 5.0
+WINDOW_S = 30 * 86_400.0
+OVERLAP_S = 86_400.0  # a use is recorded when it ends, with the key of its start
+MOST_ROWS = 200_000
+
+
+class UsageReader:
+    """The use of devices in the last thirty days, read on demand and then kept for some seconds.
+    Rows are only ever added, so only the newest are read again."""
+
+    def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._clock = clock
+        self._rows: dict[str, Values] = {}
+        self._uses: tuple[UsePeriod, ...] = ()
+        self._read_at = float("-inf")
+        self._is_whole = False
+        self._guard = threading.Lock()
+
+    def uses(self) -> tuple[UsePeriod, ...]:
+        """Sorted by start. Raises StoreUnavailable if the store is away."""
+        with self._guard:
+            if time.monotonic() - self._read_at > FRESH_S:
+                self._read()
+            return self._uses
+
+    def rows(self) -> Mapping[str, Values]:
+        self.uses()
+        return self._rows
+
+    def _read(self) -> None:
+        now = self._clock()
+        first = now - (OVERLAP_S if self._is_whole else WINDOW_S)
+        rows = {key: row for key, row in self._rows.items() if key >= _key(now - WINDOW_S)}
+        found = self._store.usage().query(after=_key(first), limit=MOST_ROWS)
+        rows.update((record.key, record.values) for record in found)
+        uses = filter(None, map(_use, rows.values()))
+        self._uses = tuple(
+            sorted((use for use in uses if use.end >= now - WINDOW_S), key=lambda use: use.start)
+        )
+        self._rows, self._is_whole, self._read_at = rows, True, time.monotonic()
+
+
+def _key(seconds: float) -> str:
+    """The key of a use that started then."""
+    return f"{max(seconds, 0.0):015.3f}"
+
+
+def _use(row: Values) -> UsePeriod | None:
+    start, end = seconds_of(str(row.get("start", ""))), seconds_of(str(row.get("end", "")))
+    if start is None or end is None or end < start:
+        return None
+    return UsePeriod(
+        str(row.get("name", "")), str(row.get("model", "")), str(row.get("stage", "")), start, end
+    )
+
 
 FEEDS = 4  # experiments in memory at once
 IDLE_S = 600.0
@@ -43,7 +102,7 @@ class PortalOptions:
 
 
 class Cache:
-    """The last few results. What several threads want at once is made by one of them."""
+    """The last few results. If several threads want the same one, one of them makes it."""
 
     def __init__(self, size: int = CACHED) -> None:
         self._size = size
@@ -56,7 +115,7 @@ class Cache:
             self._kept.move_to_end(key)
             while len(self._kept) > self._size:
                 self._kept.popitem(last=False)
-        with kept.making:  # a maker that raises leaves it unmade, for the next to try
+        with kept.making:  # if `make` raises, the next thread tries again
             if not kept.is_made:
                 kept.value, kept.is_made = make(), True
         return kept.value  # type: ignore[return-value]
@@ -77,19 +136,18 @@ class _Opened:
 
 
 class Portal:
-    """What is open. `close` ends its threads; the workspace it was given stays its giver's."""
+    """`close` ends its threads; the workspace belongs to the caller."""
 
     def __init__(self, workspace: Workspace, options: PortalOptions | None = None) -> None:
-        from edgeloop.portal.usage import UsageDesk
-        from edgeloop.portal.views.jobs import JobsDesk
+        from edgeloop.portal.views.jobs import JobsMonitor
 
         self.workspace = workspace
         self.options = options or PortalOptions()
         self.sessions = Sessions(self.options.token)
         self.cache = Cache()
         self.drawings = Cache()
-        self.jobs: JobsDesk = JobsDesk(workspace)
-        self.usage: UsageDesk = UsageDesk(workspace.store)
+        self.jobs: JobsMonitor = JobsMonitor(workspace)
+        self.usage: UsageReader = UsageReader(workspace.store)
         self.closing = threading.Event()
         self._opened: dict[str, _Opened] = {}
         self._guard = threading.Lock()
@@ -99,17 +157,17 @@ class Portal:
     def feed(self, experiment: str | None = None) -> Feed:
         return self._open(experiment).feed
 
-    def rows(self, experiment: str | None = None) -> Snapshot:
-        """All rows, as last seen; nothing is read for it but when the feed is new."""
+    def rows(self, experiment: str | None = None) -> TableSnapshot:
+        """All rows as last read; waits only for a new feed."""
         return self.feed(experiment).wait(FIRST_LOOK_S)
 
     def workspace_of(self, experiment: str | None = None) -> Workspace:
-        """For what one model needs: its row as it is now, its files, changes to it."""
+        """For a single model: its current row, its files, changes to it."""
         return self._open(experiment).workspace
 
     def experiments(self) -> tuple[str, ...]:
-        """Those of the store, and always the portal's own. No page waits for the list: it is made
-        anew beside, and a store that is away leaves it as it was."""
+        """Those of the store, and always the portal's own. No page waits for the list: it is
+        refreshed in the background, and stays as it was while the store is away."""
         with self._guard:
             is_due = time.monotonic() - self._listed_at > EXPERIMENTS_S
             self._listed_at = time.monotonic() if is_due else self._listed_at
@@ -120,6 +178,11 @@ class Portal:
     def _list_experiments(self) -> None:
         with contextlib.suppress(EdgeloopError):
             self._experiments = tuple(self.workspace.store.experiments())
+
+    def draw(self, content: Hashable, make: Callable[[], alt.TopLevelMixin], prefix: str) -> str:
+        """A chart as part of a page. `content` is all that it shows; the same content is drawn
+        once."""
+        return self.drawings.get((prefix, content), lambda: to_page_part(make(), prefix))
 
     def close(self) -> None:
         self.closing.set()
@@ -161,7 +224,7 @@ class Portal:
         return _Opened(feed, workspace, time.monotonic())
 
     def _drop_idle(self) -> None:
-        """Makes room for one more. One whose events somebody hears goes only when it must."""
+        """Makes room for one more feed; those with listeners are dropped last."""
         own, now = self.workspace.experiment, time.monotonic()
         for name, item in list(self._opened.items()):
             if name != own and not item.feed.listeners and now - item.used > IDLE_S:

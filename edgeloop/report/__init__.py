@@ -1,4 +1,4 @@
-"""Seeing results: the front of a table, charts, and a report in one file.
+"""Results: the Pareto front of a table, charts, and a report in one file.
 
     rows = Workspace.open().status()
     found = pareto_of(rows, [objective("mean"), objective("f1_1k")])
@@ -18,6 +18,9 @@ from edgeloop.report.comparisons import (
     utilisation_chart,
 )
 from edgeloop.report.drawing import (
+    Shown,
+    show,
+    show_animation,
     spec_of,
     to_gif,
     to_html,
@@ -27,14 +30,12 @@ from edgeloop.report.drawing import (
     write_chart,
     write_whole,
 )
-from edgeloop.report.evidence import Evidence, evidence_of
 from edgeloop.report.front import Pareto, pareto_of
-from edgeloop.report.gathering import gather
-from edgeloop.report.html import Report, render
+from edgeloop.report.html import ReportData, Source, gather, provenance, render
 from edgeloop.report.measures import (
     LATENCY,
+    ColumnObjective,
     Measure,
-    Objective,
     check_columns,
     is_estimate,
     measure_of,
@@ -42,38 +43,40 @@ from edgeloop.report.measures import (
     sigma_ms,
 )
 from edgeloop.report.model_charts import (
+    Evidence,
     Layers,
     classes_chart,
+    evidence_charts,
+    evidence_of,
     interval_of,
     layers_chart,
+    png_address,
     pr_chart,
     read_curves,
     read_layers,
     read_scores,
 )
-from edgeloop.report.notebook import Shown, show, show_animation
-from edgeloop.report.parts import empty_chart
-from edgeloop.report.provenance import Source, provenance
+from edgeloop.report.style import OKABE_ITO, Theme, empty_chart
 from edgeloop.report.terminal import ASCII, UNICODE, plot
-from edgeloop.report.theme import OKABE_ITO, Theme
 
 __all__ = [
     "ASCII",
     "LATENCY",
     "OKABE_ITO",
     "UNICODE",
+    "ColumnObjective",
     "Evidence",
     "Layers",
     "Measure",
-    "Objective",
     "Pareto",
-    "Report",
+    "ReportData",
     "Shown",
     "Source",
     "Theme",
     "check_columns",
     "classes_chart",
     "empty_chart",
+    "evidence_charts",
     "evidence_of",
     "f1_chart",
     "front_frames",
@@ -88,6 +91,7 @@ __all__ = [
     "pareto_chart",
     "pareto_of",
     "plot",
+    "png_address",
     "pr_chart",
     "provenance",
     "quantization_chart",

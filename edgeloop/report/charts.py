@@ -1,7 +1,7 @@
-"""The front as a chart, and its evolution: the same for notebook, report, portal and file.
+"""The Pareto front as a chart, and its evolution, for notebooks, reports, the portal and files.
 
-A chart carries no colours of its ground: `write_chart` and `spec_of` give it those. Like all charts
-here these take an empty table, too, and then say what is missing.
+A chart has no background of its own: `write_chart` and `spec_of` apply a theme. Like all charts
+here, these accept an empty table and then say what is missing.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from edgeloop.report.drawing import altair
 from edgeloop.report.front import Pareto, pareto_of
 from edgeloop.report.measures import (
     ESTIMATE,
     LATENCY,
     MEASURED,
-    Objective,
+    ColumnObjective,
     Row,
     is_estimate,
     kind_of,
@@ -25,7 +24,12 @@ from edgeloop.report.measures import (
     objective,
     sigma_ms,
 )
-from edgeloop.report.parts import (
+from edgeloop.report.style import (
+    DISC,
+    GREY,
+    RING,
+    VERMILLION,
+    altair,
     axis,
     by_iteration,
     count_of,
@@ -36,28 +40,28 @@ from edgeloop.report.parts import (
     padded,
     sized,
 )
-from edgeloop.report.theme import DISC, GREY, RING, VERMILLION
 
 if TYPE_CHECKING:
-    from edgeloop.report.parts import Chart
+    from edgeloop.report.style import Chart
 
 Domains = tuple[tuple[float, float], tuple[float, float]]
 
 
 def pareto_chart(
     rows: Iterable[Row],
-    objectives: Sequence[Objective] | None = None,
+    objectives: Sequence[ColumnObjective] | None = None,
     *,
     links: Mapping[str, str] | None = None,
     domains: Domains | None = None,
     iterations: Sequence[float] = (),
     title: str = "",
 ) -> Chart:
-    """The first two objectives, coloured by iteration, the front highlighted, ±1σ of the latency.
+    """The first two objectives, coloured by iteration, with the front highlighted and ±1σ of the
+    latency.
 
-    Latencies that are estimates are hollow; on the front a pale band shows how far they may be off.
-    `links` are addresses by a model's name; where several charts are to agree, `domains` are the
-    limits of their axes and `iterations` all that their colours stand for.
+    Estimated latencies are hollow; on the front, a pale band shows their margin of error. `links`
+    are addresses by model name. `domains` (limits of the axes) and `iterations` (all values of the
+    colour scale) make several charts comparable.
     """
     found = pareto_of(rows, objectives or (objective(LATENCY), objective("f1_1k")))
     if not found.rows:
@@ -71,7 +75,10 @@ def pareto_chart(
         "y": axis(a.Y, "y", y.measure, domains[1] if domains else None),
     }
     base = a.Chart().encode(**axes)
-    behind = [*_margins(base, x, y, points), *_front_line(base, found), *_bars(base, x, y)]
+    faint = a.condition("datum.front", a.value(0.9), a.value(0.3))
+    sigmas = base.transform_filter("isValid(datum.sigma)").encode(opacity=faint)
+    bars = _around(sigmas.mark_rule(strokeWidth=1.2, clip=True), x, y, "sigma")
+    behind = [*_margins(base, x, y, points), *_front_line(base, found), *bars]
     figures = numbers(x=x.measure.heading, y=y.measure.heading, sigma="±1σ")
     named = base.encode(tooltip=["name:N", *figures, "iteration:Q", "latency:N", "device:N"])
     marks = _marks(named, points, by_iteration(points, iterations), bool(links))
@@ -79,10 +86,11 @@ def pareto_chart(
     return sized(chart, title or "Front", _pareto_subtitle(found, points))
 
 
-def front_frames(rows: Iterable[Row], objectives: Sequence[Objective] | None = None) -> list[Chart]:
-    """The front's evolution: one chart an iteration, with all models up to it, on the same axes.
-
-    Models that no search made are there from the beginning. Without iterations it is one frame.
+def front_frames(
+    rows: Iterable[Row], objectives: Sequence[ColumnObjective] | None = None
+) -> list[Chart]:
+    """The evolution of the front: one chart per iteration, with all models up to it, on the same
+    axes. Models without an iteration are in every frame; without any iterations, there is one.
     """
     wanted = objectives or (objective(LATENCY), objective("f1_1k"))
     found = pareto_of(rows, wanted)
@@ -148,16 +156,10 @@ def _about(found: Pareto, index: int) -> str:
     return f"{row.get('name', '')}: {', '.join(parts)}"
 
 
-def _bars(base: Any, x: Objective, y: Objective) -> list[Any]:
-    """±1σ along the axis that shows the latency."""
-    a = altair()
-    faint = a.condition("datum.front", a.value(0.9), a.value(0.3))
-    bars = base.transform_filter("isValid(datum.sigma)").encode(opacity=faint)
-    return _around(bars.mark_rule(strokeWidth=1.2, clip=True), x, y, "sigma")
-
-
-def _margins(base: Any, x: Objective, y: Objective, points: Sequence[Mapping[str, Any]]) -> Any:
-    """As far as an estimate may be off. On the front alone: bands of all models would hide them."""
+def _margins(
+    base: Any, x: ColumnObjective, y: ColumnObjective, points: Sequence[Mapping[str, Any]]
+) -> Any:
+    """The margin of error of estimates, on the front only: bands of all models would hide them."""
     if not any("margin" in point and point["front"] for point in points):
         return []
     bands = base.transform_filter("datum.front && isValid(datum.margin)")
@@ -165,8 +167,8 @@ def _margins(base: Any, x: Objective, y: Objective, points: Sequence[Mapping[str
     return _around(band, x, y, "margin")
 
 
-def _around(rule: Any, x: Objective, y: Objective, width: str) -> list[Any]:
-    """From the value less `width` to the value and `width`, where an axis shows the latency."""
+def _around(rule: Any, x: ColumnObjective, y: ColumnObjective, width: str) -> list[Any]:
+    """From the latency minus `width` to the latency plus `width`, if an axis shows the latency."""
     if LATENCY not in (x.column, y.column):
         return []
     a = altair()
@@ -180,8 +182,8 @@ def _around(rule: Any, x: Objective, y: Objective, width: str) -> list[Any]:
 
 
 def _front_line(base: Any, found: Pareto) -> list[Any]:
-    """Steps: between two models of the front the better of them is all one can have. With more
-    than two objectives the front is no line."""
+    """Steps: nothing on the front lies between two of its models. With more than two objectives the
+    front is not a line."""
     if len(found.objectives) > 2:
         return []
     steps = "step-after" if found.objectives[0].goal == "min" else "step-before"
@@ -207,7 +209,7 @@ def _marks(base: Any, points: Sequence[Mapping[str, Any]], colour: Any, linked: 
         description="about:N",
         **({"href": "link:N"} if linked else {}),
     )
-    # A model without an iteration is grey; Vega would leave it out unless told not to.
+    # invalid=None: Vega would leave out models without an iteration, which are grey.
     others = encoded.transform_filter("!datum.front")
     front = encoded.transform_filter("datum.front")
     return [

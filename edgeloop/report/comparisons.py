@@ -6,10 +6,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from edgeloop.report.drawing import altair
 from edgeloop.report.measures import Row, measure_of, number
-from edgeloop.report.parts import (
+from edgeloop.report.style import (
+    BLUE,
+    DISC,
+    GREY,
     HEIGHT,
+    VERMILLION,
+    altair,
     axis,
     by_iteration,
     count_of,
@@ -21,10 +25,9 @@ from edgeloop.report.parts import (
     padded,
     sized,
 )
-from edgeloop.report.theme import BLUE, DISC, GREY, VERMILLION
 
 if TYPE_CHECKING:
-    from edgeloop.report.parts import Chart
+    from edgeloop.report.style import Chart
 
 MOST_LINES = 60
 
@@ -34,7 +37,7 @@ def training_chart(rows: Iterable[Row]) -> Chart:
     partial, full = measure_of("val_iou"), measure_of("final_val_iou")
     both = [row for row in rows if not math.isnan(partial.of(row) + full.of(row))]
     if not both:
-        return empty_chart("No model was trained both partially and fully yet.")
+        return empty_chart("No model has been trained both partially and fully yet.")
     a = altair()
     points: list[dict[str, Any]] = [
         {
@@ -73,17 +76,21 @@ def training_chart(rows: Iterable[Row]) -> Chart:
 
 
 def quantization_chart(rows: Iterable[Row]) -> Chart:
-    """F1 of the float and of the quantized model, one line a model, the largest loss on top.
+    """F1 of the float and of the quantized model, one line per model, the largest loss on top.
 
     Only pairs on the same test images are compared: 1k (`f1_1k_f`, `f1_1k`) or 10k (`f1_onnx`,
     `f1_10k`), whichever more models have.
     """
     every = list(rows)
     pairs = [("f1_1k_f", "f1_1k", "1k"), ("f1_onnx", "f1_10k", "10k")]
-    found = [(_losses(every, one, two), images) for one, two, images in pairs]
+    found = []
+    for one, two, images in pairs:
+        both = [(str(r.get("name", "")), number(r.get(one)), number(r.get(two))) for r in every]
+        both = [line for line in both if not math.isnan(line[1] + line[2])]
+        found.append((sorted(both, key=lambda line: (line[2] - line[1], line[0])), images))
     losses, images = max(found, key=lambda item: len(item[0]))
     if not losses:
-        return empty_chart("No model has F1 both of its float and of its quantized form yet.")
+        return empty_chart("No model has F1 of both its float and its quantized form yet.")
     a = altair()
     shown = losses[:MOST_LINES]
     order = [name for name, _, _ in shown]
@@ -119,9 +126,9 @@ def f1_chart(
     column: str = "f1_1k",
     intervals: Mapping[str, tuple[float, float]] | None = None,
 ) -> Chart:
-    """F1 of each model, best on top, with its 95 % interval where one is known.
+    """F1 of each model, best on top, with its 95 % interval if known.
 
-    `intervals` are by a model's name, as `interval_of` reads them from a model's results.
+    `intervals` are by model name, as `interval_of` reads them from the results of a model.
     """
     measure = measure_of(column)
     named = [(str(row.get("name", "")), measure.of(row)) for row in rows]
@@ -132,7 +139,12 @@ def f1_chart(
     shown = sorted(scored, key=lambda item: (-item[1], item[0]))[:MOST_LINES]
     known = intervals or {}
     points = [
-        {"name": name, "f1": value, **_interval(known.get(name)), "about": f"{name}: {value:.4f}"}
+        {
+            "name": name,
+            "f1": value,
+            **dict(zip(("low", "high"), known.get(name, ()), strict=False)),
+            "about": f"{name}: {value:.4f}",
+        }
         for name, value in shown
     ]
     order = [name for name, _ in shown]
@@ -153,8 +165,8 @@ def f1_chart(
 
 
 def utilisation_chart(uses: Iterable[Mapping[str, object]]) -> Chart:
-    """How busy each device was, by day: rows with `device`, `day`, `seconds` and `uses`, as
-    `edgeloop usage --json` gives them."""
+    """How busy each device was, by day, from the rows of `edgeloop usage --json`: `device`, `day`,
+    `seconds` and `uses`."""
     rows = [
         {
             "device": str(use.get("device", "")),
@@ -166,7 +178,7 @@ def utilisation_chart(uses: Iterable[Mapping[str, object]]) -> Chart:
         if not math.isnan(number(use.get("seconds")))
     ]
     if not rows:
-        return empty_chart("No device was used yet.")
+        return empty_chart("No device has been used yet.")
     a = altair()
     for row in rows:
         row["about"] = f"{row['device']}, {row['day']}: {row['percent']:.1f} % of the day"
@@ -195,16 +207,6 @@ def utilisation_chart(uses: Iterable[Mapping[str, object]]) -> Chart:
         description="about:N",
     )
     return sized(chart, "Device use", "time in use, as share of the day", height=80)
-
-
-def _losses(rows: Iterable[Row], one: str, two: str) -> list[tuple[str, float, float]]:
-    both = [(str(r.get("name", "")), number(r.get(one)), number(r.get(two))) for r in rows]
-    both = [line for line in both if not math.isnan(line[1] + line[2])]
-    return sorted(both, key=lambda line: (line[2] - line[1], line[0]))
-
-
-def _interval(found: tuple[float, float] | None) -> dict[str, float]:
-    return {} if found is None else {"low": found[0], "high": found[1]}
 
 
 def _rank_correlation(one: Sequence[float], two: Sequence[float]) -> float:

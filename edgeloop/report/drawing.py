@@ -1,31 +1,35 @@
-"""From a chart to a file: PNG, SVG, a page of its own, a part of a page, an animation.
+"""Charts as files (PNG, SVG, HTML), as parts of a page, in notebooks, and as animations.
 
-vl-convert draws without a browser and without a network.
+vl-convert renders them without a browser and without a network.
 """
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import re
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from xml.etree import ElementTree
 
+from edgeloop._util.files import write_atomic
 from edgeloop.errors import BadInput, LocalFileError, MissingExtra
-from edgeloop.report.theme import Theme, config
+from edgeloop.report.style import Theme, config
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     import altair as alt
 
+
 SCALE = 2.0  # PNG pixels a point, for sharp text
 FRAME_MS, LAST_FRAME_MS = 700, 2500
-# Vega compiles expressions of a chart, hence eval; nothing may be fetched.
+# Vega compiles the expressions of a chart, hence unsafe-eval; nothing may be fetched.
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
     "script-src 'unsafe-inline' 'unsafe-eval'"
@@ -34,14 +38,6 @@ _SVG = "http://www.w3.org/2000/svg"
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LINK = "{http://www.w3.org/1999/xlink}href"
 _DROPPED = ("class", "pointer-events", "role", "aria-roledescription", "aria-hidden")
-
-
-def altair() -> ModuleType:
-    try:
-        import altair
-    except ImportError:
-        raise MissingExtra(what="Drawing charts", extra="portal") from None
-    return altair
 
 
 def _converter() -> ModuleType:
@@ -53,13 +49,13 @@ def _converter() -> ModuleType:
 
 
 def spec_of(chart: alt.TopLevelMixin, theme: Theme = "light") -> dict[str, Any]:
-    """Vega-Lite, as a page or a notebook takes it."""
+    """The Vega-Lite specification."""
     return {**_drawable(chart.to_dict()), "config": config(theme)}
 
 
 def drawable(text: str) -> str:
-    """Without what XML cannot write, as control characters: at such a label the converter does not
-    raise, it ends the whole process."""
+    """Without characters that XML does not allow, such as control characters: the converter does
+    not raise on them, it ends the whole process."""
     return _NO_XML.sub("\ufffd", text)
 
 
@@ -80,18 +76,18 @@ def to_svg(chart: alt.TopLevelMixin, theme: Theme = "light") -> str:
 
 
 def to_html(chart: alt.TopLevelMixin, title: str, theme: Theme = "light") -> str:
-    """A page with tooltips that needs no network: Vega is in it, and a policy forbids more.
+    """A page with tooltips. It includes Vega, and a content security policy forbids any request.
 
-    Nothing in the data can end the script element: JSON may spell `<` as `\\u003c`.
+    Nothing in the data can end the script element: JSON may write `<` as `\\u003c`.
     """
     spec = json.dumps(spec_of(chart, theme)).replace("<", "\\u003c")
     script = _converter().javascript_bundle().replace("</script", "<\\/script")
-    ground = config(theme)["background"]
+    background = config(theme)["background"]
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         f"<title>{escape(title)}</title>"
-        f"<style>body{{margin:1rem;background:{ground}}}</style></head>"
+        f"<style>body{{margin:1rem;background:{background}}}</style></head>"
         f'<body><div id="chart"></div>\n<script type="module">\n{script}\n'
         f"vegaEmbed('#chart', {spec}, {{actions: false, renderer: 'svg'}});\n"
         "</script></body></html>\n"
@@ -99,18 +95,18 @@ def to_html(chart: alt.TopLevelMixin, title: str, theme: Theme = "light") -> str
 
 
 def to_page_part(chart: alt.TopLevelMixin, prefix: str) -> str:
-    """An SVG to stand in a page among others: it takes the page's colour of text, its ids begin
-    with `prefix`, its links stay in the page, and what a mark is shows when one points at it."""
+    """An SVG for embedding in a page: it uses the text colour of the page, its ids start with
+    `prefix`, its links stay in the page, and its marks have tooltips."""
     ElementTree.register_namespace("", _SVG)
-    root = ElementTree.fromstring(to_svg(chart, "page"))  # noqa: S314 - drawn above, not foreign
+    root = ElementTree.fromstring(to_svg(chart, "page"))  # noqa: S314 - rendered above, not foreign
     for element in root.iter():
-        _tidy(element, prefix)
+        _embed(element, prefix)
     root.set("role", "img")
     return ElementTree.tostring(root, encoding="unicode")
 
 
 def write_chart(chart: alt.TopLevelMixin, path: Path, title: str, theme: Theme = "light") -> None:
-    """By the file's ending: .png, .svg or .html."""
+    """The format follows from the suffix: .png, .svg or .html."""
     makers: dict[str, Callable[[], bytes]] = {
         ".png": lambda: to_png(chart, theme),
         ".svg": lambda: to_svg(chart, theme).encode(),
@@ -119,22 +115,22 @@ def write_chart(chart: alt.TopLevelMixin, path: Path, title: str, theme: Theme =
     make = makers.get(path.suffix.lower())
     if make is None:
         known = ", ".join(makers)
-        raise BadInput(reason=f"{path}: a chart's file ends in one of {known}")
+        raise BadInput(reason=f"{path}: a chart can be written to {known}")
     write_whole(path, make())
 
 
 def to_gif(frames: Sequence[bytes]) -> bytes:
-    """PNG frames as an animation that repeats and rests on its last frame."""
+    """PNG frames as an animation that repeats and pauses on its last frame."""
     from PIL import Image
 
     if not frames:
         raise BadInput(reason="an animation needs at least one frame")
-    pictures = [Image.open(io.BytesIO(frame)).convert("RGB") for frame in frames]
-    width, height = (max(p.size[side] for p in pictures) for side in (0, 1))
-    ground = cast("tuple[int, int, int]", pictures[0].getpixel((0, 0)))
-    whole = [Image.new("RGB", (width, height), ground) for _ in pictures]
-    for canvas, picture in zip(whole, pictures, strict=True):
-        canvas.paste(picture)
+    images = [Image.open(io.BytesIO(frame)).convert("RGB") for frame in frames]
+    width, height = (max(image.size[side] for image in images) for side in (0, 1))
+    background = cast("tuple[int, int, int]", images[0].getpixel((0, 0)))
+    whole = [Image.new("RGB", (width, height), background) for _ in images]
+    for canvas, image in zip(whole, images, strict=True):
+        canvas.paste(image)
     durations = [FRAME_MS] * (len(whole) - 1) + [LAST_FRAME_MS]
     target = io.BytesIO()
     whole[0].save(target, "GIF", save_all=True, append_images=whole[1:], duration=durations, loop=0)
@@ -145,23 +141,19 @@ def write_whole(path: Path, content: bytes) -> None:
     """The file appears whole or not at all."""
     if path.is_dir():
         raise LocalFileError(path=path, reason="is a folder; name a file")
-    partial = path.with_name(f".{secrets.token_hex(6)}.part")
     try:
-        partial.write_bytes(content)
-        partial.replace(path)
+        write_atomic(path, content)
     except OSError as error:
         raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
-    finally:
-        partial.unlink(missing_ok=True)
 
 
-def _tidy(element: ElementTree.Element, prefix: str) -> None:
+def _embed(element: ElementTree.Element, prefix: str) -> None:
     for name in _DROPPED:
         element.attrib.pop(name, None)
     for name, value in list(element.attrib.items()):
         if name == "id":
             element.set(name, prefix + value)
-        elif name == _LINK:  # within a page of HTML the prefix `xlink` would mean nothing
+        elif name == _LINK:  # HTML does not know the prefix `xlink`
             del element.attrib[name]
             element.set("href", "#" + value.partition("#")[2])
         elif value.startswith("url(#"):
@@ -171,3 +163,32 @@ def _tidy(element: ElementTree.Element, prefix: str) -> None:
         title = ElementTree.SubElement(element, f"{{{_SVG}}}title")
         title.text = label
         del element.attrib["aria-label"]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The value of a notebook cell, in several formats of which the notebook shows the best."""
+
+    forms: dict[str, str]
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return dict(self.forms)
+
+    def __repr__(self) -> str:
+        return f"a chart as {', '.join(self.forms)}"
+
+
+def show(chart: alt.TopLevelMixin) -> Shown:
+    """As SVG with tooltips in the colours of the page, light or dark; as PNG for front ends that
+    show images only."""
+    part = to_page_part(chart, f"n{secrets.token_hex(4)}-")
+    return Shown({"text/html": part, "image/png": _text(to_png(chart))})
+
+
+def show_animation(frames: Sequence[alt.TopLevelMixin], scale: float = 1.0) -> Shown:
+    """Frames, for example of `front_frames`, as a GIF."""
+    return Shown({"image/gif": _text(to_gif([to_png(frame, scale=scale) for frame in frames]))})
+
+
+def _text(content: bytes) -> str:
+    return base64.b64encode(content).decode()

@@ -1,4 +1,4 @@
-"""The front of a table: rows in, the rows that no other row beats out."""
+"""The Pareto front of a table."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 
 from edgeloop.errors import BadInput
 from edgeloop.pareto import Floats, hypervolume, non_dominated
-from edgeloop.report.measures import Objective, Row
+from edgeloop.report.measures import ColumnObjective, Row
 
 
 @dataclass(frozen=True)
 class Pareto:
-    """`rows` are those with a number in every objective, `values` their numbers as shown,
-    `missing` how many others there were."""
+    """`rows` are those with a number in every objective, `values` these numbers as shown, and
+    `missing` is the number of other rows."""
 
-    objectives: tuple[Objective, ...]
+    objectives: tuple[ColumnObjective, ...]
     rows: tuple[Row, ...]
     values: Floats
     missing: int
@@ -41,12 +41,12 @@ class Pareto:
 
     @cached_property
     def share(self) -> float:
-        """Hypervolume between 0 and 1: of the box from the best to the worst value there is of each
-        objective. An objective in which all are equal does not count."""
+        """The hypervolume between 0 and 1, relative to the box from the best to the worst value of
+        each objective. An objective in which all rows are equal does not count."""
         points = self._minimised
         if not len(points):
             return 0.0
-        points = points / 2  # the span of the largest numbers there are is no number itself
+        points = points / 2  # so that the span of the largest floats is finite
         best, worst = points.min(axis=0), points.max(axis=0)
         differs = worst > best
         if not differs.any():
@@ -60,9 +60,9 @@ class Pareto:
         return np.asarray(self.values * np.array(signs))
 
 
-def pareto_of(rows: Iterable[Row], objectives: Sequence[Objective]) -> Pareto:
-    """Two objectives or more, each once. A row without a number in one of them (empty, `n/a`, NaN)
-    is left out: nobody can say whether it is beaten."""
+def pareto_of(rows: Iterable[Row], objectives: Sequence[ColumnObjective]) -> Pareto:
+    """For two or more different objectives. A row without a finite number in one of them (empty,
+    `n/a`, NaN, infinity) is left out: it cannot be compared."""
     columns = [item.column for item in objectives]
     if len(columns) < 2:
         raise BadInput(reason="a front needs at least two objectives")

@@ -1,46 +1,69 @@
-"""A report in one file: no script, no network, readable in light and dark, small enough to mail.
+"""A report in one file: no scripts, no network, light and dark, small enough to mail.
 
-Charts are inline SVG. Everything from the store is escaped by the template, and a policy in the
-page forbids scripts and addresses besides.
+Charts are inline SVG. The template escapes everything from the store, and the content security
+policy of the page forbids scripts and requests.
 """
 
 from __future__ import annotations
 
-import base64
 import math
+import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgeloop._version import __version__
 from edgeloop.errors import MissingExtra
 from edgeloop.models import COLUMNS, records_of, visible_columns
 from edgeloop.report.charts import pareto_chart
 from edgeloop.report.comparisons import quantization_chart, training_chart, utilisation_chart
 from edgeloop.report.drawing import to_page_part
-from edgeloop.report.evidence import Evidence
 from edgeloop.report.front import Pareto, pareto_of
-from edgeloop.report.measures import LATENCY, Objective, Row, is_estimate, measure_of, sigma_ms
-from edgeloop.report.model_charts import classes_chart, layers_chart, pr_chart
-from edgeloop.report.provenance import Source, provenance
+from edgeloop.report.measures import (
+    LATENCY,
+    ColumnObjective,
+    Row,
+    is_estimate,
+    measure_of,
+    sigma_ms,
+)
+from edgeloop.report.model_charts import Evidence, evidence_charts, evidence_of, png_address
+from edgeloop.workspace import Workspace
 
 if TYPE_CHECKING:
     import altair as alt
 
+
+MOST_DETAILS = 12
 SIDE_BY_SIDE = (
     *(LATENCY, "macs", "params", "f1_onnx", "f1_1k", "f1_1k_f", "f1_10k", "val_iou"),
     "final_val_iou",
 )
+_AT_ONCE = 4
 _MEANINGS = {column.name: column.meaning for column in COLUMNS}
+_PACKAGES = ("numpy", "onnx", "onnxruntime", "onnxruntime-qnn", "altair", "vl-convert-python")
 
 
 @dataclass(frozen=True)
-class Report:
-    """All that a report shows. `evidence` is by a model's name, `uses` as in `usage --json`."""
+class Source:
+    """Where and when rows were read. `place` describes the store without secrets."""
+
+    place: str
+    experiment: str
+    when: datetime
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """All that a report shows. `evidence` is by model name, `uses` as in `usage --json`."""
 
     rows: Sequence[Row]
-    objectives: Sequence[Objective]
+    objectives: Sequence[ColumnObjective]
     source: Source
     uses: Iterable[Mapping[str, object]] = ()
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
@@ -57,17 +80,38 @@ class _Model:
     values: list[tuple[str, str, str]]  # column, meaning, text
     files: list[str]
     charts: list[Any]
-    picture: str
+    image: str
     note: str
 
 
-def render(report: Report) -> str:
+def gather(
+    workspace: Workspace,
+    rows: Sequence[Row],
+    objectives: Sequence[ColumnObjective],
+    when: datetime,
+    uses: Iterable[Mapping[str, object]] = (),
+    details: int = MOST_DETAILS,
+) -> ReportData:
+    """Read from the store what a report needs. `details` models of the front are shown with layers,
+    classes and PR curves: each costs a few reads and up to half a megabyte of the page."""
+    names = [str(row.get("name", "")) for row in pareto_of(rows, objectives).front[:details]]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = list(pool.map(lambda name: evidence_of(workspace, name), names))
+    source = Source(workspace.store.description, workspace.experiment, when)
+    return ReportData(rows, objectives, source, uses, dict(zip(names, found, strict=True)))
+
+
+def render(report: ReportData) -> str:
     try:
         import jinja2
     except ImportError:
         raise MissingExtra(what="The report", extra="portal") from None
     found = pareto_of(report.rows, report.objectives)
-    columns = [c for c in SIDE_BY_SIDE if any(not _isnan(c, row) for row in report.rows)]
+    columns = [
+        column
+        for column in SIDE_BY_SIDE
+        if any(not math.isnan(measure_of(column).of(row)) for row in report.rows)
+    ]
     models = _models(report, found, columns)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -76,11 +120,17 @@ def render(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    links = {model.name: f"#{model.anchor}" for model in models}
+    charts = [
+        pareto_chart(report.rows, report.objectives, links=links),
+        *(quantization_chart(report.rows), training_chart(report.rows)),
+        utilisation_chart(report.uses),
+    ]
     conditions = [item.layers.conditions for item in report.evidence.values() if item.layers]
     return environment.get_template("report.html.jinja").render(
         source=report.source,
         facts=_facts(report.rows, found),
-        charts=_charts(report, models),
+        charts=[_part(chart, f"c{number}-") for number, chart in enumerate(charts)],
         columns=[measure_of(column) for column in columns],
         models=models,
         front=[model for model in models if model.is_front],
@@ -90,8 +140,8 @@ def render(report: Report) -> str:
     )
 
 
-def _models(report: Report, found: Pareto, columns: Sequence[str]) -> list[_Model]:
-    """The front first, best first; then the others with all numbers, then those without."""
+def _models(report: ReportData, found: Pareto, columns: Sequence[str]) -> list[_Model]:
+    """The front first, best first; then the other comparable models, then the rest."""
     best_first = [found.rows[index] for index in found.order]
     is_front = {id(row) for row in found.front}
     seen = {id(row) for row in best_first}
@@ -104,9 +154,13 @@ def _models(report: Report, found: Pareto, columns: Sequence[str]) -> list[_Mode
     ]
 
 
-def _model(row: Row, anchor: str, is_front: bool, columns: Sequence[str], report: Report) -> _Model:
+def _model(
+    row: Row, anchor: str, is_front: bool, columns: Sequence[str], report: ReportData
+) -> _Model:
     name = str(row.get("name", ""))
-    found = report.evidence.get(name)
+    evidence = report.evidence.get(name, Evidence())
+    charts = [make() for _, make in evidence_charts(evidence)]
+    note = f"PR curves of {evidence.stage}, drawn when it was tested."
     cells = [_cell(column, row) for column in columns]
     shown = visible_columns([row])  # type: ignore[list-item]
     return _Model(
@@ -122,42 +176,10 @@ def _model(row: Row, anchor: str, is_front: bool, columns: Sequence[str], report
         ),
         [(column, _MEANINGS.get(column, ""), str(row[column])) for column in shown],
         sorted({file for record in records_of(row).values() for file in record.files}),  # type: ignore[arg-type]
-        [_part(chart, f"{anchor}-{place}-") for place, chart in enumerate(_own_charts(found))],
-        _picture(found),
-        _note(found),
+        [_part(chart, f"{anchor}-{place}-") for place, chart in enumerate(charts)],
+        png_address(evidence.pr_image),
+        note if evidence.pr_image else "",
     )
-
-
-def _own_charts(found: Evidence | None) -> list[alt.TopLevelMixin]:
-    charts: list[alt.TopLevelMixin] = []
-    if found and found.layers and found.layers.times_us:
-        charts.append(layers_chart(found.layers))
-    if found and found.scores:
-        charts.append(classes_chart(found.scores, f"Classes, {found.stage}"))
-    if found and found.curves:
-        average = found.scores.get("AP")
-        charts.append(pr_chart(found.curves, f"Precision and recall, {found.stage}", average))
-    return charts
-
-
-def _picture(found: Evidence | None) -> str:
-    if not found or not found.pr_picture:
-        return ""
-    return "data:image/png;base64," + base64.b64encode(found.pr_picture).decode()
-
-
-def _note(found: Evidence | None) -> str:
-    if found and found.pr_picture:
-        return f"PR curves of {found.stage}, as they were drawn when it was tested."
-    return ""
-
-
-def _charts(report: Report, models: Sequence[_Model]) -> list[Any]:
-    links = {model.name: f"#{model.anchor}" for model in models}
-    charts = [pareto_chart(report.rows, report.objectives, links=links)]
-    charts += [quantization_chart(report.rows), training_chart(report.rows)]
-    charts += [utilisation_chart(report.uses)]
-    return [_part(chart, f"c{number}-") for number, chart in enumerate(charts)]
 
 
 def _part(chart: alt.TopLevelMixin, prefix: str) -> Any:
@@ -192,5 +214,57 @@ def _cell(column: str, row: Row) -> str:
     return f"{text}{spread}{' est' if is_estimate(row) else ''}"
 
 
-def _isnan(column: str, row: Row) -> bool:
-    return math.isnan(measure_of(column).of(row))
+def provenance(
+    rows: Sequence[Row], source: Source, conditions: Iterable[Mapping[str, str]] = ()
+) -> list[tuple[str, str]]:
+    """Where the figures come from: lines of a table, without lines for what is unknown."""
+    dates = sorted(str(row["model_date"]) for row in rows if row.get("model_date"))
+    known = {
+        "made": f"{source.when:%Y-%m-%d %H:%M} UTC",
+        "store": source.place,
+        "experiment": source.experiment,
+        "uploads": f"{dates[0]} to {dates[-1]}" if dates else "",
+        "devices": _counted(str(row["device"]) for row in rows if row.get("device")),
+        "latencies": _counted(
+            "estimate" if is_estimate(row) else "measured" for row in rows if row.get("mean")
+        ),
+        "estimates calibrated by": _counted(
+            f"{row.get('latency_profile') or 'no profile'} "
+            f"({'' if str(row.get('latency_calibrated')) in ('True', '1') else 'not '}"
+            "fitted on a device)"
+            for row in rows
+            if is_estimate(row)
+        ),
+        "precisions": _counted(str(row["precision"]) for row in rows if row.get("precision")),
+        "test images prepared with Pillow": _counted(
+            "yes" if str(row["use_pillow"]) in ("True", "1") else "no"
+            for row in rows
+            if "use_pillow" in row
+        ),
+        **_conditions(conditions),
+        "Edgeloop": __version__,
+        "Python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+        **{name: _version(name) for name in _PACKAGES},
+    }
+    return [(name, text) for name, text in known.items() if text]
+
+
+def _conditions(found: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Each condition once, with all values that occurred."""
+    values: dict[str, Counter[str]] = {}
+    for conditions in found:
+        for name, value in conditions.items():
+            values.setdefault(f"condition: {name}", Counter())[str(value)] += 1
+    return {name: ", ".join(sorted(counts)) for name, counts in values.items()}
+
+
+def _counted(texts: Iterable[str]) -> str:
+    counts = Counter(texts)
+    return ", ".join(f"{text} ({count})" for text, count in sorted(counts.items()))
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

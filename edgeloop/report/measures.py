@@ -1,4 +1,4 @@
-"""What the columns are called on a screen, in which units, and whether less of them is better."""
+"""Columns as people see them: names, units, and whether less or more is better."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ESTIMATE, MEASURED = "estimate", "measured"
 
 @dataclass(frozen=True)
 class Measure:
-    """A column as people see it: the value in the table times `factor`, under the name `shown`."""
+    """A column: the value in the table times `factor`, under the name `shown`."""
 
     column: str
     label: str
@@ -38,7 +38,7 @@ class Measure:
         return self.shown or self.column
 
     def of(self, row: Row) -> float:
-        """NaN where the row has no finite number: empty, `n/a`, NaN, infinity."""
+        """NaN if the row has no finite number: empty, `n/a`, NaN, infinity."""
         if self.column == LATENCY:
             return _latency_ms(row)
         return number(self.factor * number(row.get(self.column)))
@@ -76,7 +76,7 @@ def measure_of(column: str) -> Measure:
 
 
 @dataclass(frozen=True)
-class Objective:
+class ColumnObjective:
     """A column, and whether less or more of it is better."""
 
     column: str
@@ -90,8 +90,8 @@ class Objective:
         return self.measure.of(row)
 
 
-def objective(column: str, goal: str | None = None) -> Objective:
-    """`COLUMN`, whose goal is known or given beside it, or `COLUMN:min`, `COLUMN:max`."""
+def objective(column: str, goal: str | None = None) -> ColumnObjective:
+    """`COLUMN`, if its goal is known or given, or `COLUMN:min`, `COLUMN:max`."""
     name, colon, said = column.rpartition(":")
     if colon:
         column, goal = name, said
@@ -101,11 +101,11 @@ def objective(column: str, goal: str | None = None) -> Objective:
         hint = f"; or did you mean {near[0]!r}?" if near else ""
         reason = f"say whether less or more of {column!r} is better: {column}:min or {column}:max"
         raise BadInput(reason=reason + hint)
-    return Objective(column, chosen)  # type: ignore[arg-type]
+    return ColumnObjective(column, chosen)  # type: ignore[arg-type]
 
 
-def check_columns(rows: Iterable[Row], objectives: Iterable[Objective]) -> None:
-    """A column that nobody knows and no row has is a slip of the hand."""
+def check_columns(rows: Iterable[Row], objectives: Iterable[ColumnObjective]) -> None:
+    """A column that is unknown and that no row has is a typing mistake."""
     present = {name for row in rows for name in row} | {column.name for column in COLUMNS}
     for item in objectives:
         if item.column not in present:
@@ -115,7 +115,7 @@ def check_columns(rows: Iterable[Row], objectives: Iterable[Objective]) -> None:
 
 
 def number(value: object) -> float:
-    """A finite number, also one that was written as text; NaN for everything else."""
+    """A finite number, even if written as text; NaN for everything else."""
     if value is None or isinstance(value, bool) or not isinstance(value, int | float | str):
         return math.nan
     try:
@@ -139,7 +139,7 @@ def sigma_ms(row: Row) -> float:
 
 
 def margin_ms(row: Row) -> float:
-    """How far an estimate may be off; NaN for what was measured."""
+    """The margin of error of an estimate; NaN for a measured latency."""
     share = number(row.get("latency_margin_percent")) / 100.0
     return number(_latency_ms(row) * share) if is_estimate(row) else math.nan
 

@@ -1,30 +1,123 @@
-"""Charts of one model, drawn from its files: layer times, scores a class, PR curves."""
+"""One model: what its files add to its row, and charts of its layers, classes and PR curves."""
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
+import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from edgeloop.report.drawing import altair, drawable
+from edgeloop.errors import BlobMissing
+from edgeloop.models import ModelFile
+from edgeloop.report.drawing import drawable
 from edgeloop.report.measures import ESTIMATE, MEASURED, number
-from edgeloop.report.parts import HEIGHT, count_of, data, empty_chart, lines_high, sized
-from edgeloop.report.theme import BLUE, GREEN, OKABE_ITO, VERMILLION
+from edgeloop.report.style import (
+    BLUE,
+    GREEN,
+    HEIGHT,
+    OKABE_ITO,
+    VERMILLION,
+    altair,
+    count_of,
+    data,
+    empty_chart,
+    lines_high,
+    sized,
+)
+from edgeloop.workspace import Workspace
 
 if TYPE_CHECKING:
-    from edgeloop.report.parts import Chart
+    from edgeloop.report.style import Chart
+
+
+LARGEST_BYTES = 1_000_000
+LARGEST_IMAGE_BYTES = 200_000
+STAGES = ("f1_10k", "f1_1k", "f1_onnx", "f1_1k_f")  # the first one that exists is shown
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Empty if a model has no such file, or one too large to be shown. There is an image of the PR
+    curves only if their points are missing, as for models that were tested by old versions."""
+
+    layers: Layers | None = None
+    stage: str = ""
+    scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    pr_image: bytes = b""
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+
+
+def evidence_of(workspace: Workspace, model: str) -> Evidence:
+    """Reads the latest `perf_results`, and results and PR curves of the best test."""
+    files = {file.name: file for file in workspace.catalog.files(model)}
+    runs = sorted((name for name in files if _run(name) >= 0), key=_run)
+    stage = next((s for s in STAGES if f"test_results_{s}.csv" in files), "")
+    perf = _text(workspace, files.get(runs[-1])) if runs else ""
+    curves = read_curves(_text(workspace, files.get(f"pr_curve_{stage}.csv")))
+    png = None if curves else files.get(f"pr_curve_{stage}.png")
+    image = _read(workspace, png, LARGEST_IMAGE_BYTES)
+    return Evidence(
+        read_layers(perf) if perf else None,
+        stage,
+        read_scores(_text(workspace, files.get(f"test_results_{stage}.csv"))),
+        image if image.startswith(_PNG) else b"",
+        curves,
+    )
+
+
+def evidence_charts(found: Evidence) -> list[tuple[str, Callable[[], Chart]]]:
+    """The charts that a model has data for, each with its title and a function that draws it."""
+    charts: list[tuple[str, Callable[[], Chart]]] = []
+    layers, stage = found.layers, found.stage
+    if layers and layers.times_us:
+        charts.append(("Layer times", lambda: layers_chart(layers)))
+    if found.scores:
+        charts.append(("Classes", lambda: classes_chart(found.scores, f"Classes, {stage}")))
+    if found.curves:
+        title, average = f"Precision and recall, {stage}", found.scores.get("AP")
+        charts.append((title, lambda: pr_chart(found.curves, title, average)))
+    return charts
+
+
+def png_address(content: bytes) -> str:
+    """A PNG as a data: address; empty without one."""
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}" if content else ""
+
+
+def _run(name: str) -> int:
+    found = re.fullmatch(r"perf_results_?(\d*)\.csv", name)
+    return int(found[1] or 0) if found else -1
+
+
+def _text(workspace: Workspace, file: ModelFile | None) -> str:
+    return _read(workspace, file, LARGEST_BYTES).decode(errors="replace")
+
+
+def _read(workspace: Workspace, file: ModelFile | None, most: int) -> bytes:
+    """Empty if it is too large, or was deleted since it was listed."""
+    if file is None or file.size > most:
+        return b""
+    try:
+        return workspace.store.blobs.read(file.key)
+    except BlobMissing:
+        return b""
+
 
 MOST_LAYERS = 25
 METRICS = ("f1", "iou", "AP")
+_DASHES = ([1, 0], [6, 3], [2, 3])
 Curve = tuple[Sequence[float], Sequence[float]]  # recall, precision
 
 
 @dataclass(frozen=True)
 class Layers:
-    """What a `perf_results_*.csv` says: times of layers in µs, and under which conditions."""
+    """The content of a `perf_results_*.csv`: layer times in µs, and the conditions."""
 
     times_us: tuple[tuple[str, str, float], ...]  # name, operator, µs
     kind: str
@@ -32,7 +125,7 @@ class Layers:
 
 
 def read_layers(text: str) -> Layers:
-    """A file of other tools, with other columns, holds no layer that we know of."""
+    """A file of another tool, with other columns, has no layers for us."""
     rows = _table(text)
     layers = [row for row in rows if row.get("what") == "layer"]
     timed = [(row.get("name") or "", row.get("operator") or "", row) for row in layers]
@@ -52,7 +145,7 @@ def read_layers(text: str) -> Layers:
 
 
 def _table(text: str) -> list[dict[str, str]]:
-    """A damaged file holds nothing: it must not hide all else that is known of its model."""
+    """A damaged file is empty: it must not hide everything else about its model."""
     try:
         return list(csv.DictReader(io.StringIO(text, newline=None)))
     except csv.Error:
@@ -72,13 +165,13 @@ def read_scores(text: str) -> dict[str, dict[str, float]]:
 
 
 def interval_of(scores: Mapping[str, Mapping[str, float]]) -> tuple[float, float] | None:
-    """The 95 % interval of F1 that a test wrote down; tests of old versions did not."""
+    """The 95 % interval of F1, if the test recorded one."""
     low, high = (scores.get(m, {}).get("overall", math.nan) for m in ("f1_low", "f1_high"))
     return None if math.isnan(low + high) else (low, high)
 
 
 def read_curves(text: str) -> dict[str, Curve]:
-    """A `pr_curve_*.csv`: class → its recalls and precisions. Lines without both are left out."""
+    """A `pr_curve_*.csv`: class → recalls and precisions. Lines without both are skipped."""
     found: dict[str, tuple[list[float], list[float]]] = {}
     for row in _table(text):
         recall, precision = number(row.get("recall")), number(row.get("precision"))
@@ -92,9 +185,9 @@ def read_curves(text: str) -> dict[str, Curve]:
 def layers_chart(
     layers: Layers | None, most: int = MOST_LAYERS, title: str = "Layer times"
 ) -> Chart:
-    """The slowest layers, in their order of time; estimates are hollow bars."""
+    """The slowest layers, slowest first; estimates are hollow bars."""
     if layers is None or not layers.times_us:
-        return empty_chart("No times of layers are known for this model.")
+        return empty_chart("This model has no layer times.")
     a = altair()
     slowest = sorted(layers.times_us, key=lambda layer: -layer[2])
     total = sum(time for _, _, time in slowest)
@@ -116,8 +209,12 @@ def layers_chart(
     names = {str(row["line"]): row["layer"] for row in rows}
     chart = bars.encode(
         x=a.X("us:Q", title=f"time, {layers.kind} (µs)"),
-        # Two layers may have one name: lines are told apart by their number.
-        y=a.Y("line:N", title=None, axis=a.Axis(labelExpr=_lookup(names), grid=False)),
+        # Two layers may have the same name, so the axis is the number of a line.
+        y=a.Y(
+            "line:N",
+            title=None,
+            axis=a.Axis(labelExpr=f"({json.dumps(names)})[datum.value]", grid=False),
+        ),
         tooltip=["layer:N", "operator:N", a.Tooltip("us:Q", format=".4g")],
         description="about:N",
     )
@@ -128,7 +225,7 @@ def layers_chart(
 
 
 def classes_chart(scores: Mapping[str, Mapping[str, float]], title: str = "Classes") -> Chart:
-    """F1, IoU and average precision of each class, the weakest on top."""
+    """F1, IoU and average precision per class, the weakest on top."""
     rows = [
         {"class": name, "metric": metric, "value": value, "about": f"{name}: {metric} {value:.4f}"}
         for metric in METRICS
@@ -136,7 +233,7 @@ def classes_chart(scores: Mapping[str, Mapping[str, float]], title: str = "Class
         if name != "overall" and not math.isnan(value)
     ]
     if not rows:
-        return empty_chart("No scores of classes are known for this model.")
+        return empty_chart("This model has no scores per class.")
     a = altair()
     leading = scores.get("f1") or next(iter(scores.values()))
     order = sorted({str(row["class"]) for row in rows}, key=lambda name: leading.get(name, 0.0))
@@ -163,10 +260,13 @@ def pr_chart(
     title: str = "Precision and recall",
     average: Mapping[str, float] | None = None,
 ) -> Chart:
-    """A line a class, from `read_curves` or from the curves of a score made here. `average` is the
-    average precision of classes, as `read_scores(text)["AP"]` has it, for the legend."""
+    """One line per class. `average` is the average precision per class for the legend, for example
+    `read_scores(text)["AP"]`."""
     average = average or {}
-    labels = {name: _with_average(name, average.get(name, math.nan)) for name in curves}
+    labels = {
+        name: name if math.isnan(average.get(name, math.nan)) else f"{name}  {average[name]:.3f}"
+        for name in curves
+    }
     rows = [
         {"class": labels[name], "recall": float(r), "precision": float(p), "at": place}
         for name, (recall, precision) in curves.items()
@@ -174,7 +274,7 @@ def pr_chart(
         if math.isfinite(r) and math.isfinite(p)
     ]
     if not rows:
-        return empty_chart("No PR curve: the model gives class numbers, no probabilities.")
+        return empty_chart("No PR curve: the model outputs classes, not probabilities.")
     a = altair()
     names = list(dict.fromkeys(str(row["class"]) for row in rows))
     colours = [OKABE_ITO[place % len(OKABE_ITO)] for place in range(len(names))]
@@ -201,18 +301,3 @@ def pr_chart(
     said = "" if math.isnan(overall) else f"; overall AP {overall:.3f}"
     subtitle = count_of(len(names), "class", "classes") + said
     return sized(chart, title, subtitle, width=HEIGHT)
-
-
-def _with_average(name: str, value: float) -> str:
-    return name if math.isnan(value) else f"{name}  {value:.3f}"
-
-
-_DASHES = ([1, 0], [6, 3], [2, 3])
-
-
-def _lookup(names: Mapping[str, object]) -> str:
-    """An expression of Vega that turns the number of a line into its text; JSON quotes the text,
-    so that a layer's name stays a text whatever is in it."""
-    import json
-
-    return f"({json.dumps(names)})[datum.value]"

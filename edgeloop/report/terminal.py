@@ -1,4 +1,4 @@
-"""A scatter plot of plain characters, as wide as the terminal."""
+"""A scatter plot in plain characters, as wide as the terminal."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ ASCII = Marks("*", "o", ".", "-", "|", "+")
 
 
 def plot(found: Pareto, width: int, height: int = HEIGHT, marks: Marks = UNICODE) -> str:
-    """The first two objectives; empty where there is nothing to show. Marks of the front lie over
-    the others, however many share a character."""
+    """The first two objectives; empty if there is nothing to show. Where several rows share a
+    character, the front wins."""
     if not found.rows:
         return ""
     xs, ys = found.values[:, 0].tolist(), found.values[:, 1].tolist()
@@ -41,19 +41,16 @@ def plot(found: Pareto, width: int, height: int = HEIGHT, marks: Marks = UNICODE
     for index in sorted(range(len(xs)), key=lambda index: found.is_front[index]):
         column = _cell(xs[index], left, right, columns)
         line = height - 1 - _cell(ys[index], low, high, height)
-        grid[line][column] = _mark(found, index, marks)
+        grid[line][column] = marks.other
+        if found.is_front[index]:
+            is_estimated = _estimated(found, index)
+            grid[line][column] = marks.front_estimate if is_estimated else marks.front
     lines = [f"{y.text(high):>{edge}} {marks.up}{''.join(grid[0])}"]
     lines += [f"{'':>{edge}} {marks.up}{''.join(line)}" for line in grid[1:-1]]
     lines += [f"{y.text(low):>{edge}} {marks.up}{''.join(grid[-1])}"]
     lines += [f"{'':>{edge}} {marks.corner}{marks.across * columns}"]
     lines += [" " * (edge + 2) + _between(x.text(left), x.heading, x.text(right), columns)]
     return "\n".join([y.heading, *(line.rstrip() for line in lines), _legend(found, marks)])
-
-
-def _mark(found: Pareto, index: int, marks: Marks) -> str:
-    if not found.is_front[index]:
-        return marks.other
-    return marks.front_estimate if _estimated(found, index) else marks.front
 
 
 def _estimated(found: Pareto, index: int) -> bool:
@@ -76,12 +73,12 @@ def _span(values: Sequence[float]) -> tuple[float, float]:
 def _cell(value: float, low: float, high: float, count: int) -> int:
     if high <= low:
         return count // 2
-    share = (value / 2 - low / 2) / (high / 2 - low / 2)  # the span itself may be no number
+    share = (value / 2 - low / 2) / (high / 2 - low / 2)  # so that the span is finite
     return min(int(share * count), count - 1)
 
 
 def _between(left: str, middle: str, right: str, width: int) -> str:
-    """Three texts under an axis; the title gives way where they do not fit."""
+    """Three texts under an axis; the title is left out if they do not fit."""
     room = width - len(left) - len(right)
     if left == right:
         return f"{left} {middle}".center(width).rstrip()

@@ -1,14 +1,11 @@
-"""The seam between a search and whatever can say something about an architecture.
+"""The interface between a search and its evaluators, and a result as the sampler sees it.
 
-An evaluator is asynchronous: `send` hands it an architecture and returns at once, `collect` gives
-the answers that have come since. It may answer in any order, and in parts. A search asks the cheap
-ones first and throws away what breaks a constraint before anything dear is asked.
+An evaluator is asynchronous: `send` hands it an architecture and returns at once, `collect` returns
+the evaluations that are finished, in any order. A search asks cheap evaluators first and drops a
+candidate that violates a constraint before it asks expensive ones.
 
-Values have names; `chip_latency_ms` is one. What was measured under which conditions is the
-evaluator's own affair: its `conditions` name them, and a result is reused by another search only
-where they agree.
-
-A result, as the sampler sees it.
+Values have names such as `chip_latency_ms`. The `conditions` of an evaluator describe how they are
+obtained; another search reuses a result only if its conditions are the same.
 """
 
 from __future__ import annotations
@@ -28,12 +25,12 @@ from edgeloop.search.sampler.trial import Value
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What came of one architecture. With an `error` there are no values.
+class Evaluation:
+    """The values of one architecture, or an `error`.
 
-    `is_final` says that asking again would give the same: a net that diverges, a graph that cannot
-    be compiled. Anything else (a node that died, a store that was away) may be tried again.
-    `files` are worth keeping, by name: `model.onnx`, `metrics.json`.
+    `is_final` says that another attempt would end the same way: a model that diverges, a graph that
+    cannot be compiled. Any other error (a lost node, a store that was away) may be retried.
+    `files` are worth keeping, by name, for example `model.onnx` and `metrics.json`.
     """
 
     arch_id: str
@@ -45,42 +42,42 @@ class Answer:
 
 
 class Evaluator(ABC):
-    """`gives` are the values it answers with; `cost` orders evaluators, cheap ones first: 0 for
-    what takes a moment, 1 for what takes long, 2 for what needs the trained model of those before.
+    """`gives` names the values it returns. `cost` orders evaluators: 0 for what takes a moment, 1
+    for what takes long, 2 for what needs the trained model of an evaluator before it.
     """
 
     gives: tuple[str, ...]
     cost: int
-    conditions: str  # what a result depends on beside the architecture, as one line
+    conditions: str  # what a result depends on besides the architecture, as one line
 
     @abstractmethod
     def send(self, arch: Architecture, files: Mapping[str, Path] | None = None) -> None:
-        """Take an architecture; `files` are those that earlier evaluators made of it."""
+        """Accept an architecture, with the files that earlier evaluators made of it."""
 
     @abstractmethod
-    def collect(self, timeout_s: float) -> list[Answer]:
-        """Answers that are there; waits up to this long for the first of them."""
+    def collect(self, timeout_s: float) -> list[Evaluation]:
+        """Finished evaluations; waits up to `timeout_s` for the first one."""
 
     @abstractmethod
     def close(self) -> None:
-        """End what runs; nothing is left behind that costs anything."""
+        """Stop what runs; leave nothing behind that costs money."""
 
     @property
     def capacity(self) -> int | None:
-        """How many it works on at once, where that is known: more would only wait."""
+        """How many architectures it evaluates at a time, if known."""
         return None
 
 
 def expected(evaluators: Sequence[Evaluator]) -> tuple[str, ...]:
-    """All values that these give, in their order."""
+    """The names of all values that these evaluators return, in order."""
     return tuple(dict.fromkeys(name for evaluator in evaluators for name in evaluator.gives))
 
 
 @dataclass(frozen=True)
-class Evaluated:
-    """Values are all minimised, in whatever unit; a candidate that failed has none.
+class Observation:
+    """A result. All values are minimised, in any unit; a candidate that failed has none.
 
-    A candidate that breaks a constraint is not feasible; its values still teach, if it has any.
+    A candidate that violates a constraint is not feasible, but the sampler learns from its values.
     """
 
     params: Mapping[str, Value]
@@ -93,12 +90,12 @@ class Evaluated:
 
     @property
     def eligible(self) -> bool:
-        """Whether it may stand on a front or have children."""
+        """Whether it may be on a front or be a parent."""
         return self.feasible and self.measured
 
 
-def values_of(results: Sequence[Evaluated]) -> NDArray[np.float64]:
-    """One row a result; all of them measured."""
+def values_of(results: Sequence[Observation]) -> NDArray[np.float64]:
+    """One row per result; all of them must be measured."""
     rows = [result.values for result in results if result.values is not None]
     if len({len(row) for row in rows}) > 1:
         raise BadInput(reason="Results have different numbers of objectives; give each the same.")

@@ -1,4 +1,4 @@
-"""A search from its file to its front: everything that has to be opened, and closed again."""
+"""A search from its configuration to its front: opens everything it needs, and closes it again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from edgeloop.workspace import Workspace
 SEARCHES = "searches"
 FARM = ("farm_latency_ms", "farm_f1")
 SCREENED = ("params", "macs", "host_latency_ms", "chip_latency_ms")
-NETS = "nets"
+MODELS = "nets"
 KEPT_CONFIG = "search.yaml"
 LOCK = ".lock"
 LOOK_S = 1.0
@@ -46,8 +46,8 @@ Hear = Callable[[Event], None]
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a search found; `hypervolumes` has a number a candidate."""
+class SearchResult:
+    """What a search found, with the hypervolume after each candidate."""
 
     candidates: Sequence[Candidate]
     front: Sequence[Candidate]
@@ -61,7 +61,7 @@ class Outcome:
 
 
 class Campaign:
-    """Use as a context manager: what it started ends with it."""
+    """A context manager: what it started ends with it."""
 
     def __init__(self, config: SearchConfig, settings: Settings, resume: bool) -> None:
         self.config = config
@@ -70,7 +70,7 @@ class Campaign:
         self._closing = ExitStack()
         self._closing.callback(self.workspace.close)
         self._training: Evaluator | None = None
-        with ExitStack() as undoing:  # what cannot be opened whole is not left half open
+        with ExitStack() as undoing:  # if a part cannot be opened, close the others
             undoing.callback(self._closing.close)
             self._open(settings, resume)
             undoing.pop_all()
@@ -87,7 +87,7 @@ class Campaign:
         store = self.workspace.store
         self.table = Candidates(store.models(settings.experiment), settings.experiment)
 
-    def run(self, hear: Hear = lambda _: None) -> Outcome:
+    def run(self, hear: Hear = lambda _: None) -> SearchResult:
         """Search until the budget is met, appending to the tables as results come."""
         evaluators = self._evaluators()
         known = patiently(self.study.candidates)
@@ -103,7 +103,9 @@ class Campaign:
                 tables.append(ended[-1])
             hear(event)
 
-        search = Search(self.config, self.study, evaluators, self.table, heard, keep=self._keep_net)
+        search = Search(
+            self.config, self.study, evaluators, self.table, heard, keep=self._keep_model
+        )
         try:
             candidates = search.run()
         finally:  # also when it is interrupted or fails
@@ -117,11 +119,11 @@ class Campaign:
     def __exit__(self, *_: object) -> None:
         self._closing.close()
 
-    def _finished(self, candidates: Sequence[Candidate], is_exhausted: bool) -> Outcome:
+    def _finished(self, candidates: Sequence[Candidate], is_exhausted: bool) -> SearchResult:
         front = front_of(self.config, candidates)
-        self._complete_nets(front)
-        write_front(self.folder, front, self._net_of)
-        return Outcome(
+        self._complete_models(front)
+        write_front(self.folder, front, self._save_model)
+        return SearchResult(
             candidates,
             front,
             volumes(self.config, [item for item in candidates if item.state != "running"]),
@@ -178,22 +180,22 @@ class Campaign:
         )
 
     def _options(self, name: str) -> Mapping[str, object]:
-        """Of an objective; what `farm:` says holds for all that the farm measures."""
+        """The options of an objective; `farm:` has defaults for all that runners measure."""
         usual = self.config.farm if name in FARM else {}
         found = [o.options for o in self.config.objectives if o.name == name]
         return {**usual, **(found[0] if found else {})}
 
-    def _keep_net(self, arch: Architecture, files: Mapping[str, Path]) -> None:
-        """A trained net outlives the folder it was trained in; it is here before its result is."""
+    def _keep_model(self, arch: Architecture, files: Mapping[str, Path]) -> None:
+        """Copied out of the training folder before its result is stored."""
         if "model.onnx" in files:
-            (self.folder / NETS).mkdir(exist_ok=True)
-            copy_atomic(files["model.onnx"], self.folder / NETS / f"{arch.id}.onnx")
+            (self.folder / MODELS).mkdir(exist_ok=True)
+            copy_atomic(files["model.onnx"], self.folder / MODELS / f"{arch.id}.onnx")
 
-    def _complete_nets(self, front: Sequence[Candidate]) -> None:
-        """A result that another search found came without its net: the front's are trained here."""
+    def _complete_models(self, front: Sequence[Candidate]) -> None:
+        """A result reused from another search has no model here: those of the front are trained."""
         archs = {item.arch.id: item.arch for item in front}
         lacking = {
-            i: a for i, a in archs.items() if not (self.folder / NETS / f"{i}.onnx").is_file()
+            i: a for i, a in archs.items() if not (self.folder / MODELS / f"{i}.onnx").is_file()
         }
         if self._training is None:
             return
@@ -201,13 +203,13 @@ class Campaign:
             self._training.send(arch)
         waiting = set(lacking)
         while waiting:
-            for answer in self._training.collect(LOOK_S):
-                if answer.arch_id in waiting:
-                    self._keep_net(lacking[answer.arch_id], answer.files)
-                    waiting.discard(answer.arch_id)
+            for evaluation in self._training.collect(LOOK_S):
+                if evaluation.arch_id in waiting:
+                    self._keep_model(lacking[evaluation.arch_id], evaluation.files)
+                    waiting.discard(evaluation.arch_id)
 
-    def _net_of(self, item: Candidate, target: Path) -> None:
-        trained = self.folder / NETS / f"{item.arch.id}.onnx"
+    def _save_model(self, item: Candidate, target: Path) -> None:
+        trained = self.folder / MODELS / f"{item.arch.id}.onnx"
         if trained.is_file():
             copy_atomic(trained, target)
         elif not target.is_file():
@@ -216,16 +218,16 @@ class Campaign:
             )
 
     def _publish(self, front: Sequence[Candidate]) -> list[str]:
-        """Trained nets of the front become models, so that runners measure them."""
+        """Trained models of the front join the status table, so that runners measure them."""
         names = []
         for item in front:
-            net = self.folder / NETS / f"{item.arch.id}.onnx"
-            if net.is_file():
+            model = self.folder / MODELS / f"{item.arch.id}.onnx"
+            if model.is_file():
                 iteration = item.place // self.config.iteration
                 columns = columns_of(item.values, iteration)
                 tag = self.config.name
                 names.append(
-                    publish(self.workspace, item.arch, TRAINED, net, item.values, columns, tag)
+                    publish(self.workspace, item.arch, TRAINED, model, item.values, columns, tag)
                 )
         return names
 
@@ -235,7 +237,7 @@ def alone(file: Path, name: str) -> Iterator[None]:
     """One process drives a search: two would take each other's candidates for abandoned ones."""
     lock = try_lock(file)
     if lock is None:
-        reason = f"The search {name!r} is running: wait for it, or stop it and use --resume"
+        reason = f"the search {name!r} is running: wait for it, or stop it and use --resume"
         raise BadInput(reason=reason)
     try:
         yield

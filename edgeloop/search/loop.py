@@ -1,12 +1,11 @@
-"""The search itself: candidates walk from cheap evaluators to dear ones, several at a time.
+"""The search loop: candidates pass from cheap evaluators to expensive ones, several at a time.
 
-A candidate that breaks a constraint is screened out as soon as that is known. All evaluators of one
-cost work on it at once, so training and measuring overlap; those of the next cost wait for them. A
-place that falls free is given to a new candidate at once: nobody waits for a round to end, unless
-the configuration asks for batches.
+A candidate that violates a constraint is screened out as soon as that is known. All evaluators of
+one cost work on it in parallel, so training and measuring overlap; those of the next cost wait for
+them. A free slot is given to a new candidate at once, unless the configuration asks for batches.
 
-Whatever was found out is in the status table before the study says that a candidate ended. So a
-search that is killed at any point loses nothing and asks for nothing twice.
+Results are in the status table before the study says that a candidate ended. So a search that is
+killed at any point loses nothing and evaluates nothing twice.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from edgeloop._util.retry import retry
 from edgeloop.architectures import Architecture
 from edgeloop.errors import SearchFailed, StoreUnavailable
 from edgeloop.models import Candidates
-from edgeloop.search.base import Answer, Evaluator
+from edgeloop.search.base import Evaluation, Evaluator
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.study import Candidate, End, Study
 from edgeloop.store import Value
 
 LOOK_S = 0.2
 PATIENCE_S = 600.0
-HOPELESS = 60  # candidates in a row of which none met the constraints
+HOPELESS = 60  # give up after so many candidates in a row that violate the constraints
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Event:
-    """A step of a candidate that a person may want to see."""
+    """A step of a candidate, for progress output."""
 
     candidate: Candidate
     what: End | Literal["begun"]
@@ -45,19 +44,19 @@ class Event:
 
 @dataclass
 class _Open:
-    """A candidate on its way."""
+    """A candidate that is being evaluated."""
 
     candidate: Candidate
     values: dict[str, float] = field(default_factory=dict)
     files: dict[str, Path] = field(default_factory=dict)
     cost: int = -1
-    owed: set[int] = field(default_factory=set)  # evaluators that have not answered yet
+    owed: set[int] = field(default_factory=set)  # evaluators that are not done yet
     asked: dict[int, int] = field(default_factory=dict)
 
 
 class Search:
-    """Runs until the budget is met. `table` keeps the results and `keep` the files of each answer;
-    `hear` is told of every step."""
+    """Runs until the budget is spent. `table` stores the results and `keep` the files of each
+    evaluation; `hear` is called for every step."""
 
     def __init__(
         self,
@@ -81,16 +80,17 @@ class Search:
         self._is_exhausted = False
 
     def run(self) -> list[Candidate]:
-        """All candidates, once the budget is met or the space has no other member."""
+        """All candidates, once the budget is spent or the space has no other member."""
         known = patiently(self._study.candidates)
         self._ended = sum(item.state != "running" for item in known)
         self._failed = sum(item.state == "failed" for item in known)
-        self._fruitless = _last_in_vain(known)
+        for item in known:
+            self._count_fruitless(item.state)
         for candidate in patiently(self._study.unfinished):
             self._begin(candidate)
         while self._fill() or self._open:
             self._look()
-        return _not_in_vain(patiently(self._study.candidates))
+        return _with_result(patiently(self._study.candidates))
 
     @property
     def is_exhausted(self) -> bool:
@@ -98,11 +98,15 @@ class Search:
         return self._is_exhausted
 
     def _fill(self) -> bool:
-        """Begin candidates while there is room; True when one was begun."""
+        """Start candidates while there are free slots; returns whether one was started."""
         begun = False
         if self._config.batch and self._open:
             return False
-        while len(self._open) < self._room() and not self._is_exhausted:
+        # One worker alone proceeds strictly in turn, so that a seeded search is reproducible. With
+        # several, one more candidate is screened while they are all busy.
+        workers = self._config.workers
+        slots = self._config.batch or workers + (workers > 1)
+        while len(self._open) < slots and not self._is_exhausted:
             if self._ended + len(self._open) >= self._config.budget:
                 break
             candidate = self._next()
@@ -114,8 +118,8 @@ class Search:
         return begun
 
     def _next(self) -> Candidate | None:
-        """A store that goes away in the wrong moment has a candidate written down and cannot say
-        so: that one is taken up before another is proposed."""
+        """If the store goes away at the wrong moment, it has stored a candidate without confirming
+        it: that one is used before another is proposed."""
         tries = 0
 
         def attempt() -> Candidate | None:
@@ -128,13 +132,6 @@ class Search:
 
         return patiently(attempt)
 
-    def _room(self) -> int:
-        """One worker alone goes strictly in turn, so that a seeded search can be repeated. Several
-        have one candidate more under way, which is screened while they are all busy."""
-        if self._config.batch:
-            return self._config.batch
-        return self._config.workers + (self._config.workers > 1)
-
     def _begin(self, candidate: Candidate) -> None:
         entry = _Open(candidate)
         self._open[candidate.arch.id] = entry
@@ -142,12 +139,14 @@ class Search:
         self._advance(entry)
 
     def _advance(self, entry: _Open) -> None:
-        """As far as it goes without waiting: constraints, then the evaluators of the next cost."""
+        """As far as possible without waiting: constraints, then the evaluators of the next cost."""
         while not entry.owed:
-            broken = self._broken(entry.values)
-            if broken:
-                self._end(entry, "screened", broken)
-                return
+            for name, (low, high) in self._config.constraints.items():
+                value = entry.values.get(name)
+                if value is not None and not low <= value <= high:
+                    reason = f"{name} is {value:.4g}, not within {low:g} to {high:g}"
+                    self._end(entry, "screened", reason)
+                    return
             left = [e.cost for e in self._evaluators if e.cost > entry.cost]
             if not left:
                 self._end(entry, "complete")
@@ -158,8 +157,7 @@ class Search:
                     self._ask(entry, index)
 
     def _is_known(self, entry: _Open, evaluator: Evaluator) -> bool:
-        """By an earlier search or before a kill. Results that later evaluators need files of are
-        no use without those."""
+        """From an earlier search or from before a kill. Not if a later evaluator needs files."""
         if any(other.cost == 2 for other in self._evaluators) and evaluator.cost == 1:
             return False
         arch_id = entry.candidate.arch.id
@@ -175,50 +173,43 @@ class Search:
         self._evaluators[index].send(entry.candidate.arch, dict(entry.files))
 
     def _look(self) -> None:
-        """Hear every evaluator that owes something; the first of them may be waited for."""
+        """Collect from every evaluator that owes something; only the first one is waited for."""
         busy = sorted({index for entry in self._open.values() for index in entry.owed})
         for place, index in enumerate(busy):
-            for answer in self._evaluators[index].collect(LOOK_S if place == 0 else 0.0):
-                entry = self._open.get(answer.arch_id)
+            for evaluation in self._evaluators[index].collect(LOOK_S if place == 0 else 0.0):
+                entry = self._open.get(evaluation.arch_id)
                 if entry is not None and index in entry.owed:
-                    self._hear_answer(entry, index, answer)
+                    self._receive(entry, index, evaluation)
 
-    def _hear_answer(self, entry: _Open, index: int, answer: Answer) -> None:
+    def _receive(self, entry: _Open, index: int, evaluation: Evaluation) -> None:
         entry.owed.discard(index)
-        missing = set(self._evaluators[index].gives) - set(answer.values)
-        if answer.error or missing:
-            reason = answer.error or f"it has no {', '.join(sorted(missing))}"
-            if not answer.is_final and entry.asked[index] <= self._config.retries:
+        missing = set(self._evaluators[index].gives) - set(evaluation.values)
+        if evaluation.error or missing:
+            reason = evaluation.error or f"it has no {', '.join(sorted(missing))}"
+            if not evaluation.is_final and entry.asked[index] <= self._config.retries:
                 self._ask(entry, index)
             else:
                 self._end(entry, "failed", reason)
             return
-        entry.values.update(answer.values)
-        entry.files.update(answer.files)
-        self._keep_files(entry.candidate.arch, answer.files)
-        self._keep(entry, self._evaluators[index], answer.values)
+        entry.values.update(evaluation.values)
+        entry.files.update(evaluation.files)
+        self._keep_files(entry.candidate.arch, evaluation.files)
+        arch, conditions = entry.candidate.arch, self._evaluators[index].conditions
+        columns = columns_of(evaluation.values, entry.candidate.place // self._config.iteration)
+        patiently(
+            lambda: self._table.note(
+                arch.id, arch.canonical, conditions, evaluation.values, columns
+            )
+        )
         if entry.candidate.arch.id in self._open:
             self._advance(entry)
-
-    def _keep(self, entry: _Open, evaluator: Evaluator, values: Mapping[str, float]) -> None:
-        arch = entry.candidate.arch
-        columns = columns_of(values, entry.candidate.place // self._config.iteration)
-        patiently(
-            lambda: self._table.note(arch.id, arch.canonical, evaluator.conditions, values, columns)
-        )
-
-    def _broken(self, values: Mapping[str, float]) -> str:
-        for name, (low, high) in self._config.constraints.items():
-            if name in values and not low <= values[name] <= high:
-                return f"{name} is {values[name]:.4g}, not within {low:g} to {high:g}"
-        return ""
 
     def _end(self, entry: _Open, end: End, reason: str = "") -> None:
         del self._open[entry.candidate.arch.id]
         patiently(lambda: self._study.end(entry.candidate, end, entry.values, reason))
         self._ended += 1
         self._failed += end == "failed"
-        self._fruitless = 0 if end == "complete" else self._fruitless + (end == "screened")
+        self._count_fruitless(end)
         self._hear(Event(entry.candidate, end, dict(entry.values), reason))
         if self._failed > self._config.failures:
             raise SearchFailed(
@@ -228,12 +219,18 @@ class Search:
         if self._fruitless >= HOPELESS:
             raise SearchFailed(
                 reason=f"none of {HOPELESS} candidates in a row met the constraints; the last "
-                f"one: {reason}. Loosen search.constraints or change the space"
+                f"one: {reason}. Relax search.constraints or change the space"
             )
+
+    def _count_fruitless(self, state: str) -> None:
+        """Screened candidates since the last complete one."""
+        if state == "complete":
+            self._fruitless = 0
+        self._fruitless += state == "screened"
 
 
 def columns_of(values: Mapping[str, float], iteration: int) -> dict[str, Value]:
-    """Results under the names that the status table has for them."""
+    """Results under the column names of the status table."""
     columns: dict[str, Value] = {"iteration": iteration}
     for name in ("val_iou", "training_time"):
         if name in values:
@@ -274,23 +271,14 @@ def _is_away(error: Exception) -> bool:
     )
 
 
-def _not_in_vain(candidates: list[Candidate]) -> list[Candidate]:
-    """A search without a single result says why, and does not end as if all were well."""
+def _with_result(candidates: list[Candidate]) -> list[Candidate]:
+    """A search without a single complete candidate is an error that says why."""
     if not candidates or any(item.state == "complete" for item in candidates):
         return candidates
     count, last = len(candidates), candidates[-1]
     if any(item.state == "screened" for item in candidates):
-        what, advice = "met the constraints", "Loosen search.constraints or change the space"
+        what, advice = "met the constraints", "Relax search.constraints or change the space"
     else:
-        what, advice = "could be evaluated", "Mend that first"
+        what, advice = "could be evaluated", "Fix that first"
     reason = f"none of {count} candidates {what}; the last one: {last.reason.rstrip('.')}. {advice}"
     raise SearchFailed(reason=reason)
-
-
-def _last_in_vain(known: Sequence[Candidate]) -> int:
-    count = 0
-    for item in reversed([item for item in known if item.state != "running"]):
-        if item.state == "complete":
-            break
-        count += item.state == "screened"
-    return count

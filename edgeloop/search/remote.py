@@ -1,8 +1,8 @@
-"""A whole search as one job: it runs on a compute, and starts the trainings from there.
+"""A whole search as one job, which submits the trainings from there.
 
-The project's code travels, the store is opened there by the machine's own identity, and what the
-search writes into its folder comes back as the job's outputs. A job that is started again, because
-its machine was taken away, goes on with the search where it was.
+The project's code is sent along, the store is opened with the identity of the machine, and the
+folder of the search becomes the job's outputs. A job that is restarted, for example because its
+machine was preempted, continues the search.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ def search_job(
     compute: str,
     resume: bool = False,
 ) -> JobSpec:
-    """The job to submit. What is wrong is said here, before anything is sent."""
+    """The job to submit; mistakes are found here, before anything is sent."""
     kind = str(settings.compute_settings(compute).get("kind", compute))
     path = file.resolve()
     project = settings.project.resolve()
     if not path.is_relative_to(project):
-        reason = f"{file} is outside the project {project}, which is what travels: move it there"
+        reason = (
+            f"{file} is outside the project {project}, which is sent to the compute: move it there"
+        )
         raise BadInput(reason=reason)
     store = reachable(settings.location, kind)
     if not resume and is_begun(open_storage(settings.location), config):
-        reason = f"There is a search {config.name!r} already. Go on with it by --resume, or give"
-        raise BadInput(reason=f"{reason} this one another search.name")
+        reason = f"there is already a search {config.name!r}: continue it with --resume, or give "
+        raise BadInput(reason=f"{reason}this one another search.name")
     return JobSpec(
         code=project,
         stem=config.name,
@@ -58,22 +60,22 @@ def search_job(
 
 
 def reachable(location: Location, kind: str) -> str:
-    """The store's address as another machine opens it, without a secret."""
+    """The address of the store for another machine, without secrets."""
     if isinstance(location, AzureLocation):
         place = f"table={location.table_endpoint}&container={location.container}"
         return f"azure:{location.blob_endpoint}?{place}"
     if isinstance(location, SqliteLocation) and kind == LOCAL:
         return f"sqlite:{location.folder}"
     reason = (
-        f"The store {location} cannot be opened by a search that runs elsewhere: use an Azure "
-        "account, which it opens by its machine's own identity"
+        f"the store {location} cannot be opened by a search on another machine: use an Azure "
+        "storage account, which is opened with the identity of the machine"
     )
     raise BadInput(reason=reason)
 
 
 def _needed_there(config: SearchConfig, settings: Settings) -> tuple[str, ...]:
-    """Pictures go along where the search trains beside itself; else the trainings fetch them, and
-    what is here and not in the store yet is pushed now."""
+    """The dataset is an input of the job if the search trains on its own machine; otherwise the
+    training jobs fetch it, and it is pushed now if the store does not have it yet."""
     train = config.train
     if train is None or not config.data:
         return ()

@@ -1,8 +1,8 @@
-"""Where a study lives: beside the store, so that whoever opens the store can go on with it.
+"""Where studies are stored: beside the store, so that whoever can open the store can continue them.
 
-SQLite and PostgreSQL hold Optuna's own tables, which its dashboard opens by their address. An Azure
-account has no such tables, so there the study is a journal of small files: each is created only if
-nobody else created it first, which is all that Optuna asks of a journal.
+SQLite and PostgreSQL hold Optuna's own tables, which its dashboard can open. On an Azure account a
+study is a journal of small blobs: each is created only if nobody else created it first, which is
+all that Optuna needs of a journal.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ _PREFIX = "_search/log/"
 
 def open_storage(location: Location) -> BaseStorage:
     """Optuna's storage beside a store."""
-    _quiet()
-    import optuna
+    try:
+        import optuna
+    except ImportError:
+        raise MissingExtra(what="A search", extra="train") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # a search reports trials itself
 
     if isinstance(location, SqliteLocation):
         location.folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +43,7 @@ def open_storage(location: Location) -> BaseStorage:
 
 
 def storage_address(location: Location) -> str:
-    """What a person gives to Optuna's dashboard; holds no password."""
+    """The address for Optuna's dashboard, without a password."""
     if isinstance(location, SqliteLocation):
         return f"sqlite:///{location.folder / STUDIES_FILE}"
     return str(location)
@@ -60,7 +63,7 @@ def _journal(blobs: Blobs) -> Any:
     from optuna.storages.journal import BaseJournalBackend
 
     class BlobJournal(BaseJournalBackend):
-        """One file a batch of entries; its number is where it stands."""
+        """One blob per batch of entries, numbered consecutively."""
 
         def __init__(self) -> None:
             self._entries: list[dict[str, Any]] = []
@@ -72,13 +75,13 @@ def _journal(blobs: Blobs) -> Any:
 
         def append_logs(self, logs: list[dict[str, Any]]) -> None:
             content = json.dumps(logs).encode()
-            while not blobs.create(_key(self._files), content):
+            while not blobs.create(f"{_PREFIX}{self._files:09d}.json", content):
                 self._catch_up()
             self._entries += json.loads(content)
             self._files += 1
 
         def _catch_up(self) -> None:
-            """Files are never changed and leave no gaps, so only those after the last are read."""
+            """Blobs never change and leave no gaps, so only those after the last one are read."""
             keys = sorted(info.key for info in blobs.list(_PREFIX))[self._files :]
             with ThreadPoolExecutor(_READERS) as pool:
                 for content in pool.map(blobs.read, keys):
@@ -86,16 +89,3 @@ def _journal(blobs: Blobs) -> Any:
                     self._files += 1
 
     return BlobJournal()
-
-
-def _key(number: int) -> str:
-    return f"{_PREFIX}{number:09d}.json"
-
-
-def _quiet() -> None:
-    """Optuna tells of every trial on its own; a search does that itself."""
-    try:
-        import optuna
-    except ImportError:
-        raise MissingExtra(what="A search", extra="train") from None
-    optuna.logging.set_verbosity(optuna.logging.WARNING)

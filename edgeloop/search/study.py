@@ -1,9 +1,9 @@
-"""The record of a search, kept by Optuna: which candidates there were, and what came of each.
+"""The record of a search, an Optuna study: its candidates, and what became of each.
 
-The story of a candidate. It is proposed and written down as a running trial in one step, with its
-architecture. It ends as complete, screened out or failed, and stays that way. A search that was
-killed finds its running trials again and goes on with them; a proposal depends on what had ended
-and on the trial's number, so nothing is proposed otherwise than it would have been.
+A candidate is proposed and stored as a running trial in one step, with its architecture. It ends as
+complete, screened out or failed, and stays that way. A search that was killed finds its running
+trials again and continues with them. A proposal depends only on what has ended and on the number of
+proposals, so an interruption changes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from edgeloop.architectures import Architecture, Space
 from edgeloop.errors import BadInput, BadSetting, BadSpace
-from edgeloop.search.base import Evaluated
+from edgeloop.search.base import Observation
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.sampler.mutation import replayed
 from edgeloop.search.sampler.proposer import Proposer
@@ -29,16 +29,16 @@ End = Literal["complete", "screened", "failed"]
 Progress = Literal["running", "complete", "screened", "failed"]
 
 ARCH, VALUES, REASON, NOT_COUNTED = "arch", "values", "reason", "not_counted"
-_REPEATS = 50  # of a sampler that proposes what is known before ours takes over
+_REPEATS = 50  # known candidates that a sampler may propose before ours takes over
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One architecture of a search; `values` are all that is known of it, by name."""
+    """One architecture of a search, with all its known values by name."""
 
     number: int
     arch: Architecture
-    params: Mapping[str, Any] = field(default_factory=dict)  # as the space was answered
+    params: Mapping[str, Any] = field(default_factory=dict)  # as suggested to the space
     state: Progress = "running"
     values: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
@@ -46,12 +46,12 @@ class Candidate:
 
     @property
     def place(self) -> int:
-        """Among those that count; the number is Optuna's, which counts repeats too."""
+        """Its index among those that count; Optuna's number includes repeats."""
         return self.number - self.skipped
 
 
 class Study:
-    """One search's study. Nothing here runs anything."""
+    """The study of one search."""
 
     def __init__(self, config: SearchConfig, space: Space, study: optuna.Study) -> None:
         self._config = config
@@ -63,7 +63,7 @@ class Study:
     def open(
         cls, config: SearchConfig, space: Space, storage: optuna.storages.BaseStorage, resume: bool
     ) -> Study:
-        """Make the study, or go on with it; one that is there is not gone on with by mistake."""
+        """Create the study or, with `resume`, continue it."""
         import optuna
 
         ways = {"min": optuna.study.StudyDirection.MINIMIZE}
@@ -72,7 +72,7 @@ class Study:
         ]
         if is_begun(storage, config) and not resume:
             raise BadInput(
-                reason=f"There is a search {config.name!r} already. Go on with it by --resume, or "
+                reason=f"there is already a search {config.name!r}: continue it with --resume, or "
                 "give this one another search.name"
             )
         study = optuna.create_study(
@@ -82,13 +82,17 @@ class Study:
         return cls(config, space, study)
 
     def candidates(self) -> list[Candidate]:
-        """All that count, in their order."""
-        counting = (trial for trial in self._trials() if _counts(trial))
+        """All that count, in the order of proposal."""
+        counting = (
+            trial
+            for trial in self._trials()
+            if ARCH in trial.user_attrs and NOT_COUNTED not in trial.user_attrs
+        )
         return [_candidate(trial, trial.number - place) for place, trial in enumerate(counting)]
 
     def unfinished(self) -> list[Candidate]:
-        """What an earlier run left open. A trial without an architecture was never proposed, or
-        was a repeat that it could not say so of."""
+        """What an earlier run left running. A running trial without an architecture was cut off
+        before it was proposed, or was a repeat; it is ended."""
         from optuna.trial import TrialState
 
         for trial in self._trials():
@@ -99,18 +103,18 @@ class Study:
         return [item for item in self.candidates() if item.state == "running"]
 
     def propose(self) -> Candidate | None:
-        """A new candidate, written down; None when the space has no other member."""
+        """A new candidate, stored; None if the space has no other member."""
         if self._config.sampler != "default":
             for _ in range(_REPEATS):
                 candidate = self._ask_optuna()
                 if candidate is not None:
                     return candidate
-        return self._ask_ours()
+        return self._ask_proposer()
 
     def end(
         self, candidate: Candidate, end: End, values: Mapping[str, float], reason: str = ""
     ) -> None:
-        """Write down what came of a candidate. Saying it again changes nothing."""
+        """Store the end of a candidate. A second call changes nothing."""
         import optuna
         from optuna.trial import TrialState
 
@@ -129,8 +133,8 @@ class Study:
             self._study.tell(candidate.number, state=state)
 
     def _asked(self, trial: Any) -> None:
-        """A member of which the space itself can make nothing is one all the same, as far as it
-        was asked for: it will fail when it is built, alone, and the search goes on."""
+        """A member that the space cannot build is one all the same, with the parameters suggested
+        so far: it will fail when it is built, alone, and the search continues."""
         shape = (1, 3, *self._config.size)
         try:
             self._space.ask(trial, shape, self._config.classes)
@@ -138,12 +142,12 @@ class Study:
             if not trial.params:
                 raise
 
-    def _ask_ours(self) -> Candidate | None:
-        """Answers that differ in spelling alone build one architecture: those are passed over."""
+    def _ask_proposer(self) -> Candidate | None:
+        """Parameters that differ only in spelling build the same architecture and are skipped."""
         known = self.candidates()
         ids = {item.arch.id for item in known}
         number = self._proposals()
-        history = [self._evaluated(item) for item in known if item.state != "running"]
+        history = [self._observation(item) for item in known if item.state != "running"]
         pending = [dict(item.params) for item in known if item.state == "running"]
         for _ in range(_REPEATS):
             params = self._proposer.propose(number, history, pending)
@@ -152,11 +156,11 @@ class Study:
             asked = ask(self._asked, replayed(params))
             arch = self._arch(asked.params)
             if arch.id not in ids:
-                return self._written(arch, asked.params, asked.distributions)
+                return self._stored(arch, asked.params, asked.distributions)
             pending.append(params)
         return None
 
-    def _written(
+    def _stored(
         self, arch: Architecture, params: Params, distributions: Mapping[str, Distribution]
     ) -> Candidate:
         from optuna.trial import TrialState, create_trial
@@ -169,14 +173,14 @@ class Study:
                 user_attrs={ARCH: arch.canonical},
             )
         )
-        for item in reversed(self.candidates()):  # its number is the storage's to give
+        for item in reversed(self.candidates()):  # the storage chose its number
             if item.arch == arch:
                 return item
-        raise BadInput(reason="The study lost a trial that was just written to it")
+        raise BadInput(reason="the study lost a trial that was just added to it")
 
     def _ask_optuna(self) -> Candidate | None:
-        """One of Optuna's samplers, seeded by how many were proposed so that a resumed search goes
-        on as it would have. None where it proposed what is known; that trial does not count."""
+        """One of Optuna's samplers, seeded by the number of proposals so that a resumed search
+        continues as it would have. None if the proposal is known; that trial does not count."""
         from optuna.trial import TrialState
 
         known = {item.arch.id for item in self.candidates()}
@@ -195,7 +199,7 @@ class Study:
         shape = (1, 3, *self._config.size)
         return Architecture(self._space.name, params, shape, self._config.classes)
 
-    def _evaluated(self, item: Candidate) -> Evaluated:
+    def _observation(self, item: Candidate) -> Observation:
         objectives = self._config.objectives
         known = all(objective.name in item.values for objective in objectives)
         values = (
@@ -203,11 +207,10 @@ class Study:
             if known and item.state != "failed"
             else None
         )
-        return Evaluated(dict(item.params), values, feasible=item.state == "complete")
+        return Observation(dict(item.params), values, feasible=item.state == "complete")
 
     def _proposals(self) -> int:
-        """How many there were. A trial that a kill cut off before it was one is not among them, so
-        that the next proposal is what that would have been."""
+        """Their number, without trials that a kill cut off: the next proposal is then the same."""
         known = (ARCH, NOT_COUNTED)
         return sum(any(key in trial.user_attrs for key in known) for trial in self._trials())
 
@@ -216,8 +219,8 @@ class Study:
 
 
 def is_begun(storage: optuna.storages.BaseStorage, config: SearchConfig) -> bool:
-    """Whether a candidate was ever proposed. A search that failed before that, for a dataset that
-    was not there or a wrong value, holds nothing: it gives way to what it was corrected to."""
+    """Whether a candidate was ever proposed. A search that failed before that, because of a missing
+    dataset or a wrong value, is empty: a corrected one replaces it."""
     import optuna
 
     if config.name not in optuna.study.get_all_study_names(storage):
@@ -235,7 +238,7 @@ def _identity(config: SearchConfig) -> object:
 
 
 def _same_search(study: optuna.Study, config: SearchConfig) -> None:
-    """A search goes on only as what it was; the sentence names what differs."""
+    """A search can only be continued as what it was; the error names what differs."""
     mine = _identity(config)
     assert isinstance(mine, dict)
     known = study.user_attrs.get("search")
@@ -246,13 +249,9 @@ def _same_search(study: optuna.Study, config: SearchConfig) -> None:
     if differing:
         raise BadSetting(
             where=f"search {config.name!r}",
-            reason=f"it was begun with another {', '.join(differing)}: put that back to go on, or "
-            "give this one another search.name",
+            reason=f"it was started with another {', '.join(differing)}: change that back to "
+            "continue, or give this one another search.name",
         )
-
-
-def _counts(trial: FrozenTrial) -> bool:
-    return ARCH in trial.user_attrs and NOT_COUNTED not in trial.user_attrs
 
 
 def _candidate(trial: FrozenTrial, skipped: int) -> Candidate:
@@ -280,7 +279,7 @@ def _sampler(config: SearchConfig, number: int) -> optuna.samplers.BaseSampler:
 
     seed = (config.seed * 1_000_003 + number) % (2**31)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # multivariate is called experimental, and is the best
+        warnings.simplefilter("ignore")  # multivariate TPE is experimental, and the best
         if config.sampler == "tpe":
             return optuna.samplers.TPESampler(multivariate=True, group=True, seed=seed)
         if config.sampler == "nsga2":

@@ -1,27 +1,37 @@
-"""Where and how candidates are trained: processes of this search, or jobs on a compute."""
+"""Training the candidates of a search, here or as jobs on a compute; and, afterwards, the full
+training of its front (`train-pareto`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from edgeloop._util.units import TIME_FORMS, bytes_of, seconds_of
+from edgeloop.architectures import Architecture
 from edgeloop.data import find_local
 from edgeloop.errors import BadInput, NoSuchDataset
 from edgeloop.jobs import Jobs, Resources
-from edgeloop.search.base import Evaluator
-from edgeloop.search.evaluators import LocalTraining, PartialTraining
+from edgeloop.models import Candidates
+from edgeloop.search.base import Evaluation, Evaluator
+from edgeloop.search.evaluators import LocalTraining, TrainingJobs
+from edgeloop.search.loop import patiently
+from edgeloop.search.outputs import PARETO, copy_atomic, publish
 from edgeloop.settings import Settings
+from edgeloop.store import Record, Value
 from edgeloop.training import TrainingPlan
+from edgeloop.workspace import Workspace
 
 HERE = "here"
 LONGEST_S = 24 * 3600.0
+LOOK_S = 1.0
+FULL = "full"
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """A plan, a dataset and a place."""
+    """A training plan, a dataset, and where to train."""
 
     plan: TrainingPlan
     data: str
@@ -43,8 +53,10 @@ class Trainer:
                 project=self.settings.project,
                 limit_s=self.timeout_s or LONGEST_S,
             )
-        self.settings.compute_settings(self.compute)  # one that is not there is no net's fault
-        return PartialTraining(
+        self.settings.compute_settings(
+            self.compute
+        )  # an unknown compute is not a fault of a candidate
+        return TrainingJobs(
             Jobs(self.settings),
             self.data,
             self.plan,
@@ -59,11 +71,13 @@ class Trainer:
 
 
 def trainer_of(train: Mapping[str, object], data: str, settings: Settings, workers: int) -> Trainer:
-    """From the keys of `train:`; those that a plan has go into the plan."""
+    """From the keys of `train:`, most of which are those of a training plan."""
     known = {entry.name for entry in fields(TrainingPlan)}
     plan = {key: value for key, value in train.items() if key in known and value is not None}
     try:
-        chosen = TrainingPlan(**_numbers(plan))  # type: ignore[arg-type]
+        if isinstance(plan.get("learning_rate"), str):  # YAML reads 1e-2 as a text
+            plan["learning_rate"] = float(str(plan["learning_rate"]))
+        chosen = TrainingPlan(**plan)  # type: ignore[arg-type]
         resources = Resources(
             cpus=float(str(train.get("cpus", 1))),
             gpus=float(str(train.get("gpus", 0))),
@@ -85,7 +99,7 @@ def trainer_of(train: Mapping[str, object], data: str, settings: Settings, worke
 
 
 def dataset_folder(data: str, project: Path) -> Path:
-    """A dataset of the project by its name, or any folder by its path."""
+    """A dataset of the project by name, or any folder by path."""
     try:
         return find_local(project, data)[1]
     except (NoSuchDataset, BadInput):
@@ -98,11 +112,109 @@ def dataset_folder(data: str, project: Path) -> Path:
 def seconds(value: object) -> float:
     found = seconds_of(str(value))
     if not found:
-        raise BadInput(reason=f"{value!r} is no time: write {TIME_FORMS}")
+        raise BadInput(reason=f"{value!r} is not a time: write {TIME_FORMS}")
     return found
 
 
-def _numbers(plan: Mapping[str, object]) -> dict[str, object]:
-    """YAML reads 1e-2 as a text; people do not."""
-    rate = plan.get("learning_rate")
-    return {**plan, "learning_rate": float(rate)} if isinstance(rate, str) else dict(plan)
+@dataclass(frozen=True)
+class Retrained:
+    """A model of the front: its score after partial and after full training, or an error."""
+
+    arch: Architecture
+    partial_iou: float | None
+    full_iou: float | None = None
+    full_f1: float | None = None
+    error: str = ""
+
+
+def front_in(folder: Path) -> list[Architecture]:
+    """The architectures of the front in the folder of a search."""
+    found = sorted((folder / PARETO).glob("id_*.json"))
+    if not found:
+        reason = f"there is no front in {folder}: run the search first, or name its folder"
+        raise BadInput(reason=reason)
+    return [Architecture.load(path) for path in found]
+
+
+def retrain(
+    name: str,
+    folder: Path,
+    trainer: Trainer,
+    workspace: Workspace,
+    hear: Callable[[Retrained], None] = lambda _: None,
+    is_published: bool = True,
+) -> list[Retrained]:
+    """Train every model of the front in full; finished trainings are not repeated."""
+    front = {arch.id: arch for arch in front_in(folder)}
+    experiment = workspace.experiment
+    table = Candidates(workspace.store.models(experiment), experiment)
+    known = {row.key: row for row in patiently(lambda: workspace.find(()))}
+    training = trainer.evaluator(f"{name}-{FULL}", folder / FULL / "training")
+    done: list[Retrained] = []
+    try:
+        for arch in front.values():
+            training.send(arch)
+        while len(done) < len(front):
+            for evaluation in training.collect(LOOK_S):
+                arch = front[evaluation.arch_id]
+                row = known.get(arch.id)
+                item = _recorded(arch, evaluation, row, table, training.conditions)
+                if not evaluation.error:
+                    _keep(arch, evaluation, folder, workspace if is_published else None, item)
+                done.append(item)
+                hear(item)
+    finally:
+        training.close()
+    return sorted(done, key=lambda item: item.full_iou or 0.0)
+
+
+def _recorded(
+    arch: Architecture,
+    evaluation: Evaluation,
+    row: Record | None,
+    table: Candidates,
+    conditions: str,
+) -> Retrained:
+    partial = row.values.get("val_iou") if row is not None else None
+    item = Retrained(arch, float(partial) if isinstance(partial, int | float) else None)
+    if evaluation.error:
+        return dataclasses.replace(item, error=evaluation.error)
+    columns: dict[str, Value] = {"final_val_iou": float(evaluation.values["val_iou"])}
+    patiently(lambda: table.note(arch.id, arch.canonical, conditions, evaluation.values, columns))
+    return dataclasses.replace(
+        item, full_iou=evaluation.values["val_iou"], full_f1=evaluation.values.get("val_f1")
+    )
+
+
+def _keep(
+    arch: Architecture,
+    evaluation: Evaluation,
+    folder: Path,
+    workspace: Workspace | None,
+    item: Retrained,
+) -> None:
+    """In the folder of the search and, if published, in the status table for runners."""
+    target = folder / FULL / f"{arch.id}.onnx"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    copy_atomic(evaluation.files["model.onnx"], target)
+    if workspace is None:
+        return
+    columns: dict[str, Value] = {"final_val_iou": float(evaluation.values["val_iou"])}
+    if item.partial_iou is not None:
+        columns["val_iou"] = item.partial_iou
+    if "training_time" in evaluation.values:
+        columns["training_time"] = float(evaluation.values["training_time"])
+    publish(workspace, arch, FULL, target, evaluation.values, columns, FULL)
+
+
+def summary(items: Sequence[Retrained]) -> list[dict[str, object]]:
+    return [
+        {
+            "name": item.arch.id,
+            "val_iou": item.partial_iou,
+            "final_val_iou": item.full_iou,
+            "final_val_f1": item.full_f1,
+            "error": item.error,
+        }
+        for item in items
+    ]

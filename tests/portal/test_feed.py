@@ -9,8 +9,7 @@ import pytest
 from edgeloop.errors import StoreUnavailable
 from edgeloop.models import default_plan
 from edgeloop.portal import feed as feed_module
-from edgeloop.portal.feed import NAMED, Feed
-from edgeloop.portal.rows import Row, read_row
+from edgeloop.portal.feed import NAMED, Feed, Row, read_row
 from edgeloop.store import Drift, Record, Store, Table
 from edgeloop.testing import MemoryStore
 from tests.jobs.waiting import eventually

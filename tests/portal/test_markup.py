@@ -6,10 +6,18 @@ import time
 
 import pytest
 
-from edgeloop.portal.views.shapes import TableQuery, Use
-from edgeloop.portal.web.markup import ago, bars, environment, in_bytes, in_seconds, linked, tidy
+from edgeloop._util.units import size_text
+from edgeloop.portal.shapes import TableQuery, UsePeriod
 from edgeloop.portal.web.pages import curve_of, table_query
-from edgeloop.portal.web.rendering import page_numbers
+from edgeloop.portal.web.rendering import (
+    ago,
+    bars,
+    environment,
+    in_seconds,
+    linked,
+    page_numbers,
+    tidy,
+)
 
 
 def test_texts_are_escaped_wherever_a_template_puts_them() -> None:
@@ -42,7 +50,7 @@ def test_durations_have_units(seconds: float, text: str) -> None:
     ("size", "text"), [(0, "0 B"), (999, "999 B"), (31_000, "31.0 kB"), (5.2e9, "5.2 GB")]
 )
 def test_sizes_have_units(size: float, text: str) -> None:
-    assert in_bytes(size) == text
+    assert size_text(size) == text
 
 
 @pytest.mark.parametrize(
@@ -79,7 +87,7 @@ def test_nonsense_in_an_address_is_passed_over() -> None:
 
 
 def test_short_uses_can_still_be_seen() -> None:
-    uses = [Use("d", "m", "s", 0.0, 0.001), Use("d", "m", "s", 99.0, 100.0)]
+    uses = [UsePeriod("d", "m", "s", 0.0, 0.001), UsePeriod("d", "m", "s", 99.0, 100.0)]
     assert bars(uses, (0.0, 100.0)) == [("0.0", "4.0"), ("990.0", "10.0")]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from edgeloop.errors import BadName, NoSuchModel, NotFound
 from edgeloop.portal.state import Cache
-from edgeloop.portal.views.index import (
+from edgeloop.portal.views import (
     ParetoQuery,
     Portal,
     TableQuery,

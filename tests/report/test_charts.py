@@ -75,14 +75,14 @@ TINY: dict[str, Callable[[], Any]] = {
 }
 EMPTY: dict[str, tuple[Callable[[], Any], str]] = {
     "pareto": (lambda: pareto_chart([]), "No model has latency_ms and f1_1k yet."),
-    "training": (lambda: training_chart([{"val_iou": 1}]), "No model was trained both"),
+    "training": (lambda: training_chart([{"val_iou": 1}]), "No model has been trained both"),
     "quantization": (lambda: quantization_chart([{"f1_1k_f": "n/a", "f1_1k": 1}]), "No model has"),
-    "layers": (lambda: layers_chart(read_layers("a,b\n1,2\n")), "No times of layers"),
-    "classes": (lambda: classes_chart(read_scores("")), "No scores of classes"),
+    "layers": (lambda: layers_chart(read_layers("a,b\n1,2\n")), "This model has no layer times."),
+    "classes": (lambda: classes_chart(read_scores("")), "This model has no scores per class."),
     "pr": (lambda: pr_chart({}), "No PR curve"),
     "f1": (lambda: f1_chart([{"f1_1k": "n/a"}]), "No model has f1_1k yet."),
-    "no layers": (lambda: layers_chart(None), "No times of layers"),
-    "utilisation": (lambda: utilisation_chart([]), "No device was used yet."),
+    "no layers": (lambda: layers_chart(None), "This model has no layer times."),
+    "utilisation": (lambda: utilisation_chart([]), "No device has been used yet."),
 }
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from edgeloop.report import (
     Evidence,
-    Report,
+    ReportData,
     Source,
     objective,
     read_curves,
@@ -45,7 +45,7 @@ def picture() -> bytes:
 
 
 def report(rows: list[Row], **more: object) -> str:
-    return render(Report(rows, TWO, SOURCE, **more))
+    return render(ReportData(rows, TWO, SOURCE, **more))
 
 
 def test_nothing_is_loaded_and_nothing_runs():
@@ -97,7 +97,7 @@ def test_the_front_comes_first_and_estimates_say_so():
         ("m1", "beaten", ""),
         ("m2", "unmeasured", ""),
     ]
-    assert "1 model has not all of these numbers" in text
+    assert "1 model does not have all of these numbers" in text
 
 
 def test_a_model_of_the_front_shows_its_layers_classes_and_curves():
@@ -112,7 +112,7 @@ def test_curves_are_drawn_in_the_page_where_their_points_are_known():
     found = Evidence(None, "f1_10k", read_scores(SCORES), b"", read_curves(POINTS))
     text = report(table(1), evidence={"calm-heron-0": found})
     assert "Precision and recall, f1_10k" in text and ">skin  0.950<" in text
-    assert "overall AP 0.800" in text and "as they were drawn" not in text
+    assert "overall AP 0.800" in text and "drawn when it was tested" not in text
     assert references(text) == [] and "data:image" not in text
 
 

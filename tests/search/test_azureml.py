@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.jobs import Jobs
-from edgeloop.search.evaluators import PartialTraining
+from edgeloop.search.evaluators import TrainingJobs
 from edgeloop.settings import Settings
 from edgeloop.testing.contracts.evaluator import collect_all
 from edgeloop.training import TrainingPlan
@@ -45,13 +45,13 @@ def pipelines(azureml: AzureML) -> list[int]:
 
 
 def test_trainings_that_are_ready_together_are_one_pipeline(
-    program: Program, azureml: AzureML, closing: Callable[..., PartialTraining]
+    program: Program, azureml: AzureML, closing: Callable[..., TrainingJobs]
 ):
     (program.folder / "nets.py").write_text(SPACE)
     plan = TrainingPlan(epochs=1, batch=8, device="cpu")
     options = {"search": "tiny", "compute": "azure-gpu", "steps": 4, "retries": 0}
     jobs = Jobs(Settings.load(program.folder))
-    training = closing(PartialTraining(jobs, DATA, plan, **options))
+    training = closing(TrainingJobs(jobs, DATA, plan, **options))
     archs = [net(width=8), net("killed"), net(width=16), net("nan")]
     for arch in archs:
         training.send(arch)
@@ -108,4 +108,4 @@ def test_a_whole_search_runs_in_the_cloud_and_starts_its_pipelines_itself(
     rows = program.status("cloud")
     assert front and all(f"{name}.trained" in rows for name in front)
     again = program("search", file, "--compute", "azure-cpu")
-    assert "There is a search 'cloud' already. Go on with it by --resume" in again.sentence
+    assert "there is already a search 'cloud': continue it with --resume" in again.sentence

@@ -16,7 +16,7 @@ from edgeloop.architectures import Architecture
 from edgeloop.errors import BadInput
 from edgeloop.models import Candidates
 from edgeloop.search.evaluators import RemoteBenchmark
-from edgeloop.search.evaluators.builder import Builder
+from edgeloop.search.evaluators.screening import ModelBuilder
 from edgeloop.settings import Settings
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
 from edgeloop.workspace import Workspace
@@ -37,7 +37,7 @@ def nets(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Architecture], d
     """Nets as Screening leaves them; the bad one takes two images, which no runner can."""
     folder = tmp_path_factory.mktemp("nets")
     (folder / "nets.py").write_text(SPACE)
-    builder = Builder(60.0, folder)
+    builder = ModelBuilder(60.0, folder)
 
     def file_of(arch: Architecture) -> dict[str, Path]:
         path = folder / f"{arch.id}.onnx"
@@ -187,7 +187,7 @@ def test_numbers_of_another_device_and_models_that_vanish_are_errors(make, works
     answers = collect_all(benchmark, 2)
     assert "was measured on host, not on htp:snapdragon-888" in answers[arch.id].error
     assert answers[arch.id].is_final
-    assert "taken out of the table" in answers[other.id].error
+    assert "removed from the status table" in answers[other.id].error
     assert not answers[other.id].is_final
 
 
@@ -195,7 +195,7 @@ def test_a_farm_that_never_answers_is_an_error_with_what_the_table_showed_last(m
     benchmark = make(timeout_s=1.0)
     benchmark.send(net(), nets(net()))
     answer = collect_all(benchmark, 1)[net().id]
-    assert "not measured within 1 s; of the table the last was: status new" in answer.error
+    assert "not measured within 1 s; its row when last read: status new" in answer.error
     assert not answer.is_final
 
 

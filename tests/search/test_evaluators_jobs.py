@@ -13,7 +13,7 @@ import pytest
 
 from edgeloop.errors import BadInput, NoSuchDataset
 from edgeloop.jobs import Jobs, Resources
-from edgeloop.search.evaluators import PartialTraining
+from edgeloop.search.evaluators import TrainingJobs
 from edgeloop.settings import Settings
 from edgeloop.testing.contracts.compute import processes_with
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
@@ -46,7 +46,7 @@ def jobs(
 def make(closing, jobs):
     def make(plan=PLAN, jobs=jobs, **options):
         options = {"search": "tiny", "resources": Resources(cpus=0.5), **options}
-        return closing(PartialTraining(jobs, "working/faces", plan, **options))
+        return closing(TrainingJobs(jobs, "working/faces", plan, **options))
 
     return make
 
@@ -67,7 +67,7 @@ def processes(tmp_path: Path) -> Callable[[], set[int]]:
     return lambda: set(processes_with(str(tmp_path / "cache")))
 
 
-class TestPartialTraining(EvaluatorContract):
+class TestTrainingJobs(EvaluatorContract):
     pass
 
 
@@ -153,7 +153,7 @@ def test_its_conditions_follow_the_content_of_the_dataset_and_the_plan(make, pro
 
 def test_what_can_never_be_submitted_is_said_at_once(jobs: Jobs, make):
     with pytest.raises(NoSuchDataset):
-        PartialTraining(jobs, "working/nothing", PLAN)
+        TrainingJobs(jobs, "working/nothing", PLAN)
     with pytest.raises(BadInput, match="cannot be called 'a b'"):
         make(search="a b")
     hungry = make(resources=Resources(gpus=99))

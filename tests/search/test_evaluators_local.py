@@ -114,7 +114,7 @@ def test_nets_that_cannot_be_trained_are_one_sentence_each_and_final(make):
     training = make()
     bad = {
         "huge": "does not fit into the memory",
-        "killed": "killed, most likely for want of memory",
+        "killed": "killed, most likely because memory ran out",
         "nan": "diverged: at step 1",
     }
     for what in bad:
@@ -164,7 +164,7 @@ def test_when_the_search_is_killed_its_trainings_end_too(project, faces, cache, 
 
 
 def test_a_dataset_that_is_not_there_and_useless_numbers_are_said_at_once(make, tmp_path):
-    with pytest.raises(LocalFileError, match="there is no such folder of pictures"):
+    with pytest.raises(LocalFileError, match="there is no such folder of images"):
         make(dataset=tmp_path / "nowhere")
     with pytest.raises(BadInput, match="at_once must be 1 or more"):
         make(at_once=0)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from edgeloop.errors import BadInput
 from edgeloop.pareto import hypervolume
-from edgeloop.search.base import Evaluated
+from edgeloop.search.base import Observation
 from edgeloop.search.sampler.mutation import at_random
 from edgeloop.search.sampler.proposer import Proposer, parents_of
 from edgeloop.search.sampler.trial import ask, key_of
@@ -36,7 +36,7 @@ def search(proposer, evaluate, budget, history=()):
 
 
 def costed(params):
-    return Evaluated(params, mixed_costs(params))
+    return Observation(params, mixed_costs(params))
 
 
 def keys(history):
@@ -58,12 +58,12 @@ def test_nothing_is_proposed_twice_whatever_the_space_and_the_results(space, see
         pending.append(params)
         if len(pending) == 3:
             values = rng.choice([(rng.random(), rng.random()), *BROKEN])
-            history.append(Evaluated(pending.pop(0), values, rng.random() < 0.7))
+            history.append(Observation(pending.pop(0), values, rng.random() < 0.7))
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_small_space_is_exhausted_to_its_last_member(seed):
-    history = search(Proposer(branching, seed), lambda p: Evaluated(p, (len(p), seed)), 50)
+    history = search(Proposer(branching, seed), lambda p: Observation(p, (len(p), seed)), 50)
     assert len(set(keys(history))) == len(history) == 3 + 4 * 2
 
 
@@ -75,7 +75,7 @@ def test_what_is_pending_counts_as_taken_even_the_last_member():
 
 
 def results_of_none(params):
-    return Evaluated(params, None)
+    return Observation(params, None)
 
 
 @pytest.mark.slow
@@ -97,12 +97,12 @@ def test_a_proposal_does_not_depend_on_those_made_before_by_the_same_process():
 def test_another_process_with_another_hash_seed_proposes_the_same():
     program = """
 import json
-from edgeloop.search import Evaluated, Proposer
+from edgeloop.search import Observation, Proposer
 from tests.search.spaces import mixed, mixed_costs
 history, proposer = [], Proposer(mixed, 5)
 for number in range(16):
     params = proposer.propose(number, history)
-    history.append(Evaluated(params, mixed_costs(params)))
+    history.append(Observation(params, mixed_costs(params)))
 print(json.dumps([dict(result.params) for result in history]))
 """
     found = [
@@ -129,7 +129,7 @@ def test_two_seeds_go_two_ways():
 def test_an_objective_in_another_unit_changes_nothing():
     def in_other_units(params):
         error, size = mixed_costs(params)
-        return Evaluated(params, (error * 2**-30, size * 2**20))
+        return Observation(params, (error * 2**-30, size * 2**20))
 
     assert keys(search(Proposer(mixed, 3), in_other_units, 25)) == keys(
         search(Proposer(mixed, 3), costed, 25)
@@ -141,7 +141,7 @@ def test_an_objective_in_another_unit_changes_nothing():
 def test_the_front_is_better_than_that_of_ten_times_as_many_by_chance(seed):
     rng = Random(seed)
     by_chance = [deep_costs(ask(deep, at_random(rng)).params) for _ in range(600)]
-    history = search(Proposer(deep, seed), lambda p: Evaluated(p, deep_costs(p)), 60)
+    history = search(Proposer(deep, seed), lambda p: Observation(p, deep_costs(p)), 60)
     ours = [result.values for result in history]
     assert hypervolume(ours, CORNER) > hypervolume(by_chance, CORNER)
 
@@ -158,7 +158,7 @@ def test_a_conditional_member_has_its_active_parameters_and_no_others():
 def test_results_that_broke_a_constraint_teach_where_not_to_look():
     def small_only(params):
         values = mixed_costs(params)
-        return Evaluated(params, values, feasible=values[1] <= 60)
+        return Observation(params, values, feasible=values[1] <= 60)
 
     rng = Random(0)
     by_chance = [small_only(ask(mixed, at_random(rng)).params).feasible for _ in range(400)]
@@ -174,7 +174,7 @@ def test_while_nothing_is_feasible_it_looks_for_what_may_be():
 
     def rarely(params):
         good = params["blocks"] == 1 and params["op0"] == "skip" and params["width0"] == 48
-        return Evaluated(params, mixed_costs(params), feasible=good)
+        return Observation(params, mixed_costs(params), feasible=good)
 
     history = search(Proposer(mixed, 0), rarely, 80)
     assert sum(result.feasible for result in history) >= 10
@@ -182,8 +182,8 @@ def test_while_nothing_is_feasible_it_looks_for_what_may_be():
 
 def test_failed_and_infeasible_results_are_never_parents():
     good = [costed(ask(mixed, at_random(Random(seed))).params) for seed in range(5)]
-    broken = [Evaluated(good[0].params, values) for values in BROKEN]
-    forbidden = Evaluated(good[0].params, (-1.0, -1.0), feasible=False)
+    broken = [Observation(good[0].params, values) for values in BROKEN]
+    forbidden = Observation(good[0].params, (-1.0, -1.0), feasible=False)
     parents = parents_of([*broken, forbidden, *good])
     assert sorted(keys(parents)) == sorted(keys(good))
     assert all(math.isfinite(value) for parent in parents for value in parent.values or (NAN,))
@@ -200,7 +200,7 @@ def test_any_number_of_objectives_is_searched_better_than_by_chance(objectives):
     def several(params):
         error, size = mixed_costs(params)
         rest = (abs(math.log10(params["rate"]) + 2), params["batch"] / 64)
-        return Evaluated(params, (error, size / 1600, *rest)[:objectives])
+        return Observation(params, (error, size / 1600, *rest)[:objectives])
 
     corner, rng = (4.0, 0.3, 2.0, 1.0)[:objectives], Random(0)
     by_chance = [several(ask(mixed, at_random(rng)).params).values for _ in range(90)]
@@ -226,15 +226,15 @@ def test_many_workers_that_start_at_once_are_not_drawn_to_the_first_result():
 
 
 def test_results_of_an_older_space_are_kept_as_far_as_they_go():
-    older = [Evaluated({"gone": n, "kind": "plain", "size": 9}, (n, -n)) for n in range(12)]
-    history = search(Proposer(branching), lambda p: Evaluated(p, (0.0, 0.0)), 60, older)
+    older = [Observation({"gone": n, "kind": "plain", "size": 9}, (n, -n)) for n in range(12)]
+    history = search(Proposer(branching), lambda p: Observation(p, (0.0, 0.0)), 60, older)
     assert len(history) == 12 + 3 + 4 * 2
 
 
 def test_results_with_different_numbers_of_objectives_are_refused():
     history = search(Proposer(mixed), costed, 11)
     with pytest.raises(BadInput, match="different numbers of objectives"):
-        Proposer(mixed).propose(12, [*history, Evaluated({"x": 1}, (1.0,))])
+        Proposer(mixed).propose(12, [*history, Observation({"x": 1}, (1.0,))])
 
 
 def test_a_slow_space_is_asked_a_dozen_times_a_proposal_not_hundreds():

@@ -154,7 +154,7 @@ def test_a_search_that_never_began_is_not_in_the_way_of_its_correction(
     assert "3 candidates · 0 screened out · 3 measured" in done.out
     assert "--resume" in edgeloop("search", counting).sentence
     other = edgeloop("search", counting, "--resume", "search.seed=4").sentence
-    assert "was begun with another seed" in other
+    assert "was started with another seed" in other
     more = edgeloop("search", counting, "--resume", "search.budget=5", "--json").json
     assert len(more) == 5
 
@@ -163,7 +163,7 @@ def test_a_front_is_needed_to_train_it(edgeloop: Edgeloop, counting: Path):  # n
     assert "there is no search 'none' here" in edgeloop("train-pareto", "none").sentence
     trained = ("objectives.val_iou.train.steps=2", "data=working/none")
     edgeloop("search", counting, *trained)
-    assert "There is no front in" in edgeloop("train-pareto", "counting").sentence
+    assert "there is no front in" in edgeloop("train-pareto", "counting").sentence
 
 
 def test_constraints_that_nothing_meets_are_said(edgeloop: Edgeloop, counting: Path):  # noqa: F811
@@ -171,7 +171,7 @@ def test_constraints_that_nothing_meets_are_said(edgeloop: Edgeloop, counting: P
     assert done.code == 1
     sentence = done.err.splitlines()[-1]
     assert "none of 3 candidates met the constraints; the last one: params is" in sentence
-    assert "Loosen search.constraints" in sentence
+    assert "Relax search.constraints" in sentence
     assert sum("screened out: params is" in line for line in done.err.splitlines()) == 3
 
 
@@ -224,7 +224,7 @@ def test_a_farm_that_never_answers_is_a_failure_of_the_candidate(program: Progra
     file = program.write("lonely", objectives, failures=0, retries=0)
     done = program("search", file)
     assert done.code == 1
-    assert "was not measured within 2 s; of the table the last was: status new" in done.err
+    assert "was not measured within 2 s; its row when last read: status new" in done.err
     assert [row["state"] for row in program.table("lonely")] == ["failed"]
 
 

@@ -61,7 +61,7 @@ def test_a_laptop_finds_a_front_that_the_farm_measures_and_retrains_it(edgeloop:
     # twice by mistake, and on purpose
     trained = edgeloop.trainings("laptop")
     assert len(trained) == 4
-    assert "Go on with it by --resume" in edgeloop("search", file).sentence
+    assert "continue it with --resume" in edgeloop("search", file).sentence
     again = edgeloop("search", file, "--resume")
     assert again.code == 0 and again.out == done.out
     assert edgeloop.trainings("laptop") == trained, "nothing is trained twice"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from edgeloop.architectures import Architecture, Space
-from edgeloop.search.base import Answer, Evaluator
+from edgeloop.search.base import Evaluation, Evaluator
 from edgeloop.search.config import SearchConfig, config_of
 
 SIZE = 3 * 4 * 6  # members of the space
@@ -57,18 +57,18 @@ class Worked(Evaluator):
     ) -> None:
         self.gives, self.cost, self.conditions = (name,), cost, f"toy {name}"
         self._function, self._asked = function, asked
-        self._answers: list[Answer] = []
+        self._answers: list[Evaluation] = []
 
     def send(self, arch: Architecture, files: Mapping[str, Path] | None = None) -> None:
         self._asked(f"{self.gives[0]} {arch.id}")
         try:
-            self._answers.append(Answer(arch.id, {self.gives[0]: self._function(arch)}))
+            self._answers.append(Evaluation(arch.id, {self.gives[0]: self._function(arch)}))
         except ValueError as error:
-            self._answers.append(Answer(arch.id, error=str(error), is_final=True))
+            self._answers.append(Evaluation(arch.id, error=str(error), is_final=True))
         except OSError as error:
-            self._answers.append(Answer(arch.id, error=str(error)))
+            self._answers.append(Evaluation(arch.id, error=str(error)))
 
-    def collect(self, timeout_s: float) -> list[Answer]:
+    def collect(self, timeout_s: float) -> list[Evaluation]:
         answers, self._answers = self._answers, []
         return answers
 

@@ -16,7 +16,7 @@ from edgeloop._version import __version__
 from edgeloop.portal.views.devices import busy_of, waiting_of
 
 if TYPE_CHECKING:
-    from edgeloop.portal.feed import Snapshot
+    from edgeloop.portal.feed import TableSnapshot
     from edgeloop.portal.state import Portal
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -47,7 +47,7 @@ def metrics(portal: Portal, experiment: str | None = None) -> str:
     return "".join(line for family in families for line in _lines(*family))
 
 
-def _of_rows(snapshot: Snapshot, of: Labels, stages: list[str]) -> list[Family]:
+def _of_rows(snapshot: TableSnapshot, of: Labels, stages: list[str]) -> list[Family]:
     busy = busy_of(snapshot)
     alive = [item for item in busy if not item.is_stalled]
     return [

@@ -1,38 +1,132 @@
-"""The same as the pages show, for programs: JSON under /api/v1, described by /api/openapi.json."""
+"""The same data as the pages, for programs: JSON under /api/v1, described by /api/openapi.json.
+
+Changes follow the rules of the command line and need `--allow-changes`. Files are sent as they are,
+a few megabytes at a time.
+"""
 
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
-from fastapi import APIRouter, Header, Path, Query
+from fastapi import APIRouter, Depends, Header, HTTPException, Path, Query
 from fastapi.requests import Request
 from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
 
 from edgeloop._version import __version__
-from edgeloop.portal.api import changes, streams
-from edgeloop.portal.api.downloads import add_files
-from edgeloop.portal.api.shapes import (
-    Experiment,
-    Health,
-    ModelDetail,
-    ModelPage,
-    ModelRow,
-    Problem,
-    Session,
-    Usage,
+from edgeloop.errors import NotFound
+from edgeloop.portal import views
+from edgeloop.portal.api import streams
+from edgeloop.portal.auth import change_token, refuse_strangers
+from edgeloop.portal.feed import Row, read_row
+from edgeloop.portal.shapes import (
+    PAGE_SIZES,
+    DayUse,
+    FileView,
+    LogPart,
+    ParetoQuery,
+    StageView,
+    TableQuery,
+    Work,
 )
-from edgeloop.portal.auth import change_token
-from edgeloop.portal.rows import Row, read_row
 from edgeloop.portal.state import Portal
-from edgeloop.portal.views import index as views
 from edgeloop.portal.views.devices import days_of
 from edgeloop.portal.views.model import stages_view
-from edgeloop.portal.views.shapes import PAGE_SIZES, LogPart, ParetoQuery, TableQuery
 from edgeloop.portal.views.table import matching, work_of
-from edgeloop.store import json_safe
+from edgeloop.store import Blobs, json_safe
+
+Cell = str | int | float | bool | None
+
+
+class Problem(BaseModel):
+    """What went wrong, as a sentence."""
+
+    detail: str
+
+
+class Health(BaseModel):
+    status: Literal["ok", "loading", "stale"]
+    version: str
+    read_at: float | None = Field(description="When the store last answered.")
+
+
+class Session(BaseModel):
+    token: str = Field(
+        description="Send it as X-Edgeloop-Token with a change, together with the cookie."
+    )
+    allow_changes: bool
+
+
+class Experiment(BaseModel):
+    name: str
+
+
+class ModelRow(BaseModel):
+    """`values` are the columns of the row except long ones; NaN and infinity are null."""
+
+    name: str
+    status: str
+    error: str
+    tags: list[str]
+    device: str
+    work: list[Work]
+    waiting: list[str] = Field(description="Stages that a runner could claim now.")
+    values: dict[str, Cell]
+
+
+class ModelPage(BaseModel):
+    event: str
+    total: int
+    matching: int
+    page: int
+    pages: int
+    counts: dict[str, int]
+    models: list[ModelRow]
+
+
+class ModelDetail(BaseModel):
+    model: ModelRow
+    stages: list[StageView]
+    files: list[FileView]
+
+
+class Usage(BaseModel):
+    days: list[DayUse]
+
+
+class _Change(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Reset(_Change):
+    stages: list[str] = Field(
+        default=[],
+        max_length=50,
+        description="These stages and those that depend on them; empty means all.",
+    )
+
+
+class Priority(_Change):
+    priority: int | None = Field(
+        ge=0, le=2**31 - 1, description="Lower is sooner; null restores the default of the stages."
+    )
+
+
+class Delete(_Change):
+    pass
+
+
+class ChangeResult(BaseModel):
+    name: str
+    done: str
+    stages: list[str] = []
+
 
 MOST_LOG = 1 << 20
+CHUNK = 4 << 20
 EVENT_STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 ERRORS: dict[int | str, dict[str, Any]] = {
     code: {"model": Problem} for code in (400, 401, 403, 404, 409, 415, 421, 500, 502, 503)
@@ -51,14 +145,14 @@ def router(portal: Portal) -> APIRouter:
     _add_overviews(routes, portal)
     _add_jobs(routes, portal)
     _add_events(routes, portal)
-    routes.include_router(changes.router(portal))
+    routes.include_router(_changes(portal))
     return routes
 
 
 def _add_about(routes: APIRouter, portal: Portal) -> None:
     @routes.get("/health")
     def health() -> Health:
-        """Whether the portal runs and the store answers. Needs no token and tells nothing else."""
+        """Whether the portal runs and the store answers. Needs no token."""
         feed = portal.feed()
         state = feed.snapshot
         status = "stale" if state.problem else "ok" if state.is_loaded else "loading"
@@ -66,7 +160,7 @@ def _add_about(routes: APIRouter, portal: Portal) -> None:
 
     @routes.get("/session")
     def session(request: Request) -> Session:
-        """What a program without the portal's token needs for changes, beside its cookie."""
+        """What a program without the portal's token needs for changes, besides its cookie."""
         return Session(token=change_token(request), allow_changes=portal.options.allow_changes)
 
     @routes.get("/experiments")
@@ -109,7 +203,7 @@ def _add_models(routes: APIRouter, portal: Portal) -> None:
 
     @routes.get("/models/{name}")
     def model(name: Name, experiment: Which = None) -> ModelDetail:
-        """A model as it is now, how far each stage is, and its files."""
+        """The current state of a model and its stages, and its files."""
         workspace = portal.workspace_of(experiment)
         record = workspace.catalog.get(name)
         margin_s = workspace.settings.clock_margin_seconds
@@ -131,7 +225,7 @@ def _add_overviews(routes: APIRouter, portal: Portal) -> None:
         tag: Text = "",
         device: Text = "",
     ) -> views.ParetoView:
-        """The front of two columns; `COLUMN:min` or `COLUMN:max` where the goal is not known."""
+        """The front of two columns; `COLUMN:min` or `COLUMN:max` if the goal is not known."""
         query = ParetoQuery(x, y, text, status, tag, device)
         return views.pareto_view(portal, experiment, query)
 
@@ -169,7 +263,7 @@ def _add_jobs(routes: APIRouter, portal: Portal) -> None:
         offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
         limit: Annotated[int, Query(ge=16, le=MOST_LOG)] = MOST_LOG,
     ) -> LogPart:
-        """Part of a log; the next one begins at `end`. Over when `is_final` and `end` is `size`."""
+        """Part of a log; the next starts at `end`. Complete if `is_final` and `end` is `size`."""
         return views.job_log(portal, name, offset, limit)
 
     @routes.get("/jobs/{name}/log/events", response_class=StreamingResponse, responses=EVENT_STREAM)
@@ -178,7 +272,7 @@ def _add_jobs(routes: APIRouter, portal: Portal) -> None:
         offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
         last_event_id: Annotated[str, Header(max_length=60)] = "",
     ) -> StreamingResponse:
-        """A log as it grows: events `log`, then `end`. Their ids are where to go on from."""
+        """A log as it grows: events `log`, then `end`. Their ids are offsets to continue from."""
         portal.jobs.get(name)
         start = int(last_event_id) if last_event_id.isdecimal() else offset
         return _stream(streams.log(portal, name, start))
@@ -191,8 +285,8 @@ def _add_events(routes: APIRouter, portal: Portal) -> None:
         after: Annotated[str, Query(max_length=60)] = "",
         last_event_id: Annotated[str, Header(max_length=60)] = "",
     ) -> StreamingResponse:
-        """Changes of the table as they happen; goes on after the event that is named."""
-        portal.feed(experiment)  # an experiment that is not there is said now, not in the stream
+        """Changes of the table as they happen, after the given event."""
+        portal.feed(experiment)  # an unknown experiment is an error now, not in the stream
         return _stream(streams.changes(portal, experiment, last_event_id or after))
 
 
@@ -213,3 +307,83 @@ def _row(row: Row) -> ModelRow:
         waiting=list(row.waiting(now)),
         values={name: json_safe(value) for name, value in row.values.items()},
     )
+
+
+def add_files(routes: APIRouter, portal: Portal) -> None:
+    @routes.get("/models/{name}/files")
+    def files(name: Name, experiment: Which = None) -> list[FileView]:
+        return list(views.files_view(portal, experiment, name))
+
+    @routes.get(
+        "/models/{name}/files/{file:path}",
+        response_class=StreamingResponse,
+        responses={200: {"content": {"application/octet-stream": {}}}},
+    )
+    def download(name: Name, file: Name, experiment: Which = None) -> StreamingResponse:
+        """One file, unchanged. Only names in the list of files are looked up."""
+        workspace = portal.workspace_of(experiment)
+        found = {item.name: item for item in workspace.catalog.files(name)}
+        if file not in found:
+            raise NotFound(reason=f"{name} has no file {file!r}.")
+        info, blobs = found[file], workspace.store.blobs
+        first = blobs.read_range(info.key, 0, CHUNK)
+        short = file.rpartition("/")[2]
+        headers = {
+            "content-disposition": f"attachment; filename*=UTF-8''{quote(short, safe='')}",
+            "content-length": str(info.size),
+            "content-security-policy": "default-src 'none'; sandbox",
+        }
+        chunks = _chunks(blobs, info.key, info.size, first)
+        return StreamingResponse(chunks, 200, headers, "application/octet-stream")
+
+
+def _chunks(blobs: Blobs, key: str, size: int, first: bytes) -> Iterator[bytes]:
+    yield first
+    at = len(first)
+    while at < size:
+        content = blobs.read_range(key, at, min(CHUNK, size - at))
+        if not content:
+            return
+        at += len(content)
+        yield content
+
+
+def may_change(request: Request) -> None:
+    if sentence := refuse_strangers(request):
+        raise HTTPException(403, sentence)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise HTTPException(415, "Send changes as JSON: Content-Type: application/json.")
+
+
+def _changes(portal: Portal) -> APIRouter:
+    routes = APIRouter(dependencies=[Depends(may_change)], tags=["changes"])
+
+    @routes.post("/models/{name}/reset")
+    def reset(name: Name, body: Reset, experiment: Which = None) -> ChangeResult:
+        """Test a model again: clear results and stale files, so that runners redo them."""
+        workspace = portal.workspace_of(experiment)
+        for stage in body.stages:
+            workspace.plan[stage]  # an unknown stage is an error before anything is cleared
+        cleared = workspace.catalog.reset(name, body.stages)
+        portal.feed(experiment).look_now()
+        order = [stage.name for stage in workspace.plan.stages if stage.name in cleared]
+        return ChangeResult(name=name, done="reset", stages=order)
+
+    @routes.post("/models/{name}/priority")
+    def priority(name: Name, body: Priority, experiment: Which = None) -> ChangeResult:
+        """Set the priority of a model: 0 goes first."""
+        portal.workspace_of(experiment).catalog.set_priority(name, body.priority)
+        portal.feed(experiment).look_now()
+        return ChangeResult(name=name, done="priority")
+
+    @routes.post("/models/{name}/delete")
+    def delete(name: Name, body: Delete, experiment: Which = None) -> ChangeResult:
+        """Delete a model: its row and all its files."""
+        workspace = portal.workspace_of(experiment)
+        workspace.catalog.get(name)
+        workspace.catalog.delete(name)
+        portal.feed(experiment).look_now()
+        return ChangeResult(name=name, done="delete")
+
+    return routes

@@ -1,1 +1,62 @@
-"""What each page shows, as plain values."""
+"""What there is to see: each function takes the open portal and gives plain values.
+
+Pages draw them, the API hands them out; neither reads the store itself. An experiment that is None
+is the one that the portal was started for; one that is not there raises NotFound.
+"""
+
+from __future__ import annotations
+
+from edgeloop.portal.shapes import (
+    PAGE_SIZES,
+    DevicesView,
+    Frame,
+    JobsView,
+    JobView,
+    LogPart,
+    ModelView,
+    ParetoQuery,
+    ParetoView,
+    SearchesView,
+    SearchView,
+    TableQuery,
+    TableView,
+)
+from edgeloop.portal.state import Portal, PortalOptions, frame_of
+from edgeloop.portal.views.devices import devices_view
+from edgeloop.portal.views.jobs import job_log, job_view, jobs_view
+from edgeloop.portal.views.model import files_view, model_view
+from edgeloop.portal.views.pareto import pareto_view
+from edgeloop.portal.views.searches import search_view, searches_view
+from edgeloop.portal.views.table import headings, line_view, summary_of, table_view
+
+__all__ = [
+    "PAGE_SIZES",
+    "DevicesView",
+    "Frame",
+    "JobView",
+    "JobsView",
+    "LogPart",
+    "ModelView",
+    "ParetoQuery",
+    "ParetoView",
+    "Portal",
+    "PortalOptions",
+    "SearchView",
+    "SearchesView",
+    "TableQuery",
+    "TableView",
+    "devices_view",
+    "files_view",
+    "frame_of",
+    "headings",
+    "job_log",
+    "job_view",
+    "jobs_view",
+    "line_view",
+    "model_view",
+    "pareto_view",
+    "search_view",
+    "searches_view",
+    "summary_of",
+    "table_view",
+]

@@ -8,11 +8,9 @@ from collections.abc import Iterable, Mapping
 
 from edgeloop._util.redact import redact
 from edgeloop.errors import EdgeloopError
-from edgeloop.portal.feed import Snapshot
-from edgeloop.portal.rows import Row
+from edgeloop.portal.feed import Row, TableSnapshot
+from edgeloop.portal.shapes import Busy, DayUse, DevicesView
 from edgeloop.portal.state import Portal, frame_of
-from edgeloop.portal.views.drawings import drawn
-from edgeloop.portal.views.shapes import Busy, DayUse, DevicesView
 from edgeloop.report import utilisation_chart
 from edgeloop.runner import utilisation
 
@@ -29,7 +27,7 @@ def devices_view(portal: Portal, experiment: str | None = None, days: int = DAYS
     except EdgeloopError as error:
         trouble = redact(str(error))
     used = [{"device": u.device, "day": u.day, "seconds": u.seconds, "uses": u.uses} for u in found]
-    svg = drawn(portal, ("use", found), lambda: utilisation_chart(used), "use-")
+    svg = portal.draw(("use", found), lambda: utilisation_chart(used), "use-")
     return DevicesView(
         frame, busy_of(snapshot), waiting_of(snapshot.rows.values()), found, svg, trouble
     )
@@ -45,7 +43,7 @@ def days_of(portal: Portal, days: int) -> tuple[DayUse, ...]:
     )
 
 
-def busy_of(snapshot: Snapshot) -> tuple[Busy, ...]:
+def busy_of(snapshot: TableSnapshot) -> tuple[Busy, ...]:
     """Which machine does what since when, by machine."""
     now = time.time()
     found = [

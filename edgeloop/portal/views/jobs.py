@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from edgeloop._util.redact import redact
 from edgeloop.errors import EdgeloopError, LocalFileError
-from edgeloop.portal.rows import is_moment
-from edgeloop.portal.views.shapes import JobLine, JobsView, JobView, LogPart
+from edgeloop.portal.feed import is_moment
+from edgeloop.portal.shapes import JobLine, JobsView, JobView, LogPart
 from edgeloop.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ METRICS_SHOWN = 5
 MOST_JOBS = 500  # the newest; a page of thousands, anew every few seconds, helps nobody
 
 
-class JobsDesk:
+class JobsMonitor:
     """What is known of the jobs, and a look at them when that is some seconds old."""
 
     def __init__(self, workspace: Workspace) -> None:
@@ -157,7 +157,7 @@ def job_log(portal: Portal, name: str, offset: int = 0, limit: int = MOST_BYTES)
     return LogPart(start, end, max(size, end), text, is_final)
 
 
-def job_line(desk: JobsDesk, run: Run) -> JobLine:
+def job_line(desk: JobsMonitor, run: Run) -> JobLine:
     """Raises LocalFileError for a record that somebody else has written into."""
     try:
         return _line(desk, run)
@@ -166,7 +166,7 @@ def job_line(desk: JobsDesk, run: Run) -> JobLine:
         raise LocalFileError(path=run.record.name, reason=reason) from None
 
 
-def _line(desk: JobsDesk, run: Run) -> JobLine:
+def _line(desk: JobsMonitor, run: Run) -> JobLine:
     record, status = run.record, run.status
     return JobLine(
         name=record.name,

@@ -11,14 +11,12 @@ from urllib.parse import quote
 
 from edgeloop.errors import BadInput
 from edgeloop.models import COLUMNS
-from edgeloop.portal.feed import Snapshot
-from edgeloop.portal.rows import Row
+from edgeloop.portal.feed import Row, TableSnapshot
+from edgeloop.portal.shapes import Axis, ParetoQuery, ParetoView, Point
 from edgeloop.portal.state import Portal, frame_of
-from edgeloop.portal.views.drawings import drawn
-from edgeloop.portal.views.shapes import Axis, ParetoQuery, ParetoView, Point
 from edgeloop.portal.views.table import filtered, summary_of
 from edgeloop.report import (
-    Objective,
+    ColumnObjective,
     Pareto,
     check_columns,
     empty_chart,
@@ -38,7 +36,7 @@ _NUMBERS = ("integer", "number")
 
 
 @dataclass(frozen=True)
-class Found:
+class ParetoPoints:
     """A front and the points that are shown of it."""
 
     pareto: Pareto
@@ -57,7 +55,7 @@ def pareto_view(
     try:
         found = _find(portal, snapshot, frame.experiment, query)
     except BadInput as error:
-        svg = drawn(portal, str(error), lambda: empty_chart("Choose other columns."), "front-")
+        svg = portal.draw(str(error), lambda: empty_chart("Choose other columns."), "front-")
         x, y = (Axis(name, measure_of(name).title, "") for name in (query.x, query.y))
         return ParetoView(frame, query, x, y, (), 0, 0, 0, 0.0, columns, choices, svg, f"{error}.")
     x, y = (_axis(item) for item in found.pareto.objectives)
@@ -73,7 +71,7 @@ def pareto_view(
         found.pareto.share,
         columns,
         choices,
-        drawn(portal, (query, found.points), lambda: _chart(found), "front-"),
+        portal.draw((query, found.points), lambda: _chart(found), "front-"),
         "",
     )
 
@@ -82,11 +80,13 @@ def anchor(name: str) -> str:
     return f"#model={quote(name, safe='')}"
 
 
-def _find(portal: Portal, snapshot: Snapshot, experiment: str, query: ParetoQuery) -> Found:
+def _find(
+    portal: Portal, snapshot: TableSnapshot, experiment: str, query: ParetoQuery
+) -> ParetoPoints:
     objectives = [objective(query.x), objective(query.y)]
     key = ("pareto", experiment, snapshot.generation, id(snapshot.rows), query)
 
-    def make() -> Found:
+    def make() -> ParetoPoints:
         rows = filtered(snapshot.rows.values(), query)
         check_columns([row.values for row in snapshot.rows.values()], objectives)
         return _found(rows, pareto_of([_named(row) for row in rows], objectives))
@@ -99,12 +99,12 @@ def _named(row: Row) -> Mapping[str, object]:
     return {**row.values, "name": row.name}
 
 
-def _found(rows: list[Row], pareto: Pareto) -> Found:
+def _found(rows: list[Row], pareto: Pareto) -> ParetoPoints:
     """The front and, while there is room, others. Where all are equal all are the front."""
     front = _spread([i for i in pareto.order if pareto.is_front[i]], MOST_POINTS)
     others = [index for index in pareto.order if not pareto.is_front[index]]
     shown = (*front, *_spread(others, MOST_POINTS - len(front)))
-    return Found(pareto, shown, tuple(_point(pareto, index) for index in shown))
+    return ParetoPoints(pareto, shown, tuple(_point(pareto, index) for index in shown))
 
 
 def _spread(places: list[int], most: int) -> list[int]:
@@ -133,17 +133,17 @@ def _point(pareto: Pareto, index: int) -> Point:
     )
 
 
-def _chart(found: Found) -> alt.TopLevelMixin:
+def _chart(found: ParetoPoints) -> alt.TopLevelMixin:
     rows = [found.pareto.rows[index] for index in found.shown]
     links = {str(row["name"]): anchor(str(row["name"])) for row in rows}
     return pareto_chart(rows, found.pareto.objectives, links=links)
 
 
-def _axis(item: Objective) -> Axis:
+def _axis(item: ColumnObjective) -> Axis:
     return Axis(item.column, item.measure.title, item.goal)
 
 
-def _columns(portal: Portal, snapshot: Snapshot, experiment: str) -> tuple[Axis, ...]:
+def _columns(portal: Portal, snapshot: TableSnapshot, experiment: str) -> tuple[Axis, ...]:
     """Columns that hold numbers, known ones first; looked for now and then, not at every change."""
     key = ("columns", experiment, len(snapshot.rows), int(time.time() // 30))
 

@@ -18,8 +18,8 @@ from edgeloop._util.redact import redact
 from edgeloop._util.yaml import NotYaml, parse_yaml
 from edgeloop.errors import NotFound
 from edgeloop.pareto import non_dominated
+from edgeloop.portal.shapes import Iteration, SearchesView, SearchLine, SearchView
 from edgeloop.portal.state import Portal, frame_of
-from edgeloop.portal.views.shapes import Iteration, SearchesView, SearchLine, SearchView
 
 SEARCHES = "searches"
 CANDIDATES = "candidates.csv"

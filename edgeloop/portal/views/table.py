@@ -9,13 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from edgeloop.errors import NoSuchModel
-from edgeloop.portal.feed import Snapshot
-from edgeloop.portal.rows import Row, is_moment
-from edgeloop.portal.state import Portal, frame_of
-from edgeloop.portal.views.shapes import (
+from edgeloop.portal.feed import Row, TableSnapshot, seconds_of
+from edgeloop.portal.shapes import (
     PAGE_SIZES,
     Choices,
     Heading,
@@ -25,6 +22,7 @@ from edgeloop.portal.views.shapes import (
     TableView,
     Work,
 )
+from edgeloop.portal.state import Portal, frame_of
 from edgeloop.report import LATENCY, is_estimate, measure_of
 
 NUMBERS = (LATENCY, "macs", "f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
@@ -111,21 +109,8 @@ def work_of(row: Row, now: float) -> tuple[Work, ...]:
     )
 
 
-def seconds_of(text: str) -> float | None:
-    """A time of a row; old tables write it in other ways, which are not guessed at."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    try:
-        seconds = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
-    except (OverflowError, ValueError):
-        return None
-    return seconds if is_moment(seconds) else None
-
-
 def matching(
-    portal: Portal, snapshot: Snapshot, experiment: str, query: TableQuery
+    portal: Portal, snapshot: TableSnapshot, experiment: str, query: TableQuery
 ) -> Sequence[Row]:
     """All that the query means, sorted; pages of one query share the work."""
     whole = replace(query, page=1, size=PAGE_SIZES[0])
@@ -139,7 +124,7 @@ def filtered(rows: Iterable[Row], query: ParetoQuery) -> list[Row]:
 
 
 def summary_of(
-    portal: Portal, snapshot: Snapshot, experiment: str
+    portal: Portal, snapshot: TableSnapshot, experiment: str
 ) -> tuple[Mapping[str, int], Choices]:
     """Counts by status and the choices of the filters, once a generation."""
     key = ("summary", experiment, snapshot.generation, id(snapshot.rows))

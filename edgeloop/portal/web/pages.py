@@ -23,9 +23,9 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from markupsafe import escape
 
 from edgeloop.errors import NotFound
+from edgeloop.portal import views
 from edgeloop.portal.auth import change_token
-from edgeloop.portal.views import index as views
-from edgeloop.portal.views.shapes import (
+from edgeloop.portal.shapes import (
     PAGE_SIZES,
     Axis,
     ParetoQuery,
@@ -34,8 +34,16 @@ from edgeloop.portal.views.shapes import (
     TableQuery,
 )
 from edgeloop.portal.views.table import headings
-from edgeloop.portal.web.markup import HERE, linked, span_of
-from edgeloop.portal.web.rendering import Link, Templates, link_of, plain_cells, table_values
+from edgeloop.portal.web.rendering import (
+    HERE,
+    Link,
+    Templates,
+    link_of,
+    linked,
+    plain_cells,
+    span_of,
+    table_values,
+)
 from edgeloop.report import LATENCY
 
 if TYPE_CHECKING:

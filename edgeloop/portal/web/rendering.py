@@ -1,31 +1,191 @@
-"""Fills in templates: what every page has, the addresses in it, and the rows of the table."""
+"""From values to HTML: the templates, escaped by default, and their filters."""
 
 from __future__ import annotations
 
 import hashlib
+import math
+import re
+import shlex
+import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
-from urllib.parse import urlencode
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
 
 from fastapi.requests import Request
 from fastapi.responses import HTMLResponse
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from edgeloop.portal.views.shapes import PAGE_SIZES, Frame, Heading, Line, TableView
-from edgeloop.portal.web.markup import environment
+from edgeloop._util.units import size_text
+from edgeloop.portal.shapes import PAGE_SIZES, Frame, Heading, Line, StageView, TableView, UsePeriod
+
+if TYPE_CHECKING:
+    import jinja2
+
+
+HERE = Path(__file__).parent
+TRACK = 1000.0  # width of a timeline's bar, in its own units
+_THINNEST = 4.0
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+# Many states, a few signs: colour and shape follow from the class.
+_CLASSES = {
+    **{"new": "new", "ready": "new", "none": "new", "skipped": "canceled"},
+    **{"waiting": "waiting", "queued": "waiting", "preparing": "waiting", "blocked": "waiting"},
+    **{"retry": "waiting", "uploading": "running", "running": "running", "done": "complete"},
+    **{"deleting": "canceled", "canceled": "canceled", "complete": "complete"},
+    **{"completed": "complete", "error": "error", "failed": "error", "stalled": "error"},
+    **{"candidate": "candidate", "pruned": "canceled", "screened": "canceled", "fail": "error"},
+}
+_STAGE_WORDS = {
+    "done": "done",
+    "ready": "waits for a runner",
+    "retry": "failed, will be retried",
+    "failed": "failed",
+    "skipped": "not part of its plan",
+    "none": "has no model file yet",
+}
+
+
+def environment() -> jinja2.Environment:
+    import jinja2
+
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "ago": ago,
+        "bars": bars,
+        "bytes": size_text,
+        "drawn": drawn,
+        "iso": iso,
+        "machine": lambda node: node.partition("/")[0] or node,
+        "plain": lambda text: _COLOURS.sub("", text),
+        "quoted": lambda text: quote(str(text), safe=""),
+        "quoted_path": lambda text: quote(str(text)),
+        "score": score,
+        "seconds": in_seconds,
+        "shell": shlex.join,
+        "stage_words": stage_words,
+        "stamp": stamp,
+        "state_class": lambda word: _CLASSES.get(str(word).lower(), "new"),
+        "short_unit": lambda unit: "M" if unit == "millions" else unit,
+        "tidy": tidy,
+        "whole": lambda number: "" if number is None else f"{number:g}",
+    }
+    return made
+
+
+def drawn(svg: str) -> Markup:
+    """A chart from `to_page_part`: an XML writer has escaped every text."""
+    return Markup(svg)  # noqa: S704
+
+
+def linked(svg: str, address: str) -> Markup:
+    """Links the points of a chart to the pages of their models: `address` has a `{}` for the name.
+
+    Names are percent-encoded, hence without a quote that could end the attribute.
+    """
+    before, _, after = str(escape(address)).partition("{}")
+    pattern = re.compile(r'href="#model=([^"<>]*)"')
+    text = pattern.sub(lambda found: f'href="{before}{found[1]}{after}"', svg)
+    # For screen readers, an image has no parts, but a group has.
+    return drawn(text.replace(' role="img"', ' role="group" aria-label="Models as points"', 1))
+
+
+def iso(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
+
+
+def stamp(moment: float) -> str:
+    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def ago(moment: float) -> str:
+    """In the words of base.js, which continues from here."""
+    seconds = max(0.0, time.time() - moment)
+    if seconds < 60:
+        return f"{int(seconds)} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min"
+    if seconds < 86_400:
+        return f"{int(seconds // 3600)} h"
+    days = int(seconds // 86_400)
+    return "1 day" if days == 1 else f"{days} days"
+
+
+def in_seconds(seconds: float) -> str:
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60):02} s"
+    return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02} min"
+
+
+def score(value: float | None) -> str:
+    return "" if value is None or math.isnan(value) else f"{value:.4f}"
+
+
+def tidy(text: str) -> str:
+    """A number of a table, shortened; any other text unchanged."""
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    if not math.isfinite(value):
+        return text
+    return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.4g}"
+
+
+def stage_words(stage: StageView) -> str:
+    """The state of a stage in words."""
+    if stage.state == "running":
+        return f"running on {stage.node}"
+    if stage.state == "stalled":
+        return f"stalled: no heartbeat from {stage.node} since its lease expired"
+    if stage.state == "blocked":
+        return f"comes after {' and '.join(stage.needs)}"
+    return _STAGE_WORDS.get(stage.state, stage.state)
+
+
+def span_of(stages: Iterable[StageView]) -> tuple[float, float] | None:
+    """From the first use of a device to the last, if there is any."""
+    uses = [use for stage in stages for use in stage.uses]
+    if not uses:
+        return None
+    return min(use.start for use in uses), max(use.end for use in uses)
+
+
+def bars(uses: Sequence[UsePeriod], span: tuple[float, float]) -> list[tuple[str, str]]:
+    """Position and width of each use in the span; never too thin to be seen."""
+    first, last = span
+    scale = TRACK / max(last - first, 1e-3)
+    found = []
+    for use in uses:
+        width = min(TRACK, max(_THINNEST, use.seconds * scale))
+        left = min((use.start - first) * scale, TRACK - width)
+        found.append((f"{left:.1f}", f"{width:.1f}"))
+    return found
+
 
 Link = Callable[..., str]
 _OWN_PLACE = frozenset({"name", "status", "since", "node"})  # not drawn as plain cells
 
 
 class Templates:
-    """The templates, read once, ready to be filled in."""
+    """The templates, read once."""
 
     def __init__(self) -> None:
         self._environment = environment()
 
     def part(self, request: Request, template: str, **values: Any) -> str:
-        """A template with the addresses that belong to this request."""
+        """A template with the addresses of this request."""
         return self._environment.get_template(f"{template}.jinja").render(
             link=link_of(request), kept=kept_of(request), **values
         )
@@ -36,12 +196,12 @@ class Templates:
         return HTMLResponse(self.part(request, template, frame=frame, tab=tab, **values))
 
     def bare(self, template: str, status: int, **values: Any) -> HTMLResponse:
-        """A page without a frame: nothing of the store is needed for it, nor shown."""
+        """A page without a frame: it neither needs nor shows anything of the store."""
         text = self._environment.get_template(f"{template}.jinja").render(**values)
         return HTMLResponse(text, status)
 
     def rows(self, request: Request, view: TableView) -> list[tuple[str, Markup]]:
-        """Each row with a mark of what is in it: a row that a browser has need not travel."""
+        """Each row with a digest of its content: a browser fetches only rows it does not have."""
         template = self._environment.get_template("table_row.jinja")
         link, found = link_of(request), []
         for line in view.lines:
@@ -55,7 +215,7 @@ class Templates:
 
 
 def link_of(request: Request) -> Link:
-    """Addresses of pages: with this one's experiment, or with `keep` its whole query."""
+    """Addresses of pages, with the experiment of this one or, with `keep`, its whole query."""
     asked = {name: value for name, value in request.query_params.items() if name != "known"}
 
     def link(path: str, keep: bool = False, **changes: object) -> str:
@@ -68,7 +228,7 @@ def link_of(request: Request) -> Link:
 
 
 def kept_of(request: Request) -> Callable[..., list[tuple[str, str]]]:
-    """What a form carries along in hidden fields."""
+    """The hidden fields of a form."""
 
     def kept(without: Iterable[str] = (), only: Iterable[str] = ()) -> list[tuple[str, str]]:
         chosen = set(only) or set(request.query_params) - set(without)
@@ -79,7 +239,7 @@ def kept_of(request: Request) -> Callable[..., list[tuple[str, str]]]:
 
 
 def table_values(view: TableView) -> dict[str, Any]:
-    """What the parts of the table's page need besides its rows."""
+    """The variables of the table page, except its rows."""
     query = view.query
     chosen = (query.text, query.status, query.tag, query.stage, query.device, query.node)
     return {
@@ -94,7 +254,7 @@ def table_values(view: TableView) -> dict[str, Any]:
 
 
 def plain_cells(headings: Sequence[Heading], line: Line) -> list[tuple[Heading, str]]:
-    """The cells that are shown as they are: not those that stand at a place of their own."""
+    """The cells that are shown as they are, without those that have a place of their own."""
     return [
         (heading, cell)
         for heading, cell in zip(headings, line.cells, strict=True)
@@ -107,7 +267,7 @@ def shown_status(line: Line) -> str:
 
 
 def page_numbers(page: int, pages: int) -> list[int]:
-    """The first, the last and those around this one; 0 where some are left out."""
+    """The first, the last and those around this one; 0 for a gap."""
     shown = sorted({1, pages, *range(max(1, page - 2), min(pages, page + 2) + 1)})
     numbers: list[int] = []
     for number in shown:

@@ -1,7 +1,6 @@
-"""What can say something about an architecture: evaluators, each behind the seam of `base`.
+"""The evaluators of a search. See `edgeloop.search.base` for their interface.
 
-Modules of this package are also the main programs of processes and jobs, so the door opens each
-thing when it is asked for.
+Two modules are also the main programs of processes and jobs, so names are imported lazily.
 """
 
 from __future__ import annotations
@@ -11,15 +10,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgeloop.search.evaluators.farm import RemoteBenchmark
-    from edgeloop.search.evaluators.jobs import PartialTraining
+    from edgeloop.search.evaluators.jobs import TrainingJobs
     from edgeloop.search.evaluators.local import LocalTraining
     from edgeloop.search.evaluators.screening import Screening
 
-__all__ = ["LocalTraining", "PartialTraining", "RemoteBenchmark", "Screening"]
+__all__ = ["LocalTraining", "RemoteBenchmark", "Screening", "TrainingJobs"]
 
 _WHERE = {
     "LocalTraining": "local",
-    "PartialTraining": "jobs",
+    "TrainingJobs": "jobs",
     "RemoteBenchmark": "farm",
     "Screening": "screening",
 }

@@ -1,16 +1,17 @@
-"""Latency and F1 by the farm: upload, then watch the status table.
+"""Latency and F1 measured by runners: upload the model, then watch the status table.
 
     benchmark = RemoteBenchmark(Workspace.open(), timeout_s=3600)
     benchmark.send(arch, {"untrained.onnx": path})
-    answers = benchmark.collect(timeout_s=60)
+    evaluations = benchmark.collect(timeout_s=60)
 
-A model is named by its architecture, so whoever asks for the same one later finds it there: it is
-not uploaded again, and where the runners are done with it the answer is there at once.
+A model is named after its architecture, so a later search finds it: it is not uploaded again, and
+if the runners are done with it, its values are there at once.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -27,10 +28,9 @@ from edgeloop.errors import (
     StoreUnavailable,
 )
 from edgeloop.models import CANDIDATE, mean_latency_ms
-from edgeloop.search.base import Answer
-from edgeloop.search.evaluators.builder import Builder
-from edgeloop.search.evaluators.desk import Request, Watch, failure
-from edgeloop.search.evaluators.screening import UNTRAINED
+from edgeloop.search.base import Evaluation
+from edgeloop.search.evaluators.screening import UNTRAINED, ModelBuilder
+from edgeloop.search.evaluators.threads import PollingEvaluator, Request, failure
 from edgeloop.store import Values
 from edgeloop.training import MODEL
 from edgeloop.workspace import Workspace
@@ -42,25 +42,25 @@ _BUILD_LIMIT_S = 120.0
 
 @dataclass
 class _Asked:
-    """One model that is waited for. `last` is what the table showed when it was last read."""
+    """A model that is waited for. `last` is what its row said when it was last read."""
 
     request: Request
     name: str
-    is_there: bool = False
-    last: str = "it was never read"
+    is_uploaded: bool = False
+    last: str = "its row was never read"
 
     @property
     def arch_id(self) -> str:
         return self.request.arch.id
 
 
-class RemoteBenchmark(Watch):
-    """Latency needs the net only (`untrained.onnx`; made here where it is not given), F1 the
-    trained one (`model.onnx`). What is not measured within `timeout_s` of being sent is an error
-    that may be tried again; it then finds its model where it was.
+class RemoteBenchmark(PollingEvaluator):
+    """Latency needs an untrained model (`untrained.onnx`, built here if it is missing), F1 the
+    trained one (`model.onnx`). What is not measured within `timeout_s` is an error that may be
+    retried; the model stays in the table.
 
-    `device` refuses numbers of any other; without it any device of the farm will do. `stage` is the
-    column of F1. `trained_with` are the conditions of the training: F1 depends on them.
+    `device` rejects values of any other device; by default, any device will do. `stage` is the
+    column of F1. `trained_with` are the conditions of the training, on which F1 depends.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class RemoteBenchmark(Watch):
         project: Path | None = None,
     ) -> None:
         if not gives or set(gives) - {LATENCY, F1}:
-            raise BadInput(reason=f"The farm gives {LATENCY} and {F1}, not {list(gives)}")
-        super().__init__(away_s=math.inf)  # each has a time limit of its own
+            raise BadInput(reason=f"RemoteBenchmark gives {LATENCY} and {F1}, not {list(gives)}")
+        super().__init__(away_s=math.inf)  # every model has its own time limit
         self.gives = tuple(dict.fromkeys(gives))
         self.cost = 2 if F1 in self.gives else 1
         self._workspace, self._timeout_s, self._device = workspace, timeout_s, device
@@ -86,7 +86,7 @@ class RemoteBenchmark(Watch):
             workspace.plan["benchmark" if name == LATENCY else stage] for name in self.gives
         ]
         self.conditions = self._conditions(stage, trained_with)
-        self._builder = Builder(_BUILD_LIMIT_S, project or workspace.settings.project)
+        self._builder = ModelBuilder(_BUILD_LIMIT_S, project or workspace.settings.project)
         self._asked: dict[str, _Asked] = {}
 
     def _conditions(self, stage: str, trained_with: str) -> str:
@@ -107,65 +107,69 @@ class RemoteBenchmark(Watch):
     def _forget(self, arch_id: str) -> None:
         self._asked.pop(arch_id, None)
 
-    def _look(self) -> bool:
+    def _poll(self) -> bool:
         before = len(self._asked)
         try:
-            self._look_at_all()
+            self._read_all()
         except (StoreUnavailable, ComputeUnavailable) as error:
             for asked in self._asked.values():
                 asked.last = str(error)
         for asked in list(self._asked.values()):
             if time.monotonic() - asked.request.sent > self._timeout_s:
-                self._settle(failure(asked.arch_id, self._never(asked), is_final=False))
+                sentence = (
+                    f"{asked.name} was not measured within {self._timeout_s:g} s; its row when "
+                    f"last read: {asked.last}"
+                )
+                self._settle(failure(asked.arch_id, sentence, is_final=False))
         return len(self._asked) < before
 
-    def _look_at_all(self) -> None:
+    def _read_all(self) -> None:
         rows = self._rows()
         for asked in list(self._asked.values()):
             row = rows.get(asked.name)
             if row is not None and row.get("status") in _NO_MODEL_YET:
                 row = None
-            if row is None or (self._is_trained and not asked.is_there):
+            if row is None or (self._is_trained and not asked.is_uploaded):
                 self._upload(asked)
             else:
                 self._judge(asked, row)
 
     def _rows(self) -> dict[str, Values]:
-        """One question for all."""
+        """One query for all."""
         names = {asked.name for asked in self._asked.values()}
         if not names:
             return {}
         table = self._workspace.store.models(self._workspace.experiment)
-        found = table.query(_common_beginning(min(names), max(names)))
+        prefix = os.path.commonprefix([min(names), max(names)])  # noqa: RUF071 - of names, not paths
+        found = table.query(prefix)
         return {record.key: record.values for record in found if record.key in names}
 
     def _upload(self, asked: _Asked) -> None:
-        """The same name and content is no second upload; a trained net of another training gets
-        another name."""
-        if asked.is_there:
-            sentence = f"{asked.name} was taken out of the table of models"
+        """Uploading the same content under the same name again does nothing; a model of another
+        training gets another name."""
+        if asked.is_uploaded:
+            sentence = f"{asked.name} was removed from the status table"
             self._settle(failure(asked.arch_id, sentence, is_final=False))
             return
         try:
             with tempfile.TemporaryDirectory(prefix="edgeloop-farm-") as folder:
-                self._put(asked, self._file(asked, Path(folder)))
-            asked.is_there, asked.last = True, "status new"
+                file = self._file(asked, Path(folder))
+                benchmark_only = not self._is_trained
+                self._workspace.upload(
+                    file, asked.name, benchmark_only=benchmark_only, tags=self._tags
+                )
+            asked.is_uploaded, asked.last = True, "status new"
         except StoreUnavailable:
             raise
         except ModelBusy as error:
             asked.last = str(error)
         except NameTaken:
             if not self._is_trained or asked.name != f"{asked.arch_id}.trained":
-                return  # latency is the same whoever uploaded it: the next look finds it
+                return  # latency is the same whoever uploaded it: the next poll finds it
             content = sha256(asked.request.files[MODEL].read_bytes()).hexdigest()
             asked.name = f"{asked.name}.{content[:12]}"
         except (EdgeloopError, OSError) as error:
             self._settle(failure(asked.arch_id, error))
-
-    def _put(self, asked: _Asked, file: Path) -> None:
-        self._workspace.upload(
-            file, asked.name, benchmark_only=not self._is_trained, tags=self._tags
-        )
 
     def _file(self, asked: _Asked, folder: Path) -> Path:
         files, arch = asked.request.files, asked.request.arch
@@ -181,7 +185,7 @@ class RemoteBenchmark(Watch):
         )
 
     def _judge(self, asked: _Asked, row: Values) -> None:
-        asked.is_there = True
+        asked.is_uploaded = True
         asked.last = f"status {row.get('status')}" + (
             f", error {row['error']}" if row.get("error") else ""
         )
@@ -191,37 +195,21 @@ class RemoteBenchmark(Watch):
             sentence = f"{asked.name} failed on the farm: {row.get('error') or 'no reason given'}"
             self._settle(failure(asked.arch_id, sentence, is_final=True))
 
-    def _measured(self, asked: _Asked, row: Values) -> Answer:
+    def _measured(self, asked: _Asked, row: Values) -> Evaluation:
         device = str(row.get("device") or "")
         if self._device is not None and device != self._device:
             sentence = f"{asked.name} was measured on {device}, not on {self._device}"
             return failure(asked.arch_id, sentence, is_final=True)
         values: dict[str, float] = {}
         for name, stage in zip(self.gives, self._stages, strict=True):
-            value = mean_latency_ms(row) if name == LATENCY else _number(row.get(stage.fills[0]))
-            if value is None or not math.isfinite(value):
+            value = mean_latency_ms(row) if name == LATENCY else row.get(stage.fills[0])
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not math.isfinite(value):  # type: ignore[arg-type]
                 sentence = f"{asked.name} has no number in {stage.fills[0]}"
                 return failure(asked.arch_id, sentence, is_final=True)
-            values[name] = value
-        return Answer(asked.arch_id, values, {}, time.monotonic() - asked.request.sent)
-
-    def _never(self, asked: _Asked) -> str:
-        return (
-            f"{asked.name} was not measured within {self._timeout_s:g} s; of the table the last "
-            f"was: {asked.last}"
-        )
+            values[name] = float(value)  # type: ignore[arg-type]
+        return Evaluation(asked.arch_id, values, {}, time.monotonic() - asked.request.sent)
 
     def _stop(self) -> None:
         self._join(self._builder.kill)
         self._builder.close()
-
-
-def _common_beginning(first: str, last: str) -> str:
-    """Of all names between these two, in their order."""
-    same = [a == b for a, b in zip(first, last, strict=False)]
-    return first[: same.index(False)] if False in same else first[: len(same)]
-
-
-def _number(value: object) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number else None  # type: ignore[arg-type]

@@ -1,12 +1,12 @@
 """Accuracy after partial training, as jobs on any compute.
 
-    training = PartialTraining(Jobs.open(), "faces", TrainingPlan(epochs=3), compute="cluster")
+    training = TrainingJobs(Jobs.open(), "faces", TrainingPlan(epochs=3), compute="cluster")
     training.send(arch)
-    answers = training.collect(timeout_s=60)
+    evaluations = training.collect(timeout_s=60)
 
-A job says in its tags which architectures it trains under which conditions. Whoever comes later, a
-search that was killed and resumed above all, finds it by them and waits for it instead of sending
-a second one; a job that failed or was canceled is resubmitted and goes on from its checkpoints.
+The tags of a job say which architectures it trains under which conditions. A search that was killed
+and resumed finds it by them and waits for it instead of submitting a second one; a job that failed
+or was canceled is resubmitted and continues from its checkpoints.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,11 +33,11 @@ from edgeloop.errors import (
     WaitTimeout,
 )
 from edgeloop.jobs import Jobs, JobSpec, Resources, Run
-from edgeloop.search.evaluators.desk import Request, Watch, failure
-from edgeloop.search.evaluators.order import (
+from edgeloop.search.evaluators.threads import PollingEvaluator, Request, failure
+from edgeloop.search.evaluators.trainer import (
     GIVES,
     ORDER,
-    Order,
+    TrainingOrder,
     digest,
     plan_text,
     read_outcome,
@@ -53,14 +53,14 @@ _LINGER_S = 2.0  # a batch that is not full waits this long for more
 _CANCEL_LIMIT_S = 30.0
 
 
-class PartialTraining(Watch):
-    """`data` names a dataset of the project or the store; its newest version now is that of all
-    jobs, and what is here and not in the store yet is pushed. `batch` architectures are one job, of
-    which `at_once` share its machine; up to `steps` jobs that are ready together are one pipeline
-    (on a compute that has none, they are just submitted together). The store or the compute may be
-    away for `away_s`.
+class TrainingJobs(PollingEvaluator):
+    """`data` names a dataset of the project or the store. All jobs use its newest version at the
+    start; a dataset that is not in the store yet is pushed. A job trains `batch` architectures,
+    `at_once` at a time; up to `steps` jobs that are ready together become one pipeline (or are just
+    submitted together, on a compute without pipelines). The store or the compute may be away for
+    `away_s`.
 
-    `search` begins the names of the jobs. `close` cancels those that it waits for.
+    The names of the jobs start with `search`. `close` cancels the jobs it waits for.
     """
 
     gives = GIVES
@@ -94,7 +94,7 @@ class PartialTraining(Watch):
         self._version = pinned(jobs, data)
         self.conditions = f"trained on {self._version.digest[:16]}: {plan_text(plan)}"
         self._project = jobs.settings.project
-        self._usual = JobSpec(
+        self._template = JobSpec(
             code=self._project,
             stem="train",
             data=(str(self._version.reference),),
@@ -107,7 +107,7 @@ class PartialTraining(Watch):
         self._new: dict[str, Request] = {}  # neither submitted nor attached yet, by id
         self._sent: dict[str, tuple[Request, str]] = {}  # waiting for the job of this name, by id
         self._runs: dict[str, Run] = {}  # those jobs, by name
-        self._useless: set[str] = set()  # jobs that ended well and left no result
+        self._useless: set[str] = set()  # jobs that completed without a result
 
     def _take(self, request: Request) -> None:
         self._new[request.arch.id] = request
@@ -121,41 +121,35 @@ class PartialTraining(Watch):
         needed = {name for _, name in self._sent.values()}
         self._runs = {name: run for name, run in self._runs.items() if name in needed}
 
-    def _look(self) -> bool:
-        happened = bool(self._new) and self._attach()
-        happened |= self._submit_batches()
-        return self._see_jobs() or happened
+    def _poll(self) -> bool:
+        has_changed = bool(self._new) and self._attach()
+        has_changed |= self._submit_batches()
+        return self._refresh() or has_changed
 
-    # Jobs that are there already
+    # Jobs that exist already
 
     def _attach(self) -> bool:
-        """Wait for jobs that others began; those that ended badly are given another attempt."""
-        known = self._known()
+        """Wait for jobs that an earlier run submitted; those that failed get another attempt."""
+        here = str(self._jobs.settings.location)
+        runs = [run for run in self._jobs.runs.list().runs if run.record.store == here]
+        known = {tag: run for run in runs for tag in _keys_of(run)}  # the newest run wins
         wanted = {self._key(request.arch): request for request in self._new.values()}
         found = {key: known[key] for key in wanted if key in known}
-        fresh = {run.name: run for run in self._jobs.refresh(_unique(found.values()))}
+        unique = {run.name: run for run in found.values()}
+        fresh = {run.name: run for run in self._jobs.refresh(list(unique.values()))}
         for key, run in found.items():
-            request = wanted[key]
+            request, current = wanted[key], fresh[run.name]
             try:
-                if self._is_spent(fresh[run.name]):
-                    fresh[run.name] = self._again(fresh[run.name])
-                self._wait_for(request, fresh[run.name])
+                if current.state in ("failed", "canceled") or run.name in self._useless:
+                    current = fresh[run.name] = self._resubmitted(current)
+                self._wait_for(request, current)
             except (StoreUnavailable, ComputeUnavailable):
                 raise
             except EdgeloopError as error:
                 self._settle(failure(request.arch.id, error))
         return bool(found)
 
-    def _known(self) -> dict[str, Run]:
-        """The newest job of each architecture and its conditions, by its tag."""
-        here = str(self._jobs.settings.location)
-        runs = [run for run in self._jobs.runs.list().runs if run.record.store == here]
-        return {tag: run for run in runs for tag in _keys_of(run)}  # oldest to newest
-
-    def _is_spent(self, run: Run) -> bool:
-        return run.state in ("failed", "canceled") or run.name in self._useless
-
-    def _again(self, run: Run) -> Run:
+    def _resubmitted(self, run: Run) -> Run:
         if not Path(str(run.record.spec.get("code", ""))).is_dir():
             reason = f"the code of {run.name} is gone: remove that job with 'edgeloop job remove'"
             raise BadInput(reason=reason)
@@ -164,31 +158,31 @@ class PartialTraining(Watch):
     # Jobs of our own
 
     def _submit_batches(self) -> bool:
-        happened = False
-        while ripe := self._ripe():
+        has_changed = False
+        while ready := self._ready():
             try:
-                self._submit(ripe)
-            except JobNameTaken:  # somebody was first; the next look finds that job
+                self._submit(ready)
+            except JobNameTaken:  # by another process; the next poll finds that job
                 return True
             except (StoreUnavailable, ComputeUnavailable):
                 raise
             except EdgeloopError as error:
-                for request in ripe:
+                for request in ready:
                     self._settle(failure(request.arch.id, error))
-            happened = True
-        return happened
+            has_changed = True
+        return has_changed
 
-    def _ripe(self) -> list[Request]:
-        """The next jobs' worth, when they are full or have waited long enough."""
+    def _ready(self) -> list[Request]:
+        """What to submit now: full batches, or those that have waited long enough."""
         most = self._batch * self._steps
         waiting = list(self._new.values())[:most]
         if not waiting or len(waiting) == most:
             return waiting
         return waiting if time.monotonic() - waiting[0].sent > _LINGER_S else []
 
-    def _submit(self, ripe: Sequence[Request]) -> None:
+    def _submit(self, ready: Sequence[Request]) -> None:
         size = self._batch
-        batches = [ripe[start : start + size] for start in range(0, len(ripe), size)]
+        batches = [ready[start : start + size] for start in range(0, len(ready), size)]
         specs = [self._spec(batch) for batch in batches]
         if len(specs) == 1:
             runs = self._jobs.submit(specs[0], push=False)
@@ -204,7 +198,7 @@ class PartialTraining(Watch):
         last = keys[0].replace("=", "-") if len(keys) == 1 else f"{len(keys)}-{digest(*keys)}"
         name = f"{self._search}-{last}"
         return replace(
-            self._usual,
+            self._template,
             name=name,
             code=self._code(name, archs),
             tags=(self._search, *keys),
@@ -215,9 +209,9 @@ class PartialTraining(Watch):
         )
 
     def _code(self, name: str, archs: tuple[Architecture, ...]) -> Path:
-        """What travels: the order, and the file of a user's space. It stays for other attempts."""
+        """What is sent: the order, and the file of a user's space. It stays for other attempts."""
         folder = self._project / STORE_FOLDER / "search" / name
-        Order(self._plan, archs, self.conditions, self._at_once).save(folder / ORDER)
+        TrainingOrder(self._plan, archs, self.conditions, self._at_once).save(folder / ORDER)
         for source in {source_of(arch, self._project) for arch in archs} - {None}:
             target = folder / str(source)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -225,7 +219,7 @@ class PartialTraining(Watch):
         return folder
 
     def _key(self, arch: Architecture) -> str:
-        """Also by the text of a user's space: an edited file builds another net of the same id."""
+        """With the text of a user's space: an edited file builds another model with the same id."""
         source = source_of(arch, self._project)
         text = b"" if source is None else (self._project / source).read_bytes()
         return f"{arch.id}={digest(self.conditions, text)}"
@@ -235,9 +229,9 @@ class PartialTraining(Watch):
         self._sent[request.arch.id] = (request, run.name)
         self._runs[run.name] = run
 
-    # What comes of them
+    # Their results
 
-    def _see_jobs(self) -> bool:
+    def _refresh(self) -> bool:
         if not self._runs:
             return False
         before = {name: run.state for name, run in self._runs.items()}
@@ -252,32 +246,31 @@ class PartialTraining(Watch):
         self._jobs.fetch(run)
         members = [request for request, name in self._sent.values() if name == run.name]
         for request in members:
-            folder = self._folder_of(run, request.arch)
+            folder = self._jobs.outputs(run)
+            if len(_keys_of(run)) > 1:  # see TrainingOrder.folder
+                folder /= request.arch.id
             outcome = read_outcome(folder, request.arch.id, self.conditions)
             if outcome is not None:
-                answer = outcome.answer(folder)
-                self._settle(replace(answer, seconds=time.monotonic() - request.sent))
+                seconds = time.monotonic() - request.sent
+                self._settle(replace(outcome.evaluation(folder), seconds=seconds))
                 continue
             if run.state == "completed":
                 self._useless.add(run.name)
             self._settle(failure(request.arch.id, self._why(run), is_final=False))
 
-    def _folder_of(self, run: Run, arch: Architecture) -> Path:
-        """As the order has it: a job of one net has its outputs for itself."""
-        outputs = self._jobs.outputs(run)
-        return outputs if len(_keys_of(run)) == 1 else outputs / arch.id
-
     def _why(self, run: Run) -> str:
         if run.state == "completed":
-            return f"The job {run.name} ended well, but left no result"
+            return f"The job {run.name} completed without a result"
         last = ""
         with suppress(StoreError, NotFound):
             last = self._jobs.last_lines(run, 1).decode(errors="replace").strip()
-        said = f" ({last})" if last else ""
-        return f"The job {run.name} was {run.state}: {run.status.reason or 'no reason given'}{said}"
+        shown = f" ({last})" if last else ""
+        return (
+            f"The job {run.name} was {run.state}: {run.status.reason or 'no reason given'}{shown}"
+        )
 
     def close(self) -> None:
-        """Waits a while for the jobs to end; a cluster that is slow ends them later."""
+        """Cancels its jobs and waits for them up to a limit; a slow cluster ends them later."""
         super().close()
         running = [run for run in self._runs.values() if not run.status.is_final]
         self._runs.clear()
@@ -290,12 +283,8 @@ def _keys_of(run: Run) -> list[str]:
     return [tag for tag in run.record.tags if _KEY.fullmatch(tag)]
 
 
-def _unique(runs: Iterable[Run]) -> list[Run]:
-    return list({run.name: run for run in runs}.values())
-
-
 def pinned(jobs: Jobs, data: str) -> Version:
-    """One version for the whole search: what is pushed in the meantime is for the next."""
+    """One version for the whole search, even if a newer one is pushed in the meantime."""
     datasets = Datasets(jobs.blobs, jobs.settings.project / STORE_FOLDER / "index")
     reference = None
     if parse_reference(data)[1] is None:

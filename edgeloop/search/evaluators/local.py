@@ -1,4 +1,4 @@
-"""Accuracy after partial training, on this machine: a process a candidate."""
+"""Accuracy after partial training on this machine, one process per candidate."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from edgeloop.architectures import Architecture, check_exporter, check_torch
+from edgeloop.architectures import check_exporter, check_torch
 from edgeloop.errors import BadInput, LocalFileError
-from edgeloop.search.base import Answer
-from edgeloop.search.evaluators.desk import Crew, Request, failure
-from edgeloop.search.evaluators.order import (
+from edgeloop.search.base import Evaluation
+from edgeloop.search.evaluators.threads import PoolEvaluator, Request, failure
+from edgeloop.search.evaluators.trainer import (
     GIVES,
     ORDER,
-    Order,
+    TrainingOrder,
     dataset_digest,
     digest,
     plan_text,
@@ -31,15 +31,16 @@ from edgeloop.training import TrainingPlan
 _MODULE = "edgeloop.search.evaluators.trainer"
 _LOG = "train.log"
 _LOG_TAIL = 4096
-_OOM_SCORE = 500  # where memory runs out, a candidate goes and not the search
+_OOM_SCORE = 500  # when memory runs out, a candidate is killed and not the search
 
 
-class LocalTraining(Crew):
-    """Trains `at_once` candidates at a time, each in a folder of its own below `folder/ID`, one a
-    plan: a training that was killed goes on from its checkpoint there, and one that was finished
-    under the same conditions is the answer at once.
+class LocalTraining(PoolEvaluator):
+    """Trains `at_once` candidates at a time, in one folder per candidate and plan below `folder`:
+    a training that was killed continues from its checkpoint there, and the result of one that was
+    finished under the same conditions is used at once.
 
-    A net that diverges, is killed for its memory or trains longer than `limit_s` has a final error.
+    A model that diverges, is killed for its memory or trains longer than `limit_s` has a final
+    error.
     """
 
     gives = GIVES
@@ -70,31 +71,26 @@ class LocalTraining(Crew):
 
     @property
     def capacity(self) -> int:
-        return len(self._crew)
+        return len(self._threads)
 
-    def _work(self, request: Request) -> Answer:
+    def _work(self, request: Request) -> Evaluation:
         arch, began = request.arch, time.monotonic()
-        conditions = self._conditions_of(arch)
+        conditions, source = self.conditions, source_of(arch, self._project)
+        if source is not None:  # an edited file builds another model with the same id
+            conditions = f"{conditions}; {digest((self._project / source).read_bytes())}"
         folder = self._folder / arch.id / digest(conditions)
         outcome = read_outcome(folder, arch.id, conditions)
         if outcome is None or outcome.error:
-            Order(self._plan, (arch,), conditions).save(folder / ORDER)
+            TrainingOrder(self._plan, (arch,), conditions).save(folder / ORDER)
             with self._started(folder) as process:
-                trouble = self._trouble(process)
-            if trouble is not None:
-                text = trouble[0] or _last_line(folder / _LOG) or "it ended without a word"
-                return failure(arch.id, f"Training of {arch.id}: {text}", trouble[1])
+                problem = self._problem(process)
+            if problem is not None:
+                text = problem[0] or _last_line(folder / _LOG) or "it ended without a message"
+                return failure(arch.id, f"Training of {arch.id}: {text}", problem[1])
             outcome = read_outcome(folder, arch.id, conditions)
         if outcome is None:
             return failure(arch.id, f"Training of {arch.id} left no result", is_final=False)
-        return replace(outcome.answer(folder), seconds=time.monotonic() - began)
-
-    def _conditions_of(self, arch: Architecture) -> str:
-        """With the text of a user's space: an edited file builds another net of the same id."""
-        source = source_of(arch, self._project)
-        if source is None:
-            return self.conditions
-        return f"{self.conditions}; {digest((self._project / source).read_bytes())}"
+        return replace(outcome.evaluation(folder), seconds=time.monotonic() - began)
 
     @contextlib.contextmanager
     def _started(self, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
@@ -107,7 +103,7 @@ class LocalTraining(Crew):
             with (folder / _LOG).open("wb") as log:
                 process = subprocess.Popen(  # noqa: S603
                     command,
-                    stdin=subprocess.PIPE,  # the leash: closed by the kernel when we are gone
+                    stdin=subprocess.PIPE,  # closed by the kernel when we are gone
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
@@ -118,15 +114,15 @@ class LocalTraining(Crew):
             Path(f"/proc/{process.pid}/oom_score_adj").write_text(str(_OOM_SCORE))
         self._running.add(process)
         try:
-            if self._closing.is_set():  # `close` may have looked before we were there
+            if self._closing.is_set():  # `close` may have run before the process was known
                 _kill(process)
             yield process
         finally:
             _kill(process)
             self._running.discard(process)
 
-    def _trouble(self, process: subprocess.Popen[bytes]) -> tuple[str, bool] | None:
-        """Why there is no outcome, and whether that is for ever; None when there is one."""
+    def _problem(self, process: subprocess.Popen[bytes]) -> tuple[str, bool] | None:
+        """Why there is no outcome, and whether that is final; None if there is one."""
         try:
             code = process.wait(self._limit_s)
         except subprocess.TimeoutExpired:
@@ -134,7 +130,7 @@ class LocalTraining(Crew):
         if code == 0:
             return None
         if code == -signal.SIGKILL:
-            return "its process was killed, most likely for want of memory", True
+            return "its process was killed, most likely because memory ran out", True
         if code < 0:
             return f"its process crashed with {signal.Signals(-code).name}", False
         return "", False
@@ -145,7 +141,7 @@ class LocalTraining(Crew):
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """It and all that it started: the group is there as long as its leader is not waited for."""
+    """With all that it started: the group exists until its leader is waited for."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,34 +1,127 @@
-"""What can be known of an architecture in a moment, before it is trained."""
+"""Values that are known before any training: counts, host latency, the compiler's estimate.
+
+Run as a program, `python -m edgeloop.search.evaluators.screening` is the process that builds models
+and runs users' spaces. It keeps PyTorch and ONNX Runtime loaded, which takes seconds; whatever a
+space does to it is an error of the candidate and not the end of the search.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import platform
+import statistics
 import tempfile
 import time
 from collections.abc import Collection
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from edgeloop.architectures import check_exporter, check_torch
-from edgeloop.errors import BadInput
+from edgeloop.architectures import Architecture, build, check_exporter, check_torch, export_onnx
+from edgeloop.errors import BadInput, EdgeloopError, OutOfMemory
 from edgeloop.graph import GraphProcess
+from edgeloop.isolation import Answer, NativeProcess, serve
 from edgeloop.platforms import Estimator, platform_of
-from edgeloop.search.base import Answer
-from edgeloop.search.evaluators.builder import Builder
-from edgeloop.search.evaluators.desk import Crew, Request
+from edgeloop.search.base import Evaluation
+from edgeloop.search.evaluators.threads import PoolEvaluator, Request
 from edgeloop.settings import Settings
+
+
+class ModelBuilder:
+    """Calls the process that builds models: started by the first call, and again after a crash."""
+
+    def __init__(self, limit_s: float, project: Path | None = None) -> None:
+        self._process = NativeProcess("edgeloop.search.evaluators.screening")
+        self._limit_s = limit_s
+        self._project = str((project or Path.cwd()).resolve())
+
+    def warm(self) -> None:
+        self._process.warm()
+
+    def build(self, arch: Architecture, target: Path) -> Path:
+        """Write the model with its initial weights, the same each time, as an ONNX file."""
+        self._process.call(
+            "build",
+            limit_s=self._limit_s,
+            arch=arch.canonical,
+            target=str(target.resolve()),
+            project=self._project,
+        )
+        return target
+
+    def host_latency_ms(self, model: Path, warm_up: int, repeats: int) -> float:
+        """The median of single-threaded runs in ONNX Runtime."""
+        answer, _ = self._process.call(
+            "run",
+            limit_s=self._limit_s,
+            model=str(model.resolve()),
+            warm_up=warm_up,
+            repeats=repeats,
+        )
+        return float(answer["median_ms"])
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def close(self) -> None:
+        self._process.close()
+
+
+def main() -> None:
+    """Killed first when memory runs out: it can be started again."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    serve(lambda: {"hello": _hello, "build": _build, "run": _run})
+
+
+def _hello(warm: bool = True) -> Answer:
+    """Called when the process starts, so that the first model does not pay for the imports."""
+    import onnxruntime
+    import torch
+
+    torch.set_num_threads(1)
+    return {"torch": torch.__version__, "onnxruntime": onnxruntime.__version__}, ()
+
+
+def _build(arch: str, target: str, project: str) -> Answer:
+    found = Architecture.from_json(arch)
+    try:
+        export_onnx(build(found, project=Path(project)), found, Path(target))
+    except (MemoryError, RuntimeError, EdgeloopError) as error:
+        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
+            raise
+        raise OutOfMemory(arch=found.id, device="this machine", batch=1) from None
+    return {}, ()
+
+
+def _run(model: str, warm_up: int, repeats: int) -> Answer:
+    import numpy as np
+    import onnxruntime
+
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = settings.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
+    source = session.get_inputs()[0]
+    feeds = {source.name: np.random.default_rng(0).random(source.shape, dtype=np.float32)}
+    times = []
+    for number in range(warm_up + repeats):
+        began = time.perf_counter()
+        session.run(None, feeds)
+        if number >= warm_up:
+            times.append(time.perf_counter() - began)
+    return {"median_ms": 1000 * statistics.median(times)}, ()
+
 
 UNTRAINED = "untrained.onnx"
 VALUES = ("params", "macs", "host_latency_ms", "chip_latency_ms")
 
 
-class Screening(Crew):
-    """Counts, host latency and the compiler's estimate, in warm processes: one that builds the
-    net, one for the compiler. Latency needs no training: weights change neither.
+class Screening(PoolEvaluator):
+    """Counts, host latency and the compiler's estimate, in two warm processes: one that builds the
+    model, one for the compiler. None of them depends on the weights, so no training is needed.
 
-    A net that crashes a process, does not fit into memory or is over `limit_s` in one of the steps
-    has a final error, and the next one gets a new process. Nets are kept in `folder`; in a
-    temporary one, which goes with `close`, where none is given.
+    A model that crashes a process, does not fit into memory or takes longer than `limit_s` in one
+    step has a final error, and the next one gets a new process. Models are kept in `folder`, by
+    default a temporary one that `close` removes.
     """
 
     cost = 0
@@ -45,9 +138,13 @@ class Screening(Crew):
         project: Path | None = None,
         settings: Settings | None = None,
     ) -> None:
-        self.gives = _checked(wanted)
+        unknown = sorted(set(wanted) - set(VALUES))
+        if unknown or not wanted:
+            what = f"has no value {unknown[0]!r}" if unknown else "needs at least one value"
+            raise BadInput(reason=f"Screening {what}: choose from {', '.join(VALUES)}")
+        self.gives = tuple(name for name in VALUES if name in wanted)
         if repeats < 1 or warm_up < 0 or limit_s <= 0:
-            raise BadInput(reason="Screening takes repeats of 1 or more, warm_up of 0 or more")
+            raise BadInput(reason="repeats must be 1 or more, warm_up 0 or more, limit_s above 0")
         check_torch()
         check_exporter()
         super().__init__()
@@ -62,18 +159,18 @@ class Screening(Crew):
             prefix="edgeloop-screen-", ignore_cleanup_errors=True
         )
         self._folder = folder or Path(self._temporary.name)
-        self._builder = Builder(limit_s, project)
+        self._builder = ModelBuilder(limit_s, project)
 
     @property
     def capacity(self) -> int:
         return 1
 
     def warm(self) -> None:
-        """Load the libraries now, so that the first architecture does not wait for that."""
+        """Load the libraries now instead of with the first architecture."""
         self._builder.warm()
         self._graphs.warm()
 
-    def _work(self, request: Request) -> Answer:
+    def _work(self, request: Request) -> Evaluation:
         began, arch = time.monotonic(), request.arch
         model = self._builder.build(arch, self._folder / arch.id / UNTRAINED)
         found: dict[str, float] = {}
@@ -87,30 +184,23 @@ class Screening(Crew):
         if self._estimator is not None:
             found["chip_latency_ms"] = self._estimator.latency_ms(model)
         values = {name: found[name] for name in self.gives}
-        return Answer(arch.id, values, {UNTRAINED: model}, time.monotonic() - began)
+        return Evaluation(arch.id, values, {UNTRAINED: model}, time.monotonic() - began)
 
     def _stop(self) -> None:
-        """A call under way is cut off; the thread sees that we are closing and ends."""
-        self._join(self._cut_off)
+        """A call in progress is interrupted; the thread sees that we are closing and ends."""
+
+        def interrupt() -> None:
+            self._builder.kill()
+            self._graphs.kill()
+
+        self._join(interrupt)
         self._builder.close()
         self._graphs.close()
         self._temporary.cleanup()
 
-    def _cut_off(self) -> None:
-        self._builder.kill()
-        self._graphs.kill()
-
-
-def _checked(wanted: Collection[str]) -> tuple[str, ...]:
-    unknown = sorted(set(wanted) - set(VALUES))
-    if unknown or not wanted:
-        said = f"gives no {unknown[0]!r}" if unknown else "was asked for nothing"
-        raise BadInput(reason=f"Screening {said}: there are {', '.join(VALUES)}")
-    return tuple(name for name in VALUES if name in wanted)
-
 
 def _conditions(gives: tuple[str, ...], estimator: Estimator | None, repeats: int) -> str:
-    parts = ["untrained net"]
+    parts = ["untrained net"]  # stored results are found by this text
     if "host_latency_ms" in gives:
         try:
             installed = version("onnxruntime")
@@ -121,3 +211,7 @@ def _conditions(gives: tuple[str, ...], estimator: Estimator | None, repeats: in
     if estimator is not None:
         parts.append(estimator.conditions)
     return "; ".join(parts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,32 +1,179 @@
-"""The process that trains: `python -m edgeloop.search.evaluators.trainer order.json …`, started
-here by `LocalTraining` and on other machines by the jobs of `PartialTraining`.
+"""Training as a process: `python -m edgeloop.search.evaluators.trainer order.json …`, started here
+by `LocalTraining` and on other machines by the jobs of `TrainingJobs`.
 
-What is wrong with a net itself is written down as its outcome and is no failure of the process: it
-would be the same next time. Anything else ends the process with an error, so that whoever started
-it may try again; it then goes on from the checkpoints and skips what has its outcome already.
+`order.json` has the training plan and the architectures. The result of each, `outcome.json`, lies
+in the folder of its training and names the conditions it was obtained under, so that a later search
+knows whether it can use it.
+
+What is wrong with a model itself is an outcome and not a failure of the process: the next attempt
+would end the same way. Anything else ends the process with an error, so that it may be started
+again; it then continues from the checkpoints and skips what already has an outcome.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
+from edgeloop._util.files import write_atomic
 from edgeloop.architectures import Architecture
-from edgeloop.errors import EdgeloopError
-from edgeloop.search.evaluators.desk import failure
-from edgeloop.search.evaluators.order import GIVES, Order, Outcome, read_outcome
+from edgeloop.errors import BadInput, EdgeloopError, LocalFileError
+from edgeloop.search.base import Evaluation
+from edgeloop.search.evaluators.threads import failure
 from edgeloop.settings import cache_folder
-from edgeloop.training import CHECKPOINT, TrainingItem, TrainingResult, train, train_many
+from edgeloop.training import (
+    CHECKPOINT,
+    METRICS,
+    MODEL,
+    TrainingItem,
+    TrainingPlan,
+    TrainingResult,
+    train,
+    train_many,
+)
+
+ORDER, OUTCOME = "order.json", "outcome.json"
+GIVES = ("val_iou", "val_f1", "training_time")
 
 
 @dataclass(frozen=True)
-class Places:
+class TrainingOrder:
+    """Architectures to train, `at_once` of them at a time."""
+
+    plan: TrainingPlan
+    architectures: tuple[Architecture, ...]
+    conditions: str
+    at_once: int = 1
+
+    def folder(self, out: Path, arch: Architecture) -> Path:
+        """A single architecture is trained in `out` itself, where the metrics of a job belong."""
+        return out if len(self.architectures) == 1 else out / arch.id
+
+    def save(self, path: Path) -> None:
+        content = {
+            "plan": asdict(self.plan),
+            "architectures": [arch.canonical for arch in self.architectures],
+            "conditions": self.conditions,
+            "at_once": self.at_once,
+        }
+        _write(path, json.dumps(content, indent=2))
+
+    @classmethod
+    def load(cls, path: Path) -> TrainingOrder:
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return cls(
+                TrainingPlan(**content["plan"]),
+                tuple(Architecture.from_json(text) for text in content["architectures"]),
+                str(content["conditions"]),
+                int(content["at_once"]),
+            )
+        except OSError as error:
+            raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
+        except (ValueError, TypeError, KeyError) as error:
+            raise BadInput(reason=f"{path.name} is not a training order: {error}") from None
+
+
+@dataclass(frozen=True)
+class TrainingOutcome:
+    """The result of one training: values, or an error that another attempt would not change."""
+
+    arch_id: str
+    conditions: str
+    values: Mapping[str, float] = field(default_factory=dict)
+    error: str = ""
+    seconds: float = 0.0
+
+    def save(self, folder: Path) -> None:
+        _write(folder / OUTCOME, json.dumps(asdict(self), indent=2))
+
+    def evaluation(self, folder: Path) -> Evaluation:
+        if self.error:
+            return Evaluation(self.arch_id, seconds=self.seconds, error=self.error, is_final=True)
+        files = {name: folder / name for name in (MODEL, METRICS)}
+        return Evaluation(self.arch_id, dict(self.values), files, self.seconds)
+
+
+def read_outcome(folder: Path, arch_id: str, conditions: str) -> TrainingOutcome | None:
+    """None if there is none, if it is of something else, or if its model is gone."""
+    try:
+        content = json.loads((folder / OUTCOME).read_text(encoding="utf-8"))
+        found = TrainingOutcome(**content)
+        values = {str(name): float(value) for name, value in found.values.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+    if (found.arch_id, found.conditions) != (arch_id, conditions):
+        return None
+    is_whole = set(values) == set(GIVES) and all(map(math.isfinite, values.values()))
+    has_files = all((folder / name).is_file() for name in (MODEL, METRICS))
+    return found if found.error or (is_whole and has_files) else None
+
+
+def plan_text(plan: TrainingPlan) -> str:
+    """All of a plan that a result depends on. An open batch size depends on the device."""
+    decides = {**plan.decides(plan.batch or 0), "batch": plan.batch, "task": plan.task}
+    how = {"device": plan.device, "precision": plan.precision}
+    said = {name: value for name, value in {**decides, **how}.items() if value is not None}
+    return ", ".join(f"{name} {value}" for name, value in said.items())
+
+
+def source_of(arch: Architecture, project: Path) -> Path | None:
+    """The file of a user's space, relative to the project; None for a built-in space."""
+    file, colon, _ = arch.space.rpartition(":")
+    if not colon:
+        return None
+    path = (project / file).resolve()
+    root = project.resolve()
+    return path.relative_to(root) if path.is_relative_to(root) and path.is_file() else None
+
+
+def digest(*parts: str | bytes) -> str:
+    total = sha256()
+    for part in parts:
+        total.update(sha256(part.encode() if isinstance(part, str) else part).digest())
+    return total.hexdigest()[:16]
+
+
+def dataset_digest(folder: Path, cache: Path) -> str:
+    """Of the content of all files. They are read again only if a name, size or time differs from
+    the listing in `cache`, a small file."""
+    if not folder.is_dir():
+        raise LocalFileError(path=folder, reason="there is no such folder of images")
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name[0] != ".")
+    marks = [(str(path.relative_to(folder)), path.stat()) for path in files]
+    listing = digest(*(f"{name}|{s.st_size}|{s.st_mtime_ns}" for name, s in marks), str(folder))
+    try:
+        known = json.loads(cache.read_text(encoding="utf-8"))
+        if known["listing"] == listing:
+            return str(known["content"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    content = digest(
+        *(f"{path.relative_to(folder)}|{sha256(path.read_bytes()).hexdigest()}" for path in files)
+    )
+    _write(cache, json.dumps({"listing": listing, "content": content}))
+    return content
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, text + "\n")
+    except OSError as error:
+        raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
+
+
+@dataclass(frozen=True)
+class TrainerPaths:
     dataset: Path
     out: Path
     cache: Path
@@ -34,95 +181,71 @@ class Places:
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = _parser().parse_args(arguments)
-    if given.leash:
-        threading.Thread(target=_end_with_parent, daemon=True).start()
-    places = Places(given.dataset, given.out, given.cache or _usual_cache(), given.project)
-    try:
-        return perform(Order.load(given.order), places)
-    except EdgeloopError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-
-
-def perform(order: Order, places: Places) -> int:
-    """Train all that has no outcome yet; the exit code says whether all have one now."""
-    code = 0
-    for arch, result in _results(order, places):
-        folder = order.folder(places.out, arch)
-        if isinstance(result, TrainingResult):
-            values = dict(zip(GIVES, (result.miou, result.f1, result.seconds), strict=True))
-            Outcome(arch.id, order.conditions, values, "", result.seconds).save(folder)
-            (folder / CHECKPOINT).unlink(missing_ok=True)  # as large as three nets, and done with
-        elif (said := failure(arch.id, result)).is_final:
-            Outcome(arch.id, order.conditions, error=said.error).save(folder)
-        else:
-            sys.stderr.write(f"{said.error}\n")
-            code = 1
-    return code
-
-
-def _results(
-    order: Order, places: Places
-) -> Iterator[tuple[Architecture, TrainingResult | EdgeloopError]]:
-    open_ones = [
-        TrainingItem(arch, order.folder(places.out, arch))
-        for arch in order.architectures
-        if not read_outcome(order.folder(places.out, arch), arch.id, order.conditions)
-    ]
-    if len(open_ones) > 1 and order.at_once > 1:
-        trained = train_many(
-            open_ones,
-            places.dataset,
-            order.plan,
-            at_once=order.at_once,
-            cache=places.cache,
-            project=places.project,
-        )
-        yield from ((candidate.arch, outcome) for candidate, outcome in trained)
-        return
-    for candidate in open_ones:
-        yield candidate.arch, _trained(candidate, order, places)
-
-
-def _trained(
-    candidate: TrainingItem, order: Order, places: Places
-) -> TrainingResult | EdgeloopError:
-    try:
-        return train(
-            candidate.arch,
-            places.dataset,
-            order.plan,
-            candidate.out,
-            cache=places.cache,
-            project=places.project,
-        )
-    except EdgeloopError as error:
-        return error
-
-
-def _end_with_parent() -> None:
-    """The pipe on our standard input closes when the process at its other end is gone, however it
-    went. All of our group goes then."""
-    while os.read(0, 1):
-        pass
-    os.killpg(0, signal.SIGKILL)
-
-
-def _usual_cache() -> Path:
-    """Of the machine: its next job on the same dataset finds the pictures decoded."""
-    return cache_folder() / "prepared"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="trainer", description="Trains the nets of an order.")
+    parser = argparse.ArgumentParser(prog="trainer", description="Train the models of an order.")
     parser.add_argument("order", type=Path)
     parser.add_argument("--dataset", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--project", type=Path, default=Path())
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
-    return parser
+    given = parser.parse_args(arguments)
+    if given.leash:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+    # Per machine: its next job on the same dataset finds the images decoded.
+    cache = given.cache or cache_folder() / "prepared"
+    try:
+        paths = TrainerPaths(given.dataset, given.out, cache, given.project)
+        return perform(TrainingOrder.load(given.order), paths)
+    except EdgeloopError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+
+
+def perform(order: TrainingOrder, paths: TrainerPaths) -> int:
+    """Train all that has no outcome yet; the exit code says whether all have one now."""
+    code = 0
+    for arch, result in _results(order, paths):
+        folder = order.folder(paths.out, arch)
+        if isinstance(result, TrainingResult):
+            values = dict(zip(GIVES, (result.miou, result.f1, result.seconds), strict=True))
+            TrainingOutcome(arch.id, order.conditions, values, "", result.seconds).save(folder)
+            (folder / CHECKPOINT).unlink(missing_ok=True)  # as large as three models
+        elif (failed := failure(arch.id, result)).is_final:
+            TrainingOutcome(arch.id, order.conditions, error=failed.error).save(folder)
+        else:
+            sys.stderr.write(f"{failed.error}\n")
+            code = 1
+    return code
+
+
+def _results(
+    order: TrainingOrder, paths: TrainerPaths
+) -> Iterator[tuple[Architecture, TrainingResult | EdgeloopError]]:
+    remaining = [
+        TrainingItem(arch, order.folder(paths.out, arch))
+        for arch in order.architectures
+        if not read_outcome(order.folder(paths.out, arch), arch.id, order.conditions)
+    ]
+    dataset, plan, cache, project = paths.dataset, order.plan, paths.cache, paths.project
+    if len(remaining) > 1 and order.at_once > 1:
+        many = train_many(
+            remaining, dataset, plan, at_once=order.at_once, cache=cache, project=project
+        )
+        yield from ((candidate.arch, result) for candidate, result in many)
+        return
+    for arch, out in ((candidate.arch, candidate.out) for candidate in remaining):
+        try:
+            yield arch, train(arch, dataset, plan, out, cache=cache, project=project)
+        except EdgeloopError as error:
+            yield arch, error
+
+
+def _end_with_parent() -> None:
+    """Standard input is a pipe that closes when the parent is gone, however it ended. Our whole
+    process group ends then."""
+    while os.read(0, 1):
+        pass
+    os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":

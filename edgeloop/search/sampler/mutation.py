@@ -1,10 +1,10 @@
-"""How the members of a space that are worth a look come about.
+"""Mutation and crossover of the members of a space.
 
-A policy answers the questions of a space one by one, and what comes of it is a member. But asking a
-space may be slow (one that builds a net as it goes takes a tenth of a second), and hundreds of
-candidates are weighed before one is chosen. So children are drafts: a parent's answers with some of
-them changed, as if the questions stayed the same. Where they do not, because a later question
-depends on the change, asking the space along the draft makes a member of it.
+Calling a space with a policy that answers its `suggest_*` calls gives a member. But a space may be
+slow (one that builds a model as it goes takes a tenth of a second), and hundreds of candidates are
+compared before one is proposed. So children are drafts: the parameters of a parent with some of
+them changed, as if the space asked for the same ones. If it does not, because a later parameter
+depends on a changed one, replaying the draft against the space turns it into a member.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TRIES = 30
 
 @dataclass(frozen=True)
 class Draft:
-    """Answers, and the questions they belong to."""
+    """Parameters, and the distributions they belong to."""
 
     params: Params
     distributions: Mapping[str, Distribution]
@@ -41,12 +41,12 @@ def at_random(rng: Random) -> Policy:
 
 
 def at_corner(fraction: float) -> Policy:
-    """The same end of every range: with 0 all the first choices, with 1 all the last."""
+    """The same place in every range: the first choices with 0, the last with 1."""
     return lambda _name, distribution: distribution.at(fraction)
 
 
 def replayed(params: Mapping[str, Value], rng: Random | None = None) -> Policy:
-    """These answers again; a question they do not fit has a random answer, or its first."""
+    """The same values; a parameter without a valid one gets a random value, or its first."""
 
     def policy(name: str, distribution: Distribution) -> Value:
         if name in params and distribution.contains(params[name]):
@@ -57,7 +57,7 @@ def replayed(params: Mapping[str, Value], rng: Random | None = None) -> Policy:
 
 
 def mutated(parent: Draft, changes: int, rng: Random) -> Draft:
-    """The parent with a few of its answers changed."""
+    """The parent with a few of its parameters changed."""
     params = dict(parent.params)
     for name in rng.sample(list(params), min(changes, len(params))):
         params[name] = _moved(parent.distributions[name], params[name], rng)
@@ -65,7 +65,7 @@ def mutated(parent: Draft, changes: int, rng: Random) -> Draft:
 
 
 def crossed(first: Draft, second: Draft, rng: Random) -> Draft:
-    """The first parent's questions, each answered as one parent or the other did."""
+    """The parameters of the first parent, each with the value of one parent or the other."""
     params = dict(first.params)
     for name, distribution in first.distributions.items():
         other = second.params.get(name, params[name])
@@ -75,9 +75,9 @@ def crossed(first: Draft, second: Draft, rng: Random) -> Draft:
 
 
 def every_member(space: Space, rng: Random) -> Iterator[ProposalTrial]:
-    """All members, one by one, from a random start: what is left of an almost exhausted space.
+    """All members, one by one, from a random start, for a space that is almost exhausted.
 
-    An odometer over the questions: the last one that has another answer moves on, and those after
+    An odometer over the parameters: the last one that has another value advances, and those after
     it start again. A float without a step counts as very many members.
     """
     starts: list[int] = []
@@ -86,7 +86,10 @@ def every_member(space: Space, rng: Random) -> Iterator[ProposalTrial]:
         trial = ask(space, _along(path, starts, rng))
         yield trial
         sizes = [distribution.size for distribution in trial.distributions.values()]
-        path = _next(path + [0] * (len(sizes) - len(path)), sizes)
+        path += [0] * (len(sizes) - len(path))
+        while path and path[-1] + 1 >= sizes[len(path) - 1]:
+            path = path[:-1]
+        path = [*path[:-1], path[-1] + 1] if path else None
 
 
 def _along(path: list[int], starts: list[int], rng: Random) -> Policy:
@@ -104,27 +107,16 @@ def _along(path: list[int], starts: list[int], rng: Random) -> Policy:
     return policy
 
 
-def _next(path: list[int], sizes: list[int]) -> list[int] | None:
-    while path:
-        if path[-1] + 1 < sizes[len(path) - 1]:
-            return [*path[:-1], path[-1] + 1]
-        path = path[:-1]
-    return None
-
-
 def _moved(distribution: Distribution, value: Value, rng: Random) -> Value:
-    """Another answer: near by where there is an order, half of the time, else anywhere."""
-    near = distribution.ordered and rng.random() < 0.5
-    for turn in range(_TRIES):
-        is_near = near and turn < _TRIES // 2
-        moved = _near(distribution, value, rng) if is_near else distribution.at(rng.random())
+    """Another value: half of the time a nearby one, if values have an order, else any."""
+    is_near = distribution.ordered and rng.random() < 0.5
+    stride = max(_STRIDE, 1 / distribution.size)
+    for attempt in range(_TRIES):
+        if is_near and attempt < _TRIES // 2:
+            place = abs(distribution.fraction(value) + rng.gauss(0.0, stride))
+            moved = distribution.at(min(abs(1 - abs(1 - place)), 1.0))  # reflected into the range
+        else:
+            moved = distribution.at(rng.random())
         if moved != value:
             return moved
     return value
-
-
-def _near(distribution: Distribution, value: Value, rng: Random) -> Value:
-    """A step either way; one that would leave the range is turned back into it."""
-    stride = max(_STRIDE, 1 / distribution.size)
-    place = abs(distribution.fraction(value) + rng.gauss(0.0, stride))
-    return distribution.at(min(abs(1 - abs(1 - place)), 1.0))

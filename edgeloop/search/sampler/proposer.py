@@ -1,29 +1,25 @@
-"""Our sampler: which member of a space to evaluate next.
+"""Edgeloop's own sampler: which member of a space to evaluate next.
 
-It starts with corners of the space and members far from each other. Then, for every proposal, the
-Pareto parents have children by mutation and crossover, a surrogate that has learnt from every
-result so far ranks them by the hypervolume they promise, the best have children of their own, and
-the most promising of all is the answer.
+It starts with corners of the space and members far from each other. Then, for every proposal, it
+mutates and recombines Pareto parents, ranks the children by an acquisition function that has learnt
+from every result so far, mutates the best of them again, and proposes the best of all.
 
-A proposal depends on the seed, its number, the history and what is pending, and on nothing else: a
-search that was killed goes on as if it had not been. Nothing is ever proposed twice. The space
-itself is asked a dozen times a proposal, not hundreds: see `variation`.
+A proposal depends only on the seed, its number, the history and the pending candidates: a search
+that was killed continues as if it had not been. Nothing is ever proposed twice. The space itself
+is called a dozen times per proposal, not hundreds of times: see `mutation`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from itertools import islice
 from random import Random
 
 import numpy as np
-from numpy.typing import NDArray
 
-from edgeloop.pareto import non_dominated
-from edgeloop.search.base import Evaluated, values_of
-from edgeloop.search.sampler.acquisition import Lessons, Promise, eligibility, scaled_values
-from edgeloop.search.sampler.encoding import Features
+from edgeloop.pareto import Floats, non_dominated
+from edgeloop.search.base import Observation, values_of
+from edgeloop.search.sampler.acquisition import Acquisition, Kernels, eligibility, scaled_values
 from edgeloop.search.sampler.mutation import (
     Draft,
     at_corner,
@@ -33,23 +29,21 @@ from edgeloop.search.sampler.mutation import (
     mutated,
     replayed,
 )
-from edgeloop.search.sampler.surrogate import Shape, fit_shape
+from edgeloop.search.sampler.surrogate import Kernel, SpaceEncoding, fit_kernel
 from edgeloop.search.sampler.trial import Params, Policy, Space, Value, ask, key_of
-
-Floats = NDArray[np.float64]
 
 START = 10
 
-_MUTATIONS, _CROSSOVERS, _WILD, _CHILDREN = 250, 100, 100, 100
+_MUTATIONS, _CROSSOVERS, _FAR_MUTATIONS, _CHILDREN = 250, 100, 100, 100
 _ROUNDS, _LEADERS = 2, 10
-_QUESTIONS = 20  # a space that asks more has fewer drafts, so that a proposal costs about the same
-_STRANGERS = 3  # members by chance among the drafts: they keep every branch of a space in play
-_CHECKED = 4  # drafts that become members, of which the most promising is proposed
+_PARAMETERS = 20  # with more, there are fewer drafts: a proposal costs about the same
+_RANDOM = 3  # random members among the drafts keep every branch of a space in play
+_CHECKED = 4  # drafts that become members, of which the best is proposed
 _LEAST_PARENTS = 8
 _TRIES = 100
 _FAR_FROM = 12
-_SHAPED_BY = 120  # results that decide a shape; more of them cost time and change little
-_GROWTH = 1.15  # a shape is found anew when there is so much more to learn from
+_FITTED_TO = 120  # results that a kernel is fitted to; more cost time and change little
+_GROWTH = 1.15  # a kernel is fitted again when there are so many times more results
 
 
 class Proposer:
@@ -59,121 +53,137 @@ class Proposer:
         self._space = space
         self._seed = seed
         self._start = start
-        # Two memories of what can be worked out again, for speed alone.
+        # Caches.
         self._drafts: dict[str, Draft] = {}
-        self._found: dict[str, tuple[object, Sequence[Shape]]] = {}
+        self._kernels: dict[str, tuple[object, Sequence[Kernel]]] = {}
 
     def propose(
         self,
         number: int,
-        history: Sequence[Evaluated],
+        history: Sequence[Observation],
         pending: Sequence[Mapping[str, Value]] = (),
     ) -> Params | None:
-        """Parameters that are neither in the history nor pending; None when there are none left.
+        """Parameters that are neither in the history nor pending; None if none are left.
 
-        The history is in the order of the numbers of its proposals.
+        The history is in the order of proposal.
         """
+        from threadpoolctl import threadpool_limits
+
         rng = Random(f"{self._seed}/{number}")
-        nursery = _Nursery(self._space, [*(result.params for result in history), *pending])
+        fresh = _NewMembers(self._space, [*(result.params for result in history), *pending])
         if self._knows_enough(history, pending):
-            with _one_thread():
-                chosen = self._best(nursery, history, pending, rng)
+            # Small matrices gain nothing from threads, which slow evaluators down.
+            with threadpool_limits(1, user_api="blas"):
+                chosen = self._best(fresh, history, pending, rng)
         else:
-            chosen = self._first(nursery, rng)
-        chosen = chosen or nursery.anyone(rng)
+            chosen = self._first(fresh, rng)
+        chosen = chosen or fresh.anyone(rng)
         return chosen.params if chosen else None
 
     def _knows_enough(
-        self, history: Sequence[Evaluated], pending: Sequence[Mapping[str, Value]]
+        self, history: Sequence[Observation], pending: Sequence[Mapping[str, Value]]
     ) -> bool:
-        """Many workers start at once: the first result alone must not draw them all to it."""
-        asked_for = len(history) + len(pending) >= self._start
-        is_there = len(history) >= self._start // 2
-        return asked_for and is_there and any(result.eligible for result in history)
+        """With many workers, the first result alone must not attract all of them."""
+        are_proposed = len(history) + len(pending) >= self._start
+        have_ended = len(history) >= self._start // 2
+        return are_proposed and have_ended and any(result.eligible for result in history)
 
-    def _first(self, nursery: _Nursery, rng: Random) -> Draft | None:
-        """A corner, as long as there are new ones, then a member far from all others."""
-        if len(nursery.taken) < self._start:
-            for policy in _corners(self._space, self._start // 2):
-                if corner := nursery.member(policy):
+    def _first(self, fresh: _NewMembers, rng: Random) -> Draft | None:
+        """A corner, while there are new ones, then a member far from all others."""
+        if len(fresh.taken) < self._start:
+            # All first choices, all last ones, and steps in between for the longest list.
+            asked = ask(self._space, at_corner(0.0)).distributions.values()
+            sizes = (distribution.size for distribution in asked)
+            count = min(max(sizes, default=0), self._start // 2)
+            for index in range(count):
+                if corner := fresh.member(at_corner(index / max(1, count - 1))):
                     return corner
-        found = (nursery.member(at_random(rng)) for _ in range(_FAR_FROM))
+        found = (fresh.member(at_random(rng)) for _ in range(_FAR_FROM))
         pool = [member for member in found if member]
-        if not pool or not nursery.known:
+        if not pool or not fresh.known:
             return pool[0] if pool else None
-        features = Features.of(member.distributions for member in pool)
-        mine = features.encode([member.params for member in pool])
-        theirs = features.encode(nursery.known)
+        encoding = SpaceEncoding.of(member.distributions for member in pool)
+        mine = encoding.encode([member.params for member in pool])
+        theirs = encoding.encode(fresh.known)
         gaps = ((mine[:, None] - theirs) ** 2).sum(axis=2).min(axis=1)
         return pool[int(gaps.argmax())]
 
     def _best(
         self,
-        nursery: _Nursery,
-        history: Sequence[Evaluated],
+        fresh: _NewMembers,
+        history: Sequence[Observation],
         pending: Sequence[Mapping[str, Value]],
         rng: Random,
     ) -> Draft | None:
         parents = [self._draft(result) for result in parents_of(history)]
-        strangers = [nursery.member(at_random(rng)) for _ in range(_STRANGERS)]
-        drafts = [stranger for stranger in strangers if stranger]
-        share = min(1.0, _QUESTIONS / max(1, *(len(parent.params) for parent in parents)))
-        drafts += nursery.new(_children([*parents, *drafts], share, rng))
+        drawn = [fresh.member(at_random(rng)) for _ in range(_RANDOM)]
+        drafts = [member for member in drawn if member]
+        share = min(1.0, _PARAMETERS / max(1, *(len(parent.params) for parent in parents)))
+        drafts += fresh.unseen(_children([*parents, *drafts], share, rng))
         if not drafts:
             return None
-        features = self._features(history, drafts)
-        promise = Promise(features, self._lessons(history), history, pending, rng.getrandbits(32))
-        scores = promise.of([draft.params for draft in drafts])
+        encoding, kernels = self._encoding(history, drafts), self._fitted(history)
+        acquisition = Acquisition(encoding, kernels, history, pending, rng.getrandbits(32))
+        scores = acquisition.of([draft.params for draft in drafts])
         for _ in range(_ROUNDS):
             leaders = [drafts[i] for i in np.argsort(-scores, kind="stable")[:_LEADERS]]
             turns = (leaders[i % len(leaders)] for i in range(_portion(_CHILDREN, share)))
-            new = nursery.new(mutated(leader, 1, rng) for leader in turns)
-            drafts += new
-            scores = np.append(scores, promise.of([draft.params for draft in new]))
+            children = fresh.unseen(mutated(leader, 1, rng) for leader in turns)
+            drafts += children
+            scores = np.append(scores, acquisition.of([draft.params for draft in children]))
         ranked = [drafts[i] for i in np.argsort(-scores, kind="stable")]
-        members = nursery.checked(ranked, rng)
+        members = fresh.checked(ranked, rng)
         if not members:
             return None
-        return members[int(promise.of([member.params for member in members]).argmax())]
+        return members[int(acquisition.of([member.params for member in members]).argmax())]
 
-    def _features(self, history: Sequence[Evaluated], drafts: Sequence[Draft] = ()) -> Features:
-        """All questions: those of the drafts, and what only older members were asked."""
+    def _encoding(
+        self, history: Sequence[Observation], drafts: Sequence[Draft] = ()
+    ) -> SpaceEncoding:
+        """All parameters: those of the drafts, and those that only older members have."""
         asked = list({id(draft.distributions): draft.distributions for draft in drafts}.values())
         known = {name for distributions in asked for name in distributions}
         for result in history:
             if not known.issuperset(result.params):
                 asked.append(self._draft(result).distributions)
                 known.update(result.params)
-        return Features.of(asked)
+        return SpaceEncoding.of(asked)
 
-    def _lessons(self, history: Sequence[Evaluated]) -> Lessons:
-        """Shapes are found from the first so many results, so that they need not be each time."""
+    def _fitted(self, history: Sequence[Observation]) -> Kernels:
         measured = [result for result in history if result.measured]
-        objectives = self._shapes("objectives", measured, scaled_values)
+        objectives = self._fit("objectives", measured, scaled_values)
         if all(result.eligible for result in history):
-            return Lessons(objectives, Shape({}))
-        (chance,) = self._shapes("chance", history, lambda used: [eligibility(used)])
-        return Lessons(objectives, chance)
+            return Kernels(objectives, Kernel({}))
+        (feasibility,) = self._fit("feasibility", history, lambda used: [eligibility(used)])
+        return Kernels(objectives, feasibility)
 
-    def _shapes(
+    def _fit(
         self,
         what: str,
-        results: Sequence[Evaluated],
-        targets: Callable[[Sequence[Evaluated]], Sequence[Floats]],
-    ) -> Sequence[Shape]:
-        used = _some(results[: _block(len(results), self._start)])
+        results: Sequence[Observation],
+        targets: Callable[[Sequence[Observation]], Sequence[Floats]],
+    ) -> Sequence[Kernel]:
+        """Fitted to the first so many results, so that most proposals need not fit again."""
+        count = max(2, self._start)
+        while (following := int(count * _GROWTH) + 1) <= len(results):
+            count = following
+        used = results[:count]
+        if len(used) > _FITTED_TO:
+            rng = np.random.default_rng(len(used))
+            chosen = rng.choice(len(used), _FITTED_TO, replace=False)
+            used = [used[index] for index in sorted(chosen)]
         identity = [(key_of(result.params), result.values, result.feasible) for result in used]
-        known = self._found.get(what)
+        known = self._kernels.get(what)
         if known and known[0] == identity:
             return known[1]
-        features = self._features(used)
-        encoded = features.encode([result.params for result in used])
-        names, groups = features.names, features.groups
-        shapes = [fit_shape(names, encoded, groups, column) for column in targets(used)]
-        self._found[what] = identity, shapes
-        return shapes
+        encoding = self._encoding(used)
+        encoded = encoding.encode([result.params for result in used])
+        names, groups = encoding.names, encoding.groups
+        kernels = [fit_kernel(names, encoded, groups, column) for column in targets(used)]
+        self._kernels[what] = identity, kernels
+        return kernels
 
-    def _draft(self, result: Evaluated) -> Draft:
+    def _draft(self, result: Observation) -> Draft:
         key = key_of(result.params)
         if key not in self._drafts:
             trial = ask(self._space, replayed(result.params))
@@ -181,8 +191,8 @@ class Proposer:
         return self._drafts[key]
 
 
-class _Nursery:
-    """What is new: neither evaluated, nor pending, nor looked at before for this proposal."""
+class _NewMembers:
+    """What is new: neither evaluated, nor pending, nor drafted before for this proposal."""
 
     def __init__(self, space: Space, known: list[Mapping[str, Value]]) -> None:
         self._space = space
@@ -190,7 +200,7 @@ class _Nursery:
         self.taken = {key_of(params) for params in known}
         self._drafted: set[str] = set()
 
-    def new(self, drafts: Iterable[Draft]) -> list[Draft]:
+    def unseen(self, drafts: Iterable[Draft]) -> list[Draft]:
         kept = []
         for draft in drafts:
             key = key_of(draft.params)
@@ -206,7 +216,7 @@ class _Nursery:
         return Draft(trial.params, trial.distributions)
 
     def checked(self, ranked: Iterable[Draft], rng: Random) -> list[Draft]:
-        """The first few that the space makes new members of."""
+        """The first few that become new members of the space."""
         members: list[Draft] = []
         for draft in islice(ranked, _TRIES):
             if member := self.member(replayed(draft.params, rng)):
@@ -216,7 +226,7 @@ class _Nursery:
         return members
 
     def anyone(self, rng: Random) -> Draft | None:
-        """Some new member, if the space has any left: by chance, else by going through them all."""
+        """A new member, if the space has any left: at random, else by enumeration."""
         for _ in range(_TRIES):
             if member := self.member(at_random(rng)):
                 return member
@@ -226,25 +236,10 @@ class _Nursery:
         return None
 
 
-def _one_thread() -> AbstractContextManager[object]:
-    """Matrices this small gain nothing from more, and threads that spin slow evaluators down."""
-    from threadpoolctl import threadpool_limits
-
-    limit: AbstractContextManager[object] = threadpool_limits(1, user_api="blas")
-    return limit
-
-
-def _corners(space: Space, most: int) -> list[Policy]:
-    """All first choices, all last ones, and as many in between as the longest list has."""
-    distributions = ask(space, at_corner(0.0)).distributions.values()
-    count = min(max((distribution.size for distribution in distributions), default=0), most)
-    return [at_corner(index / max(1, count - 1)) for index in range(count)]
-
-
-def parents_of(history: Sequence[Evaluated]) -> list[Evaluated]:
-    """The front, and those behind it until there are some; nothing that failed or is infeasible."""
+def parents_of(history: Sequence[Observation]) -> list[Observation]:
+    """The first fronts, until there are enough; nothing that failed or is infeasible."""
     left = [result for result in history if result.eligible]
-    parents: list[Evaluated] = []
+    parents: list[Observation] = []
     while left and len(parents) < _LEAST_PARENTS:
         kept = non_dominated(values_of(left))
         parents += [result for result, stays in zip(left, kept, strict=True) if stays]
@@ -253,31 +248,16 @@ def parents_of(history: Sequence[Evaluated]) -> list[Evaluated]:
 
 
 def _children(parents: Sequence[Draft], share: float, rng: Random) -> Iterable[Draft]:
-    """Every parent has its turn, so that the whole length of the front has children."""
+    """Every parent takes its turn, so that the whole length of the front has children."""
     for index in range(_portion(_MUTATIONS, share)):
         changes = 1 + (rng.random() < 0.5) + (rng.random() < 0.25)
         yield mutated(parents[index % len(parents)], changes, rng)
     for _ in range(_portion(_CROSSOVERS, share)):
         yield crossed(rng.choice(parents), rng.choice(parents), rng)
-    for _ in range(_portion(_WILD, share)):
+    for _ in range(_portion(_FAR_MUTATIONS, share)):
         parent = rng.choice(parents)
         yield mutated(parent, max(1, round(rng.random() * len(parent.params))), rng)
 
 
 def _portion(count: int, share: float) -> int:
     return round(count * max(share, 0.4))
-
-
-def _some(results: Sequence[Evaluated]) -> Sequence[Evaluated]:
-    if len(results) <= _SHAPED_BY:
-        return results
-    chosen = np.random.default_rng(len(results)).choice(len(results), _SHAPED_BY, replace=False)
-    return [results[index] for index in sorted(chosen)]
-
-
-def _block(count: int, start: int) -> int:
-    """The largest of a growing row of sizes that is not above the count."""
-    block = max(2, start)
-    while (following := int(block * _GROWTH) + 1) <= count:
-        block = following
-    return min(block, count)

@@ -1,8 +1,8 @@
-"""A trial without a study: the same questions that a space asks of Optuna, answered by a policy.
+"""A trial without a study: the same `suggest_*` methods as Optuna's, answered by a policy.
 
-A space is a function of a trial and says by its questions which parameters there are; a later
-question may depend on an earlier answer. Proposals ask a space hundreds of times between two
-results, so this trial is light, needs no Optuna and leaves no trace.
+A space is a function of a trial, and its calls say which parameters there are; a later one may
+depend on an earlier value. The sampler calls a space many times between two results, so this trial
+is cheap, needs no Optuna and stores nothing.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Params = dict[str, Value]
 Policy = Callable[[str, "Distribution"], Value]
 Space = Callable[["ProposalTrial"], object]
 
-# A float without a step has this many members when they are counted one by one.
+# How many values a float without a step counts as.
 _FINE = 2**32
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One of a list, in the order in which the space names them."""
+    """One of a list, in the order given by the space."""
 
     choices: tuple[Value, ...]
 
@@ -36,7 +36,7 @@ class Choice:
 
     @property
     def ordered(self) -> bool:
-        """Numbers have a distance; words and flags are only the same or not."""
+        """Numbers have a distance; texts and flags are only equal or not."""
         return all(
             isinstance(choice, int | float) and not isinstance(choice, bool)
             for choice in self.choices
@@ -58,7 +58,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Number:
-    """A range with both ends in it; whole numbers, steps and logarithmic scales included."""
+    """A range including both ends, with an optional step or logarithmic scale."""
 
     low: float
     high: float
@@ -81,11 +81,11 @@ class Number:
     def member(self, index: int) -> Value:
         if self.step is None:
             return self._typed(self._unscaled(index / max(1, self.size - 1)))
-        # Decimals, as Optuna adds up steps: floats would end a hair beyond the last one.
+        # Decimals, as in Optuna: adding up float steps would end just beyond the last value.
         return self._typed(float(Decimal(str(self.low)) + index * Decimal(str(self.step))))
 
     def at(self, fraction: float) -> Value:
-        """The member that a uniform draw of [0, 1) falls on."""
+        """The value that a uniform sample of [0, 1) selects."""
         if self.step is None:
             return self._typed(self._unscaled(fraction))
         if self.log:
@@ -124,7 +124,7 @@ Distribution = Choice | Number
 
 
 class ProposalTrial:
-    """What a space sees: Optuna's `suggest_*`, with every answer taken from a policy."""
+    """What a space sees: Optuna's `suggest_*` methods, with values from a policy."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -134,7 +134,7 @@ class ProposalTrial:
 
     def suggest_categorical(self, name: str, choices: Sequence[Value]) -> Value:
         if not choices:
-            raise BadInput(reason=f"The parameter {name!r} has no choices; give it one at least.")
+            raise BadInput(reason=f"The parameter {name!r} has no choices; give it at least one.")
         return self._answer(name, Choice(tuple(choices)))
 
     def suggest_int(
@@ -160,7 +160,7 @@ class ProposalTrial:
         if name in self.params:
             if self.distributions[name] != distribution:
                 raise BadInput(
-                    reason=f"The space asks for {name!r} twice with different ranges; "
+                    reason=f"The space suggests {name!r} twice with different ranges; "
                     "give each its own name."
                 )
             return self.params[name]
@@ -171,21 +171,21 @@ class ProposalTrial:
 
 
 def ask(space: Space, policy: Policy) -> ProposalTrial:
-    """One member of the space, as the policy answers its questions."""
+    """The member of the space that a policy selects."""
     trial = ProposalTrial(policy)
     space(trial)
     return trial
 
 
 def key_of(params: Mapping[str, Value]) -> str:
-    """The same for the same parameters, in whatever order they were asked for."""
-    return json.dumps(params, sort_keys=True, default=_plain)
+    """Equal for equal parameters, in whatever order they were suggested."""
 
+    def plain(value: object) -> object:
+        """NumPy's numbers as Python's."""
+        item = getattr(value, "item", None)
+        return item() if callable(item) else repr(value)
 
-def _plain(value: object) -> object:
-    """NumPy's numbers are written as Python's."""
-    item = getattr(value, "item", None)
-    return item() if callable(item) else repr(value)
+    return json.dumps(params, sort_keys=True, default=plain)
 
 
 def _as_float(value: Value) -> float:

@@ -11,7 +11,7 @@ import pytest
 
 from edgeloop.architectures import Architecture
 from edgeloop.errors import BadInput
-from edgeloop.search import Answer, Evaluator
+from edgeloop.search import Evaluation, Evaluator
 from edgeloop.testing.waiting import wait_until
 
 LIMIT_S = 120.0
@@ -20,9 +20,9 @@ FilesOf = Callable[[Architecture], Mapping[str, Path]]
 Processes = Callable[[], set[int]]
 
 
-def collect_all(evaluator: Evaluator, count: int) -> dict[str, Answer]:
+def collect_all(evaluator: Evaluator, count: int) -> dict[str, Evaluation]:
     """Wait for that many answers; an architecture that is answered twice fails the test."""
-    answers: dict[str, Answer] = {}
+    answers: dict[str, Evaluation] = {}
     deadline = time.monotonic() + LIMIT_S
     while len(answers) < count:
         assert time.monotonic() < deadline, f"only {answers}"

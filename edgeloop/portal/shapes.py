@@ -1,0 +1,408 @@
+"""What pages and the API show, as plain values: the same for both, so that they cannot differ.
+
+Nothing here is markup except `svg` (rendered by us, escaped by an XML writer). Any other text may
+come from a foreign row and must be escaped by whoever puts it into a page. Times are seconds since
+1970 (UTC), or None if unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+PAGE_SIZES = (50, 100, 200)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What every page has. The stream of events continues after `event`.
+
+    `banner` is a sentence while the store is away: what is shown is then from `read_at`.
+    """
+
+    experiment: str
+    experiments: tuple[str, ...]
+    store: str
+    event: str
+    read_at: float | None
+    banner: str
+    is_loading: bool
+    allow_changes: bool
+    version: str
+
+
+@dataclass(frozen=True)
+class TableQuery:
+    """`text` is a part of a name, tag or error, or a glob for names; the other filters are exact.
+
+    `status` is the first word of the column, for example `running` or `error`. `stage` keeps models
+    for which it runs or waits. `sort` is any column; rows without it always come last.
+    """
+
+    text: str = ""
+    status: str = ""
+    tag: str = ""
+    stage: str = ""
+    device: str = ""
+    node: str = ""
+    sort: str = "name"
+    descending: bool = False
+    page: int = 1
+    size: int = PAGE_SIZES[0]
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A column of the table: `name` is the key to sort by, `title` the text."""
+
+    name: str
+    title: str
+    unit: str
+    is_number: bool
+
+
+@dataclass(frozen=True)
+class Work:
+    """A machine that runs a stage. `is_stalled`: its lease expired without a heartbeat."""
+
+    stage: str
+    node: str
+    since: float
+    expires: float
+    is_stalled: bool
+
+
+@dataclass(frozen=True)
+class Line:
+    """A model in the table, with one cell per heading."""
+
+    name: str
+    status: str
+    word: str
+    cells: tuple[str, ...]
+    is_estimate: bool
+    error: str
+    tags: tuple[str, ...]
+    device: str
+    since: float | None
+    work: tuple[Work, ...]
+    waiting: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The choices of the filters: the 200 most frequent of each."""
+
+    statuses: tuple[str, ...]
+    tags: tuple[str, ...]
+    stages: tuple[str, ...]
+    devices: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TableView:
+    """One page of the table. `counts` is by first word of the status, over all models."""
+
+    frame: Frame
+    query: TableQuery
+    headings: tuple[Heading, ...]
+    lines: tuple[Line, ...]
+    counts: Mapping[str, int]
+    matching: int
+    total: int
+    pages: int
+    choices: Choices
+
+
+@dataclass(frozen=True)
+class UsePeriod:
+    """A device in use for a model."""
+
+    device: str
+    model: str
+    stage: str
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class StageView:
+    """A step of the timeline. `state`: done, running, stalled, ready, retry (waits until
+    `not_before`), blocked (something it needs is missing), failed, skipped or none (no model file).
+
+    `attempts` counts attempts without a result; `runs_done` of `runs` have a result. `seconds` is
+    the total time on devices, if recorded.
+    """
+
+    name: str
+    state: str
+    needs: tuple[str, ...]
+    node: str
+    since: float | None
+    expires: float | None
+    not_before: float | None
+    attempts: int
+    runs_done: int
+    runs: int
+    error: str
+    files: tuple[str, ...]
+    uses: tuple[UsePeriod, ...]
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class FileView:
+    """A file to download, at /api/v1/models/NAME/files/FILE."""
+
+    name: str
+    size: int
+    modified: float
+
+
+@dataclass(frozen=True)
+class Chart:
+    title: str
+    svg: str
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    name: str
+    operator: str
+    time_us: float
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A column of a row: its name, what it means, and its text."""
+
+    column: str
+    meaning: str
+    text: str
+
+
+@dataclass(frozen=True)
+class ModelView:
+    """`image` is a PNG of PR curves as a data: address, drawn when `scored` was tested.
+
+    `scores` is class → metric → value, for the same stage.
+    """
+
+    frame: Frame
+    name: str
+    line: Line
+    priority: float | None
+    facts: tuple[Fact, ...]
+    stages: tuple[StageView, ...]
+    files: tuple[FileView, ...]
+    charts: tuple[Chart, ...]
+    layers: tuple[LayerRow, ...]
+    layers_kind: str
+    conditions: Mapping[str, str]
+    scored: str
+    scores: Mapping[str, Mapping[str, float]]
+    image: str
+    trouble: str  # a sentence, if the files could not be read
+
+
+@dataclass(frozen=True)
+class ParetoQuery:
+    """`x` and `y` are columns, or `COLUMN:min` and `COLUMN:max` if the goal is not known."""
+
+    x: str = "mean"
+    y: str = "f1_1k"
+    text: str = ""
+    status: str = ""
+    tag: str = ""
+    device: str = ""
+
+
+@dataclass(frozen=True)
+class Axis:
+    column: str
+    title: str
+    goal: str
+
+
+@dataclass(frozen=True)
+class Point:
+    name: str
+    x: float
+    y: float
+    x_text: str
+    y_text: str
+    sigma_ms: float | None
+    is_front: bool
+    is_estimate: bool
+    iteration: int | None
+    device: str
+    status: str
+
+
+@dataclass(frozen=True)
+class ParetoView:
+    """`points` are those of the chart, the front first and best first.
+
+    In `svg` a point is a link to `#model=NAME`, with NAME percent-encoded. `hidden` points are left
+    out of chart and list; points of the front only if these alone are too many. `missing` models
+    have no number in one of the columns. `trouble` is a sentence if the columns cannot be used.
+    """
+
+    frame: Frame
+    query: ParetoQuery
+    x: Axis
+    y: Axis
+    points: tuple[Point, ...]
+    front: int
+    hidden: int
+    missing: int
+    hypervolume: float
+    columns: tuple[Axis, ...]
+    choices: Choices
+    svg: str
+    trouble: str
+
+
+@dataclass(frozen=True)
+class Busy:
+    """What a machine does now. `device` is that of the row, if a device is in use."""
+
+    node: str
+    device: str
+    model: str
+    stage: str
+    since: float
+    expires: float
+    is_stalled: bool
+
+
+@dataclass(frozen=True)
+class DayUse:
+    """`day` is ISO 8601, UTC; `share` of the day between 0 and 1."""
+
+    device: str
+    day: str
+    seconds: float
+    share: float
+    uses: int
+
+
+@dataclass(frozen=True)
+class DevicesView:
+    frame: Frame
+    now: tuple[Busy, ...]
+    waiting: Mapping[str, int]
+    days: tuple[DayUse, ...]
+    svg: str
+    trouble: str
+
+
+@dataclass(frozen=True)
+class JobLine:
+    name: str
+    state: str
+    is_final: bool
+    experiment: str
+    compute: str
+    node: str
+    created: float
+    started: float | None
+    ended: float | None
+    attempt: int
+    parent: str
+    exit_code: int | None
+    reason: str
+    note: str
+    tags: tuple[str, ...]
+    params: Mapping[str, str]
+    metrics: Mapping[str, str]
+    published: Mapping[str, int]
+    log_bytes: int
+
+
+@dataclass(frozen=True)
+class JobsView:
+    """Newest first, without `hidden` older ones. `counts` includes all. `damaged` has a sentence
+    for each record that cannot be read."""
+
+    frame: Frame
+    jobs: tuple[JobLine, ...]
+    counts: Mapping[str, int]
+    params: tuple[str, ...]
+    metrics: tuple[str, ...]
+    damaged: tuple[str, ...]
+    hidden: int
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """The bytes of a log from `start` to `end` as text; `size` is its current size."""
+
+    start: int
+    end: int
+    size: int
+    text: str
+    is_final: bool
+
+
+@dataclass(frozen=True)
+class JobView:
+    """`log` is the last part of the log; the next part starts at `log.end`."""
+
+    frame: Frame
+    job: JobLine
+    command: tuple[str, ...]
+    inputs: tuple[str, ...]
+    log: LogPart
+    trouble: str
+
+
+@dataclass(frozen=True)
+class SearchLine:
+    name: str
+    experiment: str
+    objectives: tuple[str, ...]
+    counts: Mapping[str, int]
+    candidates: int
+    iterations: int
+    front: int
+    hypervolume: float | None
+    updated: float | None
+
+
+@dataclass(frozen=True)
+class SearchesView:
+    frame: Frame
+    searches: tuple[SearchLine, ...]
+    damaged: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """`hypervolume` is that of the front at its end."""
+
+    number: int
+    candidates: int
+    complete: int
+    failed: int
+    screened: int
+    hypervolume: float | None
+
+
+@dataclass(frozen=True)
+class SearchView:
+    """`front` and `candidates` are rows of texts under `columns`, candidates newest first and at
+    most 500. `curve` is the hypervolume after so many candidates."""
+
+    frame: Frame
+    search: SearchLine
+    columns: tuple[str, ...]
+    front: tuple[Mapping[str, str], ...]
+    candidates: tuple[Mapping[str, str], ...]
+    iterations: tuple[Iteration, ...]
+    curve: tuple[tuple[int, float], ...] = field(default=())

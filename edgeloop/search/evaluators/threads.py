@@ -1,0 +1,190 @@
+"""Evaluators that work in threads: a queue of requests, a queue of evaluations.
+
+An architecture that is being evaluated is not started a second time, and each gets exactly one
+evaluation whatever goes wrong: a thread that died silently would leave a search waiting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from edgeloop._util.redact import redact
+from edgeloop.architectures import Architecture
+from edgeloop.errors import (
+    BadInput,
+    ComputeUnavailable,
+    EdgeloopError,
+    ModelFailed,
+    StoreUnavailable,
+    TrainingFailed,
+)
+from edgeloop.search.base import Evaluation, Evaluator
+
+SHORTEST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 4.0
+_END_LIMIT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """An architecture that was sent, its files, and when (monotonic)."""
+
+    arch: Architecture
+    files: Mapping[str, Path] = field(default_factory=dict)
+    sent: float = field(default_factory=time.monotonic)
+
+
+def failure(arch_id: str, error: Exception | str, is_final: bool | None = None) -> Evaluation:
+    """An evaluation with an error, as one sentence. Unless given, `is_final` follows from the
+    error: what is wrong with the candidate itself stays wrong."""
+    if is_final is None:
+        is_final = isinstance(error, BadInput | ModelFailed | TrainingFailed)
+    text = str(error)
+    if not isinstance(error, str | EdgeloopError):
+        first_line = text.strip().partition("\n")[0]
+        text = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+    return Evaluation(arch_id, error=redact(" ".join(text.split())), is_final=is_final)
+
+
+class ThreadedEvaluator(Evaluator):
+    """Each of its threads executes `_run`."""
+
+    def __init__(self, threads: int = 1) -> None:
+        self._inbox: SimpleQueue[Request | None] = SimpleQueue()
+        self._outbox: SimpleQueue[Evaluation] = SimpleQueue()
+        self._closing = threading.Event()
+        self._wake = threading.Event()
+        self._lock = threading.Lock()
+        self._active: set[str] = set()
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(threads)]
+
+    def send(self, arch: Architecture, files: Mapping[str, Path] | None = None) -> None:
+        with self._lock:
+            if self._closing.is_set():
+                raise BadInput(reason="This evaluator is closed: create a new one")
+            if arch.id in self._active:
+                return
+            self._active.add(arch.id)
+            for thread in self._threads:
+                if thread.ident is None:
+                    thread.start()
+        self._inbox.put(Request(arch, dict(files or {})))
+        self._wake.set()
+
+    def collect(self, timeout_s: float) -> list[Evaluation]:
+        evaluations = []
+        with contextlib.suppress(Empty):
+            evaluations.append(self._outbox.get(timeout=max(0.0, timeout_s)))
+            while True:
+                evaluations.append(self._outbox.get_nowait())
+        return evaluations
+
+    def close(self) -> None:
+        """Evaluations that are not finished are abandoned."""
+        with self._lock:
+            self._closing.set()
+        self._wake.set()
+        for _ in self._threads:
+            self._inbox.put(None)
+        self._stop()
+        self._join()
+
+    @abstractmethod
+    def _run(self) -> None: ...
+
+    def _stop(self) -> None:
+        """End whatever the threads wait for."""
+
+    def _join(self, interrupt: Callable[[], object] = lambda: None) -> None:
+        """Wait for the threads, up to a limit. `interrupt` is called repeatedly: what it ends may
+        be started again just after the call."""
+        deadline = time.monotonic() + _END_LIMIT_S
+        while time.monotonic() < deadline and any(t.is_alive() for t in self._threads):
+            interrupt()
+            for thread in self._threads:
+                if thread.is_alive():
+                    thread.join(0.05)
+
+    def _finish(self, evaluation: Evaluation) -> None:
+        with self._lock:
+            if self._closing.is_set():
+                return
+            self._active.discard(evaluation.arch_id)
+        self._outbox.put(evaluation)
+
+
+class PoolEvaluator(ThreadedEvaluator):
+    """A thread pool: each thread evaluates one architecture at a time."""
+
+    @abstractmethod
+    def _work(self, request: Request) -> Evaluation: ...
+
+    def _run(self) -> None:
+        while (request := self._inbox.get()) is not None and not self._closing.is_set():
+            try:
+                evaluation = self._work(request)
+            except Exception as error:  # noqa: BLE001 - any error belongs to this architecture
+                evaluation = failure(request.arch.id, error)
+            self._finish(evaluation)
+
+
+class PollingEvaluator(ThreadedEvaluator):
+    """One thread polls the state of all architectures: often while something happens, with longer
+    and longer pauses while nothing does. A store or compute may be away for `away_s`."""
+
+    def __init__(self, away_s: float) -> None:
+        super().__init__()
+        self._away_s = away_s
+
+    @abstractmethod
+    def _take(self, request: Request) -> None:
+        """Take note of an architecture that was sent."""
+
+    @abstractmethod
+    def _poll(self) -> bool:
+        """Do all that can be done now; returns whether anything changed."""
+
+    @abstractmethod
+    def _waiting(self) -> list[str]:
+        """The ids of those without an evaluation yet."""
+
+    @abstractmethod
+    def _forget(self, arch_id: str) -> None: ...
+
+    def _run(self) -> None:
+        pause, away_since = SHORTEST_PAUSE_S, 0.0
+        while not self._closing.is_set():
+            has_new = False
+            with contextlib.suppress(Empty):
+                while (request := self._inbox.get_nowait()) is not None:
+                    self._take(request)
+                    has_new = True
+            try:
+                has_changed, away_since = self._poll(), 0.0
+            except (StoreUnavailable, ComputeUnavailable) as error:
+                has_changed = False
+                away_since = away_since or time.monotonic()
+                if time.monotonic() - away_since > self._away_s:
+                    self._give_up(error)
+            except Exception as error:  # noqa: BLE001 - all that wait fail with it
+                has_changed = True
+                self._give_up(error)
+            is_busy = has_new or has_changed
+            pause = SHORTEST_PAUSE_S if is_busy else min(pause * 1.5, LONGEST_PAUSE_S)
+            self._wake.wait(pause if self._waiting() else None)
+            self._wake.clear()
+
+    def _give_up(self, error: Exception) -> None:
+        for arch_id in self._waiting():
+            self._settle(failure(arch_id, error, is_final=False))
+
+    def _settle(self, evaluation: Evaluation) -> None:
+        self._forget(evaluation.arch_id)
+        self._finish(evaluation)
