@@ -185,7 +185,7 @@ class RowContract:
         assert table.get("row") is None
 
     def test_a_row_over_a_megabyte_is_refused_and_not_stored(self, table: Table) -> None:
-        with pytest.raises(RowTooLarge, match=r"'row' does not fit: 1,\d\d\d,\d\d\d bytes"):
+        with pytest.raises(RowTooLarge, match=r"'row' is too large: 1,\d\d\d,\d\d\d bytes"):
             table.insert("row", {"log": "x" * 1_100_000})
         assert table.get("row") is None
         assert keys(table) == []

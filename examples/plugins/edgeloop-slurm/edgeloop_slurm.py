@@ -115,11 +115,11 @@ class SlurmCompute(Compute):
 
     def states(self, jobs: Sequence[str]) -> dict[str, ObservedState]:
         known = self._squeue(jobs)
-        return {job: self._seen(job, known.get(job)) for job in jobs}
+        return {job: self._observed(job, known.get(job)) for job in jobs}
 
     def cancel(self, jobs: Sequence[str]) -> None:
         known = self._squeue(jobs)
-        alive = [job for job in known if self._seen(job, known[job]).state in ("queued", "running")]
+        alive = [job for job in known if self._observed(job, known[job]).state in ("queued", "running")]
         for job in alive:
             (self._of(job) / "canceled").touch()
         numbers = [known[job].number for job in alive]
@@ -154,29 +154,25 @@ class SlurmCompute(Compute):
             str(folder / "job.sh"),
         )
 
-    def _seen(self, job: str, shown: Listed | None) -> ObservedState:
+    def _observed(self, job: str, shown: Listed | None) -> ObservedState:
         folder = self._of(job)
         if not folder.is_dir():
             return ObservedState(None)
-        canceled = (folder / "canceled").exists()
+        state: State
         try:
             code = int((folder / "exit").read_text())
+            state = "failed" if code else "completed"
+            reason = f"the wrapper ended with exit code {code}"
         except FileNotFoundError:
             if shown is None:
-                return (
-                    ObservedState("canceled")
-                    if canceled
-                    else ObservedState("failed", ENDED_SILENTLY)
-                )
-            state = STATES.get(shown.state, "failed")
-            over = shown.state.lower().replace("_", " ")
-            return ObservedState(
-                state, f"Slurm says: {over} ({shown.reason})" if state == "failed" else ""
-            )
-        if code == 0:
-            return ObservedState("completed")
-        reason = f"the wrapper ended with exit code {code}"
-        return ObservedState("canceled") if canceled else ObservedState("failed", reason)
+                state, reason = "failed", ENDED_SILENTLY
+            else:
+                state = STATES.get(shown.state, "failed")
+                said = shown.state.lower().replace("_", " ")
+                reason = f"Slurm says: {said} ({shown.reason})"
+        if state == "failed" and (folder / "canceled").exists():
+            return ObservedState("canceled")
+        return ObservedState(state, reason if state == "failed" else "")
 
     def _squeue(self, jobs: Sequence[str]) -> dict[str, Listed]:
         """Those of these that Slurm still knows, in one call; of one name, the last submitted."""
