@@ -232,16 +232,16 @@ class Blobs(ABC):
 
     @abstractmethod
     def size(self, key: str) -> int | None:
-        """How many bytes lie under this key; None where there is no such file."""
+        """The size in bytes; None if there is no such file."""
 
     @abstractmethod
     def read_range(self, key: str, start: int, length: int) -> bytes:
-        """Some bytes out of a file; fewer where it ends before. Raises BlobMissing."""
+        """A part of a file; shorter if the file ends before. Raises BlobMissing."""
 
     @abstractmethod
     def link(self, key: str, seconds: int) -> str:
         """An address that gives this file to anybody for a while. Raises StoreRefused where the
-        store cannot make one, as a folder of this machine cannot."""
+        store cannot make one, for example a folder of this machine."""
 
     @abstractmethod
     def access(self, seconds: int) -> Access:
@@ -279,7 +279,7 @@ class Blobs(ABC):
 
 
 class Store(ABC):
-    """Where a team's state lives: a table of models an experiment, their queue, and the files."""
+    """Where a team's state lives: one table of models per experiment, their queue, and the files."""
 
     blobs: Blobs
 
@@ -290,7 +290,7 @@ class Store(ABC):
 
     @abstractmethod
     def models(self, experiment: str) -> Table:
-        """One row a model."""
+        """One row per model."""
 
     @abstractmethod
     def queue(self, experiment: str) -> Table:

@@ -64,7 +64,7 @@ class SqlStore(Store):
         return SqlTable(self._database, "usage")
 
     def experiments(self) -> list[str]:
-        """Steps from one space to the next on the key, so the cost is one look-up a space."""
+        """Steps from one space to the next on the key, so the cost is one lookup per space."""
         found: list[str] = []
         last, end = "models/", after_prefix("models/")
         while True:
