@@ -279,7 +279,7 @@ class Blobs(ABC):
 
 
 class Store(ABC):
-    """Where a team's state lives: one table of models per experiment, their queue, and the files."""
+    """Where a team's state lives: per experiment a table of models and its queue, and the files."""
 
     blobs: Blobs
 
