@@ -119,7 +119,8 @@ class SlurmCompute(Compute):
 
     def cancel(self, jobs: Sequence[str]) -> None:
         known = self._squeue(jobs)
-        alive = [job for job in known if self._observed(job, known[job]).state in ("queued", "running")]
+        observed = {job: self._observed(job, known[job]).state for job in known}
+        alive = [job for job, state in observed.items() if state in ("queued", "running")]
         for job in alive:
             (self._of(job) / "canceled").touch()
         numbers = [known[job].number for job in alive]
