@@ -1,4 +1,4 @@
-"""A workspace, and somebody who may use it. Made without contacting anybody."""
+"""A connection to a workspace. Creating one contacts nobody."""
 
 from __future__ import annotations
 
@@ -6,11 +6,21 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from edgeloop.azure.environment import cloud_variables, has_terminal, identity_client
-from edgeloop.azure.history import History, tell
-from edgeloop.azure.manager import Manager
-from edgeloop.azure.retry import PATIENCE_S, network_limits, no_longer_than
-from edgeloop.azure.workspace import Cloud, Place
+from edgeloop.azure.services import (
+    PATIENCE_S,
+    ResourceManager,
+    RunHistory,
+    fetch_rows,
+    network_limits,
+    patience_policy,
+)
+from edgeloop.azure.workspace import (
+    Cloud,
+    WorkspaceAddress,
+    cloud_variables,
+    has_terminal,
+    identity_client,
+)
 from edgeloop.errors import BadSetting, MissingExtra
 
 if TYPE_CHECKING:
@@ -19,15 +29,17 @@ if TYPE_CHECKING:
 
 
 def connect(
-    place: Place, patience_s: float = PATIENCE_S, credential: TokenCredential | None = None
+    address: WorkspaceAddress,
+    patience_s: float = PATIENCE_S,
+    credential: TokenCredential | None = None,
 ) -> Connection:
-    """Azure's packages are loaded when something is first asked of the workspace."""
-    return Connection(place, patience_s, credential)
+    """Azure's packages are loaded with the first request."""
+    return Connection(address, patience_s, credential)
 
 
 def require_packages() -> None:
-    """Raises MissingExtra, for those who handle Azure's own errors before they ask anything. They
-    are looked for, not loaded: that takes seconds, and for a private cloud the network."""
+    """Raises MissingExtra, for callers that handle Azure's own errors. The packages are looked for,
+    not loaded: loading takes seconds, and for a private cloud the network."""
     from importlib.util import find_spec
 
     try:
@@ -39,22 +51,22 @@ def require_packages() -> None:
 
 
 class Connection:
-    """One per process and workspace is enough: it keeps tokens and connections."""
+    """One per process and workspace is enough: it caches tokens and connections."""
 
     def __init__(
         self,
-        place: Place,
+        address: WorkspaceAddress,
         patience_s: float = PATIENCE_S,
         credential: TokenCredential | None = None,
     ) -> None:
-        self.place = place
+        self.address = address
         self._patience_s = patience_s
         self._given = credential
 
     @cached_property
     def credential(self) -> TokenCredential:
         _quiet()
-        return self._given or _credential(self.place)
+        return self._given or _credential(self.address)
 
     @cached_property
     def ml(self) -> MLClient:
@@ -63,41 +75,43 @@ class Connection:
             from azure.ai.ml import MLClient
         except ImportError:
             raise MissingExtra(what="Azure ML", extra="azureml") from None
-        place = self.place
-        cloud: dict[str, Any] = {"cloud": place.cloud.name} if place.cloud.name else {}
-        if place.cloud.metadata is not None:
-            cloud["cloud_metadata"] = place.cloud.metadata
+        address = self.address
+        cloud: dict[str, Any] = {"cloud": address.cloud.name} if address.cloud.name else {}
+        if address.cloud.metadata is not None:
+            cloud["cloud_metadata"] = address.cloud.metadata
         _quiet()
         return MLClient(
             self.credential,
-            place.subscription,
-            place.resource_group,
-            place.workspace,
+            address.subscription,
+            address.resource_group,
+            address.workspace,
             show_progress=False,
             enable_telemetry=False,
             **network_limits(self._patience_s),
-            per_retry_policies=[no_longer_than(self._patience_s)],
+            per_retry_policies=[patience_policy(self._patience_s)],
             **cloud,
         )
 
     @cached_property
     def workspace(self) -> Any:
-        """What Azure tells of the workspace; asked once."""
-        return self.ml.workspaces.get(self.place.workspace)
+        """Azure's description of the workspace; fetched once."""
+        return self.ml.workspaces.get(self.address.workspace)
 
     @cached_property
-    def history(self) -> History:
-        """The service that knows how far runs are."""
+    def history(self) -> RunHistory:
+        """The service that knows the states of runs."""
         limits = network_limits(self._patience_s)
-        scope = f"{_manager(self.place.cloud, limits).rstrip('/')}/.default"
+        scope = f"{_manager_url(self.address.cloud, limits).rstrip('/')}/.default"
         discovery = lambda: str(self.workspace.discovery_url)  # noqa: E731
-        return History(self.place, self.credential, scope, discovery, limits)
+        return RunHistory(self.address, self.credential, scope, discovery, limits)
 
     @cached_property
-    def manager(self) -> Manager:
-        """Who answers for roles and providers."""
+    def manager(self) -> ResourceManager:
+        """The service for roles and providers."""
         limits = network_limits(self._patience_s)
-        return Manager(lambda: _manager(self.place.cloud, limits), self.credential, limits)
+        return ResourceManager(
+            lambda: _manager_url(self.address.cloud, limits), self.credential, limits
+        )
 
 
 _MANAGERS = {
@@ -111,36 +125,43 @@ _AUTHORITIES = {
 }
 
 
-def _manager(cloud: Cloud, limits: Mapping[str, Any]) -> str:
-    """The resource manager's address, which tokens are asked for."""
+def _manager_url(cloud: Cloud, limits: Mapping[str, Any]) -> str:
+    """The resource manager's URL, for which tokens are requested."""
     if cloud.endpoints is not None:
         return cloud.endpoints["resource_manager"]
     name, metadata = cloud_variables()
     name = cloud.name or name
     if name in _MANAGERS or not metadata:
         return _MANAGERS.get(name, _MANAGERS["AzureCloud"])
-    for told in tell(metadata, limits):
-        if told.get("name") == name:
-            return str(told.get("resourceManager") or "")
-    raise BadSetting(where="AZUREML_CURRENT_CLOUD", reason=f"{metadata} knows no cloud {name!r}")
+    for listed in fetch_rows(metadata, limits):
+        if listed.get("name") == name:
+            return str(listed.get("resourceManager") or "")
+    raise BadSetting(
+        where="AZUREML_CURRENT_CLOUD", reason=f"{metadata} does not list the cloud {name!r}"
+    )
 
 
-def _credential(place: Place) -> TokenCredential:
-    """Workload and managed identity, the logins of Azure's tools, and a browser where somebody
-    sits before one; or the one way that `login` names."""
+def _credential(address: WorkspaceAddress) -> TokenCredential:
+    """Workload and managed identity, the logins of Azure's tools, and a browser if a person can use
+    one; or the one way that `login` names."""
     try:
         from azure import identity
     except ImportError:
         raise MissingExtra(what="Azure ML", extra="azureml") from None
-    where = _authority(place)
+    where: dict[str, Any] = {}
+    if address.cloud.endpoints is not None:
+        authority = address.cloud.endpoints["active_directory"]
+        where = {"authority": authority, "disable_instance_discovery": True}
+    elif address.cloud.name in _AUTHORITIES:
+        where = {"authority": _AUTHORITIES[address.cloud.name]}
     client = identity_client()
-    if place.login == "device-code":
+    if address.login == "device-code":
         return identity.DeviceCodeCredential(**where)
-    if place.login == "browser":
+    if address.login == "browser":
         return identity.InteractiveBrowserCredential(**where)
-    if place.login == "cli":
+    if address.login == "cli":
         return identity.AzureCliCredential()
-    if place.login == "managed":
+    if address.login == "managed":
         return identity.ManagedIdentityCredential(client_id=client)
     return identity.DefaultAzureCredential(
         managed_identity_client_id=client,
@@ -149,17 +170,9 @@ def _credential(place: Place) -> TokenCredential:
     )
 
 
-def _authority(place: Place) -> dict[str, Any]:
-    if place.cloud.endpoints is not None:
-        authority = place.cloud.endpoints["active_directory"]
-        return {"authority": authority, "disable_instance_discovery": True}
-    found = _AUTHORITIES.get(place.cloud.name)
-    return {"authority": found} if found else {}
-
-
 def _quiet() -> None:
-    """The SDK warns of experimental classes that it uses itself, and logs what fails in pages that
-    Python would print where nobody has set up logging; an error of ours says it in a sentence."""
+    """The SDK warns about experimental classes that it uses itself, and logs failures at length,
+    which Python prints if logging is not set up; our own error says it in a sentence."""
     import logging
     import warnings
 

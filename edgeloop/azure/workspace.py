@@ -1,7 +1,10 @@
-"""Which workspace of which cloud is meant, and how to log in."""
+"""Which workspace of which cloud to use, and how to log in: from settings, project files and the
+environment, which only this file reads."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +15,38 @@ from pydantic import StrictBool
 from edgeloop._util.schema import Section, key, validated
 from edgeloop._util.values import Reads, Text, choice
 from edgeloop._util.yaml import Origin
-from edgeloop.azure.environment import workspace_variables
 from edgeloop.errors import BadSetting
 from edgeloop.project_files import ProjectFiles, read_project_files
+
+_WORKSPACE = {
+    "subscription": ("AZURE_SUBSCRIPTION_ID", "AZUREML_ARM_SUBSCRIPTION"),
+    "resource_group": ("AML_RESOURCE_GROUP", "AZUREML_ARM_RESOURCEGROUP"),
+    "workspace": ("AML_WORKSPACE_NAME", "AZUREML_ARM_WORKSPACE_NAME"),
+}
+
+
+def workspace_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Those that users set, and those that Azure ML sets inside its own jobs."""
+    return {
+        part: next((environ[name] for name in names if environ.get(name)), "")
+        for part, names in _WORKSPACE.items()
+    }
+
+
+def cloud_variables(environ: Mapping[str, str] = os.environ) -> tuple[str, str]:
+    """The SDK's own: a cloud's name, and where the addresses of a private one are listed."""
+    return environ.get("AZUREML_CURRENT_CLOUD", ""), environ.get("ARM_CLOUD_METADATA_URL", "")
+
+
+def identity_client(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Which of several managed identities to use: on a cluster of Azure ML, the cluster's."""
+    return environ.get("AZURE_CLIENT_ID") or environ.get("DEFAULT_IDENTITY_CLIENT_ID") or None
+
+
+def has_terminal() -> bool:
+    """Whether a person can use a browser."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
 
 Login = Literal["usual", "device-code", "browser", "cli", "managed"]
 _FIELDS = ("subscription", "resource_group", "workspace")
@@ -23,20 +55,20 @@ _ENDPOINTS = (
     *("resource_manager", "active_directory", "aml_resource_id", "storage_endpoint"),
     *("azure_portal", "registry_discovery_endpoint"),
 )
-_NEEDED = _ENDPOINTS[:4]
+_REQUIRED = _ENDPOINTS[:4]
 
 
 @dataclass(frozen=True)
 class Cloud:
-    """Azure itself, one of its national clouds by name, or any other by its addresses. No name:
-    what the SDK's own variables say (AZUREML_CURRENT_CLOUD, ARM_CLOUD_METADATA_URL), else Azure."""
+    """Azure itself, one of its national clouds by name, or any other by its addresses. Without a
+    name the SDK's variables count (AZUREML_CURRENT_CLOUD, ARM_CLOUD_METADATA_URL), else Azure."""
 
     name: str = ""
     endpoints: Mapping[str, str] | None = None
 
     @property
     def metadata(self) -> dict[str, str] | None:
-        """As the SDK takes it."""
+        """For the SDK."""
         if self.endpoints is None:
             return None
         manager = self.endpoints["resource_manager"]
@@ -45,7 +77,7 @@ class Cloud:
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkspaceAddress:
     """One workspace; `files` are those of the project's `.azureml/`."""
 
     subscription: str
@@ -81,7 +113,7 @@ def _cloud(written: object) -> Cloud:
         raise ValueError("must be a name or a mapping of addresses")
     endpoints = {str(key): str(value) for key, value in written.items() if key != "name"}
     unknown = [key for key in endpoints if key not in _ENDPOINTS]
-    missing = [key for key in _NEEDED if key not in endpoints]
+    missing = [key for key in _REQUIRED if key not in endpoints]
     if unknown or missing:
         what = f"has no {unknown[0]!r}" if unknown else f"lacks {missing[0]!r}"
         raise ValueError(f"{what}: its addresses are {', '.join(_ENDPOINTS)}")
@@ -97,7 +129,7 @@ _ADDRESSES = {
                 key: {"type": "string", "description": f"The {key.replace('_', ' ')} of the cloud."}
                 for key in ("name", *_ENDPOINTS)
             },
-            **{"required": list(_NEEDED), "additionalProperties": False},
+            **{"required": list(_REQUIRED), "additionalProperties": False},
         },
     ]
 }
@@ -121,14 +153,14 @@ class AzureKeys(WorkspaceKeys):
     datastore_key: StrictBool = key(False, "Let `azure setup` give the workspace the store's key.")
 
 
-def place_of(
+def find_workspace(
     own: WorkspaceKeys,
     shared: Mapping[str, object],
     project: Path,
     where: str = "azure",
-) -> Place:
-    """`own` are a compute's settings, `shared` the project's `azure:`. Of several that name a
-    field, the first of these wins: own, `.azureml/config.json`, shared, the environment."""
+) -> WorkspaceAddress:
+    """`own` are a compute's settings, `shared` the project's `azure:`. Each part is taken from the
+    first of these that has it: own, `.azureml/config.json`, shared, the environment."""
     files = read_project_files(project)
     common = validated(AzureKeys, shared, Origin("azure", BadSetting))
     variables = workspace_variables()
@@ -145,7 +177,9 @@ def place_of(
             raise BadSetting(where=where, reason=f"{name} must be a name, not {value!r}")
         found[name] = value
     login = cast("Login", own.login or common.login or "usual")
-    return Place(**found, cloud=own.cloud or common.cloud or Cloud(), login=login, files=files)
+    return WorkspaceAddress(
+        **found, cloud=own.cloud or common.cloud or Cloud(), login=login, files=files
+    )
 
 
 def _nowhere(key: str) -> str:

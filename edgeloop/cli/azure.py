@@ -11,7 +11,7 @@ import click
 from edgeloop.cli.context import common_options, yes_option
 
 if TYPE_CHECKING:
-    from edgeloop.azure import Done, Needs, Step
+    from edgeloop.azure import Step, StepResult, WorkspaceRequirements
 
 
 @click.group()
@@ -59,30 +59,30 @@ def setup(
 
     Example: edgeloop azure setup --dry-run
     """
-    from edgeloop.azure import as_row, carry_out, connect, plan_setup
+    from edgeloop.azure import apply_plan, as_row, connect, plan_setup
     from edgeloop.cli.output import print_json
-    from edgeloop.jobs import Chosen, azure_needs
+    from edgeloop.jobs import SetupChoices, azure_requirements
     from edgeloop.settings import Settings
 
-    chosen = Chosen(cpu_size, gpu_size, nodes or 0, spot, conda)
-    needs = azure_needs(Settings.load(store=store, experiment=experiment), chosen)
-    connection = connect(needs.place, needs.patience_s)
-    plan = plan_setup(connection, needs, change)
+    choices = SetupChoices(cpu_size, gpu_size, nodes or 0, spot, conda)
+    required = azure_requirements(Settings.load(store=store, experiment=experiment), choices)
+    connection = connect(required.address, required.patience_s)
+    plan = plan_setup(connection, required, change)
     work = [step for step in plan if step.is_work]
     if dry_run:
-        print_json(map(as_row, plan)) if as_json else _print_plan(needs, plan)
+        print_json(map(as_row, plan)) if as_json else _print_plan(required, plan)
         return
     if work and not yes and not as_json:
-        _print_plan(needs, plan)
+        _print_plan(required, plan)
     _confirm(len(work), yes)
-    done: list[Done] = []
+    done: list[StepResult] = []
     try:
-        carry_out(connection, needs, plan, done.append if as_json else _print_done)
+        apply_plan(connection, required, plan, done.append if as_json else _print_done)
     finally:  # a step that failed is in there, too
         if as_json:
             print_json({**as_row(each.step), "did": each.did, "text": each.text} for each in done)
     if not as_json:
-        _print_end(needs, work)
+        _print_end(required, work)
 
 
 @azure.command()
@@ -96,33 +96,35 @@ def doctor(experiment: str | None, store: str | None, as_json: bool) -> None:
     """
     from edgeloop.azure import examine
     from edgeloop.cli.output import print_json, printable
-    from edgeloop.jobs import azure_needs
+    from edgeloop.jobs import azure_requirements
     from edgeloop.settings import Settings
 
     findings = []
-    for finding in examine(lambda: azure_needs(Settings.load(store=store, experiment=experiment))):
+    for finding in examine(
+        lambda: azure_requirements(Settings.load(store=store, experiment=experiment))
+    ):
         findings.append(finding)
         if not as_json:
             mark = {True: "ok", False: "missing", None: "-"}[finding.ok]
             click.echo(f"{mark:8}{finding.what:16}{printable(finding.text)}")
     if as_json:
         print_json(vars(finding) for finding in findings)
-    if any(finding.is_trouble for finding in findings):
+    if any(finding.is_problem for finding in findings):
         raise SystemExit(1)
 
 
 COMMANDS = (azure,)
 
 
-def _print_plan(needs: Needs, plan: tuple[Step, ...]) -> None:
-    click.echo(f"In {needs.place}:")
+def _print_plan(required: WorkspaceRequirements, plan: tuple[Step, ...]) -> None:
+    click.echo(f"In {required.address}:")
     for step in plan:
         _line(step.action, step, step.text)
-    for name in needs.elsewhere:
+    for name in required.elsewhere:
         click.echo(f"  compute {name} is in another workspace, and is left out")
 
 
-def _print_done(done: Done) -> None:
+def _print_done(done: StepResult) -> None:
     if done.did != "kept":
         _line(done.did, done.step, done.text)
 
@@ -133,13 +135,13 @@ def _line(word: str, step: Step, text: str) -> None:
     click.echo(f"  {word:9}{step.kind:12}{printable(step.name)}  {printable(text)}".rstrip())
 
 
-def _print_end(needs: Needs, work: list[Step]) -> None:
-    click.echo(f"Done: {len(work)} made." if work else "Nothing to do: all is there.")
-    if not needs.store.is_reachable:
-        click.echo(f"No node can reach the store {needs.store.description}: see 'azure doctor'.")
-    if needs.hints:
+def _print_end(required: WorkspaceRequirements, work: list[Step]) -> None:
+    click.echo(f"StepResult: {len(work)} made." if work else "Nothing to do: all is there.")
+    if not required.store.is_reachable:
+        click.echo(f"No node can reach the store {required.store.description}: see 'azure doctor'.")
+    if required.hints:
         click.echo("To use the clusters, put this into edgeloop.yaml:")
-        click.echo("\n".join(needs.hints))
+        click.echo("\n".join(required.hints))
 
 
 def _confirm(count: int, yes: bool) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         compute_options,
         make_compute,
     )
-    from edgeloop.jobs.computes.azureml.needs import Chosen, azure_needs
+    from edgeloop.jobs.computes.azureml.requirements import SetupChoices, azure_requirements
     from edgeloop.jobs.fields import JobFile
     from edgeloop.jobs.protocol.bundle import bootstrap_command
     from edgeloop.jobs.protocol.resources import listed, missing
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FINAL_STATES",
-    "Chosen",
     "Compute",
     "ComputeOptions",
     "Fetched",
@@ -46,9 +45,10 @@ __all__ = [
     "ObservedState",
     "Resources",
     "Run",
+    "SetupChoices",
     "State",
     "Status",
-    "azure_needs",
+    "azure_requirements",
     "bootstrap_command",
     "compute_kinds",
     "compute_options",
@@ -63,7 +63,7 @@ __all__ = [
 
 _WHERE = {
     "client": ("Jobs",),
-    "computes.azureml.needs": ("Chosen", "azure_needs"),
+    "computes.azureml.requirements": ("SetupChoices", "azure_requirements"),
     "computes": (
         *("Compute", "ComputeOptions", "JobOrder", "Resources", "ObservedState"),
         *("compute_kinds", "compute_options", "make_compute"),

@@ -23,11 +23,11 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from edgeloop._util.codec import from_json, to_json
 from edgeloop._util.files import write_atomic
 from edgeloop._util.redact import redact
 from edgeloop.errors import BadName, JobNameTaken, LocalFileError, NoSuchJob
 from edgeloop.jobs.fields import MADE_NAME_LIMIT, check_job_name
+from edgeloop.jobs.protocol.codec import from_json, to_json
 from edgeloop.jobs.protocol.ticket import Input, State
 from edgeloop.jobs.watch import Status
 

@@ -6,6 +6,7 @@ group `edgeloop.platforms`; `edgeloop.testing.contracts.platform` has the tests 
 
 from typing import TYPE_CHECKING, Any
 
+from edgeloop._util.health import HealthCheck
 from edgeloop.graph import GraphInfo
 from edgeloop.platforms.base import (
     DEFAULT_PRECISION,
@@ -14,7 +15,6 @@ from edgeloop.platforms.base import (
     Device,
     Estimator,
     GivesClasses,
-    HealthCheck,
     Kind,
     LatencyProfile,
     LayerTime,

@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
+from edgeloop._util.health import HealthCheck
 from edgeloop.errors import BadInput
 from edgeloop.graph import GraphInfo
 
@@ -250,17 +251,6 @@ class ListedDevice:
     state: str = "ready"
     is_attached: bool = False
     """Plugged into this machine: `devices --watch` shows it even while it is idle."""
-
-
-@dataclass(frozen=True)
-class HealthCheck:
-    """A line of `edgeloop doctor`. `needed`: nothing works without it; everything else only says
-    what cannot be done yet."""
-
-    what: str
-    ok: bool
-    text: str
-    needed: bool = False
 
 
 def package_check(module: str, install: str, purpose: str) -> HealthCheck:

@@ -11,10 +11,11 @@ from functools import cache
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
 
+from edgeloop._util.health import HealthCheck
 from edgeloop._util.plugins import platform_points
 from edgeloop._util.suggest import suggestion
 from edgeloop.errors import BadInput, EdgeloopError
-from edgeloop.platforms.base import Device, HealthCheck, ListedDevice, Platform, Toolchain
+from edgeloop.platforms.base import Device, ListedDevice, Platform, Toolchain
 
 if TYPE_CHECKING:
     from edgeloop.settings import Settings

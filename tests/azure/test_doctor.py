@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.azure.manager import Manager
+from edgeloop.azure.services import ResourceManager
 from tests.azure.projects import GPU_SIZE, Project
 from tests.peers.azureml import AzureML
 from tests.peers.azurite import Azurite
@@ -21,8 +21,10 @@ def test_a_workspace_that_was_set_up_is_fine(project: Project):
     project.write(computes={"gpu": GPU})
     before = project.run("doctor")
     assert before.code == 1
-    missing = "missing cluster         gpus does not exist: 'edgeloop azure setup' creates it"
-    assert missing in before.out
+    assert (
+        "missing cluster         gpus does not exist: 'edgeloop azure setup' creates it"
+        in before.out
+    )
     assert project.run("setup", "--yes").code == 0
     after = project.run("doctor")
     assert after.code == 0, after.out
@@ -41,7 +43,7 @@ def test_nobody_logged_in_leaves_the_rest_unchecked(project: Project):
     found = project.findings()
     assert "'az login'" in found["login"][0]["text"] and found["login"][0]["ok"] is False
     assert found["cluster"][0]["ok"] is None
-    assert found["cluster"][0]["text"] == "not checked, since login failed"
+    assert found["cluster"][0]["text"] == "not checked, because login failed"
 
 
 def test_a_network_that_is_away_is_a_line(project: Project):
@@ -169,12 +171,12 @@ def test_an_identity_needs_a_role_on_the_store(
 
 
 def test_a_clock_that_is_off_is_told(project: Project, monkeypatch: pytest.MonkeyPatch):
-    true_time = Manager.__init__
+    true_time = ResourceManager.__init__
 
-    def late(self: Manager, *parts: object) -> None:
+    def late(self: ResourceManager, *parts: object) -> None:
         true_time(self, *parts, now=lambda: datetime.now(UTC) - timedelta(hours=1))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Manager, "__init__", late)
+    monkeypatch.setattr(ResourceManager, "__init__", late)
     [row] = project.findings()["clock"]
     assert row["ok"] is False and "s behind Azure's" in row["text"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from edgeloop.azure import carry_out, connect, plan_setup
+from edgeloop.azure import apply_plan, connect, plan_setup
 from edgeloop.errors import SetupFailed
-from edgeloop.jobs import azure_needs
+from edgeloop.jobs import azure_requirements
 from edgeloop.settings import Settings
 from tests.azure.projects import GPU_SIZE, SIZE, Project
 
@@ -128,7 +128,7 @@ def test_what_fails_does_not_keep_the_rest_from_being_made(project: Project):
     assert said.error.startswith(
         "not everything could be created: cluster gpus: the quota does not allow it"
     )
-    assert "Made: cluster searcher, datastore edgeloop, environment edgeloop-jobs:" in said.error
+    assert "Created: cluster searcher, datastore edgeloop, environment edgeloop-jobs:" in said.error
     assert said.error.endswith("Run 'edgeloop azure setup' again to continue.")
     project.cloud.faults.clear()
     said = project.run("setup", "--yes")
@@ -159,18 +159,18 @@ def test_a_cluster_that_azure_gives_up_on_is_named(project: Project):
     said = project.run("setup", "--yes")
     assert said.code == 1
     assert "No capacity in this region" in said.error
-    assert "cluster gpus was begun and may be there" in said.error
+    assert "cluster gpus was started and may exist" in said.error
 
 
 def test_a_name_that_somebody_takes_in_between_is_said(project: Project):
     project.write(computes={"gpu": GPU})
-    needs = azure_needs(Settings.load())
-    connection = connect(needs.place)
-    plan = plan_setup(connection, needs)
+    required = azure_requirements(Settings.load())
+    connection = connect(required.address)
+    plan = plan_setup(connection, required)
     project.write(computes={"gpu": {**GPU, "size": SIZE}})
     assert project.run("setup", "--yes").code == 0
     with pytest.raises(SetupFailed, match=r"cluster gpus: .*exists already, with another"):
-        carry_out(connection, needs, plan, lambda _: None)
+        apply_plan(connection, required, plan, lambda _: None)
 
 
 def test_a_busy_cloud_is_waited_for(project: Project):
@@ -185,7 +185,7 @@ def test_a_cloud_that_goes_away_ends_it_and_says_what_is_there(project: Project)
     said = project.run("setup", "--yes")
     assert said.code == 1
     assert "datastore edgeloop: Azure does not answer" in said.error
-    assert "Made: cluster gpus; 1 more steps were not tried" in said.error
+    assert "Created: cluster gpus; 1 more steps were not tried" in said.error
 
 
 def test_nobody_logged_in_and_a_wrong_workspace_are_sentences(

@@ -119,7 +119,7 @@ def test_a_cluster_that_was_made_is_named_when_what_follows_fails(
 ):
     azureml.faults.fail(next=1, status=400, method="GET", containing="operationsStatus")
     said = refusal(harness, EdgeloopError)
-    assert "the cluster cpu was made and is there" in said
+    assert "the cluster cpu was created and exists" in said
 
 
 def test_a_name_that_somebody_else_has_taken(harness: JobHarness, azureml: AzureML):

@@ -168,7 +168,7 @@ class TestLocal(ComputeContract):
         assert harness.wait_for_end(killed).state in ("canceled", "failed")
         assert not processes_with(str(harness.folder / "killed"))
 
-    def test_a_job_of_which_all_was_killed_is_salvaged(self, harness: JobHarness):
+    def test_a_job_of_which_all_was_killed_is_recovered(self, harness: JobHarness):
         code = "import os, time, pathlib, sys\n"
         code += (
             "pathlib.Path(os.environ['EDGELOOP_OUTPUT_DIR'], 'made.txt').write_text('precious')\n"

@@ -14,7 +14,7 @@ import pytest
 
 from edgeloop.errors import BadSetting, ComputeUnavailable
 from edgeloop.jobs.computes import Resources, make_compute
-from edgeloop.jobs.computes.ray.dashboard import sentence
+from edgeloop.jobs.computes.ray import last_line
 from edgeloop.jobs.protocol.ticket import log_key, outputs_folder
 from edgeloop.testing.contracts.compute import (
     LIMIT_S,
@@ -188,7 +188,7 @@ def test_headers_are_sent_but_neither_shown_nor_given_to_another_address():
 
 def test_a_traceback_comes_down_to_its_last_sentence():
     text = 'Traceback (most recent call last):\n  File "x.py", line 3\n    ^^^^\nOSError: no.\n.\n'
-    assert sentence(text) == "OSError: no."
+    assert last_line(text) == "OSError: no."
     with (
         serving(Stranger(500, text.encode())) as address,
         pytest.raises(ComputeUnavailable) as said,

@@ -197,7 +197,7 @@ def test_children_and_daemons_end_when_the_job_is_canceled(wrapped: Wrapped):
         assert (wrapped.processes(), sleepers(wrapped)) == ([], [])
 
 
-def test_a_killed_front_ends_the_job_as_a_cancel_would(wrapped: Wrapped):
+def test_a_killed_launcher_ends_the_job_as_a_cancel_would(wrapped: Wrapped):
     script = WRITE_AND_WAIT.replace(
         "time.sleep(600)",
         """
@@ -223,7 +223,7 @@ time.sleep(600)
         assert wrapped.processes() == []
 
 
-def test_who_kills_the_front_with_all_its_children_does_not_reach_the_keeper(wrapped: Wrapped):
+def test_killing_the_launcher_and_its_children_does_not_reach_the_supervisor(wrapped: Wrapped):
     """As Ray does, three seconds after it asked."""
     wrapped.order_script(WRITE_AND_WAIT)
     with wrapped.running() as launcher:
@@ -236,7 +236,7 @@ def test_who_kills_the_front_with_all_its_children_does_not_reach_the_keeper(wra
     assert wrapped.stored()["before"] == b"the kill"
 
 
-def test_a_killed_keeper_is_replaced_by_the_front(wrapped: Wrapped):
+def test_a_killed_supervisor_is_replaced_by_the_launcher(wrapped: Wrapped):
     wrapped.order_script(FAMILY + WRITE_AND_WAIT.replace("ready", "really"))
     with wrapped.running() as launcher:
         wrapped.wait_for_file("ready")

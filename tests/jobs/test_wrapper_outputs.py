@@ -247,14 +247,14 @@ def _said(wrapped: Wrapped) -> int:
     return progress.log_bytes if progress else 0
 
 
-def test_nobody_reading_what_the_front_shows_does_not_hold_up_the_command(wrapped: Wrapped):
+def test_nobody_reading_what_the_launcher_shows_does_not_hold_up_the_command(wrapped: Wrapped):
     wrapped.order_script("import sys; sys.stdout.write('x' * 1_000_000); open('outputs/done', 'w')")
     with wrapped.running():  # its pipe is never read
         assert wrapped.final().state == "completed"
     assert wrapped.final().log_bytes > 1_000_000
 
 
-def test_a_front_without_any_standard_streams_runs_its_job(wrapped: Wrapped):
+def test_a_launcher_without_any_standard_streams_runs_its_job(wrapped: Wrapped):
     wrapped.order_script("print('said'); import sys; print('both', file=sys.stderr)")
     closing = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
     assert wrapped.run(before=closing)[0] == 0

@@ -1,143 +1,142 @@
-"""What works, what does not, and how to mend it: one line each, and never an exception.
+"""`azure doctor`: what works, what does not, and how to fix it; one line each, never an exception.
 
-A check that cannot be made since another failed says so instead of failing too; only what is
-`needed` counts for the end.
+A check that depends on a failed one is reported as not checked; only `needed` findings count.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 
+from edgeloop._util.health import HealthCheck
 from edgeloop._util.redact import redact
 from edgeloop.azure.connection import Connection, connect, require_packages
-from edgeloop.azure.doctor.findings import Finding
-from edgeloop.azure.doctor.roles import cluster_roles, store_role, workspace_role
-from edgeloop.azure.doctor.things import clusters, datastores, environments, quotas
-from edgeloop.azure.errors import explain, is_azures
-from edgeloop.azure.manager import PROVIDER_VERSION, SUBSCRIPTION_VERSION
-from edgeloop.azure.provisioning.resources import Needs
-from edgeloop.azure.provisioning.setup import TRIAL_FOLDER
+from edgeloop.azure.doctor.roles import cluster_roles, needed, store_role, workspace_role
+from edgeloop.azure.errors import explain, is_azure_error
+from edgeloop.azure.provisioning.resources import (
+    ClusterDescription,
+    WorkspaceRequirements,
+    find_cluster,
+    find_environment,
+    state_of,
+)
+from edgeloop.azure.provisioning.setup import TRIAL_FOLDER, Step, make_plan
+from edgeloop.azure.services import PROVIDER_VERSION, SUBSCRIPTION_VERSION
 from edgeloop.errors import EdgeloopError
 
-LONGEST_PATIENCE_S = 20.0  # somebody waits for the answer
+_LONGEST_PATIENCE_S = 20.0  # a person waits for it
 _CLOCK_LIMIT_S = 240.0  # Azure allows five minutes
 _PROVIDER = "Microsoft.MachineLearningServices"
+_SETUP = "'edgeloop azure setup' creates it"
 
-Check = Callable[[Connection, Needs], Iterator[Finding]]
+Check = Callable[[Connection, WorkspaceRequirements], Iterator[HealthCheck]]
 
 
 @dataclass(frozen=True)
 class _Stage:
-    """Checks that need all earlier stages; a failed one with `stops` leaves out the later ones."""
+    """A check that depends on all earlier stages; if one with `stops` fails, later ones are
+    skipped."""
 
     what: str
     check: Check
     stops: bool = False
 
 
-def examine(needs_of: Callable[[], Needs]) -> Iterator[Finding]:
+def examine(needs_of: Callable[[], WorkspaceRequirements]) -> Iterator[HealthCheck]:
     """A finding as soon as it is known. `needs_of` reads the settings, which may be wrong too."""
     try:
-        needs = needs_of()
+        required = needs_of()
         require_packages()
-    except Exception as error:  # noqa: BLE001 - a doctor that dies helps nobody
-        yield Finding("settings", False, redact(str(error)).partition("\n")[0])
+    except Exception as error:  # noqa: BLE001 - it reports every error
+        yield needed("settings", False, redact(str(error)).partition("\n")[0])
         return
-    connection = connect(needs.place, min(needs.patience_s, LONGEST_PATIENCE_S))
-    yield Finding("settings", True, str(needs.place))
+    connection = connect(required.address, min(required.patience_s, _LONGEST_PATIENCE_S))
+    yield needed("settings", True, str(required.address))
     failed = ""
     for stage in _STAGES:
         if failed:
-            yield Finding(stage.what, None, f"not checked, since {failed} failed")
+            yield needed(stage.what, None, f"not checked, because {failed} failed")
             continue
-        for finding in _safely(stage, connection, needs):
-            yield finding
-            if stage.stops and finding.ok is False:
-                failed = finding.what
+        try:
+            for finding in stage.check(connection, required):
+                yield finding
+                if stage.stops and finding.ok is False:
+                    failed = finding.what
+        except Exception as error:  # noqa: BLE001 - it reports every error
+            yield needed(stage.what, False, _sentence(error, required))
+            failed = stage.what if stage.stops else ""
 
 
-def _safely(stage: _Stage, connection: Connection, needs: Needs) -> Iterator[Finding]:
-    """Whatever a check raises is a line of it."""
-    try:
-        yield from stage.check(connection, needs)
-    except Exception as error:  # noqa: BLE001 - a doctor that dies helps nobody
-        yield Finding(stage.what, False, _sentence(error, needs))
-
-
-def _sentence(error: Exception, needs: Needs) -> str:
-    if is_azures(error):
-        error = explain(error, "azureml", needs.place)
+def _sentence(error: Exception, required: WorkspaceRequirements) -> str:
+    if is_azure_error(error):
+        error = explain(error, "azureml", required.address)
     if isinstance(error, EdgeloopError):
         return redact(str(error.fields.get("reason") or error))
     first = redact(str(error)).partition("\n")[0]
     return f"unexpected {type(error).__name__}: {first}"
 
 
-def _login(connection: Connection, needs: Needs) -> Iterator[Finding]:
-    yield Finding("login", True, _who(connection.manager.token()))
-
-
 def _who(token: str) -> str:
-    """Whom a token is for, as far as it says; it is read, not trusted."""
+    """Whom a token is for; it is read, not trusted."""
     try:
         middle = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4)))
     except (IndexError, ValueError):
         return "logged in"
     names = ("upn", "preferred_username", "unique_name", "app_displayname", "oid", "appid")
-    who = next((claims[name] for name in names if claims.get(name)), "somebody")
+    who = next((claims[name] for name in names if claims.get(name)), "unknown")
     return f"as {who}, tenant {claims.get('tid', 'unknown')}"
 
 
-def _subscription(connection: Connection, needs: Needs) -> Iterator[Finding]:
-    name = needs.place.subscription
-    told = connection.manager.get(f"/subscriptions/{name}", SUBSCRIPTION_VERSION)
-    state = str(told.get("state") or "Enabled")
-    title = str(told.get("displayName") or name)
+def _subscription(connection: Connection, required: WorkspaceRequirements) -> Iterator[HealthCheck]:
+    name = required.address.subscription
+    details = connection.manager.get(f"/subscriptions/{name}", SUBSCRIPTION_VERSION)
+    state = str(details.get("state") or "Enabled")
+    title = str(details.get("displayName") or name)
     if state in ("Enabled", "Warned", "PastDue"):
-        yield Finding("subscription", True, title)
+        yield needed("subscription", True, title)
     else:
         text = f"{title} is {state}: nothing can be created in it; ask its owner"
-        yield Finding("subscription", False, text)
+        yield needed("subscription", False, text)
 
 
-def _clock(connection: Connection, needs: Needs) -> Iterator[Finding]:
+def _clock(connection: Connection, required: WorkspaceRequirements) -> Iterator[HealthCheck]:
     off = connection.manager.clock_off_s
     if off is None:
-        yield Finding("clock", None, "Azure did not report its time", needed=False)
+        yield HealthCheck("clock", None, "Azure did not report its time")
     elif abs(off) <= _CLOCK_LIMIT_S:
-        yield Finding("clock", True, f"{abs(off):.0f} s from Azure's")
+        yield needed("clock", True, f"{abs(off):.0f} s from Azure's")
     else:
         way = "ahead of" if off > 0 else "behind"
         text = f"{abs(off):.0f} s {way} Azure's: tokens and signatures will be refused"
-        yield Finding("clock", False, f"{text}; set this machine's clock (ntp)")
+        yield needed("clock", False, f"{text}; set this machine's clock (ntp)")
 
 
-def _provider(connection: Connection, needs: Needs) -> Iterator[Finding]:
-    path = f"/subscriptions/{needs.place.subscription}/providers/{_PROVIDER}"
+def _provider(connection: Connection, required: WorkspaceRequirements) -> Iterator[HealthCheck]:
+    path = f"/subscriptions/{required.address.subscription}/providers/{_PROVIDER}"
     state = str(connection.manager.get(path, PROVIDER_VERSION).get("registrationState") or "")
     if state == "Registered":
-        yield Finding("provider", True, _PROVIDER)
+        yield needed("provider", True, _PROVIDER)
     else:
         text = f"{_PROVIDER} is {state or 'not registered'} in the subscription"
-        yield Finding("provider", False, f"{text}: az provider register --namespace {_PROVIDER}")
+        yield needed("provider", False, f"{text}: az provider register --namespace {_PROVIDER}")
 
 
-def _workspace(connection: Connection, needs: Needs) -> Iterator[Finding]:
+def _workspace(connection: Connection, required: WorkspaceRequirements) -> Iterator[HealthCheck]:
     found = connection.workspace
-    yield Finding("workspace", True, f"{found.name} in {found.location}")
+    yield needed("workspace", True, f"{found.name} in {found.location}")
 
 
-def _store(connection: Connection, needs: Needs) -> Iterator[Finding]:
-    store = needs.store
+def _store(connection: Connection, required: WorkspaceRequirements) -> Iterator[HealthCheck]:
+    store = required.store
     if not store.is_reachable:
         text = f"{store.description} is on this machine, where no node can reach it: set "
         text += "EDGELOOP_STORE=azure:https://ACCOUNT.blob.core.windows.net"
-        yield Finding("store", False, text)
+        yield needed("store", False, text)
         return
     key, content = f"{TRIAL_FOLDER}/{uuid4().hex}", uuid4().bytes
     store.files.put(key, content)
@@ -146,13 +145,121 @@ def _store(connection: Connection, needs: Needs) -> Iterator[Finding]:
     finally:
         store.files.delete([key])
     if is_same:
-        yield Finding("store", True, f"{store.description}: written, read and deleted")
+        yield needed("store", True, f"{store.description}: written, read and deleted")
     else:
-        yield Finding("store", False, f"{store.description} returned different content")
+        yield needed("store", False, f"{store.description} returned different content")
+
+
+def _quotas(connection: Connection, required: WorkspaceRequirements) -> Iterator[HealthCheck]:
+    """A cluster above its quota is refused, or gets fewer nodes than it should."""
+    wanted = [desired.cluster for desired in required.clusters if desired.cluster.size]
+    if not wanted:
+        return
+    sizes = {str(size.name).upper(): size for size in connection.ml.compute.list_sizes()}
+    families: dict[str, list[ClusterDescription]] = {}
+    for cluster in wanted:
+        size = sizes.get(cluster.size.upper())
+        if size is None:
+            text = f"unknown size {cluster.size} ({cluster.name}) in the workspace's region: "
+            yield needed("quota", False, f"{text}choose another with 'size:'")
+        elif cluster.spot:
+            text = f"{cluster.name}: spot nodes have a separate quota, which is not checked"
+            yield HealthCheck("quota", None, text)
+        else:
+            families.setdefault(str(_figure(size, "family")), []).append(cluster)
+    usages = {_family(usage): usage for usage in connection.ml.compute.list_usage()}
+    for family, members in families.items():
+        cores = sum(
+            float(_figure(sizes[each.size.upper()], "v_cp_us", "vCPUs") or 0) * each.most_nodes
+            for each in members
+        )
+        yield _quota(connection, family, members, cores, usages.get(family.lower()))
+
+
+def _quota(
+    connection: Connection,
+    family: str,
+    members: Sequence[ClusterDescription],
+    cores: float,
+    usage: Any,
+) -> HealthCheck:
+    described = " and ".join(f"{each.name} ({each.most_nodes} × {each.size})" for each in members)
+    if usage is None:
+        return HealthCheck("quota", None, f"Azure reports none for {family}: {described}")
+    limit = float(_figure(usage, "limit") or 0)
+    used = float(_figure(usage, "current_value", "currentValue") or 0)
+    if any(find_cluster(connection, each.name) is not None for each in members):
+        used = 0.0  # the used cores may be its own nodes
+    described = f"{described}: {cores:g} cores, {family} has {limit - used:g} free of {limit:g}"
+    if used + cores <= limit:
+        return needed("quota", True, described)
+    text = f"{described}: ask for more in the portal under Quotas, or use fewer or smaller nodes"
+    return needed("quota", False, text)
+
+
+def _clusters(connection: Connection, required: WorkspaceRequirements) -> Iterator[HealthCheck]:
+    only = WorkspaceRequirements(required.address, required.store, clusters=required.clusters)
+    for step in make_plan(connection, only):
+        if step.action != "keep":
+            yield _of_step(step)
+            continue
+        existing = find_cluster(connection, step.name)
+        state = state_of(existing)
+        if state == "Failed":
+            why = getattr(existing, "provisioning_errors", "") or "Azure gives no reason"
+            text = f"{step.name} failed ({why}): delete it in the studio; {_SETUP} again"
+            yield needed("cluster", False, text)
+        else:
+            suffix = "" if state == "Succeeded" else f", {state.lower()}"
+            yield needed("cluster", True, f"{step.name}: {step.text}{suffix}")
+
+
+def _datastores(connection: Connection, required: WorkspaceRequirements) -> Iterator[HealthCheck]:
+    only = WorkspaceRequirements(required.address, required.store, datastores=required.datastores)
+    yield from map(_of_step, make_plan(connection, only))
+
+
+def _environments(connection: Connection, required: WorkspaceRequirements) -> Iterator[HealthCheck]:
+    """The image is built for the first job that uses it; that job's log has the result."""
+    only = WorkspaceRequirements(
+        required.address, required.store, environments=required.environments
+    )
+    for step, desired in zip(make_plan(connection, only), required.environments, strict=True):
+        if step.action != "keep":
+            yield _of_step(step)
+            continue
+        if state_of(find_environment(connection, desired)) == "Failed":
+            text = f"{step.name}: its image could not be built; the studio shows the log"
+            yield needed("environment", False, text)
+        else:
+            yield needed("environment", True, f"{step.name}: registered")
+
+
+def _of_step(step: Step) -> HealthCheck:
+    if step.action == "keep":
+        return needed(step.kind, True, f"{step.name}: {step.text}")
+    if step.action == "create":
+        return needed(step.kind, False, f"{step.name} does not exist: {_SETUP} ({step.text})")
+    is_needed = step.action == "missing"
+    return HealthCheck(step.kind, False, f"{step.name}: {step.text}", needed=is_needed)
+
+
+def _family(usage: Any) -> str:
+    name = getattr(usage, "name", None)
+    value = name.get("value") if isinstance(name, dict) else getattr(name, "value", name)
+    return str(value or "").lower()
+
+
+def _figure(thing: Any, *names: str) -> Any:
+    """The SDK has figures under its own names, or (1.35) under those of the service."""
+    values = (vars(thing).get(name) for name in names)
+    return next((value for value in values if value is not None), None)
 
 
 _STAGES = (
-    _Stage("login", _login, stops=True),
+    _Stage(
+        "login", lambda c, _: iter([needed("login", True, _who(c.manager.token()))]), stops=True
+    ),
     _Stage("subscription", _subscription, stops=True),
     _Stage("clock", _clock),
     _Stage("provider", _provider),
@@ -160,9 +267,9 @@ _STAGES = (
     _Stage("role", workspace_role),
     _Stage("storage role", store_role),
     _Stage("store", _store),
-    _Stage("quota", quotas),
-    _Stage("cluster", clusters),
+    _Stage("quota", _quotas),
+    _Stage("cluster", _clusters),
     _Stage("cluster's role", cluster_roles),
-    _Stage("datastore", datastores),
-    _Stage("environment", environments),
+    _Stage("datastore", _datastores),
+    _Stage("environment", _environments),
 )

@@ -1,7 +1,7 @@
-"""What a workspace should have, as values; and how each of them is found and made.
+"""What a workspace should have, and how each resource is found and created.
 
-The settings of the computes say it (`edgeloop.jobs.azure_needs`); `plan` compares it with what is
-there, `setup` makes what is missing, and `doctor` says what is wrong.
+The settings of the computes determine it (`edgeloop.jobs.azure_requirements`); `setup` compares it
+with what exists and creates what is missing, and `doctor` reports what is wrong.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any, Protocol
 
 from edgeloop.azure.connection import Connection
 from edgeloop.azure.errors import is_missing
-from edgeloop.azure.retry import PATIENCE_S
-from edgeloop.azure.workspace import Place
+from edgeloop.azure.services import PATIENCE_S
+from edgeloop.azure.workspace import WorkspaceAddress
 
-MAKING_S = 600.0
-_TOLD_IDLE_S = 900.0
+CREATION_S = 600.0
+_IDLE_S = 900.0
 
 
 @dataclass(frozen=True)
 class ClusterDescription:
-    """What a cluster is made like, where it has to be made. An empty name: serverless nodes."""
+    """How to create a cluster. An empty name means serverless nodes."""
 
     name: str
     size: str = ""
     least_nodes: int = 0
     most_nodes: int = 1
     spot: bool = False
-    idle_s: float = _TOLD_IDLE_S
+    idle_s: float = _IDLE_S
     managed_identity: bool = False
 
     def __str__(self) -> str:
@@ -40,18 +40,18 @@ class ClusterDescription:
 
 
 @dataclass(frozen=True)
-class ClusterWish:
-    """`said` are the fields that somebody wrote down: only those are compared with what is there,
-    since a usual value is no wish."""
+class DesiredCluster:
+    """`explicit` are the fields that are set: only those are compared with what exists, since a
+    default is not a requirement."""
 
     cluster: ClusterDescription
-    said: frozenset[str] = frozenset()
+    explicit: frozenset[str] = frozenset()
     computes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class DatastoreWish:
-    """A name in the workspace for a container. Without a key: by the identity of who asks."""
+class DesiredDatastore:
+    """A name in the workspace for a container. Without a key, access is by the user's identity."""
 
     name: str
     account: str
@@ -60,8 +60,8 @@ class DatastoreWish:
 
 
 @dataclass(frozen=True)
-class EnvironmentWish:
-    """An image and what conda adds; neither: it is registered by somebody else."""
+class DesiredEnvironment:
+    """An image and what conda adds; neither if somebody else registers it."""
 
     name: str
     version: str = ""
@@ -75,7 +75,7 @@ class EnvironmentWish:
 
 
 class Files(Protocol):
-    """As much of a store's files as is needed to try them."""
+    """The part of a store's files that is needed to test them."""
 
     def put(self, key: str, source: Path | bytes) -> None: ...
     def read(self, key: str) -> bytes: ...
@@ -83,39 +83,39 @@ class Files(Protocol):
 
 
 @dataclass(frozen=True)
-class StorePlace:
-    """Where our store is, as far as the cloud has to do with it. No account: not on Azure."""
+class StoreTarget:
+    """The store, as seen from the cloud. Without an account it is not on Azure."""
 
     description: str
     files: Files = field(repr=False)
     account: str = ""
     container: str = ""
     by_identity: bool = False
-    is_reachable: bool = True  # from a node: not a folder of this machine
+    is_reachable: bool = True  # from a node: not a local folder
 
 
 @dataclass(frozen=True)
-class Needs:
-    """All of it. `elsewhere` are computes of other workspaces, which are left alone."""
+class WorkspaceRequirements:
+    """All resources. `elsewhere` are computes of other workspaces, which are left alone."""
 
-    place: Place
-    store: StorePlace
-    clusters: tuple[ClusterWish, ...] = ()
-    datastores: tuple[DatastoreWish, ...] = ()
-    environments: tuple[EnvironmentWish, ...] = ()
+    address: WorkspaceAddress
+    store: StoreTarget
+    clusters: tuple[DesiredCluster, ...] = ()
+    datastores: tuple[DesiredDatastore, ...] = ()
+    environments: tuple[DesiredEnvironment, ...] = ()
     elsewhere: tuple[str, ...] = ()
-    hints: tuple[str, ...] = ()  # lines for edgeloop.yaml that are not there yet
+    hints: tuple[str, ...] = ()  # missing lines of edgeloop.yaml
     patience_s: float = PATIENCE_S
 
 
 def state_of(thing: Any) -> str:
-    """As Azure spells it, whether the SDK gives a text or a member of an enumeration."""
+    """As Azure spells it, whether the SDK returns a string or an enumeration member."""
     state = getattr(thing, "provisioning_state", "") or ""
     return str(getattr(state, "value", state))
 
 
-def found(ask: Callable[[], Any]) -> Any | None:
-    """None where there is no such thing; every other error stays one."""
+def none_if_missing(ask: Callable[[], Any]) -> Any | None:
+    """None if it does not exist; other errors are raised."""
     try:
         return ask()
     except Exception as error:
@@ -125,23 +125,25 @@ def found(ask: Callable[[], Any]) -> Any | None:
 
 
 def find_cluster(connection: Connection, name: str) -> Any | None:
-    return found(lambda: connection.ml.compute.get(name))
+    return none_if_missing(lambda: connection.ml.compute.get(name))
 
 
 def find_datastore(connection: Connection, name: str) -> Any | None:
-    return found(lambda: connection.ml.datastores.get(name))
+    return none_if_missing(lambda: connection.ml.datastores.get(name))
 
 
-def find_environment(connection: Connection, wish: EnvironmentWish) -> Any | None:
-    which = {"version": wish.version} if wish.version else {"label": wish.label or "latest"}
-    return found(lambda: connection.ml.environments.get(wish.name, **which))
+def find_environment(connection: Connection, desired: DesiredEnvironment) -> Any | None:
+    which = (
+        {"version": desired.version} if desired.version else {"label": desired.label or "latest"}
+    )
+    return none_if_missing(lambda: connection.ml.environments.get(desired.name, **which))
 
 
 def make_cluster(
     connection: Connection, wanted: ClusterDescription, began: Callable[[], None] = lambda: None
 ) -> bool:
-    """Made and waited for; False when it is still being made after MAKING_S. `began` is called as
-    soon as Azure has taken the order: from then on there is something to name."""
+    """Create it and wait; False if that takes longer than CREATION_S. `began` is called as soon as
+    Azure has accepted the request: from then on the cluster may exist."""
     from azure.ai.ml.entities import AmlCompute, IdentityConfiguration
 
     identity = IdentityConfiguration(type="system_assigned") if wanted.managed_identity else None
@@ -156,52 +158,52 @@ def make_cluster(
     )
     poller = connection.ml.compute.begin_create_or_update(entity)
     began()
-    poller.result(MAKING_S)
+    poller.result(CREATION_S)
     return bool(poller.done())
 
 
 def change_cluster(connection: Connection, wanted: ClusterDescription) -> bool:
-    """Its nodes and idle time, on what is there; size and tier stay as they were made."""
-    there = connection.ml.compute.get(wanted.name)
-    there.min_instances = wanted.least_nodes
-    there.max_instances = wanted.most_nodes
-    there.idle_time_before_scale_down = int(wanted.idle_s)
-    poller = connection.ml.compute.begin_update(there)
-    poller.result(MAKING_S)
+    """Update its nodes and idle time; size and tier cannot change."""
+    existing = connection.ml.compute.get(wanted.name)
+    existing.min_instances = wanted.least_nodes
+    existing.max_instances = wanted.most_nodes
+    existing.idle_time_before_scale_down = int(wanted.idle_s)
+    poller = connection.ml.compute.begin_update(existing)
+    poller.result(CREATION_S)
     return bool(poller.done())
 
 
-def make_datastore(connection: Connection, wish: DatastoreWish, endpoint: str) -> None:
-    """`endpoint` is the cloud's own suffix, as `core.windows.net`."""
+def make_datastore(connection: Connection, desired: DesiredDatastore, endpoint: str) -> None:
+    """`endpoint` is the cloud's suffix, for example `core.windows.net`."""
     from azure.ai.ml.entities import AccountKeyConfiguration, AzureBlobDatastore
 
     entity = AzureBlobDatastore(
-        name=wish.name,
-        account_name=wish.account,
-        container_name=wish.container,
+        name=desired.name,
+        account_name=desired.account,
+        container_name=desired.container,
         endpoint=endpoint or None,
         protocol="https",
-        description="made by edgeloop: data and results",
-        credentials=AccountKeyConfiguration(account_key=wish.key) if wish.key else None,
+        description="created by edgeloop: data and results",
+        credentials=AccountKeyConfiguration(account_key=desired.key) if desired.key else None,
     )
     connection.ml.datastores.create_or_update(entity)
 
 
-def make_environment(connection: Connection, wish: EnvironmentWish) -> None:
+def make_environment(connection: Connection, desired: DesiredEnvironment) -> None:
     from azure.ai.ml.entities import Environment
 
-    conda: Any = json.loads(wish.conda) if wish.conda else None
+    conda: Any = json.loads(desired.conda) if desired.conda else None
     entity = Environment(
-        name=wish.name,
-        version=wish.version,
-        image=wish.image,
+        name=desired.name,
+        version=desired.version,
+        image=desired.image,
         conda_file=conda,
-        description="made by edgeloop; the version is the hash of image and packages",
+        description="created by edgeloop; the version is the hash of image and packages",
     )
     connection.ml.environments.create_or_update(entity)
 
 
 def storage_suffix(connection: Connection) -> str:
-    """As the workspace's own datastore has it: no list of clouds is needed."""
-    default = found(connection.ml.datastores.get_default)
+    """That of the workspace's own datastore, so no list of clouds is needed."""
+    default = none_if_missing(connection.ml.datastores.get_default)
     return str(getattr(default, "endpoint", "") or "")

@@ -1,35 +1,169 @@
-"""Does what the plan says, a step at a time, and says what is there now when one fails."""
+"""`azure setup`: plans what a workspace lacks, and creates it step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, Literal
 from uuid import uuid4
 
 from edgeloop.azure.connection import Connection, require_packages
-from edgeloop.azure.errors import explain, explained, is_azures
-from edgeloop.azure.manager import WORKSPACE_VERSION
-from edgeloop.azure.provisioning.plan import Step, make_plan
+from edgeloop.azure.errors import explain, explained, is_azure_error
 from edgeloop.azure.provisioning.resources import (
-    ClusterWish,
-    DatastoreWish,
-    EnvironmentWish,
-    Needs,
-    StorePlace,
+    ClusterDescription,
+    DesiredCluster,
+    DesiredDatastore,
+    DesiredEnvironment,
+    WorkspaceRequirements,
     change_cluster,
+    find_cluster,
+    find_datastore,
+    find_environment,
     make_cluster,
     make_datastore,
     make_environment,
     storage_suffix,
 )
+from edgeloop.azure.services import WORKSPACE_VERSION
 from edgeloop.errors import ComputeUnavailable, EdgeloopError, SetupFailed
 
+Action = Literal["create", "keep", "change", "differs", "missing"]
+_SECONDS_OFF = 1.0
 TRIAL_FOLDER = "doctor"
 
 
 @dataclass(frozen=True)
-class Done:
-    """`ok` is false for what failed; what is there but not as described is named, and left."""
+class Step:
+    """`differs`: it exists, but not as described; `missing`: it cannot be created as described."""
+
+    kind: Literal["cluster", "datastore", "environment"]
+    name: str
+    action: Action
+    text: str
+    desired: DesiredCluster | DesiredDatastore | DesiredEnvironment = field(repr=False)
+
+    @property
+    def is_work(self) -> bool:
+        return self.action in ("create", "change")
+
+
+def make_plan(
+    connection: Connection, required: WorkspaceRequirements, change: bool = False
+) -> tuple[Step, ...]:
+    """Reads only. `change`: update what can be updated in place."""
+    plan = _Planner(connection, change)
+    return (
+        *(plan.cluster(desired) for desired in required.clusters),
+        *(plan.datastore(desired) for desired in required.datastores),
+        *(plan.environment(desired) for desired in required.environments),
+    )
+
+
+class _Planner:
+    def __init__(self, connection: Connection, change: bool) -> None:
+        self._connection = connection
+        self._change = change
+        self._sizes: dict[str, Any] | None = None
+
+    def cluster(self, desired: DesiredCluster) -> Step:
+        wanted = desired.cluster
+        existing = find_cluster(self._connection, wanted.name)
+        if existing is None:
+            reason = self._cannot_be_created(wanted)
+            if reason:
+                return Step("cluster", wanted.name, "missing", reason, desired)
+            return Step("cluster", wanted.name, "create", str(wanted), desired)
+        fixed = list(_fixed_differences(desired, existing))
+        loose = list(_loose_differences(desired, existing))
+        if not fixed and not loose:
+            size, spot = getattr(existing, "size", ""), ", spot" if is_spot(existing) else ""
+            least = getattr(existing, "min_instances", 0)
+            nodes = f"{least} to {getattr(existing, 'max_instances', 0)} nodes"
+            return Step("cluster", wanted.name, "keep", f"{size}, {nodes}{spot}", desired)
+        differences = "; ".join((*fixed, *loose))
+        if fixed:
+            text = f"{differences}: size and tier are fixed; delete it, or choose another name"
+            return Step("cluster", wanted.name, "differs", text, desired)
+        if self._change:
+            return Step("cluster", wanted.name, "change", differences, desired)
+        text = f"{differences}: 'edgeloop azure setup --change' applies it"
+        return Step("cluster", wanted.name, "differs", text, desired)
+
+    def datastore(self, desired: DesiredDatastore) -> Step:
+        existing = find_datastore(self._connection, desired.name)
+        address = f"container {desired.container} of account {desired.account}"
+        if existing is None:
+            how = "with its key" if desired.key else "by identity"
+            return Step("datastore", desired.name, "create", f"{address}, {how}", desired)
+        found = (getattr(existing, "account_name", ""), getattr(existing, "container_name", ""))
+        if found == (desired.account, desired.container):
+            return Step("datastore", desired.name, "keep", address, desired)
+        text = f"it points to container {found[1]} of account {found[0]}, not to {address}"
+        text = f"{text}: name another one with 'datastore:' in the compute's settings"
+        return Step("datastore", desired.name, "differs", text, desired)
+
+    def environment(self, desired: DesiredEnvironment) -> Step:
+        existing = find_environment(self._connection, desired)
+        name = str(desired)
+        if existing is not None:
+            return Step("environment", name, "keep", "registered", desired)
+        if not desired.image:
+            text = "it is not registered: correct its name, or name a conda file instead"
+            return Step("environment", name, "missing", text, desired)
+        text = f"{desired.image}{' and packages' if desired.conda else ''}"
+        return Step("environment", name, "create", text, desired)
+
+    def _cannot_be_created(self, wanted: ClusterDescription) -> str:
+        if not wanted.size:
+            return "it does not exist, and no 'size' says how to create it"
+        if self._sizes is None:
+            listed = self._connection.ml.compute.list_sizes()
+            self._sizes = {str(size.name).upper(): size for size in listed}
+        if not self._sizes or wanted.size.upper() in self._sizes:
+            return ""
+        near = get_close_matches(wanted.size.upper(), self._sizes, n=1)
+        hint = f": did you mean {near[0]}?" if near else ""
+        return f"unknown size {wanted.size} in the workspace's region{hint}"
+
+
+def _fixed_differences(desired: DesiredCluster, existing: Any) -> Iterator[str]:
+    wanted = desired.cluster
+    size = str(getattr(existing, "size", "") or "")
+    if "size" in desired.explicit and size and size.upper() != wanted.size.upper():
+        yield f"its nodes are {size}, not {wanted.size}"
+    spot = is_spot(existing)
+    if "spot" in desired.explicit and spot != wanted.spot:
+        yield "it is spot, not dedicated" if spot else "it is dedicated, not spot"
+    needs_identity = "identity" in desired.explicit and wanted.managed_identity
+    if needs_identity and not getattr(existing, "identity", None):
+        yield "it has no managed identity"
+
+
+def _loose_differences(desired: DesiredCluster, existing: Any) -> Iterator[str]:
+    wanted = desired.cluster
+    nodes = (getattr(existing, "min_instances", None), getattr(existing, "max_instances", None))
+    asked = (wanted.least_nodes, wanted.most_nodes)
+    if "nodes" in desired.explicit and nodes != asked:
+        yield f"it has {nodes[0]} to {nodes[1]} nodes, not {asked[0]} to {asked[1]}"
+    idle = getattr(existing, "idle_time_before_scale_down", None)
+    if "idle" in desired.explicit and abs(float(idle or 0) - wanted.idle_s) > _SECONDS_OFF:
+        yield f"its idle time is {idle:g} s, not {wanted.idle_s:g} s"
+
+
+def is_spot(existing: Any) -> bool:
+    return str(getattr(existing, "tier", "") or "").lower().replace("_", "") == "lowpriority"
+
+
+def as_row(step: Step) -> Mapping[str, object]:
+    """For programs; `desired` may hold a key, so it is left out."""
+    return {"kind": step.kind, "name": step.name, "action": step.action, "text": step.text}
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """`ok` is false for what failed; what differs from its description is reported and left
+    alone."""
 
     step: Step
     did: str
@@ -37,30 +171,34 @@ class Done:
     text: str = ""
 
 
-def plan_setup(connection: Connection, needs: Needs, change: bool = False) -> tuple[Step, ...]:
-    """What there is to do; Azure's errors are sentences."""
+def plan_setup(
+    connection: Connection, required: WorkspaceRequirements, change: bool = False
+) -> tuple[Step, ...]:
+    """The steps to take; Azure's errors become ours."""
     require_packages()
-    with explained("azureml", needs.place):
-        # In a workspace that is not there, everything would be missing.
-        connection.manager.get(needs.place.path, WORKSPACE_VERSION)
-        return make_plan(connection, needs, change)
+    with explained("azureml", required.address):
+        # In a workspace that does not exist, everything would be missing.
+        connection.manager.get(required.address.path, WORKSPACE_VERSION)
+        return make_plan(connection, required, change)
 
 
-def carry_out(
-    connection: Connection, needs: Needs, plan: Sequence[Step], tell: Callable[[Done], None]
-) -> list[Done]:
-    """Every step is tried: a cluster without quota is no reason to leave out the environment. Only
-    a cloud that no longer answers ends it at once. Raises SetupFailed at the end where one failed.
-    """
-    done: list[Done] = []
+def apply_plan(
+    connection: Connection,
+    required: WorkspaceRequirements,
+    plan: Sequence[Step],
+    tell: Callable[[StepResult], None],
+) -> list[StepResult]:
+    """Every step is tried: a cluster without quota does not prevent the environment. Only a cloud
+    that no longer responds ends it at once. Raises SetupFailed at the end if a step failed."""
+    done: list[StepResult] = []
     for step in plan:
         try:
-            result = _perform(connection, needs, step)
+            result = _perform(connection, required, step)
         except ComputeUnavailable as error:
-            tell(failed := Done(step, "failed", False, _reason(error)))
+            tell(failed := StepResult(step, "failed", False, _reason(error)))
             raise _failure([*done, failed], len(plan)) from None
         except EdgeloopError as error:
-            result = Done(step, "failed", False, _reason(error))
+            result = StepResult(step, "failed", False, _reason(error))
         done.append(result)
         tell(result)
     if any(not each.ok for each in done):
@@ -68,61 +206,61 @@ def carry_out(
     return done
 
 
-def _perform(connection: Connection, needs: Needs, step: Step) -> Done:
+def _perform(connection: Connection, required: WorkspaceRequirements, step: Step) -> StepResult:
     if step.action == "keep":
-        return Done(step, "kept", text=step.text)
+        return StepResult(step, "kept", text=step.text)
     if not step.is_work:
-        return Done(step, step.action, step.action == "differs", step.text)
+        return StepResult(step, step.action, step.action == "differs", step.text)
     begun: list[str] = []
     try:
-        return _make(connection, needs, step, lambda: begun.append(step.name))
+        return _make(connection, required, step, lambda: begun.append(step.name))
     except EdgeloopError:
         raise
     except Exception as error:
-        note = f"{step.kind} {step.name} was begun and may be there" if begun else ""
-        if not is_azures(error):
+        note = f"{step.kind} {step.name} was started and may exist" if begun else ""
+        if not is_azure_error(error):
             raise
-        raise explain(error, step.name, needs.place, note) from None
+        raise explain(error, step.name, required.address, note) from None
 
 
-def _make(connection: Connection, needs: Needs, step: Step, began: Callable[[], None]) -> Done:
-    wish = step.wish
-    if isinstance(wish, ClusterWish):
+def _make(
+    connection: Connection, required: WorkspaceRequirements, step: Step, began: Callable[[], None]
+) -> StepResult:
+    desired = step.desired
+    if isinstance(desired, DesiredCluster):
         if step.action == "change":
-            return _waited(step, "changed", change_cluster(connection, wish.cluster))
-        return _waited(step, "created", make_cluster(connection, wish.cluster, began))
-    if isinstance(wish, DatastoreWish):
-        _make_container(needs.store, wish)
-        make_datastore(connection, wish, storage_suffix(connection))
-    elif isinstance(wish, EnvironmentWish):
-        make_environment(connection, wish)
-    return Done(step, "created", text=step.text)
+            return _waited(step, "changed", change_cluster(connection, desired.cluster))
+        return _waited(step, "created", make_cluster(connection, desired.cluster, began))
+    if isinstance(desired, DesiredDatastore):
+        store = required.store
+        if (store.account, store.container) == (desired.account, desired.container):
+            key = f"{TRIAL_FOLDER}/{uuid4().hex}"  # the first file creates the container
+            store.files.put(key, b"created by 'edgeloop azure setup'")
+            store.files.delete([key])
+        make_datastore(connection, desired, storage_suffix(connection))
+    elif isinstance(desired, DesiredEnvironment):
+        make_environment(connection, desired)
+    return StepResult(step, "created", text=step.text)
 
 
-def _waited(step: Step, did: str, is_done: bool) -> Done:
-    if is_done and isinstance(step.wish, ClusterWish):
-        return Done(step, did, text=str(step.wish.cluster))
-    return Done(step, "failed", False, "Azure is still at it: look again in some minutes")
+def _waited(step: Step, did: str, is_done: bool) -> StepResult:
+    if is_done and isinstance(step.desired, DesiredCluster):
+        return StepResult(step, did, text=str(step.desired.cluster))
+    return StepResult(
+        step, "failed", False, "Azure is still working on it: check again in some minutes"
+    )
 
 
-def _make_container(store: StorePlace, wish: DatastoreWish) -> None:
-    """Writing the first file makes it; a datastore that leads nowhere would be noticed late."""
-    if (store.account, store.container) == (wish.account, wish.container):
-        key = f"{TRIAL_FOLDER}/{uuid4().hex}"
-        store.files.put(key, b"made by 'edgeloop azure setup'")
-        store.files.delete([key])
-
-
-def _failure(done: Sequence[Done], steps: int) -> SetupFailed:
+def _failure(done: Sequence[StepResult], steps: int) -> SetupFailed:
     bad = [each for each in done if not each.ok]
     reason = "; ".join(f"{each.step.kind} {each.step.name}: {each.text}" for each in bad)
     made = [f"{d.step.kind} {d.step.name}" for d in done if d.did in ("created", "changed")]
-    there = f"Made: {', '.join(made)}" if made else "Nothing was made"
+    created = f"Created: {', '.join(made)}" if made else "Nothing was created"
     left = f"; {steps - len(done)} more steps were not tried" if len(done) < steps else ""
-    going_on = f"{there}{left}. Run 'edgeloop azure setup' again to continue"
-    return SetupFailed(reason=reason.rstrip("."), there=f"{going_on}.")
+    advice = f"{created}{left}. Run 'edgeloop azure setup' again to continue"
+    return SetupFailed(reason=reason.rstrip("."), there=f"{advice}.")
 
 
 def _reason(error: EdgeloopError) -> str:
-    """Without 'The compute X refused', which the step says better."""
+    """Without 'The compute X refused', since the step is named."""
     return str(error.fields.get("reason") or error)

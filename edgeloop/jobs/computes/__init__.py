@@ -38,7 +38,7 @@ __all__ = [
 ENTRY_POINTS = "edgeloop.computes"
 _BUILT_IN = {
     "local": ("local.compute", "LocalCompute"),
-    "ray": ("ray.compute", "RayCompute"),
+    "ray": ("ray", "RayCompute"),
     "azureml": ("azureml.compute", "AzureMLCompute"),
 }
 

@@ -25,14 +25,15 @@ _WRAPPER_FILES = (
     *("store/__init__.py", "store/base.py", "store/blobs.py", "store/identity.py"),
     *("store/location.py", "store/registry.py"),
     *("jobs/__init__.py", "jobs/protocol/__init__.py", "jobs/protocol/ticket.py"),
+    "jobs/protocol/codec.py",
 )
 _WRAPPER_ROOMS = ("_util", "data", "jobs/wrapper")
 _WRAPPER_MAIN = "import sys\nfrom edgeloop.jobs.wrapper import main\nsys.exit(main(sys.argv[1:]))\n"
 # The waiter needs only the standard library.
 _WAITER_FILES = (
-    *("errors.py", "_util/codec.py", "_util/files.py", "_util/locks.py"),
+    *("errors.py", "_util/files.py", "_util/locks.py"),
     *(f"jobs/computes/local/{name}.py" for name in ("waiting", "queue", "environment")),
-    "jobs/protocol/resources.py",
+    *("jobs/protocol/codec.py", "jobs/protocol/resources.py"),
 )
 # Packages are entered without their `__init__`, which loads far more than a waiting process needs.
 _WAITER_MAIN = """\

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from edgeloop._util.codec import from_json, to_json
 from edgeloop.errors import BadInput, BadSetting
+from edgeloop.jobs.protocol.codec import from_json, to_json
 from edgeloop.store import Access
 
 if TYPE_CHECKING:

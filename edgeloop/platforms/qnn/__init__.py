@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgeloop._util.health import HealthCheck
 from edgeloop.platforms.base import (
-    HealthCheck,
     LatencyProfile,
     ListedDevice,
     MeasuredModel,

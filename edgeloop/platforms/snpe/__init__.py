@@ -7,8 +7,9 @@ import shutil
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from edgeloop._util.health import HealthCheck
 from edgeloop.errors import EdgeloopError
-from edgeloop.platforms.base import HealthCheck, ListedDevice, Platform
+from edgeloop.platforms.base import ListedDevice, Platform
 from edgeloop.platforms.snpe.options import SnpeSettings
 
 if TYPE_CHECKING:

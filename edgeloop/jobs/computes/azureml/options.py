@@ -14,11 +14,11 @@ from pydantic.json_schema import SkipJsonSchema
 from edgeloop._util.schema import key
 from edgeloop._util.values import Count, Reads, Seconds, Text, Whole, choice, whole
 from edgeloop._util.yaml import Origin
-from edgeloop.azure import ClusterDescription, Place, WorkspaceKeys, place_of
+from edgeloop.azure import ClusterDescription, WorkspaceAddress, WorkspaceKeys, find_workspace
 from edgeloop.errors import BadSetting
 from edgeloop.jobs.computes.base import ComputeOptions, read_options
 
-Hand = Literal["auto", "file", "variable"]
+Delivery = Literal["auto", "file", "variable"]
 MOST_STEPS = 100
 DEFAULT_IMAGE = "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04"
 _IDLE_S = 900.0
@@ -28,7 +28,7 @@ _PATIENCE_S = 90.0
 
 @dataclass(frozen=True)
 class AzureMLOptions:
-    place: Place
+    address: WorkspaceAddress
     cluster: ClusterDescription
     environment: str = ""  # a registered name, with a version or a label
     image: str = ""
@@ -36,7 +36,7 @@ class AzureMLOptions:
     packages: tuple[str, ...] = ()
     datastore: str = "edgeloop"
     is_datastore_named: bool = False
-    hand: Hand = "auto"
+    delivery: Delivery = "auto"
     identity: bool = False
     client_id: str = ""
     shm: str = ""
@@ -71,7 +71,7 @@ class AzureMLKeys(ComputeOptions, WorkspaceKeys):
     identity: Annotated[bool | str, Reads(_identity, {"type": ["boolean", "string"]})] = key(
         False, "`true` or a client id: an identity opens the store."
     )
-    access: Annotated[Hand, choice("auto", "file", "variable")] = key(
+    access: Annotated[Delivery, choice("auto", "file", "variable")] = key(
         "auto", "How a job's order is delivered."
     )
     datastore: Text = key("", "The store's container in the workspace; by default `edgeloop`.")
@@ -96,13 +96,13 @@ def read_azureml(name: str, config: Mapping[str, object]) -> AzureMLOptions:
 def resolved(name: str, keys: AzureMLKeys) -> AzureMLOptions:
     """With the workspace and what an older project's files say. Contacts nobody."""
     project = Path(keys.project)
-    place = place_of(keys, keys.azure, project, f"computes.{name}")
-    files = place.files
+    address = find_workspace(keys, keys.azure, project, f"computes.{name}")
+    files = address.files
     is_own = bool(keys.environment or keys.image or keys.conda)
     datastore = keys.datastore or files.datastore
     named = keys.cluster or files.compute_target or (name if keys.size else "")
     found = AzureMLOptions(
-        place=place,
+        address=address,
         cluster=ClusterDescription(
             name="" if keys.serverless else named,
             size=keys.size,
@@ -118,7 +118,7 @@ def resolved(name: str, keys: AzureMLKeys) -> AzureMLOptions:
         packages=() if is_own else files.packages,
         datastore=datastore or "edgeloop",
         is_datastore_named=bool(datastore),
-        hand=keys.access,
+        delivery=keys.access,
         identity=bool(keys.identity),
         client_id=keys.identity if isinstance(keys.identity, str) else "",
         shm=keys.shm,

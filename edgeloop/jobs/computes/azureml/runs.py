@@ -1,9 +1,9 @@
-"""What Azure ML knows of jobs: many with one question, the steps of pipelines among them.
+"""What Azure ML knows about jobs: many with one request, including the steps of pipelines.
 
-A job is a run of its own name. A step's run has a name that Azure ML chose; its pipeline says in a
-property which jobs it holds, in the order of its steps, and a step shows the job's id as its own
-name. So a process that knows nothing but ids finds everything with one batch, one listing, and one
-call a pipeline.
+A job is a run of the same name. A step's run has a name that Azure ML chose; its pipeline has a
+property with its jobs in the order of its steps, and a step has the job's id as its display name.
+So a process that only knows ids finds everything with one batch, one listing, and one call per
+pipeline.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from edgeloop.azure import AzureRun, Connection
-from edgeloop.jobs.computes.azureml.orders import JOB_TAG
 from edgeloop.jobs.computes.base import ObservedState
 from edgeloop.jobs.protocol.ticket import State
 
+JOB_TAG, NAME_TAG = "edgeloop_job", "edgeloop_name"
 PIPELINE_TAG = "edgeloop_pipeline"
 MEMBERS = "edgeloop_steps"
 _STATES: Mapping[str, State] = {
@@ -34,14 +34,14 @@ OVER = frozenset({"completed", "failed", "canceled"})
 
 
 @dataclass(frozen=True)
-class Found:
-    """A job's run, if it has one by now, and the pipeline it is a step of."""
+class FoundRun:
+    """A job's run, if it has one yet, and the pipeline it is a step of."""
 
     run: AzureRun | None
     pipeline: str = ""
 
 
-class Runs:
+class AzureRuns:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._pipelines: dict[str, str] = {}  # of job, as far as known
@@ -51,10 +51,10 @@ class Runs:
         self._pipelines |= dict.fromkeys(jobs, pipeline)
         self._members[pipeline] = tuple(digest(job) for job in jobs)
 
-    def find(self, jobs: Sequence[str]) -> dict[str, Found]:
+    def find(self, jobs: Sequence[str]) -> dict[str, FoundRun]:
         """Those of these that Azure ML knows."""
         alone = [job for job in jobs if job not in self._pipelines]
-        found = {job: Found(run) for job, run in self._connection.history.runs(alone).items()}
+        found = {job: FoundRun(run) for job, run in self._connection.history.runs(alone).items()}
         self._look_for_pipelines([job for job in alone if job not in found])
         by_pipeline: dict[str, list[str]] = {}
         for job in jobs:
@@ -73,7 +73,7 @@ class Runs:
             self._pipelines.pop(job, None)
 
     def _look_for_pipelines(self, jobs: Sequence[str]) -> None:
-        """One listing of our pipelines, newest first, as far as it has to be read."""
+        """One listing of our pipelines, newest first, read as far as needed."""
         wanted = {digest(job): job for job in jobs}
         if not wanted:
             return
@@ -87,41 +87,37 @@ class Runs:
             if not wanted:
                 return
 
-    def _steps(self, pipeline: str, jobs: Sequence[str]) -> dict[str, Found]:
+    def _steps(self, pipeline: str, jobs: Sequence[str]) -> dict[str, FoundRun]:
         runs: dict[str, AzureRun] = {}
         for child in self._connection.history.children(pipeline):
             runs[child.tags.get(JOB_TAG) or child.properties.get(JOB_TAG) or child.name] = child
-        found = {job: Found(runs[job], pipeline) for job in jobs if job in runs}
-        if len(found) < len(jobs):  # not begun yet; the pipeline itself knows whether they will be
+        found = {job: FoundRun(runs[job], pipeline) for job in jobs if job in runs}
+        if len(found) < len(
+            jobs
+        ):  # not started yet; the pipeline itself knows whether they will be
             whole = self._connection.history.runs([pipeline]).get(pipeline)
             for job in jobs:
                 if job not in found and whole is not None:
-                    found[job] = Found(_not_begun(whole), pipeline)
+                    found[job] = FoundRun(_not_begun(whole), pipeline)
         return found
 
 
-def seen(run: AzureRun) -> ObservedState:
-    """A status that is new to us is taken for one that runs: better too long than lost."""
+def observed(run: AzureRun) -> ObservedState:
+    """An unknown status counts as running: better to wait too long than to lose a job."""
     state = _STATES.get(run.status.lower(), "running")
     if run.status.lower() == "cancelrequested":
         return ObservedState(state, "Azure ML is still canceling it")
     if state == "failed":
-        return ObservedState(state, _why(run.error))
+        code = _EXIT_CODE.search(run.error)  # the wrapper's
+        ended = f"the wrapper ended with exit code {code[1]}" if code else ""
+        return ObservedState(state, ended or run.error or "Azure ML does not say why")
     if state in WAITING:
         return ObservedState(state, run.warnings[-1] if run.warnings else "")
     return ObservedState(state)
 
 
-def _why(error: str) -> str:
-    """An exit code is the wrapper's; all else is told in the service's own words."""
-    code = _EXIT_CODE.search(error)
-    if code:
-        return f"the wrapper ended with exit code {code[1]}"
-    return error or "Azure ML does not say why"
-
-
 def waited_s(run: AzureRun, now: datetime | None = None) -> float:
-    """How long it waits or waited before it began."""
+    """How long it has waited before it started."""
     if run.created is None or run.started is not None:
         return 0.0
     until = run.ended or now or datetime.now(UTC)
@@ -129,14 +125,14 @@ def waited_s(run: AzureRun, now: datetime | None = None) -> float:
 
 
 def digest(job: str) -> str:
-    """Short, since a run's property holds a thousand characters."""
+    """Short, since a run's property is limited to a thousand characters."""
     return hashlib.sha256(job.encode()).hexdigest()[:8]
 
 
 def _not_begun(pipeline: AzureRun) -> AzureRun:
     over = {"completed": "Failed", "failed": "Failed", "canceled": "Canceled"}
     status = over.get(_STATES.get(pipeline.status.lower(), ""), "Queued")
-    error = f"its pipeline {pipeline.id} ended before it began" if status == "Failed" else ""
+    error = f"its pipeline {pipeline.id} ended before it started" if status == "Failed" else ""
     return AzureRun(
         "", status, error=error or pipeline.error, warnings=("it waits in its pipeline",),
         created=pipeline.created, ended=pipeline.ended,

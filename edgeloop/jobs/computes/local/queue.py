@@ -24,10 +24,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgeloop._util.codec import from_json, to_json
 from edgeloop._util.files import write_atomic
 from edgeloop._util.locks import try_lock
 from edgeloop.jobs.computes.local.waiting import ALIVE, OVER, RUNNING, WAITING, is_alive, job_of
+from edgeloop.jobs.protocol.codec import from_json, to_json
 from edgeloop.jobs.protocol.resources import Allocation, Capacity, Resources, allocate
 
 LOGS, WRAPPERS = "logs", "wrappers"

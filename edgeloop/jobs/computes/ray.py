@@ -1,10 +1,8 @@
-"""Ray Jobs on an existing cluster, by the dashboard's documented REST API.
+"""Ray Jobs on an existing cluster, through the dashboard's documented REST API.
 
-No ray package is needed here: importing it takes longer than submitting a job. Ray's own id of a
-job is ours.
-
-Ray knows no priorities: jobs start as room is found. And it gives up on a job that waited for 15
-minutes, unless its head was started with a larger RAY_JOB_START_TIMEOUT_SECONDS.
+The ray package is not needed: importing it takes longer than submitting a job. A job has the same
+id in Ray. Ray has no priorities: jobs start as resources are free. And it gives up on a job that
+waited for 15 minutes, unless its head was started with a larger RAY_JOB_START_TIMEOUT_SECONDS.
 """
 
 from __future__ import annotations
@@ -14,20 +12,25 @@ import secrets
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from pydantic import Field, StrictBool
 
 from edgeloop._util.schema import key
 from edgeloop._util.values import Reads, Text, text
-from edgeloop.errors import ComputeUnavailable, Infeasible
+from edgeloop.errors import BadSetting, ComputeUnavailable, Infeasible
 from edgeloop.jobs.computes.base import Compute, ComputeOptions, JobOrder, ObservedState, Resources
-from edgeloop.jobs.computes.ray.dashboard import Dashboard, Refused, sentence
 from edgeloop.jobs.protocol.bundle import bootstrap_command
 from edgeloop.jobs.protocol.resources import listed, missing
 from edgeloop.jobs.protocol.ticket import State, order_variables
+
+if TYPE_CHECKING:
+    from http.client import HTTPMessage
+    from urllib.request import OpenerDirector, Request
+
 
 Item = TypeVar("Item")
 Job = Mapping[str, Any]
@@ -41,18 +44,18 @@ _STATES: Mapping[str, State] = {
 }
 _OVER = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 _NODES_KNOWN_FOR_S = 30.0
-_AT_ONCE = 16
+_PARALLEL = 16
 _LOG_LIMIT_BYTES = 16 * 1024 * 1024
 _MOST_NODES = 10_000
 
-# Ray kills what still lives this long after a stop. The wrapper itself ends the command after its
-# grace period and then copies what is left, so this is no more than a last resort.
+# Ray kills what still runs this long after a stop. The wrapper ends the command after its grace
+# period and then copies what is left, so this is only a last resort.
 _STOP_WAIT_S = 900
 
-# Ray cannot stop a job that waits for room: it starts it first, whenever that is. So the actor that
-# stands for it in Ray's own queue is taken out by a job that needs no room. Where a version of
-# Ray has no such actor, nothing is found, and the stop that was sent before works in the end.
-_SWEEP = """\
+# Ray cannot stop a job that waits for resources: it starts it first, whenever that is. So its actor
+# in Ray's queue is removed by a job that needs no resources. If a version of Ray has no such actor,
+# nothing is found, and the stop request takes effect in the end.
+_CLEANUP = """\
 import os, ray
 from ray.util.state import list_actors
 wanted = {"_ray_internal_job_actor_" + job for job in os.environ["EDGELOOP_SWEEP"].split()}
@@ -65,9 +68,9 @@ for actor in list_actors(filters=filters, limit=10000):
         except ValueError:
             pass
 """
-_SWEEP_PREFIX = "edgeloop-sweep-"
-# What Ray says of those: the second where one was about to start when it was taken out.
-_SWEPT = ("cancelled before it started running", "killed by `ray.kill`")
+_CLEANUP_PREFIX = "edgeloop-sweep-"
+# Ray's messages for those; the second if one was about to start.
+_CLEANED_UP = ("cancelled before it started running", "killed by `ray.kill`")
 
 
 def _address(value: object) -> str:
@@ -91,7 +94,7 @@ class RayOptions(ComputeOptions):
 
 
 class RayCompute(Compute):
-    """A job is Ray's; its wrapper is fetched from the store by the node that runs it."""
+    """The node that runs a job fetches the wrapper from the store."""
 
     kind = "ray"
     Options = RayOptions
@@ -104,7 +107,7 @@ class RayCompute(Compute):
         self._nodes: tuple[float, list[dict[str, float]]] = (float("-inf"), [])
 
     def check(self, resources: Resources) -> None:
-        """A job runs on one node, so one node must have it all."""
+        """A job runs on one node, which must have all its resources."""
         if self._elastic:
             return
         nodes = self._totals()
@@ -136,22 +139,22 @@ class RayCompute(Compute):
 
     def states(self, jobs: Sequence[str]) -> dict[str, ObservedState]:
         known = self._jobs()
-        return {job: _seen(known[job]) if job in known else ObservedState(None) for job in jobs}
+        return {job: _observed(known[job]) if job in known else ObservedState(None) for job in jobs}
 
     def cancel(self, jobs: Sequence[str]) -> None:
         if not jobs:
             return
-        self._each(self._stop, jobs)
+        self._each(lambda job: self._tolerating_404("POST", f"{_path(job)}/stop"), jobs)
         known = self._jobs()
         waiting = [job for job in jobs if known.get(job, {}).get("status") == "PENDING"]
         if waiting:
-            self._sweep(waiting)
-        self._forget_sweeps(known)
+            self._clean_up(waiting)
+        self._forget_cleanups(known)
 
     def logs(self, job: str) -> str:
         try:
             content = self._ray.ask("GET", f"{_path(job)}/logs", limit_bytes=_LOG_LIMIT_BYTES)
-        except Refused:
+        except DashboardRefused:
             return ""
         return _log_text(content)
 
@@ -161,17 +164,14 @@ class RayCompute(Compute):
         known = self._jobs()
         over = [job for job in jobs if known.get(job, {}).get("status") in _OVER]
         self._each(self._delete, over)
-        self._forget_sweeps(known)
+        self._forget_cleanups(known)
 
     def _submit(self, request: Mapping[str, object]) -> None:
         try:
             self._ray.ask("POST", "/api/jobs/", request)
-        except Refused as refusal:
+        except DashboardRefused as refusal:
             if "already exists" not in refusal.text:
                 raise self._said(refusal) from None
-
-    def _stop(self, job: str) -> None:
-        self._tolerating_404("POST", f"{_path(job)}/stop")
 
     def _delete(self, job: str) -> None:
         self._tolerating_404("DELETE", _path(job))
@@ -179,26 +179,26 @@ class RayCompute(Compute):
     def _tolerating_404(self, method: str, path: str) -> None:
         try:
             self._ray.ask(method, path)
-        except Refused as refusal:
+        except DashboardRefused as refusal:
             if refusal.status != 404:
                 raise self._said(refusal) from None
 
-    def _sweep(self, waiting: Sequence[str]) -> None:
+    def _clean_up(self, waiting: Sequence[str]) -> None:
         self._submit(
             {
-                "submission_id": f"{_SWEEP_PREFIX}{secrets.token_hex(8)}",
-                "entrypoint": shlex.join([self._python, "-c", _SWEEP]),
+                "submission_id": f"{_CLEANUP_PREFIX}{secrets.token_hex(8)}",
+                "entrypoint": shlex.join([self._python, "-c", _CLEANUP]),
                 "runtime_env": {"env_vars": {"EDGELOOP_SWEEP": " ".join(waiting)}},
-                "metadata": {"name": "takes canceled jobs out of the queue"},
+                "metadata": {"name": "removes canceled jobs from the queue"},
             }
         )
 
-    def _forget_sweeps(self, known: Mapping[str, Job]) -> None:
-        ours = [job for job in known if job.startswith(_SWEEP_PREFIX)]
+    def _forget_cleanups(self, known: Mapping[str, Job]) -> None:
+        ours = [job for job in known if job.startswith(_CLEANUP_PREFIX)]
         self._each(self._delete, [job for job in ours if known[job]["status"] in _OVER])
 
     def _jobs(self) -> dict[str, Job]:
-        """All of the cluster's in one call. Drivers that nobody submitted have no such id."""
+        """All jobs of the cluster in one call. Drivers that were not submitted have no id."""
         listing = self._json("GET", "/api/jobs/")
         try:
             return {job["submission_id"]: job for job in listing if job["submission_id"]}
@@ -211,7 +211,9 @@ class RayCompute(Compute):
             answer = self._json("GET", f"/api/v0/nodes?detail=1&limit={_MOST_NODES}")
             try:
                 rows = answer["data"]["result"]["result"]
-                nodes = [_ours(row["resources_total"]) for row in rows if row["state"] == "ALIVE"]
+                nodes = [
+                    _resources(row["resources_total"]) for row in rows if row["state"] == "ALIVE"
+                ]
             except (TypeError, KeyError):
                 raise self._ray.no_ray() from None
             self._nodes = (time.monotonic(), nodes)
@@ -220,43 +222,43 @@ class RayCompute(Compute):
     def _json(self, method: str, path: str) -> Any:
         try:
             return self._ray.ask_json(method, path)
-        except Refused as refusal:
+        except DashboardRefused as refusal:
             raise self._said(refusal) from None
 
-    def _said(self, refusal: Refused) -> ComputeUnavailable:
+    def _said(self, refusal: DashboardRefused) -> ComputeUnavailable:
         return ComputeUnavailable(compute=self.name, reason=f"Ray said: {refusal}")
 
     def _each(self, action: Callable[[Item], None], items: Iterable[Item]) -> None:
-        """All are tried, and then the first error is raised."""
+        """All are tried, then the first error is raised."""
         from concurrent.futures import ThreadPoolExecutor
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_PARALLEL) as pool:
             futures = [pool.submit(action, item) for item in items]
         for future in futures:
             future.result()
 
 
-def _seen(job: Job) -> ObservedState:
+def _observed(job: Job) -> ObservedState:
     state = _STATES.get(job["status"])
     message = str(job.get("message") or "")
     if state != "failed":
         return ObservedState(state)
-    if any(words in message for words in _SWEPT):
+    if any(words in message for words in _CLEANED_UP):
         return ObservedState("canceled", "canceled while it waited")
     if job.get("error_type") == "JOB_SUPERVISOR_ACTOR_START_TIMEOUT":
         limit = "RAY_JOB_START_TIMEOUT_SECONDS of its head"
         return ObservedState(
-            "failed", f"Ray gave up after it had waited for room too long: raise {limit}"
+            "failed", f"Ray gave up after it had waited too long for resources: increase {limit}"
         )
     if job.get("driver_exit_code") is not None:
         return ObservedState(
             "failed", f"the wrapper ended with exit code {job['driver_exit_code']}"
         )
-    return ObservedState("failed", sentence(message))
+    return ObservedState("failed", last_line(message))
 
 
-def _ours(totals: Mapping[str, float]) -> dict[str, float]:
-    """A node's resources under our names, less those that Ray makes up for itself."""
+def _resources(totals: Mapping[str, float]) -> dict[str, float]:
+    """A node's resources under our names, without those that Ray adds itself."""
     names = {"CPU": "cpus", "GPU": "gpus", "memory": "memory"}
     known = {ours: float(totals.get(rays, 0.0)) for rays, ours in names.items()}
     hidden = ("node:", "accelerator_type:", "object_store_memory")
@@ -277,7 +279,7 @@ def _path(job: str) -> str:
 
 
 def _log_text(content: bytes) -> str:
-    """The answer's beginning is enough, even where the rest was cut off."""
+    """The beginning of the response is enough, even if the rest was cut off."""
     try:
         return str(json.loads(content)["logs"])
     except (ValueError, KeyError, TypeError):
@@ -286,3 +288,109 @@ def _log_text(content: bytes) -> str:
         return str(json.loads(f'{cut}"}}')["logs"])
     except (ValueError, KeyError, TypeError):
         return ""
+
+
+_LIMIT_S = 30.0
+_PAUSES_S = (0.2, 0.8)  # between attempts; a restarting head takes longer, which is an error
+_LARGEST_ANSWER = 256 * 1024 * 1024
+_LONGEST_SENTENCE = 300
+
+
+class DashboardRefused(Exception):
+    """The dashboard responded with an error."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(last_line(text) or f"status {status}")
+        self.status = status
+        self.text = text
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """One cluster's address and the headers for it: time limits, a few retries, clear errors."""
+
+    compute: str
+    address: str
+    headers: Mapping[str, str] = field(repr=False)
+    verify: bool = True
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        limit_bytes: int = _LARGEST_ANSWER,
+    ) -> bytes:
+        """Every request may be repeated: submitting or stopping a job twice is harmless."""
+        from http.client import HTTPException
+        from urllib.error import HTTPError
+
+        for pause in (*_PAUSES_S, None):
+            try:
+                with self._opener().open(self._request(method, path, body), timeout=_LIMIT_S) as it:
+                    return bytes(it.read(limit_bytes))
+            except HTTPError as error:
+                with error:
+                    self._judge(error.code, error.read(1 << 20).decode(errors="replace"))
+            except (OSError, HTTPException) as error:
+                late = isinstance(getattr(error, "reason", error), TimeoutError)
+                if late or pause is None:
+                    raise self._unavailable(error) from None
+                time.sleep(pause)
+        raise AssertionError("the last attempt returns or raises")
+
+    def ask_json(self, method: str, path: str, body: object = None) -> Any:
+        content = self.ask(method, path, body)
+        try:
+            return json.loads(content)
+        except ValueError:
+            raise self.no_ray() from None
+
+    def no_ray(self) -> ComputeUnavailable:
+        reason = f"what responds at {self.address} is not Ray's dashboard"
+        return ComputeUnavailable(compute=self.compute, reason=reason)
+
+    def _request(self, method: str, path: str, body: object) -> Request:
+        from urllib.request import Request
+
+        content = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", **self.headers}
+        return Request(self.address + path, content, headers, method=method)  # noqa: S310
+
+    def _opener(self) -> OpenerDirector:
+        """Follows no redirect: the headers may hold a token, which is for this address only."""
+        import ssl
+        from urllib.request import HTTPRedirectHandler, HTTPSHandler, build_opener
+
+        class Stay(HTTPRedirectHandler):
+            def redirect_request(
+                self, req: Request, fp: Any, code: int, msg: str, headers: HTTPMessage, newurl: str
+            ) -> None:
+                return None
+
+        if not self.address.startswith("https:"):
+            return build_opener(Stay)
+        context = ssl.create_default_context()
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return build_opener(Stay, HTTPSHandler(context=context))
+
+    def _judge(self, status: int, text: str) -> None:
+        if status in (401, 403) or 300 <= status < 400:
+            reason = f"{self.address} refuses access (status {status}): check 'headers'"
+            raise BadSetting(where=f"computes.{self.compute}", reason=reason)
+        raise DashboardRefused(status, text)
+
+    def _unavailable(self, error: Exception) -> ComputeUnavailable:
+        cause = getattr(error, "reason", error)
+        text = "no response in time" if isinstance(cause, TimeoutError) else str(cause)
+        strerror = getattr(cause, "strerror", None) or text or type(cause).__name__
+        return ComputeUnavailable(compute=self.compute, reason=f"{self.address}: {strerror}")
+
+
+def last_line(text: str) -> str:
+    """The last meaningful line of a traceback."""
+    lines = [line.strip() for line in text.splitlines()]
+    said = [line for line in lines if len(line) > 1 and not line.startswith(("File ", "^", "~"))]
+    return said[-1][:_LONGEST_SENTENCE] if said else ""

@@ -1,1 +1,0 @@
-"""Ray Jobs on an existing cluster."""
