@@ -21,7 +21,7 @@ from edgeloop.models import Candidates
 from edgeloop.search.base import Evaluation
 from edgeloop.search.config import SearchConfig, config_of
 from edgeloop.search.evaluators.threads import PoolEvaluator, Request
-from edgeloop.search.loop import Search
+from edgeloop.search.loop import SearchLoop
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import Study
 from edgeloop.store import SqliteLocation, open_store
@@ -103,7 +103,7 @@ def _searched(config: SearchConfig, workers: int) -> Times:
         counted, uneven = Counted(), Uneven(workers)
         try:
             table = Candidates(store.models("uneven"), "uneven")
-            found = Search(config, study, [counted, uneven], table).run()
+            found = SearchLoop(config, study, [counted, uneven], table).run()
             assert len(found) == BUDGET
         finally:
             uneven.close()

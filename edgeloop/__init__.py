@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from edgeloop.errors import EdgeloopError
     from edgeloop.jobs import Jobs, JobSpec, Run
     from edgeloop.models import Model
+    from edgeloop.search import Search, SearchResult
     from edgeloop.workspace import Workspace
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
     "Jobs",
     "Model",
     "Run",
+    "Search",
+    "SearchResult",
     "Workspace",
     "__version__",
 ]
@@ -40,6 +43,8 @@ _ROOMS = {
     "Jobs": "jobs",
     "Model": "models",
     "Run": "jobs",
+    "Search": "search",
+    "SearchResult": "search",
     "Workspace": "workspace",
 }
 

@@ -59,7 +59,7 @@ ALLOWED = {
     },
     "demo": {"errors", "_util", "settings", "store", "testing", "workspace", "tasks"},
     "workspace": {"errors", "_util", "settings", "store", "models"},
-    "": {"_version", "errors", "jobs", "models", "workspace"},
+    "": {"_version", "errors", "jobs", "models", "search", "workspace"},
     "cli": {
         *("_version", "errors", "_util", "settings", "store", "models", "workspace", "tasks"),
         *("platforms", "runner", "doctor", "data", "jobs", "paths", "architectures", "training"),

@@ -45,10 +45,10 @@ def search(
     Example: edgeloop search laptop.yaml search.budget=24
     """
     from edgeloop.cli.output import print_json
-    from edgeloop.search import Campaign, read_config, search_job
+    from edgeloop.search import Search, read_config, search_job, search_settings
 
     config = read_config(file, words)
-    settings = _settings(config, store, experiment)
+    settings = search_settings(config, store, experiment)
     if dry_run:
         _say_plan(config, settings, as_json)
         return
@@ -56,9 +56,9 @@ def search(
         _submit(search_job(config, file, words, settings, compute, resume), settings, as_json)
         return
     try:
-        with Campaign(config, settings, resume) as campaign:
-            seen = [item.number for item in campaign.study.candidates() if item.state != "running"]
-            outcome = campaign.run(lambda event: _say_event(event, config, seen))
+        with Search(config, settings, resume) as opened:
+            seen = [item.number for item in opened.study.candidates() if item.state != "running"]
+            outcome = opened.run(lambda event: _say_event(event, config, seen))
     except KeyboardInterrupt:
         click.echo("Stopped. Results so far are kept; continue with --resume.", err=True)
         raise SystemExit(STOPPED) from None
@@ -106,11 +106,18 @@ def train_pareto(
     Example: edgeloop train-pareto laptop --epochs 30 --compute cluster
     """
     from edgeloop.cli.output import print_json, table
-    from edgeloop.search import read_config, retrain, search_folder, summary, trainer_of
+    from edgeloop.search import (
+        read_config,
+        retrain,
+        search_folder,
+        search_settings,
+        summary,
+        trainer_of,
+    )
     from edgeloop.workspace import Workspace
 
     config = read_config(_kept_config(name))
-    settings = _settings(config, store, experiment)
+    settings = search_settings(config, store, experiment)
     train: dict[str, object] = {**(config.train or {}), "epochs": epochs, "steps": None}
     given = {"batch": batch, "learning_rate": learning_rate, "gpus": gpus or None}
     given |= {"pipeline": pipeline}
@@ -154,16 +161,6 @@ def _submit(spec: JobSpec, settings: Settings, as_json: bool) -> None:
     click.echo(f"{run.name} submitted to {run.record.compute}")
     follow = f"edgeloop job logs {run.name} -f  ·  edgeloop job results {run.name}"
     click.echo(f"Next: {follow}", err=True)
-
-
-def _settings(config: SearchConfig, store: str | None, experiment: str | None) -> Settings:
-    """Precedence: options, the search's own file, the environment, edgeloop.yaml."""
-    from edgeloop.settings import Settings
-
-    return Settings.load(
-        store=store or config.store or None,
-        experiment=experiment or config.experiment or config.name,
-    )
 
 
 def _kept_config(name: str) -> Path:

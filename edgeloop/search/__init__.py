@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgeloop.search.base import Evaluation, Evaluator, Observation
-    from edgeloop.search.campaign import Campaign, SearchResult, search_folder
+    from edgeloop.search.campaign import Search, SearchResult, search_folder, search_settings
     from edgeloop.search.config import SearchConfig, read_config
     from edgeloop.search.evaluators import (
         LocalTraining,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "base": ("Evaluation", "Observation", "Evaluator"),
-    "campaign": ("Campaign", "SearchResult", "search_folder"),
+    "campaign": ("Search", "SearchResult", "search_folder", "search_settings"),
     "config": ("SearchConfig", "read_config"),
     "evaluators": ("LocalTraining", "TrainingJobs", "RemoteBenchmark", "Screening"),
     "keys": ("SearchFile",),
@@ -45,7 +45,6 @@ _WHERE = {
 }
 
 __all__ = [
-    "Campaign",
     "Candidate",
     "Evaluation",
     "Evaluator",
@@ -56,6 +55,7 @@ __all__ = [
     "RemoteBenchmark",
     "Retrained",
     "Screening",
+    "Search",
     "SearchConfig",
     "SearchFile",
     "SearchResult",
@@ -64,6 +64,7 @@ __all__ = [
     "retrain",
     "search_folder",
     "search_job",
+    "search_settings",
     "storage_address",
     "summary",
     "trainer_of",

@@ -15,9 +15,9 @@ from edgeloop.architectures import Architecture, build, export_onnx, find_space
 from edgeloop.errors import BadInput
 from edgeloop.models import Candidates
 from edgeloop.search.base import Evaluator, expected
-from edgeloop.search.config import SearchConfig
+from edgeloop.search.config import SearchConfig, read_config
 from edgeloop.search.evaluators import RemoteBenchmark, Screening
-from edgeloop.search.loop import Event, Search, columns_of, patiently
+from edgeloop.search.loop import Event, SearchLoop, columns_of, patiently
 from edgeloop.search.outputs import (
     RunningTables,
     copy_atomic,
@@ -47,7 +47,20 @@ Hear = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found, with the hypervolume after each candidate."""
+    """What a search found.
+
+    Attributes:
+        candidates: Everything that was proposed, in order.
+        front: The candidates that no other one dominates.
+        hypervolumes: The hypervolume after each candidate.
+        is_exhausted: Whether the space has no further members.
+        folder: Folder with the tables and models of the search.
+        published: Names of the models that were added to the status table.
+
+    Examples:
+        >>> SearchResult([], [], [], False, Path("searches/laptop")).count("complete")
+        0
+    """
 
     candidates: Sequence[Candidate]
     front: Sequence[Candidate]
@@ -57,11 +70,75 @@ class SearchResult:
     published: Sequence[str] = field(default=())
 
     def count(self, state: str) -> int:
+        """Count the candidates in a state.
+
+        Args:
+            state: `complete`, `screened`, `failed` or `running`.
+
+        Returns:
+            The number of candidates.
+        """
         return sum(item.state == state for item in self.candidates)
 
 
-class Campaign:
-    """A context manager: what it started ends with it."""
+class Search:
+    """A search for architectures, from its configuration to its front.
+
+    Create it with [`open`][edgeloop.Search.open] and use it as a context manager, which stops
+    whatever it started at the end.
+
+    Args:
+        config: The checked configuration.
+        settings: Settings of the project: store, experiment, computes.
+        resume: Continue an interrupted search; otherwise its name must be new.
+
+    Attributes:
+        config: The configuration.
+        workspace: The workspace whose status table gets the results.
+        folder: Folder of the search, `searches/NAME` in the project.
+        study: The Optuna study behind it.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from edgeloop import Search
+        >>> _ = Path("tiny.yaml").write_text(
+        ...     "search: {space: small-classifier, size: 32, budget: 3}\\n"
+        ...     "objectives: {params: {goal: min}, macs: {goal: min}}\\n"
+        ... )
+        >>> with Search.open("tiny.yaml") as search:
+        ...     result = search.run()
+        >>> result.count("complete")
+        3
+    """
+
+    @classmethod
+    def open(
+        cls,
+        file: Path | str,
+        overrides: Sequence[str] = (),
+        *,
+        resume: bool = False,
+        store: str | None = None,
+        experiment: str | None = None,
+    ) -> Search:
+        """Read a configuration file and open everything the search needs.
+
+        Args:
+            file: The configuration, a YAML file.
+            overrides: `key=value` words that override keys of the file.
+            resume: Continue an interrupted search.
+            store: URL of the store. By default that of the file, then that of the settings.
+            experiment: Experiment for the results. By default that of the file, then the name of
+                the search.
+
+        Returns:
+            The search, ready to run.
+
+        Raises:
+            BadInput: If the configuration is not valid, or the search is running.
+        """
+        config = read_config(Path(file), overrides)
+        return cls(config, search_settings(config, store, experiment), resume)
 
     def __init__(self, config: SearchConfig, settings: Settings, resume: bool) -> None:
         self.config = config
@@ -88,7 +165,14 @@ class Campaign:
         self.table = Candidates(store.models(settings.experiment), settings.experiment)
 
     def run(self, hear: Hear = lambda _: None) -> SearchResult:
-        """Search until the budget is met, appending to the tables as results come."""
+        """Search until the budget is met, appending to the tables as results come.
+
+        Args:
+            hear: Called for every step of a candidate.
+
+        Returns:
+            The candidates and their front.
+        """
         evaluators = self._evaluators()
         known = patiently(self.study.candidates)
         ended = [item for item in known if item.state != "running"]
@@ -103,17 +187,17 @@ class Campaign:
                 tables.append(ended[-1])
             hear(event)
 
-        search = Search(
+        loop = SearchLoop(
             self.config, self.study, evaluators, self.table, heard, keep=self._keep_model
         )
         try:
-            candidates = search.run()
+            candidates = loop.run()
         finally:  # also when it is interrupted or fails
             ended.sort(key=lambda item: item.number)
             write_tables(self.folder, self.config, ended)
-        return self._finished(candidates, search.is_exhausted)
+        return self._finished(candidates, loop.is_exhausted)
 
-    def __enter__(self) -> Campaign:
+    def __enter__(self) -> Search:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -230,6 +314,16 @@ class Campaign:
                     publish(self.workspace, item.arch, TRAINED, model, item.values, columns, tag)
                 )
         return names
+
+
+def search_settings(
+    config: SearchConfig, store: str | None = None, experiment: str | None = None
+) -> Settings:
+    """Precedence: arguments, the search's own file, the environment, edgeloop.yaml."""
+    return Settings.load(
+        store=store or config.store or None,
+        experiment=experiment or config.experiment or config.name,
+    )
 
 
 @contextmanager

@@ -54,7 +54,7 @@ class _Open:
     asked: dict[int, int] = field(default_factory=dict)
 
 
-class Search:
+class SearchLoop:
     """Runs until the budget is spent. `table` stores the results and `keep` the files of each
     evaluation; `hear` is called for every step."""
 

@@ -10,7 +10,7 @@ import yaml
 
 from edgeloop.demo import make_faces
 from edgeloop.errors import BadInput
-from edgeloop.search import Campaign
+from edgeloop.search import Search
 from edgeloop.search.campaign import alone, written
 from edgeloop.search.config import config_of
 from edgeloop.settings import Settings
@@ -34,10 +34,10 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 @pytest.mark.slow
 def test_the_front_has_its_trained_nets_even_where_another_search_trained_them(settings: Settings):
-    with Campaign(config("one"), settings, resume=False) as first:
+    with Search(config("one"), settings, resume=False) as first:
         found = first.run()
     trained = {path.name: path.read_bytes() for path in (found.folder / "nets").iterdir()}
-    with Campaign(config("two"), settings, resume=False) as second:
+    with Search(config("two"), settings, resume=False) as second:
         again = second.run()
     assert [item.arch.id for item in again.candidates] == [i.arch.id for i in found.candidates]
     for item in again.front:

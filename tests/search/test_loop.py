@@ -16,7 +16,7 @@ import pytest
 from edgeloop.errors import BadInput, BadSetting, SearchFailed, StoreUnavailable
 from edgeloop.models import Candidates
 from edgeloop.search.config import SearchConfig
-from edgeloop.search.loop import Event, Search
+from edgeloop.search.loop import Event, SearchLoop
 from edgeloop.search.outputs import front_of
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import NOT_COUNTED, Candidate, Study
@@ -46,7 +46,7 @@ class Yard:
         return Candidates(open_store(self.location).models("toys"), "toys")
 
     def search(self, config: SearchConfig, chosen: list[Worked] | None = None) -> list[Candidate]:
-        return Search(
+        return SearchLoop(
             config,
             self.study(config),
             chosen or evaluators(self.asked.append),
@@ -75,7 +75,7 @@ def test_every_sampler_makes_new_candidates_only(yard: Yard, sampler: str):
 
 def test_a_space_that_is_smaller_than_the_budget_is_searched_whole(yard: Yard):
     config = toy_config(budget=1000)
-    search = Search(config, yard.study(config), evaluators(), yard.table())
+    search = SearchLoop(config, yard.study(config), evaluators(), yard.table())
     assert len(search.run()) == SIZE
     assert search.is_exhausted
 
@@ -186,7 +186,7 @@ def test_a_store_that_is_away_for_a_while_delays_and_loses_nothing(
 
     monkeypatch.setattr(table, "note", note)
     monkeypatch.setattr("edgeloop.search.loop.time.sleep", lambda _: None)
-    found = Search(config, yard.study(config), evaluators(yard.asked.append), table).run()
+    found = SearchLoop(config, yard.study(config), evaluators(yard.asked.append), table).run()
     assert {item.state for item in found} == {"complete"}
     assert max(Counter(yard.asked).values()) == 1
 
@@ -223,7 +223,7 @@ def run_in_a_process(yard: Yard, config: SearchConfig, log: Path, fatal: int = 0
             setattr(kind, name, deadly(getattr(kind, name)))
         with log.open("a", buffering=1) as file:
             chosen = evaluators(lambda line: file.write(f"{line}\n") and None)
-            Search(config, yard.study(config), chosen, yard.table()).run()
+            SearchLoop(config, yard.study(config), chosen, yard.table()).run()
         os._exit(0)
     finally:
         os._exit(1)
@@ -301,6 +301,6 @@ def test_a_study_lives_beside_every_store(
     for budget in (3, 6):
         config = toy_config(budget=budget)
         study = Study.open(config, toy_space(), open_storage(location), resume=True)
-        found = Search(config, study, evaluators(), table).run()
+        found = SearchLoop(config, study, evaluators(), table).run()
         assert len(found) == budget
     assert len({item.arch.id for item in found}) == 6

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgeloop.models import Candidates
-from edgeloop.search.loop import Event, Search
+from edgeloop.search.loop import Event, SearchLoop
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import Study
 from edgeloop.store import open_store, parse_location
@@ -368,7 +368,7 @@ def test_a_database_that_is_away_again_and_again_delays_and_loses_nothing(
         Worked("params", 0, cost_of, asked.append),
         Worked("val_iou", 1, quality, asked.append),
     ]
-    found = Search(config, study, evaluators, table, hear).run()
+    found = SearchLoop(config, study, evaluators, table, hear).run()
     assert len(stops) == 4 and pauses[0] >= 8
     assert [item.state for item in found] == ["complete"] * 9
     assert len({item.arch.id for item in found}) == 9
@@ -398,5 +398,5 @@ def test_a_candidate_that_was_written_down_in_the_moment_the_database_went_is_no
     )
     table = Candidates(open_store(location).models("toys"), "toys")
     evaluators = [Worked("params", 0, cost_of), Worked("val_iou", 1, quality_of)]
-    found = Search(config, study, evaluators, table).run()
+    found = SearchLoop(config, study, evaluators, table).run()
     assert [item.state for item in found] == ["complete"] * 6
