@@ -8,12 +8,6 @@ import pytest
 
 from bench.structure import FILE_LINES, FILES_IN_A_FOLDER, PACKAGE, Package
 
-# Exceptions of the restructuring. Take names out as they are fixed; nothing is ever added.
-STILL_COLLIDING: set[str] = set()
-STILL_CROWDED = {
-    "platforms/snpe/board",
-}
-
 
 @pytest.fixture(scope="module")
 def package() -> Package:
@@ -21,18 +15,14 @@ def package() -> Package:
 
 
 def test_a_class_name_exists_once(package: Package):
-    new = [
-        ", ".join(map(str, places))
-        for name, places in package.colliding_classes.items()
-        if name not in STILL_COLLIDING
-    ]
-    assert not new, "\n".join(new)
+    colliding = [", ".join(map(str, places)) for places in package.colliding_classes.values()]
+    assert not colliding, "\n".join(colliding)
 
 
 def test_a_folder_holds_at_most_fourteen_python_files(package: Package):
     counts = {str(f.relative_to(PACKAGE)): n for f, n in package.folders.items()}
     crowded = {folder: n for folder, n in counts.items() if n > FILES_IN_A_FOLDER}
-    assert crowded.keys() <= STILL_CROWDED
+    assert not crowded
 
 
 def test_a_file_has_at_most_five_hundred_lines(package: Package):

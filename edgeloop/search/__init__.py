@@ -1,7 +1,7 @@
 """Architecture search: propose candidates, evaluate them, and end with a Pareto front.
 
-    with Campaign(read_config(Path("laptop.yaml")), Settings.load(), resume=False) as campaign:
-        result = campaign.run()
+    with Search.open("laptop.yaml") as search:
+        result = search.run()
 
 `RemoteBenchmark` and `TrainingJobs` also work without a search: `send` an architecture and
 `collect` evaluations.
