@@ -55,6 +55,20 @@ def test_what_any_policy_makes_is_a_member_by_optunas_rules(space, seed):
     assert all(optuna_accepts(space, trial.params) for trial in made)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "step", "last"),
+    [
+        (0.0, 1.9999999999, 0.25, 1.75),
+        (0.0, 0.3, 0.1, 0.3),
+        (0.1, 0.7, 0.2, 0.7),
+        (1.0, 4.0, 2.0, 3.0),
+    ],
+)
+def test_the_last_member_of_a_stepped_range_is_the_one_that_optuna_has(low, high, step, last):
+    number = Number(low, high, step)
+    assert number.member(number.size - 1) == last
+
+
 def test_every_member_of_a_branching_space_comes_once():
     members = [key_of(trial.params) for trial in every_member(branching, Random(1))]
     assert len(members) == len(set(members)) == 3 + 4 * 2

@@ -72,7 +72,8 @@ class Number:
             return 1
         if self.step is None:
             return _FINE
-        return math.floor((self.high - self.low) / self.step + 1e-9) + 1
+        low, high, step = (Decimal(str(value)) for value in (self.low, self.high, self.step))
+        return int((high - low) // step) + 1  # decimals, as in Optuna: floats are off by one step
 
     @property
     def ordered(self) -> bool:
