@@ -210,7 +210,7 @@ def _cost(config: SearchConfig, name: str) -> str:
     if name in ("host_latency_ms", "chip_latency_ms"):
         return "about a second"
     if name in ("farm_latency_ms", "farm_f1"):
-        return "the time of a runner on the device"
+        return "runner time on the device"
     train = config.train or {}
     length = f"{train['steps']} steps" if train.get("steps") else f"{train.get('epochs', 1)} epochs"
     return f"training for {length} on {train.get('compute') or 'this machine'}"

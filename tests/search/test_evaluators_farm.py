@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,9 +22,6 @@ from edgeloop.workspace import Workspace
 from tests.graph.odd_models import two_inputs
 from tests.jobs.waiting import eventually
 from tests.search.conftest import SPACE, net
-
-if TYPE_CHECKING:
-    from tests.peers.postgres import Postgres
 
 pytestmark = pytest.mark.slow
 
@@ -200,6 +196,8 @@ def test_a_farm_that_never_answers_is_an_error_with_what_the_table_showed_last(m
 
 
 def test_a_store_that_is_away_for_a_while_is_waited_for(closing, nets, project, tmp_path):
+    from tests.peers.postgres import Postgres
+
     with Postgres() as server:
         url = f"{server.url_of(server.make_database())}?blobs=file://{tmp_path / 'files'}"
         settings = Settings.load(project, {**os.environ, "EDGELOOP_STORE": url})

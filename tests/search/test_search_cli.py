@@ -93,7 +93,7 @@ def counting(project: Path) -> Path:  # noqa: F811 - the fixture
         (["search.space=mine.py:build"], "there is no file 'mine.py'"),
         (["search.space=../mine.py:build"], "is not inside the project"),
         (["search.options.stem=[2]"], "has no option 'stem': did you mean 'stems'?"),
-        (["search.size=18", "search.options={}"], "choose sides that divide by 8 or more"),
+        (["search.size=18", "search.options={}"], "choose sides that are divisible by 8 or more"),
         (["objectives.chip_latency_ms.device=htp:nochip"], "nochip"),
         (["objectives.val_iou.train.epochs=1", "data=working/none"], "working/none"),
         (["objectives.val_iou.train.compute=nowhere", f"data={DATA}"], "nowhere"),
@@ -135,7 +135,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(
     assert said.code == 0
     assert "24 candidates of the space hourglass, sampler default" in said.out
     assert "val_iou: training for 150 steps on this machine" in said.out
-    assert "farm_latency_ms: a runner's time on the device" in said.out
+    assert "farm_latency_ms: runner time on the device" in said.out
     assert "left out where params is not within 1000 to 1e+06" in said.out
     plan = edgeloop("search", counting, "--dry-run", "--json", *words).json[0]
     assert (plan["name"], plan["experiment"], plan["budget"]) == ("counting", "counting", 24)
@@ -183,7 +183,7 @@ def test_a_space_of_which_nothing_can_be_built_says_why(
     assert done.code == 1
     sentence = done.err.splitlines()[-1]
     assert "none of 3 candidates could be evaluated; the last one" in sentence
-    assert "32 × 32 does not divide by" in sentence
+    assert "32 × 32 is not divisible by" in sentence
 
 
 # Candidates with faults
@@ -317,6 +317,8 @@ def without_times(program: Program) -> list[dict[str, str]]:
 @pytest.fixture
 def server() -> Iterator[Postgres]:
     """One of its own: it is stopped while others use theirs."""
+    from tests.peers.postgres import Postgres
+
     with Postgres() as postgres:
         yield postgres
 
