@@ -11,9 +11,9 @@ import pytest
 
 from edgeloop.errors import BadInput, DeviceBusy, ModelFailed
 from edgeloop.platforms import GivesClasses, SharedDevice, open_device
+from edgeloop.platforms.snpe.board.adb import attached_boards
 from edgeloop.platforms.snpe.board.device import AdbDevice
 from edgeloop.platforms.snpe.board.files import image_name
-from edgeloop.platforms.snpe.board.listing import attached
 from edgeloop.testing.contracts.platform import DeviceContract
 from tests.converted import SIZE, smooth_images
 from tests.peers.board import VirtualBoard
@@ -55,7 +55,7 @@ def test_what_is_no_serial_is_refused(serial):
 
 
 def test_boards_are_listed_with_their_state(board):
-    found = {each.serial: each for each in attached()}
+    found = {each.serial: each for each in attached_boards()}
     assert found[board.serial].state == "device"
     assert found[board.serial].advice == ""
 

@@ -13,8 +13,8 @@ import pytest
 from edgeloop.errors import DeviceUnavailable
 from edgeloop.platforms.snpe.board import files as board_files
 from edgeloop.platforms.snpe.board import run as board_run
+from edgeloop.platforms.snpe.board.adb import attached_boards
 from edgeloop.platforms.snpe.board.device import AdbDevice
-from edgeloop.platforms.snpe.board.listing import attached
 from tests.converted import SmallModel, smooth_images
 from tests.jobs.waiting import eventually
 from tests.peers.board import AdbServer, VirtualBoard
@@ -177,7 +177,7 @@ def test_an_unauthorised_board_says_what_to_do(board, sdk, small_net):
     with opened_board(board, sdk) as device:
         with pytest.raises(DeviceUnavailable, match="accept the dialog"):
             device.probe()
-        (found,) = [each for each in attached() if each.serial == board.serial]
+        (found,) = [each for each in attached_boards() if each.serial == board.serial]
         assert "accept the dialog" in found.advice
         board.authorise()
         eventually(lambda: _is_back(device))

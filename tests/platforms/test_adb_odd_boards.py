@@ -11,8 +11,8 @@ import pytest
 
 from edgeloop.errors import DeviceUnavailable, ModelFailed
 from edgeloop.platforms.snpe.board import files as board_files
+from edgeloop.platforms.snpe.board.adb import attached_boards
 from edgeloop.platforms.snpe.board.device import AdbDevice
-from edgeloop.platforms.snpe.board.listing import attached
 from edgeloop.platforms.snpe.board.outputs import class_maps
 from tests.converted import SmallModel, smooth_images
 from tests.peers.board import VirtualBoard
@@ -117,7 +117,7 @@ def test_a_server_that_announces_itself_is_no_board(tmp_path):
         "printf 'ABC123\\tdevice product:x\\n\\n'\n"
     )
     adb.chmod(0o755)
-    (found,) = attached(str(adb))
+    (found,) = attached_boards(str(adb))
     assert (found.serial, found.state, found.details) == ("ABC123", "device", "product:x")
 
 

@@ -43,10 +43,10 @@ class SnpePlatform(Platform):
 
     def list_devices(self, settings: Settings) -> Iterable[ListedDevice]:
         """None without adb, or while its server does not answer."""
-        from edgeloop.platforms.snpe.board.listing import attached
+        from edgeloop.platforms.snpe.board.adb import attached_boards
 
         with contextlib.suppress(EdgeloopError):
-            for board in attached():
+            for board in attached_boards():
                 state = board.advice or f"ready {board.details}".strip()
                 yield ListedDevice(f"adb:{board.serial}", state=state, is_attached=True)
 

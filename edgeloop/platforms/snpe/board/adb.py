@@ -9,26 +9,39 @@ trouble, never the model's. Nobody's server is ever killed: other people's board
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import IO, TypeVar
 
 from edgeloop.errors import BadInput, DeviceUnavailable
-from edgeloop.platforms.snpe.board.adb_call import Call, Limit
-from edgeloop.platforms.snpe.board.listing import advice_on, attached, call, found
 
 T = TypeVar("T")
 _MARK = "edgeloop-end:"
 _SERIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:\[\]-]{0,127}")
 _TCP = re.compile(r".+:\d{1,5}")
+_LAST_BYTES = 64 * 1024
+SMALL_CALL_S = 15.0
+_HEADING = "List of devices attached"
+
+ADVICE = {
+    "unauthorized": "it has not accepted this computer: unlock its screen and accept the dialog "
+    "'Allow USB debugging'",
+    "authorizing": "it is asking whether to accept this computer: unlock its screen and say yes",
+    "offline": "adb says it is offline: unplug it and plug it in again, or restart it",
+    "no permissions": "this user may not open its USB port: install the udev rules for Android "
+    "devices and plug it in again",
+    "not found": "it is not connected; 'edgeloop devices' lists the boards that are",
+}
 
 
 @dataclass(frozen=True)
-class Answer:
+class ShellResult:
     """What a script on the board gave back."""
 
     code: int
@@ -71,7 +84,7 @@ class Adb:
 
     def shell(
         self, script: str, limit_s: float | None = None, send: Iterable[bytes] = ()
-    ) -> Answer:
+    ) -> ShellResult:
         """Run a script on the board; whatever it answers is small enough to hold."""
         return self.stream(script, lambda out: out.read(), limit_s, send)[0]
 
@@ -79,9 +92,9 @@ class Adb:
         self,
         script: str,
         receive: Callable[[IO[bytes]], T],
-        limit_s: Limit | float | None = None,
+        limit_s: CallLimit | float | None = None,
         send: Iterable[bytes] = (),
-    ) -> tuple[Answer, T | None]:
+    ) -> tuple[ShellResult, T | None]:
         """As `shell`, with what comes back read by `receive` while it comes; None where the script
         failed and gave nothing that could be read.
 
@@ -90,11 +103,16 @@ class Adb:
         if self._closed:
             raise self.unavailable("this runner is ending")
         limit_s = self._call_s if limit_s is None else limit_s
-        limit = limit_s if isinstance(limit_s, Limit) else Limit(limit_s)
+        limit = limit_s if isinstance(limit_s, CallLimit) else CallLimit(limit_s)
         marked = f"(\n{script}\n)\nprintf '\\n%s%s\\n' {words(_MARK)} $? >&2"
-        run = Call([found(self._program), "-s", self.serial, "shell", marked], limit, send)
-        with self._alive(run):
+        run = AdbCall(
+            [find_program(self._program), "-s", self.serial, "shell", marked], limit, send
+        )
+        self._live.add(run.process)
+        try:
             result, trouble = run.received_by(receive)
+        finally:
+            self._live.discard(run.process)
         with self._counting:
             self.sent += run.sent
             self.received += run.received
@@ -104,7 +122,7 @@ class Adb:
         if trouble is not None and int(code.strip() or 1) == 0:
             raise self.unavailable(f"what came back from it was damaged ({trouble})") from trouble
         out = result if isinstance(result, bytes) else b""
-        return Answer(int(code.strip() or 1), out, err.strip()), result
+        return ShellResult(int(code.strip() or 1), out, err.strip()), result
 
     def probe(self) -> None:
         """A hung board still calls itself a device, so it must run something. What does not
@@ -130,26 +148,18 @@ class Adb:
     def unavailable(self, reason: str) -> DeviceUnavailable:
         return DeviceUnavailable(device=f"adb:{self.serial}", reason=reason)
 
-    @contextlib.contextmanager
-    def _alive(self, run: Call) -> Iterator[None]:
-        self._live.add(run.process)
-        try:
-            yield
-        finally:
-            self._live.discard(run.process)
-
-    def _why(self, run: Call, limit_s: float) -> str:
+    def _why(self, run: AdbCall, limit_s: float) -> str:
         if self._closed:
             return "this runner is ending"
         if run.overdue:
             return f"it did not answer within {limit_s:g} s"
         text = run.err.strip()
         last = text.splitlines()[-1].removeprefix("error: ") if text else ""
-        return advice_on(text) or f"the connection broke{f' ({last})' if last else ''}"
+        return _advice_on(text) or f"the connection broke{f' ({last})' if last else ''}"
 
     def _connect_again(self) -> None:
         """`connect` brings back what a restarted server forgot; `reconnect` what hangs."""
-        states = {board.serial: board.state for board in attached(self._program)}
+        states = {board.serial: board.state for board in attached_boards(self._program)}
         if self.serial in states:
             self._quietly("-s", self.serial, "reconnect")
         if _TCP.fullmatch(self.serial):
@@ -158,4 +168,189 @@ class Adb:
     def _quietly(self, *arguments: str) -> None:
         """Whether it helped is for the next probe to say."""
         with contextlib.suppress(DeviceUnavailable):
-            call([found(self._program), *arguments], self._probe_s)
+            _run_adb([find_program(self._program), *arguments], self._probe_s)
+
+
+@dataclass(frozen=True)
+class AttachedBoard:
+    """A board as `adb devices -l` lists it."""
+
+    serial: str
+    state: str
+    details: str = ""
+
+    @property
+    def advice(self) -> str:
+        """What to do so that it can be used; empty where it can."""
+        if self.state == "device":
+            return ""
+        return _advice_on(self.state) or f"adb says {self.state!r}: restart it"
+
+
+def attached_boards(program: str = "adb", limit_s: float = SMALL_CALL_S) -> list[AttachedBoard]:
+    """The boards that this machine's adb server knows."""
+    listing = _run_adb([find_program(program), "devices", "-l"], limit_s)
+    boards = []
+    text = listing.stdout.decode("utf-8", "replace")
+    for line in text.rpartition(_HEADING)[2].splitlines():  # before it a server may announce itself
+        serial, _, rest = line.partition(" " if "\t" not in line else "\t")
+        if not serial or serial.startswith("*") or not rest.strip():
+            continue
+        rest = rest.strip()
+        state = "no permissions" if rest.startswith("no permissions") else rest.split()[0]
+        boards.append(AttachedBoard(serial, state, rest.removeprefix(state).strip()))
+    return boards
+
+
+def _run_adb(arguments: list[str], limit_s: float) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(  # noqa: S603 - a list of arguments, no shell
+            arguments, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        reason = f"the adb server did not answer within {limit_s:g} s"
+        raise DeviceUnavailable(device="adb", reason=reason) from None
+
+
+def find_program(program: str) -> str:
+    path = shutil.which(program)
+    if path is None:
+        reason = (
+            f"the program {program!r} is not there: install Android's platform-tools (on Debian "
+            "and Ubuntu: apt install adb)"
+        )
+        raise BadInput(reason=reason)
+    return path
+
+
+def _advice_on(text: str) -> str:
+    return next((advice for state, advice in ADVICE.items() if state in text), "")
+
+
+class CallLimit:
+    """The time a call may take; whoever waits for something else meanwhile stops the clock."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._timer: threading.Timer | None = None
+        self._end: Callable[[], None] = lambda: None
+        self._lock = threading.Lock()
+        self._is_over = False
+
+    def start(self, end: Callable[[], None]) -> None:
+        self._end = end
+        self.restart(self.seconds)
+
+    def restart(self, seconds: float) -> None:
+        self.pause()
+        with self._lock:
+            if self._is_over:
+                return
+            self.seconds = seconds
+            self._timer = threading.Timer(seconds, self._end)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def pause(self) -> None:
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def finish(self) -> None:
+        self.pause()
+        with self._lock:
+            self._is_over = True
+
+
+class AdbCall:
+    """One run of the client: fed, read and drained at once, and ended when its time is over."""
+
+    def __init__(self, arguments: list[str], limit: CallLimit, send: Iterable[bytes]) -> None:
+        self.process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
+            arguments,
+            stdin=subprocess.PIPE if send else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.overdue = False
+        self.sent = 0
+        self.received = 0
+        self.err = ""
+        self._feed_trouble: Exception | None = None
+        self._limit = limit
+
+        def stop() -> None:
+            self.overdue = True
+            self.process.kill()
+
+        limit.start(stop)
+        self._helpers = [threading.Thread(target=self._drain, daemon=True)]
+        if send:
+            self._helpers.append(threading.Thread(target=self._feed, args=(send,), daemon=True))
+        for helper in self._helpers:
+            helper.start()
+
+    def received_by(self, receive: Callable[[IO[bytes]], T]) -> tuple[T | None, Exception | None]:
+        """What was read, or why it could not be; the process is over afterwards."""
+        assert self.process.stdout is not None
+        source = _Counted(self.process.stdout)
+        result: T | None = None
+        trouble: Exception | None = None
+        try:
+            result = receive(source)  # type: ignore[arg-type]
+            source.read()  # a stream may end before its pipe does
+        except Exception as error:  # noqa: BLE001 - judged by the caller, who knows if the line broke
+            trouble = error
+            self.process.kill()
+        except BaseException:
+            self.process.kill()
+            raise
+        finally:
+            self.process.wait()
+            self._limit.finish()
+            for helper in self._helpers:
+                helper.join()
+            self.process.stdout.close()
+            self.received = source.count
+        return result, self._feed_trouble or trouble
+
+    def _feed(self, send: Iterable[bytes]) -> None:
+        assert self.process.stdin is not None
+        try:
+            with self.process.stdin as target:
+                for piece in send:
+                    target.write(piece)
+                    target.flush()
+                    self.sent += len(piece)
+        except OSError:
+            return  # the other end left: its answer says why
+        except Exception as error:  # noqa: BLE001 - of whoever makes the pieces; raised by the caller
+            self._feed_trouble = error
+            self.process.kill()
+        finally:
+            if isinstance(send, Generator):
+                send.close()  # it may hold what others wait for
+
+    def _drain(self) -> None:
+        assert self.process.stderr is not None
+        kept = b""
+        with self.process.stderr as source:
+            while piece := os.read(source.fileno(), _LAST_BYTES):
+                kept = (kept + piece)[-_LAST_BYTES:]
+        self.err = kept.decode("utf-8", "replace")
+
+
+class _Counted:
+    def __init__(self, source: IO[bytes]) -> None:
+        self._source = source
+        self.count = 0
+
+    def read(self, size: int = -1) -> bytes:
+        piece = self._source.read(size)
+        self.count += len(piece)
+        return piece
+
+    def readline(self) -> bytes:
+        piece = self._source.readline()
+        self.count += len(piece)
+        return piece

@@ -19,8 +19,7 @@ from edgeloop.platforms.snpe.board.adb import Adb, words
 from edgeloop.platforms.snpe.board.conditions import restore
 from edgeloop.platforms.snpe.board.files import RESERVE_BYTES, BoardFiles, image_name, model_name
 from edgeloop.platforms.snpe.board.lease import BoardLease
-from edgeloop.platforms.snpe.board.run import Conversation, ToolRun
-from edgeloop.platforms.snpe.board.script import Order, tool_script
+from edgeloop.platforms.snpe.board.run import Conversation, ToolOrder, ToolRun, tool_script
 from edgeloop.platforms.snpe.board.turns import Turns
 from edgeloop.platforms.snpe.options import BoardOptions
 from edgeloop.platforms.snpe.sdk import Sdk
@@ -124,7 +123,9 @@ class Board:
         options = self.options
         squeeze = self.files.squeezes and hot_c is None
         with self._run_folder() as folder:
-            order = Order(ROOT, folder, container, tuple(arguments), options.tool_s, squeeze, hot_c)
+            order = ToolOrder(
+                ROOT, folder, container, tuple(arguments), options.tool_s, squeeze, hot_c
+            )
             guard = self._lease.guard("answer lease")
             if hot_c is not None:  # the heartbeat leaves a benchmark alone
                 guard += f"\n{self._lease.extension(options.tool_s + options.lease_s)}"

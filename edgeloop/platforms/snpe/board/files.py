@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from edgeloop.errors import DeviceUnavailable
-from edgeloop.platforms.snpe.board.adb import Adb, Answer, words
+from edgeloop.platforms.snpe.board.adb import Adb, ShellResult, words
 from edgeloop.platforms.snpe.board.tar import entry_of, entry_of_file, packed, pieces_of, squeezed
 from edgeloop.platforms.snpe.board.turns import Turns
 from edgeloop.platforms.snpe.options import DEFAULT_CAP_BYTES
@@ -242,7 +242,7 @@ cd / && mv {fresh} {words(self.sdk_home)}""",
         with self._lock:
             self._there.update(names)
 
-    def _check(self, answer: Answer) -> None:
+    def _check(self, answer: ShellResult) -> None:
         if not answer.code:
             return
         if "No space left" in answer.err:
