@@ -14,8 +14,8 @@ from edgeloop.graph.outputs import (
     DLC_INPUT,
     DLC_OUTPUT,
     class_axis,
-    ending_in_classes,
-    with_our_names,
+    with_class_output,
+    with_fixed_names,
 )
 from edgeloop.graph.process import GraphProcess, info_from
 
@@ -27,14 +27,14 @@ __all__ = [
     "GraphProcess",
     "class_axis",
     "count_layers",
-    "ending_in_classes",
     "estimate_caveats",
     "graph_info",
     "info_from",
     "layout_of",
     "read_graph",
     "shapes_of",
-    "with_our_names",
+    "with_class_output",
+    "with_fixed_names",
     "with_times",
     "write_layers",
 ]

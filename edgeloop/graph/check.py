@@ -1,12 +1,7 @@
-"""Reads a model's graph, says in plain words what is wrong with it, and tidies it for the chip.
+"""Reads a model's graph, explains in plain words what is wrong with it, and simplifies it.
 
-The compiler accepts NaN weights without a word and refuses everything else with one generic
-sentence; so whatever can be known from the graph alone is checked here, first.
-
-Which ONNX operators the chip's compiler takes, as ONNX Runtime documents it for QNN.
-
-The compiler itself answers every unknown operator with the same sentence that names none, so the
-reason is found here, before it is asked.
+Compilers accept NaN weights silently and refuse everything else, unknown operators included, with
+one generic sentence; so whatever can be known from the graph alone is checked here, first.
 """
 
 from __future__ import annotations
@@ -18,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from edgeloop.errors import LocalFileError, UnusableModel
-from edgeloop.graph.simplify import tidy
+from edgeloop.graph.simplify import simplify
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, ValueInfoProto
 
-# Gone before the compiler sees the graph: they are folded into constants or dropped.
+# Operators that the compiler accepts, as ONNX Runtime documents them for QNN. The first ones are
+# gone before it sees the graph: folded into constants, or dropped.
 _FOLDED = "Constant ConstantOfShape Dropout Identity Range Shape Size"
 
 _TAKEN = """
@@ -55,11 +51,11 @@ _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 
 
 def read_graph(path: Path) -> ModelProto:
-    """The checked, tidied model with the shape of every tensor; raises UnusableModel."""
+    """The checked, simplified model with the shape of every tensor; raises UnusableModel."""
     model = _load(path)
     _check_operators(path.name, model)
     model = _recent(path.name, model)
-    tidy(model.graph)
+    simplify(model.graph)
     _check_ends(path.name, model.graph)
     model = _with_shapes(path.name, model)
     _check_tensors(path.name, model)
@@ -162,7 +158,8 @@ def _check_ends(file: str, graph: GraphProto) -> None:
     if element != TensorProto.FLOAT:
         reason = f"its input is {kind(element).lower()}; it should be float (images from 0 to 1)"
         raise UnusableModel(file=file, reason=reason)
-    open_ones = [_words(dim) for dim in source.type.tensor_type.shape.dim if dim.dim_value <= 0]
+    dims = source.type.tensor_type.shape.dim
+    open_ones = [dim.dim_param or "?" for dim in dims if dim.dim_value <= 0]
     if open_ones or not source.type.tensor_type.HasField("shape"):
         reason = (
             f"the shape of its input {source.name!r} is not fixed ({', '.join(open_ones)}). "
@@ -246,7 +243,3 @@ def _shape(value: ValueInfoProto) -> Shape:
 def _is_fixed(value: ValueInfoProto) -> bool:
     tensor = value.type.tensor_type
     return tensor.HasField("shape") and all(dim.dim_value > 0 for dim in tensor.shape.dim)
-
-
-def _words(dim: object) -> str:
-    return str(getattr(dim, "dim_param", "")) or "?"

@@ -56,8 +56,11 @@ class CountedLayer:
 
 def count_layers(model: ModelProto) -> tuple[CountedLayer, ...]:
     """One entry a node, in the order of the graph; the model needs its shapes inferred."""
+    from onnx import TensorProto
+
+    floats = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
     shapes = shapes_of(model.graph)
-    weights = {t.name: math.prod(t.dims) for t in model.graph.initializer if _is_float(t.data_type)}
+    weights = {t.name: math.prod(t.dims) for t in model.graph.initializer if t.data_type in floats}
     counted: set[str] = set()
     layers = []
     for node in model.graph.node:
@@ -126,12 +129,6 @@ def _macs(node: NodeProto, shapes: Mapping[str, Shape]) -> int:
         transposed = any(a.name == "transA" and a.i for a in node.attribute)
         return math.prod(shapes[node.output[0]]) * first[0 if transposed else 1]
     return 0
-
-
-def _is_float(data_type: int) -> bool:
-    from onnx import TensorProto
-
-    return data_type in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 def _words(shapes: Iterable[Shape]) -> str:

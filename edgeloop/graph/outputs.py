@@ -1,8 +1,8 @@
-"""A float graph with the ends that a DLC gets: names of ours, and logits or classes to end with.
+"""A float graph with fixed names for its input and output, and with logits or classes as output.
 
-Files on a board are named after a model's outputs, so outputs are called `output` or `classes`
-whatever the exporter called them. F1 needs the class of every pixel only; a graph that ends in
-ArgMax gives back a byte a pixel in place of a float for every class.
+Boards name files after a model's outputs, so outputs are called `output` or `classes` whatever the
+exporter called them. F1 needs only the class of every pixel; a graph that ends in ArgMax returns
+one byte per pixel instead of a float for every class.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def class_axis(info: GraphInfo) -> int | None:
     return axis if shape[axis] > 1 and pixels > 1 else None
 
 
-def with_our_names(model: ModelProto) -> ModelProto:
-    """A new model; whoever has one of our names already gives it up."""
+def with_fixed_names(model: ModelProto) -> ModelProto:
+    """A new model; a tensor that has one of these names already is renamed."""
     import onnx
 
     named = onnx.ModelProto()
@@ -52,14 +52,14 @@ def with_our_names(model: ModelProto) -> ModelProto:
     return named
 
 
-def ending_in_classes(model: ModelProto, axis: int, in_bytes: bool = True) -> ModelProto:
-    """A new model from one with our names. `in_bytes` asks for uint8 where the classes fit."""
+def with_class_output(model: ModelProto, axis: int, in_bytes: bool = True) -> ModelProto:
+    """A new model from one with fixed names. `in_bytes` asks for uint8 where the classes fit."""
     import onnx
     from onnx import TensorProto, helper
 
-    ended = onnx.ModelProto()
-    ended.CopyFrom(model)
-    graph = ended.graph
+    classifying = onnx.ModelProto()
+    classifying.CopyFrom(model)
+    graph = classifying.graph
     output = graph.output[0]
     shape = [dim.dim_value for dim in output.type.tensor_type.shape.dim]
     kind, chosen = TensorProto.INT64, DLC_CLASSES
@@ -76,7 +76,7 @@ def ending_in_classes(model: ModelProto, axis: int, in_bytes: bool = True) -> Mo
         )
     del shape[axis]
     output.CopyFrom(helper.make_tensor_value_info(DLC_CLASSES, kind, shape))
-    return ended
+    return classifying
 
 
 def _rename(graph: GraphProto, old: str, new: str) -> None:

@@ -28,9 +28,8 @@ class GraphProcess:
         return info_from(answer["info"])
 
     def write_variants(self, model: Path, folder: Path) -> tuple[GraphInfo, list[str]]:
-        """Into `folder`: the simplified model with our names for its input and output, variants of
-        it that end in class maps, the layer table. Returns reasons to doubt a latency estimate,
-        too."""
+        """Write the simplified model, variants that end in class maps, and the layer table to
+        `folder`; also returns reasons to doubt a latency estimate."""
         answer, _ = self._process.call(
             "write_variants",
             limit_s=self._limit_s,

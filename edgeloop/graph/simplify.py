@@ -1,8 +1,8 @@
-"""Tidies a graph for the chip's compiler, which stumbles over what exporters leave behind.
+"""Simplifies a graph for compilers: removes what exporters leave behind.
 
 Constants as nodes, weights shared through Identity or listed as inputs, batch norms beside their
-convolution, nodes without a name, class maps of 64 bits: each of them is refused by the compiler,
-or quantizes badly, and none of them needs to be there.
+convolution, nodes without a name, class maps of 64 bits: compilers refuse each of them or quantize
+it badly, and none of them is necessary.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto
 
 
-def tidy(graph: GraphProto) -> None:
-    """In place. The model computes the same afterwards, but for int32 in place of int64."""
+def simplify(graph: GraphProto) -> None:
+    """In place. The model computes the same as before, except for int32 instead of int64."""
     _constants_to_initializers(graph)
     _drop_identities(graph)
     _fold_batch_norms(graph)

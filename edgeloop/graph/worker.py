@@ -5,15 +5,14 @@ A model may crash the ONNX library or fill the memory; that is then an error of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 from edgeloop.graph.caveats import estimate_caveats
 from edgeloop.graph.check import read_graph
 from edgeloop.graph.count import count_layers, graph_info, write_layers
-from edgeloop.graph.outputs import class_axis, ending_in_classes, with_our_names
-from edgeloop.isolation import Answer, Work, serve
+from edgeloop.graph.outputs import class_axis, with_class_output, with_fixed_names
+from edgeloop.isolation import Answer, serve
 
 
 def hello(warm: bool = False) -> Answer:
@@ -29,27 +28,23 @@ def inspect(model: str) -> Answer:
 
 
 def write_variants(model: str, folder: str) -> Answer:
-    """The simplified model with our names for its input and output (model.onnx), variants that end
-    in class maps where it has classes (bytes.onnx, classes.onnx), and the layer table."""
+    """The simplified model with fixed names for input and output (model.onnx), variants that end in
+    class maps where it has classes (bytes.onnx, classes.onnx), and the layer table."""
     import onnx
 
     path, target = Path(model), Path(folder)
     graph = read_graph(path)
     info = graph_info(path.name, graph)
     write_layers(target / "model.layers.csv", count_layers(graph))
-    named = with_our_names(graph)
+    named = with_fixed_names(graph)
     onnx.save_model(named, str(target / "model.onnx"))
     axis = class_axis(info)
     if axis is not None:
         for name, in_bytes in (("bytes", True), ("classes", False)):
-            ended = ending_in_classes(named, axis, in_bytes)
-            onnx.save_model(ended, str(target / f"{name}.onnx"))
+            classifying = with_class_output(named, axis, in_bytes)
+            onnx.save_model(classifying, str(target / f"{name}.onnx"))
     return {"info": asdict(info), "caveats": estimate_caveats(graph)}, ()
 
 
-def _table() -> Mapping[str, Work]:
-    return {"hello": hello, "inspect": inspect, "write_variants": write_variants}
-
-
 if __name__ == "__main__":
-    serve(_table)
+    serve(lambda: {"hello": hello, "inspect": inspect, "write_variants": write_variants})

@@ -1,6 +1,6 @@
 """Native code in a process of its own: a crash costs one call, not the program."""
 
-from edgeloop.isolation.messages import Array, Ended, Late
+from edgeloop.isolation.messages import Array, CallTimeout, ConnectionLost
 from edgeloop.isolation.process import DEFAULT_LIMIT_S, NativeProcess, as_file
 from edgeloop.isolation.server import Answer, Work, serve
 
@@ -8,8 +8,8 @@ __all__ = [
     "DEFAULT_LIMIT_S",
     "Answer",
     "Array",
-    "Ended",
-    "Late",
+    "CallTimeout",
+    "ConnectionLost",
     "NativeProcess",
     "Work",
     "as_file",

@@ -23,11 +23,11 @@ _LARGEST = 1 << 34
 _PIECE = 1 << 20
 
 
-class Ended(Exception):
+class ConnectionLost(Exception):
     """The other side is gone, or sent something that is no message."""
 
 
-class Late(Exception):
+class CallTimeout(Exception):
     """The time for this message is over."""
 
 
@@ -44,17 +44,17 @@ def send(pipe: int, body: dict[str, Any], arrays: Sequence[Array], ends: float |
 def receive(pipe: int, ends: float | None) -> tuple[dict[str, Any], list[Array]]:
     (length,) = _LENGTH.unpack(_read(pipe, _LENGTH.size, ends))
     if length > _LARGEST:
-        raise Ended
+        raise ConnectionLost
     try:
         body = json.loads(_read(pipe, length, ends))
         kinds = [(np.dtype(kind), tuple(shape)) for kind, shape in body.pop("arrays")]
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise Ended from None
+        raise ConnectionLost from None
     arrays = []
     for kind, shape in kinds:
         size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
         if not 0 <= size <= _LARGEST:
-            raise Ended
+            raise ConnectionLost
         arrays.append(np.frombuffer(_read(pipe, size, ends), dtype=kind).reshape(shape))
     return body, arrays
 
@@ -66,7 +66,7 @@ def _write(pipe: int, data: bytes | memoryview, ends: float | None) -> None:
         try:
             view = view[os.write(pipe, view[:4096] if ends is not None else view) :]
         except OSError:
-            raise Ended from None
+            raise ConnectionLost from None
 
 
 def _read(pipe: int, count: int, ends: float | None) -> bytearray:
@@ -76,9 +76,9 @@ def _read(pipe: int, count: int, ends: float | None) -> bytearray:
         try:
             piece = os.read(pipe, min(_PIECE, count - len(data)))
         except OSError:
-            raise Ended from None
+            raise ConnectionLost from None
         if not piece:
-            raise Ended
+            raise ConnectionLost
         data += piece
     return data
 
@@ -89,4 +89,4 @@ def _wait(pipe: int, ends: float | None, for_writing: bool) -> None:
     poll = select.poll()
     poll.register(pipe, select.POLLOUT if for_writing else select.POLLIN)
     if not poll.poll(max(0.0, ends - time.monotonic()) * 1000):
-        raise Late
+        raise CallTimeout

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from edgeloop import errors
 from edgeloop.errors import BadInput, EdgeloopError, ModelFailed, WorkerFailed
-from edgeloop.isolation.messages import Array, Ended, Late, receive, send
+from edgeloop.isolation.messages import Array, CallTimeout, ConnectionLost, receive, send
 
 DEFAULT_LIMIT_S = 120.0
 _START_LIMIT_S = 60.0
@@ -72,11 +72,11 @@ class NativeProcess:
             body = {"work": work, "fields": fields, "limit_s": limit_s}
             try:
                 answer, more = self._exchange(child, body, arrays, limit_s)
-            except Late:
+            except CallTimeout:
                 self._stop()
                 reason = f"{work} did not end within {limit_s:g} s and was stopped"
                 raise ModelFailed(reason=reason) from None
-            except Ended:
+            except ConnectionLost:
                 tail = _tail(log, seen)
                 raise ModelFailed(reason=f"{work} {self._cause_of_death()}{tail}") from None
             except BaseException:  # Ctrl-C in between: the pipes hold half a message
@@ -108,7 +108,7 @@ class NativeProcess:
         limit_s: float,
     ) -> tuple[dict[str, Any], list[Array]]:
         if child.stdin is None or child.stdout is None:
-            raise Ended
+            raise ConnectionLost
         ends = time.monotonic() + limit_s
         send(child.stdin.fileno(), body, arrays, ends)
         return receive(child.stdout.fileno(), ends)
@@ -135,10 +135,10 @@ class NativeProcess:
             answer, _ = self._exchange(self._child, body, (), _START_LIMIT_S)
         except OSError as error:
             raise WorkerFailed(reason=error.strerror or str(error)) from None
-        except Late:
+        except CallTimeout:
             self._stop()
             raise WorkerFailed(reason=f"it did not start within {_START_LIMIT_S:g} s") from None
-        except Ended:
+        except ConnectionLost:
             raise WorkerFailed(reason=f"it {self._cause_of_death()} while it started") from None
         if "error" in answer:
             raise _error_of("start", answer, "")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeloop.errors import EdgeloopError
-from edgeloop.isolation.messages import Array, Ended, receive, send
+from edgeloop.isolation.messages import Array, ConnectionLost, receive, send
 
 Answer = tuple[dict[str, Any], Sequence[Array]]
 Work = Callable[..., Answer]
@@ -39,12 +39,18 @@ def serve(make: Callable[[], Mapping[str, Work]], extra: str = "qnn") -> None:
     work.mkdir(exist_ok=True)
     os.chdir(work)
     parent = os.getppid()
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
     table = make()
     while True:
         try:
             body, arrays = receive(calls, None)
-        except Ended:
+        except ConnectionLost:
             break
         signal.alarm(int(body["limit_s"]) + _GRACE_S)
         answer, more = _answer(table, body, arrays, extra)
@@ -52,7 +58,7 @@ def serve(make: Callable[[], Mapping[str, Work]], extra: str = "qnn") -> None:
         _sweep(work)
         try:
             send(answers, answer, more, None)
-        except Ended:
+        except ConnectionLost:
             break
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -84,12 +90,6 @@ def _take_over_pipes(log: Path) -> tuple[int, int]:
     os.dup2(noise, 1)
     os.dup2(noise, 2)
     return calls, answers
-
-
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
 
 
 def _sweep(work: Path) -> None:

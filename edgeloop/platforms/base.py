@@ -41,7 +41,7 @@ class Platform:
     converter: ClassVar[str] = ""
     """The platform whose toolchain makes the files that these devices run; empty: this one."""
     file_suffixes: ClassVar[tuple[str, ...]] = ()
-    """Endings of the files that the toolchain makes. The first one belongs to no other platform
+    """Suffixes of the files that the toolchain makes. The first one belongs to no other platform
     listed before, so that it tells who converted a model."""
     settings: ClassVar[type[Section] | None] = None
     """Keys of its own in `edgeloop.yaml`; read them with `settings.section(...)`."""

@@ -84,7 +84,7 @@ def converter_of(device: str) -> str:
 
 
 def converted_by(files: Iterable[str]) -> str:
-    """Which toolchain made these files, by their endings; empty: none of them was converted."""
+    """Which toolchain made these files, by their suffixes; empty: none of them was converted."""
     names = list(files)
     for platform in platforms():
         for suffix in platform.file_suffixes[:1]:

@@ -12,7 +12,7 @@ from onnx import helper
 
 from edgeloop.graph.check import read_graph
 from edgeloop.graph.count import graph_info
-from edgeloop.graph.outputs import class_axis, ending_in_classes, with_our_names
+from edgeloop.graph.outputs import class_axis, with_class_output, with_fixed_names
 from edgeloop.platforms import GraphInfo
 from tests.graph import odd_models
 
@@ -44,28 +44,28 @@ def test_the_ends_get_our_names_whoever_had_them_before(tmp_path, names):
     ends = [odd_models.info(first, [1, 3, 32, 32])], [odd_models.info(last, [1, 4, 32, 32])]
     path = odd_models.save(tmp_path / "m.onnx", nodes, *ends, {"w": odd_models.weights()})
     graph = read_graph(path)
-    named = with_our_names(graph)
+    named = with_fixed_names(graph)
     assert [named.graph.input[0].name, named.graph.output[0].name] == ["input", "output"]
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     expected = session.run(None, {first: picture()})[0]
     np.testing.assert_allclose(run(named, picture()), expected, rtol=1e-5)
     assert graph.graph.input[0].name == first  # the graph it came from is left as it was
-    classes = ending_in_classes(named, 1)
+    classes = with_class_output(named, 1)
     np.testing.assert_array_equal(run(classes, picture()), expected.argmax(1))
 
 
 @pytest.mark.parametrize(("in_bytes", "kind"), [(True, np.uint8), (False, np.int64)])
 def test_classes_are_those_with_the_highest_logits(tmp_path, in_bytes, kind):
-    named = with_our_names(read_graph(odd_models.one_conv(tmp_path / "m.onnx")))
-    found = run(ending_in_classes(named, 1, in_bytes), picture())
+    named = with_fixed_names(read_graph(odd_models.one_conv(tmp_path / "m.onnx")))
+    found = run(with_class_output(named, 1, in_bytes), picture())
     assert found.dtype == kind
     np.testing.assert_array_equal(found, run(named, picture()).argmax(1))
 
 
 def test_more_classes_than_a_byte_holds_stay_wide(tmp_path):
     path = odd_models.one_conv(tmp_path / "m.onnx", weight=odd_models.weights(300))
-    named = with_our_names(read_graph(path))
-    found = run(ending_in_classes(named, 1), picture())
+    named = with_fixed_names(read_graph(path))
+    found = run(with_class_output(named, 1), picture())
     assert found.dtype == np.int64
     assert found.max() > 255
 
@@ -74,10 +74,10 @@ def test_classes_of_channel_last_models_are_found_on_their_last_axis(tmp_path):
     graph = read_graph(odd_models.channel_last(tmp_path / "m.onnx"))
     info = graph_info("m.onnx", graph)
     axis = class_axis(info)
-    named = with_our_names(graph)
+    named = with_fixed_names(graph)
     feed = picture(info.input_shape)
     expected = run(named, feed).argmax(axis)
-    np.testing.assert_array_equal(run(ending_in_classes(named, axis), feed), expected)
+    np.testing.assert_array_equal(run(with_class_output(named, axis), feed), expected)
     assert expected.shape == (1, info.height, info.width)
 
 

@@ -1,4 +1,4 @@
-"""Between the hands of one runner on one board."""
+"""Between the sessions of one runner on one board."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from edgeloop.errors import ModelFailed
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
-Ending = Literal["logits", "classes"]
+OutputForm = Literal["logits", "classes"]
 
 _TO_CHANNEL_FIRST = (0, 3, 1, 2)
 _TO_CHANNEL_LAST = (0, 2, 3, 1)
@@ -23,14 +23,16 @@ _INPUT_SCALE = 1 / 255
 _MOVING = ("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze")  # values stay as they are
 
 
-def deployed(quantized: ModelProto, layout: str = "NCHW", ending: Ending = "logits") -> ModelProto:
+def deployed(
+    quantized: ModelProto, layout: str = "NCHW", output: OutputForm = "logits"
+) -> ModelProto:
     """A new model; `classes` ends it in ArgMax over the classes (int32: the chip has no int64)."""
     import onnx
 
     model = onnx.ModelProto()
     model.CopyFrom(quantized)
     _take_bytes(model.graph, layout)
-    if ending == "classes":
+    if output == "classes":
         _give_classes(model.graph, layout)
     else:
         _give_bytes(model.graph, layout)
@@ -44,7 +46,7 @@ def _take_bytes(graph: GraphProto, layout: str) -> None:
 
     source = graph.input[0]
     shape = [dim.dim_value for dim in source.type.tensor_type.shape.dim]
-    readers = _readers(graph, source.name)
+    readers = [node for node in graph.node if source.name in node.input]
     if not all(node.op_type in ("QuantizeLinear", *_MOVING) for node in readers):
         raise ModelFailed(reason="its input is not quantized, so no deployed graph can be made")
     pixels = f"{source.name}_pixels"
@@ -64,9 +66,12 @@ def _take_bytes(graph: GraphProto, layout: str) -> None:
     _rename_inputs(graph, source.name, moved)
     can_skip = layout == "NHWC" and len(quantizers) == len(readers)
     if can_skip and all(_is_pixel_scale(graph, node) for node in quantizers):
-        _bypass(graph, quantizers, pixels)
+        for node in quantizers:
+            _rename_inputs(graph, node.output[0], pixels)
+            graph.node.remove(node)
         front = []
-    _prepend(graph, front)
+    for node in reversed(front):
+        graph.node.insert(0, node)
     graph.input[0].CopyFrom(helper.make_tensor_value_info(pixels, TensorProto.UINT8, shape))
 
 
@@ -99,7 +104,7 @@ def _give_bytes(graph: GraphProto, layout: str) -> None:
         )
     else:
         graph.node.remove(last)
-    kind = _element_type(graph, last.input[2])
+    kind = next(int(t.data_type) for t in graph.initializer if t.name == last.input[2])
     output.CopyFrom(helper.make_tensor_value_info(name, kind, shape))
 
 
@@ -128,21 +133,6 @@ def _is_pixel_scale(graph: GraphProto, quantizer: NodeProto) -> bool:
     return zero.dtype.name == "uint8" and not zero.any() and abs(float(scale) * 255 - 1) < 1e-6
 
 
-def _bypass(graph: GraphProto, nodes: list[NodeProto], replacement: str) -> None:
-    for node in nodes:
-        _rename_inputs(graph, node.output[0], replacement)
-        graph.node.remove(node)
-
-
-def _prepend(graph: GraphProto, nodes: list[NodeProto]) -> None:
-    for node in reversed(nodes):
-        graph.node.insert(0, node)
-
-
-def _readers(graph: GraphProto, name: str) -> list[NodeProto]:
-    return [node for node in graph.node if name in node.input]
-
-
 def _rename_inputs(graph: GraphProto, old: str, new: str) -> None:
     for node in graph.node:
         for index, name in enumerate(node.input):
@@ -160,7 +150,3 @@ def _last_dequantize(graph: GraphProto) -> tuple[NodeProto | None, bool]:
     if node is None or node.op_type != "DequantizeLinear":
         return None, False
     return node, is_at_end
-
-
-def _element_type(graph: GraphProto, name: str) -> int:
-    return next(int(t.data_type) for t in graph.initializer if t.name == name)

@@ -29,7 +29,7 @@ from edgeloop.graph import (
 from edgeloop.isolation import Answer, Array, Work, serve
 from edgeloop.platforms.base import Precision
 from edgeloop.platforms.batching import as_input
-from edgeloop.platforms.qnn.deploy import Ending, deployed
+from edgeloop.platforms.qnn.deploy import OutputForm, deployed
 from edgeloop.platforms.qnn.quantize import (
     fused,
     quantize_model,
@@ -115,11 +115,11 @@ class NativeWork:
         quantize_model(graph, calibration, info.layout, Path(target), cast(Precision, precision))
         return {"info": asdict(info), "caveats": estimate_caveats(graph)}, ()
 
-    def deploy(self, quantized: str, target: str, layout: str, ending: str = "logits") -> Answer:
+    def deploy(self, quantized: str, target: str, layout: str, output: str = "logits") -> Answer:
         import onnx
 
         model = onnx.load_model(quantized)
-        onnx.save_model(deployed(model, layout, cast(Ending, ending)), target)
+        onnx.save_model(deployed(model, layout, cast(OutputForm, output)), target)
         return {}, ()
 
     def dlc(self, model: str, target: str) -> Answer:
@@ -164,14 +164,14 @@ class NativeWork:
         onnx.save_model(shell, wrapper)
         return {}, ()
 
-    def estimate(self, quantized: str, soc: int, ending: str = "logits") -> Answer:
+    def estimate(self, quantized: str, soc: int, output: str = "logits") -> Answer:
         """What the compiler thinks of the deployed graph's time, without running it."""
         import onnx
 
         model = onnx.load_model(quantized)
         shape = shapes_of(model.graph)[model.graph.input[0].name]
         layout = layout_of(Path(quantized).name, shape)
-        onnx.save_model(deployed(model, layout, cast(Ending, ending)), "deployed.onnx")
+        onnx.save_model(deployed(model, layout, cast(OutputForm, output)), "deployed.onnx")
         profile = Path("profile.csv")
         settings = {
             "soc_model": str(soc),
@@ -188,11 +188,11 @@ class NativeWork:
         found = {name: float(events[event]) for name, event in times.items()}
         return {**found, **traffic, "caveats": estimate_caveats(model)}, ()
 
-    def screen(self, model: str, soc: int, ending: str = "logits") -> Answer:
+    def screen(self, model: str, soc: int, output: str = "logits") -> Answer:
         """The estimate of a model that is not trained yet: scales are made up."""
         graph = fused(read_graph(Path(model)))
         quantize_with_fixed_scales(graph, Path("fixed.onnx"))
-        return self.estimate("fixed.onnx", soc, ending)
+        return self.estimate("fixed.onnx", soc, output)
 
     def infer(self, images: Array, model: str, layout: str, options: Mapping[str, str]) -> Answer:
         """Outputs of images, one after the other, on the simulator."""

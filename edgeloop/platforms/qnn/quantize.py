@@ -125,9 +125,13 @@ def quantize_with_fixed_scales(model: ModelProto, target: Path) -> None:
         weight_type=QuantType.QInt8,
         per_channel=True,
     )
+    guessed: dict[str, Range] = {model.graph.input[0].name: (0.0, 1.0)}
+    for node in model.graph.node:
+        for name in node.output:
+            guessed[name] = _range(node, guessed)
     ranges = {
         name: (np.array(low, np.float32), np.array(high, np.float32))
-        for name, (low, high) in _ranges(model).items()
+        for name, (low, high) in guessed.items()
     }
     quantizer = QDQQuantizer(
         model,
@@ -143,14 +147,6 @@ def quantize_with_fixed_scales(model: ModelProto, target: Path) -> None:
     )
     quantizer.quantize_model()
     quantizer.model.save_model_to_file(str(target), False)
-
-
-def _ranges(model: ModelProto) -> dict[str, Range]:
-    ranges: dict[str, Range] = {model.graph.input[0].name: (0.0, 1.0)}
-    for node in model.graph.node:
-        for name in node.output:
-            ranges[name] = _range(node, ranges)
-    return ranges
 
 
 def _range(node: NodeProto, ranges: dict[str, Range]) -> Range:

@@ -14,7 +14,7 @@ from edgeloop.graph import GraphInfo, info_from
 from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess, as_file
 from edgeloop.platforms.base import DEFAULT_PRECISION, Converted, Precision
 from edgeloop.platforms.qnn.chips import Chip, find_chip
-from edgeloop.platforms.qnn.deploy import Ending
+from edgeloop.platforms.qnn.deploy import OutputForm
 from edgeloop.tasks import Samples
 
 NATIVE = "edgeloop.platforms.qnn.native"
@@ -110,17 +110,17 @@ class QnnToolchain:
                 files |= self._context(deployed, folder, stem, chip)
         return Converted(info, precision, files, quantized, tuple(made["caveats"]))
 
-    def estimate(self, quantized: Path, chip: Chip, ending: Ending = "logits") -> Estimate:
+    def estimate(self, quantized: Path, chip: Chip, output: OutputForm = "logits") -> Estimate:
         """Of the graph that would be deployed; deterministic. The chip must have an estimate."""
         soc = chip.require_estimate()
-        found = self._call("estimate", quantized=_text(quantized), soc=soc, ending=ending)
+        found = self._call("estimate", quantized=_text(quantized), soc=soc, output=output)
         return _estimate(soc, found)
 
-    def screen(self, model: Path, chip: Chip, ending: Ending = "logits") -> Estimate:
+    def screen(self, model: Path, chip: Chip, output: OutputForm = "logits") -> Estimate:
         """Nearly the same number for a float model, trained or not: no calibration, no files.
         Graphs with Concat can be off by 17 % (see `fixed_scales`)."""
         soc = chip.require_estimate()
-        found = self._call("screen", model=_text(model), soc=soc, ending=ending)
+        found = self._call("screen", model=_text(model), soc=soc, output=output)
         return _estimate(soc, found)
 
     def close(self) -> None:

@@ -142,13 +142,10 @@ def find_sdk(root: Path | str, base: Mapping[str, str] | None = None) -> Sdk:
         raise MissingSdk(reason=f"there is no folder {folder}")
     if not (folder / "bin" / HOST).is_dir():
         raise MissingSdk(reason=f"{folder} has no folder bin/{HOST}, so it is no such SDK")
-    return Sdk(folder, _version_of(folder), tool_environment() if base is None else dict(base))
-
-
-def _version_of(folder: Path) -> str:
     texts = [_beginning(folder / name) for name in _VERSION_FILES]
     texts += [folder.name, folder.resolve().name, _beginning(folder / _NOTES)]
-    return next((found[1] for text in texts if (found := _VERSION.search(text))), "")
+    version = next((found[1] for text in texts if (found := _VERSION.search(text))), "")
+    return Sdk(folder, version, tool_environment() if base is None else dict(base))
 
 
 def _beginning(path: Path) -> str:

@@ -62,7 +62,9 @@ def run_tool(
     if code == 0:
         reason = f"did not say {said[0]!r}" + (f", but: {reason}" if reason else "")
     elif code < 0:
-        reason = f"crashed with {_signal(-code)}" + (f": {reason}" if reason else "")
+        signals = {number.value: number.name for number in signal.Signals}
+        died_of = signals.get(-code, f"signal {-code}")
+        reason = f"crashed with {died_of}" + (f": {reason}" if reason else "")
     raise ModelFailed(reason=f"{name}: {reason or f'ended with code {code} and no reason'}")
 
 
@@ -105,9 +107,3 @@ def _reason(text: str) -> str:
     failures = [line for line in telling if _FAILURE.search(line)]
     chosen = (failures or telling)[-1:]
     return " ".join(chosen[0].split())[:_LONGEST_REASON] if chosen else ""
-
-
-def _signal(number: int) -> str:
-    with suppress(ValueError):
-        return signal.Signals(number).name
-    return f"signal {number}"

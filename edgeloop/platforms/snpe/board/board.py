@@ -142,7 +142,7 @@ class Board:
             case ["hot", *_]:
                 return None
             case ["stopped", *_]:
-                raise self.adb.unavailable("this runner is ending")
+                raise self.adb.unavailable("this runner is output")
             case ["lease", *_]:
                 raise self._lease.lost()
             case ["files", *_]:
@@ -166,7 +166,7 @@ class Board:
         said = lines[-1] if lines else f"exit code {code}"
         broken = [line for line in lines if _NOT_LINKED in line]
         if code in _NOT_STARTED or broken:
-            self.files.doubts_sdk = True
+            self.files.is_sdk_suspect = True
             raise self.adb.unavailable(f"snpe-net-run cannot start there: {(broken or [said])[0]}")
         raise ModelFailed(reason=f"{where} failed: {said}")
 

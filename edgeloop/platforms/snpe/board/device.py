@@ -115,7 +115,8 @@ class AdbDevice:
         self.name = f"adb:{serial}"
         self._options = options or BoardOptions()
         self._sdk = sdk
-        self._adb = board.adb if board is not None else self._client(serial, program)
+        limits = self._options.call_s, self._options.probe_s
+        self._adb = board.adb if board is not None else Adb(serial, program, *limits)
         self._shared = board
         self._uses: list[tuple[datetime, datetime]] = []
         self._counting = threading.Lock()
@@ -153,7 +154,7 @@ class AdbDevice:
         self.board.turns.close()
 
     def take_uses(self) -> list[tuple[datetime, datetime]]:
-        """Asked at the end of a stage: with the next one this hand stands at the end again."""
+        """Called at the end of a stage: for the next one this session queues again."""
         with self._counting:
             uses, self._uses, self._place = self._uses, [], None
         return uses
@@ -245,7 +246,7 @@ class AdbDevice:
                 if not waited_s:
                     resting.enter_context(board.turns.kept_for(rank))
                 if board.closing.wait(options.cool_poll_s):
-                    raise board.adb.unavailable("this runner is ending")
+                    raise board.adb.unavailable("this runner is output")
                 waited_s += options.cool_poll_s
 
     def _measurement(self, model: Path, board: Board, run: ToolRun, waited_s: float) -> Measurement:
@@ -268,7 +269,7 @@ class AdbDevice:
         return Measurement(seconds, (seconds,), layers=layers, conditions=found)
 
     def _rank(self) -> int:
-        """All runs of a stage have one place in the line of the board's hands."""
+        """All runs of a stage have one place in the queue of the board's sessions."""
         with self._counting:
             if self._place is None:
                 self._place = self.board.turns.rank()
@@ -278,9 +279,6 @@ class AdbDevice:
         if run is not None:
             with self._counting:
                 self._uses.append((run.ended - timedelta(seconds=run.seconds), run.ended))
-
-    def _client(self, serial: str, program: str) -> Adb:
-        return Adb(serial, program, self._options.call_s, self._options.probe_s)
 
 
 def _profile(run: ToolRun, folder: str, sdk: Sdk) -> RunProfile | None:

@@ -55,12 +55,12 @@ class BoardFiles:
         self._limit_s = limit_s
         self._squeeze = squeeze
         self._lock = threading.Lock()
-        self._pushing = threading.Lock()  # two hands may want the same file there
+        self._pushing = threading.Lock()  # two sessions may want the same file there
         self._there: set[str] = set()
         self._free = self._total = 0  # bytes, as far as we know; nobody else writes here
         self._in_use: Counter[str] = Counter()
         self.squeezes = False
-        self.doubts_sdk = False  # its program did not start: its files are looked at once more
+        self.is_sdk_suspect = False  # its program did not start: its files are looked at once more
 
     @property
     def sdk_home(self) -> str:
@@ -71,6 +71,7 @@ class BoardFiles:
 
     def look(self) -> None:
         """What is there already; and what an interrupted push left behind goes."""
+        home = words(self.sdk_home)
         answer = self._adb.shell(f"""
 cd {words(self._root)} || exit 1
 rm -rf data/tmp-* sdk/*.tmp models/*.tmp
@@ -78,10 +79,10 @@ for program in {_PROGRAMS}; do
   command -v "$program" > /dev/null || echo "lacks:$program"
 done
 command -v gzip >/dev/null && echo gzip
-{self._sdk_check() if self.doubts_sdk else ""}
-[ -d {words(self.sdk_home)} ] && echo sdk
+{f"( cd {home} && {_AS_SUMS} ) || rm -rf {home}" if self.is_sdk_suspect else ""}
+[ -d {home} ] && echo sdk
 true""")
-        self.doubts_sdk = False
+        self.is_sdk_suspect = False
         self._check(answer)
         found = answer.text.split()
         lacking = [word.removeprefix("lacks:") for word in found if word.startswith("lacks:")]
@@ -229,10 +230,6 @@ cd / && mv {fresh} {words(self.sdk_home)}""",
                 packed([*entries, entry_of("SUMS", sums.encode())]),
             )
         self._check(answer)
-
-    def _sdk_check(self) -> str:
-        home = words(self.sdk_home)
-        return f"( cd {home} && {_AS_SUMS} ) || rm -rf {home}"
 
     def _has(self, name: str) -> bool:
         with self._lock:

@@ -1,10 +1,9 @@
-"""One runner a board: a lease that lies on the board itself, so that every machine with a cable or
-a route to it sees the same.
+"""One runner per board: a lease on the board itself, so that every machine that reaches it sees it.
 
 Making a folder is atomic there, so whoever makes it has the board. Its expiry is counted by the
 board's own clock since it started: no clock of a host is trusted, and a board that was restarted
-is free. A holder that died on this very machine is recognised at once; any other silent one when
-its time is over. Every run of a tool checks the token first.
+is free. An owner that died on this machine is recognised at once; any other silent one when its
+time is over. Every run of a tool checks the token first.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class BoardLease:
                 owner = held["owner"] or "another runner"
                 raise DeviceBusy(device=f"adb:{self._adb.serial}", owner=owner, seconds=left_s)
             self._clear(held["token"])
-        raise self._adb.unavailable("its lease keeps changing hands; look who else uses it")
+        raise self._adb.unavailable("its lease keeps changing owners; check who else uses it")
 
     def renew(self) -> None:
         answer = self._adb.shell(f"{self.guard('exit 9')}\n{self.extension(self._lease_s)}")

@@ -93,7 +93,7 @@ class Conversation:
                 self._limit.restart(self._tool_s)
                 yield b"go\n"
                 self._ended.wait()
-        except TurnRefusedError:  # without a word the board says `stopped`, and tidies up
+        except TurnRefusedError:  # without a word the board says `stopped`, and cleans up
             self._limit.restart(self._tool_s)
             return
         if self._over.is_set():

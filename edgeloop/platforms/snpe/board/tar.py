@@ -57,13 +57,18 @@ def packed(entries: Iterable[Entry]) -> Iterator[bytes]:
 def squeezed(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """One gzip stream, made by several threads at its fastest level: blocks of deflate that end at
     a byte may follow each other. Most cables are slower than that."""
+
+    def deflate(block: bytes) -> bytes:
+        compressor = zlib.compressobj(1, wbits=-zlib.MAX_WBITS)
+        return compressor.compress(block) + compressor.flush(zlib.Z_SYNC_FLUSH)
+
     yield _GZIP_HEAD
     crc = size = 0
     waiting: deque[Future[bytes]] = deque()
     with ThreadPoolExecutor(_THREADS, "squeeze") as pool:
         for block in _blocks(pieces):
             crc, size = zlib.crc32(block, crc), size + len(block)
-            waiting.append(pool.submit(_deflated, block))
+            waiting.append(pool.submit(deflate, block))
             if len(waiting) > 2 * _THREADS:
                 yield waiting.popleft().result()
         for future in waiting:
@@ -92,8 +97,3 @@ def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
             gathered, length = [], 0
     if gathered:
         yield b"".join(gathered)
-
-
-def _deflated(block: bytes) -> bytes:
-    squeezer = zlib.compressobj(1, wbits=-zlib.MAX_WBITS)
-    return squeezer.compress(block) + squeezer.flush(zlib.Z_SYNC_FLUSH)

@@ -1,8 +1,8 @@
-"""Who may do what on a board at a time, between the hands of one runner.
+"""Scheduling of one runner's sessions on a board.
 
-One tool runs at a time. Whoever began first goes first, so that hands do not march in step: while
-one is amid its runs, the other gets ready. Files may travel while a tool runs, but never while one
-runs alone: a benchmark beside a push would measure the push.
+One tool runs at a time. Whoever began first goes first, so that sessions do not run in lockstep:
+while one is amid its runs, another gets ready. Files may travel while a tool runs, but never while
+one runs alone: a benchmark beside a push would measure the push.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Turns:
 
     @property
     def alone_s(self) -> float:
-        """How long one hand has had the board alone; 0: nobody has."""
+        """How long one session has had the board alone; 0: none has."""
         return time.monotonic() - self._alone_since if self._alone else 0.0
 
     def rank(self) -> int:
-        """A place in the line, for all runs of a stage."""
+        """A place in the queue, for all runs of a stage."""
         return next(self._numbers)
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ class Turns:
 
     @contextmanager
     def tool(self, rank: int, alone: bool = False) -> Iterator[None]:
-        """The board's tools are this hand's; `alone`: and nothing travels meanwhile."""
+        """This session may run a tool; with `alone`, nothing travels meanwhile."""
         ticket = (rank, next(self._numbers))
         with self._changed:
             self._waiting.add(ticket)
@@ -76,7 +76,7 @@ class Turns:
 
     @contextmanager
     def kept_for(self, rank: int) -> Iterator[None]:
-        """Nobody behind this place in the line gets a turn meanwhile, though no tool runs."""
+        """Nobody behind this place in the queue gets a turn meanwhile, though no tool runs."""
         with self._changed:
             self._reserved.add(rank)
         try:
