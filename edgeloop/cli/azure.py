@@ -74,7 +74,10 @@ def setup(
         return
     if work and not yes and not as_json:
         _print_plan(required, plan)
-    _confirm(len(work), yes)
+    if work and not yes:
+        if sys.stdin is None:  # a job with its input closed: nobody can answer
+            raise click.Abort
+        click.confirm(f"Make {len(work)} of these?", abort=True, err=True)
     done: list[StepResult] = []
     try:
         apply_plan(connection, required, plan, done.append if as_json else _print_done)
@@ -142,11 +145,3 @@ def _print_end(required: WorkspaceRequirements, work: list[Step]) -> None:
     if required.hints:
         click.echo("To use the clusters, put this into edgeloop.yaml:")
         click.echo("\n".join(required.hints))
-
-
-def _confirm(count: int, yes: bool) -> None:
-    if not count or yes:
-        return
-    if sys.stdin is None:  # a job whose input is closed: nobody can answer
-        raise click.Abort
-    click.confirm(f"Make {count} of these?", abort=True, err=True)

@@ -59,6 +59,7 @@ def status(
     Example: edgeloop status 'brave-*' --csv results.csv
     """
     from edgeloop.cli.output import print_json, shown
+    from edgeloop.models import visible_columns
 
     if sum((csv is not None, as_json, watch)) > 1:
         raise click.UsageError("choose one of --csv, --json and --watch.")
@@ -68,7 +69,8 @@ def status(
             return
         rows = workspace.status(*names, tag=tag)
         if as_json:
-            print_json(_visible(rows))
+            columns = visible_columns(rows)
+            print_json({name: row[name] for name in columns if name in row} for row in rows)
         elif csv is not None:
             _write_csv(rows, csv)
         elif rows:
@@ -101,13 +103,6 @@ def experiments(experiment: str | None, store: str | None, as_json: bool) -> Non
 
 
 COMMANDS = (status, experiments)
-
-
-def _visible(rows: list[Values]) -> list[dict[str, Value]]:
-    from edgeloop.models import visible_columns
-
-    columns = visible_columns(rows)
-    return [{name: row[name] for name in columns if name in row} for row in rows]
 
 
 def _write_csv(rows: list[Values], target: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from edgeloop.training import ProgressReport, TrainingPlan, TrainingProgress, TrainingResult
+    from edgeloop.training import ProgressReport, TrainingPlan, TrainingProgress
 
 _path = click.Path(path_type=Path)
 _arch_argument = click.argument("arch_file", metavar="ARCH.json", type=_path)
@@ -159,7 +159,10 @@ def _train(
     if as_json:
         print_json([{**vars(result), "out": str(folder)}])
     else:
-        click.echo(_summary(result, folder))
+        early = ", stopped early" if result.stopped_early else ""
+        epoch = f"epoch {result.best_epoch} of {result.epochs}{early}"
+        scores = f"F1 {result.f1:.3f}, mIoU {result.miou:.3f}"
+        click.echo(f"{result.arch_id}: {scores} after {epoch} → {folder}")
 
 
 def _lines() -> ProgressReport:
@@ -179,11 +182,3 @@ def _lines() -> ProgressReport:
         )
 
     return report
-
-
-def _summary(result: TrainingResult, folder: Path) -> str:
-    early = ", stopped early" if result.stopped_early else ""
-    return (
-        f"{result.arch_id}: F1 {result.f1:.3f}, mIoU {result.miou:.3f} after epoch "
-        f"{result.best_epoch} of {result.epochs}{early} → {folder}"
-    )

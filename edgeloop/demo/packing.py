@@ -7,7 +7,7 @@ import json
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 
-from edgeloop.store import Record, Store, Values
+from edgeloop.store import Store, Values
 from edgeloop.testing import MemoryStore
 
 LARGEST_BYTES = 200_000
@@ -25,7 +25,9 @@ class DemoStore(MemoryStore):
 def pack(store: Store, experiments: Iterable[str], is_kept: Callable[[str], bool]) -> bytes:
     """`is_kept` is asked for the key of each file that is not large. Files that are left out are
     left out of their rows as well: a row that names a file promises that it is there."""
-    tables: dict[str, object] = {"usage": _rows(store.usage().query())}
+    tables: dict[str, object] = {
+        "usage": [[record.key, dict(record.values)] for record in store.usage().query()]
+    }
     files: dict[str, bytes] = {}
     models: dict[str, list[list[object]]] = {}
     for experiment in experiments:
@@ -50,10 +52,6 @@ def unpacked(content: bytes) -> MemoryStore:
     for experiment, rows in tables["models"].items():
         store.models(experiment).insert_many((key, values) for key, values in rows)
     return store
-
-
-def _rows(records: Iterable[Record]) -> list[list[object]]:
-    return [[record.key, dict(record.values)] for record in records]
 
 
 def _with_files(values: Values, folder: str, kept: Mapping[str, bytes]) -> dict[str, object]:

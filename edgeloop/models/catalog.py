@@ -14,7 +14,7 @@ from pathlib import Path
 from edgeloop.errors import BadInput, ModelBusy, NoSuchModel, RowChanged, WaitTimeout
 from edgeloop.models.names import can_be_key, check_experiment_name, is_pattern, matches
 from edgeloop.models.onnx_check import check_onnx
-from edgeloop.models.plan import Plan, Stage
+from edgeloop.models.plan import Plan
 from edgeloop.models.queue import Queue
 from edgeloop.models.records import UPLOAD, holders, is_foreign, records_of, summary
 from edgeloop.models.row import CANDIDATE, Edit, change_row, filled
@@ -228,7 +228,8 @@ class Catalog:
         def clear(row: Record) -> Changes:
             self._refuse_half_made(row)
             records = {key: r for key, r in records_of(row.values).items() if key not in chosen}
-            columns = [column for stage in chosen for column in _columns_of(self._plan[stage])]
+            stages = [self._plan[stage] for stage in chosen]
+            columns = [column for stage in stages for column in (*stage.fills, *stage.clears)]
             gone = dict.fromkeys([*columns, "completed", "error"])
             left = {key: value for key, value in row.values.items() if key not in gone}
             left["status"] = "new"
@@ -344,10 +345,6 @@ class Catalog:
             if at_top and any(matches(file.name, pattern) for pattern in patterns):
                 stale.add(file.key)
         return sorted(stale)
-
-
-def _columns_of(stage: Stage) -> tuple[str, ...]:
-    return (*stage.fills, *stage.clears)
 
 
 def _holders(row: Values) -> list[str]:

@@ -125,7 +125,10 @@ class Leases:
             held = records[lease.stage]
             files = {**held.files, **outcome.files}
             records[lease.stage] = replace(held.settled(), attempts=0, not_before=0.0, files=files)
-            _check_progress(stage, row.values, {**row.values, **outcome.columns})
+            if stage.progress({**row.values, **outcome.columns}) <= stage.progress(row.values):
+                missing = ", ".join(stage.fills)  # it would be done again forever
+                reason = f"the result of {stage.name} does not fill its columns ({missing})"
+                raise BadInput(reason=reason)
             changes = self._summary(row, records, outcome.columns)
             if str(row.values.get("error", "")).startswith(f"{lease.stage}: "):
                 changes["error"] = None
@@ -296,13 +299,6 @@ class Leases:
         if changed is None:
             raise LeaseLost(stage=lease.stage, model=lease.model, owner=lease.owner)
         return changed[1]
-
-
-def _check_progress(stage: Stage, before: Values, after: Values) -> None:
-    """A result that leaves the stage undone would be done again for ever."""
-    if stage.progress(after) <= stage.progress(before):
-        missing = ", ".join(stage.fills)
-        raise BadInput(reason=f"the result of {stage.name} does not fill its columns ({missing})")
 
 
 def _clean(reason: str) -> str:

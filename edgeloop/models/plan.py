@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from edgeloop.errors import BadInput
 from edgeloop.models.row import filled, is_true, mean_latency_ms, runs_of
-from edgeloop.store import Value, Values
+from edgeloop.store import Values
 
 Priority = Callable[[Values], float]
 
@@ -59,7 +59,8 @@ class Stage:
         """How many runs are done; each commit must raise it."""
         if self.count is not None:
             return self.count(row)
-        return int(all(_is_done(row.get(column)) for column in self.fills))
+        values = [row.get(column) for column in self.fills]  # `quantized` may be False
+        return int(all(filled(value) and value is not False for value in values))
 
     def is_done(self, row: Values) -> bool:
         return self.progress(row) >= self.runs
@@ -154,8 +155,3 @@ def _f1(name: str, capability: str, priority: Priority, needs: tuple[str, ...]) 
 
 def _by_latency(factor: float) -> Priority:
     return lambda row: 100 + factor * mean_latency_ms(row)
-
-
-def _is_done(value: Value | None) -> bool:
-    """`quantized` is only done when it says yes; every other column when it says anything."""
-    return filled(value) and value is not False

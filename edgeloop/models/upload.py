@@ -87,16 +87,14 @@ class Uploader:
             self._note(file.content, row.key)
             self._blobs.delete_folder(folder)  # what a delete that was cut off may have left
             self._blobs.put_many({f"{folder}/{name}": path for name, path in file.files.items()})
-            self._queue.update(self._models, row, self._finished(row, file))
+            records = records_of(row.values)
+            stored = {name: name for name in file.files}
+            records[UPLOAD] = replace(records[UPLOAD].settled(), files=stored)
+            changes = summary(row.values, records, self._plan, self._clock())
+            self._queue.update(self._models, row, changes)
         except BaseException:
             self._take_back(row, folder)
             raise
-
-    def _finished(self, row: Record, file: OnnxFile) -> dict[str, Value | None]:
-        records = records_of(row.values)
-        held = records[UPLOAD]
-        records[UPLOAD] = replace(held.settled(), files={name: name for name in file.files})
-        return summary(row.values, records, self._plan, self._clock())
 
     def _take_back(self, row: Record, folder: str) -> None:
         """Best effort: a store that is away keeps a row that says who began, for 'delete'.

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -65,7 +66,8 @@ def run(workspace: Workspace, options: RunnerOptions, report: Callable[[RunnerEv
         raise BadInput(reason=reason)
     stopping = threading.Event()
     with ExitStack() as opened:
-        folder = WorkFolder(options.workdir or _default_workdir(workspace), options.cap_bytes)
+        shared = workspace.settings.project / ".edgeloop/work"  # by all runners of a project
+        folder = WorkFolder(options.workdir or shared, options.cap_bytes)
         task = open_task(options.task, options.dataset, folder.cache)
         crew = _crew(workspace, options, task, folder, stopping, report, opened)
         with _signals(stopping):
@@ -99,7 +101,7 @@ def _crew(
             device.acquire()
     chips = tuple(dict.fromkeys(device.chip for device in devices if device.chip))
     base = Equipment(toolchain, host, task, host, chips, options.precision, options.sizes)
-    only = _chosen(options.subset)
+    only = partial(matches, pattern=options.subset)
 
     def worker(
         name: str,
@@ -224,18 +226,9 @@ def _before(worker: Worker, crew: list[Worker]) -> list[Worker]:
     return [other for other in others if other.hand is not None and other.hand < worker.hand]
 
 
-def _chosen(subset: str) -> Callable[[str], bool]:
-    return lambda model: matches(model, subset)
-
-
 def _opened(opened: ExitStack, device: Device) -> Device:
     opened.callback(device.close)
     return device
-
-
-def _default_workdir(workspace: Workspace) -> Path:
-    """Shared by the runners of a project, so that prepared data and fetched files are too."""
-    return workspace.settings.project / ".edgeloop" / "work"
 
 
 @contextmanager

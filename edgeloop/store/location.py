@@ -201,7 +201,8 @@ def parse_connection_string(text: str) -> AzureLocation:
     table = fields.get("tableendpoint") or f"{protocol}://{account}.table.{suffix}"
     key, sas = fields.get("accountkey"), fields.get("sharedaccesssignature")
     if not account:
-        account = _account_of(blob) if "blobendpoint" in fields else ""
+        parts = _split(blob if "blobendpoint" in fields else "")
+        account = parts.path.strip("/") or (parts.hostname or "").partition(".")[0]
     if not account or not (key or sas):
         raise _bad_connection_string("it needs AccountName and AccountKey (or a signature)")
     if not (account.isascii() and account.replace("-", "").isalnum()):
@@ -242,11 +243,6 @@ def _connection_fields(text: str) -> dict[str, str]:
 def _is_http(endpoint: str) -> bool:
     parts = _split(endpoint)
     return parts.scheme in ("https", "http") and bool(parts.hostname)
-
-
-def _account_of(endpoint: str) -> str:
-    parts = _split(endpoint)
-    return parts.path.strip("/") or (parts.hostname or "").partition(".")[0]
 
 
 def _is_base64(key: str) -> bool:

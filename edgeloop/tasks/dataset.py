@@ -174,7 +174,8 @@ class FaceFolder:
     def pairs(self) -> list[Pair]:
         """Sorted by name. Hidden files and others that are no PNG are left alone."""
         check_folder(self.root)
-        names = {path.name for path in self.root.iterdir() if _is_png(path.name)}
+        files = [path.name for path in self.root.iterdir() if path.suffix == ".png"]
+        names = {name for name in files if not name.startswith(".")}
         images = sorted(name for name in names if not name.endswith(f"{SUFFIX}.png"))
         if not images:
             raise NotFound(
@@ -240,7 +241,3 @@ def _check_labels(pair: Pair, image: Image.Image, label: Image.Image, classes: i
             reason=f"{pair.label} is {label_wide} × {label_high}, not the aspect ratio of its "
             f"image, {wide} × {high}"
         )
-
-
-def _is_png(name: str) -> bool:
-    return name.endswith(".png") and not name.startswith(".")

@@ -79,8 +79,9 @@ def tally_classes(answers: Output, labels: Labels, classes: int) -> Tally:
     kept = labels != IGNORE
     truth, answer = labels[kept].astype(np.intp), answers[kept].astype(np.intp)
     if answer.size and not 0 <= answer.min() <= answer.max() < classes:
+        wrong = int(answer.min() if answer.min() < 0 else answer.max())
         raise BadInput(
-            reason=f"the model answered class {_outside(answer, classes)}, but the classes are "
+            reason=f"the model answered class {wrong}, but the classes are "
             f"0–{classes - 1}: does it belong to another task?"
         )
     return Tally(_confusion(truth, answer, classes))
@@ -132,10 +133,6 @@ def _count_probabilities(
     for total, numbers in ((histograms.seen, bins.ravel()), (histograms.hits, of_truth)):
         counts = np.bincount(numbers, minlength=classes * BINS)
         np.add(total, counts.reshape(classes, BINS), out=total)
-
-
-def _outside(answer: NDArray[np.intp], classes: int) -> int:
-    return int(answer.min() if answer.min() < 0 else answer.max())
 
 
 Floats = NDArray[np.float64]

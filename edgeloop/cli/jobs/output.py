@@ -20,7 +20,8 @@ METRICS_SHOWN = 5
 
 def job_table(jobs: Sequence[Run]) -> str:
     """One line per job; a sweep shows the varied parameters and the metrics."""
-    varied = _varied(jobs)
+    names = dict.fromkeys(name for job in jobs for name in job.record.params)
+    varied = [n for n in names if len({job.record.params.get(n) for job in jobs}) > 1]
     measured = _measured(jobs)
     headings = ("name", *varied, "state", "took", "compute", *measured, "")
     rows = [
@@ -105,11 +106,6 @@ class Printer:
     def end(self) -> None:
         if self._begun:
             self.show(b"\n")
-
-
-def _varied(jobs: Sequence[Run]) -> list[str]:
-    names = dict.fromkeys(name for job in jobs for name in job.record.params)
-    return [n for n in names if len({job.record.params.get(n) for job in jobs}) > 1]
 
 
 def _measured(jobs: Sequence[Run]) -> list[str]:

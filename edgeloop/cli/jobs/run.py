@@ -40,8 +40,9 @@ def run(
 
     Example: edgeloop run train.py --compute cluster --data faces -- --epochs 3
     """
+    from edgeloop.cli.jobs.output import outcome
     from edgeloop.cli.jobs.views import print_jobs
-    from edgeloop.cli.output import bytes_bar
+    from edgeloop.cli.output import bytes_bar, shown
     from edgeloop.jobs import Jobs
 
     jobs = Jobs.open(store, options["experiment"])
@@ -59,7 +60,8 @@ def run(
     if as_json or len(runs) > 1:
         print_jobs(jobs, runs, as_json)
     else:
-        _say_outcome(jobs, runs[0])
+        folder = shown(str(jobs.outputs(runs[0])))
+        click.echo(f"{outcome(runs[0])} · results in {folder}", err=True)
     raise SystemExit(_exit_code(runs))
 
 
@@ -91,14 +93,6 @@ def _detach(jobs: Jobs, runs: list[Run]) -> None:
         for each in jobs.wait(jobs.cancel(runs)):
             jobs.fetch(each)
             click.echo(f"{each.name}: {each.state}", err=True)
-
-
-def _say_outcome(jobs: Jobs, done: Run) -> None:
-    from edgeloop.cli.jobs.output import outcome
-    from edgeloop.cli.output import shown
-
-    folder = shown(str(jobs.outputs(done)))
-    click.echo(f"{outcome(done)} · results in {folder}", err=True)
 
 
 def _exit_code(runs: list[Run]) -> int:

@@ -64,7 +64,7 @@ def submit(
         return
     for run in runs:
         click.echo(f"{run.name} submitted to {run.record.compute}")
-    what = runs[0].name if len(runs) == 1 else f"'{_common(runs)}*'"
+    what = runs[0].name if len(runs) == 1 else f"'{runs[0].name.rpartition('-')[0]}-*'"
     click.echo(f"Next: edgeloop job status {what}  ·  edgeloop job logs {what} -f", err=True)
 
 
@@ -160,7 +160,8 @@ def abort(
     _confirm("abort", alive, yes or selection.exact or len(alive) < 2)
     ended = jobs.cancel(alive)
     if not no_wait:
-        ended = jobs.wait(ended, timeout_s=_longest_grace(jobs, ended))
+        grace_s = max((jobs.grace_s(run) for run in ended), default=0.0)
+        ended = jobs.wait(ended, timeout_s=grace_s + STORING_S)
     if as_json:
         now = {run.name: run for run in ended}
         print_jobs(jobs, [now.get(run.name, run) for run in chosen], as_json=True)
@@ -236,12 +237,3 @@ def _confirm(verb: str, runs: tuple[Run, ...] | list[Run], yes: bool) -> None:
 
 def _teller(as_json: bool) -> Any:
     return None if as_json else lambda line: click.echo(line, err=True)
-
-
-def _common(runs: list[Run]) -> str:
-    return runs[0].name.rpartition("-")[0] + "-"
-
-
-def _longest_grace(jobs: Jobs, runs: list[Run]) -> float:
-    """The longest grace period, plus time to store the outputs."""
-    return max((jobs.grace_s(run) for run in runs), default=0.0) + STORING_S

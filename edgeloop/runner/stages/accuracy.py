@@ -12,7 +12,7 @@ import numpy as np
 
 from edgeloop.errors import ModelFailed, NoSuchPrecision
 from edgeloop.platforms import Device, GivesClasses, GraphInfo, Kind
-from edgeloop.runner.stages.base import Assignment, Equipment, Result, Sizes
+from edgeloop.runner.stages.base import Assignment, Equipment, Result
 from edgeloop.tasks import (
     Images,
     Output,
@@ -53,7 +53,8 @@ def accuracy(work: Assignment, equipment: Equipment) -> Result:
     info = equipment.toolchain.inspect(work.onnx)
     equipment.task.check_output(info.output_shape)
     device = equipment.host if test.on_host else equipment.device
-    samples = equipment.task.test(info.height, info.width, _count(test, equipment.sizes))
+    count = equipment.sizes.thorough if test.thorough else equipment.sizes.quick
+    samples = equipment.task.test(info.height, info.width, count)
     kind = device.float_kind if test.kind == "float" else test.kind
     try:
         score = _scored(work, equipment, device, info, kind, samples)
@@ -156,7 +157,3 @@ def ahead(outputs: Iterable[Output]) -> Iterator[Output]:
             yield item
     finally:
         stopped.set()
-
-
-def _count(test: Test, sizes: Sizes) -> int:
-    return sizes.thorough if test.thorough else sizes.quick

@@ -32,7 +32,8 @@ def drift_of(
     mark: str,
     clock: Callable[[], float] = time.monotonic,
 ) -> Drift:
-    newest, listed_at = _read(mark)
+    stamp, between, listed = mark.partition(_BETWEEN)
+    newest, listed_at = (datetime.fromisoformat(stamp), float(listed)) if between else (None, 0.0)
     if newest is None or clock() - listed_at > LIST_EVERY_S:
         return _by_listing(query, get, as_record, known, clock())
     since = {"since": newest - OVERLAP}
@@ -62,8 +63,3 @@ def _newest(entities: Iterable[Any], known: datetime | None) -> datetime | None:
 
 def _mark(newest: datetime | None, listed_at: float) -> str:
     return "" if newest is None else f"{newest.isoformat()}{_BETWEEN}{listed_at}"
-
-
-def _read(mark: str) -> tuple[datetime | None, float]:
-    stamp, between, listed_at = mark.partition(_BETWEEN)
-    return (datetime.fromisoformat(stamp), float(listed_at)) if between else (None, 0.0)
