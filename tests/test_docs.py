@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -114,3 +116,21 @@ def test_no_page_shows_a_command_that_is_not_there():
                 shown.update(w for w in word if w.isalpha() and w.islower())
     known = set(app.list_commands(click.Context(app)))
     assert shown <= known, shown - known
+
+
+def test_the_tree_of_files_is_what_the_modules_say_of_themselves():
+    spec = importlib.util.spec_from_file_location("tree_docs", ROOT / "scripts/tree_docs.py")
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    page = (ROOT / "docs/architecture.md").read_text()
+    assert page == script.rendered(page), "run: python scripts/tree_docs.py"
+
+
+def test_what_python_examples_import_exists():
+    imported = re.compile(r"^from (edgeloop[\w.]*) import ([\w, ]+)$", re.MULTILINE)
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+            for module, names in imported.findall(block):
+                for name in names.split(", "):
+                    assert hasattr(importlib.import_module(module), name), f"{page}: {name}"

@@ -84,9 +84,11 @@ def test_the_start_up_file_hides_what_it_should(elsewhere: dict[str, str], tmp_p
 
 
 @pytest.mark.slow
-def test_every_module_is_imported(elsewhere: dict[str, str], tmp_path: Path):
+@pytest.mark.parametrize("lacking", ["", "fcntl"])
+def test_every_module_is_imported(elsewhere: dict[str, str], tmp_path: Path, lacking: str):
+    environ = {**elsewhere, "TEST_WITHOUT_FCNTL": lacking}
     code = f"import importlib\nfor name in {MODULES!r}: importlib.import_module(name)"
-    python(elsewhere, tmp_path, "-c", code)
+    python(environ, tmp_path, "-c", code)
 
 
 @pytest.mark.parametrize("lacking", ["", "fcntl"])

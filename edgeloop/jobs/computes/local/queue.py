@@ -17,7 +17,6 @@ the large one might wait forever. This module, like `waiting.py`, needs only the
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +28,11 @@ from edgeloop._util.locks import try_lock
 from edgeloop.jobs.computes.local.waiting import ALIVE, OVER, RUNNING, WAITING, is_alive, job_of
 from edgeloop.jobs.protocol.codec import from_json, to_json
 from edgeloop.jobs.protocol.resources import Allocation, Capacity, Resources, allocate
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: the other computes still work
+    fcntl = None  # type: ignore[assignment]
 
 LOGS, WRAPPERS = "logs", "wrappers"
 ENDED_WAITING = "its process ended while it waited: it was killed, or the machine restarted"

@@ -7,10 +7,14 @@ order in which jobs start. `queue.py` explains the rest; `protocol/bundle.py` ma
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
 import time
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: the other computes still work
+    fcntl = None  # type: ignore[assignment]
 
 WAITING, RUNNING, OVER, ALIVE = "waiting", "running", "over", "alive"
 
