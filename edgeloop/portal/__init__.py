@@ -1,9 +1,9 @@
-"""The portal: what the farm does, live in a browser, and the same as JSON.
+"""The portal: the state of an experiment, live in a browser, and the same as JSON.
 
     with Workspace.open() as workspace:
         serve(workspace, PortalOptions(port=0), lambda address: print(address.url))
 
-`create_app` is the application alone, for a server of your own. Needs the extra `portal`.
+`create_app` returns the application, for a server of your own. Needs the extra `portal`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> object:
-    """Each thing when it is asked for: options can be checked where FastAPI is not installed."""
+    """Imported on demand: options can be checked without FastAPI."""
     for module, names in _WHERE.items():
         if name in names:
             return getattr(import_module(f"edgeloop.portal.{module}"), name)

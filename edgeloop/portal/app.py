@@ -1,4 +1,4 @@
-"""All of the portal as one application: the guard, the pages, the API, the numbers."""
+"""The portal as one application: authentication, pages, API and metrics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from edgeloop.workspace import Workspace
 LONGEST_FORM = 4_096
 WRONG_DELAY_S = 0.5
 WRONG = "That is not the portal's token."
-OUR_FAULT = "Something went wrong. This is a fault of Edgeloop; its log says more."
+OUR_FAULT = "Something went wrong. This is a bug in Edgeloop; its log says more."
 _STATUSES: tuple[tuple[type[EdgeloopError], int], ...] = (
     (NotFound, 404),
     (BadInput, 400),
@@ -49,12 +49,12 @@ _log = logging.getLogger(__name__)
 
 
 def create_app(workspace: Workspace, options: PortalOptions | None = None) -> FastAPI:
-    """`app.state.portal` is what is open; it is closed when the server ends, the workspace not."""
+    """`app.state.portal` is closed when the server ends; the workspace is not."""
     portal = Portal(workspace, options)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        portal.feed()  # begins to read at once, so that the first page need not wait
+        portal.feed()  # starts reading, so that the first page does not wait
         try:
             yield
         finally:
@@ -64,14 +64,20 @@ def create_app(workspace: Workspace, options: PortalOptions | None = None) -> Fa
         title="Edgeloop portal",
         version=__version__,
         openapi_url="/api/openapi.json",
-        docs_url=None,  # its page would fetch scripts from elsewhere
+        docs_url=None,  # would load scripts from elsewhere
         redoc_url=None,
         lifespan=lifespan,
     )
     app.state.portal = portal
     app.include_router(api.router(portal))
     _add_login(app, portal)
-    _add_metrics(app, portal)
+
+    @app.get("/metrics", include_in_schema=False)
+    def numbers(experiment: str | None = None) -> Response:
+        return PlainTextResponse(
+            metrics.metrics(portal, experiment), media_type=metrics.CONTENT_TYPE
+        )
+
     app.include_router(pages.router(portal))
     _add_errors(app, portal)
     app.add_middleware(Guard, portal=portal)
@@ -101,16 +107,8 @@ def _add_login(app: FastAPI, portal: Portal) -> None:
         return answer
 
 
-def _add_metrics(app: FastAPI, portal: Portal) -> None:
-    @app.get("/metrics", include_in_schema=False)
-    def numbers(experiment: str | None = None) -> Response:
-        return PlainTextResponse(
-            metrics.metrics(portal, experiment), media_type=metrics.CONTENT_TYPE
-        )
-
-
 def _add_errors(app: FastAPI, portal: Portal) -> None:
-    def told(request: Request, status: int, sentence: str) -> Response:
+    def answer(request: Request, status: int, sentence: str) -> Response:
         if request.url.path.startswith("/api/") or request.url.path == "/metrics":
             return JSONResponse({"detail": sentence}, status)
         return pages.error_page(portal, request, status, sentence)
@@ -118,22 +116,21 @@ def _add_errors(app: FastAPI, portal: Portal) -> None:
     @app.exception_handler(EdgeloopError)
     def ours(request: Request, error: EdgeloopError) -> Response:
         status = next((code for kind, code in _STATUSES if isinstance(error, kind)), 500)
-        return told(request, status, redact(str(error)))
+        return answer(request, status, redact(str(error)))
 
     @app.exception_handler(HTTPException)
     def refused(request: Request, error: HTTPException) -> Response:
-        answer = told(request, error.status_code, str(error.detail))
-        for name, value in (error.headers or {}).items():
-            answer.headers[name] = value
-        return answer
+        response = answer(request, error.status_code, str(error.detail))
+        response.headers.update(error.headers or {})
+        return response
 
     @app.exception_handler(RequestValidationError)
-    def misshapen(request: Request, error: RequestValidationError) -> Response:
-        """Without what was sent: it may be what JSON cannot say, as infinity is."""
-        told = [{key: item[key] for key in ("loc", "msg", "type")} for item in error.errors()]
-        return JSONResponse({"detail": told}, 422)
+    def invalid(request: Request, error: RequestValidationError) -> Response:
+        """Without the input, which may not be valid JSON (infinity, for example)."""
+        detail = [{key: item[key] for key in ("loc", "msg", "type")} for item in error.errors()]
+        return JSONResponse({"detail": detail}, 422)
 
     @app.exception_handler(Exception)
     def unexpected(request: Request, error: Exception) -> Response:
         _log.error("%s", redact("".join(traceback.format_exception(error))))
-        return told(request, 500, OUR_FAULT)
+        return answer(request, 500, OUR_FAULT)

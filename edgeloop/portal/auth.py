@@ -1,19 +1,15 @@
-"""The door: who gets in, from where, and what a browser may do with what it gets.
+"""Authentication: who may read, who may change, and what a browser may do with a page.
 
-- Host: on loopback only names of this machine are answered, or a stranger's page could point a
-  name of its own at 127.0.0.1 and read us through its visitor's browser.
-- Token: by `Authorization: Bearer`, or once by the form or `?token=`; then a cookie.
-- Changes: from our own pages only (Sec-Fetch-Site or Origin), with the session's change token. A
-  program that shows the token itself needs neither: no browser sends that for a stranger.
-- Policy: our own scripts and styles, nothing inline, no frames, no other addresses.
+- Host: on loopback, only names of this machine are answered. Otherwise a foreign page could resolve
+  its own name to 127.0.0.1 and read the portal through the browser of its visitor.
+- Token: `Authorization: Bearer`, or once by the form or `?token=`; then a cookie.
+- Changes: only from our own pages (Sec-Fetch-Site or Origin), with the change token of the session.
+  A program that sends the token itself needs neither: no browser does that for a foreign page.
+- Content security policy: our own scripts and styles, nothing inline, no frames, no other origins.
 
-Who may look and who may change, without keeping a list of anybody.
-
-The cookie is a random session and a digest of it, keyed by what only this portal knows: never the
-token itself. What a change must send besides is another digest of the same session, which a page
-of another site can neither read nor guess.
-
-Which names and addresses mean this machine alone.
+No list of sessions is kept. The cookie is a random session id and a keyed digest of it, never the
+token itself. The change token is another digest of the same session, which a page of another site
+can neither read nor guess.
 """
 
 from __future__ import annotations
@@ -38,8 +34,8 @@ SHORTEST_TOKEN = 16
 
 
 class Sessions:
-    """With a token a session is proof that somebody knew it, and outlives a restart; without one
-    (on loopback) it only tells pages of ours from others, and ends with the process."""
+    """With a token, a session proves knowledge of it and survives a restart. Without one (on
+    loopback), it only distinguishes our pages from others and ends with the process."""
 
     def __init__(self, token: str, clock: Callable[[], float] = time.time) -> None:
         self._token = token.encode()
@@ -51,12 +47,12 @@ class Sessions:
         return bool(self._token)
 
     def knows(self, token: str) -> bool:
-        """Compared in constant time, by digests: neither content nor length can be guessed at."""
+        """Compares digests in constant time: reveals neither content nor length."""
         given = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
         return self.needs_token and hmac.compare_digest(given, hashlib.sha256(self._token).digest())
 
     def begin(self) -> str:
-        """A new session, as the cookie holds it."""
+        """A new session, as the value of the cookie."""
         session = f"{secrets.token_hex(16)}-{int(self._clock() + LASTS_S)}"
         return f"{session}.{self._digest('session', session)}"
 
@@ -68,7 +64,7 @@ class Sessions:
         return until.isdecimal() and int(until) > self._clock()
 
     def change_token(self, cookie: str) -> str:
-        """What a page of this session sends along with a change."""
+        """What a page of this session sends with a change."""
         return self._digest("change", cookie.partition(".")[0])
 
     def allows_change(self, cookie: str, given: str) -> bool:
@@ -114,7 +110,7 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 class Guard:
-    """Stands before everything else, pages and API alike."""
+    """Middleware in front of everything, pages and API alike."""
 
     def __init__(self, app: App, portal: Portal) -> None:
         self._app = app
@@ -128,7 +124,9 @@ class Guard:
         cookie = cookie_of(request)
         sessions = self._portal.sessions
         is_known = bool(cookie) and sessions.is_valid(cookie)
-        shows_token = sessions.needs_token and sessions.knows(_bearer(request))
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        bearer = bearer.strip() if scheme.lower() == "bearer" else ""
+        shows_token = sessions.needs_token and sessions.knows(bearer)
         new = "" if is_known or shows_token or sessions.needs_token else sessions.begin()
         scope.setdefault("state", {})
         scope["state"]["session"] = cookie if is_known else new
@@ -143,7 +141,7 @@ class Guard:
     def _refusal(self, request: Request, is_known: bool) -> Response | None:
         sessions = self._portal.sessions
         if not _is_for_us(request, self._portal.options.host):
-            return _no(request, 421, "This portal answers to names of its own machine only.")
+            return _no(request, 421, "This portal only answers to names of its own machine.")
         if not sessions.needs_token or _path(request).startswith("/static/"):
             return None
         given = request.query_params.get("token")
@@ -151,15 +149,16 @@ class Guard:
             return self._by_link(request, given, is_known)
         if is_known or _path(request) in OPEN_PATHS:
             return None
-        if _wants_page(request):
+        is_page = not _path(request).startswith("/api/") and _path(request) != "/metrics"
+        if is_page and request.method in READING:
             back = _path(request) + (f"?{asked}" if (asked := _query(request)) else "")
             return RedirectResponse(f"/login?next={quote(back, safe='')}", 303)
-        answer = _no(request, 401, "Show the portal's token: Authorization: Bearer TOKEN.")
+        answer = _no(request, 401, "Send the portal's token: Authorization: Bearer TOKEN.")
         answer.headers["www-authenticate"] = "Bearer"
         return answer
 
     def _by_link(self, request: Request, given: str, is_known: bool) -> Response:
-        """Once in the address, then never again: the address without it is where it leads."""
+        """The token is in the address only once: redirects to the address without it."""
         rest = [(k, v) for k, v in parse_qsl(_query(request), True) if k != "token"]
         path = _local(_path(request))
         answer = RedirectResponse(f"{path}?{urlencode(rest)}" if rest else path, 303)
@@ -171,16 +170,16 @@ class Guard:
 
 
 def change_token(request: Request) -> str:
-    """What a page must send, as the header X-Edgeloop-Token, with a change."""
+    """What a page must send with a change, in the header X-Edgeloop-Token."""
     portal: Portal = request.app.state.portal
     return portal.sessions.change_token(request.state.session)
 
 
 def refuse_strangers(request: Request) -> str:
-    """Why this change may not be made; empty when it may."""
+    """Why this change is refused; empty if it is allowed."""
     portal: Portal = request.app.state.portal
     if not portal.options.allow_changes:
-        return "This portal only shows: start it with --allow-changes to change models here."
+        return "This portal is read-only: start it with --allow-changes to change models here."
     if request.state.shows_token:
         return ""
     if not _is_same_origin(request):
@@ -188,18 +187,17 @@ def refuse_strangers(request: Request) -> str:
     if not portal.sessions.allows_change(
         request.state.session, request.headers.get(CHANGE_HEADER, "")
     ):
-        return "The page is too old: load it again, then change."
+        return "The page is too old: reload it and try again."
     return ""
 
 
 def cookie_name(request: Request) -> str:
-    """Cookies do not know ports, and a laptop may have several portals."""
+    """Cookies are not per port, and a machine may have several portals."""
     server = request.scope.get("server") or ("", 0)
     return f"edgeloop_portal_{server[1]}"
 
 
 def cookie_of(request: Request) -> str:
-    """Whatever other programs of this machine have put beside it."""
     return request.cookies.get(cookie_name(request), "")
 
 
@@ -212,7 +210,7 @@ def set_cookie(request: Request, session: str) -> str:
 
 
 def local_path(text: str) -> str:
-    """Where a form leads on to: a path of ours, whatever was put into it."""
+    """Where a form redirects to: always a path of ours."""
     parts = urlsplit(text) if text.isprintable() and "\\" not in text else urlsplit("/")
     if parts.scheme or parts.netloc or not parts.path.startswith("/"):
         return "/"
@@ -220,7 +218,7 @@ def local_path(text: str) -> str:
 
 
 def _is_for_us(request: Request, bound_to: str) -> bool:
-    """Elsewhere than on loopback the token guards: a stranger's name has no cookie of ours."""
+    """Beyond loopback the token protects: a foreign name has no cookie of ours."""
     if not is_loopback(bound_to):
         return True
     try:
@@ -235,7 +233,7 @@ def _is_same_origin(request: Request) -> bool:
     if site is not None and site != "same-origin":
         return False
     origin = request.headers.get("origin")
-    if origin is None:  # a program: it has fetched a session of its own, as browsers cannot
+    if origin is None:  # a program with a session of its own
         return True
     try:
         return urlsplit(origin).netloc == request.headers.get("host", "")
@@ -243,20 +241,9 @@ def _is_same_origin(request: Request) -> bool:
         return False
 
 
-def _bearer(request: Request) -> str:
-    kind, _, token = request.headers.get("authorization", "").partition(" ")
-    return token.strip() if kind.lower() == "bearer" else ""
-
-
-def _wants_page(request: Request) -> bool:
-    path = _path(request)
-    is_page = not path.startswith("/api/") and path != "/metrics"
-    return is_page and request.method in READING
-
-
 def _path(request: Request) -> str:
-    """The one that is routed. `request.url` is made up from the Host header, too, and not every
-    version of Starlette looks closely at that: `Host: x/static/` must open nothing."""
+    """The path that is routed. `request.url` also depends on the Host header, which not every
+    version of Starlette validates: `Host: x/static/` must not open anything."""
     return str(request.scope["path"])
 
 
@@ -265,7 +252,7 @@ def _query(request: Request) -> str:
 
 
 def _local(path: str) -> str:
-    """`//host/x` would lead elsewhere."""
+    """`//host/x` would be another site."""
     return quote("/" + path.lstrip("/"), safe="/%:@!$&'()*+,;=~-._")
 
 

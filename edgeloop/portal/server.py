@@ -1,4 +1,4 @@
-"""The server: an address of its own, and an end that waits for nobody's open page."""
+"""The server: its address, and a shutdown that does not wait for open pages."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 - what is refused without a to
 
 @dataclass(frozen=True)
 class Address:
-    """`link` lets in whoever opens it, where a token was made up here; else it is the address."""
+    """`link` includes the token if it was generated here; otherwise it is the address."""
 
     url: str
     link: str
 
 
 def checked(options: PortalOptions) -> PortalOptions:
-    """Any address but loopback needs a token, and not one that can be guessed."""
+    """Any address except loopback needs a token that is long enough."""
     token = secrets.token_urlsafe(24) if options.token == AUTO else options.token
     if not token and not is_loopback(options.host):
         raise BadInput(
             reason=f"{options.host or 'every address'} can be reached by others, so the portal "
-            "needs a token there: set EDGELOOP_PORTAL_TOKEN, or use --token auto"
+            "needs a token: set EDGELOOP_PORTAL_TOKEN, or use --token auto"
         )
     if token and len(token) < SHORTEST_TOKEN:
         raise BadInput(
             reason=f"the portal's token must have {SHORTEST_TOKEN} characters or more: "
-            "--token auto makes one"
+            "--token auto generates one"
         )
     return replace(options, token=token)
 
@@ -49,14 +49,14 @@ def checked(options: PortalOptions) -> PortalOptions:
 def serve(
     workspace: Workspace, options: PortalOptions, announce: Callable[[Address], None]
 ) -> None:
-    """Until Ctrl-C or SIGTERM. `announce` is called when the address can be opened."""
+    """Runs until Ctrl-C or SIGTERM. `announce` is called once the address can be opened."""
     try:
         import uvicorn
 
         from edgeloop.portal.app import create_app
     except ImportError:
         raise MissingExtra(what="The portal", extra="portal") from None
-    is_made_up = options.token == AUTO
+    is_generated = options.token == AUTO
     options = checked(options)
     with contextlib.closing(bound(options)) as listener:
         options = replace(options, port=listener.getsockname()[1])
@@ -65,7 +65,7 @@ def serve(
         config = uvicorn.Config(
             app,
             log_level="warning",
-            access_log=False,  # it would hold what people look at, and ?token=
+            access_log=False,  # it would contain ?token=
             server_header=False,
             proxy_headers=False,
             ws="none",
@@ -75,17 +75,17 @@ def serve(
 
         class Server(uvicorn.Server):
             def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-                """Streams of events never end by themselves, so they are told first."""
+                """Event streams never end by themselves, so they are closed first."""
                 portal.closing.set()
                 super().handle_exit(sig, frame)
 
-        announce(address_of(workspace, options, is_made_up))
+        announce(address_of(workspace, options, is_generated))
         with contextlib.suppress(KeyboardInterrupt):
             Server(config).run(sockets=[listener])
 
 
 def bound(options: PortalOptions) -> socket.socket:
-    """The socket, listening: from now on whoever is told the address can connect."""
+    """A listening socket."""
     where = f"{options.host or '*'}:{options.port}"
     try:
         found = socket.getaddrinfo(
@@ -94,7 +94,7 @@ def bound(options: PortalOptions) -> socket.socket:
         family, kind, protocol, _, place = found[0]
         listener = socket.socket(family, kind, protocol)
     except (socket.gaierror, OverflowError, UnicodeError):
-        raise BadInput(reason=f"{where} is no address of this machine") from None
+        raise BadInput(reason=f"{where} is not an address of this machine") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(place)
@@ -105,18 +105,18 @@ def bound(options: PortalOptions) -> socket.socket:
     return listener
 
 
-def address_of(workspace: Workspace, options: PortalOptions, is_made_up: bool = False) -> Address:
+def address_of(workspace: Workspace, options: PortalOptions, is_generated: bool = False) -> Address:
     host = workspace.settings.node if options.host in _EVERYWHERE else options.host
     url = f"http://{f'[{host}]' if ':' in host else host}:{options.port}/"
-    return Address(url, f"{url}?token={quote(options.token, safe='')}" if is_made_up else url)
+    return Address(url, f"{url}?token={quote(options.token, safe='')}" if is_generated else url)
 
 
 def _why_not(where: str, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return (
-            f"{where} is taken: another portal may run there. Choose another port with --port, "
+            f"{where} is in use, maybe by another portal: choose another port with --port, "
             "or any free one with --port 0"
         )
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"{where} may not be used by this user: choose a port above 1023 with --port"
+        return f"this user is not allowed to use {where}: choose a port above 1023 with --port"
     return f"{where} cannot be used: {error.strerror}"

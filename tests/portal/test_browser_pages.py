@@ -190,7 +190,7 @@ def test_a_portal_that_only_shows_has_nothing_to_change(browser: Browser, site: 
 def test_a_model_that_is_not_there_is_said_so(browser: Browser, site: Site) -> None:
     with browser.tab(site.at("/models/nobody")) as tab:
         expect(tab.page.locator("main")).to_contain_text("nobody")
-        expect(tab.page.get_by_role("heading", level=1)).to_have_text("Not here")
+        expect(tab.page.get_by_role("heading", level=1)).to_have_text("Not found")
         tab.expect_failure(404)
 
 

@@ -139,7 +139,7 @@ def test_a_job_whose_record_is_nonsense_is_named_and_hides_no_other(
     write_job(workspace, "wrong", {"params": [1]})
     client = make_client()
     assert jobs_shown(client) == ["fine"]
-    assert "wrong: its record holds what no job writes" in client.get("/jobs").text
+    assert "wrong: its record is not valid" in client.get("/jobs").text
 
 
 def test_of_very_many_jobs_the_newest_are_shown(

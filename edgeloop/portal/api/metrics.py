@@ -1,7 +1,7 @@
-"""Numbers for Prometheus, from memory: a scaler that asks often costs the store nothing.
+"""Metrics for Prometheus, from memory: frequent scrapes cost the store nothing.
 
-`edgeloop_waiting{experiment, stage}` is what a scaler needs: how many models a runner could take
-work of right now, by stage.
+`edgeloop_waiting{experiment, stage}` is what an autoscaler needs: how many models wait for a
+runner, by stage.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Family = tuple[str, str, list[Sample]]
 
 
 def metrics(portal: Portal, experiment: str | None = None) -> str:
-    """Of one experiment. Stages without work are there with 0: a scaler must see that, too. Before
-    the store has answered once nothing is counted: 0 would be a lie that stops runners."""
+    """Of one experiment. Stages without work are reported as 0, which an autoscaler must see, too.
+    Before the store has answered once, nothing is reported: a false 0 would stop runners."""
     began = time.perf_counter()
     feed = portal.feed(experiment)
     snapshot = portal.rows(experiment)
@@ -53,7 +53,7 @@ def _of_rows(snapshot: TableSnapshot, of: Labels, stages: list[str]) -> list[Fam
     return [
         (
             "edgeloop_waiting",
-            "Models that a runner could take work of now, by stage.",
+            "Models that a runner could claim now, by stage.",
             _counted(of, "stage", waiting_of(snapshot.rows.values()), stages),
         ),
         (
@@ -63,7 +63,7 @@ def _of_rows(snapshot: TableSnapshot, of: Labels, stages: list[str]) -> list[Fam
         ),
         (
             "edgeloop_stalled",
-            "Claims whose machine has not been heard of in time, by stage.",
+            "Claims whose lease expired without a heartbeat, by stage.",
             _counted(of, "stage", Counter(b.stage for b in busy if b.is_stalled), stages),
         ),
         (
@@ -94,10 +94,10 @@ def _counted(
 def _lines(name: str, meaning: str, samples: list[Sample]) -> Iterator[str]:
     yield f"# HELP {name} {meaning}\n# TYPE {name} gauge\n"
     for labels, value in samples:
-        inside = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+        escaped = {
+            key: text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+            for key, text in labels.items()
+        }
+        inside = ",".join(f'{key}="{text}"' for key, text in escaped.items())
         shown = "NaN" if math.isnan(value) else f"{value:.10g}"
         yield f"{name}{{{inside}}} {shown}\n" if inside else f"{name} {shown}\n"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

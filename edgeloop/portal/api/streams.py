@@ -1,4 +1,4 @@
-"""Server-sent events: what changed in the table, and what a job prints, as it happens."""
+"""Server-sent events: changes of the table and output of jobs, as they happen."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from edgeloop.portal.state import Portal
 
 HEARTBEAT_S = 15.0
-LOOK_S = 0.5  # at a log, and at whether the portal closes
+LOOK_S = 0.5  # how often to check a log, and whether the portal is closing
 AGAIN_MS = 2_000
 LOG_BYTES = 256 << 10
 
 
 async def changes(portal: Portal, experiment: str | None, after: str) -> AsyncIterator[str]:
-    """A first event says where things stand, so that whoever was away learns what was missed."""
+    """The first event summarises what happened since `after`."""
     feed = await run_in_threadpool(portal.feed, experiment)
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
@@ -35,15 +35,17 @@ async def changes(portal: Portal, experiment: str | None, after: str) -> AsyncIt
     end = feed.listen(hear)
     try:
         yield f"retry: {AGAIN_MS}\n\n"
-        told = _generation(feed, after)
+        which, _, number = after.rpartition("-")
+        is_ours = which == feed.id and number.isdecimal() and len(number) < 16
+        sent = int(number) if is_ours else None
         silent = 0.0
         while not portal.closing.is_set() and not feed.is_stopped:
             now = feed.snapshot.generation
-            if told != now:
-                yield _event(feed, -1 if told is None else told)
-                told, silent = now, 0.0
+            if sent != now:
+                yield _event(feed, -1 if sent is None else sent)
+                sent, silent = now, 0.0
             woken.clear()
-            if feed.snapshot.generation != told:
+            if feed.snapshot.generation != sent:
                 continue
             try:
                 await asyncio.wait_for(woken.wait(), LOOK_S)
@@ -57,7 +59,7 @@ async def changes(portal: Portal, experiment: str | None, after: str) -> AsyncIt
 
 
 async def log(portal: Portal, name: str, offset: int) -> AsyncIterator[str]:
-    """Parts of a log until the job is over. A store that is away delays it and loses nothing."""
+    """Parts of a log until the job is over. A store that is away only delays them."""
     yield f"retry: {AGAIN_MS}\n\n"
     silent = 0.0
     while not portal.closing.is_set():
@@ -82,14 +84,8 @@ async def log(portal: Portal, name: str, offset: int) -> AsyncIterator[str]:
             yield ": still here\n\n"
 
 
-def _generation(feed: Feed, event: str) -> int | None:
-    """Which generation an event's id names; None where it is of another process, or nonsense."""
-    which, _, number = event.rpartition("-")
-    return int(number) if which == feed.id and number.isdecimal() and len(number) < 16 else None
-
-
-def _event(feed: Feed, told: int) -> str:
-    change = feed.since(told)
+def _event(feed: Feed, generation: int) -> str:
+    change = feed.since(generation)
     identity = f"{feed.id}-{change.generation}"
     content = {
         "event": identity,
@@ -102,5 +98,5 @@ def _event(feed: Feed, told: int) -> str:
 
 
 def _message(kind: str, identity: str, content: object) -> str:
-    """JSON has no line breaks outside of texts, and there they are escaped."""
+    """JSON escapes line breaks, so it is one line."""
     return f"event: {kind}\nid: {identity}\ndata: {json.dumps(content)}\n\n"

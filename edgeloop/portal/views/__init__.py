@@ -1,7 +1,6 @@
-"""What there is to see: each function takes the open portal and gives plain values.
+"""The views: each takes the open portal and returns plain values, for pages and the API alike.
 
-Pages draw them, the API hands them out; neither reads the store itself. An experiment that is None
-is the one that the portal was started for; one that is not there raises NotFound.
+Without an experiment, it is the one the portal was started for; an unknown one raises NotFound.
 """
 
 from __future__ import annotations

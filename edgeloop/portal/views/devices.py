@@ -1,4 +1,4 @@
-"""The devices: what each does now, and how busy it was, by day."""
+"""The devices: what each does now, and its utilisation by day."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def devices_view(portal: Portal, experiment: str | None = None, days: int = DAYS
 
 
 def days_of(portal: Portal, days: int) -> tuple[DayUse, ...]:
-    """Per device and UTC day, the last so many days."""
+    """Per device and UTC day, for the last days."""
     first = time.strftime("%Y-%m-%d", time.gmtime(time.time() - (days - 1) * 86_400))
     return tuple(
         DayUse(use.device, use.day.isoformat(), use.seconds, use.utilisation, use.uses)
@@ -44,7 +44,7 @@ def days_of(portal: Portal, days: int) -> tuple[DayUse, ...]:
 
 
 def busy_of(snapshot: TableSnapshot) -> tuple[Busy, ...]:
-    """Which machine does what since when, by machine."""
+    """What each machine does, and since when, sorted by machine."""
     now = time.time()
     found = [
         Busy(
@@ -63,6 +63,6 @@ def busy_of(snapshot: TableSnapshot) -> tuple[Busy, ...]:
 
 
 def waiting_of(rows: Iterable[Row]) -> Mapping[str, int]:
-    """How many models wait, by stage: what a runner could take this moment."""
+    """How many models a runner could claim now, by stage."""
     now = time.time()
     return dict(Counter(stage for row in rows if row.ready for stage in row.waiting(now)))

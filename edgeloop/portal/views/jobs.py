@@ -1,7 +1,7 @@
-"""The jobs of the project: how far each is, and what it prints.
+"""The jobs of the project: their states and logs.
 
-Records lie in `runs/`; what is true now is asked of stores and computes by a thread of its own,
-and only while somebody looks. A page never waits for a cluster.
+Records are in `runs/`. A thread asks stores and computes for the current states, but only while
+somebody is looking. A page never waits for a cluster.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ LIST_EVERY_S = 1.0
 TAIL_BYTES = 64 << 10
 MOST_BYTES = 1 << 20
 METRICS_SHOWN = 5
-MOST_JOBS = 500  # the newest; a page of thousands, anew every few seconds, helps nobody
+MOST_JOBS = 500  # the newest ones
 
 
 class JobsMonitor:
-    """What is known of the jobs, and a look at them when that is some seconds old."""
+    """The last known states, refreshed in the background when they are some seconds old."""
 
     def __init__(self, workspace: Workspace) -> None:
         from edgeloop.jobs import Jobs
@@ -46,7 +46,7 @@ class JobsMonitor:
         self._notes: Mapping[str, str] = {}
 
     def listing(self) -> tuple[Sequence[Run], Sequence[str]]:
-        """Runs from the oldest to the newest, and sentences about records that are damaged."""
+        """Runs from the oldest to the newest, and sentences about damaged records."""
         self._look_if_due()
         if time.monotonic() - self._listed_at > LIST_EVERY_S:
             found = self.jobs.runs.list()
@@ -59,7 +59,7 @@ class JobsMonitor:
         return self.jobs.runs.get(name)
 
     def note(self, run: Run) -> str:
-        """Why what is known may be out of date."""
+        """Why the known state may be out of date."""
         return self._notes.get(run.record.compute) or run.status.note
 
     def _look_if_due(self) -> None:
@@ -78,7 +78,7 @@ class JobsMonitor:
             self._is_looking = False
 
     def _refresh(self) -> None:
-        """One compute that is away, or gone from the settings, does not hide the others."""
+        """A compute that is away or no longer in the settings does not hide the others."""
         here = str(self.jobs.settings.location)
         by_compute: dict[str, list[Run]] = {}
         for run in self.jobs.runs.list().runs:
@@ -103,12 +103,14 @@ def jobs_view(portal: Portal, experiment: str | None = None) -> JobsView:
             lines.append(job_line(portal.jobs, run))
         except EdgeloopError as error:
             unread.append(str(error))
+    params = dict.fromkeys(name for line in lines for name in line.params)
+    metrics = Counter(name for line in lines for name in line.metrics)
     return JobsView(
         frame_of(portal, experiment),
         tuple(lines),
         dict(Counter(str(run.status.state) for run in runs)),
-        _varied(lines),
-        _measured(lines),
+        tuple(n for n in params if len({line.params.get(n) for line in lines}) > 1),
+        tuple(name for name, _ in metrics.most_common(METRICS_SHOWN)),
         tuple(redact(sentence) for sentence in (*damaged, *unread)),
         max(0, len(runs) - MOST_JOBS),
     )
@@ -137,7 +139,7 @@ def job_view(portal: Portal, experiment: str | None, name: str) -> JobView:
 def job_log(portal: Portal, name: str, offset: int = 0, limit: int = MOST_BYTES) -> LogPart:
     """Some bytes of a log as text. A character that is cut at the end comes with the next part.
 
-    Whether the job is over is asked first: then what is read after it is all there will be.
+    The state is read first: if the job is over by then, the log is complete.
     """
     run = portal.jobs.get(name)
     is_final = run.status.is_final
@@ -158,11 +160,11 @@ def job_log(portal: Portal, name: str, offset: int = 0, limit: int = MOST_BYTES)
 
 
 def job_line(desk: JobsMonitor, run: Run) -> JobLine:
-    """Raises LocalFileError for a record that somebody else has written into."""
+    """Raises LocalFileError for an invalid record."""
     try:
         return _line(desk, run)
     except (AttributeError, TypeError, ValueError, OverflowError):
-        reason = "its record holds what no job writes: put it back, or remove its folder"
+        reason = "its record is not valid: restore it, or remove its folder"
         raise LocalFileError(path=run.record.name, reason=reason) from None
 
 
@@ -185,7 +187,14 @@ def _line(desk: JobsMonitor, run: Run) -> JobLine:
         note="" if status.is_final else redact(desk.note(run)),
         tags=tuple(record.tags),
         params={str(name): str(value) for name, value in record.params.items()},
-        metrics={str(name): _text(value) for name, value in status.metrics.items()},
+        metrics={
+            str(name): f"{value:.4g}"
+            if isinstance(value, float)
+            else ""
+            if value is None
+            else str(value)
+            for name, value in status.metrics.items()
+        },
         published=dict(status.published),
         log_bytes=status.log_bytes,
     )
@@ -195,25 +204,11 @@ def _moment(value: float | None) -> float | None:
     return value if is_moment(value) else None
 
 
-def _varied(lines: Sequence[JobLine]) -> tuple[str, ...]:
-    names = dict.fromkeys(name for line in lines for name in line.params)
-    return tuple(n for n in names if len({line.params.get(n) for line in lines}) > 1)
-
-
-def _measured(lines: Sequence[JobLine]) -> tuple[str, ...]:
-    names = Counter(name for line in lines for name in line.metrics)
-    return tuple(name for name, _ in names.most_common(METRICS_SHOWN))
-
-
-def _text(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
-
-
 def whole_characters(content: bytes) -> bytes:
-    """Without the beginning of a character whose rest is not here yet."""
+    """Without an incomplete character at the end."""
     for back in range(1, min(4, len(content)) + 1):
         byte = content[-back]
-        if byte & 0xC0 == 0xC0:  # where a character of several bytes begins
+        if byte & 0xC0 == 0xC0:  # the first byte of a multi-byte character
             length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
             return content[:-back] if length > back else content
         if byte & 0xC0 != 0x80:

@@ -1,22 +1,20 @@
-"""The front of the rows in memory, as a list of points and as a chart."""
+"""The Pareto front of the rows in memory, as a list of points and as a chart."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from edgeloop.errors import BadInput
 from edgeloop.models import COLUMNS
-from edgeloop.portal.feed import Row, TableSnapshot
+from edgeloop.portal.feed import TableSnapshot
 from edgeloop.portal.shapes import Axis, ParetoQuery, ParetoView, Point
 from edgeloop.portal.state import Portal, frame_of
 from edgeloop.portal.views.table import filtered, summary_of
 from edgeloop.report import (
-    ColumnObjective,
     Pareto,
     check_columns,
     empty_chart,
@@ -31,13 +29,13 @@ from edgeloop.report import (
 if TYPE_CHECKING:
     import altair as alt
 
-MOST_POINTS = 1_500  # more are a cloud to the eye, and seconds to draw
+MOST_POINTS = 1_500  # more take seconds to draw
 _NUMBERS = ("integer", "number")
 
 
 @dataclass(frozen=True)
 class ParetoPoints:
-    """A front and the points that are shown of it."""
+    """A front, and the points that are shown."""
 
     pareto: Pareto
     shown: tuple[int, ...]
@@ -58,7 +56,7 @@ def pareto_view(
         svg = portal.draw(str(error), lambda: empty_chart("Choose other columns."), "front-")
         x, y = (Axis(name, measure_of(name).title, "") for name in (query.x, query.y))
         return ParetoView(frame, query, x, y, (), 0, 0, 0, 0.0, columns, choices, svg, f"{error}.")
-    x, y = (_axis(item) for item in found.pareto.objectives)
+    x, y = (Axis(item.column, item.measure.title, item.goal) for item in found.pareto.objectives)
     return ParetoView(
         frame,
         query,
@@ -89,26 +87,18 @@ def _find(
     def make() -> ParetoPoints:
         rows = filtered(snapshot.rows.values(), query)
         check_columns([row.values for row in snapshot.rows.values()], objectives)
-        return _found(rows, pareto_of([_named(row) for row in rows], objectives))
+        # The key is the name of a model; a foreign row may have another one in its column.
+        pareto = pareto_of([{**row.values, "name": row.name} for row in rows], objectives)
+        front = _spread([i for i in pareto.order if pareto.is_front[i]], MOST_POINTS)
+        others = [index for index in pareto.order if not pareto.is_front[index]]
+        shown = (*front, *_spread(others, MOST_POINTS - len(front)))
+        return ParetoPoints(pareto, shown, tuple(_point(pareto, index) for index in shown))
 
     return portal.cache.get(key, make)
 
 
-def _named(row: Row) -> Mapping[str, object]:
-    """The key is the model's name; a stranger's row may say otherwise, or nothing."""
-    return {**row.values, "name": row.name}
-
-
-def _found(rows: list[Row], pareto: Pareto) -> ParetoPoints:
-    """The front and, while there is room, others. Where all are equal all are the front."""
-    front = _spread([i for i in pareto.order if pareto.is_front[i]], MOST_POINTS)
-    others = [index for index in pareto.order if not pareto.is_front[index]]
-    shown = (*front, *_spread(others, MOST_POINTS - len(front)))
-    return ParetoPoints(pareto, shown, tuple(_point(pareto, index) for index in shown))
-
-
 def _spread(places: list[int], most: int) -> list[int]:
-    """So many of them at most, from the first to the last."""
+    """At most so many of them, evenly spread."""
     if len(places) <= most:
         return places
     return [places[place * len(places) // most] for place in range(most)]
@@ -139,12 +129,8 @@ def _chart(found: ParetoPoints) -> alt.TopLevelMixin:
     return pareto_chart(rows, found.pareto.objectives, links=links)
 
 
-def _axis(item: ColumnObjective) -> Axis:
-    return Axis(item.column, item.measure.title, item.goal)
-
-
 def _columns(portal: Portal, snapshot: TableSnapshot, experiment: str) -> tuple[Axis, ...]:
-    """Columns that hold numbers, known ones first; looked for now and then, not at every change."""
+    """Columns with numbers, known ones first; cached for half a minute."""
     key = ("columns", experiment, len(snapshot.rows), int(time.time() // 30))
 
     def make() -> tuple[Axis, ...]:

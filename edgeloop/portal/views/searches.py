@@ -81,7 +81,7 @@ def search_view(portal: Portal, experiment: str | None, name: str) -> SearchView
 
 
 def _folders(project: Path) -> list[Path]:
-    """Those that a search has begun in. Names are checked: they become parts of addresses."""
+    """Folders of searches. Names are checked: they become parts of addresses."""
     home = project / SEARCHES
     if not home.is_dir():
         return []

@@ -1,4 +1,4 @@
-"""The table: filtered, sorted, a page at a time, from memory alone."""
+"""The table: filtered, sorted and paged, from memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ SortKey = tuple[int, float, str]
 def table_view(
     portal: Portal, experiment: str | None = None, query: TableQuery | None = None
 ) -> TableView:
-    query = _bounded(query or TableQuery())
+    query = query or TableQuery()
+    size = query.size if query.size in PAGE_SIZES else PAGE_SIZES[0]
+    query = replace(query, page=max(1, query.page), size=size)
     snapshot = portal.rows(experiment)
     frame = frame_of(portal, experiment)
     found = matching(portal, snapshot, frame.experiment, query)
@@ -112,9 +114,11 @@ def work_of(row: Row, now: float) -> tuple[Work, ...]:
 def matching(
     portal: Portal, snapshot: TableSnapshot, experiment: str, query: TableQuery
 ) -> Sequence[Row]:
-    """All that the query means, sorted; pages of one query share the work."""
+    """All rows of a query, sorted; its pages share the work. Whether a stage waits depends on the
+    time, too: leases expire."""
     whole = replace(query, page=1, size=PAGE_SIZES[0])
-    key = ("table", experiment, snapshot.generation, id(snapshot.rows), whole, _moment(query))
+    moment = int(time.time() // 2) if query.stage else 0
+    key = ("table", experiment, snapshot.generation, id(snapshot.rows), whole, moment)
     return portal.cache.get(key, lambda: _sorted(_kept(snapshot.rows.values(), query), query))
 
 
@@ -126,7 +130,7 @@ def filtered(rows: Iterable[Row], query: ParetoQuery) -> list[Row]:
 def summary_of(
     portal: Portal, snapshot: TableSnapshot, experiment: str
 ) -> tuple[Mapping[str, int], Choices]:
-    """Counts by status and the choices of the filters, once a generation."""
+    """Counts by status and the choices of the filters, once per generation."""
     key = ("summary", experiment, snapshot.generation, id(snapshot.rows))
     return portal.cache.get(key, lambda: _summary(snapshot.rows.values(), portal))
 
@@ -156,16 +160,6 @@ def _most(counter: Counter[str]) -> tuple[str, ...]:
     return tuple(name for name, _ in counter.most_common(MOST_CHOICES))
 
 
-def _bounded(query: TableQuery) -> TableQuery:
-    size = query.size if query.size in PAGE_SIZES else PAGE_SIZES[0]
-    return replace(query, page=max(1, query.page), size=size)
-
-
-def _moment(query: TableQuery) -> int:
-    """Whether a stage waits depends on the time, too: leases run out without a word."""
-    return int(time.time() // 2) if query.stage else 0
-
-
 def _kept(rows: Iterable[Row], query: TableQuery) -> list[Row]:
     tests: list[Callable[[Row], bool]] = []
     if query.status:
@@ -175,10 +169,20 @@ def _kept(rows: Iterable[Row], query: TableQuery) -> list[Row]:
     if query.device:
         tests.append(lambda row: row.values.get("device") == query.device)
     if query.node:
-        tests.append(lambda row: _has_node(row, query.node))
+        tests.append(
+            lambda row: (
+                row.values.get("node") == query.node
+                or any(held.node == query.node for held in row.held)
+            )
+        )
     if query.stage:
         now = time.time()
-        tests.append(lambda row: _has_stage(row, query.stage, now))
+        tests.append(
+            lambda row: (
+                any(held.stage == query.stage for held in row.held)
+                or query.stage in row.waiting(now)
+            )
+        )
     if query.text:
         tests.append(_text_test(query.text))
     return [row for row in rows if all(test(row) for test in tests)] if tests else list(rows)
@@ -200,18 +204,10 @@ def _text_test(text: str) -> Callable[[Row], bool]:
     return has
 
 
-def _has_node(row: Row, node: str) -> bool:
-    return any(held.node == node for held in row.held) or row.values.get("node") == node
-
-
-def _has_stage(row: Row, stage: str, now: float) -> bool:
-    return any(held.stage == stage for held in row.held) or stage in row.waiting(now)
-
-
 def _sorted(rows: list[Row], query: TableQuery) -> list[Row]:
-    """Rows without a value come last, whichever way; equal ones by name."""
+    """Rows without a value always come last; equal ones by name."""
     if query.sort == "name":
-        return rows[::-1] if query.descending else rows  # the feed has them by name already
+        return rows[::-1] if query.descending else rows  # the feed is sorted by name
     keyed = [(_sort_key(row, query.sort), row) for row in rows]
     present = [(key, row) for key, row in keyed if key is not None]
     present.sort(key=lambda pair: pair[0] or (0, 0.0, ""), reverse=query.descending)
@@ -219,7 +215,7 @@ def _sorted(rows: list[Row], query: TableQuery) -> list[Row]:
 
 
 def _sort_key(row: Row, column: str) -> SortKey | None:
-    """Numbers by size before texts; what is written as a text but is a number counts as one."""
+    """Numbers before texts; a text that is a number counts as one."""
     if column == "node" and row.held:
         return (1, 0.0, row.held[0].node)
     value = measure_of(column).of(row.values)

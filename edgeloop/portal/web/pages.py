@@ -1,11 +1,7 @@
-"""The pages: a view in, HTML out. Nothing here reads the store, and no text of it is trusted.
+"""The pages: views as HTML. Nothing here reads the store, and no text of it is trusted.
 
-All routes are plain functions, since views block. Every page works without script but for what is
-live, and for changes.
-
-Points of the front as its page needs them: within limits, and as the script knows them.
-
-A line that climbs: the hypervolume after so many candidates, as coordinates for a template.
+Routes are plain functions, since views block. Without JavaScript, pages work but are not live, and
+changes are not possible.
 """
 
 from __future__ import annotations
@@ -54,7 +50,7 @@ Box = Mapping[str, float | None]
 
 
 def box_of(asked: Mapping[str, str]) -> Box:
-    """The limits in an address; None where there is none, or nonsense."""
+    """The limits in an address; None for a missing or invalid one."""
     return {name: number(asked.get(name, "")) for name in LIMITS}
 
 
@@ -64,8 +60,8 @@ def is_inside(point: Point, box: Box) -> bool:
     )
 
 
-def told(link: Link, view: ParetoView, point: Point) -> dict[str, Any]:
-    """A point as the script of the page knows it; its link is the key to the mark in the chart."""
+def point_data(link: Link, view: ParetoView, point: Point) -> dict[str, Any]:
+    """A point for the script of the page; its link identifies the mark in the chart."""
     lines = [point.name, _value(view.x, point, point.x_text), _value(view.y, point, point.y_text)]
     if point.iteration is not None:
         lines.append(f"iteration {point.iteration}")
@@ -101,7 +97,8 @@ _MOST_DOTS = 60
 
 @dataclass(frozen=True)
 class Curve:
-    """`rows` and `ticks` are places on the axes with their texts, `dots` points with theirs."""
+    """The hypervolume after so many candidates, as coordinates for a template: `rows` and `ticks`
+    are positions on the axes with their labels, `dots` points with theirs."""
 
     path: str
     rows: list[tuple[float, str]]
@@ -111,7 +108,7 @@ class Curve:
 
 
 def curve_of(points: Sequence[tuple[int, float]]) -> Curve | None:
-    """None where there is no line yet."""
+    """None if there is no line yet."""
     if len(points) < 2:
         return None
     first, last = points[0][0], points[-1][0]
@@ -142,7 +139,7 @@ def curve_of(points: Sequence[tuple[int, float]]) -> Curve | None:
 
 MOST_POINTS = 300  # in the table below the chart
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-_TITLES = {400: "That does not work", 403: "Not allowed", 404: "Not here"}
+_TITLES = {400: "That does not work", 403: "Not allowed", 404: "Not found"}
 
 
 def router(portal: Portal) -> APIRouter:
@@ -170,7 +167,7 @@ def login_page(portal: Portal, request: Request, sentence: str) -> Response:
 
 
 def _add_static(routes: APIRouter) -> None:
-    """Read once: no path of a request ever becomes a path of ours."""
+    """Read once: no path of a request becomes a path of a file."""
     files = {
         path.name: (path.read_bytes(), _TYPES[path.suffix])
         for path in sorted((HERE / "static").iterdir())
@@ -200,7 +197,7 @@ def _add_table(routes: APIRouter, portal: Portal, templates: Templates) -> None:
 
     @routes.get("/parts/table")
     def table_parts(request: Request) -> JSONResponse:
-        """What the live table asks for: its rows in order, and only those that it has not."""
+        """For the live table: its rows in order, with content only for those it does not have."""
         view = views.table_view(portal, _experiment(request), table_query(request.query_params))
         known = set(request.query_params.get("known", "").split(","))
         rows = templates.rows(request, view)
@@ -258,7 +255,7 @@ def _add_pareto(routes: APIRouter, portal: Portal, templates: Templates) -> None
             most=MOST_POINTS,
             columns={axis.column for axis in view.columns},
             drawing=linked(view.svg, link_of(request)("/models/{}")),
-            points=[told(link_of(request), view, point) for point in view.points],
+            points=[point_data(link_of(request), view, point) for point in view.points],
         )
 
 
@@ -304,12 +301,16 @@ def _add_searches(routes: APIRouter, portal: Portal, templates: Templates) -> No
             view=view,
             search=view.search,
             curve=curve_of(view.curve),
-            numeric={column for column, found in texts.items() if _are_numbers(found)},
+            numeric={
+                column
+                for column, cells in texts.items()
+                if any(cells) and all(number(cell) is not None for cell in cells if cell)
+            },
         )
 
 
 def table_query(asked: Mapping[str, str]) -> TableQuery:
-    """A page's address is typed by people: what makes no sense in it is passed over."""
+    """Invalid values in the address of a page are ignored."""
     texts = _texts(asked, "text", "status", "tag", "stage", "device", "node", "sort")
     page, size = number(asked.get("page", "")), number(asked.get("size", ""))
     return TableQuery(
@@ -326,8 +327,3 @@ def _experiment(request: Request) -> str | None:
 
 def _texts(asked: Mapping[str, str], *names: str) -> dict[str, Any]:
     return {name: asked[name] for name in names if asked.get(name)}
-
-
-def _are_numbers(texts: list[str]) -> bool:
-    told = [text for text in texts if text]
-    return bool(told) and all(number(text) is not None for text in told)
