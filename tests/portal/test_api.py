@@ -271,7 +271,7 @@ def test_a_port_that_is_taken_is_said_in_a_sentence(edgeloop):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said = edgeloop("portal", "--port", port).sentence
-    assert f"127.0.0.1:{port} is taken" in said and "--port 0" in said
+    assert f"127.0.0.1:{port} is in use" in said and "--port 0" in said
 
 
 def test_without_the_packages_it_says_what_to_install(edgeloop, monkeypatch: pytest.MonkeyPatch):

@@ -12,18 +12,9 @@ from threading import Barrier
 import pytest
 
 from edgeloop.errors import BadName, NoSuchModel, NotFound
-from edgeloop.portal.state import Cache
-from edgeloop.portal.views import (
-    ParetoQuery,
-    Portal,
-    TableQuery,
-    devices_view,
-    frame_of,
-    model_view,
-    pareto_view,
-    search_view,
-    table_view,
-)
+from edgeloop.portal.shapes import ParetoQuery, TableQuery
+from edgeloop.portal.state import Cache, Portal, frame_of
+from edgeloop.portal.views import devices_view, model_view, pareto_view, search_view, table_view
 from edgeloop.portal.views.jobs import whole_characters
 from edgeloop.runner import record_use
 from edgeloop.store import Value

@@ -25,14 +25,20 @@ from edgeloop.portal.feed import Row, read_row
 from edgeloop.portal.shapes import (
     PAGE_SIZES,
     DayUse,
+    DevicesView,
     FileView,
+    JobsView,
+    JobView,
     LogPart,
     ParetoQuery,
+    ParetoView,
+    SearchesView,
+    SearchView,
     StageView,
     TableQuery,
     Work,
 )
-from edgeloop.portal.state import Portal
+from edgeloop.portal.state import Portal, frame_of
 from edgeloop.portal.views.devices import days_of
 from edgeloop.portal.views.model import stages_view
 from edgeloop.portal.views.table import matching, work_of
@@ -186,7 +192,7 @@ def _add_models(routes: APIRouter, portal: Portal) -> None:
         """The table, filtered and sorted; rows without the column sorted by come last."""
         query = TableQuery(text, status, tag, stage, device, node, sort, descending)
         snapshot = portal.rows(experiment)
-        frame = views.frame_of(portal, experiment)
+        frame = frame_of(portal, experiment)
         found = matching(portal, snapshot, frame.experiment, query)
         pages = max(1, -(-len(found) // size))
         first = (min(page, pages) - 1) * size
@@ -224,13 +230,13 @@ def _add_overviews(routes: APIRouter, portal: Portal) -> None:
         status: Text = "",
         tag: Text = "",
         device: Text = "",
-    ) -> views.ParetoView:
+    ) -> ParetoView:
         """The front of two columns; `COLUMN:min` or `COLUMN:max` if the goal is not known."""
         query = ParetoQuery(x, y, text, status, tag, device)
         return views.pareto_view(portal, experiment, query)
 
     @routes.get("/devices")
-    def devices(experiment: Which = None) -> views.DevicesView:
+    def devices(experiment: Which = None) -> DevicesView:
         """What each machine does now, and how many models wait, by stage."""
         return views.devices_view(portal, experiment)
 
@@ -240,21 +246,21 @@ def _add_overviews(routes: APIRouter, portal: Portal) -> None:
         return Usage(days=list(days_of(portal, days)))
 
     @routes.get("/searches")
-    def searches(experiment: Which = None) -> views.SearchesView:
+    def searches(experiment: Which = None) -> SearchesView:
         return views.searches_view(portal, experiment)
 
     @routes.get("/searches/{name}")
-    def search(name: Name, experiment: Which = None) -> views.SearchView:
+    def search(name: Name, experiment: Which = None) -> SearchView:
         return views.search_view(portal, experiment, name)
 
 
 def _add_jobs(routes: APIRouter, portal: Portal) -> None:
     @routes.get("/jobs")
-    def jobs(experiment: Which = None) -> views.JobsView:
+    def jobs(experiment: Which = None) -> JobsView:
         return views.jobs_view(portal, experiment)
 
     @routes.get("/jobs/{name}")
-    def job(name: Name, experiment: Which = None) -> views.JobView:
+    def job(name: Name, experiment: Which = None) -> JobView:
         return views.job_view(portal, experiment, name)
 
     @routes.get("/jobs/{name}/log")

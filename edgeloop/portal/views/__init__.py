@@ -5,22 +5,6 @@ Without an experiment, it is the one the portal was started for; an unknown one 
 
 from __future__ import annotations
 
-from edgeloop.portal.shapes import (
-    PAGE_SIZES,
-    DevicesView,
-    Frame,
-    JobsView,
-    JobView,
-    LogPart,
-    ModelView,
-    ParetoQuery,
-    ParetoView,
-    SearchesView,
-    SearchView,
-    TableQuery,
-    TableView,
-)
-from edgeloop.portal.state import Portal, PortalOptions, frame_of
 from edgeloop.portal.views.devices import devices_view
 from edgeloop.portal.views.jobs import job_log, job_view, jobs_view
 from edgeloop.portal.views.model import files_view, model_view
@@ -29,24 +13,8 @@ from edgeloop.portal.views.searches import search_view, searches_view
 from edgeloop.portal.views.table import headings, line_view, summary_of, table_view
 
 __all__ = [
-    "PAGE_SIZES",
-    "DevicesView",
-    "Frame",
-    "JobView",
-    "JobsView",
-    "LogPart",
-    "ModelView",
-    "ParetoQuery",
-    "ParetoView",
-    "Portal",
-    "PortalOptions",
-    "SearchView",
-    "SearchesView",
-    "TableQuery",
-    "TableView",
     "devices_view",
     "files_view",
-    "frame_of",
     "headings",
     "job_log",
     "job_view",
