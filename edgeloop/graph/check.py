@@ -126,7 +126,7 @@ def _check_operators(file: str, model: ModelProto) -> None:
     unknown = Counter(n.op_type for n in model.graph.node if n.op_type not in SUPPORTED)
     if unknown:
         named = ", ".join(f"{kind} ({count}×)" for kind, count in sorted(unknown.items())[:5])
-        reason = f"the chip's compiler does not take the operators {named}"
+        reason = f"the chip's compiler does not support the operators {named}"
         raise UnusableModel(file=file, reason=reason)
 
 

@@ -50,7 +50,7 @@ def test_without_an_sdk_it_says_where_to_get_one(board):
 
 @pytest.mark.parametrize("serial", ["a b", "x;reboot", "$(id)", "-d", "'"])
 def test_what_is_no_serial_is_refused(serial):
-    with pytest.raises(BadInput, match="no serial"):
+    with pytest.raises(BadInput, match="not the serial number"):
         open_device(f"adb:{serial}")
 
 

@@ -90,7 +90,7 @@ def test_programs_that_a_board_lacks_are_named(board, sdk, monkeypatch):
     monkeypatch.setattr(board_files, "_PROGRAMS", f"{board_files._PROGRAMS} sha999sum")
     with (
         opened_board(board, sdk) as device,
-        pytest.raises(DeviceUnavailable, match="has no sha999sum: Android 8"),
+        pytest.raises(DeviceUnavailable, match="lacks sha999sum: Android 8"),
     ):
         device.acquire()
 

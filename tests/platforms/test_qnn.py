@@ -145,7 +145,7 @@ def test_screening_before_training_comes_near_the_estimate_of_the_converted_mode
 def test_layers_that_the_compiler_leaves_over_are_named(toolchain, tmp_path):
     """Erf alone passes the list of operators, as a part of Gelu, and the compiler then refuses."""
     model = odd_models.one_node(tmp_path / "m.onnx", "Erf")
-    with pytest.raises(ModelFailed, match="does not take these layers: Erf 'odd'"):
+    with pytest.raises(ModelFailed, match="does not support these layers: Erf 'odd'"):
         toolchain.convert(model, samples(smooth_images(1, 32)), tmp_path / "out")
 
 

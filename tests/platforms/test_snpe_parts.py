@@ -173,7 +173,7 @@ def test_a_tool_that_is_not_there_or_no_program_is_no_models_fault(tmp_path):
     with pytest.raises(MissingSdk, match="cannot be started"):
         run_tool(find_sdk(root), "snpe-dlc-info", (), 5)
     tool.chmod(0o644)
-    with pytest.raises(MissingSdk, match="may not be run"):
+    with pytest.raises(MissingSdk, match="is not executable"):
         run_tool(find_sdk(root), "snpe-dlc-info", (), 5)
     tool.unlink()
     with pytest.raises(MissingSdk, match="has no bin/x86_64-linux-clang/snpe-dlc-info"):

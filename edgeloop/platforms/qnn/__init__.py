@@ -17,8 +17,7 @@ from edgeloop.platforms.base import (
 
 if TYPE_CHECKING:
     from edgeloop.platforms.qnn.device import HtpDevice
-    from edgeloop.platforms.qnn.estimator import QnnEstimator
-    from edgeloop.platforms.qnn.toolchain import QnnToolchain
+    from edgeloop.platforms.qnn.toolchain import QnnEstimator, QnnToolchain
     from edgeloop.settings import Settings
 
 
@@ -65,8 +64,8 @@ class QnnPlatform(Platform):
         find_target(name, profiles_folder(settings))[1].require_estimate()
 
     def open_estimator(self, name: str, settings: Settings, limit_s: float) -> QnnEstimator:
-        from edgeloop.platforms.qnn.estimator import QnnEstimator
         from edgeloop.platforms.qnn.profiles import find_target
+        from edgeloop.platforms.qnn.toolchain import QnnEstimator
 
         _, chip, profile = find_target(name, profiles_folder(settings))
         return QnnEstimator(chip, profile, limit_s)

@@ -136,8 +136,7 @@ class NativeWork:
         )
         files = sorted(folder.glob("*.dlc"))
         if len(files) != 1:
-            reason = f"the graph fell into {len(files)} pieces: not all of it is for the chip"
-            raise ModelFailed(reason=reason)
+            raise _split_graph(len(files))
         _keep(files[0], Path(target))
         return {}, ()
 
@@ -153,8 +152,7 @@ class NativeWork:
         self._session(model, options, config)
         binaries = sorted(Path().glob("*.bin"))
         if len(binaries) != 1:
-            reason = f"the graph fell into {len(binaries)} pieces: not all of it is for the chip"
-            raise ModelFailed(reason=reason)
+            raise _split_graph(len(binaries))
         shell = onnx.load_model("context.onnx", load_external_data=False)
         for node in shell.graph.node:
             for attribute in node.attribute:
@@ -231,7 +229,7 @@ class NativeWork:
         except Exception as error:
             if _LEFT_OVER in str(error):
                 left = self._left_over(model, chosen)
-                reason = f"the chip's compiler does not take these layers: {left}"
+                reason = f"the chip's compiler does not support these layers: {left}"
                 raise ModelFailed(reason=reason) from None
             raise
 
@@ -265,6 +263,11 @@ class NativeWork:
             if not self._devices:
                 raise WorkerFailed(reason="onnxruntime-qnn offers no device on this machine")
         return self._devices
+
+
+def _split_graph(parts: int) -> ModelFailed:
+    reason = f"the graph was split into {parts} parts: the chip does not support all of it"
+    return ModelFailed(reason=reason)
 
 
 def _library(name: str) -> Path:

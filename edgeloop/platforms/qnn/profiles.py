@@ -120,7 +120,7 @@ def _load(path: Path) -> LatencyProfile:
             source=str(fields["source"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise BadInput(reason=f"{path} is no device profile: calibrate again") from None
+        raise BadInput(reason=f"{path} is not a device profile: calibrate again") from None
     except OSError as error:
         raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
     if not (math.isfinite(profile.a_us) and profile.a_us >= 0 and 0 < profile.b < math.inf):
@@ -130,7 +130,7 @@ def _load(path: Path) -> LatencyProfile:
 
 def _check_name(name: str) -> str:
     if not _NAME.fullmatch(name):
-        reason = f"a profile cannot be named {name!r}: use small letters, digits and dashes"
+        reason = f"a profile cannot be named {name!r}: use lower-case letters, digits and dashes"
         raise BadInput(reason=reason)
     return name
 

@@ -39,7 +39,7 @@ def quantize_model(
     from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
 
     if precision == "fp16":
-        reason = "fp16 needs no quantized model: the device takes the float one with kind 'fp16'"
+        reason = "fp16 needs no quantized model: the device runs the float model with kind 'fp16'"
         raise BadInput(reason=reason)
     if not len(images):
         raise BadInput(reason="quantization needs at least one calibration image")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,9 +13,10 @@ from typing import Any, Self
 from edgeloop.errors import BadInput
 from edgeloop.graph import GraphInfo, info_from
 from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess, as_file
-from edgeloop.platforms.base import DEFAULT_PRECISION, Converted, Precision
+from edgeloop.platforms.base import DEFAULT_PRECISION, Converted, LatencyProfile, Precision
 from edgeloop.platforms.qnn.chips import Chip, find_chip
 from edgeloop.platforms.qnn.deploy import OutputForm
+from edgeloop.platforms.qnn.profiles import calibrated
 from edgeloop.tasks import Samples
 
 NATIVE = "edgeloop.platforms.qnn.native"
@@ -76,7 +78,7 @@ class QnnToolchain:
     ) -> Converted:
         wanted = [find_chip(chip) for chip in chips]
         if precision == "fp16":
-            reason = "fp16 has no quantized model to make: choose a8w8, a8w8-per-channel or a16w8"
+            reason = "fp16 models are not quantized: choose a8w8, a8w8-per-channel or a16w8"
             raise BadInput(reason=reason)
         folder.mkdir(parents=True, exist_ok=True)
         stem = model.stem
@@ -139,6 +141,41 @@ class QnnToolchain:
 
     def _call(self, work: str, limit_s: float | None = None, **fields: Any) -> dict[str, Any]:
         return self._process.call(work, limit_s=limit_s or self._limit_s, **fields)[0]
+
+
+class QnnEstimator:
+    """Estimates of graphs that are not trained yet, for searches."""
+
+    def __init__(self, chip: Chip, profile: LatencyProfile | None, limit_s: float) -> None:
+        soc = chip.require_estimate()
+        self._chip, self._profile = chip, profile
+        self._process = NativeProcess(NATIVE)
+        self._toolchain = QnnToolchain(limit_s, self._process)
+        fit = f"{profile.name} {profile.a_us:g}+{profile.b:g}x" if profile else "none"
+        try:
+            installed = version("onnxruntime-qnn")
+        except PackageNotFoundError:
+            installed = "unknown"
+        self.conditions = (
+            f"estimate of soc {soc} for {chip.name}, profile {fit}, fixed scales, "
+            f"onnxruntime-qnn {installed}"
+        )
+
+    def warm(self) -> None:
+        self._process.warm()
+
+    def inspect(self, model: Path) -> GraphInfo:
+        return self._toolchain.inspect(model)
+
+    def latency_ms(self, model: Path) -> float:
+        raw_us = self._toolchain.screen(model, self._chip).raw_us
+        return (raw_us if self._profile is None else calibrated(raw_us, self._profile)) / 1000
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def close(self) -> None:
+        self._toolchain.close()
 
 
 def target_options(chip: Chip) -> Mapping[str, str]:

@@ -52,7 +52,7 @@ class Sdk:
         if not path.is_file():
             raise MissingSdk(reason=f"{self.root} has no bin/{HOST}/{name}")
         if not os.access(path, os.X_OK):
-            raise MissingSdk(reason=f"{path} is there but may not be run (chmod +x)")
+            raise MissingSdk(reason=f"{path} exists but is not executable (chmod +x)")
         return path
 
     def environment(self) -> dict[str, str]:
@@ -141,7 +141,7 @@ def find_sdk(root: Path | str, base: Mapping[str, str] | None = None) -> Sdk:
     if not folder.is_dir():
         raise MissingSdk(reason=f"there is no folder {folder}")
     if not (folder / "bin" / HOST).is_dir():
-        raise MissingSdk(reason=f"{folder} has no folder bin/{HOST}, so it is no such SDK")
+        raise MissingSdk(reason=f"{folder} has no folder bin/{HOST}, so it is not this SDK")
     texts = [_beginning(folder / name) for name in _VERSION_FILES]
     texts += [folder.name, folder.resolve().name, _beginning(folder / _NOTES)]
     version = next((found[1] for text in texts if (found := _VERSION.search(text))), "")

@@ -190,7 +190,7 @@ class SnpeToolchain:
 def _options(precision: Precision, major: int) -> tuple[str, ...]:
     """Versions 1.x have `axis_quant` for what 2.x call per-channel quantization."""
     if precision == "fp16":
-        reason = "fp16 has no quantized model to make: choose a8w8, a8w8-per-channel or a16w8"
+        reason = "fp16 models are not quantized: choose a8w8, a8w8-per-channel or a16w8"
         raise BadInput(reason=reason)
     per_channel = "--axis_quant" if major < 2 else "--use_per_channel_quantization"
     wide = precision == "a16w8"

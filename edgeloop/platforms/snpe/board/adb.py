@@ -70,7 +70,7 @@ class Adb:
         self, serial: str, program: str = "adb", call_s: float = 60.0, probe_s: float = 10.0
     ) -> None:
         if not _SERIAL.fullmatch(serial):
-            reason = f"{serial!r} is no serial of a board; 'edgeloop devices' lists those there"
+            reason = f"{serial!r} is not the serial number of a board: see 'edgeloop devices'"
             raise BadInput(reason=reason)
         self.serial = serial
         self.sent = 0
@@ -216,7 +216,7 @@ def find_program(program: str) -> str:
     path = shutil.which(program)
     if path is None:
         reason = (
-            f"the program {program!r} is not there: install Android's platform-tools (on Debian "
+            f"the program {program!r} was not found: install Android's platform-tools (on Debian "
             "and Ubuntu: apt install adb)"
         )
         raise BadInput(reason=reason)

@@ -88,7 +88,7 @@ true""")
         lacking = [word.removeprefix("lacks:") for word in found if word.startswith("lacks:")]
         if lacking:
             programs = ", ".join(lacking)
-            reason = f"its shell has no {programs}: Android 8 or newer is needed"
+            reason = f"its shell lacks {programs}: Android 8 or newer is needed"
             raise self._adb.unavailable(reason)
         self.squeezes = "gzip" in found if self._squeeze is None else self._squeeze
         names = [name for _, _, name in self._survey()]

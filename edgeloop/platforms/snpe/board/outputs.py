@@ -53,7 +53,7 @@ def _results(files: Mapping[str, bytes], count: int, info: GraphInfo) -> list[by
         if match := _RESULT.fullmatch(name):
             found.setdefault(int(match[1]), {})[match[2]] = content
     if sorted(found) != list(range(count)):
-        reason = f"the board gave {len(found)} results for {count} images"
+        reason = f"the board returned {len(found)} results for {count} images"
         raise ModelFailed(reason=reason)
     return [_chosen(found[number], info) for number in range(count)]
 
@@ -87,7 +87,7 @@ def _classes(raw: bytes, size: int, classes: int) -> Output:
         if size and not 0 <= int(found.min()) <= int(found.max()) < classes:
             floats = np.frombuffer(raw, np.float32)
             if not (np.isfinite(floats).all() and (floats == np.floor(floats)).all()):
-                raise ModelFailed(reason="its class maps on the board are no whole numbers")
+                raise ModelFailed(reason="its class maps on the board are not whole numbers")
             found = floats.astype(np.int64)
     else:
         raise _wrong_size(raw, size)
