@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 
 def available_cpus() -> int:
@@ -10,6 +11,21 @@ def available_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):  # Linux
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def start_time(pid: int) -> str:
+    """When a process started, in the kernel's clock ticks: a process number may be reused. Empty if
+    there is none, and outside Linux."""
+    fields = process_fields(pid)
+    return fields[19] if fields else ""
+
+
+def process_fields(pid: int) -> list[str]:
+    """Linux's fields after the program's name, which may itself contain spaces and brackets."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def is_running(pid: int) -> bool:

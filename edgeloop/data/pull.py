@@ -14,7 +14,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,28 +73,20 @@ class Difference:
     changed_here: tuple[str, ...]
 
 
+@dataclass
 class Pull:
-    def __init__(
-        self,
-        blobs: Blobs,
-        prefix: str,
-        reference: Reference,
-        manifest: Manifest,
-        index: Index,
-        folder: Path,
-        progress: Progress | None = None,
-        read_only: bool = False,
-    ) -> None:
-        self._blobs = blobs
-        self._prefix = prefix
-        self._reference = reference
-        self._manifest = manifest
-        self._index = index
-        self._folder = folder
-        self._progress = progress or (lambda *_: None)
-        self._read_only = read_only
-        self._lock = threading.Lock()
-        self._missing: dict[str, int] = {}  # pieces that a file still lacks
+    """One pull into a folder."""
+
+    _blobs: Blobs
+    _prefix: str
+    _reference: Reference
+    _manifest: Manifest
+    _index: Index
+    _folder: Path
+    _progress: Progress | None = None
+    _read_only: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _missing: dict[str, int] = field(default_factory=dict)  # pieces that a file still lacks
 
     def run(self, dry_run: bool, delete: bool, force: bool) -> Pulled:
         difference = compare(self._manifest, self._folder, self._index)
@@ -122,7 +114,12 @@ class Pull:
 
     def _change(self, difference: Difference, delete: bool) -> None:
         folder = self._folder
-        _check_free_space(folder, sum(file.size for file in difference.fetch))
+        size = sum(file.size for file in difference.fetch)
+        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        free = shutil.disk_usage(existing).free
+        if free < size:
+            reason = f"not enough disk space: {size:,} bytes are needed and {free:,} are free"
+            raise LocalFileError(path=folder, reason=reason)
         keep = {_partial(folder, file) for file in difference.fetch}
         with _local_errors(folder):
             for path in leftovers(folder):
@@ -142,7 +139,8 @@ class Pull:
 
     def _fetch(self, files: tuple[File, ...]) -> None:
         total, done, ended = sum(file.size for file in files), 0, 0
-        self._progress(0, total, 0, len(files))
+        report = self._progress or (lambda *_: None)
+        report(0, total, 0, len(files))
         self._missing = {file.path: len(file.pieces) for file in files}
         for file in files:
             if not file.pieces:
@@ -154,7 +152,7 @@ class Pull:
         fetched = ordered_map(self._fetch_object, wanted.values(), _WORKERS, _WORKERS)
         for more, more_files in fetched:
             done, ended = done + more, ended + more_files
-            self._progress(done, total, ended, len(files))
+            report(done, total, ended, len(files))
 
     def _wanted(self, files: tuple[File, ...]) -> Iterator[NeededPiece]:
         for file in files:
@@ -297,19 +295,15 @@ def _contents(folder: Path, files: list[ScannedFile], index: Index | None) -> di
     contents = {path: pieces for path, pieces in known.items() if pieces is not None}
     unknown = [item for item in files if item.path not in contents]
     began_ns = time.time_ns()
-    read = ordered_map(lambda item: _read(folder, item), unknown, _HASHERS, 64)
-    for item, pieces in zip(unknown, read, strict=True):
-        contents[item.path] = pieces
-        if index:
-            index.record(item, pieces, began_ns)
-    return contents
-
-
-def _read(folder: Path, item: ScannedFile) -> Pieces:
+    read = ordered_map(lambda item: pieces_of(folder, item), unknown, _HASHERS, 64)
     try:
-        return pieces_of(folder, item)
-    except FileChanged:
-        raise _changing(folder, item.path) from None
+        for item, pieces in zip(unknown, read, strict=True):
+            contents[item.path] = pieces
+            if index:
+                index.record(item, pieces, began_ns)
+    except FileChanged as change:
+        raise _changing(folder, change.path) from None
+    return contents
 
 
 def _changing(folder: Path, path: str) -> LocalFileError:
@@ -345,14 +339,6 @@ def _delete(folder: Path, extra: tuple[ScannedFile, ...], wanted: tuple[File, ..
         for parent in reversed(parents):
             with contextlib.suppress(OSError):  # not empty, or gone with its link
                 (folder / parent).rmdir()
-
-
-def _check_free_space(folder: Path, size: int) -> None:
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(existing).free
-    if free < size:
-        reason = f"not enough disk space: {size:,} bytes are needed and {free:,} are free"
-        raise LocalFileError(path=folder, reason=reason)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -67,24 +67,18 @@ class Piece(NamedTuple):
     read_at_ns: int
 
 
+@dataclass
 class Push:
-    def __init__(
-        self,
-        ledger: Ledger,
-        manifests: Manifests,
-        journal: Journal,
-        index: Index,
-        folder: Path,
-        progress: Progress | None = None,
-    ) -> None:
-        self._ledger = ledger
-        self._manifests = manifests
-        self._journal = journal
-        self._index = index
-        self._folder = folder
-        self._progress = progress or (lambda *_: None)
-        self._moved_files: set[str] = set()
-        self._moved_bytes = 0
+    """One push of a folder; `progress` may be None."""
+
+    _ledger: Ledger
+    _manifests: Manifests
+    _journal: Journal
+    _index: Index
+    _folder: Path
+    _progress: Progress | None = None
+    _moved_files: set[str] = field(default_factory=set)
+    _moved_bytes: int = 0
 
     def run(self, node: str, message: str, dry_run: bool) -> Pushed:
         changed = taken = 0
@@ -273,8 +267,8 @@ class Push:
 class _Meter:
     """Reports progress: pieces count by their size in their file, sent or already known."""
 
-    def __init__(self, progress: Progress, found: list[ScannedFile]) -> None:
-        self._report = progress
+    def __init__(self, progress: Progress | None, found: list[ScannedFile]) -> None:
+        self._report = progress or (lambda *_: None)
         self._total = sum(item.size for item in found)
         self._files = len(found)
         self._done, self._done_files = 0, sum(not item.size for item in found)

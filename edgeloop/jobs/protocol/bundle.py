@@ -31,7 +31,7 @@ _WRAPPER_ROOMS = ("_util", "data", "jobs/wrapper")
 _WRAPPER_MAIN = "import sys\nfrom edgeloop.jobs.wrapper import main\nsys.exit(main(sys.argv[1:]))\n"
 # The waiter needs only the standard library.
 _WAITER_FILES = (
-    *("errors.py", "_util/files.py", "_util/locks.py"),
+    *("errors.py", "_util/files.py", "_util/locks.py", "_util/system.py"),
     *(f"jobs/computes/local/{name}.py" for name in ("waiting", "queue", "environment")),
     *("jobs/protocol/codec.py", "jobs/protocol/resources.py"),
 )

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from edgeloop._util.system import process_fields
 from edgeloop.errors import BadInput
 from edgeloop.jobs.wrapper.events import Events
 
@@ -203,15 +204,9 @@ def _prctl() -> Callable[..., int] | None:
     return ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
-def start_time(pid: int) -> str:
-    """When a process started, in the kernel's clock ticks; empty if there is none."""
-    fields = _stat(pid)
-    return fields[19] if fields else ""
-
-
 def descendants(root: int) -> set[int]:
     """Every living process below `root`, without itself."""
-    parents = {pid: int(fields[1]) for pid in _pids() if _alive(fields := _stat(pid))}
+    parents = {pid: int(fields[1]) for pid in _pids() if _alive(fields := process_fields(pid))}
     found: set[int] = set()
     children = {root}
     while children:
@@ -229,7 +224,7 @@ def processes_of(job: str, rank: str = "") -> set[int]:
     for pid in _pids() - {os.getpid(), os.getppid()}:
         with contextlib.suppress(OSError):
             content = Path(f"/proc/{pid}/environ").read_bytes()
-            if marks <= set(content.split(b"\0")) and _alive(_stat(pid)):
+            if marks <= set(content.split(b"\0")) and _alive(process_fields(pid)):
                 found.add(pid)
     return found
 
@@ -271,14 +266,6 @@ def _pids() -> set[int]:
         return {int(name) for name in os.listdir("/proc") if name.isdigit()}  # noqa: PTH208
     except OSError:  # not Linux: only the command's group can be reached
         return set()
-
-
-def _stat(pid: int) -> list[str]:
-    """The fields after the program's name, which may itself contain spaces and brackets."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return []
 
 
 def _alive(fields: list[str]) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeloop._util.retry import delays
+from edgeloop._util.system import start_time
 from edgeloop.errors import BadInput, BlobMissing, EdgeloopError, StoreRefused
 from edgeloop.jobs.protocol.ticket import FINAL_STATES, JobProgress, State, state_key
 from edgeloop.jobs.wrapper import command
@@ -204,7 +205,7 @@ def recover(folder: Path, blobs: Blobs, reason: str, patience_s: float = 30.0) -
         if not alone:
             return False
         note = scratch.read_note()
-        if note.command and command.start_time(note.command) == note.born:
+        if note.command and start_time(note.command) == note.born:
             command.signal_group(signal.SIGKILL, note.command)
         command.kill_all(lambda: command.processes_of(scratch.job))
         progress = with_retries(lambda: stored_progress(blobs, scratch.job), patience_s)

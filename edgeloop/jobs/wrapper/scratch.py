@@ -30,6 +30,13 @@ _POLL_S = 0.05
 _REMEMBERED = 64
 
 
+def check_job_id(job: str) -> str:
+    """It becomes part of paths."""
+    if not _ID.fullmatch(job):
+        raise BadName(what="job", name=job, reason="it must be letters, digits and ._-")
+    return job
+
+
 @dataclass(frozen=True)
 class Scratch:
     """`work/` is the command's folder; the rest beside it is the wrapper's."""
@@ -39,8 +46,7 @@ class Scratch:
     @classmethod
     def of(cls, cache: Path, job: str, rank: int = 0) -> Scratch:
         """Several nodes may share a disk: each has a folder of its own."""
-        if not _ID.fullmatch(job):
-            raise BadName(what="job", name=job, reason="it must be letters, digits and ._-")
+        check_job_id(job)
         return cls(cache / "ranks" / str(rank) / job if rank else cache / "jobs" / job)
 
     @property

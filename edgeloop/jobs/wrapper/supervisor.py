@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+from edgeloop._util.system import start_time
 from edgeloop.data import Datasets
 from edgeloop.errors import BadInput, BlobMissing, EdgeloopError
 from edgeloop.jobs.protocol.ticket import (
@@ -187,7 +188,7 @@ class Supervisor:
 
     def _write_note(self, attempt: int, pid: int = 0) -> None:
         started = self._state.progress.started
-        process_started = command.start_time(pid) if pid else ""
+        process_started = start_time(pid) if pid else ""
         note = SupervisorNote(self._here.node, attempt, started, pid, process_started)
         self._scratch.write_note(note)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -15,8 +14,9 @@ from socket import gethostname
 from typing import Annotated, cast
 
 from edgeloop._util.schema import key
+from edgeloop._util.system import start_time
 from edgeloop._util.values import BYTES, Amount, Reads, number, shown
-from edgeloop.errors import BadInput, BadName, ComputeUnavailable, Infeasible
+from edgeloop.errors import BadInput, ComputeUnavailable, Infeasible
 from edgeloop.jobs.computes.base import Compute, ComputeOptions, JobOrder, ObservedState, Resources
 from edgeloop.jobs.computes.local.environment import gpu_names, job_environment, memory_bytes
 from edgeloop.jobs.computes.local.queue import (
@@ -27,18 +27,16 @@ from edgeloop.jobs.computes.local.queue import (
     QueueBusy,
     QueueEntry,
     QueueSnapshot,
-    start_time,
 )
 from edgeloop.jobs.computes.local.waiting import job_of
 from edgeloop.jobs.protocol.bundle import waiter_file
 from edgeloop.jobs.protocol.resources import Capacity, listed, missing, totals_of
 from edgeloop.jobs.protocol.ticket import State, order_variables
 from edgeloop.jobs.wrapper.environment import NodeEnvironment
-from edgeloop.jobs.wrapper.scratch import Scratch
+from edgeloop.jobs.wrapper.scratch import Scratch, check_job_id
 from edgeloop.settings import state_folder
 from edgeloop.store import Blobs, open_access
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LOG_TAIL_BYTES = 64 * 1024
 _LARGEST_PRIORITY = 10**9 - 1
 
@@ -87,7 +85,7 @@ class LocalCompute(Compute):
             raise Infeasible(compute=self.name, reason=reason)
 
     def submit(self, order: JobOrder) -> None:
-        job = _checked(order.job)
+        job = check_job_id(order.job)
         if abs(order.priority) > _LARGEST_PRIORITY:
             raise BadInput(reason=f"the priority {order.priority} is too large")
         self.check(order.resources)
@@ -129,7 +127,7 @@ class LocalCompute(Compute):
 
     def logs(self, job: str) -> str:
         try:
-            with self._queue.log(_checked(job)).open("rb") as file:
+            with self._queue.log(check_job_id(job)).open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
                 return file.read().decode(errors="replace")
         except FileNotFoundError:
@@ -141,12 +139,12 @@ class LocalCompute(Compute):
             for job in jobs:
                 if job in snapshot.waiting:
                     self._queue.remove_dead(job)
-                self._queue.forget(_checked(job))
+                self._queue.forget(check_job_id(job))
 
     def rescue(self, job: str, blobs: Blobs) -> bool:
         from edgeloop.jobs.wrapper.ending import recover
 
-        folder = self._queue.scratch(_checked(job))
+        folder = self._queue.scratch(check_job_id(job))
         if folder is None or self._queue.is_alive(job) or not folder.is_dir():
             return False
         return recover(folder, blobs, ENDED_RUNNING)
@@ -221,9 +219,3 @@ def _process(pid: int) -> Iterator[Callable[[int], None]]:
         yield lambda number: signal.pidfd_send_signal(handle, number)
     finally:
         os.close(handle)
-
-
-def _checked(job: str) -> str:
-    if not _ID.fullmatch(job):
-        raise BadName(what="job", name=job, reason="it must be letters, digits and ._-")
-    return job

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from edgeloop._util.files import write_atomic
 from edgeloop._util.locks import try_lock
+from edgeloop._util.system import start_time
 from edgeloop.jobs.computes.local.waiting import ALIVE, OVER, RUNNING, WAITING, is_alive, job_of
 from edgeloop.jobs.protocol.codec import from_json, to_json
 from edgeloop.jobs.protocol.resources import Allocation, Capacity, Resources, allocate
@@ -98,8 +99,10 @@ class JobQueue:
             lock = os.open(alive, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                rank = f"{entry.priority + _MIDDLE_PRIORITY:010d}.{self._next_number():012d}"
-                name = f"{rank}.{entry.job}"
+                count = self.folder / "count"  # not a time, since clocks may jump
+                number = int(count.read_text() or 0) + 1 if count.exists() else 1
+                write_atomic(count, str(number))
+                name = f"{entry.priority + _MIDDLE_PRIORITY:010d}.{number:012d}.{entry.job}"
                 self._write(self.folder / WAITING / name, entry)
             except OSError:
                 os.close(lock)
@@ -243,13 +246,6 @@ class JobQueue:
         finally:
             os.close(lock)
 
-    def _next_number(self) -> int:
-        """A counter, since clocks may jump."""
-        file = self.folder / "count"
-        number = int(file.read_text() or 0) + 1 if file.exists() else 1
-        write_atomic(file, str(number))
-        return number
-
     def _write(self, file: Path, entry: QueueEntry) -> None:
         """Through a file outside of `waiting/` and `running/`, whose names are all jobs."""
         partial = self.folder / f"{entry.job}.part"
@@ -261,14 +257,6 @@ class JobQueue:
             return os.listdir(self.folder / part)  # noqa: PTH208
         except FileNotFoundError:
             return []
-
-
-def start_time(pid: int) -> str:
-    """When a process started, by the kernel, or empty: a process number may be reused."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
 
 
 def _read(file: Path) -> QueueEntry:
