@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from edgeloop.azure.connection import Connection, connect
 from edgeloop.azure.doctor.checks import examine
-from edgeloop.azure.errors import explain, explained, is_missing
+from edgeloop.azure.errors import explained, is_missing
 from edgeloop.azure.provisioning.resources import (
     CREATION_S,
     ClusterDescription,
@@ -17,37 +17,32 @@ from edgeloop.azure.provisioning.resources import (
     DesiredEnvironment,
     StoreTarget,
     WorkspaceRequirements,
+    figure,
     find_cluster,
     find_environment,
+    list_sizes,
     make_cluster,
     make_environment,
 )
 from edgeloop.azure.provisioning.setup import Step, StepResult, apply_plan, as_row, plan_setup
-from edgeloop.azure.services import PATIENCE_S, AzureRun, RunHistory
+from edgeloop.azure.services import AzureRun
 from edgeloop.azure.workspace import (
     AzureKeys,
-    Cloud,
-    Login,
     WorkspaceAddress,
     WorkspaceKeys,
     find_workspace,
 )
-from edgeloop.project_files import ProjectFiles, read_project_files
+from edgeloop.project_files import read_project_files
 
 __all__ = [
     "CREATION_S",
-    "PATIENCE_S",
     "AzureKeys",
     "AzureRun",
-    "Cloud",
     "ClusterDescription",
     "Connection",
     "DesiredCluster",
     "DesiredDatastore",
     "DesiredEnvironment",
-    "Login",
-    "ProjectFiles",
-    "RunHistory",
     "Step",
     "StepResult",
     "StoreTarget",
@@ -58,12 +53,13 @@ __all__ = [
     "as_row",
     "connect",
     "examine",
-    "explain",
     "explained",
+    "figure",
     "find_cluster",
     "find_environment",
     "find_workspace",
     "is_missing",
+    "list_sizes",
     "make_cluster",
     "make_environment",
     "plan_setup",

@@ -166,25 +166,20 @@ def find_workspace(
     variables = workspace_variables()
     found: dict[str, str] = {}
     for name in _FIELDS:
-        sources = (
-            *(getattr(written, name) for written in (own, files, common)),
-            variables.get(name),
-        )
+        sources = [getattr(written, name) for written in (own, files, common)]
+        sources.append(variables.get(name))
         value = next((value for value in sources if value), None)
         if value is None:
-            raise BadSetting(where=where, reason=_nowhere(name))
+            reason = (
+                f"no {name.replace('_', ' ')} is named: put .azureml/config.json into the project "
+                "(the studio offers it for download), or set it under 'azure:' in edgeloop.yaml, "
+                "or set AZURE_SUBSCRIPTION_ID, AML_RESOURCE_GROUP and AML_WORKSPACE_NAME"
+            )
+            raise BadSetting(where=where, reason=reason)
         if "/" in value:
             raise BadSetting(where=where, reason=f"{name} must be a name, not {value!r}")
         found[name] = value
     login = cast("Login", own.login or common.login or "usual")
     return WorkspaceAddress(
         **found, cloud=own.cloud or common.cloud or Cloud(), login=login, files=files
-    )
-
-
-def _nowhere(key: str) -> str:
-    return (
-        f"no {key.replace('_', ' ')} is named: put .azureml/config.json into the project (the "
-        "studio offers it for download), or set it under 'azure:' in edgeloop.yaml, or set "
-        "AZURE_SUBSCRIPTION_ID, AML_RESOURCE_GROUP and AML_WORKSPACE_NAME"
     )

@@ -1,9 +1,9 @@
-"""What a job is before it is on its way: a file or a command line, checked to the last key.
+"""A job's specification, from a file or a command line, completely checked.
 
-A specification is a mapping of texts, lists and mappings, the same whether it was written in YAML,
-typed on the command line or read back from a record. So there is one place that checks it, and a
-job that is submitted again goes through the same checks. Texts stay as they were typed: a learning
-rate of `1e-3` reaches the script as `1e-3`. Nothing is moved, stored or started here.
+It is a mapping of strings, lists and mappings, whether it was written in YAML, typed on the command
+line or read back from a record. So it is checked in one place, also when a job is submitted again.
+Strings stay as they were typed: a learning rate of `1e-3` reaches the script as `1e-3`. Nothing is
+sent, stored or started here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from edgeloop.paths import find_project
 from edgeloop.settings import filled_in
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
-_WRAPPER_WORDS = frozenset({"outputs", "data", "job", "attempt"})  # filled where the job runs
+_WRAPPER_WORDS = frozenset({"outputs", "data", "job", "attempt"})  # filled in where the job runs
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class JobSpec:
     """
 
     code: Path
-    stem: str = "job"  # what a name is made of where none is given
+    stem: str = "job"  # beginning of the name if none is given
     name: str = ""
     script: str = ""  # inside the code; the command starts it
     command: tuple[str, ...] = ()
@@ -151,10 +151,10 @@ class JobSpec:
 def read_spec(
     path: Path, overrides: Sequence[str] = (), options: Mapping[str, object] | None = None
 ) -> JobSpec:
-    """A specification in YAML, with `key=value` changes. Paths in it start from its own folder.
+    """A specification in YAML, with `key=value` overrides. Its paths are relative to its folder.
 
-    `options` has keys of the file as well, and wins: mappings are merged, all else is replaced. Its
-    `code` is what somebody typed, so that one starts from where they stand.
+    `options` has keys of the file as well and takes precedence: mappings are merged, everything
+    else is replaced. Its `code` is relative to the current folder.
     """
     options = dict(options or {})
     if "code" in options:
@@ -177,7 +177,7 @@ def spec_of_script(
     options: Mapping[str, object] | None = None,
     here: Path | None = None,
 ) -> JobSpec:
-    """A script as one types it, from where one stands; the code is the project around it.
+    """A script, relative to the current folder; the code is the project around it.
 
     `options` has the keys of a file: `{"data": ["faces"], "timeout": "2h"}`.
     """
@@ -210,10 +210,10 @@ def changed(
 def spec_of(
     document: Mapping[str, object], folder: Path, where: str | Origin, stem: str = "job"
 ) -> JobSpec:
-    """Check everything that can be checked without a network; BadJob says what and where."""
+    """Check everything that can be checked without a network; raises BadJob."""
     origin = Origin(where, BadJob) if isinstance(where, str) else where
     keys = validated(JobFile, document, origin)
-    filled_in(keys.variables, origin.name)  # whether they are set is better known now
+    filled_in(keys.variables, origin.name)  # fails now if one is not set
     code = (folder / keys.code).expanduser().resolve()
     if not code.is_dir():
         raise origin.at(("code",), f"the code folder {code} is not there")
@@ -244,7 +244,7 @@ def spec_of(
 
 
 def program_for(script: str, code: Path) -> tuple[str, ...]:
-    """How a script is started, by its name; ValueError where it cannot be."""
+    """The command that starts a script, by its suffix; ValueError if it cannot be started."""
     path = _file_inside(script, code)
     safe = f"./{script}" if script.startswith("-") else script
     if path.suffix == ".py":
@@ -258,7 +258,7 @@ def program_for(script: str, code: Path) -> tuple[str, ...]:
 
 
 def _file_inside(file: str, code: Path) -> Path:
-    """A file of the code, by a path that stays in it."""
+    """A file of the code; its path may not lead out of it."""
     path = code / file
     if Path(file).is_absolute() or ".." in Path(file).parts:
         raise ValueError(f"must be a path inside the code folder, not {file!r}")

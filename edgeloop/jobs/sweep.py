@@ -23,15 +23,15 @@ _CLOSES = {"[": "]", "(": ")", "{": "}"}
 
 
 def parse_sweep(texts: Iterable[str]) -> dict[str, list[str]]:
-    """What was typed after `--sweep`, as the key `sweep` of a specification."""
+    """The values of `--sweep`, as the key `sweep` of a specification."""
     found: dict[str, list[str]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
         if not equals or not name:
-            reason = f"{text!r} names no values: write it as lr=1e-3,1e-4"
+            reason = f"{text!r} has no values: write it as lr=1e-3,1e-4"
             raise BadJob(where="--sweep", reason=reason)
         if name in found:
-            raise BadJob(where="--sweep", reason=f"{name} is there twice: join its values")
+            raise BadJob(where="--sweep", reason=f"{name} is given twice: join its values")
         try:
             found[name] = split_values(values)
         except BadInput as error:
@@ -66,10 +66,9 @@ def split_values(text: str) -> list[str]:
 
 
 def expand(spec: JobSpec, name: str) -> list[JobSpec]:
-    """One specification a combination, named so that names sort as they were made.
+    """One specification per combination, with names that sort in this order.
 
-    The last-named param changes fastest. A specification without a sweep is returned as it is,
-    with that name.
+    The last param changes fastest. Without a sweep there is one, with that name.
     """
     if not spec.sweep:
         return [replace(spec, name=name)]

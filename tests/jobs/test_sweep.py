@@ -71,9 +71,9 @@ def test_a_list_of_values_that_cannot_be_read_is_refused(text: str):
 @pytest.mark.parametrize(
     ("texts", "said"),
     [
-        (["lr"], "names no values"),
-        (["=1"], "names no values"),
-        (["lr=1", "lr=2"], "lr is there twice"),
+        (["lr"], "has no values"),
+        (["=1"], "has no values"),
+        (["lr=1", "lr=2"], "lr is given twice"),
         (["lr=1,,2"], "lr: a value is missing"),
         (["a=" + ",".join(["1"] * 200), "b=" + ",".join(["1"] * 200)], "40,000 jobs"),
     ],

@@ -20,8 +20,10 @@ from edgeloop.azure.errors import explain, is_azure_error
 from edgeloop.azure.provisioning.resources import (
     ClusterDescription,
     WorkspaceRequirements,
+    figure,
     find_cluster,
     find_environment,
+    list_sizes,
     state_of,
 )
 from edgeloop.azure.provisioning.setup import TRIAL_FOLDER, Step, make_plan
@@ -155,7 +157,7 @@ def _quotas(connection: Connection, required: WorkspaceRequirements) -> Iterator
     wanted = [desired.cluster for desired in required.clusters if desired.cluster.size]
     if not wanted:
         return
-    sizes = {str(size.name).upper(): size for size in connection.ml.compute.list_sizes()}
+    sizes = list_sizes(connection)
     families: dict[str, list[ClusterDescription]] = {}
     for cluster in wanted:
         size = sizes.get(cluster.size.upper())
@@ -166,11 +168,11 @@ def _quotas(connection: Connection, required: WorkspaceRequirements) -> Iterator
             text = f"{cluster.name}: spot nodes have a separate quota, which is not checked"
             yield HealthCheck("quota", None, text)
         else:
-            families.setdefault(str(_figure(size, "family")), []).append(cluster)
+            families.setdefault(str(figure(size, "family")), []).append(cluster)
     usages = {_family(usage): usage for usage in connection.ml.compute.list_usage()}
     for family, members in families.items():
         cores = sum(
-            float(_figure(sizes[each.size.upper()], "v_cp_us", "vCPUs") or 0) * each.most_nodes
+            float(figure(sizes[each.size.upper()], "v_cp_us", "vCPUs") or 0) * each.most_nodes
             for each in members
         )
         yield _quota(connection, family, members, cores, usages.get(family.lower()))
@@ -186,8 +188,8 @@ def _quota(
     described = " and ".join(f"{each.name} ({each.most_nodes} × {each.size})" for each in members)
     if usage is None:
         return HealthCheck("quota", None, f"Azure reports none for {family}: {described}")
-    limit = float(_figure(usage, "limit") or 0)
-    used = float(_figure(usage, "current_value", "currentValue") or 0)
+    limit = float(figure(usage, "limit") or 0)
+    used = float(figure(usage, "current_value", "currentValue") or 0)
     if any(find_cluster(connection, each.name) is not None for each in members):
         used = 0.0  # the used cores may be its own nodes
     described = f"{described}: {cores:g} cores, {family} has {limit - used:g} free of {limit:g}"
@@ -248,12 +250,6 @@ def _family(usage: Any) -> str:
     name = getattr(usage, "name", None)
     value = name.get("value") if isinstance(name, dict) else getattr(name, "value", name)
     return str(value or "").lower()
-
-
-def _figure(thing: Any, *names: str) -> Any:
-    """The SDK has figures under its own names, or (1.35) under those of the service."""
-    values = (vars(thing).get(name) for name in names)
-    return next((value for value in values if value is not None), None)
 
 
 _STAGES = (

@@ -114,6 +114,17 @@ def state_of(thing: Any) -> str:
     return str(getattr(state, "value", state))
 
 
+def list_sizes(connection: Connection) -> dict[str, Any]:
+    """The sizes of nodes in the workspace's region, by name in upper case."""
+    return {str(size.name).upper(): size for size in connection.ml.compute.list_sizes()}
+
+
+def figure(thing: Any, *names: str) -> Any:
+    """The SDK has figures under its own names, or (1.35) under those of the service."""
+    values = (vars(thing).get(name) for name in names)
+    return next((value for value in values if value is not None), None)
+
+
 def none_if_missing(ask: Callable[[], Any]) -> Any | None:
     """None if it does not exist; other errors are raised."""
     try:

@@ -20,6 +20,7 @@ from edgeloop.azure.provisioning.resources import (
     find_cluster,
     find_datastore,
     find_environment,
+    list_sizes,
     make_cluster,
     make_datastore,
     make_environment,
@@ -118,8 +119,7 @@ class _Planner:
         if not wanted.size:
             return "it does not exist, and no 'size' says how to create it"
         if self._sizes is None:
-            listed = self._connection.ml.compute.list_sizes()
-            self._sizes = {str(size.name).upper(): size for size in listed}
+            self._sizes = list_sizes(self._connection)
         if not self._sizes or wanted.size.upper() in self._sizes:
             return ""
         near = get_close_matches(wanted.size.upper(), self._sizes, n=1)

@@ -9,7 +9,7 @@ Submitting an id again is harmless: a compute that has it already does nothing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
 
@@ -111,8 +111,19 @@ class Compute(ABC):
 
 
 Checked = TypeVar("Checked", bound=ComputeOptions)
+Item = TypeVar("Item")
 
 
 def read_options(model: type[Checked], name: str, config: Mapping[str, object]) -> Checked:
     """Raises BadSetting, which names the compute and the key."""
     return validated(model, config, Origin(f"computes.{name}", BadSetting))
+
+
+def for_each(action: Callable[[Item], None], items: Iterable[Item], workers: int = 16) -> None:
+    """In threads: all are tried, then the first error is raised."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(action, item) for item in items]
+    for future in futures:
+        future.result()

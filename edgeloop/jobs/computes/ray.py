@@ -11,10 +11,10 @@ import json
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, urlsplit
 
 from pydantic import Field, StrictBool
@@ -22,7 +22,14 @@ from pydantic import Field, StrictBool
 from edgeloop._util.schema import key
 from edgeloop._util.values import Reads, Text, text
 from edgeloop.errors import BadSetting, ComputeUnavailable, Infeasible
-from edgeloop.jobs.computes.base import Compute, ComputeOptions, JobOrder, ObservedState, Resources
+from edgeloop.jobs.computes.base import (
+    Compute,
+    ComputeOptions,
+    JobOrder,
+    ObservedState,
+    Resources,
+    for_each,
+)
 from edgeloop.jobs.protocol.bundle import bootstrap_command
 from edgeloop.jobs.protocol.resources import listed, missing
 from edgeloop.jobs.protocol.ticket import State, order_variables
@@ -32,7 +39,6 @@ if TYPE_CHECKING:
     from urllib.request import OpenerDirector, Request
 
 
-Item = TypeVar("Item")
 Job = Mapping[str, Any]
 
 _STATES: Mapping[str, State] = {
@@ -44,9 +50,12 @@ _STATES: Mapping[str, State] = {
 }
 _OVER = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 _NODES_KNOWN_FOR_S = 30.0
-_PARALLEL = 16
 _LOG_LIMIT_BYTES = 16 * 1024 * 1024
 _MOST_NODES = 10_000
+_LIMIT_S = 30.0
+_PAUSES_S = (0.2, 0.8)  # between attempts; a restarting head takes longer, which is an error
+_LARGEST_ANSWER = 256 * 1024 * 1024
+_LONGEST_SENTENCE = 300
 
 # Ray kills what still runs this long after a stop. The wrapper ends the command after its grace
 # period and then copies what is left, so this is only a last resort.
@@ -135,7 +144,7 @@ class RayCompute(Compute):
         )
 
     def submit_many(self, orders: Sequence[JobOrder]) -> None:
-        self._each(self.submit, orders)
+        for_each(self.submit, orders)
 
     def states(self, jobs: Sequence[str]) -> dict[str, ObservedState]:
         known = self._jobs()
@@ -144,7 +153,7 @@ class RayCompute(Compute):
     def cancel(self, jobs: Sequence[str]) -> None:
         if not jobs:
             return
-        self._each(lambda job: self._tolerating_404("POST", f"{_path(job)}/stop"), jobs)
+        for_each(lambda job: self._tolerating_404("POST", f"{_path(job)}/stop"), jobs)
         known = self._jobs()
         waiting = [job for job in jobs if known.get(job, {}).get("status") == "PENDING"]
         if waiting:
@@ -163,7 +172,7 @@ class RayCompute(Compute):
             return
         known = self._jobs()
         over = [job for job in jobs if known.get(job, {}).get("status") in _OVER]
-        self._each(self._delete, over)
+        for_each(self._delete, over)
         self._forget_cleanups(known)
 
     def _submit(self, request: Mapping[str, object]) -> None:
@@ -195,7 +204,7 @@ class RayCompute(Compute):
 
     def _forget_cleanups(self, known: Mapping[str, Job]) -> None:
         ours = [job for job in known if job.startswith(_CLEANUP_PREFIX)]
-        self._each(self._delete, [job for job in ours if known[job]["status"] in _OVER])
+        for_each(self._delete, [job for job in ours if known[job]["status"] in _OVER])
 
     def _jobs(self) -> dict[str, Job]:
         """All jobs of the cluster in one call. Drivers that were not submitted have no id."""
@@ -227,15 +236,6 @@ class RayCompute(Compute):
 
     def _said(self, refusal: DashboardRefused) -> ComputeUnavailable:
         return ComputeUnavailable(compute=self.name, reason=f"Ray said: {refusal}")
-
-    def _each(self, action: Callable[[Item], None], items: Iterable[Item]) -> None:
-        """All are tried, then the first error is raised."""
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(_PARALLEL) as pool:
-            futures = [pool.submit(action, item) for item in items]
-        for future in futures:
-            future.result()
 
 
 def _observed(job: Job) -> ObservedState:
@@ -288,12 +288,6 @@ def _log_text(content: bytes) -> str:
         return str(json.loads(f'{cut}"}}')["logs"])
     except (ValueError, KeyError, TypeError):
         return ""
-
-
-_LIMIT_S = 30.0
-_PAUSES_S = (0.2, 0.8)  # between attempts; a restarting head takes longer, which is an error
-_LARGEST_ANSWER = 256 * 1024 * 1024
-_LONGEST_SENTENCE = 300
 
 
 class DashboardRefused(Exception):
@@ -392,5 +386,5 @@ class Dashboard:
 def last_line(text: str) -> str:
     """The last meaningful line of a traceback."""
     lines = [line.strip() for line in text.splitlines()]
-    said = [line for line in lines if len(line) > 1 and not line.startswith(("File ", "^", "~"))]
-    return said[-1][:_LONGEST_SENTENCE] if said else ""
+    kept = [line for line in lines if len(line) > 1 and not line.startswith(("File ", "^", "~"))]
+    return kept[-1][:_LONGEST_SENTENCE] if kept else ""

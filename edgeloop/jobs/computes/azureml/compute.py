@@ -35,11 +35,10 @@ from edgeloop.jobs.computes.azureml.runs import (
     observed,
     waited_s,
 )
-from edgeloop.jobs.computes.base import Compute, JobOrder, ObservedState, Resources
+from edgeloop.jobs.computes.base import Compute, JobOrder, ObservedState, Resources, for_each
 
 Item = TypeVar("Item")
 
-_PARALLEL = 16
 _DELETING_S = 60.0
 _USER_LOG = "user_logs/std_log"
 _DAY_S = 24 * 3600
@@ -226,18 +225,12 @@ class AzureMLCompute(Compute):
                 raise
 
     def _each(self, action: Callable[[Item], None], items: Iterable[Item]) -> None:
-        """All are tried, then the first error is raised. The first item goes alone, so that what it
-        finds or creates is available to the others."""
-        from concurrent.futures import ThreadPoolExecutor
-
+        """The first item goes alone, so that what it finds or creates is available to the
+        others."""
         several = list(items)
-        if not several:
-            return
-        action(several[0])
-        with ThreadPoolExecutor(_PARALLEL) as pool:
-            futures = [pool.submit(action, item) for item in several[1:]]
-        for future in futures:
-            future.result()
+        if several:
+            action(several[0])
+        for_each(action, several[1:])
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -26,9 +26,11 @@ from edgeloop.azure import (
     WorkspaceAddress,
     WorkspaceKeys,
     WorkspaceRequirements,
+    figure,
     find_cluster,
     find_environment,
     find_workspace,
+    list_sizes,
     make_cluster,
     make_environment,
     read_project_files,
@@ -123,8 +125,7 @@ class Cluster:
     def _size(self, name: str) -> dict[str, float]:
         """What one node has. A size that Azure does not list is not checked."""
         if self._sizes is None:
-            sizes = self._connection.ml.compute.list_sizes()
-            self._sizes = {str(size.name).upper(): size for size in sizes}
+            self._sizes = list_sizes(self._connection)
         found = self._sizes.get(name.upper())
         if found is None:
             if not self._description.name or self._find() is None:
@@ -132,16 +133,10 @@ class Cluster:
                 raise BadSetting(where=f"computes.{self._compute}", reason=reason)
             return dict.fromkeys(("cpus", "gpus", "memory"), float("inf"))
         return {
-            "cpus": _number(found, "v_cp_us", "vCPUs"),
-            "gpus": _number(found, "gpus"),
-            "memory": _number(found, "memory_gb", "memoryGB") * _GIGABYTE,
+            "cpus": float(figure(found, "v_cp_us", "vCPUs") or 0),
+            "gpus": float(figure(found, "gpus") or 0),
+            "memory": float(figure(found, "memory_gb", "memoryGB") or 0) * _GIGABYTE,
         }
-
-
-def _number(size: Any, *names: str) -> float:
-    """The SDK has sizes under its own names, or (1.35) under those of the service."""
-    found = (vars(size).get(name) for name in names)
-    return float(next((value for value in found if value is not None), 0.0))
 
 
 @dataclass(frozen=True)
@@ -247,6 +242,10 @@ def azure_requirements(
     read = {name: _options(name, config, choices) for name, config in configs.items()}
     address = _workspace(settings, [options.address for options in read.values()])
     here = {name: options for name, options in read.items() if _same(options.address, address)}
+    hints = ["computes:"]
+    for name, options in here.items():
+        conda = f", conda: {options.conda}" if options.conda else ""
+        hints.append(f"  {name}: {{kind: azureml, cluster: {options.cluster.name}{conda}}}")
     return WorkspaceRequirements(
         address=address,
         store=_store(settings),
@@ -256,7 +255,7 @@ def azure_requirements(
             dict.fromkeys(desired_environment(default_recipe(each)) for each in here.values())
         ),
         elsewhere=tuple(name for name in read if name not in here),
-        hints=() if described else _hints(here),
+        hints=() if described else tuple(hints),
         patience_s=min(options.patience_s for options in here.values()),
     )
 
@@ -357,14 +356,6 @@ def _store(settings: Settings) -> StoreTarget:
         isinstance(location, PostgresLocation) and location.blobs.startswith("file:")
     )
     return StoreTarget(str(location), files, is_reachable=not is_folder)
-
-
-def _hints(read: Mapping[str, AzureMLOptions]) -> tuple[str, ...]:
-    lines = ["computes:"]
-    for name, options in read.items():
-        conda = f", conda: {options.conda}" if options.conda else ""
-        lines.append(f"  {name}: {{kind: azureml, cluster: {options.cluster.name}{conda}}}")
-    return tuple(lines)
 
 
 def _same(one: WorkspaceAddress, other: WorkspaceAddress) -> bool:
