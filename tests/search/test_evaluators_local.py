@@ -115,7 +115,7 @@ def test_nets_that_cannot_be_trained_are_one_sentence_each_and_final(make):
     bad = {
         "huge": "does not fit into the memory",
         "killed": "killed, most likely because memory ran out",
-        "nan": "diverged: at step 1",
+        "nan": "diverged: the loss was not finite at step 1",
     }
     for what in bad:
         training.send(net(what))
