@@ -38,6 +38,23 @@ _CLASSES = {
     "xdigit": string.hexdigits,
 }
 _SPECIAL = b"*?[\\"
+IGNORE_FILES = (".edgeloopignore", ".amlignore", ".gitignore")
+HEAD_BYTES = 4096  # how much of a file is searched for a private key
+
+_NEVER = frozenset(
+    {
+        *(".git", ".hg", ".svn", "__pycache__", ".edgeloop"),
+        *(".ssh", ".aws", ".azure", ".gnupg", ".netrc", ".pypirc", ".git-credentials", ".env"),
+    }
+)
+_NEVER_FILES = (
+    *(".env.*", "*.env", "*.pem", "*.key", "*.pfx", "*.p12", "*.jks", "*.ppk"),
+    *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*"),
+)
+_NEVER_BELOW = ("/.azureml/datastore.json",)  # an older project has its account's key there
+_NEVER_AT_ROOT = frozenset({"runs", "outputs", "data/raw", "data/working"})
+_ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
+_PRIVATE_KEY = re.compile(rb"^\s*-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----", re.M)
 
 
 class _NeverMatches(Exception):
@@ -192,25 +209,6 @@ def _byte(text: bytes, at: int) -> int:
     if at >= len(text):
         raise _NeverMatches
     return text[at]
-
-
-IGNORE_FILES = (".edgeloopignore", ".amlignore", ".gitignore")
-HEAD_BYTES = 4096  # how much of a file is searched for a private key
-
-_NEVER = frozenset(
-    {
-        *(".git", ".hg", ".svn", "__pycache__", ".edgeloop"),
-        *(".ssh", ".aws", ".azure", ".gnupg", ".netrc", ".pypirc", ".git-credentials", ".env"),
-    }
-)
-_NEVER_FILES = (
-    *(".env.*", "*.env", "*.pem", "*.key", "*.pfx", "*.p12", "*.jks", "*.ppk"),
-    *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*"),
-)
-_NEVER_BELOW = ("/.azureml/datastore.json",)  # an older project has its account's key there
-_NEVER_AT_ROOT = frozenset({"runs", "outputs", "data/raw", "data/working"})
-_ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
-_PRIVATE_KEY = re.compile(rb"^\s*-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----", re.M)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,12 @@ from edgeloop.jobs.protocol.ticket import outputs_folder
 from edgeloop.jobs.wrapper.events import STORE_ERRORS
 from edgeloop.store import Blobs, check_blob_key
 
+GROWING_LIMIT_BYTES = 64 << 20
+_ALWAYS_BYTES = 1 << 20
+_GROWTH = 1.125  # a larger file is sent again after it has grown by this much, not every line
+_IN_MEMORY_BYTES = 4 << 20  # times the number of threads below
+_THREADS = 12
+
 
 @dataclass(frozen=True)
 class FileState:
@@ -78,13 +84,6 @@ def _inside(path: Path, boundary: Path) -> bool:
         return path.resolve(strict=True).is_relative_to(boundary.resolve())
     except (OSError, RuntimeError):
         return False
-
-
-GROWING_LIMIT_BYTES = 64 << 20
-_ALWAYS_BYTES = 1 << 20
-_GROWTH = 1.125  # a larger file is sent again after it has grown by this much, not every line
-_IN_MEMORY_BYTES = 4 << 20  # times the number of threads below
-_THREADS = 12
 
 
 @dataclass(frozen=True)
