@@ -154,7 +154,7 @@ def test_removing_asks_first(command: Edgeloop, faces: Path):
         (["push", "faces@2"], "a push assigns the version itself"),
         (["push", "../x"], "cannot be used"),
         (["pull", "nowhere"], "the store has none of that name"),
-        (["pull", "faces@7"], "the store has no version 7 of it, but 1"),
+        (["pull", "faces@7"], "the store has no version 7 of it, only 1"),
         (["pull", "faces@x"], "after @ comes a version"),
         (["verify", "working/nowhere"], "the store has none of that name"),
         (["list", "nowhere"], "the store has none of that name"),
