@@ -88,7 +88,7 @@ def test_with_debug_a_traceback_shows_and_still_no_secret(
     }[kind]
     said = command("--debug", "upload", "net.onnx", environ=environ)
     assert said.code == 1 and "Traceback" in said.err
-    assert said.err.splitlines()[-1].startswith("edgeloop: The store")
+    assert said.err.splitlines()[-1].startswith("edgeloop: the store")
     assert no_secret_in(said)
 
 

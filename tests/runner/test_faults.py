@@ -244,7 +244,7 @@ def test_a_full_work_folder_is_not_the_models_fault(farm: Farm, tmp_path: Path) 
     farm.edgeloop("upload", str(NETS / "unet-w24.onnx"))
     disk = tmp_path / "disk"
     disk.mkdir()
-    script = 'mount -t tmpfs -o size=64k tmpfs "$1" && coordinator && exec "$@"'
+    script = 'mount -t tmpfs -o size=64k tmpfs "$1" && shift && exec "$@"'
     options = ["--dataset", str(farm.faces), "--drain", "--workdir", str(disk / "work")]
     command = [sys.executable, "-m", "edgeloop", "runner", *options]
     done = subprocess.run(
