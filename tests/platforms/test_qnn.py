@@ -95,15 +95,15 @@ def test_quantized_models_agree_with_the_float_one(small_net, toolchain, tmp_pat
     assert estimate.low_us <= estimate.raw_us <= estimate.high_us
 
 
-@pytest.mark.parametrize("output", ["logits", "classes"])
-def test_the_deployed_graph_takes_bytes_and_gives_the_same(small_net, output):
+@pytest.mark.parametrize("form", ["logits", "classes"])
+def test_the_deployed_graph_takes_bytes_and_gives_the_same(small_net, form):
     quantized = onnx.load_model(str(small_net.quantized))
-    graph = deployed(quantized, "NCHW", output)
+    graph = deployed(quantized, "NCHW", form)
     onnx.checker.check_model(graph)
     images = smooth_images(1, seed=9)
     output = run_cpu(graph, images)
     expected = run_cpu(quantized, as_input(images, "NCHW")).argmax(1)
-    if output == "logits":
+    if form == "logits":
         assert output.dtype == np.uint8
         assert output.shape == (1, SIZE, SIZE, 19)
         output = output.argmax(3)
