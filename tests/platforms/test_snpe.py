@@ -134,7 +134,7 @@ def test_other_kinds_of_nets_convert(chain, tmp_path, kind):
 
 def test_what_cannot_be_made_is_refused_before_any_work(chain, unet, tmp_path):
     calibration = samples(smooth_images(2))
-    with pytest.raises(BadInput, match="fp16 has no quantized model"):
+    with pytest.raises(BadInput, match="fp16 models are not quantized"):
         chain().convert(unet, calibration, tmp_path, "fp16")
     with pytest.raises(BadInput, match="no context binaries"):
         chain().convert(unet, calibration, tmp_path, chips=("snapdragon-888",))
