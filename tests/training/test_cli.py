@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from edgeloop.architectures import Architecture, architecture_in
+from edgeloop.cli.app import app
 from edgeloop.cli.training import export, train
 from edgeloop.errors import BadArchitecture
 
@@ -16,7 +17,9 @@ pytestmark = pytest.mark.slow
 
 
 def call(command, *arguments: object, environ: dict[str, str] | None = None) -> Result:
-    done = CliRunner().invoke(command, [str(part) for part in arguments], env=environ)
+    """Through the app: click caches a command's help option with the names of its first context."""
+    words = [command.name, *(str(part) for part in arguments)]
+    done = CliRunner().invoke(app, words, env=environ)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done
