@@ -187,7 +187,7 @@ def layers_chart(
 ) -> Chart:
     """The slowest layers, slowest first; estimates are hollow bars."""
     if layers is None or not layers.times_us:
-        return empty_chart("No layer times are known for this model.")
+        return empty_chart("No layer times for this model.")
     a = altair()
     slowest = sorted(layers.times_us, key=lambda layer: -layer[2])
     total = sum(time for _, _, time in slowest)
@@ -233,7 +233,7 @@ def classes_chart(scores: Mapping[str, Mapping[str, float]], title: str = "Class
         if name != "overall" and not math.isnan(value)
     ]
     if not rows:
-        return empty_chart("No scores per class are known for this model.")
+        return empty_chart("No scores per class for this model.")
     a = altair()
     leading = scores.get("f1") or next(iter(scores.values()))
     order = sorted({str(row["class"]) for row in rows}, key=lambda name: leading.get(name, 0.0))

@@ -77,11 +77,11 @@ EMPTY: dict[str, tuple[Callable[[], Any], str]] = {
     "pareto": (lambda: pareto_chart([]), "No model has latency_ms and f1_1k yet."),
     "training": (lambda: training_chart([{"val_iou": 1}]), "No model has been trained both"),
     "quantization": (lambda: quantization_chart([{"f1_1k_f": "n/a", "f1_1k": 1}]), "No model has"),
-    "layers": (lambda: layers_chart(read_layers("a,b\n1,2\n")), "No layer times are known for this model."),
-    "classes": (lambda: classes_chart(read_scores("")), "No scores per class are known for this model."),
+    "layers": (lambda: layers_chart(read_layers("a,b\n1,2\n")), "No layer times for this model."),
+    "classes": (lambda: classes_chart(read_scores("")), "No scores per class for this model."),
     "pr": (lambda: pr_chart({}), "No PR curve"),
     "f1": (lambda: f1_chart([{"f1_1k": "n/a"}]), "No model has f1_1k yet."),
-    "no layers": (lambda: layers_chart(None), "No layer times are known for this model."),
+    "no layers": (lambda: layers_chart(None), "No layer times for this model."),
     "utilisation": (lambda: utilisation_chart([]), "No device has been used yet."),
 }
 
