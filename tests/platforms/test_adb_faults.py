@@ -142,7 +142,7 @@ def test_a_full_disk_is_the_boards_trouble_and_space_helps(board, sdk, small_net
 def test_a_disk_that_fills_while_a_tool_runs_gives_no_number(board, sdk, small_net):
     with opened_board(board, sdk) as device:
         outputs(device, small_net)
-        board.set_tool(delay_s=0.2)
+        board.set_tool(until_full=True)
         runs = board.data / "local/tmp/edgeloop/run"
 
         def fill() -> None:

@@ -97,14 +97,16 @@ class VirtualBoard:
         delay_s: float = 0.0,
         fail: bool = False,
         hang: bool = False,
+        until_full: bool = False,
         fewer: int = 0,
         nan: bool = False,
         times: int | None = None,
     ) -> None:
         """How the board's tools behave from now on: a delay for each inference; exit code 1; never
-        an end; so many results fewer than inputs; outputs that are no numbers. `times` limits the
-        fault (not the delay) to the next runs. With no argument they work as they should."""
-        faults = {"fail": fail, "hang": hang, "fewer": fewer, "nan": nan}
+        an end; a wait until the disk is full; so many results fewer than inputs; outputs that are
+        no numbers. `times` limits the fault (not the delay) to the next runs. With no argument
+        they work as they should."""
+        faults = {"fail": fail, "hang": hang, "until_full": until_full, "fewer": fewer, "nan": nan}
         text = json.dumps({"delay_s": delay_s, "times": times, **faults})
         file = self._space.place(places.FAULTS)
         new = file.with_suffix(".new")
@@ -191,8 +193,16 @@ class VirtualBoard:
     def fill_disk(self) -> None:
         """Not a byte is left on `/data`."""
         (self.data / ".filler").write_text("a file system has room for one page at least\n")
+        wait_until(self._shrink_disk, LIMIT_S, "a moment in which nothing is written to /data")
+
+    def _shrink_disk(self) -> bool:
+        """Whether nobody wrote between the look and the change, which is refused then."""
         state = os.statvfs(self.data)
-        self._space.resize_disk((state.f_blocks - state.f_bfree) * state.f_frsize)
+        try:
+            self._space.resize_disk((state.f_blocks - state.f_bfree) * state.f_frsize)
+        except subprocess.CalledProcessError:
+            return False
+        return os.statvfs(self.data).f_bfree == 0
 
     def free_disk(self) -> None:
         self._space.resize_disk()

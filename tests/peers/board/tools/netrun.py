@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import select
 import socket
 import time
@@ -34,6 +35,7 @@ class Faults:
     delay_s: float = 0.0
     fail: bool = False
     hang: bool = False
+    until_full: bool = False
     fewer: int = 0
     nan: bool = False
 
@@ -94,6 +96,8 @@ class Run:
         target = self.folder / options.output_dir
         target.mkdir(parents=True, exist_ok=True)
         self.streams.say(f"{_RULE}\nModel String: N/A\nSNPE v{self.version}\n{_RULE}")
+        while faults.until_full and os.statvfs(target).f_bfree:
+            self._pause(0.05)
         times_us = []
         for number, line in enumerate(listed.lines):
             names = "\n".join(str(path) for path in line.values())
