@@ -1,4 +1,4 @@
-"""notebooks/results.ipynb runs from top to bottom, and every chart is there."""
+"""The notebook runs from top to bottom, and every chart is there."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from click.testing import CliRunner
 from nbclient import NotebookClient
 from PIL import Image
 
+import edgeloop.report
 from edgeloop import Workspace
+from edgeloop.cli.app import app
 from edgeloop.runner import record_use
 from tests.report.tables import table
 from tests.report.test_charts import PERF, SCORES
 
-NOTEBOOK = Path(__file__).parents[1] / "notebooks/results.ipynb"
+NOTEBOOK = Path(edgeloop.report.__file__).with_name("results.ipynb")
 CURVES = "class,recall,precision\nskin,0,1\nskin,0.5,0.9\nskin,1,0.4\nnose,0.1,0.8\nnose,1,0.2\n"
 INTERVAL = "f1_low,,,0.6\nf1_high,,,0.75\n"
 DRAWING = {
@@ -90,6 +93,18 @@ def test_it_is_kept_without_outputs():
     assert cells
     assert not [cell.id for cell in cells if cell.outputs or cell.execution_count]
     assert set(book.metadata) == {"kernelspec", "language_info"}
+
+
+def test_the_command_writes_it_and_spares_an_older_one(tmp_path: Path):
+    file = tmp_path / "charts.ipynb"
+    written = CliRunner().invoke(app, ["notebook", str(file)])
+    assert written.output == f"{file} written. Open it with: jupyter lab {file}\n"
+    assert file.read_bytes() == NOTEBOOK.read_bytes()
+    file.write_text("mine")
+    again = CliRunner().invoke(app, ["notebook", str(file)])
+    assert "exists already" in str(again.exception) and file.read_text() == "mine"
+    assert CliRunner().invoke(app, ["notebook", "--force", str(file)]).exit_code == 0
+    assert file.read_bytes() == NOTEBOOK.read_bytes()
 
 
 @pytest.mark.slow

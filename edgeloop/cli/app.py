@@ -14,6 +14,7 @@ from types import FrameType
 import click
 
 from edgeloop._util.redact import redact
+from edgeloop._util.suggest import suggestion
 from edgeloop._version import __version__
 from edgeloop.errors import EdgeloopError
 
@@ -32,7 +33,7 @@ SECTIONS = {
         **{"search": "search", "train-pareto": "search", "train": "training"},
         "export": "training",
     },
-    "Look": {"pareto": "report", "report": "report", "portal": "report"},
+    "Look": {"pareto": "report", "report": "report", "portal": "report", "notebook": "report"},
     "Set up": {"doctor": "devices", "azure": "azure", "schema": "schema"},
 }
 """The commands by what they are for, and the module of each."""
@@ -51,6 +52,15 @@ class _Sections(click.Group):
                 commands = import_module(f"edgeloop.cli.{names[name]}").COMMANDS
                 return next(command for command in commands if command.name == name)
         return None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Like click's own, with the nearest name where there is no such command."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            near = suggestion(args[0], self.list_commands(ctx), "the commands are")
+            ctx.fail(f"no such command {args[0]!r}; {near}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, names in SECTIONS.items():

@@ -1,7 +1,8 @@
-"""pareto, report, portal: results on the terminal, in files and in a browser."""
+"""pareto, report, portal, notebook: results on the terminal, in files and in a browser."""
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -346,4 +347,31 @@ def _announce(workspace: Workspace, address: Address, as_json: bool, open_page: 
         click.launch(address.link)
 
 
-COMMANDS = (pareto, report, portal)
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), default=Path("results.ipynb"))
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def notebook(file: Path, force: bool, as_json: bool) -> None:
+    """Write a Jupyter notebook with all charts.
+
+    It reads the store of the folder it is started in; without a store it shows the results shipped
+    with Edgeloop. FILE is results.ipynb unless given.
+
+    Example: edgeloop notebook && jupyter lab results.ipynb
+    """
+    from importlib.resources import files
+
+    from edgeloop.cli.output import print_json
+    from edgeloop.errors import LocalFileError
+    from edgeloop.report import write_whole
+
+    if file.exists() and not force:
+        raise LocalFileError(path=file, reason="exists already; --force overwrites it")
+    write_whole(file, (files("edgeloop.report") / "results.ipynb").read_bytes())
+    if as_json:
+        print_json([{"file": str(file)}])
+    else:
+        click.echo(f"{file} written. Open it with: jupyter lab {shlex.quote(str(file))}")
+
+
+COMMANDS = (pareto, report, portal, notebook)

@@ -259,5 +259,6 @@ def _bad_connection_string(reason: str) -> BadSetting:
     return BadSetting(
         where="MODEL_STORAGE_CONNECTION_STRING",
         reason=f"the connection string cannot be read: {reason}. Copy it whole from the "
-        "storage account's 'Access keys' page",
+        "storage account's 'Access keys' page, and put it in quotes: a shell cuts it at the "
+        "first ';' otherwise",
     )

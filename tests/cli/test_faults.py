@@ -178,6 +178,20 @@ def test_a_wrong_connection_string_is_said_without_it(
         assert no_secret_in(said) and no_secret_in(edgeloop("--debug", *verb))
 
 
+def test_a_connection_string_that_a_shell_cut_gets_a_hint(
+    edgeloop: Edgeloop, monkeypatch: pytest.MonkeyPatch
+):
+    cut = f"AccountName=acme;AccountKey={KEY}".partition(";")[0]
+    monkeypatch.setenv("MODEL_STORAGE_CONNECTION_STRING", cut)
+    assert "put it in quotes: a shell cuts it at the first ';'" in edgeloop("status").sentence
+
+
+def test_a_misspelt_command_gets_the_nearest_one(command: Edgeloop):
+    said = command("stauts")
+    assert said.code == 2
+    assert "no such command 'stauts'; did you mean 'status'?" in said.err
+
+
 @pytest.mark.parametrize(
     "text",
     [
