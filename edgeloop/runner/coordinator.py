@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping
 
-LONGEST_LOOK_S = 5.0
+LONGEST_LOOK_S = 30.0
 IDLE_S = 1.0
 
 
