@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from edgeloop.jobs.protocol.bundle import bootstrap_command
     from edgeloop.jobs.protocol.resources import listed, missing
     from edgeloop.jobs.protocol.ticket import FINAL_STATES, State, order_variables
-    from edgeloop.jobs.records import JobRecord, Run
+    from edgeloop.jobs.records import JobRecord, Listing, Run, select
+    from edgeloop.jobs.shared import shared_runs
     from edgeloop.jobs.spec import JobSpec, read_spec, spec_of_script
     from edgeloop.jobs.sweep import parse_sweep
     from edgeloop.jobs.transfer import Fetched
@@ -42,6 +43,7 @@ __all__ = [
     "JobRecord",
     "JobSpec",
     "Jobs",
+    "Listing",
     "ObservedState",
     "Resources",
     "Run",
@@ -58,6 +60,8 @@ __all__ = [
     "order_variables",
     "parse_sweep",
     "read_spec",
+    "select",
+    "shared_runs",
     "spec_of_script",
 ]
 
@@ -69,7 +73,8 @@ _WHERE = {
         *("compute_kinds", "compute_options", "make_compute"),
     ),
     "fields": ("JobFile",),
-    "records": ("JobRecord", "Run"),
+    "records": ("JobRecord", "Listing", "Run", "select"),
+    "shared": ("shared_runs",),
     "transfer": ("Fetched",),
     "spec": ("JobSpec", "read_spec", "spec_of_script"),
     "sweep": ("parse_sweep",),

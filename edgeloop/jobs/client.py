@@ -9,12 +9,21 @@ from pathlib import Path
 
 from edgeloop._util.units import seconds_of
 from edgeloop.data import Progress
-from edgeloop.errors import BadInput, BadSetting, JobRunning, WaitTimeout
+from edgeloop.errors import (
+    BadInput,
+    BadSetting,
+    ComputeRefused,
+    EdgeloopError,
+    JobRunning,
+    MissingExtra,
+    WaitTimeout,
+)
 from edgeloop.jobs import transfer as results
 from edgeloop.jobs.computes import Compute, make_compute
-from edgeloop.jobs.protocol.ticket import State, folder_key
+from edgeloop.jobs.protocol.ticket import State
 from edgeloop.jobs.records import RUNS_FOLDER, Run, RunRecords, Selection, select
-from edgeloop.jobs.spec import JobSpec, changed, read_spec, spec_of, spec_of_script
+from edgeloop.jobs.shared import delete_job
+from edgeloop.jobs.spec import JobSpec, changed, spec_from, spec_of
 from edgeloop.jobs.submit import Submission, Teller
 from edgeloop.jobs.transfer import Fetched, LogReader, last_lines, log_size
 from edgeloop.jobs.watch import WatchedJob, current_status
@@ -102,7 +111,7 @@ class Jobs:
         Raises:
             BadJob: If the specification is wrong. Nothing has been sent then.
         """
-        spec = _spec_of(job, args, options or {})
+        spec = spec_from(job, args, options or {})
         return self._submission(spec.compute, tell, progress).send(spec, push, pipeline)
 
     def submit_all(self, specs: Sequence[JobSpec], *, push: bool = True) -> list[Run]:
@@ -188,8 +197,14 @@ class Jobs:
 
         Returns:
             The jobs, and whether each was named individually.
+
+        Raises:
+            NoSuchJob: If a pattern matches nothing.
         """
-        return select(self.runs.list().runs, patterns, tag, states, self.runs.folder)
+        found = select(self.runs.list().runs, patterns, tag, states, self.runs.folder)
+        for error in found.unknown:
+            raise error
+        return found
 
     def refresh(self, runs: Sequence[Run]) -> list[Run]:
         """Ask the computes for the current state of jobs, with one request per compute.
@@ -200,16 +215,42 @@ class Jobs:
         Returns:
             The jobs as they are now, in the same order.
         """
+        current, errors = self.survey(runs)
+        for error in errors.values():
+            raise error
+        return current
+
+    def survey(self, runs: Sequence[Run]) -> tuple[list[Run], dict[str, EdgeloopError]]:
+        """Like `refresh`, but a job that cannot be asked about hides no other.
+
+        Args:
+            runs: The jobs.
+
+        Returns:
+            The jobs as they are now, in the same order, and the errors of those that cannot be
+                asked about from here, by name. They keep their last status, with a note.
+        """
         by_compute: dict[str, list[Run]] = {}
+        errors: dict[str, EdgeloopError] = {}
         for run in runs:
-            if not run.status.is_final:
+            if run.status.is_final:
+                continue
+            try:
+                self.check_store(run)
                 by_compute.setdefault(run.record.compute, []).append(run)
+            except BadInput as error:
+                errors[run.name] = error
         fresh: dict[str, Run] = {}
         for name, members in by_compute.items():
-            for run in members:
-                self._check_store(run)
-            fresh |= self._refreshed(name, members)
-        return [fresh.get(run.name, run) for run in runs]
+            try:
+                fresh |= self._refreshed(name, members)
+            except (BadSetting, ComputeRefused, MissingExtra) as error:
+                errors |= {run.name: error for run in members}
+        for run in runs:
+            if run.name in errors:
+                noted = replace(run.status, note=str(errors[run.name]))
+                fresh[run.name] = replace(run, status=noted)
+        return [fresh.get(run.name, run) for run in runs], errors
 
     def watch(self, runs: Sequence[Run], timeout_s: float | None = None) -> Iterator[list[Run]]:
         """Refresh jobs until all have ended, at increasing intervals.
@@ -266,7 +307,7 @@ class Jobs:
         Returns:
             A reader; `more()` yields the bytes that have arrived since the last call.
         """
-        self._check_store(run)
+        self.check_store(run)
         return LogReader(self.blobs, run.record.id, offset)
 
     def log_size(self, run: Run) -> int:
@@ -278,7 +319,7 @@ class Jobs:
         Returns:
             Bytes of the log in the store.
         """
-        self._check_store(run)
+        self.check_store(run)
         return log_size(self.blobs, run.record.id)
 
     def last_lines(self, run: Run, count: int) -> bytes:
@@ -291,7 +332,7 @@ class Jobs:
         Returns:
             The lines.
         """
-        self._check_store(run)
+        self.check_store(run)
         return last_lines(self.blobs, run.record.id, count)
 
     def compute_log(self, run: Run) -> str:
@@ -314,7 +355,7 @@ class Jobs:
         Returns:
             How many files there are, and how many were copied.
         """
-        self._check_store(run)
+        self.check_store(run)
         return results.fetch(self.blobs, run.record.id, self.outputs(run))
 
     def outputs(self, run: Run) -> Path:
@@ -338,7 +379,7 @@ class Jobs:
         Returns:
             A URL for each output, by its path.
         """
-        self._check_store(run)
+        self.check_store(run)
         found, _ = results.outputs_of(self.blobs, run.record.id)
         return {path: self.blobs.link(info.key, seconds) for path, info in sorted(found.items())}
 
@@ -375,18 +416,30 @@ class Jobs:
         Raises:
             JobRunning: If one of them has not.
         """
-        alive = [run.name for run in runs if not run.status.is_final]
-        if alive:
-            raise JobRunning(names=", ".join(alive))
+        for run in runs:
+            self.check_removable(run)
         by_compute: dict[str, list[str]] = {}
         for run in runs:
-            self._check_store(run)
-            self.blobs.delete_folder(folder_key(run.record.id))
+            delete_job(self.blobs, run.record)
             by_compute.setdefault(run.record.compute, []).append(run.record.id)
         for name, ids in by_compute.items():
             self._forget(name, ids)
         for run in runs:
             self.runs.remove(run.name)
+
+    def check_removable(self, run: Run) -> None:
+        """Check that a job may be removed: it has ended, and its files are in this store.
+
+        Args:
+            run: The job.
+
+        Raises:
+            JobRunning: If it has not ended.
+            BadInput: If it was submitted to another store.
+        """
+        if not run.status.is_final:
+            raise JobRunning(names=run.name)
+        self.check_store(run)
 
     def _forget(self, name: str, jobs: Sequence[str]) -> None:
         """A compute that is no longer in the settings cannot be reached."""
@@ -424,23 +477,18 @@ class Jobs:
             self._computes[name] = make_compute(name, config)
         return self._computes[name]
 
-    def _check_store(self, run: Run) -> None:
-        """A job's files are in the store it was submitted to, which the settings may no longer
-        name."""
+    def check_store(self, run: Run) -> None:
+        """Check that a job's files are in the store of the settings.
+
+        Args:
+            run: The job.
+
+        Raises:
+            BadInput: If it was submitted to another store.
+        """
         here = str(self.settings.location)
         if run.record.store and run.record.store != here:
             raise BadInput(
                 reason=f"{run.name} was submitted to the store {run.record.store}, but the "
                 f"settings name {here}: choose the first with --store or EDGELOOP_STORE"
             )
-
-
-def _spec_of(
-    job: JobSpec | Path | str, args: Sequence[str], options: Mapping[str, object]
-) -> JobSpec:
-    if isinstance(job, JobSpec):
-        overrides = {**options, "args": list(args)} if args else options
-        return spec_of({**job.document(), **overrides}, job.code, job.name or job.stem, job.stem)
-    if Path(job).suffix in (".yaml", ".yml"):
-        return read_spec(Path(job), (), {**options, "args": list(args)} if args else options)
-    return spec_of_script(str(job), args, options)

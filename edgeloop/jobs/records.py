@@ -62,6 +62,7 @@ class JobRecord:
     tags: tuple[str, ...] = ()
     attempt: int = 1
     parent: str | None = None  # the name of the job that this one is another attempt of
+    user: str = ""  # who submitted it, and where
 
     def to_json(self) -> bytes:
         return to_json(replace(self, config=without_secrets(self.config)), indent=2)
@@ -75,6 +76,7 @@ class Run:
         record: What was submitted: id, name, command, datasets, compute. It never changes.
         status: What was last known of it: state, reason, exit code, times and metrics.
         cancel_asked: Whether it was asked to end.
+        in_doubt: Whether its submission failed in a way that leaves open if the compute has it.
 
     Examples:
         >>> from edgeloop import Jobs
@@ -85,6 +87,7 @@ class Run:
     record: JobRecord
     status: Status
     cancel_asked: bool = False
+    in_doubt: bool = False
 
     @property
     def name(self) -> str:
@@ -140,12 +143,18 @@ class RunRecords:
 
     def add_attempt(self, of: JobRecord, draft: Callable[[str, str, int], JobRecord]) -> Run:
         """Record another attempt: `lr-3` → `lr-3.2` → `lr-3.3`. The draft gets its number."""
-        base = of.name if of.parent is None else of.name.removesuffix(f".{of.attempt}")
+        base = _first_name(of)
         first = max(1, self._highest(re.compile(rf"{re.escape(base)}\.(\d+)"))) + 1
         for number in range(first, first + _MOST_NUMBERS):
             with contextlib.suppress(JobNameTaken):
                 return self.add(f"{base}.{number}", _numbered(draft, number), number)
         raise JobNameTaken(name=base, folder=self._folder_name)
+
+    def newest_attempt(self, of: JobRecord) -> str | None:
+        """The name of the newest attempt of the same job, if it is not this one."""
+        base = _first_name(of)
+        newest = self._highest(re.compile(rf"{re.escape(base)}\.(\d+)"))
+        return f"{base}.{newest}" if newest > max(1, of.attempt) else None
 
     def free_stem(self, stem: str) -> str:
         """`stem-4` if no job has that name or begins with `stem-4-`: for the names of a sweep."""
@@ -162,7 +171,7 @@ class RunRecords:
                 continue  # a folder without a record, or one that is being removed
             except LocalFileError as error:
                 damaged.append(str(error))
-        return Listing(tuple(sorted(runs, key=_age)), tuple(sorted(damaged)))
+        return Listing(tuple(sorted(runs, key=age)), tuple(sorted(damaged)))
 
     def get(self, name: str) -> Run:
         try:
@@ -176,8 +185,9 @@ class RunRecords:
         removed."""
         folder = self.folder / run.name
         known = _read_state(folder)
-        if known is not None and known[0].is_final and not run.status.is_final:
-            run = replace(run, status=known[0], cancel_asked=run.cancel_asked or known[1])
+        if known is not None and known.status.is_final and not run.status.is_final:
+            asked = run.cancel_asked or known.cancel_asked
+            run = replace(run, status=known.status, cancel_asked=asked)
         with contextlib.suppress(FileNotFoundError):
             write_atomic(folder / STATE_FILE, _state_json(run))
         return run
@@ -223,10 +233,10 @@ class RunRecords:
                 raise
             path = f"{self._folder_name}/{name}/{RECORD_FILE}"
             raise LocalFileError(path=path, reason=f"cannot be read: {error.strerror}") from None
-        status, cancel_asked = _read_state(folder) or (Status("queued"), False)
+        known = _read_state(folder) or _KnownState(Status("queued"))
         # The folder's name is the job's: it may have been renamed or copied by hand.
         record = record if record.name == name else replace(record, name=name)
-        return Run(record, status, cancel_asked)
+        return Run(record, known.status, known.cancel_asked, known.in_doubt)
 
     @contextlib.contextmanager
     def _hidden_folder(self) -> Iterator[Path]:
@@ -271,6 +281,12 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
+def _first_name(record: JobRecord) -> str:
+    """The name of the first attempt: `lr-3` of `lr-3.2`."""
+    is_first = record.parent is None
+    return record.name if is_first else record.name.removesuffix(f".{record.attempt}")
+
+
 def _numbered(draft: Callable[[str, str, int], JobRecord], number: int) -> Draft:
     return lambda name, job: draft(name, job, number)
 
@@ -282,17 +298,26 @@ def _check(name: str) -> str:
         raise BadName(what="job", name=name[:120], reason=f"it {error}") from None
 
 
+@dataclass(frozen=True)
+class _KnownState:
+    """The content of `state.json`."""
+
+    status: Status
+    cancel_asked: bool = False
+    in_doubt: bool = False
+
+
 def _state_json(run: Run) -> bytes:
-    return json.dumps(
-        {"status": asdict(run.status), "cancel_asked": run.cancel_asked}, ensure_ascii=False
-    ).encode()
+    known = _KnownState(run.status, run.cancel_asked, run.in_doubt)
+    return json.dumps(asdict(known), ensure_ascii=False).encode()
 
 
-def _read_state(folder: Path) -> tuple[Status, bool] | None:
+def _read_state(folder: Path) -> _KnownState | None:
     """None if nothing is known; a damaged state is fetched again."""
     try:
         content = json.loads(_content(folder / STATE_FILE))
-        return Status(**content["status"]), bool(content["cancel_asked"])
+        status = Status(**content["status"])
+        return _KnownState(status, bool(content["cancel_asked"]), bool(content.get("in_doubt")))
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
@@ -307,11 +332,12 @@ class Selection:
     """Runs from the oldest to the newest, each once.
 
     `exact`: each was named individually. Otherwise, and if there are several, a command that
-    changes something asks first.
+    changes something asks first. `unknown` has an error for each pattern that matches nothing.
     """
 
     runs: tuple[Run, ...]
     exact: bool
+    unknown: tuple[NoSuchJob, ...] = ()
 
 
 def select(
@@ -323,21 +349,26 @@ def select(
 ) -> Selection:
     """The runs that match a pattern (without patterns: all) and have the tag and one of the states.
 
-    A pattern is a name, a prefix, a glob, a folder, `all` or `last`. Raises NoSuchJob for a pattern
-    that matches nothing; that no run has the tag or a state is not an error.
+    A pattern is a name, a prefix, a glob, a folder, `all` or `last`. One that matches nothing is
+    reported in `unknown` and hides no other; that no run has the tag or a state is not an error.
     """
-    chosen: dict[str, Run] = {}
+    chosen: dict[tuple[str, str], Run] = {}
+    unknown = []
     exact = bool(patterns)
     for pattern in patterns or ("all",):
-        found, named = _named(list(runs), pattern, folder)
+        try:
+            found, named = _named(list(runs), pattern, folder)
+        except NoSuchJob as error:
+            unknown.append(error)
+            continue
         exact = exact and named
-        chosen |= {run.name: run for run in found}
+        chosen |= {(run.name, run.record.id): run for run in found}
     kept = [
         run
         for run in chosen.values()
         if (not tag or tag in run.record.tags) and (not states or run.state in states)
     ]
-    return Selection(tuple(sorted(kept, key=_age)), exact)
+    return Selection(tuple(sorted(kept, key=age)), exact, tuple(unknown))
 
 
 def _named(runs: list[Run], pattern: str, folder: Path) -> tuple[list[Run], bool]:
@@ -345,7 +376,7 @@ def _named(runs: list[Run], pattern: str, folder: Path) -> tuple[list[Run], bool
     if pattern == "all":
         return runs, False
     if pattern == "last":
-        newest = max(runs, key=_age, default=None)
+        newest = max(runs, key=age, default=None)
         found = [newest] if newest is not None else []
     else:
         name = _without_folder(pattern, folder)
@@ -375,5 +406,5 @@ def _without_folder(pattern: str, folder: Path) -> str:
     return ""
 
 
-def _age(run: Run) -> tuple[float, str]:
+def age(run: Run) -> tuple[float, str]:
     return run.record.created.timestamp(), run.name

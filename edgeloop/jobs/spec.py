@@ -148,6 +148,18 @@ class JobSpec:
         return {key: value for key, value in plain.items() if value not in ("", [], {})}
 
 
+def spec_from(
+    job: JobSpec | Path | str, args: Sequence[str], options: Mapping[str, object]
+) -> JobSpec:
+    """From whatever names a job; options win."""
+    if isinstance(job, JobSpec):
+        overrides = {**options, "args": list(args)} if args else options
+        return spec_of({**job.document(), **overrides}, job.code, job.name or job.stem, job.stem)
+    if Path(job).suffix in (".yaml", ".yml"):
+        return read_spec(Path(job), (), {**options, "args": list(args)} if args else options)
+    return spec_of_script(str(job), args, options)
+
+
 def read_spec(
     path: Path, overrides: Sequence[str] = (), options: Mapping[str, object] | None = None
 ) -> JobSpec:

@@ -8,11 +8,13 @@ happens in between, the job can be found, canceled and submitted again.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from edgeloop._util.parallel import ordered_map
 from edgeloop._util.units import size_text
 from edgeloop.data import Datasets, Progress, Reference, find_local, parse_reference
 from edgeloop.errors import (
@@ -22,20 +24,23 @@ from edgeloop.errors import (
     JobNameTaken,
     NoSuchDataset,
     NoSuchJob,
+    StoreError,
 )
 from edgeloop.jobs.computes import Compute, JobOrder
 from edgeloop.jobs.protocol.bundle import ensure_wrapper
 from edgeloop.jobs.protocol.ticket import Environment, Input, Ticket, check_apart, ticket_key
 from edgeloop.jobs.records import Draft, JobRecord, Run, RunRecords, now
+from edgeloop.jobs.shared import delete_job, record_key, submitter
 from edgeloop.jobs.snapshot import CodeSnapshot
 from edgeloop.jobs.spec import JobSpec
 from edgeloop.jobs.sweep import expand
-from edgeloop.jobs.watch import Status
+from edgeloop.jobs.watch import has_no_report
 from edgeloop.settings import STORE_FOLDER, Settings
 from edgeloop.store import Access, Blobs
 
 ACCESS_S = 30 * 24 * 3600  # a job may wait and run this long
 MEGABYTE = 1_000_000
+_WRITERS = 16
 
 Teller = Callable[[str], None]
 
@@ -174,6 +179,7 @@ class Submission:
                 command=spec.full_command(),
                 params=spec.params,
                 tags=spec.tags,
+                user=submitter(),
             )
 
         return draft
@@ -200,14 +206,16 @@ class Submission:
         previous: str | None,
         together: bool,
     ) -> list[JobOrder]:
-        """The orders, with their tickets in the store."""
+        """The orders, with their tickets and shared records in the store."""
         orders = []
+        files: list[tuple[str, bytes]] = []
         for (run, spec), shared in zip(recorded, uploads, strict=True):
             is_built = spec.environment.kind in self.compute.builds
             ticket = _ticket(run.record, spec, previous)
             if is_built:
                 ticket = replace(ticket, environment=Environment())
-            self.blobs.put(ticket_key(run.record.id), ticket.to_json())
+            files.append((ticket_key(run.record.id), ticket.to_json()))
+            files.append((record_key(run.record), run.record.to_json()))
             order = replace(_order(run.record, spec, shared), together=together)
             if is_built:  # by the compute, which needs to know what it is made of
                 is_file = spec.environment.kind != "image"
@@ -215,16 +223,26 @@ class Submission:
                 recipe = file.read_text("utf-8") if is_file else ""
                 order = replace(order, environment=spec.environment, recipe=recipe)
             orders.append(order)
+        for _ in ordered_map(lambda file: self.blobs.put(*file), files, _WRITERS, 2 * _WRITERS):
+            pass
         return orders
 
     def _give_up(self, recorded: Sequence[tuple[Run, JobSpec]], error: EdgeloopError) -> None:
-        """Jobs that the compute accepted before the error keep running; those it does not know have
-        failed. If it cannot tell, the next status of the job does."""
+        """Jobs that the compute accepted before the error keep running; those it does not have are
+        forgotten, and their names are free. If it cannot tell, the next status of a job does, or
+        the next submission of its name."""
         taken = self._taken([run for run, _ in recorded], error)
-        reason = f"it could not be submitted: {error}"
         for run, _ in recorded:
-            if taken is not None and run.record.id not in taken:
-                self.runs.save(replace(run, status=Status("failed", reason)))
+            if taken is None:
+                self.runs.save(replace(run, in_doubt=True))
+            elif run.record.id not in taken:
+                self._forget(run)
+
+    def _forget(self, run: Run) -> None:
+        """Without its ticket, a job that did reach a compute does nothing there."""
+        with suppress(StoreError):
+            delete_job(self.blobs, run.record)
+        self.runs.remove(run.name)
 
     def _end_unwanted(self, recorded: Sequence[tuple[Run, JobSpec]]) -> None:
         """End jobs that were canceled or removed while they were being submitted."""
@@ -251,9 +269,29 @@ class Submission:
         return {job for job, view in seen.items() if view.state is not None}
 
     def _refuse_taken(self, name: str) -> None:
-        """Checked before anything is sent; the record itself decides between two at once."""
-        if self.runs.path(name).exists():
-            raise JobNameTaken(name=name, folder=self.runs.folder.name)
+        """Checked before anything is sent; the record itself decides between two at once. A job
+        that never reached its compute does not keep its name."""
+        if not self.runs.path(name).exists():
+            return
+        with suppress(NoSuchJob):
+            run = self.runs.get(name)
+            if self._never_arrived(run):
+                self._forget(run)
+                return
+        raise JobNameTaken(name=name, folder=self.runs.folder.name)
+
+    def _never_arrived(self, run: Run) -> bool:
+        record = run.record
+        age_s = time.time() - record.created.timestamp()
+        if record.store != str(self.settings.location) or run.state not in ("queued", "failed"):
+            return False
+        if not run.in_doubt and age_s < self.compute.on_its_way_s:
+            return False  # another process may be submitting it right now
+        if not has_no_report(self.blobs, record.id):
+            return False
+        if record.compute != self.compute.name:
+            return run.in_doubt
+        return self.compute.states([record.id])[record.id].state is None
 
 
 def index_folder(settings: Settings) -> Path:

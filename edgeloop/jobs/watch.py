@@ -87,6 +87,21 @@ def current_status(
     return statuses
 
 
+def status_from_store(blobs: Blobs, job: str, now: float) -> Status:
+    """What the wrapper reported, without asking the job's compute."""
+    progress = _stored_progress(blobs, job)
+    if progress is None:
+        return Status("queued", note="its node has not reported yet")
+    if progress.state in FINAL_STATES or now - progress.heartbeat < _SILENCE_S:
+        return _of(progress)
+    return replace(_of(progress), note=_silence(progress, now))
+
+
+def has_no_report(blobs: Blobs, job: str) -> bool:
+    """Whether no wrapper of the job has reported anything."""
+    return blobs.size(state_key(job)) is None
+
+
 def _stored_progress(blobs: Blobs, job: str) -> JobProgress | None:
     try:
         return JobProgress.from_json(blobs.read(state_key(job)))
@@ -119,10 +134,13 @@ def _merged(
         reason = observed.reason or "its process ended without reporting why"
         return replace(base, state="failed", reason=reason, note="")
     if progress is not None:
-        silent = f"nothing heard from {progress.node} for {now - progress.heartbeat:.0f} s"
-        return replace(_of(progress), note=silent)
+        return replace(_of(progress), note=_silence(progress, now))
     state: State = "queued" if observed.state == "queued" else "preparing"
     return Status(state, reason=observed.reason)
+
+
+def _silence(progress: JobProgress, now: float) -> str:
+    return f"nothing heard from {progress.node} for {now - progress.heartbeat:.0f} s"
 
 
 def _unknown_to_its_compute(

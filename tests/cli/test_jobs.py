@@ -370,6 +370,80 @@ def test_a_job_of_another_store_says_so(edgeloop: Edgeloop, script, project: Pat
     assert "was submitted to the store" in said
 
 
+def test_a_name_nobody_has_and_a_job_of_another_store_hide_no_other(
+    edgeloop: Edgeloop, script, project: Path
+):
+    script("print('I am here')")
+    other = ("--store", f"sqlite:{project}/other")
+    edgeloop("run", "train.py", "--name", "far", *other)
+    edgeloop("run", "train.py", "--name", "near")
+    logs = edgeloop("job", "logs", "typo", "far", "near")
+    assert logs.code == 1 and "near │ I am here" in logs.out
+    first, second = logs.err.splitlines()
+    assert "no job 'typo'" in first and "far was submitted to the store" in second
+    fetched = edgeloop("job", "results", "far", "near", "--json")
+    assert fetched.code == 1 and [row["name"] for row in json.loads(fetched.out)] == ["near"]
+    seen = edgeloop("job", "status", "typo", "near", "--json")
+    assert seen.code == 1 and [row["name"] for row in json.loads(seen.out)] == ["near"]
+    assert edgeloop("job", "wait", "near", "typo").code == 1
+    removed = edgeloop("job", "remove", "far", "near", "typo")
+    assert removed.code == 1 and removed.out == "near: removed\n"
+
+
+def test_logs_are_saved_beside_the_results(edgeloop: Edgeloop, script):
+    script("print('line ' * 3)")
+    edgeloop("run", "train.py", "--name", "a")
+    edgeloop("run", "train.py", "--name", "b")
+    assert edgeloop("job", "logs", "a", "b", "--save").out.splitlines() == [
+        "a: runs/a/log.txt",
+        "b: runs/b/log.txt",
+    ]
+    assert Path("runs/a/log.txt").read_text().startswith("line line line")
+    assert sorted(path.name for path in Path("runs/a").glob("*log*")) == ["log.txt"]
+
+
+def test_the_status_of_a_job_points_at_its_newest_attempt(edgeloop: Edgeloop, script):
+    script("pass")
+    edgeloop("run", "train.py", "--name", "lr-3")
+    for _ in range(2):
+        edgeloop("job", "resubmit", "lr-3")
+    edgeloop("job", "wait", "all")
+    assert "its newest attempt is lr-3.3" in edgeloop("job", "status", "lr-3").err
+    rows = edgeloop("job", "status", "lr-3", "lr-3.2", "lr-3.3", "--json").json
+    assert [row["newest_attempt"] for row in rows] == ["lr-3.3", "lr-3.3", None]
+    assert edgeloop("job", "status", "lr-3", "lr-3.3").err == ""
+
+
+def test_the_store_lists_the_jobs_of_everybody_who_uses_the_experiment(
+    edgeloop: Edgeloop, script, project: Path
+):
+    script("import sys; sys.exit(int(sys.argv[1]))")
+    mine = ("run", "train.py", "--name", "mine", "-e", "faces", "--", "0")
+    assert edgeloop(*mine).code == 0
+    elsewhere = project.parent / "another machine"
+    elsewhere.mkdir()
+    (elsewhere / "train.py").write_text((project / "train.py").read_text())
+    store = ("--store", f"sqlite:{project}/.edgeloop")
+    ada = {"LOGNAME": "ada"}
+    theirs = ["run", "train.py", "--name", "theirs", "-e", "faces", *store, "--", "3"]
+    assert run_command(theirs, elsewhere, ada).code == 3
+    theirs[3], theirs[5] = "other", "hands"
+    assert run_command(theirs, elsewhere, ada).code == 3
+    rows = edgeloop("job", "list", "--all-users", "-e", "faces", "--json").json
+    assert [(row["name"], row["state"]) for row in rows] == [
+        ("mine", "completed"),
+        ("theirs", "failed"),
+    ]
+    assert rows[1]["user"].startswith("ada@") and rows[1]["exit_code"] == 3
+    failed = edgeloop("job", "list", "--all-users", "-e", "faces", "--state", "failed").out
+    assert "theirs" in failed and "ada@" in failed and "mine" not in failed
+    assert [row["name"] for row in edgeloop("job", "list", "--json").json] == ["mine"]
+    edgeloop("job", "remove", "mine")
+    listing = ["job", "list", "--all-users", "-e", "faces", *store, "--json"]
+    seen = run_command(listing, elsewhere, ada)
+    assert [row["name"] for row in seen.json] == ["theirs"]
+
+
 # ending
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.errors import ComputeRefused, ComputeUnavailable
+from edgeloop.errors import ComputeRefused, ComputeUnavailable, JobNameTaken
 from edgeloop.jobs import Jobs
 from edgeloop.jobs.spec import JobSpec, spec_of
 from edgeloop.settings import Settings
@@ -54,9 +54,10 @@ def test_what_azure_took_before_it_refused_the_rest_is_not_said_to_have_failed(
     azureml.faults.fail(next=1, status=400, method="PUT", containing="/jobs/s-2-")
     with pytest.raises(ComputeRefused):
         jobs.submit(spec(jobs, name="s", sweep={"n": [1, 2, 3]}))
-    assert "could not be submitted" in jobs.runs.get("s-2").status.reason
     jobs.wait(jobs.select(()).runs, timeout_s=60)
-    assert states(jobs) == {"s-1": "completed", "s-2": "failed", "s-3": "completed"}
+    assert states(jobs) == {"s-1": "completed", "s-3": "completed"}
+    [again] = jobs.wait(jobs.submit(spec(jobs, name="s-2")), timeout_s=60)  # its name is free
+    assert again.state == "completed"
 
 
 def test_a_job_whose_taking_nobody_heard_of_is_found_again(azureml: AzureML, open_jobs: Open):
@@ -68,7 +69,24 @@ def test_a_job_whose_taking_nobody_heard_of_is_found_again(azureml: AzureML, ope
     azureml.faults.clear()
     after = open_jobs()
     after.wait([after.runs.get("lost")], timeout_s=60)
+    with pytest.raises(JobNameTaken):  # it is there after all
+        after.submit(spec(after, name="lost"))
     assert states(after)["lost"] == "completed"
+
+
+def test_a_job_that_did_not_reach_azure_leaves_its_name_to_the_next(
+    azureml: AzureML, open_jobs: Open
+):
+    jobs = open_jobs()
+    jobs.wait(jobs.submit(spec(jobs, name="first")), timeout_s=60)
+    azureml.faults.network_away()
+    with pytest.raises(ComputeUnavailable):
+        jobs.submit(spec(jobs, name="again"))
+    azureml.faults.network_back()
+    after = open_jobs()
+    [run] = after.wait(after.submit(spec(after, name="again")), timeout_s=60)
+    assert run.state == "completed"
+    assert states(after) == {"first": "completed", "again": "completed"}
 
 
 def test_a_job_that_is_canceled_while_its_cluster_is_made_does_not_run(

@@ -20,7 +20,11 @@ RUNS = [
 
 
 def chosen(*patterns: str, runs: list[Run] = RUNS, **more: object) -> list[str]:
-    return [item.name for item in select(runs, patterns, **more).runs]  # type: ignore[arg-type]
+    """As the strict selection does it: a pattern that matches nothing is an error."""
+    found = select(runs, patterns, **more)  # type: ignore[arg-type]
+    for error in found.unknown:
+        raise error
+    return [item.name for item in found.runs]
 
 
 def exact(*patterns: str) -> bool:
@@ -100,6 +104,12 @@ def test_a_name_that_nobody_has_is_said_with_the_nearest():
     )
     with pytest.raises(NoSuchJob, match=r"no job 'zzz' in runs\. 'edgeloop job list'"):
         chosen("zzz")
+
+
+def test_an_unknown_name_hides_no_other():
+    found = select(RUNS, ["bsae", "lr-1", "zzz", "lr-2"])
+    assert [item.name for item in found.runs] == ["lr-2", "lr-1"] and found.exact
+    assert [error.fields["pattern"] for error in found.unknown] == ["bsae", "zzz"]
 
 
 def test_with_no_jobs_at_all_everything_is_nothing():

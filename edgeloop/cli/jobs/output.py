@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 METRICS_SHOWN = 5
 
 
-def job_table(jobs: Sequence[Run]) -> str:
+def job_table(jobs: Sequence[Run], with_users: bool = False) -> str:
     """One line per job; a sweep shows the varied parameters and the metrics."""
     names = dict.fromkeys(name for job in jobs for name in job.record.params)
     varied = [n for n in names if len({job.record.params.get(n) for job in jobs}) > 1]
     measured = _measured(jobs)
-    headings = ("name", *varied, "state", "took", "compute", *measured, "")
+    users = ("user",) if with_users else ()
+    headings = ("name", *users, *varied, "state", "took", "compute", *measured, "")
     rows = [
         (
             job.name,
+            *((job.record.user,) if with_users else ()),
             *(job.record.params.get(name, "") for name in varied),
             job.status.state,
             duration(job.status),
@@ -39,8 +41,9 @@ def job_table(jobs: Sequence[Run]) -> str:
     return table(headings, rows, right=("took", *varied, *measured))
 
 
-def job_json(job: Run, folder: Path) -> dict[str, object]:
-    """Everything known about a job; times are ISO 8601 in UTC."""
+def job_json(job: Run, folder: Path, newest: str | None = None) -> dict[str, object]:
+    """Everything known about a job; times are ISO 8601 in UTC. `newest` is the name of its newest
+    attempt, if that is another one."""
     record, status = job.record, job.status
     return {
         "name": record.name,
@@ -50,6 +53,7 @@ def job_json(job: Run, folder: Path) -> dict[str, object]:
         "reason": status.reason,
         "note": status.note,
         "experiment": record.experiment,
+        "user": record.user,
         "compute": record.compute,
         "node": status.node,
         "tags": list(record.tags),
@@ -57,6 +61,7 @@ def job_json(job: Run, folder: Path) -> dict[str, object]:
         "command": list(record.command),
         "attempt": max(record.attempt, status.attempt),
         "parent": record.parent,
+        "newest_attempt": newest,
         "created": record.created.isoformat(),
         "started": _time(status.started),
         "ended": _time(status.ended),

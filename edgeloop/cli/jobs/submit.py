@@ -10,7 +10,8 @@ import click
 
 from edgeloop.cli.context import common_options, yes_option
 from edgeloop.cli.jobs.options import ScriptCommand, job_options, script_arguments, spec_from
-from edgeloop.cli.jobs.views import VIEWS, jobs_argument, selecting_options
+from edgeloop.cli.jobs.selection import ChosenJobs, jobs_argument, selecting_options
+from edgeloop.cli.jobs.views import VIEWS
 
 if TYPE_CHECKING:
     from edgeloop.jobs import Jobs, Run
@@ -107,8 +108,9 @@ def resubmit(
 
     jobs = Jobs.open(store, experiment)
     old = _chosen(jobs, "resubmit", patterns, tag, state, yes)
-    again = []
-    for run in old:
+    again: list[Run] = []
+
+    def send(run: Run) -> None:
         with bytes_bar("sending data") as bar:
             new = jobs.resubmit(
                 run,
@@ -123,8 +125,11 @@ def resubmit(
         if not as_json:
             attempt = f"attempt {new.record.attempt} of {run.name}"
             click.echo(f"{new.name} submitted to {new.record.compute} ({attempt})")
+
+    old.each(send)
     if as_json:
         print_jobs(jobs, again, as_json=True)
+    old.end()
 
 
 @job.command()
@@ -154,8 +159,9 @@ def abort(
     from edgeloop.jobs import Jobs
 
     jobs = Jobs.open(store, experiment)
-    selection = jobs.select(patterns, tag, state)  # type: ignore[arg-type]
-    chosen = jobs.refresh(selection.runs)
+    selection = ChosenJobs(jobs, patterns, tag, state)
+    selection.keep_reachable()
+    chosen = selection.runs
     alive = [run for run in chosen if not run.status.is_final]
     _confirm("abort", alive, yes or selection.exact or len(alive) < 2)
     ended = jobs.cancel(alive)
@@ -165,6 +171,7 @@ def abort(
     if as_json:
         now = {run.name: run for run in ended}
         print_jobs(jobs, [now.get(run.name, run) for run in chosen], as_json=True)
+        selection.end()
         return
     over = {run.name for run in chosen} - {run.name for run in alive}
     for run in chosen:
@@ -174,6 +181,7 @@ def abort(
         said = run.state if run.status.is_final else "cancel requested"
         late = " before it could be canceled" if run.state in ("completed", "failed") else ""
         click.echo(f"{run.name}: {said}{late}")
+    selection.end()
 
 
 @job.command()
@@ -200,13 +208,16 @@ def remove(
     from edgeloop.jobs import Jobs
 
     jobs = Jobs.open(store, experiment)
-    chosen = jobs.refresh(_chosen(jobs, "remove", patterns, tag, state, yes))
-    jobs.remove(chosen)
+    chosen = _chosen(jobs, "remove", patterns, tag, state, yes)
+    chosen.keep_reachable()
+    chosen.keep(jobs.check_removable)
+    jobs.remove(chosen.runs)
     if as_json:
-        print_json({"name": run.name, "removed": True} for run in chosen)
-        return
-    for run in chosen:
-        click.echo(f"{run.name}: removed")
+        print_json({"name": run.name, "removed": True} for run in chosen.runs)
+    else:
+        for run in chosen.runs:
+            click.echo(f"{run.name}: removed")
+    chosen.end()
 
 
 for view in VIEWS:
@@ -217,11 +228,11 @@ COMMANDS = (job,)
 
 def _chosen(
     jobs: Jobs, verb: str, patterns: tuple[str, ...], tag: str, state: tuple[str, ...], yes: bool
-) -> list[Run]:
+) -> ChosenJobs:
     """The jobs to change. Jobs that were not named one by one are listed and confirmed."""
-    selection = jobs.select(patterns, tag, state)  # type: ignore[arg-type]
-    _confirm(verb, selection.runs, yes or selection.exact or len(selection.runs) < 2)
-    return list(selection.runs)
+    chosen = ChosenJobs(jobs, patterns, tag, state)
+    _confirm(verb, chosen.runs, yes or chosen.exact or len(chosen.runs) < 2)
+    return chosen
 
 
 def _confirm(verb: str, runs: tuple[Run, ...] | list[Run], yes: bool) -> None:

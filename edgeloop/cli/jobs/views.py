@@ -4,49 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from edgeloop.cli.context import common_options
+from edgeloop.cli.jobs.selection import (
+    ChosenJobs,
+    any_jobs_argument,
+    jobs_argument,
+    selecting_options,
+)
 
 if TYPE_CHECKING:
-    from edgeloop.jobs import Jobs, Run
+    from pathlib import Path
 
-Command = TypeVar("Command", bound=Callable[..., None])
+    from edgeloop.jobs import Jobs, Listing, Run
 
-STATES = ("queued", "preparing", "running", "completed", "failed", "canceled")
 FOLLOW_S = 0.5
 LINK_S = 24 * 3600
-
-jobs_argument = click.argument("patterns", metavar="JOBS...", nargs=-1, required=True)
-any_jobs_argument = click.argument("patterns", metavar="[JOBS]...", nargs=-1)
-
-
-def selecting_options(command: Command) -> Command:
-    options = (
-        click.option("--tag", default="", help="Only jobs with this label."),
-        click.option(
-            "--state",
-            multiple=True,
-            type=click.Choice(STATES),
-            help="Only jobs in this state, as last seen; repeatable.",
-        ),
-    )
-    for option in options:
-        command = option(command)
-    return command
+LOG_FILE = "log.txt"
 
 
 @click.command("list")
 @any_jobs_argument
 @selecting_options
+@click.option("--all-users", is_flag=True, help="All jobs of the experiment that the store has.")
 @common_options
 def list_jobs(
     patterns: tuple[str, ...],
     tag: str,
     state: tuple[str, ...],
+    all_users: bool,
     experiment: str | None,
     store: str | None,
     as_json: bool,
@@ -54,14 +44,21 @@ def list_jobs(
     """List the jobs of this project.
 
     Shows the last known state without asking computes or the store; 'edgeloop job status' asks.
+    With --all-users, reads the jobs of the experiment from the store, whoever submitted them and
+    from wherever.
 
     Example: edgeloop job list 'sweep*' --state failed
     """
-    from edgeloop.jobs import Jobs
+    from edgeloop.jobs import Jobs, shared_runs
 
     jobs = Jobs.open(store, experiment)
-    print_jobs(jobs, jobs.select(patterns, tag, state).runs, as_json)  # type: ignore[arg-type]
-    _say_damaged(jobs)
+    listing = jobs.runs.list()
+    if all_users:
+        listing = shared_runs(jobs.blobs, jobs.settings.experiment, listing.runs)
+    chosen = ChosenJobs(jobs, patterns, tag, state, listing)
+    print_jobs(jobs, chosen.runs, as_json, with_users=all_users)
+    _say_damaged(listing)
+    chosen.end()
 
 
 @click.command()
@@ -80,7 +77,8 @@ def status(
 ) -> None:
     """Show the state and metrics of jobs.
 
-    Metrics are the latest values in outputs/metrics.jsonl.
+    Metrics are the latest values in outputs/metrics.jsonl. A job that was submitted again says
+    which attempt is the newest.
 
     Example: edgeloop job status 'sweep*'
     """
@@ -89,13 +87,17 @@ def status(
     if watch and as_json:
         raise click.UsageError("choose one of --watch and --json.")
     jobs = Jobs.open(store, experiment)
-    runs = jobs.refresh(jobs.select(patterns, tag).runs)
-    runs = [run for run in runs if not state or run.state in state]
+    chosen = ChosenJobs(jobs, patterns, tag)
+    chosen.keep_reachable() if watch else chosen.refresh()
+    runs = [run for run in chosen.runs if not state or run.state in state]
     if watch:
         _watch(jobs, runs)
     else:
         print_jobs(jobs, runs, as_json)
-        _say_damaged(jobs)
+        _say_damaged(jobs.runs.list())
+        if not as_json:
+            _say_newer(jobs, runs)
+    chosen.end()
 
 
 @click.command()
@@ -103,6 +105,7 @@ def status(
 @selecting_options
 @click.option("--follow", "-f", is_flag=True, help="Keep printing until the jobs have ended.")
 @click.option("--last", "-n", type=click.IntRange(min=1), help="Only the last lines.")
+@click.option("--save", is_flag=True, help=f"Save as runs/NAME/{LOG_FILE} instead of printing.")
 @common_options
 def logs(
     patterns: tuple[str, ...],
@@ -110,32 +113,56 @@ def logs(
     state: tuple[str, ...],
     follow: bool,
     last: int | None,
+    save: bool,
     experiment: str | None,
     store: str | None,
     as_json: bool,
 ) -> None:
     """Print the logs of jobs.
 
-    With several jobs, lines are prefixed by the job's name.
+    With several jobs, lines are prefixed by the job's name. With --save and -f, logs are saved
+    when the jobs have ended.
 
     Example: edgeloop job logs sweep-2 -f
     """
     from edgeloop.cli.jobs.output import Printer
-    from edgeloop.cli.output import print_json
+    from edgeloop.cli.output import print_json, shown
     from edgeloop.jobs import Jobs
 
+    if save and last is not None:
+        raise click.UsageError("choose one of --save and --last: whole logs are saved.")
     jobs = Jobs.open(store, experiment)
-    runs = list(jobs.select(patterns, tag, state).runs)  # type: ignore[arg-type]
-    if as_json:
-        print_json({"name": run.name, "log": _whole_log(jobs, run, last)} for run in runs)
-    elif follow:
+    chosen = ChosenJobs(jobs, patterns, tag, state)
+    several = len(chosen.runs) > 1
+    rows: list[dict[str, object]] = []
+
+    def show(run: Run) -> None:
+        if as_json:
+            rows.append({"name": run.name, "log": _whole_log(jobs, run, last)})
+            return
+        printer = Printer(run.name if several else "")
+        printer.show(_whole_log(jobs, run, last).encode())
+        printer.end()
+
+    def keep(run: Run) -> None:
+        path = _saved_log(jobs, run)
+        rows.append({"name": run.name, "file": str(path)})
+        if not as_json:
+            click.echo(f"{run.name}: {shown(str(path))}")
+
+    if follow:
+        chosen.keep_reachable()
         with contextlib.suppress(KeyboardInterrupt):
-            follow_logs(jobs, runs)
-    else:
-        for run in runs:
-            printer = Printer(run.name if len(runs) > 1 else "")
-            printer.show(_whole_log(jobs, run, last).encode())
-            printer.end()
+            if as_json or save:
+                chosen.runs = jobs.wait(chosen.runs)
+            else:
+                chosen.keep(jobs.check_store)
+                follow_logs(jobs, chosen.runs)
+    if save or as_json or not follow:
+        chosen.each(keep if save else show)
+    if as_json:
+        print_json(rows)
+    chosen.end()
 
 
 @click.command()
@@ -167,12 +194,14 @@ def results(
     from edgeloop.jobs import Jobs
 
     jobs = Jobs.open(store, experiment)
-    runs = jobs.refresh(jobs.select(patterns, tag, state).runs)  # type: ignore[arg-type]
+    chosen = ChosenJobs(jobs, patterns, tag, state)
+    chosen.keep_reachable()
     if link:
-        _print_links(jobs, runs, valid, as_json)
+        _print_links(jobs, chosen, valid, as_json)
         return
-    rows = []
-    for run in runs:
+    rows: list[dict[str, object]] = []
+
+    def fetch(run: Run) -> None:
         fetched = jobs.fetch(run)
         folder = jobs.outputs(run)
         rows.append({"name": run.name, "folder": str(folder), "files": fetched.files})
@@ -184,8 +213,11 @@ def results(
             click.echo(
                 f"{run.name}: skipped {printable(name)}: not a valid file name here", err=True
             )
+
+    chosen.each(fetch)
     if as_json:
         print_json(rows)
+    chosen.end()
 
 
 @click.command()
@@ -212,9 +244,11 @@ def wait(
 
     jobs = Jobs.open(store, experiment)
     limit_s = _seconds("--timeout", timeout) if timeout else None
-    chosen = jobs.select(patterns, tag, state).runs  # type: ignore[arg-type]
-    runs = jobs.wait(chosen, limit_s)
+    chosen = ChosenJobs(jobs, patterns, tag, state)
+    chosen.keep_reachable()
+    runs = jobs.wait(chosen.runs, limit_s)
     print_jobs(jobs, runs, as_json)
+    chosen.end()
     if any(run.state != "completed" for run in runs):
         raise SystemExit(1)
 
@@ -222,14 +256,15 @@ def wait(
 VIEWS = (list_jobs, status, logs, results, wait)
 
 
-def print_jobs(jobs: Jobs, runs: Sequence[Run], as_json: bool) -> None:
+def print_jobs(jobs: Jobs, runs: Sequence[Run], as_json: bool, with_users: bool = False) -> None:
     from edgeloop.cli.jobs.output import job_json, job_table
     from edgeloop.cli.output import print_json
 
     if as_json:
-        print_json(job_json(run, jobs.runs.path(run.name)) for run in runs)
+        newest = jobs.runs.newest_attempt
+        print_json(job_json(run, jobs.runs.path(run.name), newest(run.record)) for run in runs)
     elif runs:
-        click.echo(job_table(runs))
+        click.echo(job_table(runs, with_users))
     else:
         click.echo("No jobs. Next: edgeloop run SCRIPT")
 
@@ -287,21 +322,38 @@ def _whole_log(jobs: Jobs, run: Run, last: int | None) -> str:
     return text or _compute_log(jobs, run)
 
 
-def _print_links(jobs: Jobs, runs: Sequence[Run], valid: str, as_json: bool) -> None:
+def _saved_log(jobs: Jobs, run: Run) -> Path:
+    """Written piece by piece beside its place, then renamed: logs may be large."""
+    path = jobs.runs.path(run.name) / LOG_FILE
+    partial = path.with_name(f".{LOG_FILE}.part")
+    reader = jobs.log(run)
+    with partial.open("wb") as file:
+        for content in reader.more():
+            file.write(content)
+        if not reader.has_read:
+            file.write(_compute_log(jobs, run).encode())
+    partial.replace(path)
+    return path
+
+
+def _print_links(jobs: Jobs, chosen: ChosenJobs, valid: str, as_json: bool) -> None:
     from edgeloop.cli.output import print_json, printable
 
     seconds = int(_seconds("--for", valid))
-    rows = [
-        {"name": run.name, "file": path, "link": link}
-        for run in runs
-        for path, link in jobs.links(run, seconds).items()
-    ]
+    rows: list[dict[str, str]] = []
+
+    def add(run: Run) -> None:
+        for path, link in jobs.links(run, seconds).items():
+            rows.append({"name": run.name, "file": path, "link": link})
+
+    chosen.each(add)
     if as_json:
         print_json(rows)
-        return
-    for row in rows:
-        click.echo(f"{row['name']}/{printable(row['file'])}\n  {row['link']}")
-    if not rows:
+    else:
+        for row in rows:
+            click.echo(f"{row['name']}/{printable(row['file'])}\n  {row['link']}")
+    chosen.end()
+    if not rows and not as_json:
         click.echo("No outputs yet.", err=True)
 
 
@@ -319,8 +371,16 @@ def _watch(jobs: Jobs, runs: Sequence[Run]) -> None:
             live.update(view(seen), refresh=True)
 
 
-def _say_damaged(jobs: Jobs) -> None:
-    for sentence in jobs.runs.list().damaged:
+def _say_newer(jobs: Jobs, runs: Sequence[Run]) -> None:
+    shown = {run.name for run in runs}
+    for run in runs:
+        newest = jobs.runs.newest_attempt(run.record)
+        if newest is not None and newest not in shown:
+            click.echo(f"{run.name} was submitted again; its newest attempt is {newest}", err=True)
+
+
+def _say_damaged(listing: Listing) -> None:
+    for sentence in listing.damaged:
         click.echo(f"edgeloop: {sentence}", err=True)
 
 
