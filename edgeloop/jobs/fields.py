@@ -35,6 +35,7 @@ from edgeloop._util.values import (
 )
 from edgeloop.errors import BadInput, BadName
 from edgeloop.jobs.computes.base import Resources
+from edgeloop.jobs.protocol.patterns import MOST_PATTERNS, check_pattern
 from edgeloop.jobs.protocol.ticket import Environment
 from edgeloop.jobs.sweep import split_values
 
@@ -128,6 +129,20 @@ def _datasets(rule: str) -> Reads:
         return name
 
     return Reads(lambda value: words(value, one), _SEVERAL)
+
+
+def _pattern(value: object) -> str:
+    try:
+        return check_pattern(plain_text(value))
+    except ValueError as error:
+        raise ValueError(f"has a pattern that {error}") from None
+
+
+def _patterns(value: object) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(words(value, _pattern)))
+    if len(found) > MOST_PATTERNS:
+        raise ValueError(f"has {len(found)} patterns; {MOST_PATTERNS} are the limit")
+    return found
 
 
 def _environment(value: object) -> Environment:
@@ -240,6 +255,9 @@ class JobFile(_TextSection):
     )
     writes: Annotated[tuple[str, ...], _datasets("check_name")] = key(
         (), "Datasets that it creates; their new versions are stored."
+    )
+    outputs: Annotated[tuple[str, ...], Reads(_patterns, _SEVERAL)] = key(
+        (), "Patterns of files to collect besides `outputs/`, for example `results` or `**/*.ckpt`."
     )
     environment: Annotated[Environment, Reads(_environment, _ENVIRONMENT)] = key(
         Environment, "`here`, a requirements.txt, a conda .yaml file, or `{image: NAME}`."

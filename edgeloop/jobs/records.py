@@ -27,7 +27,7 @@ from edgeloop._util.files import write_atomic
 from edgeloop._util.redact import redact
 from edgeloop.errors import BadName, JobNameTaken, LocalFileError, NoSuchJob
 from edgeloop.jobs.fields import MADE_NAME_LIMIT, check_job_name
-from edgeloop.jobs.protocol.codec import from_json, to_json
+from edgeloop.jobs.protocol.codec import from_json, from_plain, to_json
 from edgeloop.jobs.protocol.ticket import Input, State
 from edgeloop.jobs.watch import Status
 
@@ -316,9 +316,8 @@ def _read_state(folder: Path) -> _KnownState | None:
     """None if nothing is known; a damaged state is fetched again."""
     try:
         content = json.loads(_content(folder / STATE_FILE))
-        status = Status(**content["status"])
-        return _KnownState(status, bool(content["cancel_asked"]), bool(content.get("in_doubt")))
-    except (OSError, ValueError, TypeError, KeyError):
+        return from_plain(_KnownState, content)  # type: ignore[no-any-return]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 

@@ -43,6 +43,7 @@ class JobSpec:
         args: Arguments of the command.
         data: Datasets that the job reads.
         writes: Datasets that the job creates.
+        outputs: Patterns of files that are collected besides `outputs/`.
         environment: What is installed on the node.
         compute: Name of the compute.
         resources: CPUs, GPUs, memory, nodes and custom resources.
@@ -74,6 +75,7 @@ class JobSpec:
     args: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     environment: Environment = field(default_factory=Environment)
     compute: str = ""
     resources: Resources = field(default_factory=Resources)
@@ -127,6 +129,7 @@ class JobSpec:
             **{"name": self.name, "code": str(self.code)},
             **program,
             **{"args": list(self.args), "data": list(self.data), "writes": list(self.writes)},
+            "outputs": list(self.outputs),
             "environment": {environment.kind: environment.file} if environment.file else "",
             "compute": self.compute,
             "resources": {
@@ -241,8 +244,8 @@ def spec_of(
     except ValueError as error:
         raise origin.wrong(path, str(error)) from None
     same = (
-        *("name", "script", "args", "data", "writes", "environment", "compute", "tags"),
-        *("experiment", "retries", "priority", "params", "sweep", "variables"),
+        *("name", "script", "args", "data", "writes", "outputs", "environment", "compute"),
+        *("tags", "experiment", "retries", "priority", "params", "sweep", "variables"),
     )
     return JobSpec(
         code=code,

@@ -317,6 +317,7 @@ def _ticket(record: JobRecord, spec: JobSpec, previous: str | None) -> Ticket:
         code=record.code,
         inputs=record.inputs,
         writes=spec.writes,
+        outputs=spec.outputs,
         environment=spec.environment,
         variables=spec.filled_variables(),
         attempt=record.attempt,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from edgeloop._util.parallel import ordered_map
 from edgeloop.errors import BlobMissing, ComputeUnavailable
 from edgeloop.jobs.computes.base import Compute, ObservedState
-from edgeloop.jobs.protocol.ticket import FINAL_STATES, JobProgress, State, state_key
+from edgeloop.jobs.protocol.ticket import FINAL_STATES, JobFiles, JobProgress, State, state_key
 from edgeloop.store import Blobs
 
 _READERS = 32
@@ -37,6 +37,7 @@ class Status:
     published: Mapping[str, int] = field(default_factory=dict)
     log_bytes: int = 0
     outputs_complete: bool = False
+    files: JobFiles = field(default_factory=JobFiles)
     note: str = ""  # why this may be out of date
 
     @property

@@ -113,3 +113,21 @@ def test_what_no_machine_has_is_refused_with_what_there_is(edgeloop: Command, co
     refused = edgeloop("run", "count.sh", "--compute", compute, "--resource", "snapdragon999=1")
     assert "snapdragon999" in refused.sentence
     assert not Path("runs").exists()
+
+
+def test_results_outside_outputs_are_said_and_collected(edgeloop: Command, project: Path) -> None:
+    script = "import os; os.makedirs('results'); open('results/best.ckpt', 'w').write('weights')"
+    (project / "elsewhere.py").write_text(script)
+    lost = edgeloop("run", "elsewhere.py", "--name", "lost")
+    assert lost.code == 0, lost.err
+    sentence = "outputs/ is empty, but 1 file (7 B) created outside outputs/ was not collected"
+    assert f"{sentence}: results/best.ckpt (7 B); to collect them: --outputs results" in lost.err
+    assert sentence in edgeloop("job", "status", "lost").out
+    [row] = json.loads(edgeloop("job", "status", "lost", "--json").out)
+    assert row["files"]["largest"] == [{"name": "results/best.ckpt", "size": 7}]
+
+    kept = edgeloop("run", "elsewhere.py", "--name", "kept", "--outputs", "results")
+    assert kept.code == 0 and "not collected" not in kept.err
+    assert (project / "runs/kept/outputs/results/best.ckpt").read_text() == "weights"
+    refused = edgeloop("run", "elsewhere.py", "--outputs", "../x")
+    assert refused.code != 0 and "outputs has a pattern that may not hold '..'" in refused.err

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from edgeloop.errors import StoreUnavailable
 from edgeloop.jobs.protocol.ticket import LOG_PIECE, Pace, log_key, outputs_folder
-from edgeloop.jobs.wrapper.outputs import GROWING_LIMIT_BYTES, OutputCopier
+from edgeloop.jobs.wrapper.outputs import GROWING_LIMIT_BYTES, CreatedFiles, OutputCopier
 from edgeloop.jobs.wrapper.scratch import LogCopier
 from edgeloop.store.blobs import FolderBlobs
-from tests.jobs.wrapped import LIMIT_S, Wrapped
+from tests.jobs.wrapped import LIMIT_S, Wrapped, kill
 from tests.peers.process import wait_until
 
 pytestmark = pytest.mark.slow
@@ -34,7 +35,8 @@ class Copied:
         self.copier = self.another()
 
     def another(self) -> OutputCopier:
-        return OutputCopier(self.folder, self.blobs, "j", self.said.append)
+        created = CreatedFiles(self.folder.parent, self.folder.parent.parent / "before.json")
+        return OutputCopier(self.folder, created, self.blobs, "j", self.said.append)
 
     def stored(self, name: str) -> bytes | None:
         key = outputs_folder("j") + name
@@ -297,3 +299,85 @@ def test_a_log_that_could_not_be_sent_is_sent_the_next_time(tmp_path: Path):
     assert copier.bytes_sent == LOG_PIECE + 2
     assert blobs.read(log_key("j", 0)) == b"a" * (LOG_PIECE - 1) + b"b"
     assert blobs.read(log_key("j", 1)) == b"cd"
+
+
+SCATTERED = """
+import os, pathlib
+for name in ("results/a/best.ckpt", "lightning_logs/version_0/metrics.csv", "pkg/new.txt"):
+    pathlib.Path(name).parent.mkdir(parents=True, exist_ok=True)
+    pathlib.Path(name).write_text(name)
+os.makedirs("pkg/__pycache__", exist_ok=True)
+open("pkg/__pycache__/x.pyc", "w").write("bytecode")
+open("pkg/changed.txt", "w").write("changed by the job")
+os.symlink("/etc", "results/elsewhere")
+os.symlink("best.ckpt", "results/a/last.ckpt")
+open("data/working/made/1.txt", "w").write("a dataset")
+"""
+CODE = {"script.py": SCATTERED, "pkg/changed.txt": "of the code", "pkg/same.txt": "of the code"}
+
+
+def test_files_created_outside_outputs_are_listed_and_an_empty_outputs_is_said(wrapped: Wrapped):
+    wrapped.order(["python", "script.py"], CODE, writes=("working/made",))
+    assert wrapped.run()[0] == 0
+    files = wrapped.final().files
+    assert (files.collected, files.left) == (0, 5)
+    assert {file.name: file.size for file in files.largest} == {
+        "results/a/best.ckpt": 19,
+        "results/a/last.ckpt": 19,
+        "lightning_logs/version_0/metrics.csv": 36,
+        "pkg/new.txt": 11,
+        "pkg/changed.txt": 18,
+    }
+    assert "outputs/ is empty, but 5 files (103 B) created outside outputs/" in wrapped.log()
+    assert "--outputs lightning_logs" in wrapped.log()
+    assert wrapped.stored() == {}
+
+
+def test_patterns_collect_what_the_job_created_and_never_what_lies_elsewhere(wrapped: Wrapped):
+    patterns = ("results", "pkg/*.txt")
+    wrapped.order(["python", "script.py"], CODE, writes=("working/made",), outputs=patterns)
+    assert wrapped.run()[0] == 0
+    expected = {
+        "results/a/best.ckpt": b"results/a/best.ckpt",
+        "results/a/last.ckpt": b"results/a/best.ckpt",
+        "pkg/new.txt": b"pkg/new.txt",
+        "pkg/changed.txt": b"changed by the job",
+    }
+    assert wrapped.stored() == expected
+    files = wrapped.final().files
+    assert (files.collected, files.left) == (4, 1)
+    assert "4 files collected" in wrapped.log() and "1 file (36 B)" in wrapped.log()
+
+
+def test_a_job_that_is_started_again_finds_its_collected_files_where_it_wrote_them(
+    wrapped: Wrapped,
+):
+    script = """
+import os, pathlib
+step = pathlib.Path("results/step")
+step.parent.mkdir(exist_ok=True)
+step.write_text(str(int(step.read_text()) + 1) if step.exists() else "1")
+"""
+    wrapped.order_script(script, outputs=("results/**",))
+    assert wrapped.run()[0] == 0
+    second = Wrapped(wrapped.blobs, wrapped.folder / "other")
+    second.order_script(script, outputs=("results/**",), previous=wrapped.job)
+    assert second.run()[0] == 0
+    assert second.stored() == {"results/step": b"2"}
+
+
+def test_a_killed_supervisor_loses_no_collected_file(wrapped: Wrapped):
+    script = """
+import os, time
+os.makedirs("results")
+open("results/late.txt", "w").write("late")
+open("outputs/here", "w").close()
+time.sleep(600)
+"""
+    wrapped.pace = replace(wrapped.pace, outputs_s=600)
+    wrapped.order_script(script, outputs=("results",))
+    with wrapped.running():
+        wrapped.wait_for_file("here")
+        kill(wrapped.supervisor())
+        assert wrapped.final().state == "failed"
+    assert wrapped.stored() == {"results/late.txt": b"late", "here": b""}

@@ -43,6 +43,7 @@ def job_options(command: Command) -> Command:
         click.option("--compute", help="Compute, by its name in edgeloop.yaml  [default: local]"),
         click.option("--data", multiple=True, metavar="DATASET", help=_DATA),
         click.option("--writes", multiple=True, metavar="DATASET", help=_WRITES),
+        click.option("--outputs", multiple=True, metavar="PATTERN", help=_OUTPUTS),
         click.option("--no-push", is_flag=True, help="Use datasets as they are in the store."),
         click.option("--sweep", multiple=True, metavar="PARAM=VALUES", help=_SWEEP),
         click.option("--cpus", type=float, help="CPUs  [default: 1]"),
@@ -76,6 +77,7 @@ def job_options(command: Command) -> Command:
 
 _DATA = "A dataset it reads, as working/faces or faces@3; changes here are pushed first."
 _WRITES = "A dataset it makes, as working/faces64: published when the job succeeds."
+_OUTPUTS = "Files to collect besides outputs/, as results or '**/*.ckpt'; repeatable."
 _SWEEP = "A job for each value, as lr=1e-3,1e-4; several make all combinations."
 _NODES = "Machines for the one job; each runs the script, and RANK tells which it is  [default: 1]"
 _RESOURCE = "Something else that the compute counts, as snapdragon888=1."
@@ -108,7 +110,7 @@ def _keys(options: dict[str, Any]) -> dict[str, object]:
     custom = _pairs("--resource", options["resource"])
     keys: dict[str, object] = {
         **{key: options[key] for key in ("name", "compute", "code", "timeout", "grace")},
-        **{key: list(options[key]) for key in ("data", "writes")},
+        **{key: list(options[key]) for key in ("data", "writes", "outputs")},
         "tags": list(options["tag"]),
         "sweep": parse_sweep(options["sweep"]),
         "resources": {**resources, **({"custom": custom} if custom else {})},

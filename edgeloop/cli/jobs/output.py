@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,6 +68,7 @@ def job_json(job: Run, folder: Path, newest: str | None = None) -> dict[str, obj
         "ended": _time(status.ended),
         "metrics": dict(status.metrics),
         "published": dict(status.published),
+        "files": asdict(status.files),
         "folder": str(folder),
     }
 
@@ -81,6 +83,8 @@ def outcome(job: Run) -> str:
         parts.append(printable(status.reason))
     for name, version in status.published.items():
         parts.append(f"made {printable(name)}@{version}")
+    if status.files.left:
+        parts.append(status.files.note())
     return " · ".join(parts)
 
 
@@ -126,7 +130,7 @@ def _measured(jobs: Sequence[Run]) -> list[str]:
 def _remark(status: Status) -> str:
     parts = [] if status.state == "completed" else [status.reason]
     parts += [f"made {name}@{version}" for name, version in status.published.items()]
-    return "; ".join(part for part in (*parts, status.note) if part)
+    return "; ".join(part for part in (*parts, status.files.note(1), status.note) if part)
 
 
 def _number(value: object) -> str:

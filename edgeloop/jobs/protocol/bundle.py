@@ -25,7 +25,7 @@ _WRAPPER_FILES = (
     *("store/__init__.py", "store/base.py", "store/blobs.py", "store/identity.py"),
     *("store/location.py", "store/registry.py"),
     *("jobs/__init__.py", "jobs/protocol/__init__.py", "jobs/protocol/ticket.py"),
-    "jobs/protocol/codec.py",
+    *("jobs/protocol/codec.py", "jobs/protocol/patterns.py"),
 )
 _WRAPPER_ROOMS = ("_util", "data", "jobs/wrapper")
 _WRAPPER_MAIN = "import sys\nfrom edgeloop.jobs.wrapper import main\nsys.exit(main(sys.argv[1:]))\n"

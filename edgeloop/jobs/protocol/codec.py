@@ -27,17 +27,18 @@ def to_json(value: Any, indent: int | None = None) -> bytes:
 
 def from_json(kind: type[Value], content: bytes | str) -> Value:
     """Raises ValueError, TypeError, KeyError or AttributeError if it is not a `kind`."""
-    value: Value = _read(kind, json.loads(content))
+    value: Value = from_plain(kind, json.loads(content))
     return value
 
 
-def _read(kind: Any, value: Any) -> Any:
+def from_plain(kind: Any, value: Any) -> Any:
+    """The same from what `json.loads` returns."""
     if is_dataclass(kind):
         make: Any = kind
         hints = _hints(make)
-        return make(**{name: _read(hints[name], item) for name, item in value.items()})
+        return make(**{name: from_plain(hints[name], item) for name, item in value.items()})
     if get_origin(kind) is tuple:
-        return tuple(_read(get_args(kind)[0], item) for item in value)
+        return tuple(from_plain(get_args(kind)[0], item) for item in value)
     return datetime.fromisoformat(value) if kind is datetime else value
 
 

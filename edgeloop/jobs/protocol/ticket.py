@@ -13,10 +13,12 @@ No experiment or model has such a name: theirs begin with a letter or a digit.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from edgeloop._util.units import size_text
 from edgeloop.errors import BadInput, BadSetting
 from edgeloop.jobs.protocol.codec import from_json, to_json
 from edgeloop.store import Access
@@ -64,6 +66,7 @@ class Ticket:
     timeout_s: float | None = None
     grace_s: float = 30.0
     previous: str | None = None  # an earlier job whose outputs this one starts from
+    outputs: tuple[str, ...] = ()  # patterns of files to collect beside those in outputs/
 
     def to_json(self) -> bytes:
         return to_json(self, indent=2)
@@ -74,6 +77,43 @@ class Ticket:
             return from_json(cls, content)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise BadInput(reason=f"The job's ticket cannot be read: {error}") from None
+
+
+@dataclass(frozen=True)
+class CreatedFile:
+    """A file that a job created outside outputs/; `name` is relative to the job's folder."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
+class JobFiles:
+    """What a job left in its folder: files that were collected, and files that were not."""
+
+    collected: int = 0
+    collected_bytes: int = 0
+    left: int = 0
+    left_bytes: int = 0
+    largest: tuple[CreatedFile, ...] = ()  # of those that were not collected
+
+    def note(self, most: int = 3) -> str:
+        """One sentence about files that would be lost unnoticed; empty if there are none."""
+        if not self.left:
+            return ""
+        listed = ", ".join(
+            f"{ascii(file.name)[1:-1]} ({size_text(file.size)})" for file in self.largest[:most]
+        )
+        more = f" and {self.left - most} more" if self.left > most else ""
+        total = "1 file" if self.left == 1 else f"{self.left} files"
+        what = f"{total} ({size_text(self.left_bytes)})"
+        places = dict.fromkeys(file.name.partition("/")[0] for file in self.largest)
+        options = " ".join(f"--outputs {shlex.quote(place)}" for place in [*places][:3])
+        empty = "outputs/ is empty, but " if not self.collected else ""
+        return (
+            f"{empty}{what} created outside outputs/ {'was' if self.left == 1 else 'were'} "
+            f"not collected: {listed}{more}; to collect them: {options}"
+        )
 
 
 @dataclass(frozen=True)
@@ -92,6 +132,7 @@ class JobProgress:
     published: Mapping[str, int] = field(default_factory=dict)  # datasets and their versions
     log_bytes: int = 0
     outputs_complete: bool = False  # every file of outputs/ is in the store
+    files: JobFiles = JobFiles()  # known when the job has ended
 
     def to_json(self) -> bytes:
         return to_json(self)

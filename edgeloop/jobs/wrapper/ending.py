@@ -19,11 +19,12 @@ from typing import Any
 
 from edgeloop._util.retry import delays
 from edgeloop._util.system import start_time
+from edgeloop._util.units import size_text
 from edgeloop.errors import BadInput, BlobMissing, EdgeloopError, StoreRefused
 from edgeloop.jobs.protocol.ticket import FINAL_STATES, JobProgress, State, state_key
 from edgeloop.jobs.wrapper import command
 from edgeloop.jobs.wrapper.events import STORE_ERRORS, with_retries
-from edgeloop.jobs.wrapper.outputs import OutputCopier
+from edgeloop.jobs.wrapper.outputs import CreatedFiles, OutputCopier
 from edgeloop.jobs.wrapper.scratch import JobLog, LogCopier, Scratch
 from edgeloop.store import Blobs, json_safe
 
@@ -33,6 +34,7 @@ CANCELED = 143
 _TAIL_BYTES = 256 * 1024
 _MOST_REFUSALS = 3  # of some file by a store that accepts everything else
 _DELAY_S = 1.0
+_MOST_NAMES = 10
 _DYING_S = 3.0  # a killed process closes its pipes before its lock is released
 
 
@@ -118,6 +120,7 @@ class JobFinisher:
     log: JobLog
     log_copier: LogCopier
     outputs: OutputCopier
+    created: CreatedFiles
     state: StateWriter
     patience_s: float
 
@@ -128,10 +131,24 @@ class JobFinisher:
             outcome = self._incomplete(outcome, missing)
         elif outcome.state == "completed":
             self._try(self.outputs.remove_deleted)
+        self._list_files()
         self.log.write(f"{outcome.state}: {outcome.reason}" if outcome.reason else outcome.state)
         if self._report(outcome, complete=not missing) and not missing:
             shutil.rmtree(self.scratch.folder, ignore_errors=True)
         return outcome.code
+
+    def _list_files(self) -> None:
+        """In the log and the state, because the job's folder is removed."""
+        collected = self.outputs.collected()
+        files = self.created.summary(collected)
+        self.state.change(files=files)
+        if files.collected:
+            count = "1 file" if files.collected == 1 else f"{files.collected} files"
+            names = ", ".join(ascii(name)[1:-1] for name in sorted(collected)[:_MOST_NAMES])
+            more = ", …" if files.collected > _MOST_NAMES else ""
+            self.log.write(f"{count} collected, {size_text(files.collected_bytes)}: {names}{more}")
+        if files.left:
+            self.log.write(files.note(_MOST_NAMES))
 
     def _incomplete(self, outcome: JobOutcome, missing: set[str]) -> JobOutcome:
         """Results that cannot be fetched are a failure; single files that no store could hold are
@@ -222,12 +239,15 @@ def recover(folder: Path, blobs: Blobs, reason: str, patience_s: float = 30.0) -
             outcome = JobOutcome(progress.state, KILLED, why, progress.exit_code, published)
         scratch.log.touch()
         log = JobLog(scratch.log)
+        created = CreatedFiles(scratch.work, scratch.before)
+        created.recall()
         JobFinisher(
             scratch,
             note.node,
             log,
             LogCopier(scratch.log, blobs, scratch.job),
-            OutputCopier(scratch.outputs, blobs, scratch.job, log.write_once),
+            OutputCopier(scratch.outputs, created, blobs, scratch.job, log.write_once),
+            created,
             StateWriter(blobs, scratch.job, progress),
             patience_s,
         ).finish(outcome)

@@ -17,7 +17,7 @@ from edgeloop.errors import BadInput, BlobMissing
 from edgeloop.jobs.protocol.ticket import Ticket, check_apart, code_key, outputs_folder
 from edgeloop.jobs.wrapper.command import JOB_VARIABLE
 from edgeloop.jobs.wrapper.events import with_retries
-from edgeloop.jobs.wrapper.outputs import make_folder
+from edgeloop.jobs.wrapper.outputs import CreatedFiles, make_folder
 from edgeloop.jobs.wrapper.scratch import Scratch
 from edgeloop.store import Blobs, check_blob_key
 
@@ -116,13 +116,16 @@ def lay_out(
     return JobFolders(scratch.outputs, scratch.data, inputs, writes)
 
 
-def fetch_outputs(job: str, scratch: Scratch, blobs: Blobs) -> None:
-    """Fetch the stored outputs of another job, or of an earlier wrapper of this one. Local files
-    take precedence."""
+def fetch_outputs(job: str, scratch: Scratch, created: CreatedFiles, blobs: Blobs) -> None:
+    """Fetch the stored outputs of another job, or of an earlier wrapper of this one: each to where
+    the command would write it. Local files take precedence."""
     folder = outputs_folder(job)
-    names = [info.key.removeprefix(folder) for info in blobs.list(folder)]
-    missing = [name for name in names if not (scratch.outputs / check_blob_key(name)).exists()]
-    blobs.get_many({folder + name: scratch.outputs / name for name in missing})
+    names = [check_blob_key(info.key[len(folder) :]) for info in blobs.list(folder)]
+    places = {
+        name: (scratch.work if created.is_wanted(name) else scratch.outputs) / name
+        for name in names
+    }
+    blobs.get_many({folder + name: path for name, path in places.items() if not path.exists()})
 
 
 def _code(ticket: Ticket, scratch: Scratch, blobs: Blobs) -> None:

@@ -1,4 +1,5 @@
-"""Files of outputs/ into the store: while the command runs, and the rest when it has ended.
+"""Files of outputs/, and others that the job asked for, into the store: while the command runs,
+and the rest when it has ended.
 
 A file is copied once it is unchanged from one scan to the next. One that keeps growing, such as a
 log of metrics, is also copied meanwhile, as long as what the store has is its beginning: so a
@@ -7,17 +8,23 @@ checkpoint that is being overwritten never replaces the good one before it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import heapq
+import itertools
+import json
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgeloop._util.files import write_atomic
 from edgeloop.errors import BadName, LocalFileError
-from edgeloop.jobs.protocol.ticket import outputs_folder
+from edgeloop.jobs.protocol.patterns import FilePatterns
+from edgeloop.jobs.protocol.ticket import CreatedFile, JobFiles, outputs_folder
 from edgeloop.jobs.wrapper.events import STORE_ERRORS
 from edgeloop.store import Blobs, check_blob_key
 
@@ -26,6 +33,8 @@ _ALWAYS_BYTES = 1 << 20
 _GROWTH = 1.125  # a larger file is sent again after it has grown by this much, not every line
 _IN_MEMORY_BYTES = 4 << 20  # times the number of threads below
 _THREADS = 12
+_MOST_LISTED = 20
+_MOST_SCANNED = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -46,37 +55,53 @@ class FileState:
 
 
 def files_below(
-    folder: Path, boundary: Path, log: Callable[[str], None]
+    folder: Path,
+    boundary: Path,
+    log: Callable[[str], None],
+    label: str = "outputs/",
+    skips: Callable[[str], bool] = lambda _: False,
 ) -> Iterator[tuple[str, FileState]]:
-    """Regular files by their names below `folder`. A link is followed if it stays in `boundary`."""
+    """Regular files by their names below `folder`. A link is followed if it stays in `boundary`.
+    What `skips` accepts is neither returned nor entered. `label` is the folder's name in the log.
+    """
     if not _inside(folder, boundary):
         if folder.is_symlink():  # else it does not exist
             log(f"{folder.name}/ was replaced by a link to elsewhere, which is not followed")
         return
-    yield from _walk(folder, "", boundary.resolve(), log, ())
+    yield from _Walk(boundary.resolve(), log, label, skips).files(folder, "", ())
 
 
-def _walk(
-    folder: Path, prefix: str, boundary: Path, log: Callable[[str], None], above: tuple[int, ...]
-) -> Iterator[tuple[str, FileState]]:
-    try:
-        with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
-    except OSError:
-        return
-    for entry in found:
-        name, path = prefix + entry.name, folder / entry.name
+@dataclass(frozen=True)
+class _Walk:
+    boundary: Path
+    log: Callable[[str], None]
+    label: str
+    skips: Callable[[str], bool]
+
+    def files(
+        self, folder: Path, prefix: str, above: tuple[int, ...]
+    ) -> Iterator[tuple[str, FileState]]:
         try:
-            if entry.is_symlink() and not _inside(path, boundary):
-                log(f"outputs/{ascii(name)[1:-1]} is a link to elsewhere, which is not followed")
-                continue
-            status = entry.stat()
+            with os.scandir(folder) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
         except OSError:
-            continue  # gone, or a broken link
-        if stat.S_ISREG(status.st_mode):
-            yield name, FileState.of(status)
-        elif stat.S_ISDIR(status.st_mode) and status.st_ino not in above:
-            yield from _walk(path, f"{name}/", boundary, log, (*above, status.st_ino))
+            return
+        for entry in found:
+            name, path = prefix + entry.name, folder / entry.name
+            if self.skips(name):
+                continue
+            try:
+                if entry.is_symlink() and not _inside(path, self.boundary):
+                    shown = f"{self.label}{ascii(name)[1:-1]}"
+                    self.log(f"{shown} is a link to elsewhere, which is not followed")
+                    continue
+                status = entry.stat()
+            except OSError:
+                continue  # gone, or a broken link
+            if stat.S_ISREG(status.st_mode):
+                yield name, FileState.of(status)
+            elif stat.S_ISDIR(status.st_mode) and status.st_ino not in above:
+                yield from self.files(path, f"{name}/", (*above, status.st_ino))
 
 
 def _inside(path: Path, boundary: Path) -> bool:
@@ -84,6 +109,77 @@ def _inside(path: Path, boundary: Path) -> bool:
         return path.resolve(strict=True).is_relative_to(boundary.resolve())
     except (OSError, RuntimeError):
         return False
+
+
+class CreatedFiles:
+    """Files that the command created or changed outside outputs/. What was there before is written
+    beside the job's folder, so that it is known after a kill too."""
+
+    def __init__(self, work: Path, record: Path) -> None:
+        self._work = work
+        self._record = record
+        self._before: dict[str, list[int]] | None = None
+        self._skipped: frozenset[str] = frozenset()
+        self._patterns = FilePatterns()
+
+    def remember(self, patterns: Iterable[str], skipped: Iterable[str]) -> None:
+        """Before the command starts. `skipped` are folders that have a place of their own, such as
+        datasets."""
+        self.recall()  # a wrapper that is started again finds the files of the one before it
+        self._skipped, self._patterns = frozenset(skipped), FilePatterns(patterns)
+        if self._before is None:
+            self._before = {name: _numbers(state) for name, state in self._files()}
+        content = {
+            "patterns": self._patterns.patterns,
+            "skipped": sorted(self._skipped),
+            "files": self._before,
+        }
+        write_atomic(self._record, json.dumps(content))
+
+    def recall(self) -> None:
+        """What an earlier wrapper of this job wrote, if there was one."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            content = json.loads(self._record.read_text())
+            self._patterns = FilePatterns(content["patterns"])
+            self._skipped, self._before = frozenset(content["skipped"]), content["files"]
+
+    def wanted(self) -> Iterator[tuple[str, FileState]]:
+        """Those that the job asked for."""
+        if self._patterns.patterns:
+            yield from ((n, state) for n, state in self._new() if self._patterns.matches(n))
+
+    def is_wanted(self, name: str) -> bool:
+        return self._patterns.matches(name)
+
+    def summary(self, collected: Mapping[str, FileState]) -> JobFiles:
+        """What is in the store, and what is not."""
+        left = [item for item in self._new() if not self._patterns.matches(item[0])]
+        largest = heapq.nlargest(_MOST_LISTED, left, key=lambda item: item[1].size)
+        return JobFiles(
+            len(collected),
+            sum(state.size for state in collected.values()),
+            len(left),
+            sum(state.size for _, state in left),
+            tuple(CreatedFile(name, state.size) for name, state in largest),
+        )
+
+    def _new(self) -> Iterator[tuple[str, FileState]]:
+        before = self._before
+        if before is None:  # the job ended before its command could start
+            return
+        for name, state in itertools.islice(self._files(), _MOST_SCANNED):
+            if before.get(name) != _numbers(state):
+                yield name, state
+
+    def _files(self) -> Iterator[tuple[str, FileState]]:
+        return files_below(self._work, self._work, lambda _: None, "", self._skips)
+
+    def _skips(self, name: str) -> bool:
+        return name in self._skipped or name.rpartition("/")[2] == "__pycache__"
+
+
+def _numbers(state: FileState) -> list[int]:
+    return [state.size, state.modified_ns, state.inode]
 
 
 @dataclass(frozen=True)
@@ -97,11 +193,20 @@ class StoredFile:
 class OutputCopier:
     """Knows what of a folder is in the store. `copy` and `finish` are for one thread at a time."""
 
-    def __init__(self, outputs: Path, blobs: Blobs, job: str, log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        outputs: Path,
+        created: CreatedFiles,
+        blobs: Blobs,
+        job: str,
+        log: Callable[[str], None],
+    ) -> None:
         self._outputs = outputs
+        self._created = created
         self._blobs = blobs
         self._prefix = outputs_folder(job)
         self._log = log  # writes a sentence once
+        self._paths: dict[str, Path] = {}  # of the last scan
         self._sent: dict[str, StoredFile] = {}
         self._last_scan: dict[str, FileState] = {}
         self._copying = threading.Lock()
@@ -135,18 +240,40 @@ class OutputCopier:
         stored = [info.key for info in self._blobs.list(self._prefix)]
         self._blobs.delete([key for key in stored if key.removeprefix(self._prefix) not in names])
 
+    def collected(self) -> dict[str, FileState]:
+        """What belongs into the store, by its name there."""
+        with self._copying:
+            return self._scan()
+
     def _scan(self) -> dict[str, FileState]:
+        """A file that was asked for has the name that it has in the job's folder; one of the same
+        name in outputs/ comes first."""
         self.error = None
-        states = {}
-        for name, state in files_below(self._outputs, self._outputs.parent, self._log):
+        states: dict[str, FileState] = {}
+        inside = files_below(self._outputs, self._outputs.parent, self._log)
+        self._add(states, inside, self._outputs, "outputs/")
+        self._add(states, self._created.wanted(), self._outputs.parent, "")
+        return states
+
+    def _add(
+        self,
+        states: dict[str, FileState],
+        files: Iterable[tuple[str, FileState]],
+        folder: Path,
+        label: str,
+    ) -> None:
+        for name, state in files:
+            if name in states:
+                self._log(f"{name} is not collected, because outputs/{name} exists as well")
+                continue
             try:
                 check_blob_key(self._prefix + name)
             except BadName as error:
                 self.refused.add(ascii(name))
-                self._log(f"outputs/ has a file that the store cannot hold: {error}")
+                self._log(f"{label or 'the job'} has a file that the store cannot hold: {error}")
                 continue
             states[name] = state
-        return states
+            self._paths[name] = folder / name
 
     def _changed(self, states: dict[str, FileState]) -> list[str]:
         known = self._sent
@@ -170,12 +297,12 @@ class OutputCopier:
         except FileNotFoundError:
             pass  # removed between the scan and the copy: the next scan tells
         except OSError as error:
-            self._log(f"outputs/{name} cannot be read: {error.strerror}")
+            self._log(f"{self._shown(name)} cannot be read: {error.strerror}")
 
     def _put(self, name: str, state: FileState) -> None:
         """A small file is read at once, so that it is never stored half old and half new; a large
         one that changes while it is sent counts as not stored."""
-        path = self._outputs / name
+        path = self._paths[name]
         if state.size <= _IN_MEMORY_BYTES:
             content = path.read_bytes()
             if FileState.at(path) != state:
@@ -193,14 +320,15 @@ class OutputCopier:
             self._sent[name] = StoredFile(state, digest)
         else:
             self._sent.pop(name, None)
-            self._log(f"outputs/{name} changed while it was copied; it will be copied again")
+            shown = self._shown(name)
+            self._log(f"{shown} changed while it was copied; it will be copied again")
 
     def _put_growing(self, name: str, state: FileState) -> None:
         before = self._sent.get(name)
         enough = _GROWTH * before.state.size if before else 0
         if enough > _ALWAYS_BYTES and state.size < enough:
             return
-        with (self._outputs / name).open("rb") as file:
+        with self._paths[name].open("rb") as file:
             content = file.read(state.size)
         if before is not None:
             start = content[: before.state.size]
@@ -209,9 +337,12 @@ class OutputCopier:
         elif self._blobs.size(self._prefix + name) is not None:
             return  # left by an earlier wrapper of this job, or by an interrupted copy
         self._blobs.put(self._prefix + name, content)
-        whole = len(content) == state.size and FileState.at(self._outputs / name) == state
+        whole = len(content) == state.size and FileState.at(self._paths[name]) == state
         sent = state if whole else FileState(len(content), -1, state.inode)
         self._sent[name] = StoredFile(sent, _digest(content))
+
+    def _shown(self, name: str) -> str:
+        return self._paths[name].relative_to(self._outputs.parent).as_posix()
 
 
 def _digest(content: bytes) -> bytes:

@@ -70,6 +70,11 @@ class Scratch:
         return self.folder / "log.txt"
 
     @property
+    def before(self) -> Path:
+        """The files that were in `work/` before the command started."""
+        return self.folder / "before.json"
+
+    @property
     def code(self) -> Path:
         return self.folder / "code.tar.gz"
 

@@ -36,7 +36,7 @@ from edgeloop.jobs.wrapper.ending import (
 from edgeloop.jobs.wrapper.environment import EnvironmentBuilder, Interpreter, NodeEnvironment
 from edgeloop.jobs.wrapper.events import Background, Canceled, Events, PeriodicTask, with_retries
 from edgeloop.jobs.wrapper.layout import JobFolders, fetch_outputs, fill, lay_out, variables_for
-from edgeloop.jobs.wrapper.outputs import OutputCopier
+from edgeloop.jobs.wrapper.outputs import CreatedFiles, OutputCopier
 from edgeloop.jobs.wrapper.scratch import JobLog, LogCopier, Scratch, SupervisorNote, stored_log
 from edgeloop.store import Blobs, open_access
 
@@ -78,8 +78,9 @@ class Supervisor:
         self._log = JobLog(scratch.log)
         self._blobs: Blobs = open_access(order.access)
         self._log_copier = LogCopier(scratch.log, self._blobs, scratch.job)
+        self._created = CreatedFiles(scratch.work, scratch.before)
         self._outputs = OutputCopier(
-            scratch.outputs, self._blobs, scratch.job, self._log.write_once
+            scratch.outputs, self._created, self._blobs, scratch.job, self._log.write_once
         )
         progress = JobProgress("preparing", 1, here.node, time.time())
         self._state = StateWriter(self._blobs, scratch.job, progress)
@@ -137,10 +138,14 @@ class Supervisor:
             for piece in stored_log(self._blobs, ticket.id):
                 self._log.restore(piece)
         folders = lay_out(ticket, self._scratch, self._blobs, self._here.cache, patience_s)
+        own = [folders.outputs, *folders.writes.values()]
+        skipped = [path.relative_to(self._scratch.work).as_posix() for path in own]
+        self._created.remember(ticket.outputs, skipped)
         sources = [ticket.id] if earlier is not None else []
         sources += [ticket.previous] if ticket.previous else []
         for job in sources:
-            with_retries(partial(fetch_outputs, job, self._scratch, self._blobs), patience_s)
+            fetch = partial(fetch_outputs, job, self._scratch, self._created, self._blobs)
+            with_retries(fetch, patience_s)
         builder = EnvironmentBuilder(
             self._here,
             self._scratch.work,
@@ -221,6 +226,7 @@ class Supervisor:
             self._log,
             self._log_copier,
             self._outputs,
+            self._created,
             self._state,
             self._pace.patience_s,
         ).finish(outcome)

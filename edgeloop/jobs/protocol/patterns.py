@@ -1,0 +1,94 @@
+"""Patterns of files that a job creates beside `outputs/`: `results`, `logs/*/best`, `**/*.ckpt`.
+Needs only the standard library: nodes match them too.
+
+A pattern is relative to the folder that the command starts in. `*`, `?` and `[a-z]` stay within one
+name, `**` stands for any number of folders, and a folder means everything in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+LONGEST_PATTERN = 200
+MOST_PATTERNS = 50
+
+
+def check_pattern(text: str) -> str:
+    """The pattern in its plain form; raises ValueError if it could lead out of the job's folder."""
+    plain = text
+    while plain.startswith("./"):
+        plain = plain[2:].lstrip("/")
+    plain = plain.rstrip("/") if plain.strip("/") else plain
+    if not plain or plain == ".":
+        raise ValueError(
+            f"must name files below the job's folder, for example 'results', not {text!r}"
+        )
+    if len(plain) > LONGEST_PATTERN:
+        raise ValueError(f"has more than {LONGEST_PATTERN} characters: {plain[:40]!r}…")
+    if not plain.isprintable() or "\\" in plain:
+        raise ValueError(f"has a backslash or an unprintable character: {text!r}")
+    if plain.startswith(("/", "~")) or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", plain):
+        reason = "must be relative to the folder that the command starts in"
+        raise ValueError(f"{reason}, for example 'results', not {text!r}")
+    if any(part in ("", ".", "..") for part in plain.split("/")):
+        raise ValueError(f"may not hold '..', '.' or empty parts: {text!r}")
+    return plain
+
+
+class FilePatterns:
+    """Several patterns as one."""
+
+    def __init__(self, patterns: Iterable[str] = ()) -> None:
+        self.patterns = tuple(check_pattern(text) for text in patterns)
+        joined = "|".join(_expression(text) for text in self.patterns)
+        self._regex = re.compile(f"(?:{joined})(?:/.*)?", re.DOTALL) if self.patterns else None
+
+    def matches(self, name: str) -> bool:
+        """Whether a file is one of them, or is inside a folder that is; `/` separates folders."""
+        return self._regex is not None and self._regex.fullmatch(name) is not None
+
+
+def _expression(pattern: str) -> str:
+    expression, parts = "", pattern.split("/")
+    for number, part in enumerate(parts):
+        is_last = number == len(parts) - 1
+        if part == "**":
+            expression += ".*" if is_last else "(?:[^/]+/)*"
+        else:
+            expression += _name(part) + ("" if is_last else "/")
+    return expression
+
+
+def _name(part: str) -> str:
+    """One name of a path."""
+    pieces: list[str] = []
+    at = 0
+    while at < len(part):
+        char = part[at]
+        at += 1
+        if char == "*":
+            if pieces[-1:] != ["[^/]*"]:  # several stars mean the same as one
+                pieces.append("[^/]*")
+        elif char == "?":
+            pieces.append("[^/]")
+        elif char == "[":
+            piece, at = _characters(part, at)
+            pieces.append(piece)
+        else:
+            pieces.append(re.escape(char))
+    return "".join(pieces)
+
+
+def _characters(part: str, at: int) -> tuple[str, int]:
+    """`[abc]`, `[a-z]` or `[!abc]`; a bracket that is never closed stands for itself."""
+    end = part.find("]", at + (2 if part[at : at + 1] == "!" else 1))
+    if end < 0:
+        return re.escape("["), at
+    negated, inside = part[at] == "!", part[at:end].lstrip("!") if part[at] == "!" else part[at:end]
+    safe = re.sub(r"([\\\[\]^&~|])", r"\\\1", inside)
+    try:
+        re.compile(f"[{safe}]")
+    except re.error:  # a range that runs backwards
+        return re.escape(part[at - 1 : end + 1]), end + 1
+    return f"(?!/)[{'^' if negated else ''}{safe}]", end + 1
