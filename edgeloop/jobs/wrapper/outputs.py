@@ -68,11 +68,11 @@ def files_below(
         if folder.is_symlink():  # else it does not exist
             log(f"{folder.name}/ was replaced by a link to elsewhere, which is not followed")
         return
-    yield from _Walk(boundary.resolve(), log, label, skips).files(folder, "", ())
+    yield from _OutputWalk(boundary.resolve(), log, label, skips).files(folder, "", ())
 
 
 @dataclass(frozen=True)
-class _Walk:
+class _OutputWalk:
     boundary: Path
     log: Callable[[str], None]
     label: str
