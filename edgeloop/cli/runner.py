@@ -35,7 +35,7 @@ dataset_option = click.option(
 @click.option("--task", help="segmentation or classification  [default: the settings]")
 @click.option("--drain", is_flag=True, help="Exit when no work is left.")
 @click.option("--once", is_flag=True, help="Exit after one stage.")
-@click.option("--subset", default="*", metavar="GLOB", help="Only models that match.")
+@click.option("--subset", multiple=True, metavar="GLOB", help="Only models that match; repeatable.")
 @click.option("--benchmark-only", is_flag=True, help="Only convert and benchmark.")
 @click.option("--no-quantize", is_flag=True, help="Leave conversion to other machines.")
 @click.option(
@@ -70,7 +70,7 @@ def runner(
     task: str | None,
     drain: bool,
     once: bool,
-    subset: str,
+    subset: tuple[str, ...],
     benchmark_only: bool,
     no_quantize: bool,
     toolchain: str | None,

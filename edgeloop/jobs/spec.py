@@ -47,6 +47,7 @@ class JobSpec:
         environment: What is installed on the node.
         compute: Name of the compute.
         resources: CPUs, GPUs, memory, nodes and custom resources.
+        cpus_given: Whether the number of CPUs was asked for, or is the default.
         tags: Labels to find the job by.
         experiment: Experiment it belongs to.
         timeout_s: Seconds after which it is ended.
@@ -79,6 +80,7 @@ class JobSpec:
     environment: Environment = field(default_factory=Environment)
     compute: str = ""
     resources: Resources = field(default_factory=Resources)
+    cpus_given: bool = False
     tags: tuple[str, ...] = ()
     experiment: str = ""
     timeout_s: float | None = None
@@ -117,6 +119,12 @@ class JobSpec:
         where = f"variables of {self.name or self.stem}"
         return {name: str(filled_in(text, where)) for name, text in self.variables.items()}
 
+    @property
+    def threads(self) -> int:
+        """Threads that numerical libraries should use; 0 if no number of CPUs was asked for."""
+        is_asked = self.cpus_given or self.resources.cpus != Resources.cpus
+        return max(1, int(self.resources.cpus)) if is_asked else 0
+
     def document(self) -> dict[str, object]:
         """Write the specification as the content of a job file.
 
@@ -133,7 +141,8 @@ class JobSpec:
             "environment": {environment.kind: environment.file} if environment.file else "",
             "compute": self.compute,
             "resources": {
-                **{"cpus": repr(needs.cpus), "gpus": repr(needs.gpus)},
+                **({"cpus": repr(needs.cpus)} if self.threads else {}),
+                "gpus": repr(needs.gpus),
                 **({"memory": f"{needs.memory_bytes}B"} if needs.memory_bytes else {}),
                 **({"nodes": str(needs.nodes)} if needs.nodes != 1 else {}),
                 **(
@@ -252,6 +261,7 @@ def spec_of(
         stem=plain_stem(stem),
         command=command,
         resources=keys.resources.resources(),
+        cpus_given="cpus" in keys.resources.model_fields_set,
         timeout_s=keys.timeout,
         grace_s=keys.grace,
         **{name: getattr(keys, name) for name in same},

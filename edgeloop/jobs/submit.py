@@ -338,4 +338,5 @@ def _order(record: JobRecord, spec: JobSpec, shared: SharedUpload) -> JobOrder:
         wrapper=shared.wrapper,
         experiment=record.experiment,
         timeout_s=spec.timeout_s,
+        threads=spec.threads,
     )

@@ -6,7 +6,7 @@ from edgeloop.models.candidates import Candidates
 from edgeloop.models.catalog import ATTEMPTS_FOLDER, Catalog, Model, ModelFile, Uploaded
 from edgeloop.models.csv_file import read_csv, write_csv
 from edgeloop.models.leases import Lease, Leases, Outcome
-from edgeloop.models.names import check_experiment_name, check_model_name, matches
+from edgeloop.models.names import check_experiment_name, check_model_name, matches, matches_any
 from edgeloop.models.plan import Plan, Stage, default_plan
 from edgeloop.models.queue import ready_at
 from edgeloop.models.records import StageRecord, records_of
@@ -33,6 +33,7 @@ __all__ = [
     "check_model_name",
     "default_plan",
     "matches",
+    "matches_any",
     "mean_latency_ms",
     "read_csv",
     "ready_at",

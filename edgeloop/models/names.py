@@ -6,7 +6,7 @@ import fnmatch
 import functools
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from edgeloop.errors import BadName
@@ -87,3 +87,8 @@ def is_pattern(text: str) -> bool:
 def matches(name: str, pattern: str) -> bool:
     """Globs as a shell reads them, on every system case-sensitive."""
     return fnmatch.fnmatchcase(name, pattern)
+
+
+def matches_any(name: str, patterns: Collection[str]) -> bool:
+    """Whether it matches one of the globs; without globs every name does."""
+    return not patterns or any(matches(name, pattern) for pattern in patterns)

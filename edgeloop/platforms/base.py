@@ -56,8 +56,12 @@ class Platform:
         raise BadInput(reason=f"the platform {self.name} has no devices")
 
     def list_devices(self, settings: Settings) -> Iterable[ListedDevice]:
-        """What `edgeloop devices` shows; quick, and without an error where nothing is there."""
-        return ()
+        """What `edgeloop devices` shows; quick, and without an error where nothing is there. By
+        default every device name; one with a part in capitals stands for names of its own."""
+        for name in self.device_names:
+            _, _, rest = name.partition(":")
+            state = f"write your {rest.lower()}" if rest.isupper() else ListedDevice.state
+            yield ListedDevice(name, state=state)
 
     def health(self, settings: Settings) -> Iterable[HealthCheck]:
         """Lines for `edgeloop doctor`: what is installed, and how to get what is missing."""

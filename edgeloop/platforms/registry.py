@@ -99,8 +99,15 @@ def is_converted(file: str) -> bool:
 
 
 def list_devices(settings: Settings) -> list[ListedDevice]:
-    """Those that are measured come before those that are estimated."""
-    listed = [device for platform in platforms() for device in platform.list_devices(settings)]
+    """Those that are measured come before those that are estimated. A platform that cannot be
+    loaded, or that fails to list its devices, has a row that says so and hides no other."""
+    listed: list[ListedDevice] = []
+    for point in platform_points():
+        try:
+            listed += _load(point).list_devices(settings)
+        except Exception as error:  # noqa: BLE001 - a plug-in may fail in any way
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            listed.append(ListedDevice(point.name, state=f"cannot be listed: {reason}"))
     return sorted(listed, key=lambda device: device.estimate != ListedDevice.estimate)
 
 

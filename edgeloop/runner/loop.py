@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from edgeloop.errors import BadInput, DeviceUnavailable
-from edgeloop.models import matches
+from edgeloop.models import matches_any
 from edgeloop.platforms import (
     DEFAULT_PLATFORM,
     DEFAULT_PRECISION,
@@ -45,7 +45,7 @@ class RunnerOptions:
     task: str = "segmentation"
     drain: bool = False
     once: bool = False
-    subset: str = "*"
+    subset: tuple[str, ...] = ()  # globs of names; none: all models
     benchmark_only: bool = False
     quantize: bool = True
     toolchain: str = ""
@@ -101,7 +101,7 @@ def _crew(
             device.acquire()
     chips = tuple(dict.fromkeys(device.chip for device in devices if device.chip))
     base = Equipment(toolchain, host, task, host, chips, options.precision, options.sizes)
-    only = partial(matches, pattern=options.subset)
+    only = partial(matches_any, patterns=options.subset)
 
     def worker(
         name: str,

@@ -105,6 +105,26 @@ def test_run_json_is_the_record_of_the_job(edgeloop: Edgeloop, script):
     assert row["metrics"] == {"loss": 0.25}
 
 
+def test_cpus_limit_the_threads_of_numerical_libraries(
+    edgeloop: Edgeloop, script, project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MKL_NUM_THREADS", "7")
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    (project / "edgeloop.yaml").write_text("computes: {local: {cpus: 4}}")
+    script(
+        "import os\n"
+        "names = ('OMP', 'MKL', 'OPENBLAS', 'NUMEXPR')\n"
+        "print([os.environ.get(f'{name}_NUM_THREADS') for name in names])"
+    )
+    given = edgeloop("run", "train.py", "--cpus", "3", "--env", "NUMEXPR_NUM_THREADS=2")
+    assert "['3', '7', '3', '2']" in given.out
+    edgeloop("job", "resubmit", "last")
+    edgeloop("job", "wait", "last")
+    assert "['3', '7', '3', '2']" in edgeloop("job", "logs", "last").out
+    assert "[None, '7', None, None]" in edgeloop("run", "train.py").out
+
+
 def test_a_shell_script_runs_too(edgeloop: Edgeloop, script):
     script('echo "$1" > "$EDGELOOP_OUTPUT_DIR/said.txt"', "say.sh")
     assert edgeloop("run", "say.sh", "--", "two words").code == 0

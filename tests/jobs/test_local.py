@@ -298,6 +298,9 @@ def test_a_compute_of_somebody_else_is_found_by_its_entry_point(monkeypatch, tmp
     monkeypatch.setattr(computes, "entry_points", lambda **wanted: _chosen([point], **wanted))
     make_compute("far", {"kind": "moon", "craters": 3}, tmp_path)
     assert made == [("far", {"kind": "moon", "craters": 3}, tmp_path)]
+    monkeypatch.setenv("EDGELOOP_STATE", str(tmp_path / "state"))
+    make_compute("far", {"kind": "moon"})  # as commands do: it gets a folder of its own
+    assert made[-1] == ("far", {"kind": "moon"}, tmp_path / "state/moon")
     assert compute_kinds() == ("local", "ray", "azureml", "moon")
     with pytest.raises(BadSetting, match="unknown kind 'mooon': did you mean 'moon'"):
         make_compute("mooon")

@@ -64,6 +64,7 @@ def test_every_key_of_the_file_is_read(project: Path):
         environment=Environment("requirements", "requirements.txt"),
         compute="gpu",
         resources=Resources(2.5, 1, 4_000_000_000, {"board": 1}),
+        cpus_given=True,
         tags=("night", "owner=me"),
         experiment="portraits",
         timeout_s=5400,

@@ -29,6 +29,7 @@ from edgeloop.platforms import (
     check_batch,
     converted_by,
     device_names,
+    list_devices,
     open_device,
     open_toolchain,
     platform_names,
@@ -111,6 +112,13 @@ class ToyDevice:
         pass
 
 
+class PlainPlatform(Platform):
+    """One that says no more than its devices' names."""
+
+    name = "plain"
+    device_names = ("plain", "plain:SERIAL")
+
+
 class BrokenPlatform(Platform):
     def __init__(self):
         raise RuntimeError("its library is missing")
@@ -118,10 +126,14 @@ class BrokenPlatform(Platform):
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Two plug-ins, one of which does not work."""
+    """Three plug-ins, one of which does not work."""
     points = [
         EntryPoint(name, f"{__name__}:{kind}", "edgeloop.platforms")
-        for name, kind in (("toy", "ToyPlatform"), ("broken", "BrokenPlatform"))
+        for name, kind in (
+            ("toy", "ToyPlatform"),
+            ("broken", "BrokenPlatform"),
+            ("plain", "PlainPlatform"),
+        )
     ]
     others = importlib.metadata.entry_points
 
@@ -142,7 +154,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_plug_in_is_found_by_its_names(project: Path):
-    assert platform_names()[-2:] == ("broken", "toy")
+    assert platform_names()[-3:] == ("broken", "plain", "toy")
     assert {"host", "htp:CHIP", "adb:SERIAL", "toy", "toy:COLOUR"} <= set(device_names())
     assert open_device("toy:red").name == "toy:red"
     assert open_toolchain("toy").name == "toy"
@@ -151,6 +163,13 @@ def test_a_plug_in_is_found_by_its_names(project: Path):
         open_device("toi")
     with pytest.raises(BadInput, match="no toolchain 'host'"):
         open_toolchain("host")
+
+
+def test_devices_of_every_plug_in_are_listed_whatever_another_one_does(project: Path):
+    listed = {device.device: device.state for device in list_devices(Settings.load(project))}
+    assert listed["toy:red"] == "ready to play" and listed["host"]
+    assert listed["plain"] == "ready" and listed["plain:SERIAL"] == "write your serial"
+    assert "its library is missing" in listed["broken"]
 
 
 def test_a_runner_converts_benchmarks_and_scores_a_model_with_it(project: Path):

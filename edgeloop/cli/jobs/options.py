@@ -46,7 +46,7 @@ def job_options(command: Command) -> Command:
         click.option("--outputs", multiple=True, metavar="PATTERN", help=_OUTPUTS),
         click.option("--no-push", is_flag=True, help="Use datasets as they are in the store."),
         click.option("--sweep", multiple=True, metavar="PARAM=VALUES", help=_SWEEP),
-        click.option("--cpus", type=float, help="CPUs  [default: 1]"),
+        click.option("--cpus", type=float, help=_CPUS),
         click.option("--gpus", type=float, help="GPUs  [default: 0]"),
         click.option("--memory", metavar="SIZE", help="Memory, such as 8GB."),
         click.option("--nodes", type=click.IntRange(min=1), help=_NODES),
@@ -79,6 +79,7 @@ _DATA = "A dataset it reads, as working/faces or faces@3; changes here are pushe
 _WRITES = "A dataset it makes, as working/faces64: published when the job succeeds."
 _OUTPUTS = "Files to collect besides outputs/, as results or '**/*.ckpt'; repeatable."
 _SWEEP = "A job for each value, as lr=1e-3,1e-4; several make all combinations."
+_CPUS = "CPUs; on local also the threads of numerical libraries  [default: 1]"
 _NODES = "Machines for the one job; each runs the script, and RANK tells which it is  [default: 1]"
 _RESOURCE = "Something else that the compute counts, as snapdragon888=1."
 _ENV = "A variable for the script. Write ${NAME} for a value of your environment."

@@ -2,7 +2,8 @@
 
 A compute of somebody else plugs in by the entry point `edgeloop.computes`, which names its class:
 `Options` is the model of its settings, and it is made with its name, its checked options and the
-folder where it may keep things. A function that takes a mapping instead of options will do.
+folder where it may keep things, which may not exist yet. A function that takes a mapping instead of
+options will do.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def make_compute(
     name: str, config: Mapping[str, object] | None = None, state_folder: Path | None = None
 ) -> Compute:
     """The compute of that name. Its settings say its `kind`, else the name does. Nothing is
-    contacted or started before it is used."""
+    contacted or started before it is used. It always gets a folder: `state_folder`, or by default
+    its kind's own in the state folder of the user, per machine if the kind `is_per_machine`."""
     settings = dict(config or {})
     kind = str(settings.get("kind", name))
     maker = _maker(kind)
@@ -56,7 +58,8 @@ def make_compute(
         raise BadSetting(where=f"computes.{name}", reason=f"unknown kind {kind!r}: {hint}")
     model = getattr(maker, "Options", None)
     options = settings if model is None else read_options(model, name, settings)
-    made: Compute = maker(name, options, state_folder)
+    folder = state_folder or _own_folder(kind, getattr(maker, "is_per_machine", False))
+    made: Compute = maker(name, options, folder.absolute())
     return made
 
 
@@ -74,6 +77,15 @@ def compute_options(kind: str) -> type[ComputeOptions]:
         raise BadSetting(where="computes", reason=f"unknown kind {kind!r}: {hint}")
     model: type[ComputeOptions] = getattr(maker, "Options", ComputeOptions)
     return model
+
+
+def _own_folder(kind: str, is_per_machine: bool) -> Path:
+    from socket import gethostname
+
+    from edgeloop.settings import state_folder
+
+    folder = state_folder() / kind
+    return folder / gethostname() if is_per_machine else folder
 
 
 def _maker(kind: str) -> Callable[..., Any] | None:

@@ -44,6 +44,7 @@ class JobOrder:
     recipe: str = field(default="", repr=False)  # the text of its file
     experiment: str = ""
     timeout_s: float | None = None
+    threads: int = 0  # for numerical libraries, if a number of CPUs was asked for
     together: bool = False  # with the others of its batch, if the compute has pipelines
 
 
@@ -63,6 +64,7 @@ class Compute(ABC):
     """Any machine or cluster. Every call ends within a time limit or raises ComputeUnavailable."""
 
     Options: ClassVar[type[ComputeOptions]]  # the model of its settings
+    is_per_machine: ClassVar[bool] = False  # whether each machine has a folder of its own for it
     name: str
     kind: str
     builds: frozenset[str] = frozenset()  # kinds of environments that the node need not build

@@ -108,7 +108,7 @@ class RayCompute(Compute):
     kind = "ray"
     Options = RayOptions
 
-    def __init__(self, name: str, options: RayOptions, _: Path | None = None) -> None:
+    def __init__(self, name: str, options: RayOptions, _: Path) -> None:
         self.name = name
         self._ray = Dashboard(name, options.address, options.headers, options.verify)
         self._python = options.python or "python3"

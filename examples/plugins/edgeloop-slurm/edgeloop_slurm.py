@@ -32,7 +32,6 @@ from edgeloop.jobs import (
     missing,
     order_variables,
 )
-from edgeloop.settings import state_folder
 
 LIMIT_S = 60.0
 USUAL_PRIORITY = 100  # less would be a negative --nice, which only operators may ask for
@@ -79,14 +78,14 @@ class SlurmCompute(Compute):
     kind = "slurm"
     Options = SlurmOptions
 
-    def __init__(self, name: str, options: SlurmOptions, folder: Path | None = None) -> None:
+    def __init__(self, name: str, options: SlurmOptions, folder: Path) -> None:
         self.name = name
         self._partition = [f"--partition={options.partition}"] if options.partition else []
         self._options = options.options
         self._python = options.python
         self._bin = options.bin
         own = Path(options.folder).expanduser() if options.folder else folder
-        self._folder = (own or state_folder() / "slurm").absolute()
+        self._folder = own.absolute()
 
     def check(self, resources: Resources) -> None:
         lines = self._call("sinfo", "--noheader", "--Node", "--format=%c|%m|%G", *self._partition)

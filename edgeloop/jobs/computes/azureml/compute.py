@@ -49,7 +49,7 @@ class AzureMLCompute(Compute):
     builds = frozenset({"conda", "image"})
     Options = AzureMLKeys
 
-    def __init__(self, name: str, keys: AzureMLKeys, _: Path | None = None) -> None:
+    def __init__(self, name: str, keys: AzureMLKeys, _: Path) -> None:
         self.name = name
         self._options = options = resolved(name, keys)
         self._environments: dict[object, str] = {}

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from socket import gethostname
 from typing import Annotated, cast
 
 from edgeloop._util.schema import key
@@ -34,7 +33,6 @@ from edgeloop.jobs.protocol.resources import Capacity, listed, missing, totals_o
 from edgeloop.jobs.protocol.ticket import State, order_variables
 from edgeloop.jobs.wrapper.environment import NodeEnvironment
 from edgeloop.jobs.wrapper.scratch import Scratch, check_job_id
-from edgeloop.settings import state_folder
 from edgeloop.store import Blobs, open_access
 
 _LOG_TAIL_BYTES = 64 * 1024
@@ -65,10 +63,11 @@ class LocalCompute(Compute):
 
     kind = "local"
     Options = LocalOptions
+    is_per_machine = True
 
-    def __init__(self, name: str, options: LocalOptions, folder: Path | None = None) -> None:
+    def __init__(self, name: str, options: LocalOptions, folder: Path) -> None:
         self.name = name
-        self._queue = JobQueue((folder or state_folder() / "local" / gethostname()).absolute())
+        self._queue = JobQueue(folder)
         self._cpus, self._gpus = options.cpus, options.gpus
         self._memory_bytes, self._custom = options.memory, options.custom
         self._started: list[subprocess.Popen[bytes]] = []
@@ -92,7 +91,7 @@ class LocalCompute(Compute):
         wrapper = self._queue.folder / WRAPPERS / PurePosixPath(order.wrapper).name
         if not wrapper.is_file():  # its name is its hash
             open_access(order.access).get(order.wrapper, wrapper)
-        variables = job_environment(order_variables(order))
+        variables = job_environment(order_variables(order), order.threads)
         scratch = str(Scratch.of(NodeEnvironment.current(variables).cache, job).folder)
         capacity = self._capacity()
         entry = QueueEntry(job, order.priority, time.time(), order.resources, capacity, scratch)

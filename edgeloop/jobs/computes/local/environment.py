@@ -10,15 +10,20 @@ from pathlib import Path
 
 PYTHON_VARIABLE = "EDGELOOP_PYTHON"
 GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
+THREAD_VARIABLES = (
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "BLIS_NUM_THREADS"),
+    *("NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
+)
 _NVIDIA_SMI_LIMIT_S = 20
 
 
 def job_environment(
-    additions: Mapping[str, str], environ: Mapping[str, str] = os.environ
+    additions: Mapping[str, str], threads: int = 0, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """A local job has the variables of its submitter, and runs the Python of the same
-    environment."""
-    return {**environ, PYTHON_VARIABLE: str(interpreter(environ)), **additions}
+    """A local job has the variables of its submitter, and runs the Python of the same environment.
+    `threads` limits numerical libraries, unless the submitter has set their variables."""
+    limits = dict.fromkeys(THREAD_VARIABLES, str(threads)) if threads else {}
+    return {**limits, **environ, PYTHON_VARIABLE: str(interpreter(environ)), **additions}
 
 
 def interpreter(environ: Mapping[str, str] = os.environ) -> Path:
