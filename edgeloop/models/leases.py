@@ -29,6 +29,7 @@ from edgeloop.store import Changes, Record, Table, Value, Values
 
 LARGEST_SPREAD = 64
 LOOKS = 10
+EDIT_LOOKS = 3  # of these, how many ask for priorities that were edited by hand
 GRAB_SECONDS = 10.0
 IDLE_SWEEP_SECONDS = 10.0
 BUSY_SWEEP_SECONDS = 600.0
@@ -73,6 +74,7 @@ class Leases:
     ) -> None:
         self._models = models
         self._plan = plan
+        self._hints = hints
         self._queue = Queue(hints, plan, margin_s)
         self._lease_s = lease_s
         self._margin_s = margin_s
@@ -80,6 +82,7 @@ class Leases:
         self._clock = clock
         self._spread = 1  # how many of the best hints a claim chooses from
         self._races_lost = 0
+        self._mended = 0
         self._idle_sweep_at = 0.0
         self._busy_sweep_at = time.monotonic() + random.uniform(0.5, 1.0) * BUSY_SWEEP_SECONDS
 
@@ -183,19 +186,27 @@ class Leases:
     def _claim_from_queue(
         self, capabilities: Collection[str], node: str, only: Callable[[str], bool]
     ) -> Lease | None:
-        """After a race lost to others the queue is read again: they took more than that."""
-        for _ in range(LOOKS):
-            races_lost = self._races_lost
+        """After a race lost to others the queue is read again: they took more than that. So it is
+        when hints were mended: what they now say may be the best."""
+        for look in range(LOOKS):
+            races_lost, mended = self._races_lost, self._mended
             for hint in self._queue.open(capabilities, self._clock(), self._models, self._spread):
-                if only(hint.model) and (lease := self._take(hint, node)):
-                    return lease
+                if not only(hint.model):
+                    continue
+                if (row := self._takeable(hint)) is not None:
+                    if look < EDIT_LOOKS and self._is_overlooked(hint, capabilities, only):
+                        break
+                    if lease := self._acquire(row, self._plan[hint.stage], node):
+                        return lease
+                    self._lost_race()
                 if self._races_lost > races_lost:
                     break
             else:
-                return None
+                if self._mended == mended:
+                    return None
         return None
 
-    def _take(self, hint: Hint, node: str) -> Lease | None:
+    def _takeable(self, hint: Hint) -> Record | None:
         """The row alone decides who gets the work. Where the store cannot change row and hint
         together, the hint is hidden first, so that of many who want the same work all but one turn
         away at once; whoever dies in between delays the work a little."""
@@ -203,7 +214,8 @@ class Leases:
             hidden_s = min(GRAB_SECONDS, self._lease_s + self._margin_s)
             hidden = self._queue.hide(hint, self._clock() + hidden_s)
             if hidden is None:
-                return self._lost_race()
+                self._lost_race()
+                return None
             hint = hidden
         row = hint.read_row()
         if row is None or hint.stage not in self._plan:
@@ -214,6 +226,7 @@ class Leases:
         is_stale = self._queue.key(hint.model, row.values, stage) != hint.record.key
         if ready_at is None or is_stale:
             self._queue.mend(hint.model, row.values, hint)
+            self._mended += 1
             return None
         if ready_at > self._clock():
             self._queue.hide(hint, ready_at)
@@ -221,12 +234,22 @@ class Leases:
         if records_of(row.values).get(stage.name, StageRecord()).attempts >= self._max_attempts:
             self._give_up(row, stage)
             return None
-        return self._acquire(row, stage, node) or self._lost_race()
+        return row
 
-    def _lost_race(self) -> Lease | None:
+    def _is_overlooked(
+        self, hint: Hint, capabilities: Collection[str], only: Callable[[str], bool]
+    ) -> bool:
+        """Whether something better than this was found that no hint spoke of; it does now."""
+        now = self._clock()
+        if not self._queue.overlooked(self._models, capabilities, now, hint.rank, only):
+            return False
+        if not self._models.is_atomic:
+            self._hints.put(hint.record.key, {**hint.record.values, "until": 0.0})
+        return True
+
+    def _lost_race(self) -> None:
         self._races_lost += 1
         self._spread = min(2 * self._spread, LARGEST_SPREAD)
-        return None
 
     def _acquire(self, row: Record, stage: Stage, node: str) -> Lease | None:
         """The claim itself. Other stages' holders may write to the row meanwhile; what counts is

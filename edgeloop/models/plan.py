@@ -9,7 +9,8 @@
 | f1_1k_f   | convert, benchmark | device-float    | 100 + 10 × latency  |
 | f1_10k    | convert, benchmark | device-accuracy | 100 + 100 × latency |
 
-Latency is the mean in milliseconds, so quick models come first. A row's own priority overrides all.
+Latency is the mean in milliseconds, so quick models come first. A row's own priority comes
+before all of these; among rows of the same one, and among the stages of a row, they decide.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from edgeloop.errors import BadInput
-from edgeloop.models.row import filled, is_true, mean_latency_ms, runs_of
+from edgeloop.models.row import filled, is_true, mean_latency_ms, own_priority, runs_of
 from edgeloop.store import Values
 
 Priority = Callable[[Values], float]
@@ -102,10 +103,8 @@ class Plan:
         return all(self[name].is_done(row) for name in stage.needs)
 
     def priority(self, row: Values, stage: Stage) -> float:
-        own = row.get("priority")
-        if isinstance(own, int | float) and not isinstance(own, bool):
-            return float(own)
-        return stage.priority(row)
+        own = own_priority(row)
+        return stage.priority(row) if own is None else own
 
     def and_those_after(self, names: set[str]) -> set[str]:
         """Stages that must be done again when these are: they stand on their results."""

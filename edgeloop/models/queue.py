@@ -5,6 +5,9 @@ queue under `capability|priority|uploaded|model|stage`, so that the top of a cap
 the best work for whoever has it. A hint says until when there is no use in looking (somebody holds
 a lease). It may be stale in every way: whoever meets a stale one mends it, and `sweep` rebuilds
 them all from the rows, so a hint lost with a machine delays work but never loses it.
+
+A priority that somebody wrote into the table with another tool changes no hint. So whoever is about
+to take something asks for rows whose own priority is better than that (`overlooked`).
 """
 
 from __future__ import annotations
@@ -12,16 +15,21 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
-from collections.abc import Collection, Iterator
+import math
+import time
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from edgeloop.errors import RowChanged, RowExists
 from edgeloop.models.plan import Plan, Stage
 from edgeloop.models.records import UPLOAD, is_foreign, records_of
-from edgeloop.models.row import CANDIDATE
+from edgeloop.models.row import CANDIDATE, own_priority
 from edgeloop.store import Changes, Condition, ReadRow, Record, Table, Values, merged
 
 SWEPT = "!swept"
+OWN = "+"  # sorts before the bar, so of equal numbers a model's own goes first
+QUICK_LOOK_S = 0.25  # a look for edited priorities that takes longer is made less often,
+REST = 10  # so that it takes a tenth of the time at most
 FINISHED = ("complete", "error", "uploading", "deleting", CANDIDATE)
 
 
@@ -42,12 +50,17 @@ class Hint:
     def order(self) -> str:
         return self.record.key.partition("|")[2]
 
+    @property
+    def rank(self) -> str:
+        return _rank(self.record.key)
+
 
 class Queue:
     def __init__(self, hints: Table, plan: Plan, margin_s: float) -> None:
         self._hints = hints
         self._plan = plan
         self._margin_s = margin_s
+        self._look_again_at = 0.0
 
     def open(
         self, capabilities: Collection[str], now: float, models: Table, crowd: int = 1
@@ -70,6 +83,34 @@ class Queue:
         for key, values in wanted.items():
             with contextlib.suppress(RowExists):
                 self._hints.insert(key, values)
+
+    def overlooked(
+        self,
+        models: Table,
+        capabilities: Collection[str],
+        now: float,
+        rank: str,
+        only: Callable[[str], bool],
+    ) -> bool:
+        """Whether there is work of a better rank that may be taken now and had no such hint, since
+        its priority was edited by hand; now it has one. Where a store has to search the whole table
+        and that takes long, it is asked less often."""
+        began = time.monotonic()
+        if began < self._look_again_at or rank <= _rank_text(0.0):
+            return False
+        wanted = {_plain(capability) for capability in capabilities}
+        found = False
+        for row in models.prioritized(_number(rank), FINISHED):
+            if own_priority(row.values) is None or not only(row.key):
+                continue
+            for key, values in self._wanted(row.key, row.values):
+                is_ours = key.partition("|")[0] in wanted and _rank(key) < rank
+                if is_ours and float(values["until"]) <= now:
+                    self._hints.put(key, values)
+                    found = True
+        took_s = time.monotonic() - began
+        self._look_again_at = began + (REST * took_s if took_s > QUICK_LOOK_S else 0.0)
+        return found
 
     def update(self, models: Table, record: Record, changes: Changes) -> Record:
         """Update a model's row and, with it, the hints that no longer say what it says."""
@@ -114,10 +155,11 @@ class Queue:
         return ready_at(row, stage, self._plan, self._margin_s)
 
     def key(self, name: str, row: Values, stage: Stage) -> str:
-        priority = max(self._plan.priority(row, stage), 0.0)
+        own, natural = own_priority(row), max(stage.priority(row), 0.0)
+        rank = _rank_text(natural) if own is None else _rank_text(own) + OWN + _rank_text(natural)
         uploaded = str(row.get("model_date") or "")[:19]
         capability = _plain(self._plan.capability(row, stage))
-        return f"{capability}|{priority:012.3f}|{_plain(uploaded)}|{_plain(name)}|{stage.name}"
+        return f"{capability}|{rank}|{_plain(uploaded)}|{_plain(name)}|{stage.name}"
 
     def _wanted(self, name: str, row: Values) -> Iterator[tuple[str, Values]]:
         for stage in self._plan.for_model(row):
@@ -144,8 +186,20 @@ def ready_at(row: Values, stage: Stage, plan: Plan, margin_s: float) -> float | 
 
 
 def _rank(key: str) -> str:
-    """Hints of one rank are equally good; their order among each other is by age."""
+    """Hints of one rank are equally good; their order among each other is by age. A rank is the
+    natural priority, or the row's own and then the natural one, as texts that sort like numbers."""
     return key.split("|", 2)[1]
+
+
+def _rank_text(priority: float) -> str:
+    return f"{priority:012.3f}"
+
+
+def _number(rank: str) -> float:
+    try:
+        return float(rank.partition(OWN)[0])
+    except ValueError:  # a hint that somebody else made
+        return math.inf
 
 
 def _plain(text: str) -> str:

@@ -37,7 +37,7 @@ COLUMNS: tuple[Column, ...] = (
         "status", "text", "uploading, new, waiting, running STAGE, complete or error; or candidate"
     ),
     Column("node", "text", "the machines that work on it now"),
-    Column("priority", "integer", "overrides the stages' own; lower is sooner, 0 before all"),
+    Column("priority", "integer", "comes before the stages' own; lower is sooner, 0 before all"),
     Column("benchmark_only", "integer", "1: only convert and benchmark"),
     Column("model_date", "text", "when the model was uploaded, UTC"),
     Column("model_name", "text", "the file's own name"),
@@ -96,6 +96,19 @@ def filled(value: Value | None) -> bool:
 def is_true(value: Value | None) -> bool:
     """Old tables hold 1, True and 'True' for yes."""
     return value is True or (not isinstance(value, bool) and str(value).lower() in ("1", "true"))
+
+
+def own_priority(row: Values) -> float | None:
+    """The priority that somebody gave the model, as a number or as the text of one; None: the
+    stages' own priorities hold. What is not a number is ignored, and less than 0 counts as 0."""
+    own = row.get("priority")
+    if own is None or isinstance(own, bool):
+        return None
+    try:
+        number = float(own)
+    except (ValueError, OverflowError):
+        return None
+    return max(number, 0.0) if math.isfinite(number) else None
 
 
 def runs_of(row: Values) -> list[float]:

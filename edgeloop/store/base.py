@@ -168,6 +168,19 @@ class Table(ABC):
                 return
             after, size = page[-1].key, NEXT_DUE
 
+    def prioritized(self, below: float, finished: Sequence[str]) -> Iterator[Record]:
+        """Rows whose column `priority`, a number or the text of one, is less than `below`, and
+        whose `status` is none of `finished`. There may be others among them whose priority cannot
+        be read as a number.
+
+        Before it takes work, every runner asks this: a store should answer without reading what is
+        finished."""
+        where = [Condition("status", "!=", status) for status in finished]
+        for record in self.query(where=where):
+            with suppress(ValueError):
+                if float(record.values.get("priority", "")) < below:
+                    yield record
+
     def drift(self, known: Mapping[str, str], mark: str = "") -> Drift:
         """What is new, changed or gone for whoever knew these versions, by key.
 

@@ -6,11 +6,15 @@ import json
 from collections.abc import Callable
 
 import pytest
+from azure.data.tables import UpdateMode
 
 from edgeloop.errors import BadInput, LeaseLost, StoreUnavailable
 from edgeloop.models import Catalog, Lease, Leases, Outcome, default_plan, records_of, runs_of
 from edgeloop.store import Changes, Record, Store, Table, Values
+from edgeloop.store.azure.table import AzureTable
+from edgeloop.store.sql.table import SqlTable
 from edgeloop.testing import MemoryStore, MemoryTable
+from tests.conftest import StoreUnderTest
 
 EVERYTHING = ("quantize", "onnx", "device", "device-accuracy", "device-float")
 CONVERTED = {"quantized": True, "macs": 1, "params": 1, "shape": "[1]", "output_shape": "[1]"}
@@ -326,6 +330,115 @@ def test_a_changed_priority_moves_waiting_work(farm: Farm) -> None:
     farm.catalog.set_priority("a-model", 500)
     lease = leases.claim(["quantize"], "bench-1")
     assert lease is not None and lease.model == "b-model"
+
+
+def edit_by_hand(models: Table, key: str, priority: object) -> None:
+    """As with a tool that shows the table: it knows nothing of versions, hints or leases."""
+    if isinstance(models, SqlTable):
+        row = models.get(key)
+        assert row is not None
+        values = {**row.values, "priority": priority}
+        data = json.dumps({name: value for name, value in values.items() if value is not None})
+        here = {"space": models._space, "key": key, "data": data}
+        is_sqlite = models._database.dialect == "sqlite"
+        mark = (lambda name: f":{name}") if is_sqlite else (lambda name: f"%({name})s")
+        text = f"UPDATE edgeloop_rows SET data = {mark('data')} WHERE space = {mark('space')}"
+        models._database.run(lambda c: c.execute(f"{text} AND key = {mark('key')}", here))
+    elif isinstance(models, AzureTable):
+        entity = models._client.get_entity("main", key)
+        entity["priority"] = priority
+        kept = {name: value for name, value in entity.items() if value is not None}
+        models._client.update_entity(kept, mode=UpdateMode.REPLACE)
+    else:
+        row = models.get(key)
+        assert row is not None
+        models.update(row, {"priority": priority})
+
+
+def test_a_priority_edited_by_hand_is_honoured_at_the_next_claim(farm: Farm) -> None:
+    """100 of 100: numbers and texts, whole ones and others, lowered, raised and removed."""
+    names = [f"m{number:03d}" for number in range(130)]
+    farm.models.insert_many((name, {"name": name, "status": "new"}) for name in names)
+    farm.leases().sweep()
+    leases = farm.leases()
+    written = (0, "0", 5, "5", 3.5, " 4.25 ", 19, "19.9", -1, "1e1")
+    hits = 0
+    for number in range(100):
+        chosen = names[-1 - number]
+        edit_by_hand(farm.models, chosen, written[number % len(written)])
+        lease = leases.claim(["quantize"], "bench-1")
+        hits += lease is not None and lease.model == chosen
+    assert hits == 100
+
+    edit_by_hand(farm.models, "m000", 700)
+    edit_by_hand(farm.models, "m001", 25)
+    edit_by_hand(farm.models, "m001", None)
+    edit_by_hand(farm.models, "m002", "soon")  # not a number: as if nothing were there
+    claimed = [leases.claim(["quantize"], "bench-1") for _ in range(30)]
+    order = [lease.model for lease in claimed if lease]
+    assert (order[0], order[1], order[-1]) == ("m001", "m002", "m000")
+
+
+def test_of_edited_priorities_the_best_one_that_the_runner_can_do_comes_first(
+    farm: Farm,
+) -> None:
+    for name in ("a", "b", "c", "d", "held", "done", "other"):
+        farm.add(name)
+    leases = farm.leases()
+    leases.sweep()
+    held = leases.claim(["quantize"], "bench-2", only=lambda name: name == "held")
+    assert held is not None
+    edit_by_hand(farm.models, "held", 1)
+    edit_by_hand(farm.models, "b", 9)
+    edit_by_hand(farm.models, "d", "8")
+    edit_by_hand(farm.models, "other", 0)
+    edit_by_hand(farm.models, "done", 0)
+    done = farm.models.get("done")
+    assert done is not None
+    farm.models.update(done, {"status": "complete"})
+
+    claimed = [
+        leases.claim(["quantize"], "bench-1", only=lambda name: name != "other") for _ in range(3)
+    ]
+
+    assert [lease.model for lease in claimed if lease] == ["d", "b", "a"]
+
+
+def test_stages_keep_their_natural_order_under_a_priority_of_their_own(quick_farm: Farm) -> None:
+    quick_farm.add("plain")
+    quick_farm.add("urgent", priority=0)
+    leases = quick_farm.leases()
+    order = []
+    while lease := leases.claim(EVERYTHING, "bench-1"):
+        order.append((lease.model, lease.stage))
+        leases.commit(lease, result(lease))
+    stages = ["convert", "benchmark", "benchmark", "f1_onnx", "f1_1k", "f1_1k_f", "f1_10k"]
+    assert order == [("urgent", stage) for stage in stages] + [("plain", s) for s in stages]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_store_of_an_older_version_gets_the_index_of_priorities(
+    kind: str,
+    make_place: Callable[[str], StoreUnderTest],
+    make_store: Callable[[StoreUnderTest], Store],
+) -> None:
+    """And a claim uses it: it reads no row that has no priority of its own."""
+    farm = Farm(make_store(make_place(kind)))
+    assert isinstance(farm.models, SqlTable)
+    farm.models.insert_many((f"m{n}", {"name": f"m{n}", "status": "new"}) for n in range(500))
+    database = farm.models._database
+    database.run(lambda c: c.execute("DROP INDEX IF EXISTS edgeloop_priorities"))
+    database._has_index = False
+    leases = farm.leases()
+    leases.sweep()
+    assert leases.claim(["quantize"], "bench-1") is not None
+    if database.dialect == "postgresql":
+        database.run(lambda c: c.execute("ANALYZE edgeloop_rows"))
+    explain = "EXPLAIN QUERY PLAN " if database.dialect == "sqlite" else "EXPLAIN "
+    query = explain + database.text("prioritized")
+    values = {"space": farm.models._space, "below": 20.0}
+    plan = str(database.run(lambda c: c.execute(query, values).fetchall()))
+    assert "edgeloop_priorities" in plan, plan
 
 
 def test_quick_models_come_first_within_f1(quick_farm: Farm) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -177,6 +178,20 @@ class AzureTable(Table):
         )
         for entity in itertools.islice(self._guarded(iter(entities)), limit):
             yield _record(entity)
+
+    def prioritized(self, below: float, finished: Sequence[str]) -> Iterator[Record]:
+        """The service compares numbers of one type with each other and texts with texts."""
+        parameters: dict[str, Any] = {"partition": self._partition}
+        clauses = ["PartitionKey eq @partition"]
+        for number, status in enumerate(finished):
+            parameters[f"status{number}"] = status
+            clauses.append(f"status ne @status{number}")
+        limit = min(below, float(2**31 - 1))
+        clauses.append(
+            f"(priority lt {math.ceil(limit)} or priority lt {limit!r} or priority gt '')"
+        )
+        entities = self._client.query_entities(" and ".join(clauses), parameters=parameters)
+        yield from map(_record, self._guarded(iter(entities)))
 
     def drift(self, known: Mapping[str, str], mark: str = "") -> Drift:
         def query(

@@ -3,6 +3,7 @@ created by the first write, and errors put into our words."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from edgeloop.errors import StoreUnavailable
+from edgeloop.errors import EdgeloopError, StoreUnavailable
 
 Result = TypeVar("Result")
 Rows = Sequence[tuple[Any, ...]]
@@ -40,6 +41,7 @@ class Database(ABC):
     def __init__(self, description: str) -> None:
         self.description = description
         self.pool = Pool(self.connect, description)
+        self._has_index = False
 
     @abstractmethod
     def connect(self) -> Any:
@@ -97,6 +99,16 @@ class Database(ABC):
             return int(connection.execute(text, values).rowcount)
 
         return self.run_with_schema(execute)
+
+    def index_priorities(self) -> None:
+        """Stores of older versions have no such index. Where we may not create one, or the table
+        is still missing, queries do without."""
+        if self._has_index:
+            return
+        with contextlib.suppress(EdgeloopError, NoSchema):
+            if not self.read("has_priorities_index", {}):
+                self.run(lambda connection: connection.execute(self.text("index_priorities")))
+            self._has_index = True
 
     def text(self, query: str) -> str:
         return _queries(self.dialect, self.parameter)[query]

@@ -176,6 +176,13 @@ class SqlTable(Table):
                 return
             values |= {"after": page[-1][0], "size": NEXT_DUE}
 
+    def prioritized(self, below: float, finished: Sequence[str]) -> Iterator[Record]:
+        """By an index of rows with a priority of their own that are neither complete nor failed."""
+        self._database.index_priorities()
+        rows = self._database.read("prioritized", {"space": self._space, "below": below})
+        records = map(_record, rows)
+        return (row for row in records if row.values.get("status") not in finished)
+
     def drift(self, known: Mapping[str, str], mark: str = "") -> Drift:
         """Versions alone first, and not even those where the database says that nothing happened.
         The mark is taken before: what is committed meanwhile is seen now, or told apart next time.
