@@ -187,9 +187,8 @@ class AzureTable(Table):
             parameters[f"status{number}"] = status
             clauses.append(f"status ne @status{number}")
         limit = min(below, float(2**31 - 1))
-        clauses.append(
-            f"(priority lt {math.ceil(limit)} or priority lt {limit!r} or priority gt '')"
-        )
+        numbers = f"priority lt {math.ceil(limit)} or priority lt {limit!r}"
+        clauses.append(f"({numbers} or priority gt '')")
         entities = self._client.query_entities(" and ".join(clauses), parameters=parameters)
         yield from map(_record, self._guarded(iter(entities)))
 

@@ -55,6 +55,19 @@ class TableContract(RowContract):
         table.insert_many([("a", {"x": 1}), ("a", {"x": 2}), ("b", {"x": 3})])
         assert {r.key: r.values["x"] for r in table.query()} == {"a": 1, "b": 3}
 
+    def test_rows_of_a_priority_are_found_unless_finished(self, table: Table) -> None:
+        given = {"none": None, "zero": 0, "five": 5, "half": 4.5, "text": " 3 ", "high": 700}
+        rows = {
+            key: {"status": "new"} if priority is None else {"status": "new", "priority": priority}
+            for key, priority in given.items()
+        }
+        table.insert_many(rows.items())
+        table.insert("done", {"status": "complete", "priority": 0})
+        table.insert("up", {"status": "uploading", "priority": 0})
+        found = {row.key for row in table.prioritized(5.0, ("complete", "uploading"))}
+        assert {"zero", "half", "text"} <= found
+        assert not found & {"none", "done", "up", "five", "high"}
+
     def test_insert_many_of_nothing_does_nothing(self, table: Table) -> None:
         table.insert_many([])
         assert keys(table) == []
