@@ -170,8 +170,7 @@ class Table(ABC):
 
     def prioritized(self, below: float, finished: Sequence[str]) -> Iterator[Record]:
         """Rows whose column `priority`, a number or the text of one, is less than `below`, and
-        whose `status` is none of `finished`. There may be others among them whose priority cannot
-        be read as a number.
+        whose `status` is none of `finished`. There may be others of another priority among them.
 
         Before it takes work, every runner asks this: a store should answer without reading what is
         finished."""
