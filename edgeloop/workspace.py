@@ -6,7 +6,16 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from edgeloop.models import Catalog, Leases, Model, Uploaded, UploadOptions, default_plan
+from edgeloop.models import (
+    Catalog,
+    Leases,
+    Model,
+    Registry,
+    RunnerEntry,
+    Uploaded,
+    UploadOptions,
+    default_plan,
+)
 from edgeloop.settings import Settings
 from edgeloop.store import Record, Store, Values, open_store
 
@@ -214,6 +223,19 @@ class Workspace:
             margin_s=settings.clock_margin_seconds,
             max_attempts=settings.max_attempts,
         )
+
+    def runners(self) -> list[RunnerEntry]:
+        """List the runners that serve this experiment, with their devices and current work.
+
+        Returns:
+            One entry per runner, sorted by machine. Those that died lately are included;
+            `is_dead` tells.
+
+        Examples:
+            >>> [runner.node for runner in Workspace.open().runners() if not runner.is_dead]
+            []
+        """
+        return Registry(self.store).entries(self.experiment)
 
     def close(self) -> None:
         """Close the connections to the store."""

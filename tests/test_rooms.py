@@ -38,7 +38,7 @@ ALLOWED = {
     "training": {"errors", "_util", "architectures", "tasks"},
     "runner": {
         *("errors", "_util", "settings", "store", "models", "tasks", "graph", "platforms"),
-        "workspace",
+        *("workspace", "_version"),
     },
     "doctor": {"errors", "_util", "settings", "store", "models", "tasks", "platforms", "workspace"},
     "report": {"_version", "errors", "_util", "store", "models", "workspace", "pareto"},

@@ -123,7 +123,7 @@ def runner(
             with _screen() as show:
                 done = run(workspace, options, show)
     if as_json:
-        print_json(vars(report) for report in reports if report.state != "begun")
+        print_json(vars(r) for r in reports if r.state in ("done", "failed", "note"))
     else:
         click.echo(f"{plural(done, 'stage')} done.")
 
@@ -301,7 +301,7 @@ def _print_report(report: RunnerEvent, echo: Callable[[str], None]) -> None:
     from edgeloop.cli.output import printable
 
     text = printable(redact(report.text))
-    if report.state == "note":
+    if not report.model:
         echo(text)
     elif report.state != "begun":
         mark = " " if report.state == "done" else "!"

@@ -8,23 +8,41 @@ from edgeloop.models.csv_file import read_csv, write_csv
 from edgeloop.models.leases import Lease, Leases, Outcome
 from edgeloop.models.names import check_experiment_name, check_model_name, matches, matches_any
 from edgeloop.models.plan import Plan, Stage, default_plan
-from edgeloop.models.queue import ready_at
-from edgeloop.models.records import StageRecord, records_of
+from edgeloop.models.queue import FINISHED, ready_at
+from edgeloop.models.records import StageRecord, is_foreign, records_of
 from edgeloop.models.row import CANDIDATE, COLUMNS, mean_latency_ms, runs_of, visible_columns
+from edgeloop.models.runners import (
+    BEAT_S,
+    DEAD_S,
+    CurrentStage,
+    DeviceState,
+    Registry,
+    RunnerDevice,
+    RunnerEntry,
+    new_runner_id,
+)
 from edgeloop.models.upload import UploadOptions
 
 __all__ = [
     "ATTEMPTS_FOLDER",
+    "BEAT_S",
     "CANDIDATE",
     "COLUMNS",
+    "DEAD_S",
+    "FINISHED",
     "Candidates",
     "Catalog",
+    "CurrentStage",
+    "DeviceState",
     "Lease",
     "Leases",
     "Model",
     "ModelFile",
     "Outcome",
     "Plan",
+    "Registry",
+    "RunnerDevice",
+    "RunnerEntry",
     "Stage",
     "StageRecord",
     "UploadOptions",
@@ -32,9 +50,11 @@ __all__ = [
     "check_experiment_name",
     "check_model_name",
     "default_plan",
+    "is_foreign",
     "matches",
     "matches_any",
     "mean_latency_ms",
+    "new_runner_id",
     "read_csv",
     "ready_at",
     "records_of",

@@ -205,6 +205,25 @@ class SharedDevice(Protocol):
         """When this session's tools ran there, since the last call."""
 
 
+Availability = Literal["ready", "hot", "unplugged", "unauthorized", "offline"]
+
+
+@dataclass(frozen=True)
+class DeviceCondition:
+    """Whether a device could be used now; where not, `detail` says what to do about it."""
+
+    state: Availability = "ready"
+    detail: str = ""
+
+
+@runtime_checkable
+class HasCondition(Protocol):
+    """A device that can go away while a runner uses it, such as a board on a cable."""
+
+    def condition(self) -> DeviceCondition:
+        """Quick, and without disturbing what runs there; asked every few seconds."""
+
+
 class Estimator(Protocol):
     """Latency of models that are not trained yet: neither calibration nor a device is needed."""
 
@@ -254,7 +273,8 @@ class ListedDevice:
     profile: str = ""
     state: str = "ready"
     is_attached: bool = False
-    """Plugged into this machine: `devices --watch` shows it even while it is idle."""
+    """Plugged into this machine: runners report it even while nobody uses it."""
+    condition: DeviceCondition = DeviceCondition()
 
 
 def package_check(module: str, install: str, purpose: str) -> HealthCheck:

@@ -27,6 +27,7 @@ from edgeloop.platforms import (
 )
 from edgeloop.runner.backoff import Backoff
 from edgeloop.runner.coordinator import Coordinator
+from edgeloop.runner.presence import Presence
 from edgeloop.runner.stages.base import CachingToolchain, Equipment, Sizes
 from edgeloop.runner.workdir import DEFAULT_CAP_BYTES, WorkFolder
 from edgeloop.runner.worker import RunnerEvent, Worker
@@ -70,7 +71,10 @@ def run(workspace: Workspace, options: RunnerOptions, report: Callable[[RunnerEv
         folder = WorkFolder(options.workdir or shared, options.cap_bytes)
         task = open_task(options.task, options.dataset, folder.cache)
         crew = _crew(workspace, options, task, folder, stopping, report, opened)
-        with _signals(stopping):
+        toolchain = crew[0].equipment.toolchain.name
+        waits = not (options.once or options.drain)
+        presence = Presence(workspace, crew, toolchain, options.subset, report, waits)
+        with _signals(stopping), presence:
             return _run_all(crew, options, stopping)
 
 
@@ -122,6 +126,7 @@ def _crew(
             report,
             backoff,
             hand,
+            name,
         )
 
     crew = [worker("", base, _host_capabilities(options))]  # the machine itself

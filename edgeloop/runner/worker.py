@@ -32,7 +32,7 @@ from edgeloop.errors import (
     StoreError,
     WorkerFailed,
 )
-from edgeloop.models import ATTEMPTS_FOLDER, Lease, Leases, Outcome
+from edgeloop.models import ATTEMPTS_FOLDER, CurrentStage, Lease, Leases, Outcome
 from edgeloop.platforms import SharedDevice
 from edgeloop.runner.backoff import Backoff
 from edgeloop.runner.coordinator import Coordinator
@@ -72,10 +72,10 @@ HAND_IN_PATIENCE_S = 300.0
 
 @dataclass(frozen=True)
 class RunnerEvent:
-    """What a worker has to say, for the screen and the log: a stage began, is done or failed, or
-    (`note`, without a model) something of the runner itself."""
+    """What a runner has to say, for the screen and the log: a stage began, is done or failed; or,
+    without a model, whom it serves, what it waits for, or something else (`note`)."""
 
-    state: Literal["begun", "done", "failed", "note"]
+    state: Literal["begun", "done", "failed", "note", "serving", "waiting"]
     model: str = ""
     stage: str = ""
     seconds: float = 0.0
@@ -111,12 +111,14 @@ class Worker:
         report: Callable[[RunnerEvent], None],
         backoff: Backoff | None = None,
         hand: int | None = None,
+        served_device: str = "",
     ) -> None:
         self.name = name
+        self.served_device = served_device  # empty: the machine itself
         self._workspace = workspace
-        self._equipment = equipment
+        self.equipment = equipment
         self._folder = folder
-        self._capabilities = capabilities
+        self.capabilities = capabilities
         self._only = only
         self._stopping = stopping
         self._report = report
@@ -125,7 +127,21 @@ class Worker:
         self.device = equipment.device.name
         self.hand = hand  # which one of a shared device; None: the device is this worker's alone
         self._current: PreparedStage | None = None
+        self._began = 0.0
         self._ahead: Future[PreparedStage | None] | None = None
+
+    @property
+    def doing(self) -> CurrentStage | None:
+        """The stage under way, and since when by this machine's clock."""
+        current = self._current
+        if current is None:
+            return None
+        return CurrentStage(current.work.stage, current.work.model, self._began)
+
+    @property
+    def device_error(self) -> str:
+        """Why its device cannot be used, if that is so."""
+        return str(self._backoff.error) if self._backoff.is_of_device else ""
 
     def run(self, coordinator: Coordinator, drain: bool) -> int:
         """Until told to stop or, on a drain, until nobody of the crew has work; how many done."""
@@ -171,8 +187,8 @@ class Worker:
 
     def stop(self) -> None:
         """What waits for its turn on a shared device does not begin any more."""
-        if isinstance(self._equipment.device, SharedDevice):
-            self._equipment.device.stop()
+        if isinstance(self.equipment.device, SharedDevice):
+            self.equipment.device.stop()
 
     def give_up(self) -> None:
         """The grace time is over: what is under way goes back to the queue, uncounted, and what
@@ -217,7 +233,7 @@ class Worker:
             return None
         if self._backoff.is_of_device:
             self._look_at_device()
-        lease = self._leases.claim(self._capabilities, self.name, only=self._only)
+        lease = self._leases.claim(self.capabilities, self.name, only=self._only)
         if lease is None:
             return None
         with ExitStack() as opened:
@@ -236,7 +252,7 @@ class Worker:
 
     def _look_at_device(self) -> None:
         """Nothing is claimed for a device that is gone: another machine may have one."""
-        device = self._equipment.device
+        device = self.equipment.device
         if isinstance(device, SharedDevice):
             device.acquire()
         else:
@@ -245,12 +261,12 @@ class Worker:
     def _perform(self, prepared: PreparedStage) -> None:
         work, began = prepared.work, time.monotonic()
         start = datetime.now(UTC)
-        self._current = prepared
+        self._began, self._current = start.timestamp(), prepared
         self._report(RunnerEvent("begun", work.model, work.stage))
         with prepared.held:
             try:
                 with self._turn(work.stage):
-                    result = perform(work, self._equipment)
+                    result = perform(work, self.equipment)
                 self._hand_in(prepared, result)
             except LeaseLost as error:
                 self._say(work, began, str(error), ok=False)
@@ -269,7 +285,7 @@ class Worker:
 
     def _record(self, work: Assignment, start: datetime) -> None:
         """A shared device is in use while a tool runs there; any other for the whole stage."""
-        device, usage = self._equipment.device, self._workspace.store.usage()
+        device, usage = self.equipment.device, self._workspace.store.usage()
         uses = [(start, datetime.now(UTC))]
         if isinstance(device, SharedDevice):
             uses = device.take_uses()

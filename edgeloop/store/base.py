@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -34,6 +35,7 @@ FIRST_DUE = 3  # rows of a queue that are read at once: one is wanted
 NEXT_DUE = 128
 ROW_LIMIT_BYTES = 1_000_000
 WHOLE_TEXT_BYTES = 64_000
+RUNNERS = "edgeloop-runners"  # no experiment may have this name
 PART_MARK = "__part"  # Azure's columns that hold one part of a long text
 _TAKEN_COLUMNS = ("PartitionKey", "RowKey", "Timestamp")
 _LARGEST_INT = 2**63 - 1
@@ -311,6 +313,16 @@ class Store(ABC):
     @abstractmethod
     def usage(self) -> Table:
         """One row per use of a device."""
+
+    def runners(self) -> Table:
+        """One row per runner, of all experiments. Unless a store has a better place, they lie
+        beside the queues, where nothing that lists models meets them."""
+        return self.queue(RUNNERS)
+
+    def now(self) -> float:
+        """Seconds since the epoch by a clock that all machines share: the server's, if the store
+        has one; else this machine's."""
+        return time.time()
 
     @abstractmethod
     def experiments(self) -> list[str]:

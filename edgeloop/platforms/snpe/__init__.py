@@ -48,7 +48,12 @@ class SnpePlatform(Platform):
         with contextlib.suppress(EdgeloopError):
             for board in attached_boards():
                 state = board.advice or f"ready {board.details}".strip()
-                yield ListedDevice(f"adb:{board.serial}", state=state, is_attached=True)
+                yield ListedDevice(
+                    f"adb:{board.serial}",
+                    state=state,
+                    is_attached=True,
+                    condition=board.condition,
+                )
 
     def health(self, settings: Settings) -> Iterable[HealthCheck]:
         """One line for the SDK, one for each part of it that is missing, and one for adb."""

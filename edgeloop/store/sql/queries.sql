@@ -197,3 +197,6 @@ SELECT min(space) FROM edgeloop_rows WHERE space > :last AND space < :end;
 -- name: snapshot.postgresql
 -- Which transactions a reader sees. Any commit that changes something changes this at once.
 SELECT CAST(txid_current_snapshot() AS text);
+
+-- name: now.postgresql
+SELECT extract(epoch FROM clock_timestamp());

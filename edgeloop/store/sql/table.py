@@ -63,6 +63,11 @@ class SqlStore(Store):
     def usage(self) -> Table:
         return SqlTable(self._database, "usage")
 
+    def now(self) -> float:
+        if self._database.dialect == "sqlite":
+            return super().now()
+        return float(self._database.read("now", {})[0][0])
+
     def experiments(self) -> list[str]:
         """Steps from one space to the next on the key, so the cost is one lookup per space."""
         found: list[str] = []

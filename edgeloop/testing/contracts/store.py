@@ -19,11 +19,18 @@ class StoreContract:
         assert [r.values for r in first.query()] == [{"x": 1}]
         assert list(second.query()) == []
 
-    def test_models_queue_and_usage_do_not_see_each_other(self, store: Store) -> None:
-        tables = [store.models("one"), store.queue("one"), store.queue("two"), store.usage()]
+    def test_models_queue_usage_and_runners_do_not_see_each_other(self, store: Store) -> None:
+        queues = store.queue("one"), store.queue("two")
+        tables = [store.models("one"), *queues, store.usage(), store.runners()]
         for number, table in enumerate(tables):
             table.insert("key", {"n": number})
-        assert [[r.values["n"] for r in t.query()] for t in tables] == [[0], [1], [2], [3]]
+        assert [[r.values["n"] for r in t.query()] for t in tables] == [[0], [1], [2], [3], [4]]
+
+    def test_its_clock_goes_forward_and_is_the_same_for_all(
+        self, store: Store, reopened: Store
+    ) -> None:
+        first, second = store.now(), reopened.now()
+        assert first <= second < first + 60
 
     def test_experiments_are_listed_by_their_names(self, store: Store) -> None:
         names = ["2024run", "Faces", "aZx2Db", "my-exp_1", "plain"]
@@ -31,6 +38,7 @@ class StoreContract:
             store.models(name).insert("model", {})
         store.queue("only-a-queue").insert("hint", {})
         store.usage().insert("use", {})
+        store.runners().insert("runner", {})
         assert store.experiments() == names
 
     def test_a_new_store_holds_nothing(self, store: Store) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import IO, TypeVar
 
 from edgeloop.errors import BadInput, DeviceUnavailable
+from edgeloop.platforms.base import DeviceCondition
 
 T = TypeVar("T")
 _MARK = "edgeloop-end:"
@@ -145,6 +146,16 @@ class Adb:
     def reopen(self) -> None:
         self._closed = False
 
+    def condition(self) -> DeviceCondition:
+        """What the adb server says of it; the board itself is not asked."""
+        try:
+            boards = {board.serial: board for board in attached_boards(self._program)}
+        except DeviceUnavailable as error:
+            return DeviceCondition("offline", str(error))
+        if self.serial in boards:
+            return boards[self.serial].condition
+        return DeviceCondition("unplugged", "plug it in again")
+
     def unavailable(self, reason: str) -> DeviceUnavailable:
         return DeviceUnavailable(device=f"adb:{self.serial}", reason=reason)
 
@@ -185,6 +196,13 @@ class AttachedBoard:
         if self.state == "device":
             return ""
         return _advice_on(self.state) or f"adb says {self.state!r}: restart it"
+
+    @property
+    def condition(self) -> DeviceCondition:
+        if not self.advice:
+            return DeviceCondition()
+        refuses = self.state in ("unauthorized", "authorizing", "no permissions")
+        return DeviceCondition("unauthorized" if refuses else "offline", self.advice)
 
 
 def attached_boards(program: str = "adb", limit_s: float = SMALL_CALL_S) -> list[AttachedBoard]:

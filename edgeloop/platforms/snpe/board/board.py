@@ -46,6 +46,7 @@ class Board:
         self._runs: set[str] = set()
         self.closing = threading.Event()
         self._beat: threading.Thread | None = None
+        self.is_cooling = False
 
     def open(self) -> None:
         """Ours and ready; raises DeviceBusy where another runner has it. Does nothing twice."""
@@ -96,6 +97,16 @@ class Board:
         with self.files.using([name, *names]):
             self.files.push(model, name, images, names)
             yield self.files.path(name), [self.files.path(each) for each in names]
+
+    @contextlib.contextmanager
+    def cooling(self, rank: int) -> Iterator[None]:
+        """The board rests for this session's benchmark, and nobody warms it meanwhile."""
+        with self.turns.kept_for(rank):
+            self.is_cooling = True
+            try:
+                yield
+            finally:
+                self.is_cooling = False
 
     @contextlib.contextmanager
     def _run_folder(self) -> Iterator[str]:

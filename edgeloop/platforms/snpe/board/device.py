@@ -20,7 +20,7 @@ import numpy as np
 
 from edgeloop.errors import BadInput, ModelFailed
 from edgeloop.graph import GraphInfo
-from edgeloop.platforms.base import Artefacts, Kind, LayerTime, Measurement
+from edgeloop.platforms.base import Artefacts, DeviceCondition, Kind, LayerTime, Measurement
 from edgeloop.platforms.batching import check_batch
 from edgeloop.platforms.snpe.board.adb import Adb
 from edgeloop.platforms.snpe.board.board import Board
@@ -144,6 +144,13 @@ class AdbDevice:
         version = self._sdk.version or "of unknown version" if self._sdk else "missing"
         return "".join(c for c in f"{line}; SDK {version}" if c.isprintable())
 
+    def condition(self) -> DeviceCondition:
+        found = self._adb.condition()
+        if found.state == "ready" and self._shared is not None and self._shared.is_cooling:
+            hot_c = self._options.hot_c
+            return DeviceCondition("hot", f"a benchmark waits until it is below {hot_c:g} °C")
+        return found
+
     def open_session(self) -> AdbDevice:
         return AdbDevice(self._adb.serial, self._sdk, options=self._options, board=self.board)
 
@@ -244,7 +251,7 @@ class AdbDevice:
                     self._note(run)
                     return run, waited_s
                 if not waited_s:
-                    resting.enter_context(board.turns.kept_for(rank))
+                    resting.enter_context(board.cooling(rank))
                 if board.closing.wait(options.cool_poll_s):
                     raise board.adb.unavailable("this runner is output")
                 waited_s += options.cool_poll_s

@@ -1,0 +1,49 @@
+"""Why a runner has nothing to do: who holds the models that are left, and what they wait for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+from edgeloop.models import FINISHED, is_foreign, matches, records_of
+from edgeloop.store import Condition, Values
+from edgeloop.workspace import Workspace
+
+MOST_ROWS = 500  # a look costs the same however many models there are
+MOST_NAMES = 3
+
+
+def outlook(workspace: Workspace, capabilities: Collection[str], subset: str = "*") -> str:
+    """What stands between a runner with these capabilities and its next stage, as a phrase."""
+    table = workspace.store.models(workspace.experiment)
+    unfinished = [Condition("status", "!=", status) for status in FINISHED]
+    rows = list(table.query(where=unfinished, limit=MOST_ROWS))
+    if not rows:
+        return "no model has anything left to do"
+    more = " at least" if len(rows) == MOST_ROWS else ""
+    kept = [row.values for row in rows if matches(row.key, subset)]
+    if not kept:
+        return f"{more} {len(rows)} unfinished, but none matches --subset {subset}".strip()
+    reasons = Counter(_reason(workspace, row, capabilities) for row in kept)
+    return ", ".join(f"{count}{more} {reason}" for reason, count in reasons.most_common(MOST_NAMES))
+
+
+def _reason(workspace: Workspace, row: Values, capabilities: Collection[str]) -> str:
+    plan = workspace.plan
+    records = records_of(row)
+    owners = sorted({record.owner for record in records.values() if record.is_held})
+    ready = [stage for stage in plan.for_model(row) if plan.is_ready(row, stage)]
+    free = [stage for stage in ready if not (s := records.get(stage.name)) or not s.is_held]
+    if is_foreign(row, records):
+        return f"held by {row.get('node')}, which is not an Edgeloop runner"
+    ours = [stage for stage in free if plan.capability(row, stage) in capabilities]
+    if ours:
+        return f"ready for {ours[0].name}, to be tried again soon"
+    if owners:
+        shown = ", ".join(owners[:MOST_NAMES])
+        return f"in work at {shown}{' and others' if len(owners) > MOST_NAMES else ''}"
+    if not free:
+        return "with no stage that is ready"
+    _, _, device = plan.capability(row, free[0]).partition("@")
+    where = f" on {device}" if device else ""
+    return f"waiting for {free[0].name}{where}, which this runner does not do"
