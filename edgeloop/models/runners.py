@@ -75,7 +75,7 @@ class RunnerEntry:
     pid: int = 0
     version: str = ""
     toolchain: str = ""
-    subset: str = "*"
+    subset: str = ""
     started: float = 0.0
     beat: float = 0.0
     waits_for: str = ""
@@ -208,7 +208,7 @@ def _entry(record: Record, now: float) -> RunnerEntry:
         pid=int(_number(values, "pid")),
         version=str(values.get("version", "")),
         toolchain=str(values.get("toolchain", "")),
-        subset=str(values.get("subset", "*")),
+        subset=str(values.get("subset", "")),
         started=_number(values, "started"),
         beat=beat,
         waits_for=str(values.get("waits_for", "")),

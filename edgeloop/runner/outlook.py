@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from edgeloop.models import FINISHED, is_foreign, matches, records_of
+from edgeloop.models import FINISHED, is_foreign, matches_any, records_of
 from edgeloop.store import Condition, Values
 from edgeloop.workspace import Workspace
 
@@ -13,17 +13,17 @@ MOST_ROWS = 500  # a look costs the same however many models there are
 MOST_NAMES = 3
 
 
-def outlook(workspace: Workspace, capabilities: Collection[str], subset: str = "*") -> str:
+def outlook(workspace: Workspace, capabilities: Collection[str], subset: Sequence[str] = ()) -> str:
     """What stands between a runner with these capabilities and its next stage, as a phrase."""
     table = workspace.store.models(workspace.experiment)
     unfinished = [Condition("status", "!=", status) for status in FINISHED]
     rows = list(table.query(where=unfinished, limit=MOST_ROWS))
     if not rows:
         return "no model has anything left to do"
-    more = " at least" if len(rows) == MOST_ROWS else ""
-    kept = [row.values for row in rows if matches(row.key, subset)]
+    more = " or more" if len(rows) == MOST_ROWS else ""
+    kept = [row.values for row in rows if matches_any(row.key, subset)]
     if not kept:
-        return f"{more} {len(rows)} unfinished, but none matches --subset {subset}".strip()
+        return f"{len(rows)}{more} unfinished, but none matches {' or '.join(subset)}"
     reasons = Counter(_reason(workspace, row, capabilities) for row in kept)
     return ", ".join(f"{count}{more} {reason}" for reason, count in reasons.most_common(MOST_NAMES))
 

@@ -36,13 +36,14 @@ class Presence:
         workspace: Workspace,
         crew: Sequence[Worker],
         toolchain: str,
-        subset: str,
+        subset: Sequence[str],
         report: Callable[[RunnerEvent], None],
         says_waiting: bool = True,
     ) -> None:
         self._workspace = workspace
         self._crew = crew
         self._report = report
+        self._subset = subset
         self._says_waiting = says_waiting
         self._registry = Registry(workspace.store)
         self._devices = DeviceWatch(workspace, [worker.equipment.device for worker in crew])
@@ -61,7 +62,7 @@ class Presence:
             pid=os.getpid(),
             version=__version__,
             toolchain=toolchain,
-            subset=subset,
+            subset=" ".join(subset),
         )
 
     def __enter__(self) -> Presence:
@@ -190,7 +191,7 @@ class Presence:
             return
         self._looked = time.monotonic()
         try:
-            awaited = outlook(self._workspace, self.entry.capabilities, self.entry.subset)
+            awaited = outlook(self._workspace, self.entry.capabilities, self._subset)
         except EdgeloopError:
             return  # the workers say that the store is away
         if awaited != self._waits_for and self._says_waiting and not self._done.is_set():
