@@ -13,6 +13,7 @@ from edgeloop.errors import (
     BadInput,
     BadSetting,
     ComputeRefused,
+    ComputeUnavailable,
     EdgeloopError,
     JobRunning,
     MissingExtra,
@@ -21,8 +22,8 @@ from edgeloop.errors import (
 from edgeloop.jobs import transfer as results
 from edgeloop.jobs.computes import Compute, make_compute
 from edgeloop.jobs.protocol.ticket import State
-from edgeloop.jobs.records import RUNS_FOLDER, Run, RunRecords, Selection, select
-from edgeloop.jobs.shared import delete_job
+from edgeloop.jobs.records import RUNS_FOLDER, Run, RunRecords, Selection, by_compute, select
+from edgeloop.jobs.shared import delete_job, mark_canceled
 from edgeloop.jobs.spec import JobSpec, changed, spec_from, spec_of
 from edgeloop.jobs.submit import Submission, Teller
 from edgeloop.jobs.transfer import Fetched, LogReader, last_lines, log_size
@@ -230,18 +231,15 @@ class Jobs:
             The jobs as they are now, in the same order, and the errors of those that cannot be
                 asked about from here, by name. They keep their last status, with a note.
         """
-        by_compute: dict[str, list[Run]] = {}
+        alive = [run for run in runs if not run.status.is_final]
         errors: dict[str, EdgeloopError] = {}
-        for run in runs:
-            if run.status.is_final:
-                continue
+        for run in alive:
             try:
                 self.check_store(run)
-                by_compute.setdefault(run.record.compute, []).append(run)
             except BadInput as error:
                 errors[run.name] = error
         fresh: dict[str, Run] = {}
-        for name, members in by_compute.items():
+        for name, members in by_compute(r for r in alive if r.name not in errors).items():
             try:
                 fresh |= self._refreshed(name, members)
             except (BadSetting, ComputeRefused, MissingExtra) as error:
@@ -388,24 +386,28 @@ class Jobs:
     def cancel(self, runs: Sequence[Run]) -> list[Run]:
         """Ask jobs to end, and return before they have.
 
+        A mark in the store asks as well, so that a job also ends if its compute no longer knows it
+        or cannot be reached.
+
         Args:
             runs: The jobs. Those that have ended are left alone.
 
         Returns:
             The jobs, marked as canceled; `wait` tells when they have ended.
         """
-        asked = []
+        asked = {}
         for run in runs:
             if not run.status.is_final:
-                run = self.runs.save(replace(run, cancel_asked=True))  # noqa: PLW2901
-            asked.append(run)
-        by_compute: dict[str, list[str]] = {}
-        for run in asked:
-            if not run.status.is_final:
-                by_compute.setdefault(run.record.compute, []).append(run.record.id)
-        for name, ids in by_compute.items():
-            self._compute(name).cancel(ids)
-        return asked
+                self.check_store(run)
+                asked[run.name] = self.runs.save(replace(run, cancel_asked=True))
+        mark_canceled(self.blobs, list(asked.values()))
+        for name, members in by_compute(asked.values()).items():
+            try:
+                self._compute(name).cancel([run.record.id for run in members])
+            except ComputeUnavailable:
+                if any(run.state == "queued" for run in members):  # nobody there reads the mark
+                    raise
+        return [asked.get(run.name, run) for run in runs]
 
     def remove(self, runs: Sequence[Run]) -> None:
         """Delete jobs: their records, their files in the store, and what the compute keeps.
@@ -418,12 +420,10 @@ class Jobs:
         """
         for run in runs:
             self.check_removable(run)
-        by_compute: dict[str, list[str]] = {}
         for run in runs:
             delete_job(self.blobs, run.record)
-            by_compute.setdefault(run.record.compute, []).append(run.record.id)
-        for name, ids in by_compute.items():
-            self._forget(name, ids)
+        for name, members in by_compute(runs).items():
+            self._forget(name, [run.record.id for run in members])
         for run in runs:
             self.runs.remove(run.name)
 

@@ -17,7 +17,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -403,6 +403,14 @@ def _without_folder(pattern: str, folder: Path) -> str:
         if found.parent == base:
             return found.name
     return ""
+
+
+def by_compute(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Runs by the name of their compute."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.record.compute, []).append(run)
+    return groups
 
 
 def age(run: Run) -> tuple[float, str]:

@@ -16,12 +16,12 @@ from urllib.parse import quote
 from edgeloop._util.parallel import ordered_map
 from edgeloop.errors import BlobMissing
 from edgeloop.jobs.protocol.codec import from_json
-from edgeloop.jobs.protocol.ticket import folder_key
+from edgeloop.jobs.protocol.ticket import cancel_key, folder_key
 from edgeloop.jobs.records import JobRecord, Listing, Run, age
 from edgeloop.jobs.watch import status_from_store
 from edgeloop.store import Blobs
 
-_READERS = 32
+_PARALLEL = 32
 
 
 def submitter() -> str:
@@ -42,6 +42,13 @@ def delete_job(blobs: Blobs, record: JobRecord) -> None:
     blobs.delete_folder(folder_key(record.id))
 
 
+def mark_canceled(blobs: Blobs, runs: Sequence[Run]) -> None:
+    """Ask jobs to end through the store: their wrappers look for the mark at each heartbeat."""
+    keys = [cancel_key(run.record.id) for run in runs]
+    for _ in ordered_map(lambda key: blobs.put(key, b"canceled"), keys, _PARALLEL, 2 * _PARALLEL):
+        pass
+
+
 def shared_runs(
     blobs: Blobs,
     experiment: str,
@@ -55,7 +62,7 @@ def shared_runs(
     """
     known = {run.record.id: run.status for run in local if run.status.is_final}
     keys = [info.key for info in blobs.list(_folder(experiment))]
-    read = ordered_map(lambda key: _read(blobs, key, clock()), keys, _READERS, 2 * _READERS)
+    read = ordered_map(lambda key: _read(blobs, key, clock()), keys, _PARALLEL, 2 * _PARALLEL)
     runs, damaged = [], []
     for key, found in zip(keys, read, strict=True):
         if isinstance(found, Run):

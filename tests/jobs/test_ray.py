@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import subprocess
+import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from edgeloop.errors import BadSetting, ComputeUnavailable
+from edgeloop.jobs import Jobs, bootstrap_command
 from edgeloop.jobs.computes import Resources, make_compute
 from edgeloop.jobs.computes.ray import last_line
-from edgeloop.jobs.protocol.ticket import log_key, outputs_folder
+from edgeloop.jobs.protocol.ticket import Pace, log_key, order_variables, outputs_folder
+from edgeloop.jobs.records import now
+from edgeloop.settings import Settings
 from edgeloop.testing.contracts.compute import (
     LIMIT_S,
     TIDY,
@@ -23,6 +30,7 @@ from edgeloop.testing.contracts.compute import (
     JobHarness,
     processes_with,
 )
+from tests.jobs.runs import record
 from tests.peers.ports import free_port
 from tests.peers.process import wait_until
 from tests.peers.ray import CPUS, RayCluster
@@ -96,6 +104,35 @@ def test_a_job_is_not_lost_when_the_head_is_killed(folder_blobs, tmp_path):
         assert harness.wait_for_end(job).state in ("canceled", "failed")
         assert folder_blobs.read(f"{outputs_folder(job)}last.txt") == b"tidy"
         wait_until(lambda: not processes_with(str(tmp_path / "tidy")), LIMIT_S, "its end")
+
+
+def test_a_job_that_outlived_its_head_is_aborted_through_the_store(
+    ray_cluster: RayCluster, tmp_path: Path
+):
+    """The head that is back knows nothing of it: its wrapper runs on, as on a node of its own."""
+    computes = {"cluster": {"kind": "ray", "address": ray_cluster.address}}
+    (tmp_path / "edgeloop.yaml").write_text(json.dumps({"computes": computes}))
+    settings = Settings.load(tmp_path)
+    jobs = Jobs(settings)
+    compute = make_compute("cluster", settings.compute_settings("cluster"))
+    harness = JobHarness(compute, jobs.blobs, tmp_path)
+    order = harness.order("python", "-c", TIDY, str(tmp_path / "orphan"))
+    facts = {"compute": "cluster", "store": str(settings.location), "created": now()}
+    run = jobs.runs.add("orphan", lambda name, _: record(name, order.job, **facts))
+    pace = Pace(heartbeat_s=0.3, log_s=0.3, outputs_s=0.3)
+    environ = {**os.environ, **order_variables(order, pace), "EDGELOOP_CACHE": str(tmp_path / "c")}
+    wrapper = subprocess.Popen(bootstrap_command(sys.executable), env=environ)
+    try:
+        harness.wait_until_runs("orphan")
+        assert harness.seen(order.job).state is None
+        [seen] = jobs.refresh([run])
+        assert not seen.status.is_final
+        [ended] = jobs.wait(jobs.cancel([seen]), timeout_s=LIMIT_S)
+        assert ended.state == "canceled"
+        assert jobs.blobs.read(f"{outputs_folder(order.job)}last.txt") == b"tidy"
+        wrapper.wait(LIMIT_S)
+    finally:
+        wrapper.kill()
 
 
 @pytest.mark.parametrize(

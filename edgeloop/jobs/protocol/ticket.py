@@ -3,6 +3,7 @@
 `_jobs/<id>/ticket.json`   what to run, written once before the job is given to a compute
 `_jobs/<id>/order.json`    access to the store, for a compute that passes it as a file
 `_jobs/<id>/state.json`    its progress; only the wrapper writes it
+`_jobs/<id>/cancel`        asks it to end, also where its compute no longer knows it
 `_jobs/<id>/log/<n>`       its output, in pieces of LOG_PIECE bytes; only the last one grows
 `_jobs/<id>/outputs/…`     the files of `outputs/`
 `_code/<hash>.tar.gz`      a snapshot of code, shared by jobs
@@ -209,6 +210,10 @@ def order_key(job: str) -> str:
 
 def state_key(job: str) -> str:
     return f"_jobs/{job}/state.json"
+
+
+def cancel_key(job: str) -> str:
+    return f"_jobs/{job}/cancel"
 
 
 def log_key(job: str, piece: int) -> str:

@@ -60,6 +60,11 @@ class Events:
                 os.close(self._lifeline)
                 self._lifeline = None
 
+    def cancel(self) -> None:
+        """Asks the job to end, from another thread."""
+        self.canceled = self.canceled or _REQUESTED
+        self.wake()
+
     def wake(self) -> None:
         """Ends `wait` from another thread."""
         with contextlib.suppress(BlockingIOError):  # full of wakes already

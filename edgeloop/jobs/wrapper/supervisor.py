@@ -21,6 +21,7 @@ from edgeloop.jobs.protocol.ticket import (
     JobProgress,
     Ticket,
     WrapperOrder,
+    cancel_key,
     ticket_key,
 )
 from edgeloop.jobs.wrapper import command
@@ -246,6 +247,8 @@ class Supervisor:
         def put_state() -> None:
             self._state.change(log_bytes=self._log_copier.bytes_sent)
             self._state.put()
+            if self._blobs.size(cancel_key(self._scratch.job)) is not None:
+                self._events.cancel()
 
         actions = {
             "log": (self._log_copier.copy, self._pace.log_s),
