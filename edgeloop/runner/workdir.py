@@ -48,7 +48,8 @@ class WorkFolder:
             path.touch()
             target = folder / check_blob_key(name)
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.hardlink_to(path)
+            # Not a link: onnx refuses external data with several names, and tools may write to it.
+            shutil.copyfile(path, target)
             fetched[name] = target
         self._shrink()
         return fetched

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from edgeloop.architectures import build, export_onnx, find_space
@@ -25,6 +26,7 @@ from edgeloop.tasks import open_task
 from edgeloop.testing import MemoryStore
 from tests.converted import open_htp
 from tests.jobs.waiting import eventually
+from tests.nets import save_external
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 
@@ -45,6 +47,17 @@ class TestWorkFolder:
         with folder.stage_folder() as second:
             again = folder.fetch(store.blobs, {"net.onnx": file}, second)
             assert again["net.onnx"].read_bytes() == b"weights"
+
+    def test_a_model_with_external_data_is_read_where_it_is_put(self, tmp_path: Path) -> None:
+        store, folder = MemoryStore(), WorkFolder(tmp_path / "work")
+        net = save_external(tmp_path / "net.onnx", data="net.onnx.data")
+        files = {
+            path.name: stored(store, path.name, path.read_bytes())
+            for path in (net, tmp_path / "net.onnx.data")
+        }
+        with folder.stage_folder() as inside:
+            paths = folder.fetch(store.blobs, files, inside)
+            assert onnx.load_model(str(paths["net.onnx"])) == onnx.load_model(str(net))
 
     def test_a_stage_leaves_nothing_behind_even_when_it_fails(self, tmp_path: Path) -> None:
         folder = WorkFolder(tmp_path / "work")
