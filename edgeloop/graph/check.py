@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from edgeloop.errors import LocalFileError, UnusableModel
+from edgeloop.graph.fold import fold_constants
 from edgeloop.graph.simplify import simplify
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 def read_graph(path: Path) -> ModelProto:
     """The checked, simplified model with the shape of every tensor; raises UnusableModel."""
     model = _load(path)
+    _check_domains(path.name, model)
+    fold_constants(model)
     _check_operators(path.name, model)
     model = _recent(path.name, model)
     simplify(model.graph)
@@ -111,7 +114,7 @@ def _load(path: Path) -> ModelProto:
     return model
 
 
-def _check_operators(file: str, model: ModelProto) -> None:
+def _check_domains(file: str, model: ModelProto) -> None:
     foreign = sorted({n.domain for n in model.graph.node if n.domain not in STANDARD_DOMAINS})
     if foreign or model.functions:
         kinds = sorted({n.op_type for n in model.graph.node if n.domain in foreign})
@@ -123,6 +126,10 @@ def _check_operators(file: str, model: ModelProto) -> None:
     if any(node.op_type in _QUANTIZERS for node in model.graph.node):
         reason = "it is quantized already. Upload the float model: quantizing is done here"
         raise UnusableModel(file=file, reason=reason)
+
+
+def _check_operators(file: str, model: ModelProto) -> None:
+    """After folding: what only computes shapes never reaches the compiler."""
     unknown = Counter(n.op_type for n in model.graph.node if n.op_type not in SUPPORTED)
     if unknown:
         named = ", ".join(f"{kind} ({count}×)" for kind, count in sorted(unknown.items())[:5])

@@ -1,8 +1,8 @@
 """Simplifies a graph for compilers: removes what exporters leave behind.
 
 Constants as nodes, weights shared through Identity or listed as inputs, batch norms beside their
-convolution, nodes without a name, class maps of 64 bits: compilers refuse each of them or quantize
-it badly, and none of them is necessary.
+convolution, zeros around an image as a layer of their own, nodes without a name, class maps of 64
+bits: compilers refuse each of them or quantize it badly, and none of them is necessary.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ def simplify(graph: GraphProto) -> None:
     _constants_to_initializers(graph)
     _drop_identities(graph)
     _fold_batch_norms(graph)
+    _fold_pads(graph)
     _separate_shared_biases(graph)
     weights = {tensor.name for tensor in graph.initializer}
     real = [value for value in graph.input if value.name not in weights]
@@ -115,6 +116,58 @@ def _fold(
     del conv.input[1:]
     conv.input.extend(names)
     conv.output[0] = norm.output[0]
+
+
+def _fold_pads(graph: GraphProto) -> None:
+    """Zeros put around an image for its convolution alone are padding of that convolution."""
+    from onnx import helper
+
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    makers = {node.output[0]: node for node in graph.node if node.op_type == "Pad"}
+    readers = Counter(name for node in graph.node for name in node.input)
+    ends = {value.name for value in graph.output}
+    gone: set[str] = set()
+    for conv in graph.node:
+        pad = makers.get(conv.input[0]) if conv.op_type == "Conv" else None
+        if pad is None or readers[pad.output[0]] != 1 or pad.output[0] in ends:
+            continue
+        added, own = _zeros_around(pad, weights), _conv_pads(conv)
+        if added is None or own is None:
+            continue
+        rest = [attribute for attribute in conv.attribute if attribute.name != "pads"]
+        both = [a + b for a, b in zip(added, own or [0] * len(added), strict=True)]
+        del conv.attribute[:]
+        conv.attribute.extend([*rest, helper.make_attribute("pads", both)])
+        gone.add(pad.output[0])
+        conv.input[0] = pad.input[0]
+    if gone:
+        _replace_nodes(graph, [node for node in graph.node if node.output[0] not in gone])
+
+
+def _zeros_around(pad: NodeProto, weights: dict[str, TensorProto]) -> list[int] | None:
+    """How many before each side of the image and then how many behind, if it adds zeros there and
+    nothing else."""
+    from onnx import numpy_helper
+
+    mode = next((a.s for a in pad.attribute if a.name == "mode"), b"constant")
+    names = [name for name in pad.input[1:] if name]
+    if mode != b"constant" or not names or not all(name in weights for name in names):
+        return None
+    amounts, *others = (numpy_helper.to_array(weights[name]) for name in names)
+    values = [int(amount) for amount in amounts]
+    before, behind = values[: len(values) // 2], values[len(values) // 2 :]
+    is_plain = min(values, default=-1) >= 0 and not any((*before[:2], *behind[:2]))
+    if not is_plain or len(pad.input) > 3 or any(other.any() for other in others):
+        return None
+    return before[2:] + behind[2:]
+
+
+def _conv_pads(conv: NodeProto) -> list[int] | None:
+    """The padding a convolution has: empty where it names none, None where ONNX chooses it."""
+    auto = next((a.s for a in conv.attribute if a.name == "auto_pad"), b"NOTSET")
+    if auto != b"NOTSET":
+        return None
+    return next((list(a.ints) for a in conv.attribute if a.name == "pads"), [])
 
 
 def _separate_shared_biases(graph: GraphProto) -> None:

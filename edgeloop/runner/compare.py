@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeloop.errors import BadInput, NoSuchPrecision
+from edgeloop.graph import class_axis
 from edgeloop.platforms import (
     Device,
     GraphInfo,
@@ -134,7 +135,7 @@ def _run(
     seen = 0
     for outputs in device.infer(model, info, kind, batches(samples)):
         scorer.add(outputs, samples.labels[seen : seen + len(outputs)])
-        classes.append(_classes(outputs, len(task.classes)))
+        classes.append(_classes(outputs, info))
         seen += len(outputs)
     is_measured = kind == "quantized" or device.name == "host"
     latency = _latency(device.measure(model, info)) if is_measured else ""
@@ -150,10 +151,11 @@ def _variant(task: Task, run: _VariantRun, reference: _VariantRun) -> Variant:
     return Variant(run.name, interval, delta, agreement, run.size, run.latency)
 
 
-def _classes(outputs: Output, count: int) -> Classes:
+def _classes(outputs: Output, info: GraphInfo) -> Classes:
     """The class of each pixel, or of each image, whatever the layout of the logits."""
-    if outputs.ndim in (2, 4):
-        axis = 1 if outputs.shape[1] == count else -1
+    given = replace(info, output_shape=(1, *outputs.shape[1:]))
+    axis = 1 if outputs.ndim == 2 else class_axis(given)
+    if axis is not None:
         outputs = outputs.argmax(axis=axis)
     return outputs.astype(np.uint8)
 

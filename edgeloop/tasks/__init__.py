@@ -23,7 +23,7 @@ from edgeloop.tasks.base import (
     Task,
     Trainable,
 )
-from edgeloop.tasks.metrics import IGNORE
+from edgeloop.tasks.labels import IGNORE
 from edgeloop.tasks.results import write_pr_curve, write_pr_points, write_results_csv
 
 __all__ = [

@@ -34,7 +34,7 @@ from PIL import Image
 from edgeloop.errors import BadInput, NotFound
 from edgeloop.tasks.base import Images, Labels, Samples
 from edgeloop.tasks.cache import Preparation, prepared
-from edgeloop.tasks.metrics import IGNORE
+from edgeloop.tasks.labels import FILE, IGNORE, LabelMap
 
 CALIBRATION = 1_000
 TEST = 10_000
@@ -157,7 +157,7 @@ class FaceFolder:
 
     root: Path
     cache: Path
-    classes: int
+    labels: LabelMap
 
     def calibration(self, height: int, width: int, count: int) -> Samples:
         return self._prepared(*for_calibration(self.pairs(), count, self.root), height, width)
@@ -199,10 +199,10 @@ class FaceFolder:
             root=self.root,
             items=pairs,
             files_of=lambda pair: (pair.image, pair.label),
-            decode=partial(decode_pair, height=height, width=width, classes=self.classes),
+            decode=partial(decode_pair, height=height, width=width, labels=self.labels),
             image_shape=(height, width, 3),
             label_shape=(height, width),
-            also=(f"segmentation of {self.classes}",),
+            also=(f"segmentation of {self.labels.digest}",),
         )
         return prepared(self.cache, recipe, note)
 
@@ -213,27 +213,28 @@ def check_folder(root: Path) -> None:
         raise NotFound(reason=f"the dataset {root} {what}: name another ({_MAKE_SOME})")
 
 
-def decode_pair(pair: Pair, height: int, width: int, classes: int) -> tuple[Images, Labels]:
-    """Image (height, width, 3), bilinear; labels (height, width), nearest, checked before that."""
+def decode_pair(pair: Pair, height: int, width: int, labels: LabelMap) -> tuple[Images, Labels]:
+    """Image (height, width, 3), bilinear; classes (height, width), nearest, checked before that."""
     image, label = load(pair.image), load(pair.label)
-    _check_labels(pair, image, label, classes)
+    _check_labels(pair, image, label, labels)
     if label.size != (width, height):
         label = label.resize((width, height), Image.Resampling.NEAREST)
-    return as_rgb(image, height, width), np.asarray(label, dtype=np.uint8)
+    return as_rgb(image, height, width), labels.table[np.asarray(label, dtype=np.uint8)]
 
 
-def _check_labels(pair: Pair, image: Image.Image, label: Image.Image, classes: int) -> None:
+def _check_labels(pair: Pair, image: Image.Image, label: Image.Image, labels: LabelMap) -> None:
     if label.mode not in ("L", "P"):
         raise BadInput(
             reason=f"{pair.label} must have one channel of 8 bits with the classes, but its "
             f"pixels are {label.mode}"
         )
     present = np.bincount(np.asarray(label).ravel(), minlength=256)
-    unknown = np.flatnonzero(present[classes:IGNORE])
+    unknown = np.flatnonzero((present > 0) & labels.unknown)
     if unknown.size:
         raise BadInput(
-            reason=f"{pair.label} holds label {unknown[0] + classes}, but the classes are "
-            f"0–{classes - 1} (and {IGNORE} for pixels that do not count)"
+            reason=f"{pair.label} holds label {unknown[0]}, but the classes are "
+            f"0–{len(labels.classes) - 1} (and {IGNORE} for pixels that do not count); other "
+            f"labels need a {FILE} in the dataset"
         )
     (wide, high), (label_wide, label_high) = image.size, label.size
     if abs(wide * label_high - high * label_wide) > max(wide, high):  # a rounded side is no error

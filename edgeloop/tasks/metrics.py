@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from edgeloop.errors import BadInput
 from edgeloop.tasks.base import Interval, Labels, Output
+from edgeloop.tasks.labels import IGNORE
 
-IGNORE = 255
 BINS = 2048
 PIECE = 8192  # pixels at a time: the buffers of 19 classes stay in the second-level cache
 
@@ -54,15 +54,26 @@ class Tally:
 
 
 def tally_logits(
-    logits: Output, labels: Labels, curves: bool = True, ignore: int | None = IGNORE
+    logits: Output,
+    labels: Labels,
+    curves: bool = True,
+    ignore: int | None = IGNORE,
+    classes: int | None = None,
 ) -> Tally:
-    """Logits (classes, pixels), of any strides and float type, beside labels (pixels)."""
-    classes, pixels = logits.shape
+    """Logits (classes, pixels), of any strides and float type, beside labels (pixels).
+
+    `classes` is how many the labels have; a model that has fewer never answers the others.
+    """
+    own, pixels = logits.shape
+    classes = classes or own
     confusion = np.zeros((classes, classes), np.int64)
     histograms = Histograms.empty(classes) if curves else None
     for start in range(0, pixels, PIECE):
         truth = labels[start : start + PIECE].astype(np.intp)
         piece = logits[:, start : start + PIECE].astype(np.float32, order="C")
+        if own < classes:
+            never = np.full((classes - own, len(truth)), -np.inf, np.float32)
+            piece = np.concatenate((piece, never))
         if ignore is not None and not (kept := truth != ignore).all():
             truth, piece = truth[kept], np.ascontiguousarray(piece[:, kept])
         if not truth.size:

@@ -1,10 +1,14 @@
-"""Segmentation of faces: 19 classes, in the layout of the FaceSynthetics dataset."""
+"""Segmentation: a class per pixel, in the layout of the FaceSynthetics dataset.
+
+The dataset's label map says which classes there are. A model may have fewer, as long as it has all
+that count: those of Microsoft Archai leave out the last one, facewear.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +17,7 @@ from edgeloop._util.system import available_cpus
 from edgeloop.errors import BadInput
 from edgeloop.tasks.base import Interval, Labels, Output, Samples, Score
 from edgeloop.tasks.dataset import FaceFolder
+from edgeloop.tasks.labels import FACE_CLASSES, FACES, FILE, LabelMap, read_label_map
 from edgeloop.tasks.metrics import (
     Counts,
     Floats,
@@ -31,71 +36,73 @@ from edgeloop.tasks.metrics import (
     tally_logits,
 )
 
-FACE_CLASSES = (
-    "background",
-    "skin",
-    "nose",
-    "right_eye",
-    "left_eye",
-    "right_brow",
-    "left_brow",
-    "right_ear",
-    "left_ear",
-    "mouth_interior",
-    "top_lip",
-    "bottom_lip",
-    "neck",
-    "hair",
-    "beard",
-    "clothing",
-    "glasses",
-    "headwear",
-    "facewear",
-)
-COUNTED = range(1, 18)  # no background, and no facewear
+COUNTED = FACES.counted  # no background, and no facewear
 
 
 class Segmentation:
-    """Scored by F1 over classes 1–17, rare ones weighing most."""
+    """Scored by F1 over all classes except the background, rare ones weighing most."""
 
     name = "segmentation"
-    classes: Sequence[str] = FACE_CLASSES
 
     def __init__(self, dataset: Path, cache: Path) -> None:
-        self._faces = FaceFolder(dataset, cache, len(FACE_CLASSES))
+        self._root, self._cache = dataset, cache
+
+    @property
+    def classes(self) -> Sequence[str]:
+        return self._labels.classes
+
+    @cached_property
+    def _labels(self) -> LabelMap:
+        return read_label_map(self._root)
+
+    @cached_property
+    def _folder(self) -> FaceFolder:
+        return FaceFolder(self._root, self._cache, self._labels)
 
     def calibration(self, height: int, width: int, count: int) -> Samples:
-        return self._faces.calibration(height, width, count)
+        return self._folder.calibration(height, width, count)
 
     def test(self, height: int, width: int, count: int) -> Samples:
-        return self._faces.test(height, width, count)
+        return self._folder.test(height, width, count)
 
     def training(self, height: int, width: int) -> Samples:
-        return self._faces.training(height, width)
+        return self._folder.training(height, width)
 
     def validation(self, height: int, width: int) -> Samples:
-        return self._faces.validation(height, width)
+        return self._folder.validation(height, width)
 
     def scorer(self, curves: bool = True) -> SegmentationScorer:
-        return SegmentationScorer(self.classes, COUNTED, curves)
+        return SegmentationScorer(self.classes, self._labels.counted, curves)
 
     def check_output(self, shape: Sequence[int]) -> None:
-        """(n, 19, H, W) or (n, H, W, 19) logits, or a class map (n, H, W)."""
-        classes, sides = len(self.classes), tuple(shape[1:])
-        if len(sides) == 2 or (len(sides) == 3 and {sides[0], sides[2]} & {1, classes}):
+        """(n, classes, H, W) or (n, H, W, classes) logits, or a class map (n, H, W)."""
+        sides, most = tuple(shape[1:]), len(self.classes)
+        fitting = {1, *range(self._labels.fewest, most + 1)}
+        if len(sides) == 2 or (len(sides) == 3 and {sides[0], sides[2]} & fitting):
             return
         raise BadInput(
-            reason=f"the model's output {list(shape)} does not fit face segmentation, which needs "
-            f"[n, {classes}, height, width], [n, height, width, {classes}] or [n, height, width]"
+            reason=f"the model's output {list(shape)} does not fit the {most} classes of "
+            f"{self._root}, which needs [n, {most}, height, width], [n, height, width, {most}] or "
+            f"[n, height, width]; other classes need a {FILE} in the dataset"
         )
 
     def interval(self, counts: Counts) -> Interval:
-        return bootstrap(len(counts), _headline(counts))
+        return bootstrap(len(counts), self._headline(counts))
 
     def difference(self, first: Counts, second: Counts) -> Interval:
         check_paired(first, second)
-        ours, theirs = _headline(first), _headline(second)
+        ours, theirs = self._headline(first), self._headline(second)
         return bootstrap(len(first), lambda weights: ours(weights) - theirs(weights))
+
+    def _headline(self, counts: Counts) -> Headline:
+        """Overall F1 as a function of how often each image counts."""
+        hits, truth, answers = margins(counts)
+
+        def value(weights: Floats) -> Floats:
+            scores = class_scores(weights @ hits, weights @ truth, weights @ answers)
+            return rarity_weighted(scores.f1, scores.truth, self._labels.counted)
+
+        return value
 
 
 class SegmentationScorer:
@@ -129,7 +136,8 @@ class SegmentationScorer:
         else:
             curves = self._histograms is not None
             logits = self._as_logits(outputs, labels)
-            tallies = self._pool.map(partial(tally_logits, curves=curves), logits, pixels)
+            count = partial(tally_logits, curves=curves, classes=len(self._classes))
+            tallies = self._pool.map(count, logits, pixels)
         for tally in list(tallies):
             self._include(tally)
 
@@ -181,18 +189,20 @@ class SegmentationScorer:
 
     def _as_logits(self, outputs: Output, labels: Labels) -> list[Output]:
         """A view (classes, pixels) an image, whichever way round the channels are."""
-        classes, (count, height, width) = len(self._classes), labels.shape
+        most, (count, height, width) = len(self._classes), labels.shape
+        fitting = range(max(self._counted) + 1, most + 1)
         if outputs.dtype.kind != "f":
             raise BadInput(
                 reason=f"an output {list(outputs.shape)} of type {outputs.dtype} can be neither a "
                 f"class map of labels {list(labels.shape)} nor logits: turn quantized logits into "
                 "floats first"
             )
-        if outputs.shape == (count, classes, height, width):
-            return [image.reshape(classes, -1) for image in outputs]
-        if outputs.shape == (count, height, width, classes):
-            return [image.reshape(-1, classes).T for image in outputs]
-        raise BadInput(reason=_misfit(outputs.shape, labels.shape, classes))
+        for classes in fitting:
+            if outputs.shape == (count, classes, height, width):
+                return [image.reshape(classes, -1) for image in outputs]
+            if outputs.shape == (count, height, width, classes):
+                return [image.reshape(-1, classes).T for image in outputs]
+        raise BadInput(reason=_misfit(outputs.shape, labels.shape, most))
 
 
 def _misfit(output: Sequence[int], labels: Sequence[int], classes: int) -> str:
@@ -204,14 +214,3 @@ def _misfit(output: Sequence[int], labels: Sequence[int], classes: int) -> str:
         smaller = "smaller" if rows < height else "larger"
         text += f". It is {smaller} than its input; let the model end with a Resize to that size"
     return text
-
-
-def _headline(counts: Counts) -> Headline:
-    """Overall F1 as a function of how often each image counts."""
-    hits, truth, answers = margins(counts)
-
-    def value(weights: Floats) -> Floats:
-        scores = class_scores(weights @ hits, weights @ truth, weights @ answers)
-        return rarity_weighted(scores.f1, scores.truth, COUNTED)
-
-    return value

@@ -97,8 +97,13 @@ def order_of(seed: int, epoch: int, images: int, batch: int, steps: int) -> Epoc
     return EpochOrder(index.view(steps, batch), chance.view(steps, batch, 8))
 
 
-def class_weights(images: ImageSet, classes: int, ignore: int | None) -> Tensor:
-    """1/√frequency per label, clamped; at least 256 entries, 0 for ignored labels."""
+def class_weights(
+    images: ImageSet, classes: int, ignore: int | None, labels_known: int | None = None
+) -> Tensor:
+    """1/√frequency per label, clamped; at least 256 entries, 0 for ignored labels.
+
+    `labels_known` is how many classes the dataset has; those that the model lacks are ignored.
+    """
     import torch
 
     step = max(1, len(images) // _SEEN_FOR_FREQUENCY)
@@ -106,6 +111,7 @@ def class_weights(images: ImageSet, classes: int, ignore: int | None) -> Tensor:
     counts = torch.bincount(labels, minlength=max(256, classes)).double().cpu()
     if ignore is not None:
         counts[ignore] = 0
+    counts[classes : labels_known or classes] = 0
     if counts[classes:].any():
         reason = f"the dataset has label {int(counts.nonzero().max())}, but the model has {classes}"
         raise BadInput(reason=f"{reason} classes")

@@ -115,7 +115,7 @@ class _Training:
         self._batch = min(machine.batch, len(self._images))
         self._length = _length(plan, len(self._images), self._batch)
         ignored = _IGNORED if self._images.labels.dim() > 1 else None
-        weights = class_weights(self._images, arch.classes, ignored)
+        weights = class_weights(self._images, arch.classes, ignored, len(data.task.classes))
         self._engine: Engine = Engine(net, self._images, weights, plan, machine, self._gate)
         self._belongs_to = {
             "architecture": arch.id,
@@ -281,10 +281,11 @@ def _task(
     )
     if not isinstance(task, Trainable):
         raise BadInput(reason=f"the task {task.name!r} has no images to train with")
-    if len(task.classes) != arch.classes:
-        reason = f"it has {arch.classes} classes, but the dataset has {len(task.classes)}"
-        raise TrainingFailed(arch=arch.id, reason=reason)
-    task.check_output(shape)
+    try:
+        task.check_output(shape)
+    except BadInput as error:
+        reason = f"it has {arch.classes} classes, but the dataset has {len(task.classes)} ({error})"
+        raise TrainingFailed(arch=arch.id, reason=reason) from None
     sides = shape[2:]
     if len(shape) == 4 and sides != (arch.height, arch.width):
         reason = f"its output is {sides[0]} × {sides[1]}, not the size of the image"

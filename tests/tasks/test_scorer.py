@@ -117,7 +117,7 @@ def test_shapes_of_segmentation_are_welcome(shape: tuple[int, ...]):
 
 @pytest.mark.parametrize("shape", [(1, 19), (1, 20, 8, 9), (1,), (1, 19, 8, 8, 8)])
 def test_other_shapes_are_refused_before_anything_runs(shape: tuple[int, ...]):
-    with pytest.raises(BadInput, match="does not fit face segmentation"):
+    with pytest.raises(BadInput, match="does not fit the 19 classes"):
         task().check_output(shape)
 
 
