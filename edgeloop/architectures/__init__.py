@@ -6,6 +6,7 @@ net = build(Architecture.from_json(arch.canonical))
 export_onnx(net, arch, Path("net.onnx"))
 """
 
+from edgeloop.architectures.archai import from_arch_config, load_architecture
 from edgeloop.architectures.architecture import Architecture, Shape, Value
 from edgeloop.architectures.export import architecture_in, check_exporter, export_onnx
 from edgeloop.architectures.spaces import BUILT_IN, Space, build, check_torch, find_space
@@ -26,4 +27,6 @@ __all__ = [
     "check_torch",
     "export_onnx",
     "find_space",
+    "from_arch_config",
+    "load_architecture",
 ]

@@ -93,18 +93,22 @@ class Architecture:
 
     @classmethod
     def load(cls, path: Path) -> Architecture:
-        try:
-            if path.stat().st_size > LARGEST_FILE:
-                raise BadArchitecture(what=path, reason="a file that large is no architecture")
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            raise BadArchitecture(what=path, reason="it is no JSON") from None
-        except OSError as error:
-            raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
-        return cls.from_json(text, str(path))
+        return cls.from_json(read_text(path), str(path))
 
     def save(self, path: Path) -> None:
         path.write_text(self.canonical + "\n", encoding="utf-8")
+
+
+def read_text(path: Path) -> str:
+    """The file's text; raises BadArchitecture where it cannot be JSON."""
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise BadArchitecture(what=path, reason="a file that large is no architecture")
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise BadArchitecture(what=path, reason="it is no JSON") from None
+    except OSError as error:
+        raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
 
 
 def _normal(name: object, value: Any) -> Value:

@@ -126,6 +126,14 @@ def usual_depth(sides: Sequence[int]) -> int:
     )
 
 
+def kernel_side(kind: object) -> int:
+    """The side of a kernel by its name, such as conv3x3."""
+    if not isinstance(kind, str) or kind not in _KERNEL_SIDES:
+        reason = f"there is no layer {kind!r}; choose one of {', '.join(_KERNEL_SIDES)}"
+        raise BadInput(reason=reason)
+    return _KERNEL_SIDES[kind]
+
+
 class _Blocks:
     """Suggests the layers of one hourglass. Names do not depend on earlier values."""
 
@@ -151,10 +159,7 @@ class _Blocks:
             kind = self._trial.suggest_categorical(
                 f"{self._prefix}_{name}_op{index}", self._kernels
             )
-            if kind not in _KERNEL_SIDES:
-                reason = f"there is no layer {kind!r}; choose one of {', '.join(_KERNEL_SIDES)}"
-                raise BadInput(reason=reason)
-            layers.append(ConvLayer(inputs, outputs, _KERNEL_SIDES[kind], stride))
+            layers.append(ConvLayer(inputs, outputs, kernel_side(kind), stride))
             inputs, stride = outputs, 1
         return tuple(layers)
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from edgeloop.architectures.archai import ArchaiHourglassPlan, ArchaiNetworkPlan
 from edgeloop.architectures.hourglass import Block, HourglassPlan, NetworkPlan
 
 
@@ -71,6 +72,47 @@ class Hourglass(nn.Module):
         return y
 
 
+class ArchaiStack(nn.Module):
+    """The whole network of Archai's stacked hourglass."""
+
+    def __init__(self, plan: ArchaiNetworkPlan) -> None:
+        super().__init__()
+        channels = plan.stem[-1].outputs
+        self.stride = plan.stride
+        self.stem = block_of(plan.stem)
+        self.hourglasses = nn.Sequential(*(ArchaiHourglass(each) for each in plan.hourglasses))
+        self.post = block_of(plan.post)
+        self.head = nn.Conv2d(channels, plan.classes, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = _stretched(self.hourglasses(self.stem(x)), self.stride)
+        y: Tensor = self.head(self.post(x))
+        return y
+
+
+class ArchaiHourglass(nn.Module):
+    """Unlike ours, its first block keeps the size, and it ends with the channels it began with."""
+
+    def __init__(self, plan: ArchaiHourglassPlan) -> None:
+        super().__init__()
+        self.down = nn.ModuleList(block_of(block) for block in plan.down)
+        self.skip = nn.ModuleList(block_of(block) for block in plan.skip)
+        self.up = nn.ModuleList(block_of(block) for block in plan.up)
+        self.last = nn.Conv2d(plan.down[0][-1].outputs, plan.channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept: list[Tensor] = []
+        *upper, lowest = self.down
+        for down, skip in zip(upper, self.skip, strict=True):
+            x = down(x)
+            kept.append(skip(x))
+        x = lowest(x)
+        for up in reversed(self.up):
+            x = kept.pop() + up(_stretched(x, 2))
+        y: Tensor = self.last(x)
+        return y
+
+
 class Enlarge(nn.Module):
     """Bilinear, half-pixel: one Resize on the chip.
 
@@ -130,6 +172,11 @@ def _doubled(x: Tensor) -> Tensor:
 
 def _enlarged(x: Tensor, factor: int) -> Tensor:
     return _resized(x, factor, "bilinear", False)
+
+
+def _stretched(x: Tensor, factor: int) -> Tensor:
+    """Bilinear with the corners kept, as Archai's networks have it."""
+    return x if factor == 1 else _resized(x, factor, "bilinear", True)
 
 
 def _resized(x: Tensor, factor: int, mode: str, align_corners: bool | None) -> Tensor:

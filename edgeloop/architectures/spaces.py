@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from edgeloop._util.suggest import suggestion
-from edgeloop.architectures import classifier, hourglass
+from edgeloop.architectures import archai, classifier, hourglass
 from edgeloop.architectures.architecture import Architecture, Shape
 from edgeloop.architectures.trial import FixedTrial, RecordingTrial, Trial
 from edgeloop.errors import BadArchitecture, BadInput, BadSpace, EdgeloopError, MissingExtra
@@ -31,10 +31,12 @@ Builder = Callable[..., "nn.Module"]
 
 BUILT_IN: Mapping[str, Builder] = {
     "hourglass": hourglass.build,
+    archai.NAME: archai.build,
     "small-classifier": classifier.build,
 }
 _QUESTIONS: Mapping[str, Callable[..., object]] = {
     "hourglass": hourglass.ask,
+    archai.NAME: archai.ask,
     "small-classifier": classifier.ask,
 }
 _DRAWING = Lock()  # torch has one random generator per process

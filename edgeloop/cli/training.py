@@ -8,10 +8,21 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from edgeloop.architectures import Architecture
     from edgeloop.training import ProgressReport, TrainingPlan, TrainingProgress
 
 _path = click.Path(path_type=Path)
 _arch_argument = click.argument("arch_file", metavar="ARCH.json", type=_path)
+_classes_option = click.option(
+    "--classes",
+    type=click.IntRange(min=2),
+    help="Classes, for an ArchConfig of Archai  [default: the dataset's]",
+)
+_size_option = click.option(
+    "--size",
+    type=click.IntRange(min=8),
+    help="Side of the image, for an ArchConfig of Archai  [default: 256]",
+)
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
@@ -28,6 +39,8 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON,
 @click.option("--patience", type=int, help="Stop after this many epochs without a better F1.")
 @click.option("--images", type=int, help="Use only this many training images.")
 @click.option("--task", help="segmentation or classification  [default: by the output's shape]")
+@_classes_option
+@_size_option
 @click.option(
     "--device",
     type=click.Choice(("auto", "cpu", "cuda")),
@@ -61,6 +74,8 @@ def train(
     patience: int | None,
     images: int | None,
     task: str | None,
+    classes: int | None,
+    size: int | None,
     device: str,
     threads: int,
     compiles: bool,
@@ -72,7 +87,8 @@ def train(
     """Train the model of an architecture.
 
     Writes model.onnx, arch.json, checkpoint.pt, metrics.json and metrics.jsonl (a line per epoch).
-    An interrupted training continues where it stopped.
+    An interrupted training continues where it stopped. ARCH.json is an architecture of Edgeloop, or
+    an ArchConfig of Microsoft Archai's stacked hourglass.
 
     Example: edgeloop train arch.json --dataset faces/ --epochs 30 --out trained/
     """
@@ -91,7 +107,8 @@ def train(
         threads=threads,
         compile=compiles,
     )
-    _train(arch_file, dataset, plan, out, cache, resume, as_json)
+    arch = _architecture(arch_file, classes, size, dataset, task)
+    _train(arch, dataset, plan, out, cache, resume, as_json)
 
 
 @click.command()
@@ -101,20 +118,34 @@ def train(
 )
 @click.option("--weights", type=_path, help="A checkpoint.pt  [default: untrained weights]")
 @click.option("--seed", default=0, show_default=True, help="Seed of untrained weights.")
+@click.option(
+    "--classes",
+    type=click.IntRange(min=2),
+    help="Classes; needed for an ArchConfig of Archai, which says none.",
+)
+@_size_option
 @_json_option
-def export(arch_file: Path, output: Path, weights: Path | None, seed: int, as_json: bool) -> None:
+def export(
+    arch_file: Path,
+    output: Path,
+    weights: Path | None,
+    seed: int,
+    classes: int | None,
+    size: int | None,
+    as_json: bool,
+) -> None:
     """Export an architecture as an ONNX model.
 
     An untrained model has the same latency on a chip as the trained one.
 
     Example: edgeloop export arch.json -o net.onnx --weights trained/checkpoint.pt
     """
-    from edgeloop.architectures import Architecture, build, export_onnx
+    from edgeloop.architectures import build, export_onnx
     from edgeloop.cli.output import print_json
     from edgeloop.settings import Settings
     from edgeloop.training import load_weights
 
-    arch = Architecture.load(arch_file)
+    arch = _architecture(arch_file, classes, size)
     net = build(arch, seed, Settings.load().project)
     if weights is not None:
         load_weights(net, arch, weights)
@@ -129,8 +160,40 @@ def export(arch_file: Path, output: Path, weights: Path | None, seed: int, as_js
 COMMANDS = (train, export)
 
 
-def _train(
+def _architecture(
     arch_file: Path,
+    classes: int | None,
+    size: int | None,
+    dataset: Path | None = None,
+    task: str | None = None,
+) -> Architecture:
+    """From a file of ours or of Archai's; the latter takes its classes from the dataset."""
+    from edgeloop.architectures import load_architecture
+    from edgeloop.errors import BadInput
+
+    is_asked = False
+
+    def wanted() -> int:
+        nonlocal is_asked
+        is_asked = True
+        if classes is not None:
+            return classes
+        if dataset is None:
+            reason = f"{arch_file} is an ArchConfig, which says no number of classes: use --classes"
+            raise BadInput(reason=reason)
+        from edgeloop.tasks import open_task
+
+        return len(open_task(task or "segmentation", dataset, Path()).classes)
+
+    arch = load_architecture(arch_file, wanted, None if size is None else (size, size))
+    if not is_asked and (classes or size):
+        reason = f"{arch_file} says its classes and size itself: --classes and --size are for an"
+        raise BadInput(reason=f"{reason} ArchConfig of Archai")
+    return arch
+
+
+def _train(
+    arch: Architecture,
     dataset: Path,
     plan: TrainingPlan,
     out: Path | None,
@@ -138,13 +201,11 @@ def _train(
     resume: bool,
     as_json: bool,
 ) -> None:
-    from edgeloop.architectures import Architecture
     from edgeloop.cli.output import print_json
     from edgeloop.paths import outputs
     from edgeloop.settings import Settings
     from edgeloop.training import train as train_net
 
-    arch = Architecture.load(arch_file)
     folder = out or outputs(arch.id)
     result = train_net(
         arch,

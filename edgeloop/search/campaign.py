@@ -12,7 +12,7 @@ from edgeloop._util.files import write_atomic
 from edgeloop._util.locks import try_lock
 from edgeloop._util.redact import redact
 from edgeloop.architectures import Architecture, build, export_onnx, find_space
-from edgeloop.errors import BadInput
+from edgeloop.errors import BadInput, NoSuchDataset
 from edgeloop.models import Candidates
 from edgeloop.search.base import Evaluator, expected
 from edgeloop.search.config import SearchConfig, read_config
@@ -29,8 +29,9 @@ from edgeloop.search.outputs import (
 )
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import Candidate, Study
-from edgeloop.search.training import seconds, trainer_of
+from edgeloop.search.training import dataset_folder, seconds, trainer_of
 from edgeloop.settings import Settings
+from edgeloop.tasks import open_task
 from edgeloop.workspace import Workspace
 
 SEARCHES = "searches"
@@ -141,7 +142,7 @@ class Search:
         return cls(config, search_settings(config, store, experiment), resume)
 
     def __init__(self, config: SearchConfig, settings: Settings, resume: bool) -> None:
-        self.config = config
+        self.config = config = with_classes(config, settings.project)
         self.workspace = Workspace(settings)
         self.folder = search_folder(config, settings)
         self._closing = ExitStack()
@@ -324,6 +325,19 @@ def search_settings(
         store=store or config.store or None,
         experiment=experiment or config.experiment or config.name,
     )
+
+
+def with_classes(config: SearchConfig, project: Path) -> SearchConfig:
+    """As many classes as the dataset has, unless the file says how many."""
+    if config.says_classes or not config.data:
+        return config
+    try:
+        folder = dataset_folder(config.data, project)
+    except (NoSuchDataset, BadInput):
+        return config  # it is in the store only, or the training will say what is wrong with it
+    has_labels = next(folder.glob("*_seg.png"), None) is not None
+    task = config.task or ("segmentation" if has_labels else "classification")
+    return replace(config, classes=len(open_task(task, folder, folder).classes))
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from edgeloop._util.yaml import Origin, read_document
 from edgeloop.errors import BadSetting
 from edgeloop.search.keys import MINIMISED, SEARCH_NAME, TRAINED, VALUES, SearchFile, SearchKeys
 from edgeloop.settings import filled_in
+from edgeloop.tasks import FACE_CLASSES
 
 Goal = Literal["min", "max"]
 
@@ -41,7 +42,7 @@ class SearchConfig:
     space: str = "hourglass"
     options: Mapping[str, Any] = field(default_factory=dict)
     size: tuple[int, int] = (64, 64)
-    classes: int = 19
+    classes: int = len(FACE_CLASSES)
     budget: int = 24
     sampler: str = "default"
     seed: int = 0
@@ -68,6 +69,12 @@ class SearchConfig:
                 named = {"task": self.task} if self.task else {}
                 return {**(found if isinstance(found, Mapping) else {}), **named}
         return None
+
+    @property
+    def says_classes(self) -> bool:
+        """Whether the file names the number of classes, rather than leaving it to the dataset."""
+        search = self.document.get("search")
+        return isinstance(search, Mapping) and bool(search.get("classes"))
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -135,7 +142,11 @@ def config_of(
     farm = document.get("farm")
     return SearchConfig(
         **{key: getattr(keys.search, key) for key in SearchKeys.model_fields}
-        | {"name": name, "constraints": ranges},
+        | {
+            "name": name,
+            "constraints": ranges,
+            "classes": keys.search.classes or len(FACE_CLASSES),
+        },
         objectives=objectives,
         data=keys.data,
         store=keys.store,

@@ -102,12 +102,16 @@ class SearchKeys(Section):
     name: Annotated[str, SEARCH_NAME] = key(
         "", "Its folder, study and experiment; by default the name of the file."
     )
-    space: PlainText = key("hourglass", "`hourglass`, `small-classifier`, or `my_space.py:build`.")
+    space: PlainText = key(
+        "hourglass", "`hourglass`, `archai-hourglass`, `small-classifier`, or `my_space.py:build`."
+    )
     options: dict[str, Any] = key(dict, "Options of the space.")
     size: Annotated[tuple[int, int], Reads(_sides, _SIZES)] = key(
         (64, 64), "Side of the input, or `[height, width]`."
     )
-    classes: Annotated[int, whole(2)] = key(19, "Classes that the model predicts.")
+    classes: Annotated[int | None, whole(2)] = key(
+        None, "Classes that the model predicts; by default those of the dataset."
+    )
     budget: Count = key(24, "Candidates, including those that are screened out.")
     sampler: Annotated[str, choice(*SAMPLERS)] = key("default", "What proposes the next candidate.")
     seed: Whole = key(0, "Seed of the sampler.")

@@ -23,10 +23,11 @@ from edgeloop.tasks.base import (
     Task,
     Trainable,
 )
-from edgeloop.tasks.labels import IGNORE
+from edgeloop.tasks.labels import FACE_CLASSES, IGNORE
 from edgeloop.tasks.results import write_pr_curve, write_pr_points, write_results_csv
 
 __all__ = [
+    "FACE_CLASSES",
     "GROUP",
     "IGNORE",
     "Images",

@@ -14,7 +14,11 @@ from edgeloop.errors import BadArchitecture, BadInput, BadSpace
 
 SHAPE = (1, 3, 64, 64)
 LAPTOP = {"base_channels": [8, 12], "factors": [1, 1.5], "most_layers": 2, "kernels": ["conv3x3"]}
-SPACES = {"hourglass": (LAPTOP, (1, 19, 64, 64)), "small-classifier": ({}, (1, 7))}
+SPACES = {
+    "hourglass": (LAPTOP, (1, 19, 64, 64)),
+    "archai-hourglass": ({**LAPTOP, "blocks": 3}, (1, 18, 64, 64)),
+    "small-classifier": ({}, (1, 7)),
+}
 
 
 def members(name: str, count: int) -> list[Architecture]:

@@ -125,14 +125,14 @@ def _check_benchmark(row: Values, folder: Path) -> None:
 
 def _check_scores(row: Values, folder: Path, faces: Path, simulate: bool) -> None:
     stem = str(row["model_name"]).removesuffix(".onnx")
-    images, labels = _test_set(faces, 20)
-    assert row["f1_onnx"] == pytest.approx(_f1(_cpu(folder / f"{stem}.onnx", images), labels))
+    images, labels = face_test_set(faces, 20)
+    assert row["f1_onnx"] == pytest.approx(f1(cpu(folder / f"{stem}.onnx", images), labels))
     assert float(row["f1_onnx"]) > 0.3  # they were trained, after all
     if simulate:
         outputs = _simulated(folder / f"{stem}.quant.onnx", images, folder)
-        assert row["f1_10k"] == pytest.approx(_f1(outputs, labels), abs=1e-6)
-        assert row["f1_1k"] == pytest.approx(_f1(outputs[-10:], labels[-10:]), abs=1e-6)
-    quick = _f1(_cpu(folder / f"{stem}.onnx", images[-10:]), labels[-10:])
+        assert row["f1_10k"] == pytest.approx(f1(outputs, labels), abs=1e-6)
+        assert row["f1_1k"] == pytest.approx(f1(outputs[-10:], labels[-10:]), abs=1e-6)
+    quick = f1(cpu(folder / f"{stem}.onnx", images[-10:]), labels[-10:])
     assert row["f1_1k_f"] == pytest.approx(quick, abs=0.02)  # fp16
     assert row["f1_1k"] == pytest.approx(quick, abs=0.06)  # quantized
     for stage in ("f1_onnx", "f1_1k", "f1_1k_f", "f1_10k"):
@@ -147,14 +147,14 @@ def _check_scores(row: Values, folder: Path, faces: Path, simulate: bool) -> Non
         assert len(curves) > 10 and max(len(recall) for recall, _ in curves.values()) <= 200
 
 
-def _test_set(faces: Path, count: int) -> tuple[np.ndarray, np.ndarray]:
+def face_test_set(faces: Path, count: int) -> tuple[np.ndarray, np.ndarray]:
     names = sorted(path for path in faces.glob("*.png") if "_seg" not in path.name)[-count:]
     images = np.stack([np.asarray(Image.open(name).convert("RGB")) for name in names])
     labels = [np.asarray(Image.open(name.with_name(f"{name.stem}_seg.png"))) for name in names]
     return images.transpose(0, 3, 1, 2).astype(np.float32) / 255, np.stack(labels)
 
 
-def _cpu(model: Path, images: np.ndarray) -> np.ndarray:
+def cpu(model: Path, images: np.ndarray) -> np.ndarray:
     session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
     return np.concatenate([session.run(None, {name: image[None]})[0] for image in images])
@@ -167,7 +167,7 @@ def _simulated(model: Path, images: np.ndarray, folder: Path) -> np.ndarray:
     return np.load(folder / "out.npy")
 
 
-def _f1(logits: np.ndarray, labels: np.ndarray) -> float:
+def f1(logits: np.ndarray, labels: np.ndarray) -> float:
     """The formula, written down plainly: classes 1–17, weighted by 1/√(truth pixels)."""
     predicted = logits.argmax(axis=1)
     total = weight = 0.0
