@@ -80,7 +80,7 @@ def ask(
     """Options narrow the space, for example to few channels and small kernels on a laptop."""
     stride = trial.suggest_categorical("stem_stride", list(stems))
     channels = trial.suggest_categorical("base_ch", list(base_channels))
-    chosen = _Choices(trial, list(factors), list(kernels))
+    chosen = _ArchaiChoices(trial, list(factors), list(kernels))
     hourglasses = []
     for number in range(trial.suggest_int("hourglasses", 1, most_hourglasses)):
         count = trial.suggest_int(f"h{number}_blocks", blocks, blocks)
@@ -112,7 +112,7 @@ def from_arch_config(
     fields: Mapping[str, Any], shape: Shape, classes: int, where: str = "An ArchConfig"
 ) -> Architecture:
     """Keys that the network does not use are ignored, as Archai does."""
-    reader = _Reader(where)
+    reader = _ConfigReader(where)
     params: dict[str, Value] = {
         "stem_stride": reader.number(fields, "stem_stride"),
         "base_ch": reader.number(fields, "base_ch"),
@@ -125,7 +125,7 @@ def from_arch_config(
     return Architecture(NAME, params, shape, classes)
 
 
-class _Reader:
+class _ConfigReader:
     """Reads the nested lists of an `ArchConfig`, with or without Archai's bookkeeping keys."""
 
     def __init__(self, where: str) -> None:
@@ -178,7 +178,7 @@ class _Reader:
         return BadArchitecture(what=self._where, reason=reason)
 
 
-class _Choices:
+class _ArchaiChoices:
     """Suggests blocks of layers. Names do not depend on earlier values."""
 
     def __init__(self, trial: Trial, factors: list[float], kernels: list[str]) -> None:
@@ -201,7 +201,7 @@ class _Choices:
 
 
 def _hourglass(
-    chosen: _Choices, prefix: str, channels: int, blocks: int, most: int
+    chosen: _ArchaiChoices, prefix: str, channels: int, blocks: int, most: int
 ) -> ArchaiHourglassPlan:
     widths = [channels]
     down, skip, up = [], [], []
