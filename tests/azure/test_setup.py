@@ -70,6 +70,39 @@ def test_clusters_are_made_as_the_settings_describe_them(project: Project):
     assert "torch" in environment["properties"]["condaFile"]
 
 
+def test_an_identity_is_assigned_by_its_client_id(project: Project):
+    client_id = project.cloud.computes.add_identity("nodes")
+    project.write(computes={"gpu": {**GPU, "identity": client_id}})
+    assert project.run("setup", "--yes").code == 0
+    [cluster] = project.puts("/computes/")
+    assert cluster["identity"]["type"] == "UserAssigned"
+    [assigned] = cluster["identity"]["userAssignedIdentities"]
+    assert assigned.endswith("/userAssignedIdentities/nodes")
+    assert "Nothing to do" in project.run("setup", "--yes").out
+    other = project.cloud.computes.add_identity("others")
+    project.write(computes={"gpu": {**GPU, "identity": other}})
+    assert f"it lacks the identity {other}" in project.run("setup", "--dry-run").out
+    project.write(computes={"gpu": {**GPU, "cluster": "more", "identity": "not-there"}})
+    said = project.run("setup", "--yes")
+    assert "no user-assigned identity with the client id not-there" in said.error
+
+
+def test_a_name_that_azure_refuses_is_refused_here_and_there(project: Project):
+    from azure.ai.ml.entities import AmlCompute
+    from azure.core.exceptions import HttpResponseError
+
+    for name in ("gpu_1", "1gpu", "gpu-", "ab", "g" * 33):
+        project.write(computes={"gpu": {**GPU, "cluster": name}})
+        said = project.run("setup", "--dry-run").error
+        assert "cluster must have 3 to 32 letters, digits and '-'" in said and name in said
+    project.write(computes={"gpu_1": {k: v for k, v in GPU.items() if k != "cluster"}})
+    assert "not 'gpu_1'" in project.run("setup", "--dry-run").error
+    with pytest.raises(HttpResponseError, match="does not match the pattern"):
+        entity = AmlCompute(name="gpu_1", size=SIZE)
+        project.cloud.client().compute.begin_create_or_update(entity).result()
+    project.cloud.complaints.clear()
+
+
 def test_a_cluster_that_differs_is_named_and_changed_only_when_asked(project: Project):
     project.write(computes={"gpu": GPU})
     assert project.run("setup", "--yes").code == 0

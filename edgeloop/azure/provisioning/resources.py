@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 from edgeloop.azure.connection import Connection
 from edgeloop.azure.errors import is_missing
-from edgeloop.azure.services import PATIENCE_S
+from edgeloop.azure.services import IDENTITY_VERSION, PATIENCE_S
 from edgeloop.azure.workspace import WorkspaceAddress
+from edgeloop.errors import BadSetting
 
 CREATION_S = 600.0
 _IDLE_S = 900.0
@@ -32,6 +33,7 @@ class ClusterDescription:
     spot: bool = False
     idle_s: float = _IDLE_S
     managed_identity: bool = False
+    client_id: str = ""  # of a user-assigned identity; otherwise the cluster's own is used
 
     def __str__(self) -> str:
         nodes = f"{self.least_nodes} to {self.most_nodes} nodes"
@@ -155,9 +157,8 @@ def make_cluster(
 ) -> bool:
     """Create it and wait; False if that takes longer than CREATION_S. `began` is called as soon as
     Azure has accepted the request: from then on the cluster may exist."""
-    from azure.ai.ml.entities import AmlCompute, IdentityConfiguration
+    from azure.ai.ml.entities import AmlCompute
 
-    identity = IdentityConfiguration(type="system_assigned") if wanted.managed_identity else None
     entity = AmlCompute(
         name=wanted.name,
         size=wanted.size,
@@ -165,12 +166,46 @@ def make_cluster(
         max_instances=wanted.most_nodes,
         idle_time_before_scale_down=int(wanted.idle_s),
         tier="low_priority" if wanted.spot else "dedicated",
-        identity=identity,
+        identity=_cluster_identity(connection, wanted),
     )
     poller = connection.ml.compute.begin_create_or_update(entity)
     began()
     poller.result(CREATION_S)
     return bool(poller.done())
+
+
+def _cluster_identity(connection: Connection, wanted: ClusterDescription) -> Any | None:
+    from azure.ai.ml.entities import IdentityConfiguration, ManagedIdentityConfiguration
+
+    if not wanted.managed_identity:
+        return None
+    if not wanted.client_id:
+        return IdentityConfiguration(type="system_assigned")
+    own = ManagedIdentityConfiguration(resource_id=find_identity(connection, wanted.client_id))
+    return IdentityConfiguration(type="user_assigned", user_assigned_identities=[own])
+
+
+def find_identity(connection: Connection, client_id: str) -> str:
+    """The resource id of a user-assigned identity, which a cluster is given it by."""
+    subscription = f"/subscriptions/{connection.address.subscription}"
+    path = f"{subscription}/providers/Microsoft.ManagedIdentity/userAssignedIdentities"
+    for row in connection.manager.rows(path, IDENTITY_VERSION):
+        if str((row.get("properties") or {}).get("clientId", "")).lower() == client_id.lower():
+            return str(row["id"])
+    reason = (
+        f"the subscription has no user-assigned identity with the client id {client_id}: correct "
+        "it, or write 'identity: true' for the cluster's own"
+    )
+    raise BadSetting(where="identity", reason=reason)
+
+
+def has_identity(existing: Any, client_id: str) -> bool:
+    """Whether an existing cluster has an identity; with a client id, whether it is that one."""
+    identity = getattr(existing, "identity", None)
+    if identity is None or not client_id:
+        return identity is not None
+    several = getattr(identity, "user_assigned_identities", None) or ()
+    return any(str(getattr(one, "client_id", "")).lower() == client_id.lower() for one in several)
 
 
 def change_cluster(connection: Connection, wanted: ClusterDescription) -> bool:

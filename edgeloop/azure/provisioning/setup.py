@@ -20,6 +20,7 @@ from edgeloop.azure.provisioning.resources import (
     find_cluster,
     find_datastore,
     find_environment,
+    has_identity,
     list_sizes,
     make_cluster,
     make_datastore,
@@ -84,7 +85,8 @@ class _Planner:
             return Step("cluster", wanted.name, "keep", f"{size}, {nodes}{spot}", desired)
         differences = "; ".join((*fixed, *loose))
         if fixed:
-            text = f"{differences}: size and tier are fixed; delete it, or choose another name"
+            fix = "size, tier and identity are fixed; delete it, or choose another name"
+            text = f"{differences}: {fix}"
             return Step("cluster", wanted.name, "differs", text, desired)
         if self._change:
             return Step("cluster", wanted.name, "change", differences, desired)
@@ -136,8 +138,12 @@ def _fixed_differences(desired: DesiredCluster, existing: Any) -> Iterator[str]:
     if "spot" in desired.explicit and spot != wanted.spot:
         yield "it is spot, not dedicated" if spot else "it is dedicated, not spot"
     needs_identity = "identity" in desired.explicit and wanted.managed_identity
-    if needs_identity and not getattr(existing, "identity", None):
-        yield "it has no managed identity"
+    if needs_identity and not has_identity(existing, wanted.client_id):
+        yield (
+            f"it lacks the identity {wanted.client_id}"
+            if wanted.client_id
+            else ("it has no managed identity")
+        )
 
 
 def _loose_differences(desired: DesiredCluster, existing: Any) -> Iterator[str]:

@@ -26,6 +26,7 @@ _GROUP = _SUBSCRIPTION + "/resourceGroups/{group}"
 _PLACE = f"{_SUBSCRIPTION}/providers/{PROVIDER}/locations/{{location}}"
 _ACCOUNT = f"{_GROUP}/providers/Microsoft.Storage/storageAccounts/{{account}}"
 _ROLES = "/providers/Microsoft.Authorization/roleAssignments"
+_IDENTITIES = "/providers/Microsoft.ManagedIdentity/userAssignedIdentities"
 _PERMISSIONS = "/providers/Microsoft.Authorization/permissions"
 OWNER = "8e3af657-a8ff-443c-a75c-2fe8c4bcb635"
 
@@ -58,6 +59,7 @@ class ResourceManager:
             Route("GET", f"{_PLACE}/quotas", self._quotas),
             Route("GET", _ACCOUNT, self._account),
             Route("POST", f"{_ACCOUNT}/listKeys", self._keys),
+            Route("GET", _SUBSCRIPTION + _IDENTITIES, self._identities),
             *self._role_routes(),
         ]
 
@@ -196,6 +198,11 @@ class ResourceManager:
             raise ServiceError(403, "KeyBasedAuthenticationNotPermitted", what)
         key = {"keyName": "key1", "value": self._storage.key, "permissions": "FULL"}
         return Response(200, {"keys": [key]})
+
+    def _identities(self, request: Request) -> Response:
+        self._ours(request)
+        known = self._computes.user_identities.items()
+        return self._scope.page(request, [{"id": rid, "properties": ids} for rid, ids in known])
 
     def _permissions(self, request: Request) -> Response:
         forbidden = [*self.not_actions, *self._faults.forbidden]

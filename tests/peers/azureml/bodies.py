@@ -149,7 +149,22 @@ _COMPUTE = by(
         )
     },
 )
-_IDENTITY = record({"type": Must(text), "userAssignedIdentities": many(anything)})
+_IDENTITY_TYPES = ("None", "SystemAssigned", "UserAssigned", "SystemAssigned,UserAssigned")
+_IDENTITY = record(
+    {
+        "type": Must(one_of(*_IDENTITY_TYPES)),
+        "userAssignedIdentities": many(record({"clientId": text, "principalId": text})),
+    }
+)
+
+_ASSET_NAME = r"[a-zA-Z0-9][a-zA-Z0-9\-_]{0,254}"
+NAMES: dict[str, str] = {
+    "computes": r"[a-zA-Z][a-zA-Z0-9-]{1,30}[a-zA-Z0-9]",
+    **dict.fromkeys(
+        ("environments", "codes", "data", "models", "components", "datastores", "jobs"), _ASSET_NAME
+    ),
+}
+"""The patterns that the service answers with when it refuses a name."""
 
 SHAPES: dict[str, Check] = {
     "environments": _body(_ENVIRONMENT),

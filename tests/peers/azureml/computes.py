@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,6 +80,7 @@ class Computes:
         self._faults, self._checker = faults, checker
         self._clusters: dict[str, Cluster] = {}
         self.creating_takes_s = 0.2
+        self.user_identities: dict[str, dict[str, str]] = {}
         self.serverless = _serverless()
 
     def routes(self) -> list[Route]:
@@ -89,6 +91,21 @@ class Computes:
             workspace_route("PATCH", "/computes/{name}", self._patch),
             workspace_route("DELETE", "/computes/{name}", self._delete),
         ]
+
+    def add_identity(self, name: str) -> str:
+        """A user-assigned identity of the group; its client id."""
+        provider = "providers/Microsoft.ManagedIdentity/userAssignedIdentities"
+        ids = {"clientId": str(uuid.uuid4()), "principalId": str(uuid.uuid4())}
+        self.user_identities[f"{self._scope.group_id}/{provider}/{name}"] = ids
+        return ids["clientId"]
+
+    def check_identity(self, cluster: Cluster, client_id: str) -> None:
+        """A job may only have an identity that its cluster was given."""
+        given = (cluster.body.get("identity") or {}).get("userAssignedIdentities") or {}
+        known = {self.user_identities[rid]["clientId"] for rid in given}
+        if client_id not in known:
+            what = f"The identity {client_id} is not assigned to the compute {cluster.name}."
+            raise ServiceError(400, "UserError", what)
 
     def cluster(self, id_or_name: str) -> Cluster:
         name = id_or_name.rpartition("/")[2].lower()
@@ -119,6 +136,9 @@ class Computes:
 
     def _put(self, request: Request) -> Response:
         body, name = self._checker.check("computes", request), request.parameters["name"]
+        for rid in (body.get("identity") or {}).get("userAssignedIdentities") or {}:
+            if rid not in self.user_identities:
+                raise ServiceError(400, "InvalidRequestContent", f"there is no identity {rid}")
         with self._scope.lock:
             old = self._clusters.get(name.lower())
             size = size_of(body["properties"]["properties"]["vmSize"])
@@ -186,6 +206,10 @@ class Computes:
                 "principalId": "22222222-0000-0000-0000-000000000000",
                 "tenantId": "00000000-0000-0000-0000-000000000000",
             }
+            own = cluster.body["identity"].get("userAssignedIdentities")
+            if own:
+                known = {rid: self.user_identities[rid] for rid in own}
+                shown["identity"]["userAssignedIdentities"] = known
         return shown
 
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from tests.peers.azureml.arm import ResourceManager
 from tests.peers.azureml.assets import Assets
-from tests.peers.azureml.bodies import SHAPES
+from tests.peers.azureml.bodies import NAMES, SHAPES
 from tests.peers.azureml.computes import Computes
 from tests.peers.azureml.datastores import Datastores
 from tests.peers.azureml.execution import Executor
@@ -52,7 +52,7 @@ class AzureML:
         self.cloud = f"emulator-{os.getpid()}-{next(_NUMBERS)}-{secrets.token_hex(3)}"
         self.identities.audiences = {self.url, AML_RESOURCE}
         self.scope = Scope(self.url)
-        checker = Checker(SHAPES, self.complaints)
+        checker = Checker(SHAPES, NAMES, self.complaints)
         self.operations = operations = Operations(self.scope)
         self.computes = Computes(self.scope, operations, self.faults, checker)
         self.assets = Assets(self.scope, self.storage, checker)

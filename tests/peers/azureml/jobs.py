@@ -101,6 +101,10 @@ class Jobs:
             self._executor.computes.cluster(order.compute)
         except ServiceError as error:
             raise ServiceError(400, "UserError", error.message) from None
+        identity = properties.get("identity") or {}
+        if order.compute and identity.get("clientId"):
+            cluster = self._executor.computes.cluster(order.compute)
+            self._executor.computes.check_identity(cluster, identity["clientId"])
         if order.instance_type:
             size_of(order.instance_type)
         if not properties.get("computeId") and not order.instance_type:

@@ -115,12 +115,17 @@ def by(discriminator: str, kinds: Mapping[str, Check]) -> Check:
 class Checker:
     """Refuses a body that the REST API would not know, and remembers that it did."""
 
-    def __init__(self, shapes: Mapping[str, Check], complaints: list[str]) -> None:
-        self._shapes, self._complaints = shapes, complaints
+    def __init__(
+        self, shapes: Mapping[str, Check], names: Mapping[str, str], complaints: list[str]
+    ) -> None:
+        self._shapes, self._names, self._complaints = shapes, names, complaints
 
     def check(self, kind: str, request: Request) -> dict[str, Any]:
         body = request.json
         found = self._shapes[kind](body, "body")
+        name, pattern = request.parameters.get("name", ""), self._names[kind]
+        if not re.fullmatch(pattern, name):
+            found.append(f"the name {name!r} does not match the pattern ^{pattern}$")
         if found:
             self._complaints += [f"{request.method} {request.path}: {line}" for line in found]
             raise ServiceError(400, "InvalidRequestContent", "; ".join(found))

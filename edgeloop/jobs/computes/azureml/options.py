@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from edgeloop.jobs.computes.base import ComputeOptions, read_options
 Delivery = Literal["auto", "file", "variable"]
 MOST_STEPS = 100
 DEFAULT_IMAGE = "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04"
+_CLUSTER_NAME = r"[A-Za-z][A-Za-z0-9-]{1,30}[A-Za-z0-9]"  # Azure's own rule
 _IDLE_S = 900.0
 _START_S = 24 * 3600.0
 _PATIENCE_S = 90.0
@@ -69,7 +71,7 @@ class AzureMLKeys(ComputeOptions, WorkspaceKeys):
     idle: Seconds = key(_IDLE_S, "After that an idle node is given back.", shown="15m")
     serverless: StrictBool = key(False, "Nodes of `size` without a cluster.")
     identity: Annotated[bool | str, Reads(_identity, {"type": ["boolean", "string"]})] = key(
-        False, "`true` or a client id: an identity opens the store."
+        False, "`true`, or the client id of an identity: it is the cluster's and opens the store."
     )
     access: Annotated[Delivery, choice("auto", "file", "variable")] = key(
         "auto", "How a job's order is delivered."
@@ -111,6 +113,7 @@ def resolved(name: str, keys: AzureMLKeys) -> AzureMLOptions:
             spot=keys.spot,
             idle_s=keys.idle,
             managed_identity=bool(keys.identity),
+            client_id=keys.identity if isinstance(keys.identity, str) else "",
         ),
         environment=keys.environment or ("" if is_own else files.environment),
         image=keys.image or ("" if is_own else files.image),
@@ -136,6 +139,12 @@ def _checked(found: AzureMLOptions, origin: Origin) -> AzureMLOptions:
     cluster = found.cluster
     if found.is_serverless and not cluster.size:
         raise origin.wrong(("cluster",), "is missing: name one, or the 'size' to make it of")
+    if cluster.name and not re.fullmatch(_CLUSTER_NAME, cluster.name):
+        reason = (
+            "must have 3 to 32 letters, digits and '-', begin with a letter and end with a letter "
+            f"or digit, not {cluster.name!r}"
+        )
+        raise origin.wrong(("cluster",), reason)
     if cluster.most_nodes < cluster.least_nodes:
         reason = f"must not be below min_nodes, not {cluster.most_nodes}"
         raise origin.wrong(("max_nodes",), reason)
