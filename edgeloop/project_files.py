@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from edgeloop.errors import BadSetting
@@ -49,6 +49,22 @@ def read_project_files(start: Path) -> ProjectFiles:
     return ProjectFiles()
 
 
+def with_workspace(files: ProjectFiles, config: Path) -> ProjectFiles:
+    """The same with the workspace that another `config.json` names."""
+    if not config.is_file():
+        raise BadSetting(where=str(config), reason="there is no such workspace config")
+    content = _json(config, config.name)
+    for key in ("subscription_id", "resource_group", "workspace_name"):
+        if not _text(content, key):
+            raise BadSetting(where=config.name, reason=f"it names no {key}")
+    return replace(
+        files,
+        subscription=_text(content, "subscription_id"),
+        resource_group=_text(content, "resource_group"),
+        workspace=_text(content, "workspace_name"),
+    )
+
+
 def _read(folder: Path) -> ProjectFiles:
     config = _json(folder / "config.json")
     target = _json(folder / "compute_target.json")
@@ -72,8 +88,8 @@ def _read(folder: Path) -> ProjectFiles:
     )
 
 
-def _json(path: Path) -> Mapping[str, object]:
-    where = f"{FOLDER}/{path.name}"
+def _json(path: Path, where: str = "") -> Mapping[str, object]:
+    where = where or f"{FOLDER}/{path.name}"
     try:
         with path.open("rb") as file:
             content = json.loads(file.read(_LARGEST))

@@ -109,6 +109,7 @@ class Settings:
         environ: Mapping[str, str] = os.environ,
         store: str | None = None,
         experiment: str | None = None,
+        workspace_config: Path | None = None,
     ) -> Settings:
         """Read everything there is; the arguments win over the environment, that over the file."""
         project = find_project(start or Path.cwd())
@@ -123,6 +124,10 @@ class Settings:
             written["compute"] = environ["EDGELOOP_COMPUTE"]
         if environ.get("INPUT_DATASET"):
             written["dataset"] = environ["INPUT_DATASET"]
+        config = workspace_config or environ.get("EDGELOOP_WORKSPACE_CONFIG")
+        if config:
+            own = {"workspace_config": str(Path(config).absolute())}
+            written["azure"] = {**written.get("azure", {}), **own}
         return cls(project=project, location=location, **written)
 
     def compute_settings(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from edgeloop.azure.connection import Connection, connect
 from edgeloop.azure.doctor.checks import examine
 from edgeloop.azure.errors import explained, is_missing
+from edgeloop.azure.listing import KINDS, list_resources
 from edgeloop.azure.provisioning.resources import (
     CREATION_S,
     ClusterDescription,
@@ -36,6 +37,7 @@ from edgeloop.project_files import read_project_files
 
 __all__ = [
     "CREATION_S",
+    "KINDS",
     "AzureKeys",
     "AzureRun",
     "ClusterDescription",
@@ -59,6 +61,7 @@ __all__ = [
     "find_environment",
     "find_workspace",
     "is_missing",
+    "list_resources",
     "list_sizes",
     "make_cluster",
     "make_environment",

@@ -16,7 +16,7 @@ from edgeloop._util.schema import Section, key, validated
 from edgeloop._util.values import Reads, Text, choice
 from edgeloop._util.yaml import Origin
 from edgeloop.errors import BadSetting
-from edgeloop.project_files import ProjectFiles, read_project_files
+from edgeloop.project_files import ProjectFiles, read_project_files, with_workspace
 
 _WORKSPACE = {
     "subscription": ("AZURE_SUBSCRIPTION_ID", "AZUREML_ARM_SUBSCRIPTION"),
@@ -150,6 +150,7 @@ class WorkspaceKeys(Section):
 class AzureKeys(WorkspaceKeys):
     """`azure:` in edgeloop.yaml: what all computes of kind `azureml` share."""
 
+    workspace_config: Text = key("", "A `config.json` to use instead of `.azureml/config.json`.")
     datastore_key: StrictBool = key(False, "Let `azure setup` give the workspace the store's key.")
 
 
@@ -160,9 +161,12 @@ def find_workspace(
     where: str = "azure",
 ) -> WorkspaceAddress:
     """`own` are a compute's settings, `shared` the project's `azure:`. Each part is taken from the
-    first of these that has it: own, `.azureml/config.json`, shared, the environment."""
-    files = read_project_files(project)
+    first of these that has it: own, the `workspace_config`, `.azureml/config.json`, shared, the
+    environment."""
     common = validated(AzureKeys, shared, Origin("azure", BadSetting))
+    files = read_project_files(project)
+    if common.workspace_config:
+        files = with_workspace(files, project / common.workspace_config)
     variables = workspace_variables()
     found: dict[str, str] = {}
     for name in _FIELDS:

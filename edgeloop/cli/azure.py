@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import common_options, yes_option
+from edgeloop.cli.context import common_options, workspace_option, yes_option
 
 if TYPE_CHECKING:
     from edgeloop.azure import Step, StepResult, WorkspaceRequirements
+
+
+KINDS = ("computes", "environments", "datastores", "experiments")
 
 
 @click.group()
@@ -36,6 +39,7 @@ def azure() -> None:
     help="Conda file of the environment.",
 )
 @yes_option
+@workspace_option
 @common_options
 def setup(
     dry_run: bool,
@@ -46,6 +50,7 @@ def setup(
     spot: bool,
     conda: Path | None,
     yes: bool,
+    workspace_config: Path | None,
     experiment: str | None,
     store: str | None,
     as_json: bool,
@@ -65,7 +70,8 @@ def setup(
     from edgeloop.settings import Settings
 
     choices = SetupChoices(cpu_size, gpu_size, nodes or 0, spot, conda)
-    required = azure_requirements(Settings.load(store=store, experiment=experiment), choices)
+    settings = Settings.load(store=store, experiment=experiment, workspace_config=workspace_config)
+    required = azure_requirements(settings, choices)
     connection = connect(required.address, required.patience_s)
     plan = plan_setup(connection, required, change)
     work = [step for step in plan if step.is_work]
@@ -88,9 +94,47 @@ def setup(
         _print_end(required, work)
 
 
-@azure.command()
+@azure.command("list")
+@click.argument("kind", type=click.Choice(KINDS))
+@workspace_option
 @common_options
-def doctor(experiment: str | None, store: str | None, as_json: bool) -> None:
+def list_things(
+    kind: str,
+    workspace_config: Path | None,
+    experiment: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """List what the workspace has.
+
+    Experiments come from the workspace's jobs, the newest first.
+
+    Example: edgeloop azure list computes
+    """
+    from edgeloop.azure import connect, list_resources
+    from edgeloop.cli.output import print_json, table
+    from edgeloop.jobs import azure_requirements
+    from edgeloop.settings import Settings
+
+    settings = Settings.load(store=store, experiment=experiment, workspace_config=workspace_config)
+    required = azure_requirements(settings)
+    rows = list_resources(connect(required.address, required.patience_s), kind)
+    if as_json:
+        print_json(rows)
+    elif rows:
+        headings = tuple(rows[0])
+        cells = [tuple(str(row[name]) for name in headings) for row in rows]
+        click.echo(table(headings, cells, right=("jobs",)))
+    else:
+        click.echo(f"No {kind} in {required.address}.")
+
+
+@azure.command()
+@workspace_option
+@common_options
+def doctor(
+    workspace_config: Path | None, experiment: str | None, store: str | None, as_json: bool
+) -> None:
     """Check the workspace and suggest fixes.
 
     Exits with 0 if everything that jobs need works.
@@ -104,7 +148,9 @@ def doctor(experiment: str | None, store: str | None, as_json: bool) -> None:
 
     findings = []
     for finding in examine(
-        lambda: azure_requirements(Settings.load(store=store, experiment=experiment))
+        lambda: azure_requirements(
+            Settings.load(store=store, experiment=experiment, workspace_config=workspace_config)
+        )
     ):
         findings.append(finding)
         if not as_json:

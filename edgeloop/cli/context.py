@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -18,6 +19,14 @@ Command = TypeVar("Command", bound=Callable[..., None])
 names_argument = click.argument("names", nargs=-1, required=True)
 any_names_argument = click.argument("names", nargs=-1)
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+
+
+workspace_option = click.option(
+    "--workspace-config",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="config.json of the Azure ML workspace  [default: .azureml/config.json]",
+)
 
 
 def common_options(command: Command) -> Command:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,20 +67,28 @@ class Jobs:
         self.settings = settings
         self.blobs = blobs or open_blobs(settings.location)
         self.runs = RunRecords(settings.project / RUNS_FOLDER)
-        self._computes: dict[str, Compute] = {}
+        self._computes: dict[object, Compute] = {}
 
     @classmethod
-    def open(cls, store: str | None = None, experiment: str | None = None) -> Jobs:
+    def open(
+        cls,
+        store: str | None = None,
+        experiment: str | None = None,
+        workspace_config: Path | None = None,
+    ) -> Jobs:
         """Open the jobs of the current project.
 
         Args:
             store: URL of the store. By default as for `Workspace.open`.
             experiment: Name of the experiment that new jobs belong to.
+            workspace_config: A `config.json` of an Azure ML workspace for new jobs.
 
         Returns:
             The jobs.
         """
-        return cls(Settings.load(store=store, experiment=experiment))
+        return cls(
+            Settings.load(store=store, experiment=experiment, workspace_config=workspace_config)
+        )
 
     # Submitting
 
@@ -239,9 +248,9 @@ class Jobs:
             except BadInput as error:
                 errors[run.name] = error
         fresh: dict[str, Run] = {}
-        for name, members in by_compute(r for r in alive if r.name not in errors).items():
+        for members in by_compute(run for run in alive if run.name not in errors):
             try:
-                fresh |= self._refreshed(name, members)
+                fresh |= self._refreshed(members)
             except (BadSetting, ComputeRefused, MissingExtra) as error:
                 errors |= {run.name: error for run in members}
         for run in runs:
@@ -342,7 +351,7 @@ class Jobs:
         Returns:
             The compute's own log.
         """
-        return self._compute(run.record.compute).logs(run.record.id)
+        return self._compute_of(run).logs(run.record.id)
 
     def fetch(self, run: Run) -> Fetched:
         """Copy the outputs of a job from the store into `runs/NAME/outputs`.
@@ -401,9 +410,9 @@ class Jobs:
                 self.check_store(run)
                 asked[run.name] = self.runs.save(replace(run, cancel_asked=True))
         mark_canceled(self.blobs, list(asked.values()))
-        for name, members in by_compute(asked.values()).items():
+        for members in by_compute(asked.values()):
             try:
-                self._compute(name).cancel([run.record.id for run in members])
+                self._compute_of(members[0]).cancel([run.record.id for run in members])
             except ComputeUnavailable:
                 if any(run.state == "queued" for run in members):  # nobody there reads the mark
                     raise
@@ -422,8 +431,9 @@ class Jobs:
             self.check_removable(run)
         for run in runs:
             delete_job(self.blobs, run.record)
-        for name, members in by_compute(runs).items():
-            self._forget(name, [run.record.id for run in members])
+        for members in by_compute(runs):
+            with suppress(BadSetting):  # a compute that is no longer in the settings
+                self._compute_of(members[0]).forget([run.record.id for run in members])
         for run in runs:
             self.runs.remove(run.name)
 
@@ -441,22 +451,14 @@ class Jobs:
             raise JobRunning(names=run.name)
         self.check_store(run)
 
-    def _forget(self, name: str, jobs: Sequence[str]) -> None:
-        """A compute that is no longer in the settings cannot be reached."""
-        try:
-            compute = self._compute(name)
-        except BadSetting:
-            return
-        compute.forget(jobs)
-
-    def _refreshed(self, name: str, runs: Sequence[Run]) -> dict[str, Run]:
+    def _refreshed(self, runs: Sequence[Run]) -> dict[str, Run]:
         watched = [
             WatchedJob(run.record.id, run.record.created.timestamp(), run.cancel_asked, run.status)
             for run in runs
         ]
         fresh = {}
         for run, status in zip(
-            runs, current_status(self.blobs, self._compute(name), watched), strict=True
+            runs, current_status(self.blobs, self._compute_of(runs[0]), watched), strict=True
         ):
             current = replace(run, status=status)
             fresh[run.name] = current if status == run.status else self.runs.save(current)
@@ -471,11 +473,15 @@ class Jobs:
             self.settings, self.blobs, self.runs, self._compute(name), teller, progress
         )
 
-    def _compute(self, name: str) -> Compute:
-        if name not in self._computes:
+    def _compute_of(self, run: Run) -> Compute:
+        return self._compute(run.record.compute, run.record.place)
+
+    def _compute(self, name: str, place: Mapping[str, str] | None = None) -> Compute:
+        key = (name, tuple(sorted((place or {}).items())))
+        if key not in self._computes:
             config = self.settings.compute_settings(name)
-            self._computes[name] = make_compute(name, config)
-        return self._computes[name]
+            self._computes[key] = make_compute(name, {**config, **(place or {})})
+        return self._computes[key]
 
     def check_store(self, run: Run) -> None:
         """Check that a job's files are in the store of the settings.

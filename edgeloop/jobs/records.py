@@ -54,6 +54,7 @@ class JobRecord:
     compute: str
     kind: str
     config: Mapping[str, object] = field(default_factory=dict)
+    place: Mapping[str, str] = field(default_factory=dict)  # see `Compute.place`
     store: str = ""
     code: str = ""
     inputs: tuple[Input, ...] = ()
@@ -405,12 +406,13 @@ def _without_folder(pattern: str, folder: Path) -> str:
     return ""
 
 
-def by_compute(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Runs by the name of their compute."""
-    groups: dict[str, list[Run]] = {}
+def by_compute(runs: Iterable[Run]) -> list[list[Run]]:
+    """Groups of runs of the same compute in the same place."""
+    groups: dict[object, list[Run]] = {}
     for run in runs:
-        groups.setdefault(run.record.compute, []).append(run)
-    return groups
+        place = tuple(sorted(run.record.place.items()))
+        groups.setdefault((run.record.compute, place), []).append(run)
+    return list(groups.values())
 
 
 def age(run: Run) -> tuple[float, str]:

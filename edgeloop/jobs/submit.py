@@ -173,6 +173,7 @@ class Submission:
                 compute=self.compute.name,
                 kind=self.compute.kind,
                 config=self.settings.computes.get(self.compute.name, {}),
+                place=self.compute.place,
                 store=str(self.settings.location),
                 code=shared.code,
                 inputs=shared.inputs,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeloop.cli.context import common_options
+from edgeloop.cli.context import common_options, workspace_option
 from edgeloop.cli.jobs.options import ScriptCommand, job_options, spec_from
 
 if TYPE_CHECKING:
@@ -22,11 +22,13 @@ SECOND_THOUGHTS_S = 3.0
 @click.argument("target", metavar="SCRIPT|FILE.yaml", type=click.Path(path_type=Path))
 @click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
 @job_options
+@workspace_option
 @common_options
 def run(
     target: Path,
     words: tuple[str, ...],
     no_push: bool,
+    workspace_config: Path | None,
     store: str | None,
     as_json: bool,
     **options: Any,
@@ -45,7 +47,7 @@ def run(
     from edgeloop.cli.output import bytes_bar, shown
     from edgeloop.jobs import Jobs
 
-    jobs = Jobs.open(store, options["experiment"])
+    jobs = Jobs.open(store, options["experiment"], workspace_config)
     spec = spec_from(target, words, options)
     with bytes_bar("sending data") as bar:
         runs = jobs.submit(

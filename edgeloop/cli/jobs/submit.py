@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeloop.cli.context import common_options, yes_option
+from edgeloop.cli.context import common_options, workspace_option, yes_option
 from edgeloop.cli.jobs.options import ScriptCommand, job_options, script_arguments, spec_from
 from edgeloop.cli.jobs.selection import ChosenJobs, jobs_argument, selecting_options
 from edgeloop.cli.jobs.views import VIEWS
@@ -32,6 +32,7 @@ def job() -> None:
 @click.argument("target", metavar="SCRIPT|FILE.yaml", type=click.Path(path_type=Path))
 @click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
 @job_options
+@workspace_option
 @click.option("--pipeline", is_flag=True, help="Submit a sweep as one pipeline, if supported.")
 @common_options
 def submit(
@@ -39,6 +40,7 @@ def submit(
     words: tuple[str, ...],
     no_push: bool,
     pipeline: bool,
+    workspace_config: Path | None,
     store: str | None,
     as_json: bool,
     **options: Any,
@@ -54,7 +56,7 @@ def submit(
     from edgeloop.cli.output import bytes_bar
     from edgeloop.jobs import Jobs
 
-    jobs = Jobs.open(store, options["experiment"])
+    jobs = Jobs.open(store, options["experiment"], workspace_config)
     spec = spec_from(target, words, options)
     with bytes_bar("sending data") as bar:
         runs = jobs.submit(

@@ -70,6 +70,12 @@ class Compute(ABC):
     builds: frozenset[str] = frozenset()  # kinds of environments that the node need not build
     on_its_way_s: float = 60.0  # from the record of a job until the compute must know it
 
+    @property
+    def place(self) -> Mapping[str, str]:
+        """Settings that a job's record keeps, so that the job is found again after they changed,
+        for example its workspace."""
+        return {}
+
     @abstractmethod
     def check(self, resources: Resources) -> None:
         """Raises Infeasible, with what is available, if the job could never start."""

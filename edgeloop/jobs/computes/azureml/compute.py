@@ -7,7 +7,7 @@ job's definition only holds how to reach its order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -55,6 +55,15 @@ class AzureMLCompute(Compute):
         self._environments: dict[object, str] = {}
         # The submission may have to create the cluster and wait for Azure.
         self.on_its_way_s = CREATION_S + 2 * options.patience_s
+
+    @property
+    def place(self) -> Mapping[str, str]:
+        address = self._options.address
+        return {
+            "subscription": address.subscription,
+            "resource_group": address.resource_group,
+            "workspace": address.workspace,
+        }
 
     def access_s(self, timeout_s: float | None) -> int:
         """As long as it may wait and run plus a day, and at most a week, which is Azure's limit for
