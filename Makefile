@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 AZURITE := .tools/azurite/.ready
 ADBD := .tools/adbd/.ready
+PYTHONS := .tools/pythons/.ready
 
 .PHONY: help setup unit test lint format docs wheel bench demo clean
 
 help:  ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
-setup: $(READY) $(AZURITE) $(ADBD) servers  ## make .venv with everything, and the servers the tests use
+setup: $(READY) $(AZURITE) $(ADBD) $(PYTHONS) servers  ## make .venv with everything, and the servers the tests use
 
 .PHONY: servers
 servers:
@@ -28,6 +29,11 @@ $(AZURITE): scripts/install-azurite
 # After the packages that it is built with; built again only when its script changes.
 $(ADBD): scripts/install-adbd | servers
 	@scripts/install-adbd .tools/adbd
+	@touch $@
+
+# Other Pythons than this machine's: jobs run on any from 3.8 on.
+$(PYTHONS): scripts/install-interpreters | servers
+	@$(PYTHON) scripts/install-interpreters .tools/pythons
 	@touch $@
 
 unit: $(READY)  ## the quick tests: no server, no root, about a minute

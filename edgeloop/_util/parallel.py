@@ -28,4 +28,6 @@ def ordered_map(
         while pending:
             yield pending.popleft().result()
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        for future in pending:
+            future.cancel()
+        pool.shutdown(wait=True)

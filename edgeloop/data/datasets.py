@@ -7,7 +7,7 @@ import secrets
 import socket
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from edgeloop._util.locks import file_lock
@@ -77,7 +77,7 @@ def _garbage(
             released |= {objects + key for key in manifests.load(version).objects}
         except (BlobMissing, DatasetDamaged):
             continue  # what it referenced is orphaned now, and removed as such later
-    old = datetime.now(UTC) - timedelta(days=ORPHAN_DAYS)
+    old = datetime.now(timezone.utc) - timedelta(days=ORPHAN_DAYS)
     for prefix in (objects, manifests.prefix):
         released |= {info.key for info in blobs.list(prefix) if info.modified < old}
     return sorted(released - needed)

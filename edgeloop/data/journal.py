@@ -88,7 +88,8 @@ class Journal:
         if header.get("format") != 1 or self._base < 0 or not self._is_unpublished(ledger, head):
             self.id, self._base = new_id, head.sequence
             return False
-        stored = {i.key.removeprefix(self._prefix): i.size for i in self._blobs.list(self._prefix)}
+        start = len(self._prefix)
+        stored = {i.key[start:]: i.size for i in self._blobs.list(self._prefix)}
         arrived = [line for line in uploads if stored.get(str(line.get("key"))) == line.get("size")]
         for line in arrived:
             with contextlib.suppress(KeyError, TypeError, ValueError):

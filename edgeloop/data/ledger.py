@@ -129,7 +129,7 @@ def heads(blobs: Blobs, prefix: str = LOGS) -> Iterator[tuple[str, int]]:
     """Every dataset with the number of its last record."""
     last: dict[str, int] = {}
     for info in blobs.list(prefix):
-        match = _RECORD.fullmatch(info.key.removeprefix(LOGS))
+        match = _RECORD.fullmatch(info.key[len(LOGS) :])
         if match:
             last[match[1]] = max(last.get(match[1], 0), int(match[2]))
     for part, sequence in sorted(last.items()):

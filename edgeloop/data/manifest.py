@@ -15,7 +15,7 @@ import secrets
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Tuple
 
 from edgeloop._util.files import write_atomic
 from edgeloop.data.ledger import Head, Version
@@ -27,7 +27,7 @@ PIECE_BYTES = 8 << 20
 _HASH = re.compile(r"[0-9a-f]{64}")
 _OBJECT = re.compile(r"[0-9a-f]{32}")
 
-Pieces = tuple[str, ...]
+Pieces = Tuple[str, ...]
 
 
 class File(NamedTuple):

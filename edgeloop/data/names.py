@@ -67,7 +67,7 @@ def only_one(name: str, found: list[str]) -> str:
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     by_last = {entry.rpartition("/")[2]: entry for entry in known}
-    by_last |= {entry: entry for entry in by_last.values()}
+    by_last.update({entry: entry for entry in by_last.values()})
     near = difflib.get_close_matches(name, by_last, n=1)
     return f" (did you mean {by_last[near[0]]!r}?)" if near else ""
 
@@ -126,7 +126,7 @@ def _check_rest(name: str) -> str:
 def _name_of_folder(root: Path, folder: Path) -> tuple[str, Path]:
     """A path may go through links, so both ends are compared as written and resolved."""
     for base, path in ((root, folder.absolute()), (root.resolve(), folder.resolve())):
-        if path.is_relative_to(base) and path != base and ".." not in path.parts:
+        if base in path.parents and ".." not in path.parts:
             return check_name(path.relative_to(base).as_posix()), path
     reason = f"the folder is not below {DATA_FOLDER}/working or {DATA_FOLDER}/raw"
     raise NoSuchDataset(name=str(folder), reason=f"{reason}; move it there, or link to it there")

@@ -297,7 +297,7 @@ def _contents(folder: Path, files: list[ScannedFile], index: Index | None) -> di
     began_ns = time.time_ns()
     read = ordered_map(lambda item: pieces_of(folder, item), unknown, _HASHERS, 64)
     try:
-        for item, pieces in zip(unknown, read, strict=True):
+        for item, pieces in zip(unknown, read):
             contents[item.path] = pieces
             if index:
                 index.record(item, pieces, began_ns)
@@ -415,7 +415,7 @@ def verify_store(
     total = sum(location.size for location in manifest.locations.values())
     done = 0
     checked = ordered_map(damaged_in, list(by_object), _WORKERS, _WORKERS)
-    for key, bad in zip(by_object, checked, strict=True):
+    for key, bad in zip(by_object, checked):
         damaged.update(bad)
         done += sum(location.size for _, location in by_object[key])
         if progress:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 from edgeloop._util.parallel import ordered_map
 from edgeloop.data.index import FileChanged, Index, ScannedFile, piece_count, read_piece, scan
@@ -116,7 +116,7 @@ class Push:
         locations = self._manifests.locations(head)
         if not dry_run:
             self._journal.open(self._ledger, head)
-            locations |= self._journal.own()
+            locations.update(self._journal.own())
         files = self._read(found, known, locations, dry_run)
         if self._is_newest(head, files):
             return self._nothing_to_do(head, found)
@@ -153,7 +153,7 @@ class Push:
         used = {piece: locations[piece] for file in files for piece in file.pieces}
         manifest = Manifest(tuple(files), used)
         key = self._manifests.store(manifest)
-        now = datetime.now(UTC).isoformat(timespec="seconds")
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         version = Version(
             self._ledger.name,
             head.next_version,
@@ -210,7 +210,7 @@ class Push:
                 if len(pieces) == piece_count(item.size):
                     read_at_ns = pieces[0].read_at_ns if pieces else 0
                     self._index.record(item, _hashes(pieces), read_at_ns)
-        known |= {item.path: _file(item, _hashes(seen[item.path])) for item in to_read}
+        known.update((item.path, _file(item, _hashes(seen[item.path]))) for item in to_read)
         return [known[item.path] for item in found]
 
     def _pieces(self, found: list[ScannedFile], seen: dict[str, list[Piece]]) -> Iterator[Piece]:
@@ -238,7 +238,7 @@ class Push:
     ) -> Iterator[list[Piece]]:
         objects = _objects(pieces, locations)
         for sent, new in ordered_map(self._upload, objects, _SENDERS, _SENDERS):
-            locations |= new
+            locations.update(new)
             self._moved_files.update(piece.found.path for piece in sent if piece.content)
             self._moved_bytes += sum(len(piece.content) for piece in sent)
             yield sent

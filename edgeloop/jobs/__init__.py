@@ -1,7 +1,7 @@
 """Jobs: run a script elsewhere, with its data, and fetch its results.
 
-The wrapper that runs inside jobs is part of this package, on machines that have only Python and
-obstore, so each name is imported when it is first used.
+The wrapper that runs inside jobs is part of this package, on machines that have only Python
+3.8, so each name is imported when it is first used.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ rows that all stores share; the errors to raise are in `edgeloop.errors`.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from edgeloop.store.base import (
@@ -30,20 +31,21 @@ from edgeloop.store.base import (
     json_safe,
     merged,
 )
-from edgeloop.store.location import (
-    AzureLocation,
-    Location,
-    PluginLocation,
-    PostgresLocation,
-    SqliteLocation,
-    datastore_location,
-    parse_connection_string,
-    parse_location,
-)
-from edgeloop.store.registry import open_access, open_blobs, open_store
 
 if TYPE_CHECKING:
     from edgeloop.store.blobs import FolderBlobs, ObjectBlobs, url_blobs
+    from edgeloop.store.location import (
+        AzureLocation,
+        Location,
+        PluginLocation,
+        PostgresLocation,
+        SqliteLocation,
+        datastore_location,
+        parse_connection_string,
+        parse_location,
+    )
+    from edgeloop.store.node import open_from_job, url_from_job
+    from edgeloop.store.registry import open_access, open_blobs, open_store
 
 __all__ = [
     "Access",
@@ -74,17 +76,29 @@ __all__ = [
     "merged",
     "open_access",
     "open_blobs",
+    "open_from_job",
     "open_store",
     "parse_connection_string",
     "parse_location",
     "url_blobs",
+    "url_from_job",
 ]
+
+_WHERE = {
+    "blobs": ("FolderBlobs", "ObjectBlobs", "url_blobs"),
+    "location": (
+        *("AzureLocation", "Location", "PluginLocation", "PostgresLocation", "SqliteLocation"),
+        *("datastore_location", "parse_connection_string", "parse_location"),
+    ),
+    "node": ("open_from_job", "url_from_job"),
+    "registry": ("open_access", "open_blobs", "open_store"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Code for files is loaded when it is first used: most commands only read rows."""
-    if name in ("FolderBlobs", "ObjectBlobs", "url_blobs"):
-        from edgeloop.store import blobs
-
-        return getattr(blobs, name)
+    """Most commands only read rows, and a job opens files in its own way: what else a name needs is
+    loaded when it is first used."""
+    for module, names in _WHERE.items():
+        if name in names:
+            return getattr(import_module(f"edgeloop.store.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,19 +17,19 @@ import math
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Callable, Literal, Mapping, Optional, Union
 
 from edgeloop.errors import BadInput, BadName, EdgeloopError, RowExists, RowTooLarge
 
-Value = str | int | float | bool
+Value = Union[str, int, float, bool]
 Values = Mapping[str, Value]
-Changes = Mapping[str, Value | None]
+Changes = Mapping[str, Optional[Value]]
 
 FIRST_DUE = 3  # rows of a queue that are read at once: one is wanted
 NEXT_DUE = 128
@@ -50,7 +50,7 @@ class Record:
     version: str = field(repr=False)
 
 
-ReadRow = Callable[[], Record | None]
+ReadRow = Callable[[], Optional[Record]]
 Rank = Callable[[str], str]
 
 

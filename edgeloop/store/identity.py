@@ -1,7 +1,7 @@
 """What stores take from the environment, and the tokens of a machine's managed identity.
 
-Nothing else in this room reads the environment. Tokens need only the standard library: a job's
-environment has obstore, and need not have Azure's packages.
+In this room only this file and `node/environment` read the environment. Tokens need only the
+standard library: a node need not have Azure's packages.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 _RESOURCE = "https://storage.azure.com"
@@ -65,7 +65,7 @@ class TokenOfMachine:
         request = Request(address, headers=dict(place.headers))  # noqa: S310
         with urlopen(request, timeout=_LIMIT_S) as answer:  # noqa: S310
             token = str(json.load(answer)["access_token"])
-        return {"token": token, "expires_at": datetime.now(UTC) + _KEPT}
+        return {"token": token, "expires_at": datetime.now(timezone.utc) + _KEPT}
 
 
 def plain_http_allowed(environ: Mapping[str, str] = os.environ) -> bool:

@@ -126,7 +126,9 @@ def test_an_environment_is_registered_once_per_content(harness: JobHarness, azur
     assert len(set(used)) == 3 and used[1] == used[2]
     assert azureml.count("PUT", "/environments/") == 3
     made = azureml.assets.find(used[1], "environments")["properties"]
-    assert "obstore" in made["condaFile"] and "numpy" in made["condaFile"]
+    assert json.loads(made["condaFile"]) == {
+        "dependencies": ["python=3.12", "pip", {"pip": ["numpy"]}]
+    }
     assert azureml.assets.find(used[3], "environments")["properties"]["image"] == image.file
 
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import subprocess
-import sys
 import zipfile
+from collections.abc import Callable
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 
-import obstore
 import pytest
 
 from edgeloop.data import Datasets
 from edgeloop.errors import BadSetting
 from edgeloop.jobs.computes.base import JobOrder, Resources
-from edgeloop.jobs.protocol.bundle import bootstrap_command, bundle, ensure_wrapper
+from edgeloop.jobs.protocol.bundle import (
+    bootstrap_command,
+    bundle,
+    ensure_wrapper,
+    wrapper_sources,
+)
 from edgeloop.jobs.protocol.ticket import (
     ORDER_VARIABLE,
     Input,
@@ -25,9 +31,9 @@ from edgeloop.jobs.protocol.ticket import (
     wrapper_key,
 )
 from edgeloop.store import Access, Blobs, open_blobs, parse_location
-from edgeloop.store.blobs import FolderBlobs
+from edgeloop.store.blobs import FolderBlobs, url_blobs
 from tests.conftest import StoreUnderTest
-from tests.jobs.wrapped import LIMIT_S, Wrapped
+from tests.jobs.wrapped import LIMIT_S, Wrapped, interpreters
 
 USE_EVERYTHING = """
 open("outputs/seen", "w").write(open("data/raw/faces/1.txt").read())
@@ -41,12 +47,12 @@ def wrapped(tmp_path: Path) -> Wrapped:
     return Wrapped(FolderBlobs(tmp_path / "store"), tmp_path / "node")
 
 
-def order_with_data(wrapped: Wrapped, folder: Path) -> None:
+def order_with_data(wrapped: Wrapped, folder: Path, script: str = USE_EVERYTHING) -> None:
     folder.mkdir()
     (folder / "1.txt").write_text("1")
     version = Datasets(wrapped.blobs).push("raw/faces", folder).reference.version
     inputs = (Input("raw/faces", version),)
-    wrapped.order_script(USE_EVERYTHING, inputs=inputs, writes=("working/made",))
+    wrapped.order_script(script, inputs=inputs, writes=("working/made",))
 
 
 def test_the_same_sources_make_the_same_bytes():
@@ -56,6 +62,37 @@ def test_the_same_sources_make_the_same_bytes():
         assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
     assert names == sorted(names)
     assert not [name for name in names if "cli" in name or "computes" in name or "sql" in name]
+
+
+# Methods, functions and arguments that came after Python 3.8.
+NEWER = {
+    *("removeprefix", "removesuffix", "is_relative_to", "with_stem", "hardlink_to", "UTC"),
+    *(
+        "file_digest",
+        "cancel_futures",
+        "batched",
+        "pairwise",
+        "to_thread",
+        "waitstatus_to_exitcode",
+    ),
+    *("strict", "filter", "bit_count", "StrEnum", "TypeAlias", "Self", "ParamSpec", "tomllib"),
+}
+
+
+@pytest.mark.parametrize("file", sorted(wrapper_sources()), ids=lambda file: file.name)
+def test_what_runs_inside_a_job_is_written_for_python_3_8(file: Path):
+    """The wrapper's tests run it on 3.8; this names the line, also of code they do not reach."""
+    tree = ast.parse(file.read_text(), feature_version=(3, 8))
+    found = [(node.lineno, node.attr) for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            words = {word.arg or "" for word in node.keywords}
+            found += [(node.lineno, word) for word in words]
+            assert not ("strict" in words and ast.unparse(node.func) == "zip"), node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module != "__future__" or node.names[0].name == "annotations"
+            found += [(node.lineno, alias.name) for alias in node.names]
+    assert not [(line, name) for line, name in found if name in NEWER]
 
 
 def test_the_wrapper_is_stored_once(tmp_path: Path):
@@ -73,34 +110,18 @@ def test_the_wrapper_is_stored_once(tmp_path: Path):
     assert key == wrapper_key(sha256(blobs.read(key)).hexdigest())
 
 
-def test_the_bundle_needs_the_standard_library_and_obstore_alone(wrapped: Wrapped, tmp_path: Path):
-    """A whole job, data included, by an interpreter that sees no other package."""
-    order_with_data(wrapped, tmp_path / "faces")
-    packages = tmp_path / "packages"
-    packages.mkdir()
-    (packages / "obstore").symlink_to(Path(obstore.__file__).parent)
-    wrapper = tmp_path / "wrapper.pyz"
-    wrapper.write_bytes(bundle())
-    start = f"import sys, runpy; sys.path.append({str(packages)!r}); sys.argv = ['wrapper']; "
-    start += f"runpy.run_path({str(wrapper)!r}, run_name='__main__')"
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", start],
-        env=wrapped.environ(),
-        capture_output=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert wrapped.final().published == {"working/made": 1}
-    assert wrapped.stored() == {"seen": b"1"}
-
-
 def bootstrap(wrapped: Wrapped, **environ: str) -> subprocess.CompletedProcess[bytes]:
+    """As on a node that has this Python, and no variable that a test set for something else."""
     access = wrapped.blobs.access(3600)
     order = JobOrder(wrapped.job, "test", Resources(), 0, access, ensure_wrapper(wrapped.blobs))
-    variables = {**wrapped.environ(), **order_variables(order, wrapped.pace), **environ}
+    variables = {
+        **{"PATH": os.defpath, "HOME": str(wrapped.folder), "EDGELOOP_CACHE": str(wrapped.cache)},
+        **order_variables(order, wrapped.pace),
+        **wrapped.variables,
+        **environ,
+    }
     return subprocess.run(
-        bootstrap_command(sys.executable),
+        bootstrap_command(wrapped.python, access),
         env=variables,
         cwd="/",
         capture_output=True,
@@ -118,6 +139,98 @@ def test_a_node_fetches_the_wrapper_and_becomes_it(place: StoreUnderTest, tmp_pa
     assert wrapped.final().state == "completed"
 
 
+BARE = """
+import importlib.util, json, sys
+packages = [name for name in ("obstore", "edgeloop", "pip") if importlib.util.find_spec(name)]
+open("outputs/python", "w").write(json.dumps([sys.version_info[:2], sys.executable, packages]))
+open("outputs/large", "wb").write(b"1234567" * 3_000_000)
+"""
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "azure", "s3"])
+@pytest.mark.parametrize("version", ["3.8", "3.10", "3.13"])
+def test_a_node_needs_python_and_nothing_else(
+    version: str,
+    kind: str,
+    make_place: Callable[[str], StoreUnderTest],
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Data in and out, results in parts, on a Python that has its standard library alone; the
+    command runs with the same one."""
+    if version not in interpreters():
+        pytest.skip(f"make setup could not install Python {version}")
+    blobs, variables = _place(kind, make_place, request, monkeypatch)
+    python = interpreters()[version]
+    wrapped = Wrapped(blobs, tmp_path / "node", variables=variables, python=python)
+    order_with_data(wrapped, tmp_path / "faces", BARE + USE_EVERYTHING)
+    done = bootstrap(wrapped)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert wrapped.final().published == {"working/made": 1}
+    stored = wrapped.stored()
+    assert (stored["seen"], stored["large"]) == (b"1", b"1234567" * 3_000_000)
+    numbers = [int(number) for number in version.split(".")]
+    assert json.loads(stored["python"]) == [numbers, python, []]
+
+
+def _place(
+    kind: str,
+    make_place: Callable[[str], StoreUnderTest],
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[Blobs, dict[str, str]]:
+    """A new store, and the variables that a node needs to open it."""
+    if kind != "s3":
+        return open_blobs(parse_location(make_place(kind).url)), {}
+    s3 = request.getfixturevalue("s3")
+    for name, value in s3.environ.items():
+        monkeypatch.setenv(name, value)
+    return url_blobs(f"s3://{s3.make_bucket()}/a/prefix"), s3.environ
+
+
+def _program(folder: Path, name: str, text: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+@pytest.mark.parametrize("asked", ["python", "python3"])
+@pytest.mark.parametrize("there", ["python", "python3"])
+def test_a_node_may_call_its_python_either_name(
+    wrapped: Wrapped, asked: str, there: str, tmp_path: Path
+):
+    _program(tmp_path / "bin", there, f'exec {wrapped.python} "$@"')
+    wrapped.order_script("print('ran')")
+    wrapped.python, path = asked, f"{tmp_path / 'bin'}:/nowhere"
+    done = bootstrap(wrapped, PATH=path)
+    assert (done.returncode, done.stdout[:4]) == (0, b"ran\n"), done.stderr
+
+
+def test_an_older_python_of_the_user_runs_the_command_though_not_the_wrapper(
+    wrapped: Wrapped, tmp_path: Path
+):
+    """The first on the PATH is the user's: it is too old for the wrapper, so another runs that."""
+    old = 'case "$2" in *version_info*) exit 64;; *) echo "the old one: $@";; esac'
+    _program(tmp_path / "bin", "python", old)
+    _program(tmp_path / "bin", "python3", f'exec {wrapped.python} "$@"')
+    wrapped.order_script("print('ran')")
+    wrapped.python = "python"
+    done = bootstrap(wrapped, PATH=f"{tmp_path / 'bin'}:{os.defpath}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(b"the old one: script.py\n")
+
+
+def test_a_node_without_a_python_says_so(wrapped: Wrapped, tmp_path: Path):
+    _program(tmp_path / "bin", "python", "exit 64")
+    wrapped.order_script("print('ran')")
+    wrapped.python = "python"
+    done = bootstrap(wrapped, PATH=f"{tmp_path / 'bin'}:/nowhere")
+    only = f"only {tmp_path / 'bin/python'}"
+    said = f"edgeloop: this node has no Python 3.8 or newer, {only}: jobs need one\n"
+    assert (done.returncode, done.stderr.decode()) == (1, said)
+
+
 def test_a_node_that_has_the_wrapper_does_not_fetch_it_again(wrapped: Wrapped):
     wrapped.order_script("print('ran')")
     key = ensure_wrapper(wrapped.blobs)
@@ -132,11 +245,10 @@ def test_a_node_that_has_the_wrapper_does_not_fetch_it_again(wrapped: Wrapped):
     assert kept.stat().st_mtime_ns == before
 
 
-def last_word(wrapped: Wrapped, access: Access, wrapper: str, *flags: str) -> str:
-    command = bootstrap_command(sys.executable)
+def last_word(wrapped: Wrapped, access: Access, wrapper: str) -> str:
     order = WrapperOrder(wrapped.job, wrapper, access).to_variables()
     done = subprocess.run(
-        [command[0], *flags, *command[1:]],
+        bootstrap_command(wrapped.python, access),
         env={**os.environ, "EDGELOOP_CACHE": str(wrapped.cache), **order},
         capture_output=True,
         text=True,
@@ -146,11 +258,6 @@ def last_word(wrapped: Wrapped, access: Access, wrapper: str, *flags: str) -> st
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     return line
-
-
-def test_a_node_without_obstore_says_so(wrapped: Wrapped):
-    line = last_word(wrapped, wrapped.blobs.access(60), "_wrapper/x.pyz", "-I", "-S")
-    assert line.startswith("edgeloop: obstore is not installed for ")
 
 
 def test_a_node_without_the_store_s_folder_says_so(wrapped: Wrapped, tmp_path: Path):

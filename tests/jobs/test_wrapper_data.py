@@ -17,7 +17,7 @@ from edgeloop.data import Datasets
 from edgeloop.errors import NoSuchDataset
 from edgeloop.jobs.protocol.ticket import Environment, Input
 from edgeloop.store.blobs import FolderBlobs
-from tests.jobs.wrapped import Wrapped
+from tests.jobs.wrapped import Wrapped, interpreters
 
 pytestmark = pytest.mark.slow
 
@@ -148,7 +148,7 @@ open("outputs/word", "w").write(tinything.WORD)
     code = {"script.py": script, "requirements.txt": requirements}
     environment = Environment("requirements", "requirements.txt")
     for expected in (1, 0):
-        job = Wrapped(wrapped.blobs, wrapped.folder)
+        job = Wrapped(wrapped.blobs, wrapped.folder, python=sys.executable)
         job.order(["python", "script.py"], code, environment=environment)
         status, shown = job.run()
         assert status == 0, shown
@@ -156,9 +156,22 @@ open("outputs/word", "w").write(tinything.WORD)
         assert job.log().count("building an environment") == expected
 
 
+@pytest.mark.skipif("3.8" not in interpreters(), reason="make setup installs Python 3.8")
+def test_a_node_whose_python_cannot_make_environments_says_what_to_install(wrapped: Wrapped):
+    """As Debian's and Ubuntu's Python without a further package."""
+    environment = Environment("requirements", "requirements.txt")
+    wrapped.order(["true"], {"requirements.txt": "tinything\n"}, environment=environment)
+    assert wrapped.run()[0] == 1
+    assert wrapped.final().reason == (
+        "The environment of requirements.txt was not built: the node's Python has no ensurepip: "
+        "install python3-venv there, or use an image that has it"
+    )
+
+
 def test_requirements_that_cannot_be_installed_fail_the_job_with_pip_s_word(
     wrapped: Wrapped, tmp_path: Path
 ):
+    wrapped.python = sys.executable
     requirements = wheel(tmp_path / "wheels") + "no-such-thing==7\n"
     environment = Environment("requirements", "requirements.txt")
     wrapped.order(["true"], {"requirements.txt": requirements}, environment=environment)

@@ -36,6 +36,22 @@ BRISK = Pace(log_s=0.1, outputs_s=0.1, heartbeat_s=0.5, patience_s=60)
 LIMIT_S = 120.0
 
 
+INTERPRETERS = Path(__file__).parents[2] / ".tools/pythons"
+
+
+def interpreters() -> dict[str, str]:
+    """Pythons with nothing but their standard library, by version: see install-interpreters."""
+    found = {
+        folder.name: folder / f"usr/bin/python{folder.name}" for folder in INTERPRETERS.glob("3.*")
+    }
+    return {version: str(python) for version, python in found.items() if python.is_file()}
+
+
+def oldest_python() -> str:
+    """What tests of the wrapper run it with: what works there works on newer ones."""
+    return interpreters().get("3.8", sys.executable)
+
+
 @dataclass
 class Wrapped:
     """One job on one node: a store, a cache, and the wrapper's file."""
@@ -45,6 +61,7 @@ class Wrapped:
     job: str = field(default_factory=lambda: f"job-{secrets.token_hex(6)}")
     pace: Pace = BRISK
     variables: dict[str, str] = field(default_factory=dict)
+    python: str = field(default_factory=oldest_python)
 
     @property
     def cache(self) -> Path:
@@ -79,7 +96,7 @@ class Wrapped:
         wrapper.write_bytes(bundle())
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options}
         return subprocess.Popen(
-            [*before, sys.executable, str(wrapper)],
+            [*before, self.python, str(wrapper)],
             env=self.environ(),
             stdin=subprocess.DEVNULL,
             start_new_session=True,

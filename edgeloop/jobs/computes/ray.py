@@ -133,7 +133,7 @@ class RayCompute(Compute):
         self._submit(
             {
                 "submission_id": order.job,
-                "entrypoint": shlex.join(bootstrap_command(self._python)),
+                "entrypoint": shlex.join(bootstrap_command(self._python, order.access)),
                 "runtime_env": {"env_vars": variables},
                 "metadata": {"name": order.name},
                 "entrypoint_num_cpus": order.resources.cpus,

@@ -7,27 +7,33 @@ named by its hash and stored once.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
+import json
+import shlex
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 from edgeloop._util.files import write_atomic
 from edgeloop.jobs.protocol.ticket import wrapper_key
-from edgeloop.store import Blobs
+from edgeloop.store import Access, Blobs
 
 _PACKAGE = Path(__file__).parents[2]
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-# What may be imported inside a job: these need only the standard library and obstore.
+# What may be imported inside a job: these need only the standard library, of Python 3.8 or newer.
 _WRAPPER_FILES = (
     *("__init__.py", "_version.py", "errors.py"),
-    *("store/__init__.py", "store/base.py", "store/blobs.py", "store/identity.py"),
-    *("store/location.py", "store/registry.py"),
+    *(f"_util/{name}.py" for name in ("__init__", "files", "locks", "parallel", "redact")),
+    *("_util/retry.py", "_util/system.py", "_util/units.py"),
+    *("store/__init__.py", "store/base.py", "store/identity.py"),
     *("jobs/__init__.py", "jobs/protocol/__init__.py", "jobs/protocol/ticket.py"),
     *("jobs/protocol/codec.py", "jobs/protocol/patterns.py"),
 )
-_WRAPPER_ROOMS = ("_util", "data", "jobs/wrapper")
+_WRAPPER_ROOMS = ("data", "jobs/wrapper", "store/node")
 _WRAPPER_MAIN = "import sys\nfrom edgeloop.jobs.wrapper import main\nsys.exit(main(sys.argv[1:]))\n"
 # The waiter needs only the standard library.
 _WAITER_FILES = (
@@ -50,11 +56,16 @@ sys.exit(main(*sys.argv[1:]))
 
 
 def bundle() -> bytes:
-    """The wrapper as a .pyz: run it with any Python from 3.11 on that has obstore."""
+    """The wrapper as a .pyz: run it with any Python from 3.8 on."""
+    return _zipped(_contents(_WRAPPER_MAIN, wrapper_sources()), zipfile.ZIP_DEFLATED)
+
+
+def wrapper_sources() -> set[Path]:
+    """The files that the wrapper consists of."""
     files = {_PACKAGE / name for name in _WRAPPER_FILES}
     for room in _WRAPPER_ROOMS:
         files.update((_PACKAGE / room).rglob("*.py"))
-    return _zipped(_contents(_WRAPPER_MAIN, files), zipfile.ZIP_DEFLATED)
+    return files
 
 
 def ensure_wrapper(blobs: Blobs) -> str:
@@ -93,20 +104,70 @@ def _zipped(contents: Mapping[str, bytes], compression: int) -> bytes:
     return target.getvalue()
 
 
-def bootstrap_command(python: str = "python3") -> list[str]:
-    """The command for a node that has Python and obstore but not the wrapper: it fetches the
+def bootstrap_command(python: str = "python3", access: Access | None = None) -> list[str]:
+    """The command for a node that has Python 3.8 or newer and nothing of ours: it fetches the
     wrapper from the store once, checks it, and becomes it. An argument added to the command is the
-    path of a file with the variable's content, for a compute that shows variables to too many."""
-    return [python, "-c", _BOOTSTRAP]
+    path of a file with the variable's content, for a compute that shows variables to too many.
+
+    `python` and `python3` are looked for under either name; any other value is used as it is. With
+    `access`, the command is as short as that kind of store allows.
+    """
+    names = _USUAL if python in ("python", "python3") else (python,)
+    first = [name for name in names if name == python]
+    words = [name if "$" in name else shlex.quote(name) for name in dict.fromkeys((*first, *names))]
+    simple = access is not None and access.make != "from_url"
+    program = _BOOTSTRAP.replace("@CLIENT@", "" if simple else _packed_client())
+    script = _FIND_PYTHON.format(names=" ".join(words), program=shlex.quote(program))
+    return ["/bin/sh", "-c", script, "edgeloop"]
 
 
-# Runs before anything of Edgeloop is available, so it is self-contained and parses on old Pythons.
+@cache
+def _packed_client() -> str:
+    """The client for every kind of store, as text."""
+    modules = [
+        (f"edgeloop.{name}", (_PACKAGE / f"{name.replace('.', '/')}.py").read_text("utf-8"))
+        for name in _CLIENT
+    ]
+    content = zlib.compress(json.dumps(modules, ensure_ascii=False).encode(), 9)
+    return base64.b64encode(content).decode()
+
+
+# In the order in which they import each other.
+_CLIENT = (
+    *("_util.retry", "_util.parallel", "store.identity"),
+    *(f"store.node.{name}" for name in ("transport", "remote", "azure", "s3", "rsa")),
+    "store.node.environment",
+)
+# The user's Python is the first that there is, and runs the command; the wrapper needs 3.8.
+_USUAL = (
+    *("python", "python3", '"$CONDA_PREFIX/bin/python"'),
+    *("/opt/conda/bin/python", "/opt/miniconda/bin/python"),
+)
+_FIND_PYTHON = """\
+own=
+for name in {names}; do
+  path=$(command -v "$name" 2>/dev/null) || continue
+  "$path" -c 'import sys; sys.exit(0 if sys.version_info >= (3, 8) else 64)' 2>/dev/null
+  case $? in
+    0) if [ -n "$own" ]; then export EDGELOOP_PYTHON="${{EDGELOOP_PYTHON:-$own}}"; fi
+       exec "$path" -c {program} "$@";;
+    64) own=${{own:-$path}};;
+  esac
+done
+echo "edgeloop: this node has no Python 3.8 or newer${{own:+, only $own}}: jobs need one" >&2
+exit 1
+"""
+
+# Runs before anything of Edgeloop is available, so it is self-contained. An account of Azure is
+# opened by an address alone, or with a token of the machine; for other stores it has a client.
 _BOOTSTRAP = """\
-import hashlib, json, os, sys, tempfile
+import hashlib, json, os, sys, tempfile, time
+from urllib.error import HTTPError
+from urllib.parse import quote, urlencode
+from urllib.request import Request, urlopen
+client = "@CLIENT@"
 def stop(sentence):
     sys.exit("edgeloop: " + sentence)
-if sys.version_info < (3, 11):
-    stop("this node's Python is %d.%d, and jobs need 3.11 or newer" % sys.version_info[:2])
 if len(sys.argv) > 1:
     try:
         with open(sys.argv[1]) as file:
@@ -118,10 +179,6 @@ try:
     key, make, options = order["wrapper"], order["access"]["make"], dict(order["access"]["options"])
 except (KeyError, ValueError):
     stop("EDGELOOP_ORDER is missing or cannot be read")
-try:
-    import obstore, obstore.store
-except ImportError:
-    stop("obstore is not installed for %s on this node: pip install obstore" % sys.executable)
 if make == "LocalStore" and not os.path.isdir(options["folder"]):
     stop("the store is the folder %s, which this node does not have: "
          "use a shared folder or a store in the cloud" % options["folder"])
@@ -137,7 +194,6 @@ def good():
     except OSError:
         return False
 def token(client):
-    import datetime, urllib.parse, urllib.request
     fields, heads = {"resource": "https://storage.azure.com"}, {"Metadata": "true"}
     place = os.environ.get("IDENTITY_ENDPOINT")
     if place:
@@ -152,41 +208,54 @@ def token(client):
     client = client or os.environ.get("DEFAULT_IDENTITY_CLIENT_ID", "")
     if client:
         fields[key] = client
-    ask = urllib.request.Request(place + "?" + urllib.parse.urlencode(fields), headers=heads)
-    with urllib.request.urlopen(ask, timeout=30) as page:
-        found = json.load(page)
-    ends = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(minutes=20)
-    return {"token": found["access_token"], "expires_at": ends}
-def fetch():
-    web = {"timeout": "120s", "connect_timeout": "10s"}
-    plain = [os.environ.get(n + "_ALLOW_HTTP", "").lower() for n in ("AWS", "AZURE", "GOOGLE")]
-    if options.get("endpoint", "").startswith("http:") or "true" in plain or "1" in plain:
-        web["allow_http"] = "true"
-    if make == "LocalStore":
-        store = obstore.store.LocalStore(options["folder"])
-    elif make == "AzureStore":
-        store = obstore.store.AzureStore(client_options=web, **options)
-    elif make == "AzureIdentity":
-        client = options.pop("client_id", "")
-        store = obstore.store.AzureStore(
-            client_options=web, credential_provider=lambda: token(client), **options)
-    elif make == "from_url":
-        store = obstore.store.from_url(options["url"], client_options=web)
+    ask = Request(place + "?" + urlencode(fields), headers=heads)
+    with urlopen(ask, timeout=30) as page:
+        return json.load(page)["access_token"]
+def from_azure():
+    address = "/".join([options["endpoint"].rstrip("/"), options["container_name"], quote(key)])
+    heads = {"x-ms-version": "2021-12-02"}
+    if make == "AzureIdentity":
+        heads["Authorization"] = "Bearer " + token(options.get("client_id", ""))
     else:
-        stop("this wrapper does not know how to open the store: " + make)
-    content = bytes(obstore.get(store, key).bytes())
+        address += "?" + options["sas_key"]
+    with urlopen(Request(address, headers=heads), timeout=120) as page:
+        return page.read()
+def from_client():
+    import base64, types, zlib
+    for package in ("edgeloop", "edgeloop._util", "edgeloop.store", "edgeloop.store.node"):
+        sys.modules[package] = types.ModuleType(package)
+        sys.modules[package].__path__ = []
+    for module, source in json.loads(zlib.decompress(base64.b64decode(client))):
+        made = sys.modules[module] = types.ModuleType(module)
+        exec(compile(source, module, "exec"), made.__dict__)
+    return made.open_remote(make, options).read(key)
+def fetch():
+    if make == "LocalStore":
+        with open(os.path.join(options["folder"], key), "rb") as file:
+            content = file.read()
+    else:
+        content = (from_client if client else from_azure)()
     os.makedirs(place, exist_ok=True)
     handle, part = tempfile.mkstemp(dir=place)
     with os.fdopen(handle, "wb") as file:
         file.write(content)
     os.replace(part, path)
-if not good():
+def why(error):
+    if isinstance(error, HTTPError):
+        return "it answered %d" % error.code
+    return str(getattr(error, "strerror", None) or getattr(error, "reason", None) or error)
+tries = 0 if good() else 4
+while tries and not good():
+    tries -= 1
     try:
         fetch()
+        break
     except Exception as error:
-        stop("the wrapper could not be fetched from the store: "
-             + (type(error).__name__ if make != "LocalStore" else str(error).split("\\n")[0]))
-    if not good():
-        stop("the wrapper in the store is damaged: submit the job again")
+        is_final = isinstance(error, HTTPError) and error.code < 500 and error.code != 429
+        if is_final or client or make == "LocalStore" or not tries:
+            stop("the wrapper could not be fetched from the store: " + why(error))
+        time.sleep(4 - tries)
+if not good():
+    stop("the wrapper in the store is damaged: submit the job again")
 os.execv(sys.executable, [sys.executable, path])
 """

@@ -4,10 +4,12 @@ alone."""
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, is_dataclass
+import re
+import sys
+from dataclasses import asdict, fields, is_dataclass
 from datetime import datetime
-from functools import cache
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from functools import lru_cache
+from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 
@@ -35,13 +37,22 @@ def from_plain(kind: Any, value: Any) -> Any:
     """The same from what `json.loads` returns."""
     if is_dataclass(kind):
         make: Any = kind
-        hints = _hints(make)
-        return make(**{name: from_plain(hints[name], item) for name, item in value.items()})
-    if get_origin(kind) is tuple:
-        return tuple(from_plain(get_args(kind)[0], item) for item in value)
+        types = _types(make)
+        return make(**{name: _read(*types[name], item) for name, item in value.items()})
     return datetime.fromisoformat(value) if kind is datetime else value
 
 
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _read(kind: Any, is_tuple: bool, value: Any) -> Any:
+    return tuple(from_plain(kind, item) for item in value) if is_tuple else from_plain(kind, value)
+
+
+@lru_cache(maxsize=None)
+def _types(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """What each field is, or what it is a tuple of. Read as it is written and not evaluated, since
+    the Python of a node may be too old for `str | None`."""
+    names = vars(sys.modules[kind.__module__])
+    found = {}
+    for each in fields(kind):
+        several = re.fullmatch(r"tuple\[(\w+), \.\.\.\]", str(each.type))
+        found[each.name] = names.get(several[1] if several else str(each.type)), several is not None
+    return found

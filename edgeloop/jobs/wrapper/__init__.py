@@ -3,7 +3,7 @@
 Two processes, so that no single kill loses anything. The *launcher* is what a compute started: it
 shows the log and forwards signals. The *supervisor*, in a session of its own, does the work. If one
 is killed, the other ends the command and copies what is there. This package needs only the standard
-library and obstore. docs/reference/inside-a-job.md says what a script can rely on.
+library of Python 3.8. docs/reference/inside-a-job.md says what a script can rely on.
 """
 
 from __future__ import annotations

@@ -187,6 +187,11 @@ class EnvironmentBuilder:
                 raise BadInput(reason=reason) from None
         if done.returncode != 0:
             lines = [line.strip() for line in self.log.tail(start).splitlines() if line.strip()]
-            errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR:")]
+            errors = [line[len("ERROR:") :].strip() for line in lines if line.startswith("ERROR:")]
             cause = (errors or lines or ["it printed nothing"])[-1]
+            if "'ensurepip'" in cause:  # venv's last line names only the command that failed
+                cause = (
+                    "the node's Python has no ensurepip: install python3-venv there, or use an "
+                    "image that has it"
+                )
             raise BadInput(reason=f"The environment of {what} was not built: {cause}")

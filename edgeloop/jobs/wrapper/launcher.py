@@ -30,7 +30,7 @@ from edgeloop.jobs.wrapper.events import CANCEL, Canceled, Events, PeriodicTask
 from edgeloop.jobs.wrapper.layout import JobFolders
 from edgeloop.jobs.wrapper.scratch import JobLog, Scratch, Tail
 from edgeloop.jobs.wrapper.supervisor import Supervisor, supervise
-from edgeloop.store import open_access
+from edgeloop.store import open_from_job
 
 _POLL_S = 0.2
 _BLOCKED_S = 10.0
@@ -146,7 +146,7 @@ def _forward_signals(lifeline: int) -> None:
 
 
 def _recover(order: WrapperOrder, folder: Path) -> bool:
-    return recover(folder, open_access(order.access), _SUPERVISOR_KILLED, order.pace.patience_s)
+    return recover(folder, open_from_job(order.access), _SUPERVISOR_KILLED, order.pace.patience_s)
 
 
 class LogForwarder:

@@ -86,7 +86,7 @@ def _named(prefix: str, folders: Mapping[str, Path]) -> dict[str, str]:
         for name, path in folders.items()
         if short[_variable(name.rpartition("/")[2])] == 1
     }
-    return by_part | {prefix + _variable(name): str(path) for name, path in folders.items()}
+    return {**by_part, **{prefix + _variable(name): str(path) for name, path in folders.items()}}
 
 
 def _variable(name: str) -> str:
@@ -138,11 +138,25 @@ def _code(ticket: Ticket, scratch: Scratch, blobs: Blobs) -> None:
         raise BadInput(reason="The job's code is no longer in the store") from None
     try:
         with tarfile.open(scratch.code) as archive:
-            archive.extractall(scratch.work, filter="data")
+            _unpack(archive, scratch.work)
     except (tarfile.TarError, OSError, EOFError) as error:
         raise BadInput(reason=f"The job's code cannot be unpacked: {error}") from None
     finally:
         scratch.code.unlink()
+
+
+def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
+    """Files below `folder` and nothing else. Older Pythons cannot check an archive themselves."""
+    root = folder.resolve()
+    for member in archive:
+        target = folder / member.name
+        content = archive.extractfile(member) if member.isfile() else None
+        if content is None or root not in target.resolve().parents:
+            raise tarfile.TarError(f"{member.name!r} is not a file below its folder")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with content, target.open("wb") as file:
+            shutil.copyfileobj(content, file)
+        target.chmod(0o755 if member.mode & 0o100 else 0o644)
 
 
 def _cleared(data: Path, name: str) -> Path:

@@ -35,6 +35,7 @@ _IN_MEMORY_BYTES = 4 << 20  # times the number of threads below
 _THREADS = 12
 _MOST_LISTED = 20
 _MOST_SCANNED = 1_000_000
+_DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,10 @@ class _OutputWalk:
 
 def _inside(path: Path, boundary: Path) -> bool:
     try:
-        return path.resolve(strict=True).is_relative_to(boundary.resolve())
+        inner, outer = path.resolve(strict=True), boundary.resolve()
     except (OSError, RuntimeError):
         return False
+    return inner == outer or outer in inner.parents
 
 
 class CreatedFiles:
@@ -238,7 +240,8 @@ class OutputCopier:
         """Delete stored files that the command has removed again."""
         names = set(self._scan())
         stored = [info.key for info in self._blobs.list(self._prefix)]
-        self._blobs.delete([key for key in stored if key.removeprefix(self._prefix) not in names])
+        gone = [key for key in stored if key[len(self._prefix) :] not in names]
+        self._blobs.delete(gone)
 
     def collected(self) -> dict[str, FileState]:
         """What belongs into the store, by its name there."""
@@ -312,9 +315,11 @@ class OutputCopier:
             return
         digest = b""
         if state.size <= GROWING_LIMIT_BYTES:
+            hasher = hashlib.blake2b(digest_size=_DIGEST_BYTES)
             with path.open("rb", buffering=0) as file:
-                hasher = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
-                digest = hasher.digest()
+                for chunk in iter(lambda: file.read(_ALWAYS_BYTES), b""):
+                    hasher.update(chunk)
+            digest = hasher.digest()
         self._blobs.put(self._prefix + name, path)
         if FileState.at(path) == state:
             self._sent[name] = StoredFile(state, digest)
@@ -346,7 +351,7 @@ class OutputCopier:
 
 
 def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=16).digest()
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
 
 
 def make_folder(path: Path) -> None:

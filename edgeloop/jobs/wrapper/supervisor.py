@@ -39,7 +39,7 @@ from edgeloop.jobs.wrapper.events import Background, Canceled, Events, PeriodicT
 from edgeloop.jobs.wrapper.layout import JobFolders, fetch_outputs, fill, lay_out, variables_for
 from edgeloop.jobs.wrapper.outputs import CreatedFiles, OutputCopier
 from edgeloop.jobs.wrapper.scratch import JobLog, LogCopier, Scratch, SupervisorNote, stored_log
-from edgeloop.store import Blobs, open_access
+from edgeloop.store import Blobs, open_from_job
 
 Result = TypeVar("Result")
 
@@ -77,7 +77,7 @@ class Supervisor:
         self._here = here
         self._events = events
         self._log = JobLog(scratch.log)
-        self._blobs: Blobs = open_access(order.access)
+        self._blobs: Blobs = open_from_job(order.access)
         self._log_copier = LogCopier(scratch.log, self._blobs, scratch.job)
         self._created = CreatedFiles(scratch.work, scratch.before)
         self._outputs = OutputCopier(
@@ -185,7 +185,7 @@ class Supervisor:
         if arguments[0] in ("python", "python3"):
             arguments[0] = prepared.interpreter.python
         variables = {**self._here.variables, **variables_for(ticket, attempt, prepared.folders)}
-        variables |= prepared.interpreter.variables(variables)
+        variables.update(prepared.interpreter.variables(variables))
         work, log = self._scratch.work, self._scratch.log
         return command.PreparedCommand(ticket.id, arguments, work, log, variables)
 

@@ -68,7 +68,7 @@ class SlurmOptions(ComputeOptions):
     """A Slurm cluster, from a machine that has its programs."""
 
     partition: str = Field("", description="Where jobs go; by default the cluster's default.")
-    python: str = Field("python3", description="The interpreter on the nodes, with `obstore`.")
+    python: str = Field("python3", description="The interpreter on the nodes.")
     options: list[str] = Field([], description="More options for `sbatch`.")
     folder: str = Field("", description="A folder that the nodes see, for orders and logs.")
     bin: str = Field("", description="The folder with Slurm's programs; by default the `PATH`.")
@@ -144,7 +144,7 @@ class SlurmCompute(Compute):
         (content,) = order_variables(order).values()
         (folder / "order.json").touch(mode=0o600)
         (folder / "order.json").write_text(content)
-        command = shlex.join(bootstrap_command(self._python))
+        command = shlex.join(bootstrap_command(self._python, order.access))
         (folder / "job.sh").write_text(SCRIPT.format(command=command))
         self._call(
             "sbatch",

@@ -51,7 +51,7 @@ class OrderDispatcher:
 
     def deliver(self, order: JobOrder) -> OrderDelivery:
         """Stores the order if it is delivered as a file; otherwise nothing is sent."""
-        command = bootstrap_command(self._options.python)
+        command = bootstrap_command(self._options.python, order.access)
         paths = self._paths(order.access)
         results = f"{paths}{folder_key(order.job)}/outputs" if paths else ""
         if self._options.identity and order.access.make in _AZURE:

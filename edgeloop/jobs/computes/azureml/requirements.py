@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -44,7 +45,6 @@ from edgeloop.store import AzureLocation, PostgresLocation, SqliteLocation, open
 
 _GIGABYTE = 10**9
 NAME = "edgeloop-jobs"
-_WRAPPER_REQUIRES = "obstore>=0.12"
 _PYTHON = "python=3.11"
 CPU_CLUSTER, CPU_SIZE = "cpu-cluster", "STANDARD_DS3_V2"
 GPU_CLUSTER, GPU_SIZE = "gpu-cluster", "STANDARD_NC4AS_T4_V3"
@@ -196,7 +196,7 @@ def desired_environment(recipe: EnvironmentRecipe) -> DesiredEnvironment:
 
 
 def _completed(text: str) -> str:
-    """A conda file with what the wrapper needs, in one canonical form."""
+    """A conda file with a Python and pip, in one canonical form."""
     try:
         document = parse_yaml(text).value
     except NotYaml:
@@ -207,14 +207,16 @@ def _completed(text: str) -> str:
     plain = [item for item in document["dependencies"] if isinstance(item, str)]
     pips = [item["pip"] for item in document["dependencies"] if isinstance(item, Mapping)]
     packages = [str(name) for group in pips for name in group or ()]
-    if not any(name.split("=")[0].strip() == "python" for name in plain):
-        plain.append(_PYTHON)
-    if "pip" not in plain:
-        plain.append("pip")
-    if not any(name.startswith("obstore") for name in (*plain, *packages)):
-        packages.append(_WRAPPER_REQUIRES)
+    names = {_package(text) for text in plain}
+    plain += [text for text in (_PYTHON, "pip") if _package(text) not in names]
     kept = {key: value for key, value in document.items() if key not in ("name", "prefix")}
-    return json.dumps({**kept, "dependencies": [*plain, {"pip": packages}]}, sort_keys=True)
+    dependencies = [*plain, *([{"pip": packages}] if packages else [])]
+    return json.dumps({**kept, "dependencies": dependencies}, sort_keys=True)
+
+
+def _package(text: str) -> str:
+    """`python` of `python=3.10`, `python >=3.8` and `conda-forge::python`."""
+    return re.split(r"[\s=<>!~\[]", text.strip().rpartition("::")[2], maxsplit=1)[0].lower()
 
 
 @dataclass(frozen=True)
