@@ -67,15 +67,8 @@ def test_the_same_sources_make_the_same_bytes():
 # Methods, functions and arguments that came after Python 3.8.
 NEWER = {
     *("removeprefix", "removesuffix", "is_relative_to", "with_stem", "hardlink_to", "UTC"),
-    *(
-        "file_digest",
-        "cancel_futures",
-        "batched",
-        "pairwise",
-        "to_thread",
-        "waitstatus_to_exitcode",
-    ),
-    *("strict", "filter", "bit_count", "StrEnum", "TypeAlias", "Self", "ParamSpec", "tomllib"),
+    *("file_digest", "cancel_futures", "batched", "pairwise", "to_thread"),
+    *("filter", "bit_count", "StrEnum", "TypeAlias", "Self", "ParamSpec", "tomllib"),
 }
 
 
