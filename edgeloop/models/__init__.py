@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from edgeloop.models.candidates import Candidates
-from edgeloop.models.catalog import ATTEMPTS_FOLDER, Catalog, Model, ModelFile, Uploaded
+from edgeloop.models.catalog import Catalog, Model, Uploaded
 from edgeloop.models.csv_file import read_csv, write_csv
+from edgeloop.models.files import ModelFile, ModelFiles
 from edgeloop.models.leases import Lease, Leases, Outcome
 from edgeloop.models.names import check_experiment_name, check_model_name, matches, matches_any
 from edgeloop.models.plan import Plan, Stage, default_plan
@@ -24,7 +25,6 @@ from edgeloop.models.runners import (
 from edgeloop.models.upload import UploadOptions
 
 __all__ = [
-    "ATTEMPTS_FOLDER",
     "BEAT_S",
     "CANDIDATE",
     "COLUMNS",
@@ -38,6 +38,7 @@ __all__ = [
     "Leases",
     "Model",
     "ModelFile",
+    "ModelFiles",
     "Outcome",
     "Plan",
     "Registry",

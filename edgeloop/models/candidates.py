@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from edgeloop.errors import RowExists
 from edgeloop.models.names import check_model_name
-from edgeloop.models.row import CANDIDATE, change_row
+from edgeloop.models.row import CANDIDATE, SEARCH_NODE, change_row
 from edgeloop.store import Changes, Record, Table, Value
 
 Results = Mapping[str, Mapping[str, float]]  # conditions → values
@@ -46,11 +46,13 @@ class Candidates:
         def add(row: Record) -> Changes:
             known = {key: dict(found) for key, found in _results(row).items()}
             known.setdefault(conditions, {}).update(values)
-            return {**(columns or {}), "arch": arch_json, "results": json.dumps(known)}
+            held = {"node": SEARCH_NODE} if row.values.get("status") == CANDIDATE else {}
+            return {**(columns or {}), **held, "arch": arch_json, "results": json.dumps(known)}
 
         fresh: dict[str, Value] = {
             "name": arch_id,
             "status": CANDIDATE,
+            "node": SEARCH_NODE,
             "experiment": self._experiment,
             "arch": arch_json,
         }

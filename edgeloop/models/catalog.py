@@ -8,39 +8,21 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 
 from edgeloop.errors import BadInput, ModelBusy, NoSuchModel, RowChanged, WaitTimeout
+from edgeloop.models.files import ModelFile, ModelFiles
 from edgeloop.models.names import can_be_key, check_experiment_name, is_pattern, matches
 from edgeloop.models.onnx_check import check_onnx
 from edgeloop.models.plan import Plan
 from edgeloop.models.queue import Queue
-from edgeloop.models.records import UPLOAD, holders, is_foreign, records_of, summary
+from edgeloop.models.records import UPLOAD, holders, is_foreign, is_on, records_of, summary
 from edgeloop.models.row import CANDIDATE, Edit, change_row, filled
 from edgeloop.models.upload import Uploader, UploadOptions
 from edgeloop.store import Changes, Condition, Record, Store, Value, Values, check_blob_key
 
-ATTEMPTS_FOLDER = ".attempts"
 PARALLEL_MODELS = 4
 ENDED = ("complete", "error")
-
-
-@dataclass(frozen=True)
-class ModelFile:
-    """A file of a model.
-
-    Attributes:
-        name: The name that users see.
-        key: The key under which the store has it.
-        size: Bytes.
-        modified: When it was written.
-    """
-
-    name: str
-    key: str
-    size: int
-    modified: datetime
 
 
 @dataclass(frozen=True)
@@ -145,6 +127,7 @@ class Catalog:
         self._store = store
         self._models = store.models(experiment)
         self._plan = plan
+        self.stored = ModelFiles(store, experiment)
         self._queue = Queue(store.queue(experiment), plan, margin_s)
         self._uploader = Uploader(store, experiment, plan, self._queue, node, clock)
         self._clock = clock
@@ -194,19 +177,8 @@ class Catalog:
                     yield row
 
     def files(self, name: str) -> list[ModelFile]:
-        """A model's files: those in its folder, and those that its row names in attempts' folders.
-
-        Attempts whose results were not accepted leave files that no row names; they do not show.
-        """
-        folder = f"{self.experiment}/{name}/"
-        records = records_of(self.get(name).values).values()
-        named = {key: file for record in records for file, key in record.files.items()}
-        found = []
-        for blob in self._store.blobs.list(folder):
-            key = blob.key.removeprefix(folder)
-            if key in named or not key.startswith(f"{ATTEMPTS_FOLDER}/"):
-                found.append(ModelFile(named.get(key, key), blob.key, blob.size, blob.modified))
-        return sorted(found, key=lambda file: file.name)
+        """A model's files: the upload, and those of accepted results."""
+        return self.stored.of(self.get(name))
 
     def download(self, name: str, to: Path, match: str = "*") -> list[Path]:
         """Fetch the files whose names match; each appears only when it is complete."""
@@ -218,7 +190,8 @@ class Catalog:
     def reset(self, name: str, stages: Collection[str] = ()) -> set[str]:
         """Test a model again: these stages and those that stand on them, or all.
 
-        Holders of these stages lose their leases; the stages' files go too.
+        Runners of ours that hold these stages lose their leases; the stages' files go too. Another
+        tool that holds the row cannot be told: it would write its results beside the new ones.
         """
         chosen = {self._plan[stage].name for stage in stages}
         chosen = (
@@ -227,6 +200,7 @@ class Catalog:
 
         def clear(row: Record) -> Changes:
             self._refuse_half_made(row)
+            self._refuse_foreign(row)
             records = {key: r for key, r in records_of(row.values).items() if key not in chosen}
             stages = [self._plan[stage] for stage in chosen]
             columns = [column for stage in stages for column in (*stage.fills, *stage.clears)]
@@ -236,7 +210,8 @@ class Catalog:
             changes = summary(left, records, self._plan, self._clock())
             return {**{key: None for key in gone if key in row.values}, **changes}
 
-        stale = self._stale_files(self.get(name), chosen)
+        patterns = [pattern for stage in chosen for pattern in self._plan[stage].artefacts]
+        stale = self.stored.stale(self.get(name), chosen, patterns)
         self._change(name, clear)
         self._store.blobs.delete(stale)
         return chosen
@@ -247,8 +222,8 @@ class Catalog:
         def close(row: Record) -> Changes:
             return {"status": "deleting", "node": "", "stages": None}
 
-        self._change(name, close)
-        self._store.blobs.delete_folder(f"{self.experiment}/{name}")
+        before, _ = self._change(name, close)
+        self.stored.delete(before)
         row = self._models.get(name)
         if row is not None and row.values.get("status") == "deleting":
             try:
@@ -264,13 +239,15 @@ class Catalog:
         freed: list[str] = []
 
         def free(row: Record) -> Changes | None:
+            if row.values.get("status") == CANDIDATE:
+                return None
             records = records_of(row.values)
             freed[:] = [
                 stage
                 for stage, record in records.items()
-                if record.is_held and stage != UPLOAD and node in (None, record.owner)
+                if record.is_held and stage != UPLOAD and _is_meant(record.owner, node)
             ]
-            foreign = is_foreign(row.values, records) and node in (None, row.values.get("node"))
+            foreign = is_foreign(row.values, records) and _is_meant(str(row.values["node"]), node)
             if not freed and not foreign:
                 return None
             for stage in freed:
@@ -290,7 +267,7 @@ class Catalog:
         """Models on which this machine holds a claim. Finished ones are not looked at."""
         where = [Condition("status", "!=", status) for status in ENDED]
         rows = self._models.query(where=where)
-        return [row for row in rows if node in _holders(row.values)]
+        return [row for row in rows if any(is_on(owner, node) for owner in _holders(row.values))]
 
     def wait(self, names: Collection[str], timeout_s: float | None = None) -> None:
         """Until all of these have ended: complete, or resting in error."""
@@ -315,6 +292,14 @@ class Catalog:
         if not found and pattern != "*":
             raise NoSuchModel(pattern=pattern, experiment=self.experiment)
 
+    def _refuse_foreign(self, row: Record) -> None:
+        if is_foreign(row.values, records_of(row.values)):
+            reason = (
+                f"another tool works on it on {row.values['node']}; if that machine is dead: "
+                f"edgeloop unlock {row.key}"
+            )
+            raise ModelBusy(name=row.key, reason=reason)
+
     def _change(self, name: str, edit: Edit) -> tuple[Record, Record]:
         update = functools.partial(self._queue.update, self._models)
         changed = change_row(self._models, name, edit, update=update)
@@ -332,19 +317,9 @@ class Catalog:
             reason = f"it is {row.values['status']}; 'edgeloop delete {row.key}' clears it away"
             raise ModelBusy(name=row.key, reason=reason)
 
-    def _stale_files(self, row: Record, stages: set[str]) -> list[str]:
-        """Files that these stages made: those in their records, and old tools' by their names.
-        The uploaded model's own files are never among them."""
-        folder = f"{self.experiment}/{row.key}"
-        records = records_of(row.values)
-        own = set(records[UPLOAD].files) if UPLOAD in records else set()
-        stale = {f"{folder}/{k}" for s in stages if s in records for k in records[s].files.values()}
-        patterns = [pattern for stage in stages for pattern in self._plan[stage].artefacts]
-        for file in self.files(row.key):
-            at_top = file.key == f"{folder}/{file.name}" and file.name not in own
-            if at_top and any(matches(file.name, pattern) for pattern in patterns):
-                stale.add(file.key)
-        return sorted(stale)
+
+def _is_meant(owner: str, node: str | None) -> bool:
+    return node is None or is_on(owner, node)
 
 
 def _holders(row: Values) -> list[str]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from edgeloop.errors import BadInput, LeaseLost, RowChanged
 from edgeloop.models.plan import Plan, Stage
 from edgeloop.models.queue import Hint, Queue
-from edgeloop.models.records import StageRecord, records_of, summary
+from edgeloop.models.records import StageRecord, node_text, records_of, summary
 from edgeloop.models.row import Edit, change_row
 from edgeloop.store import Changes, Record, Table, Value, Values
 
@@ -306,8 +306,11 @@ class Leases:
         return summary(row.values, records, self._plan, self._clock(), columns, resting)
 
     def _held(self, row: Record, lease: Lease) -> dict[str, StageRecord]:
+        """The records, if the lease still holds. A tool that knows no leases takes a row by writing
+        its own name into `node`, and frees one by emptying it: that ends a lease too."""
         records = records_of(row.values)
-        if lease.stage not in records or records[lease.stage].token != lease.token:
+        is_taken = str(row.values.get("node") or "") != node_text(records)
+        if is_taken or lease.stage not in records or records[lease.stage].token != lease.token:
             raise LeaseLost(stage=lease.stage, model=lease.model, owner=lease.owner)
         return records
 

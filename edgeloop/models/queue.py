@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from edgeloop.errors import RowChanged, RowExists
 from edgeloop.models.plan import Plan, Stage
-from edgeloop.models.records import UPLOAD, is_foreign, records_of
+from edgeloop.models.records import UPLOAD, is_converted_by_archai, is_foreign, records_of
 from edgeloop.models.row import CANDIDATE, own_priority
 from edgeloop.store import Changes, Condition, ReadRow, Record, Table, Values, merged
 
@@ -30,6 +30,7 @@ SWEPT = "!swept"
 OWN = "+"  # sorts before the bar, so of equal numbers a model's own goes first
 QUICK_LOOK_S = 0.25  # a look for edited priorities that takes longer is made less often,
 REST = 10  # so that it takes a tenth of the time at most
+ARCHAI_TOOLCHAIN = "snpe"
 FINISHED = ("complete", "error", "uploading", "deleting", CANDIDATE)
 
 
@@ -158,8 +159,14 @@ class Queue:
         own, natural = own_priority(row), max(stage.priority(row), 0.0)
         rank = _rank_text(natural) if own is None else _rank_text(own) + OWN + _rank_text(natural)
         uploaded = str(row.get("model_date") or "")[:19]
-        capability = _plain(self._plan.capability(row, stage))
+        capability = _plain(self._capability(row, stage))
         return f"{capability}|{rank}|{_plain(uploaded)}|{_plain(name)}|{stage.name}"
+
+    def _capability(self, row: Values, stage: Stage) -> str:
+        """A model that Archai converted has files for SNPE only: other devices cannot run it."""
+        found = self._plan.capability(row, stage)
+        is_open = found == stage.capability and found.startswith("device")
+        return f"{found}@{ARCHAI_TOOLCHAIN}" if is_open and is_converted_by_archai(row) else found
 
     def _wanted(self, name: str, row: Values) -> Iterator[tuple[str, Values]]:
         for stage in self._plan.for_model(row):

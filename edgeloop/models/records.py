@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from edgeloop.models.plan import Plan
-from edgeloop.models.row import filled
+from edgeloop.models.row import filled, is_true
 from edgeloop.store import Value, Values
 
 REMEMBERED = 8
@@ -78,9 +78,25 @@ def holders(records: Records) -> list[str]:
     return sorted({record.owner for record in records.values() if record.is_held})
 
 
+def node_text(records: Records) -> str:
+    """The column `node`."""
+    return ", ".join(holders(records))
+
+
 def is_foreign(row: Values, records: Records) -> bool:
     """Held by a tool that knows `node` but no leases. We leave such a row alone until 'unlock'."""
-    return filled(row.get("node")) and not any(record.is_held for record in records.values())
+    return filled(row.get("node")) and str(row["node"]) != node_text(records)
+
+
+def is_converted_by_archai(row: Values) -> bool:
+    """Our own conversions are in the records, and newer ones name their toolchain."""
+    is_ours = filled(row.get("toolchain")) or "convert" in records_of(row)
+    return is_true(row.get("quantized")) and not is_ours
+
+
+def is_on(owner: str, node: str) -> bool:
+    """Whether a claim belongs to this machine, or to this worker of a machine (`bench-1/host`)."""
+    return owner == node or owner.startswith(f"{node}/")
 
 
 def summary(
@@ -98,7 +114,7 @@ def summary(
         **(columns or {}),
         **with_records(records),
         "status": status,
-        "node": ", ".join(holders(records)),
+        "node": node_text(records),
     }
     if status != row.get("status"):
         changes["since"] = utc(now)

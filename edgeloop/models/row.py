@@ -49,8 +49,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("val_iou", "number", "mIoU after partial training"),
     Column("final_val_iou", "number", "mIoU after full training"),
     Column("training_time", "number", "seconds of training"),
-    Column("shape", "text", "input shape, a list"),
-    Column("output_shape", "text", "output shape, a list"),
+    Column("shape", "text", "input shape without the batch: [height, width, channels]"),
+    Column("output_shape", "text", "output shape without the batch: [height, width, classes]"),
     Column("quantized", "boolean", "whether the quantized model is there"),
     Column("macs", "integer", "multiply-accumulates an inference"),
     Column("params", "integer", "parameters"),
@@ -86,6 +86,7 @@ COLUMNS: tuple[Column, ...] = (
 
 BOOKKEEPING = frozenset({"stages", "results"})
 CANDIDATE = "candidate"  # a row that a search made, with no model file yet
+SEARCH_NODE = "edgeloop search"  # holds such a row: Archai would look for its model, and fail it
 KINDS: Mapping[str, Kind] = {column.name: column.kind for column in COLUMNS}
 
 

@@ -21,7 +21,7 @@ from edgeloop.models.onnx_check import OnnxFile
 from edgeloop.models.plan import Plan
 from edgeloop.models.queue import Queue
 from edgeloop.models.records import UPLOAD, StageRecord, records_of, summary, utc, with_records
-from edgeloop.models.row import CANDIDATE
+from edgeloop.models.row import CANDIDATE, SEARCH_NODE
 from edgeloop.store import Changes, Record, Store, Value
 
 UPLOAD_LEASE_SECONDS = 6 * 3600.0
@@ -54,7 +54,7 @@ class Uploader:
         self._experiment = experiment
         self._plan = plan
         self._queue = queue
-        self._node = node
+        self._node = f"{node}/upload"  # Archai takes the bare name of its host for its own lock
         self._clock = clock
         self._under_way: dict[str, threading.Lock] = {}
 
@@ -107,7 +107,8 @@ class Uploader:
             with contextlib.suppress(EdgeloopError):
                 self._blobs.delete_folder(folder)
             if "results" in row.values:  # a search's results outlive an upload that failed
-                self._models.update(row, {"status": CANDIDATE, "content": None, "size": None})
+                back = {"status": CANDIDATE, "node": SEARCH_NODE, "content": None, "size": None}
+                self._models.update(row, back)
             else:
                 self._models.delete(row)
             note = self._notes.get(_note_key(str(row.values["content"])))

@@ -116,7 +116,7 @@ def _crew(
     ) -> Worker:
         node = workspace.settings.node
         return Worker(
-            f"{node}/{name}" if name else node,
+            f"{node}/{name}",
             workspace,
             equipment,
             folder,
@@ -129,11 +129,11 @@ def _crew(
             name,
         )
 
-    crew = [worker("", base, _host_capabilities(options))]  # the machine itself
+    crew = [worker(HOST, base, _host_capabilities(options))]  # the machine itself
     if HOST in names and not devices:
         devices = [host]
     for device in devices:
-        can = _device_capabilities(device.name, options)
+        can = _device_capabilities(device.name, toolchain.name, options)
         backoff = Backoff(workspace.settings.board_patience_seconds)
         shared = isinstance(device, SharedDevice)
         crew += [
@@ -176,10 +176,12 @@ def _host_capabilities(options: RunnerOptions) -> tuple[str, ...]:
     return quantize if options.benchmark_only else (*quantize, "onnx")
 
 
-def _device_capabilities(name: str, options: RunnerOptions) -> tuple[str, ...]:
+def _device_capabilities(name: str, toolchain: str, options: RunnerOptions) -> tuple[str, ...]:
+    """Models without a device yet, those of this device, and those that another tool converted
+    for this toolchain."""
     accuracy = () if options.benchmark_only else ("device-accuracy", "device-float")
     kinds = ("device", *accuracy)
-    return (*kinds, *(f"{kind}@{name}" for kind in kinds))
+    return (*kinds, *(f"{kind}@{of}" for of in (name, toolchain) for kind in kinds))
 
 
 def _run_all(crew: list[Worker], options: RunnerOptions, stopping: threading.Event) -> int:

@@ -7,6 +7,7 @@ files serve the next stage of the same model; the oldest are evicted above a siz
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 import shutil
@@ -39,7 +40,7 @@ class WorkFolder:
         missing: dict[str, Path] = {}
         kept: dict[str, Path] = {}
         for name, file in files.items():
-            kept[name] = self._root / "files" / check_blob_key(file.key) / str(file.size)
+            kept[name] = self._root / "files" / check_blob_key(file.key) / _version(file)
             if not kept[name].exists():
                 missing[file.key] = kept[name]
         blobs.get_many(missing)
@@ -97,3 +98,9 @@ class WorkFolder:
                 return
             path.unlink(missing_ok=True)
             total -= size
+
+
+def _version(file: ModelFile) -> str:
+    """A file may be replaced by another of the same name and size."""
+    text = f"{file.size} {file.modified.isoformat()} {file.version}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

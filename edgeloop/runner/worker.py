@@ -1,6 +1,7 @@
 """One worker: claims, fetches, performs, stores, commits; and prepares the next meanwhile.
 
-What an attempt leaves in the store: its files first, under a folder of its own, then the row.
+What an attempt leaves in the store: its files first, in a hidden folder of its own, then the row,
+then the files under their plain names.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from edgeloop.errors import (
     StoreError,
     WorkerFailed,
 )
-from edgeloop.models import ATTEMPTS_FOLDER, CurrentStage, Lease, Leases, Outcome
+from edgeloop.models import CurrentStage, Lease, Leases, Outcome
 from edgeloop.platforms import SharedDevice
 from edgeloop.runner.backoff import Backoff
 from edgeloop.runner.coordinator import Coordinator
@@ -45,23 +46,11 @@ from edgeloop.workspace import Workspace
 
 
 def store_and_commit(workspace: Workspace, leases: Leases, lease: Lease, result: Result) -> None:
-    """Files first; the row only while the lease holds. Saying it twice does no harm."""
-    folder = f"{workspace.experiment}/{lease.model}"
-    keys = {name: f"{ATTEMPTS_FOLDER}/{lease.token}/{name}" for name in result.files}
-    blobs = workspace.store.blobs
-    blobs.put_many({f"{folder}/{keys[name]}": path for name, path in result.files.items()})
+    """Files first; the row only while the lease holds. Repeating it does no harm."""
+    stored = workspace.catalog.stored
+    keys = stored.put_attempt(lease.model, lease.token, result.files)
     leases.commit(lease, Outcome(result.columns, keys))
-
-
-def clear_attempt(workspace: Workspace, lease: Lease) -> None:
-    """What nobody will name. A row that names these files after all keeps them."""
-    try:
-        named = {file.key for file in workspace.catalog.files(lease.model)}
-    except NotFound:
-        named = set()
-    folder = f"{workspace.experiment}/{lease.model}/{ATTEMPTS_FOLDER}/{lease.token}/"
-    blobs = workspace.store.blobs
-    blobs.delete([info.key for info in blobs.list(folder) if info.key not in named])
+    stored.publish(lease.model, lease.token, result.files)
 
 
 INFRASTRUCTURE = (
@@ -318,7 +307,7 @@ class Worker:
             try:
                 return store_and_commit(self._workspace, self._leases, lease, result)
             except LeaseLost:
-                clear_attempt(self._workspace, lease)
+                self._workspace.catalog.stored.clear_attempt(lease.model, lease.token)
                 raise
             except StoreError as error:
                 if time.monotonic() > deadline or self._stopping.is_set():

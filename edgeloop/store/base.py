@@ -203,9 +203,12 @@ class Table(ABC):
 
 @dataclass(frozen=True)
 class BlobInfo:
+    """`version` changes whenever the file does; empty where the store does not say."""
+
     key: str
     size: int
     modified: datetime
+    version: str = ""
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,8 @@ class ObjectBlobs(Blobs):
             for page in self._guarded(prefix, iter(pages)):
                 for meta in page:
                     if meta["path"].startswith(prefix):
-                        yield BlobInfo(meta["path"], meta["size"], meta["last_modified"])
+                        version = meta["e_tag"] or ""
+                        yield BlobInfo(meta["path"], meta["size"], meta["last_modified"], version)
         except BlobMissing:  # the container itself is not there yet
             return
 

@@ -25,6 +25,7 @@ OLD = json.loads((Path(__file__).parents[1] / "models/old_table.json").read_text
 EXPERIMENT = OLD["experiment"]
 ROWS = {row["RowKey"]: row for row in OLD["rows"]}
 EVERYTHING = ("quantize", "onnx", "device", "device-accuracy", "device-float")
+ON_SNPE = (*EVERYTHING, "device@snpe")
 
 
 @pytest.fixture
@@ -186,14 +187,18 @@ def test_reset_of_all_removes_results_and_their_files_and_keeps_the_model(
     }
 
 
-def test_finished_models_and_those_of_other_machines_are_not_claimed(account: str):
+@pytest.mark.parametrize("capabilities", [EVERYTHING, ON_SNPE], ids=["other devices", "snpe"])
+def test_finished_models_and_those_of_other_machines_are_not_claimed(
+    account: str, capabilities: tuple[str, ...]
+):
+    """Models that were converted for SNPE go to devices that run such files."""
     claimed = set()
     with Workspace.open() as workspace:
         leases = workspace.leases()
-        while lease := leases.claim(EVERYTHING, "here"):
+        while lease := leases.claim(capabilities, "here"):
             claimed.add((lease.model, lease.stage))
-    assert claimed == {
-        ("humble-finch", "benchmark"),
+    on_device = {("humble-finch", "benchmark")} if capabilities == ON_SNPE else set()
+    assert claimed == on_device | {
         ("humble-finch", "f1_onnx"),
         ("id_5f3e9a1c", "convert"),
         ("id_5f3e9a1c", "f1_onnx"),
@@ -215,7 +220,7 @@ def test_a_model_of_another_tool_can_be_claimed_after_unlock(
         k: v for k, v in before.items() if k not in ours
     }
     with Workspace.open() as workspace:
-        lease = workspace.leases().claim(["device"], "here", only=lambda n: n == "dusty-walrus")
+        lease = workspace.leases().claim(ON_SNPE, "here", only=lambda n: n == "dusty-walrus")
     assert lease is not None and lease.stage == "benchmark"
 
 

@@ -17,7 +17,14 @@ from edgeloop.testing import MemoryStore, MemoryTable
 from tests.conftest import StoreUnderTest
 
 EVERYTHING = ("quantize", "onnx", "device", "device-accuracy", "device-float")
-CONVERTED = {"quantized": True, "macs": 1, "params": 1, "shape": "[1]", "output_shape": "[1]"}
+CONVERTED = {
+    "quantized": True,
+    "macs": 1,
+    "params": 1,
+    "shape": "[1]",
+    "output_shape": "[1]",
+    "toolchain": "qnn",
+}
 
 
 class Clock:

@@ -95,8 +95,8 @@ def _check_graph(row: Values, folder: Path) -> None:
             params += kernel + (int(np.prod(weights[node.input[2]])) if len(node.input) > 2 else 0)
     assert row["macs"] == macs
     assert row["params"] == params
-    assert json.loads(str(row["shape"])) == [1, 3, 64, 64]
-    assert json.loads(str(row["output_shape"])) == [1, 19, 64, 64]
+    assert json.loads(str(row["shape"])) == [64, 64, 3]
+    assert json.loads(str(row["output_shape"])) == [64, 64, 19]
     assert row["quantized"] is True
     for name in (f"{stem}.dlc", f"{stem}.quant.dlc", f"{stem}.snapdragon-888.bin"):
         assert (folder / name).stat().st_size > 1_000

@@ -17,8 +17,8 @@ def convert(work: Assignment, equipment: Equipment) -> Result:
     columns: dict[str, Value] = {
         "macs": info.macs,
         "params": info.params,
-        "shape": str(list(info.input_shape)),
-        "output_shape": str(list(info.output_shape)),
+        "shape": str(_archai_shape(info.input_shape, info.layout)),
+        "output_shape": str(_archai_shape(info.output_shape, info.layout)),
         "quantized": True,
         "precision": converted.precision,
         "toolchain": equipment.toolchain.name,
@@ -27,3 +27,9 @@ def convert(work: Assignment, equipment: Equipment) -> Result:
     counts = f"macs {info.macs / 1e6:.3g} M, params {info.params / 1e6:.3g} M"
     summary = f"{counts}, quantized {converted.precision} on {len(calibration)} images"
     return Result(columns, converted.files, summary)
+
+
+def _archai_shape(shape: tuple[int, ...], layout: str) -> list[int]:
+    """As Archai's tools write and read it: height, width and channels, without the batch."""
+    inner = list(shape[1:])
+    return [*inner[1:], inner[0]] if layout == "NCHW" and len(inner) == 3 else inner

@@ -1,0 +1,203 @@
+"""Where the files of a model are in the store, under names that people and other tools can read.
+
+    <experiment>/<model>/<file>                       the upload, and accepted results
+    <experiment>/<model>/.attempts/<token>/<file>     what an attempt has made so far
+    <model>/<file>                                    what `ArchaiStore.upload` of Archai writes
+
+The row says which files count. A result becomes visible in steps, and a machine may die after each:
+
+1. The attempt stores its files in its hidden folder, which no other attempt writes to.
+2. The row is committed while the lease holds, and names the hidden files.
+3. Each file is created under its plain name. Creating never overwrites: an old attempt that wakes
+   up late cannot replace a newer result. A name that is taken gets a number (`net~2.dlc`).
+4. The row is changed to name the plain files, if it still names those of this attempt.
+5. The hidden files are deleted.
+
+After every step the row names complete files. What a dead machine leaves over is named by no row,
+and does not show.
+
+Archai's runner takes the first file that matches `.*\\.onnx` for the float model. So results with
+`.onnx` in their names, such as a quantized model, are stored as `net.quant~onnx`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from edgeloop.errors import ModelBusy
+from edgeloop.models.names import matches
+from edgeloop.models.records import UPLOAD, records_of, with_records
+from edgeloop.models.row import CANDIDATE, change_row
+from edgeloop.store import BlobInfo, Changes, Record, Store
+
+ATTEMPTS_FOLDER = ".attempts"
+MOST_OF_A_NAME = 50
+_NUMBER = re.compile(r"~\d+(?=\.|$)")
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A file of a model.
+
+    Attributes:
+        name: The name that users see.
+        key: The key under which the store has it.
+        size: Bytes.
+        modified: When it was written.
+        version: Changes when the file does; empty if the store does not say.
+    """
+
+    name: str
+    key: str
+    size: int
+    modified: datetime
+    version: str = ""
+
+
+class ModelFiles:
+    """The files of one experiment's models."""
+
+    def __init__(self, store: Store, experiment: str) -> None:
+        self._store = store
+        self._models = store.models(experiment)
+        self._experiment = experiment
+
+    def of(self, row: Record) -> list[ModelFile]:
+        """Those that the row names, and those that another tool put beside them."""
+        folder = self._folder(row.key)
+        records = records_of(row.values)
+        named = {key: file for record in records.values() for file, key in record.files.items()}
+        names = set(named.values())
+        found: dict[str, ModelFile] = {}
+        for blob in self._store.blobs.list(f"{folder}/"):
+            key = blob.key.removeprefix(f"{folder}/")
+            if key in named:
+                found[named[key]] = _file(named[key], blob)
+            elif not key.startswith(f"{ATTEMPTS_FOLDER}/") and _plain_name(key) not in names:
+                found.setdefault(_shown_name(key), _file(_shown_name(key), blob))
+        for blob in self._of_archai(row):
+            name = blob.key.removeprefix(f"{row.key}/")
+            found.setdefault(name, _file(name, blob))
+        return sorted(found.values(), key=lambda file: file.name)
+
+    def put_attempt(self, model: str, token: str, files: Mapping[str, Path]) -> dict[str, str]:
+        """Step 1; returns each file's key below the model's folder, for the row."""
+        keys = {name: f"{ATTEMPTS_FOLDER}/{token}/{stored_name(name)}" for name in files}
+        folder = self._folder(model)
+        self._store.blobs.put_many({f"{folder}/{keys[name]}": path for name, path in files.items()})
+        return keys
+
+    def publish(self, model: str, token: str, files: Mapping[str, Path]) -> None:
+        """Steps 3 to 5, after the commit. Repeating them does no harm."""
+        row = self._models.get(model)
+        own = {
+            key: name
+            for record in (records_of(row.values).values() if row else ())
+            for name, key in record.files.items()
+            if key.startswith(f"{ATTEMPTS_FOLDER}/{token}/") and name in files
+        }
+        created = {key: self._create(model, name, files[name]) for key, name in own.items()}
+        plain = {key: created_key for key, created_key in created.items() if created_key}
+
+        def rename(row: Record) -> Changes | None:
+            before = records_of(row.values)
+            after = {
+                stage: replace(
+                    record, files={name: plain.get(key, key) for name, key in record.files.items()}
+                )
+                for stage, record in before.items()
+            }
+            return with_records(after) if after != before else None
+
+        if plain:
+            with contextlib.suppress(ModelBusy):  # the row goes on naming the hidden files
+                change_row(self._models, model, rename, row)
+        self.clear_attempt(model, token)
+
+    def clear_attempt(self, model: str, token: str) -> None:
+        """Delete what an attempt left, except what the row names."""
+        row = self._models.get(model)
+        records = records_of(row.values).values() if row else ()
+        folder = self._folder(model)
+        named = {f"{folder}/{key}" for record in records for key in record.files.values()}
+        left = self._store.blobs.list(f"{folder}/{ATTEMPTS_FOLDER}/{token}/")
+        self._store.blobs.delete([blob.key for blob in left if blob.key not in named])
+
+    def stale(self, row: Record, stages: Collection[str], patterns: Iterable[str]) -> list[str]:
+        """Keys of the files that these stages made: those in their records, what lies over from
+        earlier attempts at them, and other tools' by their names. Never the upload's own."""
+        folder = self._folder(row.key)
+        records = records_of(row.values)
+        own = set(records[UPLOAD].files) if UPLOAD in records else set()
+        kept = {key for s, r in records.items() if s not in stages for key in r.files.values()}
+        made = {name: key for s in stages if s in records for name, key in records[s].files.items()}
+        stale = {f"{folder}/{key}" for key in made.values()}
+        known = tuple(patterns)
+        places = {blob.key: blob.key.removeprefix(f"{folder}/") for blob in self._all(row)}
+        places |= {b.key: b.key.removeprefix(f"{row.key}/") for b in self._of_archai(row)}
+        for key, place in places.items():
+            name = _plain_name(place)
+            if "/" in place or place in own or place in kept:
+                continue
+            if name in made or any(matches(name, pattern) for pattern in known):
+                stale.add(key)
+        return sorted(stale)
+
+    def delete(self, row: Record) -> None:
+        """Everything, wherever it is."""
+        keys = [blob.key for blob in (*self._all(row), *self._of_archai(row))]
+        self._store.blobs.delete(keys)
+
+    def _all(self, row: Record) -> Iterable[BlobInfo]:
+        return self._store.blobs.list(f"{self._folder(row.key)}/")
+
+    def _of_archai(self, row: Record) -> list[BlobInfo]:
+        """Files directly in `<model>/`, of a row that Edgeloop did not upload. Deeper ones belong
+        to an experiment that has the name of the model."""
+        is_ours = UPLOAD in records_of(row.values) or "content" in row.values
+        if is_ours or row.values.get("status") == CANDIDATE:
+            return []
+        folder = f"{row.key}/"
+        return [b for b in self._store.blobs.list(folder) if "/" not in b.key.removeprefix(folder)]
+
+    def _create(self, model: str, name: str, path: Path) -> str:
+        """Store a file under its plain name or, if that is taken, the name with a number. Empty:
+        all were taken, and the file stays where it is."""
+        content = path.read_bytes()
+        stored = stored_name(name)
+        for number in range(1, MOST_OF_A_NAME + 1):
+            key = stored if number == 1 else _numbered(stored, number)
+            if self._store.blobs.create(f"{self._folder(model)}/{key}", content):
+                return key
+        return ""
+
+    def _folder(self, model: str) -> str:
+        return f"{self._experiment}/{model}"
+
+
+def stored_name(name: str) -> str:
+    """The name of a result in the store: never one that Archai takes for an uploaded model."""
+    return name.replace(".onnx", "~onnx")
+
+
+def _shown_name(stored: str) -> str:
+    return stored.replace("~onnx", ".onnx")
+
+
+def _plain_name(stored: str) -> str:
+    """The name that users see, of a file whose name may have been taken."""
+    return _shown_name(_NUMBER.sub("", stored))
+
+
+def _numbered(name: str, number: int) -> str:
+    stem, dot, suffixes = name.partition(".")
+    return f"{stem}~{number}{dot}{suffixes}"
+
+
+def _file(name: str, blob: BlobInfo) -> ModelFile:
+    return ModelFile(name, blob.key, blob.size, blob.modified, blob.version)
