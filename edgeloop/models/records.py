@@ -95,8 +95,8 @@ def is_converted_by_archai(row: Values) -> bool:
 
 
 def is_on(owner: str, node: str) -> bool:
-    """Whether a claim belongs to this machine, or to this worker of a machine (`bench-1/host`)."""
-    return owner == node or owner.startswith(f"{node}/")
+    """Whether a claim belongs to this machine: `bench-1:runner`, `bench-1/DEVICE`."""
+    return owner == node or owner.startswith((f"{node}/", f"{node}:"))
 
 
 def summary(

@@ -54,7 +54,7 @@ class Uploader:
         self._experiment = experiment
         self._plan = plan
         self._queue = queue
-        self._node = f"{node}/upload"  # Archai takes the bare name of its host for its own lock
+        self._node = f"{node}:upload"  # Archai takes the bare name of its host for its own lock
         self._clock = clock
         self._under_way: dict[str, threading.Lock] = {}
 

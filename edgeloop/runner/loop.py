@@ -116,7 +116,7 @@ def _crew(
     ) -> Worker:
         node = workspace.settings.node
         return Worker(
-            f"{node}/{name}",
+            f"{node}/{name}" if name else f"{node}:runner",  # its bare name is Archai's lock
             workspace,
             equipment,
             folder,
@@ -129,7 +129,7 @@ def _crew(
             name,
         )
 
-    crew = [worker(HOST, base, _host_capabilities(options))]  # the machine itself
+    crew = [worker("", base, _host_capabilities(options))]  # the machine itself
     if HOST in names and not devices:
         devices = [host]
     for device in devices:

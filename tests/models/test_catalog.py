@@ -214,7 +214,7 @@ def test_a_priority_below_zero_is_refused(catalog: Catalog):
 def test_hints_follow_a_change_of_priority(shop: Store, catalog: Catalog):
     catalog.set_priority("calm-heron", 7)
     mine = [hint for hint in hints_of(shop) if "calm-heron" in hint]
-    assert len(mine) == 2 and all("|00000007.000|" in hint for hint in mine)
+    assert len(mine) == 2 and all("|00000007.000+" in hint for hint in mine)
 
 
 def test_wait_ends_when_all_have_ended_and_gives_up_in_time(shop: Store, catalog: Catalog):

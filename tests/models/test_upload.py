@@ -156,10 +156,10 @@ def test_a_dead_upload_says_who_began_it_and_is_not_taken_for_a_model(
     path = save_external(tmp_path / "net.onnx")
     dead_upload(sqlite, path, "calm-heron")
     row = rows_of(sqlite)["calm-heron"]
-    assert (row["status"], row["node"]) == ("uploading", "dead/upload")
+    assert (row["status"], row["node"]) == ("uploading", "dead:upload")
     for name in ("calm-heron", None):
         with pytest.raises(
-            ModelBusy, match="dead/upload uploads it; if that ended: edgeloop delete"
+            ModelBusy, match="dead:upload uploads it; if that ended: edgeloop delete"
         ):
             catalog_on(sqlite, NOW + HOUR).upload(path, name)
     assert rows_of(sqlite)["calm-heron"] == row

@@ -143,7 +143,7 @@ def test_an_attempt_under_way_shows_archai_no_onnx_file(
     quantized.write_bytes(b"quantized")
     keys = ours.catalog.stored.put_attempt("busy", "token", {quantized.name: quantized})
     assert float_models(theirs, "busy", tmp_path / "taken") == [{net.read_bytes()}] * 2
-    lease = ours.leases().claim(["quantize"], "bench-1/host")
+    lease = ours.leases().claim(["quantize"], "bench-1:runner")
     assert lease is not None
     ours.leases().commit(lease, Outcome({**CONVERTED, "toolchain": "qnn"}, keys))
     assert float_models(theirs, "busy", tmp_path / "taken") == [{net.read_bytes()}] * 2
@@ -156,7 +156,7 @@ def test_a_lock_of_either_holds_for_the_other_on_the_same_host(
 ):
     ours.upload(save_tiny(tmp_path / "net.onnx"), "shared")
     leases = ours.leases()
-    node = f"{ours.settings.node}/host"  # as a runner names itself
+    node = f"{ours.settings.node}:runner"  # as a runner names itself
     lease = leases.claim(["onnx"], node)
     assert lease is not None
     assert ours.settings.node == theirs._get_node_id()
@@ -181,7 +181,7 @@ def test_a_lock_of_either_holds_for_the_other_on_the_same_host(
 def test_a_lease_ends_when_archai_takes_the_row(theirs: Any, ours: Workspace, tmp_path: Path):
     ours.upload(save_tiny(tmp_path / "net.onnx"), "shared")
     leases = ours.leases()
-    lease = leases.claim(["onnx"], "bench-1/host")
+    lease = leases.claim(["onnx"], "bench-1:runner")
     assert lease is not None
     theirs.unlock("shared")  # by a person who thinks that bench-1 is dead
     assert theirs.lock("shared", "Running f1_onnx") is not None

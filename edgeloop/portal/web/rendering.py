@@ -63,7 +63,7 @@ def environment() -> jinja2.Environment:
         "bytes": size_text,
         "drawn": drawn,
         "iso": iso,
-        "machine": lambda node: node.partition("/")[0] or node,
+        "machine": lambda node: re.split("[/:]", node)[0] or node,
         "plain": lambda text: _COLOURS.sub("", text),
         "quoted": lambda text: quote(str(text), safe=""),
         "quoted_path": lambda text: quote(str(text)),
