@@ -1,0 +1,170 @@
+"""Results under readable names: hidden until accepted, never half-made, never overwritten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from edgeloop.models import Lease, Leases, Outcome, default_plan
+from edgeloop.models.catalog import Catalog
+from edgeloop.store import Blobs
+from edgeloop.testing import MemoryStore
+from tests.cli.running import blobs_of
+from tests.models.test_upload import catalog_on
+from tests.nets import save_tiny
+from tests.store.passing import PassingBlobs
+
+COLUMNS = {"macs": 1, "params": 1, "shape": "[1]", "output_shape": "[1]"}
+
+
+class DiedError(BaseException):
+    """The machine stops here."""
+
+
+class DyingBlobs(PassingBlobs):
+    """Real blobs on a machine that dies at its nth change."""
+
+    def __init__(self, inner: Blobs, changes: int) -> None:
+        super().__init__(inner)
+        self._left = changes
+
+    def put(self, key: str, source: Path | bytes) -> None:
+        self._live()
+        super().put(key, source)
+
+    def create(self, key: str, content: bytes) -> bool:
+        self._live()
+        return super().create(key, content)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        self._live()
+        super().delete(keys)
+
+    def _live(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise DiedError
+
+
+class Farm:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = MemoryStore()
+        self.now = 1_000_000.0
+        models, queue = self.store.models("default"), self.store.queue("default")
+        self.leases = Leases(models, queue, default_plan(), clock=lambda: self.now)
+        self.catalog: Catalog = catalog_on(self.store)
+        self.catalog.upload(save_tiny(folder / "net.onnx"), "net")
+
+    def claim(self) -> Lease:
+        lease = self.leases.claim(["quantize"], "n")
+        assert lease is not None
+        return lease
+
+    def results(self, text: str) -> dict[str, Path]:
+        """Two files of equal size, whoever makes them."""
+        paths = [self.folder / text / name for name in ("net.quant.onnx", "net.dlc")]
+        for path in paths:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        return {path.name: path for path in paths}
+
+    def commit(self, lease: Lease, text: str) -> None:
+        keys = self.catalog.stored.put_attempt("net", lease.token, self.results(text))
+        self.leases.commit(lease, Outcome({**COLUMNS, "quantized": True}, keys))
+
+    def publish(self, lease: Lease, text: str) -> None:
+        self.catalog.stored.publish("net", lease.token, self.results(text))
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """What users see, the upload left out."""
+        files = self.catalog.files("net")
+        assert len({file.name for file in files}) == len(files)
+        read = self.store.blobs.read
+        return {file.name: read(file.key).decode() for file in files if file.name != "net.onnx"}
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> Farm:
+    return Farm(tmp_path)
+
+
+def test_an_accepted_result_lies_under_its_name_and_nothing_else_is_left(farm: Farm):
+    lease = farm.claim()
+    farm.commit(lease, "one")
+    assert farm.shown == {"net.quant.onnx": "one", "net.dlc": "one"}
+    farm.publish(lease, "one")
+    assert set(blobs_of(farm.store)) == {
+        *("default/net/net.onnx", "default/net/net.quant~onnx", "default/net/net.dlc")
+    }
+    assert farm.shown == {"net.quant.onnx": "one", "net.dlc": "one"}
+
+
+@pytest.mark.parametrize("changes", range(6))
+def test_a_machine_that_dies_at_any_step_leaves_all_of_its_result_or_nothing(
+    farm: Farm, changes: int
+):
+    lease = farm.claim()
+    real, farm.store.blobs = farm.store.blobs, DyingBlobs(farm.store.blobs, changes)
+    died = False
+    try:
+        farm.commit(lease, "one")
+        farm.publish(lease, "one")
+    except DiedError:
+        died = True
+    farm.store.blobs = real
+    assert died == (changes < 5)
+    is_committed = "quantized" in farm.catalog.get("net").values
+    whole = {"net.quant.onnx": "one", "net.dlc": "one"}
+    assert farm.shown == (whole if is_committed else {})
+    farm.catalog.reset("net")
+    assert farm.shown == {}
+    again = farm.claim()
+    farm.commit(again, "two")
+    farm.publish(again, "two")
+    assert farm.shown == dict.fromkeys(whole, "two")
+
+
+def test_an_attempt_that_wakes_up_late_cannot_replace_a_newer_result(farm: Farm):
+    old = farm.claim()
+    farm.commit(old, "old")  # and sleeps before it publishes
+    farm.catalog.reset("net")
+    new = farm.claim()
+    farm.commit(new, "new")
+    farm.publish(new, "new")
+    farm.publish(old, "old")
+    assert farm.shown == {"net.quant.onnx": "new", "net.dlc": "new"}
+
+
+def test_a_name_that_is_taken_is_left_alone_and_the_row_names_another(farm: Farm):
+    """What an old attempt created after the reset, before anybody else."""
+    for name in ("net.dlc", "net.quant~onnx"):
+        farm.store.blobs.put(f"default/net/{name}", b"old")
+    lease = farm.claim()
+    farm.commit(lease, "new")
+    farm.publish(lease, "new")
+    farm.publish(lease, "new")  # a repetition after a lost answer
+    assert farm.store.blobs.read("default/net/net.dlc") == b"old"
+    assert farm.shown == {"net.quant.onnx": "new", "net.dlc": "new"}
+    farm.catalog.reset("net")
+    assert set(blobs_of(farm.store)) == {"default/net/net.onnx"}
+
+
+def test_files_that_another_tool_put_beside_them_show(farm: Farm):
+    farm.store.blobs.put("default/net/notes.txt", b"by hand")
+    assert farm.shown == {"notes.txt": "by hand"}
+
+
+def test_files_of_an_experiment_that_has_a_models_name_are_not_the_models(farm: Farm):
+    """`<model>/<file>` is where Archai uploads to; `<experiment>/<model>/<file>` is deeper."""
+    table = farm.store.models("default")
+    table.insert("faces", {"name": "faces", "status": "uploaded"})
+    for key in ("faces/model.onnx", "faces/other/net.onnx"):
+        farm.store.blobs.put(key, b"x")
+    assert [file.key for file in farm.catalog.files("faces")] == ["faces/model.onnx"]
+    farm.catalog.delete("faces")
+    assert "faces/other/net.onnx" in blobs_of(farm.store)
+    assert "faces/model.onnx" not in blobs_of(farm.store)
