@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ HEADINGS = (
     "node",
 )
 SCORES = ("f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
+OF_TRAINING = ("val_iou", "final_val_iou")  # shown where a model has one
 
 
 @click.command()
@@ -39,6 +40,15 @@ SCORES = ("f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
     help="Write CSV to this file; '-' for stdout.",
 )
 @click.option("--tag", help="Only models with this label.")
+@click.option(
+    "--status",
+    "states",
+    multiple=True,
+    metavar="WORD",
+    help="Only models in this status, such as running or error; repeatable.",
+)
+@click.option("--node", help="Only models that this machine works on.")
+@click.option("--stage", help="Only models for which this stage is running or could start.")
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option(
     "--interval", type=click.FloatRange(min=0.1), default=2.0, help="Seconds between refreshes."
@@ -48,6 +58,9 @@ def status(
     names: tuple[str, ...],
     csv: Path | None,
     tag: str | None,
+    states: tuple[str, ...],
+    node: str | None,
+    stage: str | None,
     watch: bool,
     interval: float,
     experiment: str | None,
@@ -57,24 +70,35 @@ def status(
     """Show models, their progress and results.
 
     Example: edgeloop status 'brave-*' --csv results.csv
+
+    Example: edgeloop status --status error --status running
     """
     from edgeloop.cli.output import print_json, shown
-    from edgeloop.models import visible_columns
+    from edgeloop.models import decoded, visible_columns
 
     if sum((csv is not None, as_json, watch)) > 1:
         raise click.UsageError("choose one of --csv, --json and --watch.")
     with opened(store, experiment) as workspace:
+        if stage is not None:
+            workspace.plan[stage]
+
+        def read() -> list[Values]:
+            found = workspace.status(*names, tag=tag)
+            return [row for row in found if _is_wanted(row, workspace, states, node, stage)]
+
         if watch:
-            _watch(workspace, names, tag, interval)
+            _watch(read, interval)
             return
-        rows = workspace.status(*names, tag=tag)
+        rows = read()
         if as_json:
             columns = visible_columns(rows)
-            print_json({name: row[name] for name in columns if name in row} for row in rows)
+            print_json({n: decoded(n, row[n]) for n in columns if n in row} for row in rows)
         elif csv is not None:
             _write_csv(rows, csv)
         elif rows:
             click.echo(_table(rows))
+        elif states or node or stage or tag or names:
+            click.echo("No model matches. 'edgeloop status' shows all.")
         else:
             place = f"experiment '{workspace.experiment}' ({shown(workspace.store.description)})"
             click.echo(f"No models yet in {place}. Next: edgeloop upload MODEL.onnx")
@@ -121,7 +145,25 @@ def _write_csv(rows: list[Values], target: Path) -> None:
     click.echo(f"{len(rows)} rows written to {target}", err=True)
 
 
-def _watch(workspace: Workspace, names: tuple[str, ...], tag: str | None, interval: float) -> None:
+def _is_wanted(
+    row: Values, workspace: Workspace, states: tuple[str, ...], node: str | None, stage: str | None
+) -> bool:
+    from edgeloop.models import holders_of, is_on, ready_at, records_of
+
+    text = str(row.get("status", ""))
+    if states and not any(text == state or text.partition(" ")[0] == state for state in states):
+        return False
+    if node is not None and not any(is_on(owner, node) for owner in holders_of(row)):
+        return False
+    if stage is None:
+        return True
+    record = records_of(row).get(stage)
+    margin_s = workspace.settings.clock_margin_seconds
+    ready = ready_at(row, workspace.plan[stage], workspace.plan, margin_s)
+    return ready is not None or (record is not None and record.is_held)
+
+
+def _watch(read: Callable[[], list[Values]], interval: float) -> None:
     """Refreshes until Ctrl-C. An unreachable store is reported and tried again."""
     from rich.live import Live
     from rich.text import Text
@@ -131,7 +173,7 @@ def _watch(workspace: Workspace, names: tuple[str, ...], tag: str | None, interv
 
     def look() -> Text:
         try:
-            return Text(_table(workspace.status(*names, tag=tag)), no_wrap=True)
+            return Text(_table(read()), no_wrap=True)
         except EdgeloopError as error:
             return Text(redact(str(error)))
 
@@ -145,11 +187,13 @@ def _table(rows: Sequence[Values]) -> str:
     from edgeloop.cli.output import table
 
     now = time.time()
-    cells = [_cells(row, now) for row in rows]
-    return table(HEADINGS, cells, right=("macs", "latency_ms", *SCORES))
+    trained = [name for name in OF_TRAINING if any(isinstance(r.get(name), float) for r in rows)]
+    cells = [_cells(row, now, trained) for row in rows]
+    headings = (*HEADINGS[:3], *trained, *HEADINGS[3:])
+    return table(headings, cells, right=("macs", "latency_ms", *OF_TRAINING, *SCORES))
 
 
-def _cells(row: Values, now: float) -> list[str]:
+def _cells(row: Values, now: float, trained: Sequence[str]) -> list[str]:
     from edgeloop.cli.output import short_count
     from edgeloop.models import mean_latency_ms
 
@@ -158,7 +202,7 @@ def _cells(row: Values, now: float) -> list[str]:
         str(row.get("name", "")),
         short_count(row.get("macs")),
         _latency(latency, row),
-        *(_score(row.get(column)) for column in SCORES),
+        *(_score(row.get(column)) for column in (*trained, *SCORES)),
         _state(row, now),
         str(row.get("node", "")),
     ]

@@ -10,8 +10,15 @@ from edgeloop.models.leases import Lease, Leases, Outcome
 from edgeloop.models.names import check_experiment_name, check_model_name, matches, matches_any
 from edgeloop.models.plan import Plan, Stage, default_plan
 from edgeloop.models.queue import FINISHED, ready_at
-from edgeloop.models.records import StageRecord, is_foreign, records_of
-from edgeloop.models.row import CANDIDATE, COLUMNS, mean_latency_ms, runs_of, visible_columns
+from edgeloop.models.records import StageRecord, holders_of, is_foreign, is_on, records_of
+from edgeloop.models.row import (
+    CANDIDATE,
+    COLUMNS,
+    decoded,
+    mean_latency_ms,
+    runs_of,
+    visible_columns,
+)
 from edgeloop.models.runners import (
     BEAT_S,
     DEAD_S,
@@ -50,8 +57,11 @@ __all__ = [
     "Uploaded",
     "check_experiment_name",
     "check_model_name",
+    "decoded",
     "default_plan",
+    "holders_of",
     "is_foreign",
+    "is_on",
     "matches",
     "matches_any",
     "mean_latency_ms",

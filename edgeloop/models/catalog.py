@@ -16,8 +16,8 @@ from edgeloop.models.names import can_be_key, check_experiment_name, is_pattern,
 from edgeloop.models.onnx_check import check_onnx
 from edgeloop.models.plan import Plan
 from edgeloop.models.queue import Queue
-from edgeloop.models.records import UPLOAD, holders, is_foreign, is_on, records_of, summary
-from edgeloop.models.row import CANDIDATE, Edit, change_row, filled
+from edgeloop.models.records import UPLOAD, holders_of, is_foreign, is_on, records_of, summary
+from edgeloop.models.row import CANDIDATE, Edit, change_row
 from edgeloop.models.upload import Uploader, UploadOptions
 from edgeloop.store import Changes, Condition, Record, Store, Value, Values, check_blob_key
 
@@ -267,7 +267,7 @@ class Catalog:
         """Models on which this machine holds a claim. Finished ones are not looked at."""
         where = [Condition("status", "!=", status) for status in ENDED]
         rows = self._models.query(where=where)
-        return [row for row in rows if any(is_on(owner, node) for owner in _holders(row.values))]
+        return [row for row in rows if any(is_on(owner, node) for owner in holders_of(row.values))]
 
     def wait(self, names: Collection[str], timeout_s: float | None = None) -> None:
         """Until all of these have ended: complete, or resting in error."""
@@ -320,11 +320,6 @@ class Catalog:
 
 def _is_meant(owner: str, node: str | None) -> bool:
     return node is None or is_on(owner, node)
-
-
-def _holders(row: Values) -> list[str]:
-    node = row.get("node")
-    return holders(records_of(row)) or ([str(node)] if filled(node) else [])
 
 
 def _tags(row: Values) -> list[Value]:

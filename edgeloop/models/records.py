@@ -88,6 +88,12 @@ def is_foreign(row: Values, records: Records) -> bool:
     return filled(row.get("node")) and str(row["node"]) != node_text(records)
 
 
+def holders_of(row: Values) -> list[str]:
+    """Who works on a row, with Edgeloop or another tool."""
+    node = row.get("node")
+    return holders(records_of(row)) or ([str(node)] if filled(node) else [])
+
+
 def is_converted_by_archai(row: Values) -> bool:
     """Our own conversions are in the records, and newer ones name their toolchain."""
     is_ours = filled(row.get("toolchain")) or "convert" in records_of(row)

@@ -84,6 +84,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("stages", "json", "Edgeloop's own record of each stage: leases, attempts, files"),
 )
 
+LISTS = frozenset({"shape", "output_shape"})  # Archai writes them as text
 BOOKKEEPING = frozenset({"stages", "results"})
 CANDIDATE = "candidate"  # a row that a search made, with no model file yet
 SEARCH_NODE = "edgeloop search"  # holds such a row: Archai would look for its model, and fail it
@@ -128,6 +129,21 @@ def mean_latency_ms(row: Values) -> float:
         return 1000.0 * mean
     runs = runs_of(row)
     return 1000.0 * sum(runs) / len(runs) if runs else 0.0
+
+
+def decoded(column: str, value: Value) -> object:
+    """A list that is stored as text, as a list; what cannot be read stays text."""
+    if not isinstance(value, str) or (KINDS.get(column) != "json" and column not in LISTS):
+        return value
+    try:
+        found = json.loads(value, parse_constant=lambda _: None, parse_float=_finite)
+    except (ValueError, RecursionError):
+        return value
+    return found if isinstance(found, list | dict) else value
+
+
+def _finite(text: str) -> float | None:
+    return value if math.isfinite(value := float(text)) else None
 
 
 def visible_columns(rows: Iterable[Values], every: bool = False) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import json
 import os
 import pty
 import select
@@ -97,8 +98,71 @@ def test_csv_that_cannot_be_written_is_said(
     assert [path.name for path in project.iterdir()] == [".edgeloop"]
 
 
-def test_json_of_everything_is_what_the_rows_hold(table: Workspace, edgeloop: Edgeloop):
-    assert {row["name"]: row for row in edgeloop("status", "--json").json} == ROWS
+def test_json_of_everything_is_what_the_rows_hold_and_lists_are_lists(
+    table: Workspace, edgeloop: Edgeloop
+):
+    lists = {"total_inference_avg": [0.012, 0.0126]}, {"tags": ["a, b", "c\n"]}
+    expected = {
+        name: {**row, **more} for (name, row), more in zip(ROWS.items(), lists, strict=True)
+    }
+    assert {row["name"]: row for row in edgeloop("status", "--json").json} == expected
+
+
+@pytest.mark.parametrize("text", ["[1, NaN]", "[1e999]", "[1", '"text"', "[" * 100_000])
+def test_a_list_that_cannot_be_read_still_gives_valid_json(
+    table: Workspace, edgeloop: Edgeloop, text: str
+):
+    models = table.store.models("default")
+    row = models.get("calm-heron")
+    assert row is not None
+    models.update(row, {"total_inference_avg": text})
+    (said,) = json.loads(
+        edgeloop("status", "calm-heron", "--json").out, parse_constant=lambda _: pytest.fail()
+    )
+    assert said["total_inference_avg"] in (text, [1, None], [None])
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (("--status", "running"), {"held"}),
+        (("--status", "running", "--status", "error"), {"held", "calm-heron"}),
+        (("--node", "bench-1"), {"held"}),
+        (("--node", "bench"), set()),
+        (("--node", "@home"), {"brave-otter"}),
+        (("--stage", "f1_onnx"), {"held"}),
+        (("--stage", "convert"), {"held", "waits"}),
+        (("--stage", "convert", "--status", "new"), {"waits"}),
+        (("held", "--stage", "benchmark"), set()),
+    ],
+    ids=" ".join,
+)
+def test_status_filters_by_status_node_and_stage(
+    table: Workspace, edgeloop: Edgeloop, options: tuple[str, ...], found: set[str], project: Path
+):
+    """`held` is worked on by bench-1, and somebody else's tool holds brave-otter."""
+    for number, name in enumerate(("held", "waits")):
+        benchmark_only = name == "waits"
+        table.upload(
+            save_tiny(project / f"{name}.onnx", number), name, benchmark_only=benchmark_only
+        )
+    lease = table.leases().claim(["onnx"], "bench-1:runner")
+    assert lease is not None and lease.model == "held"
+    said = edgeloop("status", *options, "--json")
+    assert {row["name"] for row in said.json} == found
+    if not found:
+        assert "No model matches" in edgeloop("status", *options).out
+
+
+def test_an_unknown_stage_is_said_and_a_score_of_training_is_shown(
+    table: Workspace, edgeloop: Edgeloop
+):
+    assert "the stages are convert" in edgeloop("status", "--stage", "f1").sentence
+    assert "val_iou" not in edgeloop("status").out
+    table.store.models("default").insert("id_1", {"name": "id_1", "val_iou": 0.5})
+    heading, *lines = edgeloop("status").out.splitlines()
+    assert "val_iou" in heading.split() and "final_val_iou" not in heading.split()
+    assert [line.split()[1] for line in lines if line.startswith("id_1")] == [".500"]
 
 
 def test_the_table_shows_milliseconds_and_short_counts(table: Workspace, edgeloop: Edgeloop):

@@ -34,7 +34,7 @@ def test_two_models_go_in_through_every_verb_and_out_again(
     # status
     rows = {row["name"]: row for row in edgeloop("status", "--json").json}
     assert set(rows) == {big, small}
-    assert rows[small]["status"] == "new" and rows[small]["tags"] == '["first"]'
+    assert rows[small]["status"] == "new" and rows[small]["tags"] == ["first"]
     assert rows[small]["size"] == plain.stat().st_size
     assert "stages" not in rows[small]
 
@@ -67,7 +67,7 @@ def test_two_models_go_in_through_every_verb_and_out_again(
     # priority
     assert edgeloop("priority", small, 0).code == 0
     assert rows_of(store, "walk-2")[small]["priority"] == 0
-    assert any(f"|{0:012.3f}|" in hint and small in hint for hint in hints_of(store, "walk-2"))
+    assert any(f"|{0:012.3f}+" in hint and small in hint for hint in hints_of(store, "walk-2"))
 
     # reset
     assert edgeloop("reset", "*", "--yes").code == 0
