@@ -26,6 +26,7 @@ from edgeloop._util.values import (
     Reads,
     Seconds,
     Whole,
+    choice,
     items,
     matching,
     number,
@@ -37,6 +38,13 @@ from edgeloop.errors import BadInput, BadName
 from edgeloop.jobs.computes.base import Resources
 from edgeloop.jobs.protocol.patterns import MOST_PATTERNS, check_pattern
 from edgeloop.jobs.protocol.ticket import Environment
+from edgeloop.jobs.protocol.urls import (
+    INPUT_MODES,
+    OUTPUT_MODES,
+    RemotePath,
+    is_remote,
+    read_remote,
+)
 from edgeloop.jobs.sweep import split_values
 
 NAME_LIMIT = 100
@@ -115,12 +123,14 @@ def _words(value: object, is_program: bool = False) -> tuple[str, ...]:
     return found
 
 
-def _datasets(rule: str) -> Reads:
-    """Names that a function of `edgeloop.data` accepts."""
+def _data(rule: str, is_output: bool) -> Reads:
+    """Names that a function of `edgeloop.data` accepts, and URLs."""
 
-    def one(value: object) -> str:
+    def one(value: object) -> str | RemotePath:
         import edgeloop.data
 
+        if is_remote(value):
+            return read_remote(value, is_output)
         name = plain_text(value)
         try:
             getattr(edgeloop.data, rule)(name)
@@ -128,7 +138,22 @@ def _datasets(rule: str) -> Reads:
             raise ValueError(f"cannot hold {name!r}: {error.fields['reason']}") from None
         return name
 
-    return Reads(lambda value: words(value, one), _SEVERAL)
+    def read(value: object) -> tuple[str | RemotePath, ...]:
+        several = [value] if isinstance(value, str | Mapping) else items(value)
+        return tuple(one(item) for item in several)
+
+    modes = OUTPUT_MODES if is_output else INPUT_MODES
+    entry = {
+        "type": "object",
+        "properties": {
+            "url": {"type": "string", "description": "Where it is."},
+            "name": {"type": "string", "description": "Its name in the job."},
+            "mode": {"enum": list(modes), "description": "By default the compute chooses."},
+        },
+        **{"required": ["url"], "additionalProperties": False},
+    }
+    single = {"anyOf": [PLAIN_TEXT.schema, entry]}
+    return Reads(read, {"anyOf": [*single["anyOf"], {"type": "array", "items": single}]})
 
 
 def _pattern(value: object) -> str:
@@ -250,11 +275,14 @@ class JobFile(_TextSection):
         (), "Arguments; `{outputs}`, `{input:NAME}` and `{PARAM}` are filled in."
     )
     code: PlainText = key(".", "The folder that travels with the job.")
-    data: Annotated[tuple[str, ...], _datasets("parse_reference")] = key(
-        (), "Datasets to lay out before it starts, for example `working/faces@3`."
+    data: Annotated[tuple[str | RemotePath, ...], _data("parse_reference", False)] = key(
+        (), "What it reads: datasets such as `working/faces@3`, and URLs (`faces=s3://…`)."
     )
-    writes: Annotated[tuple[str, ...], _datasets("check_name")] = key(
-        (), "Datasets that it creates; their new versions are stored."
+    writes: Annotated[tuple[str | RemotePath, ...], _data("check_name", True)] = key(
+        (), "What it creates: datasets, stored as new versions, and URLs to write to."
+    )
+    mode: Annotated[str, choice("mount", "download")] = key(
+        "", "How data at URLs is provided; by default as the compute can.", shown=""
     )
     outputs: Annotated[tuple[str, ...], Reads(_patterns, _SEVERAL)] = key(
         (), "Patterns of files to collect besides `outputs/`, for example `results` or `**/*.ckpt`."

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from edgeloop._util.schema import validated, with_overrides
@@ -21,6 +21,7 @@ from edgeloop.errors import BadJob
 from edgeloop.jobs.computes.base import Resources
 from edgeloop.jobs.fields import DEFAULT_GRACE_S, DEFAULT_PRIORITY, JobFile, plain_stem
 from edgeloop.jobs.protocol.ticket import Environment
+from edgeloop.jobs.protocol.urls import RemotePath
 from edgeloop.paths import find_project
 from edgeloop.settings import filled_in
 
@@ -43,6 +44,8 @@ class JobSpec:
         args: Arguments of the command.
         data: Datasets that the job reads.
         writes: Datasets that the job creates.
+        sources: Data at URLs that the job reads.
+        targets: URLs that the job writes to.
         outputs: Patterns of files that are collected besides `outputs/`.
         environment: What is installed on the node.
         compute: Name of the compute.
@@ -76,6 +79,8 @@ class JobSpec:
     args: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    sources: tuple[RemotePath, ...] = ()
+    targets: tuple[RemotePath, ...] = ()
     outputs: tuple[str, ...] = ()
     environment: Environment = field(default_factory=Environment)
     compute: str = ""
@@ -136,7 +141,9 @@ class JobSpec:
         plain: dict[str, object] = {
             **{"name": self.name, "code": str(self.code)},
             **program,
-            **{"args": list(self.args), "data": list(self.data), "writes": list(self.writes)},
+            "args": list(self.args),
+            "data": [*self.data, *(place.document() for place in self.sources)],
+            "writes": [*self.writes, *(place.document() for place in self.targets)],
             "outputs": list(self.outputs),
             "environment": {environment.kind: environment.file} if environment.file else "",
             "compute": self.compute,
@@ -253,7 +260,7 @@ def spec_of(
     except ValueError as error:
         raise origin.wrong(path, str(error)) from None
     same = (
-        *("name", "script", "args", "data", "writes", "outputs", "environment", "compute"),
+        *("name", "script", "args", "outputs", "environment", "compute"),
         *("tags", "experiment", "retries", "priority", "params", "sweep", "variables"),
     )
     return JobSpec(
@@ -264,8 +271,18 @@ def spec_of(
         cpus_given="cpus" in keys.resources.model_fields_set,
         timeout_s=keys.timeout,
         grace_s=keys.grace,
+        data=tuple(item for item in keys.data if isinstance(item, str)),
+        writes=tuple(item for item in keys.writes if isinstance(item, str)),
+        sources=_places(keys.data, keys.mode),
+        targets=_places(keys.writes, "upload" if keys.mode == "download" else keys.mode),
         **{name: getattr(keys, name) for name in same},
     )
+
+
+def _places(written: Sequence[str | RemotePath], mode: str) -> tuple[RemotePath, ...]:
+    """Those at URLs; one without a mode of its own has that of the job."""
+    found = [item for item in written if isinstance(item, RemotePath)]
+    return tuple(item if item.mode else replace(item, mode=mode) for item in found)
 
 
 def program_for(script: str, code: Path) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from edgeloop._util.parallel import ordered_map
@@ -30,6 +30,7 @@ from edgeloop.jobs.computes import Compute, JobOrder
 from edgeloop.jobs.protocol.bundle import ensure_wrapper
 from edgeloop.jobs.protocol.ticket import Environment, Input, Ticket, check_apart, ticket_key
 from edgeloop.jobs.records import Draft, JobRecord, Run, RunRecords, now
+from edgeloop.jobs.remote import PlaceResolver, ResolvedPlaces
 from edgeloop.jobs.shared import delete_job, record_key, submitter
 from edgeloop.jobs.snapshot import CodeSnapshot
 from edgeloop.jobs.spec import JobSpec
@@ -54,6 +55,7 @@ class SharedUpload:
     wrapper: str
     access: Access
     summary: str
+    places: ResolvedPlaces = field(default_factory=ResolvedPlaces, repr=False)
 
 
 @dataclass(frozen=True)
@@ -116,10 +118,14 @@ class Submission:
         return self._start([(again, replace(spec, name=again.name))], [shared], previous)[0]
 
     def _share(self, spec: JobSpec, push: bool) -> SharedUpload:
-        check_apart([parse_reference(text)[0] for text in (*spec.data, *spec.writes)])
+        remote = [place.name for place in (*spec.sources, *spec.targets)]
+        check_apart([*(parse_reference(text)[0] for text in (*spec.data, *spec.writes)), *remote])
         if spec.environment.kind == "image" and "image" not in self.compute.builds:
             reason = f"the compute {self.compute.name} ({self.compute.kind}) cannot start images"
             raise BadJob(where="environment", reason=reason)
+        lifetime_s = self.compute.access_s(spec.timeout_s)
+        resolver = PlaceResolver(self.settings, self.compute, lifetime_s or ACCESS_S)
+        places = resolver.resolve(spec.sources, spec.targets)
         snapshot = CodeSnapshot.take(spec.code, self.settings.code_limit_mb * MEGABYTE)
         _check_travels(spec, snapshot)
         datasets = Datasets(self.blobs, index_folder(self.settings))
@@ -128,9 +134,10 @@ class Submission:
             reference, note = self._input(datasets, text, push)
             inputs.append(Input(reference.name, reference.version))
             described.append(f"data {reference} ({note})")
-        check_apart([*(item.name for item in inputs), *spec.writes])  # bare names are full now
+        # Bare names are full now.
+        check_apart([*(item.name for item in inputs), *spec.writes, *remote])
+        described += [f"data {place.url} (where it is)" for place in spec.sources]
         _, is_new = snapshot.ensure(self.blobs)
-        lifetime_s = self.compute.access_s(spec.timeout_s)
         size = size_text(snapshot.size)
         code = f"snapshot {len(snapshot.files)} files, {size} ({'sent' if is_new else 'unchanged'})"
         if snapshot.withheld:
@@ -141,6 +148,7 @@ class Submission:
             ensure_wrapper(self.blobs),
             self.blobs.access(ACCESS_S if lifetime_s is None else lifetime_s),
             " · ".join((code, *described)),
+            places,
         )
 
     def _input(self, datasets: Datasets, text: str, push: bool) -> tuple[Reference, str]:
@@ -212,7 +220,7 @@ class Submission:
         files: list[tuple[str, bytes]] = []
         for (run, spec), shared in zip(recorded, uploads, strict=True):
             is_built = spec.environment.kind in self.compute.builds
-            ticket = _ticket(run.record, spec, previous)
+            ticket = _ticket(run.record, spec, shared.places, previous)
             if is_built:
                 ticket = replace(ticket, environment=Environment())
             files.append((ticket_key(run.record.id), ticket.to_json()))
@@ -309,7 +317,9 @@ def _check_travels(spec: JobSpec, snapshot: CodeSnapshot) -> None:
             raise BadJob(where=path, reason=reason)
 
 
-def _ticket(record: JobRecord, spec: JobSpec, previous: str | None) -> Ticket:
+def _ticket(
+    record: JobRecord, spec: JobSpec, places: ResolvedPlaces, previous: str | None
+) -> Ticket:
     return Ticket(
         id=record.id,
         name=record.name,
@@ -319,6 +329,8 @@ def _ticket(record: JobRecord, spec: JobSpec, previous: str | None) -> Ticket:
         inputs=record.inputs,
         writes=spec.writes,
         outputs=spec.outputs,
+        sources=places.sources,
+        targets=places.targets,
         environment=spec.environment,
         variables=spec.filled_variables(),
         attempt=record.attempt,

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         parse_location,
     )
     from edgeloop.store.node import open_from_job, url_from_job
-    from edgeloop.store.registry import open_access, open_blobs, open_store
+    from edgeloop.store.registry import job_access, open_access, open_blobs, open_store
 
 __all__ = [
     "Access",
@@ -72,6 +72,7 @@ __all__ = [
     "check_blob_key",
     "check_values",
     "datastore_location",
+    "job_access",
     "json_safe",
     "merged",
     "open_access",
@@ -91,7 +92,7 @@ _WHERE = {
         *("datastore_location", "parse_connection_string", "parse_location"),
     ),
     "node": ("open_from_job", "url_from_job"),
-    "registry": ("open_access", "open_blobs", "open_store"),
+    "registry": ("job_access", "open_access", "open_blobs", "open_store"),
 }
 
 

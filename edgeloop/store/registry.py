@@ -58,6 +58,14 @@ def open_access(access: Access) -> Blobs:
     return blobs.open_access(access)
 
 
+def job_access(location: AzureLocation, seconds: int, writes: bool) -> Access:
+    """Access for a job to a container of Azure that need not be the store's. Only reading is
+    allowed unless it `writes`."""
+    from edgeloop.store.azure.blobs import azure_access
+
+    return azure_access(location, seconds, writes)
+
+
 def _open_plugin(location: PluginLocation) -> Store:
     for entry_point in plugin_entry_points(location.scheme):
         try:

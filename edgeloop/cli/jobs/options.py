@@ -41,8 +41,9 @@ def job_options(command: Command) -> Command:
     options = (
         click.option("--name", help="Name of the job  [default: script name and a number]"),
         click.option("--compute", help="Compute, by its name in edgeloop.yaml  [default: local]"),
-        click.option("--data", multiple=True, metavar="DATASET", help=_DATA),
-        click.option("--writes", multiple=True, metavar="DATASET", help=_WRITES),
+        click.option("--data", multiple=True, metavar="DATASET|[NAME=]URL", help=_DATA),
+        click.option("--writes", multiple=True, metavar="DATASET|[NAME=]URL", help=_WRITES),
+        click.option("--mode", type=click.Choice(("mount", "download")), help=_MODE),
         click.option("--outputs", multiple=True, metavar="PATTERN", help=_OUTPUTS),
         click.option("--no-push", is_flag=True, help="Use datasets as they are in the store."),
         click.option("--sweep", multiple=True, metavar="PARAM=VALUES", help=_SWEEP),
@@ -75,8 +76,15 @@ def job_options(command: Command) -> Command:
     return command
 
 
-_DATA = "A dataset it reads, as working/faces or faces@3; changes here are pushed first."
-_WRITES = "A dataset it makes, as working/faces64: published when the job succeeds."
+_DATA = (
+    "A dataset it reads, as working/faces or faces@3 (changes here are pushed first), or data at a "
+    "URL, as faces=s3://bucket/faces; repeatable."
+)
+_WRITES = (
+    "A dataset it makes, as working/faces64 (published when the job succeeds), or a URL to write "
+    "to, as crops=az://container/crops; repeatable."
+)
+_MODE = "How data at URLs is provided  [default: as the compute can]"
 _OUTPUTS = "Files to collect besides outputs/, as results or '**/*.ckpt'; repeatable."
 _SWEEP = "A job for each value, as lr=1e-3,1e-4; several make all combinations."
 _CPUS = "CPUs; on local also the threads of numerical libraries  [default: 1]"
@@ -110,7 +118,7 @@ def _keys(options: dict[str, Any]) -> dict[str, object]:
     resources = {key: str(value) for key, value in given.items() if value is not None}
     custom = _pairs("--resource", options["resource"])
     keys: dict[str, object] = {
-        **{key: options[key] for key in ("name", "compute", "code", "timeout", "grace")},
+        **{key: options[key] for key in ("name", "compute", "code", "timeout", "grace", "mode")},
         **{key: list(options[key]) for key in ("data", "writes", "outputs")},
         "tags": list(options["tag"]),
         "sweep": parse_sweep(options["sweep"]),

@@ -22,6 +22,7 @@ from edgeloop.jobs.computes.base import (
     JobOrder,
     ObservedState,
     Resources,
+    ServedPlace,
     read_options,
 )
 
@@ -31,6 +32,7 @@ __all__ = [
     "JobOrder",
     "ObservedState",
     "Resources",
+    "ServedPlace",
     "compute_kinds",
     "compute_options",
     "make_compute",

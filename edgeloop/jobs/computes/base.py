@@ -21,13 +21,33 @@ from edgeloop.jobs.protocol.resources import Resources
 from edgeloop.jobs.protocol.ticket import Environment, State
 from edgeloop.store import Access, Blobs
 
-__all__ = ["Compute", "ComputeOptions", "JobOrder", "ObservedState", "Resources", "read_options"]
+__all__ = [
+    "Compute",
+    "ComputeOptions",
+    "JobOrder",
+    "ObservedState",
+    "Resources",
+    "ServedPlace",
+    "read_options",
+]
 
 
 class ComputeOptions(Section):
     """The keys of a compute in `edgeloop.yaml`; those that every compute has."""
 
     kind: Text = key("", "The kind of compute; by default the compute's name.")
+
+
+@dataclass(frozen=True)
+class ServedPlace:
+    """Data at a URL that the compute itself mounts, downloads or uploads. The wrapper finds its
+    path in the variable of that name."""
+
+    variable: str
+    url: str
+    mode: str  # mount, download (of outputs: upload), or empty for the compute's own choice
+    is_output: bool
+    is_file: bool
 
 
 @dataclass(frozen=True)
@@ -46,6 +66,7 @@ class JobOrder:
     timeout_s: float | None = None
     threads: int = 0  # for numerical libraries, if a number of CPUs was asked for
     together: bool = False  # with the others of its batch, if the compute has pipelines
+    places: tuple[ServedPlace, ...] = ()  # if the compute `serves` their kind of URL
 
 
 @dataclass(frozen=True)
@@ -68,6 +89,8 @@ class Compute(ABC):
     name: str
     kind: str
     builds: frozenset[str] = frozenset()  # kinds of environments that the node need not build
+    serves: frozenset[str] = frozenset()  # kinds of URLs that it provides: azureml, azure, s3, gs
+    sees_folders: bool = True  # whether its machines may see the folders of this one
     on_its_way_s: float = 60.0  # from the record of a job until the compute must know it
 
     @property

@@ -31,6 +31,8 @@ State = Literal["queued", "preparing", "running", "completed", "failed", "cancel
 FINAL_STATES: frozenset[State] = frozenset({"completed", "failed", "canceled"})
 LOG_PIECE = 1 << 20
 ORDER_VARIABLE = "EDGELOOP_ORDER"
+PLACE_PREFIX = "EDGELOOP_PLACE_"  # of variables with the paths of what a compute mounts
+NODE_CACHE = "EDGELOOP_NODE_CACHE"  # a folder for data that outlives the job on its node
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,24 @@ class Input:
 
     name: str
     version: int
+
+
+@dataclass(frozen=True)
+class TicketPlace:
+    """Data at a URL that the job reads or writes. The compute provides it at a path, which it puts
+    into the variable of that name, or the wrapper transfers it with this access."""
+
+    name: str
+    url: str
+    mode: str = ""
+    variable: str = ""
+    path: str = ""  # below the root of the access; empty: all of it
+    make: str = ""
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def access(self) -> Access:
+        return Access(self.make, self.options)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -68,6 +88,8 @@ class Ticket:
     grace_s: float = 30.0
     previous: str | None = None  # an earlier job whose outputs this one starts from
     outputs: tuple[str, ...] = ()  # patterns of files to collect beside those in outputs/
+    sources: tuple[TicketPlace, ...] = ()
+    targets: tuple[TicketPlace, ...] = ()
 
     def to_json(self) -> bytes:
         return to_json(self, indent=2)

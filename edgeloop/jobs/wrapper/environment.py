@@ -23,12 +23,18 @@ from pathlib import Path
 
 from edgeloop._util.locks import file_lock
 from edgeloop.errors import BadInput, Conflict
-from edgeloop.jobs.protocol.ticket import ORDER_VARIABLE, Ticket, WrapperOrder
+from edgeloop.jobs.protocol.ticket import (
+    NODE_CACHE,
+    ORDER_VARIABLE,
+    PLACE_PREFIX,
+    Ticket,
+    WrapperOrder,
+)
 from edgeloop.jobs.wrapper.scratch import JobLog
 from edgeloop.store import check_blob_key
 
 # Left by a job that started this one; its own are set again.
-_INHERITED = ("EDGELOOP_INPUT_", "EDGELOOP_OUTPUT_", "EDGELOOP_JOB_")
+_INHERITED = ("EDGELOOP_INPUT_", "EDGELOOP_OUTPUT_", "EDGELOOP_JOB_", PLACE_PREFIX)
 _READY = ".ready"
 # A file that refers to others (-r, -e, a path): its own text does not tell what they contain.
 _REFERENCES = re.compile(rb"(?m)^\s*(-[rce]|--requirement|--constraint|--editable|\.|/)|file:")
@@ -43,6 +49,8 @@ class NodeEnvironment:
     node: str
     variables: Mapping[str, str] = field(repr=False)
     rank: int = 0  # which of a job's nodes this is; the first reports for all
+    places: Mapping[str, str] = field(default_factory=dict)  # paths of what the compute mounts
+    node_cache: Path | None = None  # for data, if the other cache ends with the job
 
     @classmethod
     def current(cls, environ: Mapping[str, str] = os.environ) -> NodeEnvironment:
@@ -60,7 +68,25 @@ class NodeEnvironment:
         node = environ.get("EDGELOOP_NODE") or socket.gethostname()
         rank = environ.get("NODE_RANK") or environ.get("RANK") or "0"
         number = int(rank) if rank.isdecimal() else 0
-        return cls(cache.absolute(), environ.get("EDGELOOP_PYTHON") or None, node, kept, number)
+        python = environ.get("EDGELOOP_PYTHON") or None
+        places = {n: path for n, path in environ.items() if n.startswith(PLACE_PREFIX)}
+        shared = _usable(environ.get(NODE_CACHE, ""))
+        return cls(cache.absolute(), python, node, kept, number, places, shared)
+
+    @property
+    def data_cache(self) -> Path:
+        return self.node_cache or self.cache
+
+
+def _usable(folder: str) -> Path | None:
+    """A compute may offer a folder that this user cannot write to."""
+    if not folder:
+        return None
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return Path(folder).absolute() if os.access(folder, os.W_OK) else None
 
 
 def _without_order(value: str) -> str:

@@ -7,17 +7,25 @@ import re
 import shutil
 import tarfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from edgeloop.data import Datasets, check_name
 from edgeloop.errors import BadInput, BlobMissing
-from edgeloop.jobs.protocol.ticket import Ticket, check_apart, code_key, outputs_folder
+from edgeloop.jobs.protocol.ticket import (
+    Ticket,
+    TicketPlace,
+    check_apart,
+    code_key,
+    outputs_folder,
+)
 from edgeloop.jobs.wrapper.command import JOB_VARIABLE
+from edgeloop.jobs.wrapper.environment import NodeEnvironment
 from edgeloop.jobs.wrapper.events import with_retries
 from edgeloop.jobs.wrapper.outputs import CreatedFiles, make_folder
+from edgeloop.jobs.wrapper.remote import prepare_target, provide, use_credentials
 from edgeloop.jobs.wrapper.scratch import Scratch
 from edgeloop.store import Blobs, check_blob_key
 
@@ -32,6 +40,11 @@ class JobFolders:
     data: Path
     inputs: Mapping[str, Path]
     writes: Mapping[str, Path]
+    targets: Mapping[str, Path]  # for data at URLs
+
+    @property
+    def made(self) -> Mapping[str, Path]:
+        return {**self.writes, **self.targets}
 
 
 def variables_for(ticket: Ticket, attempt: int, folders: JobFolders) -> dict[str, str]:
@@ -40,7 +53,7 @@ def variables_for(ticket: Ticket, attempt: int, folders: JobFolders) -> dict[str
         "PYTHONUNBUFFERED": "1",
         **ticket.variables,
         **_named("EDGELOOP_INPUT_", folders.inputs),
-        **_named("EDGELOOP_OUTPUT_", folders.writes),
+        **_named("EDGELOOP_OUTPUT_", folders.made),
         "EDGELOOP_OUTPUT_DIR": str(folders.outputs),
         "EDGELOOP_DATA_DIR": str(folders.data),
         "EDGELOOP_JOB_NAME": ticket.name,
@@ -62,7 +75,7 @@ def fill(command: Iterable[str], ticket: Ticket, attempt: int, folders: JobFolde
         kind, name, word = match.groups()
         if word:
             return known[word]
-        return str(_find(name, folders.inputs if kind == "input" else folders.writes, match[0]))
+        return str(_find(name, folders.inputs if kind == "input" else folders.made, match[0]))
 
     return [_PLACEHOLDER.sub(value, argument) for argument in command]
 
@@ -94,26 +107,50 @@ def _variable(name: str) -> str:
 
 
 def lay_out(
-    ticket: Ticket, scratch: Scratch, blobs: Blobs, cache: Path, patience_s: float
+    ticket: Ticket,
+    scratch: Scratch,
+    blobs: Blobs,
+    here: NodeEnvironment,
+    log: Callable[[str], None],
+    patience_s: float,
 ) -> JobFolders:
     """Create all folders of a job. The message of an error becomes the job's reason to fail."""
+    remote = [place.name for place in (*ticket.sources, *ticket.targets)]
     names = [*(item.name for item in ticket.inputs), *ticket.writes]
     for name in names:
         check_name(name)
-    check_apart(names)
+    check_apart([*names, *remote])
     with_retries(lambda: _code(ticket, scratch, blobs), patience_s)
     make_folder(scratch.outputs)
     make_folder(scratch.data)
+    use_credentials(ticket.variables)
     inputs = {}
     for item in ticket.inputs:
-        fetch = partial(Datasets(blobs).fetch, item.name, item.version, cache)
-        fetched = with_retries(fetch, patience_s)
-        inputs[item.name] = _cleared(scratch.data, item.name)
-        inputs[item.name].symlink_to(fetched.absolute(), target_is_directory=True)
+        fetch = partial(Datasets(blobs).fetch, item.name, item.version, here.data_cache)
+        inputs[item.name] = _linked(scratch.data, item.name, with_retries(fetch, patience_s))
+    for place in ticket.sources:
+        get = partial(provide, place, here.places, here.data_cache, log)
+        inputs[place.name] = _linked(scratch.data, place.name, with_retries(get, patience_s))
     writes = {name: _cleared(scratch.data, name) for name in ticket.writes}
     for folder in writes.values():
         folder.mkdir()
-    return JobFolders(scratch.outputs, scratch.data, inputs, writes)
+    targets = {place.name: _target(place, scratch, here) for place in ticket.targets}
+    return JobFolders(scratch.outputs, scratch.data, inputs, writes, targets)
+
+
+def _linked(data: Path, name: str, path: Path) -> Path:
+    link = _cleared(data, name)
+    link.symlink_to(path.absolute(), target_is_directory=path.is_dir())
+    return link
+
+
+def _target(place: TicketPlace, scratch: Scratch, here: NodeEnvironment) -> Path:
+    direct = prepare_target(place, here.places)
+    if direct is not None:
+        return _linked(scratch.data, place.name, direct)
+    folder = _cleared(scratch.data, place.name)
+    folder.mkdir()
+    return folder
 
 
 def fetch_outputs(job: str, scratch: Scratch, created: CreatedFiles, blobs: Blobs) -> None:

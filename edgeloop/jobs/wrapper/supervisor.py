@@ -38,6 +38,7 @@ from edgeloop.jobs.wrapper.environment import EnvironmentBuilder, Interpreter, N
 from edgeloop.jobs.wrapper.events import Background, Canceled, Events, PeriodicTask, with_retries
 from edgeloop.jobs.wrapper.layout import JobFolders, fetch_outputs, fill, lay_out, variables_for
 from edgeloop.jobs.wrapper.outputs import CreatedFiles, OutputCopier
+from edgeloop.jobs.wrapper.remote import deliver
 from edgeloop.jobs.wrapper.scratch import JobLog, LogCopier, Scratch, SupervisorNote, stored_log
 from edgeloop.store import Blobs, open_from_job
 
@@ -124,6 +125,12 @@ class Supervisor:
         self._report_state()
         prepared = self._wait_for(lambda: self._prepare(ticket, earlier))
         result = self._attempts(ticket, prepared)
+        outcome = self._outcome(ticket, prepared, result)
+        return self._deliver(ticket, prepared.folders, outcome)
+
+    def _outcome(
+        self, ticket: Ticket, prepared: PreparedJob, result: command.CommandResult
+    ) -> JobOutcome:
         if result.how == "canceled":
             return self._canceled(result.exit_code)
         if result.how == "timeout":
@@ -138,8 +145,9 @@ class Supervisor:
         if earlier is not None and self._log.size() == 0:
             for piece in stored_log(self._blobs, ticket.id):
                 self._log.restore(piece)
-        folders = lay_out(ticket, self._scratch, self._blobs, self._here.cache, patience_s)
-        own = [folders.outputs, *folders.writes.values()]
+        log = self._log.write
+        folders = lay_out(ticket, self._scratch, self._blobs, self._here, log, patience_s)
+        own = [folders.outputs, *folders.made.values()]
         skipped = [path.relative_to(self._scratch.work).as_posix() for path in own]
         self._created.remember(ticket.outputs, skipped)
         sources = [ticket.id] if earlier is not None else []
@@ -213,6 +221,25 @@ class Supervisor:
             published[name] = pushed.reference.version
             self._log.write(f"published {name}, version {pushed.reference.version}")
         return JobOutcome("completed", 0, exit_code=0, published=published)
+
+    def _deliver(self, ticket: Ticket, folders: JobFolders, outcome: JobOutcome) -> JobOutcome:
+        """Send what the command wrote for URLs, even if it failed: these are folders without
+        versions, as a mount would be."""
+        for place in ticket.targets:
+            folder = folders.targets[place.name]
+            if folder.is_symlink():  # it is there already
+                continue
+            try:
+                with_retries(
+                    partial(deliver, place, folder, self._log.write), self._pace.patience_s
+                )
+            except (EdgeloopError, OSError) as error:
+                reason = f"{place.name} was not sent to {place.url}: {error}"
+                if outcome.state != "completed":
+                    self._log.write(reason)
+                    continue
+                outcome = replace(outcome, state="failed", code=FAILED, reason=reason)
+        return outcome
 
     def _canceled(self, exit_code: int | None) -> JobOutcome:
         return JobOutcome("canceled", CANCELED, self._events.canceled, exit_code)

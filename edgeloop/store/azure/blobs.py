@@ -60,6 +60,30 @@ def default_identity() -> TokenCredential:
     return DefaultAzureCredential(managed_identity_client_id=identity_client())
 
 
+def azure_access(location: AzureLocation, seconds: int, writes: bool) -> Access:
+    """Access for a job to a container that may not be the store's: only to read, if it only reads.
+    A container that does not exist is not created."""
+    try:
+        from azure.storage.blob import ContainerSasPermissions, generate_container_sas
+    except ImportError:
+        raise MissingExtra(what="An Azure storage account", extra="azure") from None
+    signature = location.sas
+    if signature is None:
+        credential = default_identity() if location.key is None else None
+        start, ends, secret = _signing(location, credential, seconds)
+        rights = ContainerSasPermissions(read=True, list=True, write=writes, create=writes)
+        signature = generate_container_sas(
+            *(location.account, location.container),
+            permission=rights,
+            start=start,
+            expiry=ends,
+            **secret,
+        )
+    place = {"container_name": location.container, "account_name": location.account}
+    options = {**place, "endpoint": location.blob_endpoint, "sas_key": signature.lstrip("?")}
+    return Access("AzureStore", options)
+
+
 def _access(location: AzureLocation, credential: TokenCredential | None, seconds: int) -> Access:
     """A signature for the container that ends by itself; the account's key stays here. For no
     seconds, no signature: the address alone, for a machine that has an identity of its own."""

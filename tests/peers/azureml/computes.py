@@ -25,7 +25,7 @@ class Cluster:
     body: dict[str, Any]
     ready_at: float
     gone_at: float | None = None
-    busy: int = 0
+    seats: dict[str, list[int]] = field(default_factory=dict)  # the nodes of each running job
     line: list[str] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -39,6 +39,10 @@ class Cluster:
         return int((self.properties.get("scaleSettings") or {}).get("maxNodeCount", 1))
 
     @property
+    def busy(self) -> int:
+        return sum(map(len, self.seats.values()))
+
+    @property
     def is_ready(self) -> bool:
         return time.monotonic() >= self.ready_at
 
@@ -49,7 +53,9 @@ class Cluster:
             try:
                 while not stop.is_set():
                     if self.line[0] == job and self.is_ready and self.busy + nodes <= self.nodes:
-                        self.busy += nodes
+                        taken = {seat for seats in self.seats.values() for seat in seats}
+                        free = [seat for seat in range(self.nodes) if seat not in taken]
+                        self.seats[job] = free[:nodes]
                         return True
                     say(self._reason(job, nodes))
                     self.changed.wait(0.05)
@@ -58,9 +64,9 @@ class Cluster:
                 self.line.remove(job)
                 self.changed.notify_all()
 
-    def give(self, nodes: int) -> None:
+    def give(self, job: str) -> None:
         with self.changed:
-            self.busy -= nodes
+            self.seats.pop(job, None)
             self.changed.notify_all()
 
     def _reason(self, job: str, nodes: int) -> str:

@@ -4,16 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 GRACE_S = 2.0
 _POLL_S = 0.05
 MARK = "AZUREML_EMULATED_CONTAINER"
+
+
+def with_volumes(environ: Mapping[str, str], docker_args: str, disk: Path) -> dict[str, str]:
+    """`-v HOST:INSIDE` of docker. There is no container here, so a variable that names the folder
+    inside gets its place on the disk of the node instead."""
+    found, words = dict(environ), shlex.split(docker_args)
+    for flag, volume in pairwise(words):
+        if flag in ("-v", "--volume"):
+            host, inside = volume.split(":")[:2]
+            place = disk / host.strip("/")
+            place.mkdir(parents=True, exist_ok=True)
+            found = {
+                name: str(place) + value[len(inside) :] if _is_below(value, inside) else value
+                for name, value in found.items()
+            }
+    return found
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return f"{path}/".startswith(f"{folder}/")
 
 
 @dataclass

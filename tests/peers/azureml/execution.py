@@ -16,7 +16,7 @@ from azure.core.exceptions import AzureError
 
 from tests.peers.azureml.assets import Assets
 from tests.peers.azureml.computes import Cluster, Computes
-from tests.peers.azureml.containers import MARK, Container, Process
+from tests.peers.azureml.containers import MARK, Container, Process, with_volumes
 from tests.peers.azureml.datastores import Datastores
 from tests.peers.azureml.faults import Faults
 from tests.peers.azureml.identity import Identities
@@ -77,7 +77,7 @@ class Executor:
             run.reach("Running")
             self._run(run, order)
         finally:
-            cluster.give(order.nodes)
+            cluster.give(run.name)
 
     def _image_fails(self, order: Order) -> bool:
         names = self.faults.broken_environments
@@ -146,8 +146,14 @@ class Executor:
             log = folder / f"log-{rank}"
             log.touch()
             environ = self._environ(run, order, place) | _ranks(order, rank, port)
+            environ = with_volumes(environ, order.docker_args, self._disk(run, order, node))
             found.append(Process(place, log, environ, _filled(order.command, values)))
         return found
+
+    def _disk(self, run: Run, order: Order, node: int) -> Path:
+        """What outlives a job on the node that it runs on."""
+        cluster = self.computes.cluster(order.compute)
+        return self.folder / "nodes" / f"{cluster.name}-{cluster.seats[run.name][node]}"
 
     def _fetch_code(self, order: Order, folder: Path) -> None:
         if order.code:

@@ -7,6 +7,7 @@ from tests.peers.azureml.shapes import (
     Must,
     anything,
     by,
+    data_uri,
     each,
     many,
     one_of,
@@ -20,10 +21,11 @@ from tests.peers.azureml.shapes import (
 
 _INPUT_MODES = one_of("ReadOnlyMount", "ReadWriteMount", "Download", "Direct", "EvalMount",
                       "EvalDownload")  # fmt: skip
+_OUTPUT_MODES = one_of("ReadWriteMount", "Upload", "Direct")
 _ASSET_INPUT = record(
     {
         "jobInputType": Must(text),
-        "uri": Must(text),
+        "uri": Must(data_uri),
         "mode": _INPUT_MODES,
         "description": text,
         "pathOnCompute": text,
@@ -45,8 +47,8 @@ _OUTPUT = by(
         record(
             {
                 "jobOutputType": Must(text),
-                "uri": text,
-                "mode": one_of("ReadWriteMount", "Upload", "Direct"),
+                "uri": data_uri,
+                "mode": _OUTPUT_MODES,
                 "description": text,
                 "assetName": text,
                 "assetVersion": text,

@@ -119,6 +119,7 @@ def _order(
         inputs,
         outputs,
         seconds((step.get("limits") or {}).get("timeout")),
+        str(resources.get("docker_args") or ""),
     )
 
 
@@ -166,7 +167,7 @@ def _bound(
         of_parent: dict[str, Any] = properties["inputs"][found[2]]
         return of_parent
     if kind in ("uri_file", "uri_folder", "mltable"):
-        return {"jobInputType": kind, "uri": _value(given)}
+        return {"jobInputType": kind, "uri": _value(given), "mode": _mode(given, declared)}
     return {"jobInputType": "literal", "value": _value(given)}
 
 
@@ -177,4 +178,11 @@ def _output(
     if found := _OF_PARENT.search(where):
         where = str((properties.get("outputs") or {}).get(found[2], {}).get("uri") or "")
     where = where or f"azureml://datastores/{DEFAULT}/paths/azureml/{run}/{key}/"
-    return {"jobOutputType": declared.get("type", "uri_folder"), "uri": where}
+    kind = declared.get("type", "uri_folder")
+    return {"jobOutputType": kind, "uri": where, "mode": _mode(given, declared)}
+
+
+def _mode(given: Any, declared: dict[str, Any]) -> str | None:
+    own = given.get("mode") if isinstance(given, dict) else None
+    found = own or declared.get("mode")
+    return None if found is None else str(found)

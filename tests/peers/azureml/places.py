@@ -38,6 +38,9 @@ class Places:
             self._outputs[name] = target = self.folder / "outputs" / name
             is_file = output.get("jobOutputType") == "uri_file"
             (target.parent if is_file else target).mkdir(parents=True, exist_ok=True)
+            if not is_file and _is_mounted(output):
+                account, container, prefix = self.locate(run.outputs[name])
+                self.storage.fetch(container, prefix.rstrip("/"), target, account)
             values[f"outputs.{name}"] = str(target)
         return values
 
@@ -71,6 +74,14 @@ class Places:
         target.mkdir(parents=True, exist_ok=True)
         if not self.storage.fetch(container, path.rstrip("/"), target, account):
             raise not_found("data", uri)
+        if _is_mounted(given):
+            for file in target.rglob("*"):
+                file.chmod(0o555 if file.is_dir() else 0o444)
         if given["jobInputType"] == "uri_file":
             return str(target / Path(path).name)
         return str(target)
+
+
+def _is_mounted(place: dict[str, Any]) -> bool:
+    """Which is what the service does where nothing else is said."""
+    return str(place.get("mode") or "mount").lower().endswith("mount")

@@ -30,6 +30,7 @@ class Order:
     inputs: dict[str, dict[str, Any]] = field(default_factory=dict)
     outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
     timeout_s: float | None = None
+    docker_args: str = ""
 
     @classmethod
     def of_job(cls, properties: dict[str, Any]) -> Order:
@@ -49,6 +50,7 @@ class Order:
             properties.get("inputs") or {},
             properties.get("outputs") or {},
             seconds(limits.get("timeout")),
+            resources.get("dockerArgs") or "",
         )
 
 

@@ -57,6 +57,13 @@ def resource_id(value: Any, at: str) -> list[str]:
     return [] if fine else [f"{at} must be a resource id, not {value!r}"]
 
 
+def data_uri(value: Any, at: str) -> list[str]:
+    """What the documentation lists for inputs and outputs: assets, datastores and Azure storage."""
+    known = ("azureml:", "/subscriptions/", "https://", "http://", "wasbs://", "abfss://", "adl://")
+    fine = isinstance(value, str) and value.startswith(known)
+    return [] if fine else [f"{at} must be a URI of data that the service knows, not {value!r}"]
+
+
 def one_of(*allowed: str) -> Check:
     def check(value: Any, at: str) -> list[str]:
         return [] if value in allowed else [f"{at} must be one of {', '.join(allowed)}: {value!r}"]

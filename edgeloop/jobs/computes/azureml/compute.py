@@ -47,6 +47,8 @@ _DAY_S = 24 * 3600
 class AzureMLCompute(Compute):
     kind = "azureml"
     builds = frozenset({"conda", "image"})
+    serves = frozenset({"azureml", "azure"})
+    sees_folders = False
     Options = AzureMLKeys
 
     def __init__(self, name: str, keys: AzureMLKeys, _: Path) -> None:

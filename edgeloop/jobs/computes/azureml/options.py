@@ -13,7 +13,7 @@ from pydantic import Field, StrictBool
 from pydantic.json_schema import SkipJsonSchema
 
 from edgeloop._util.schema import key
-from edgeloop._util.values import Count, Reads, Seconds, Text, Whole, choice, whole
+from edgeloop._util.values import Count, Reads, Seconds, Text, Whole, choice, matching, whole
 from edgeloop._util.yaml import Origin
 from edgeloop.azure import ClusterDescription, WorkspaceAddress, WorkspaceKeys, find_workspace
 from edgeloop.errors import BadSetting
@@ -23,6 +23,8 @@ Delivery = Literal["auto", "file", "variable"]
 MOST_STEPS = 100
 DEFAULT_IMAGE = "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04"
 _CLUSTER_NAME = r"[A-Za-z][A-Za-z0-9-]{1,30}[A-Za-z0-9]"  # Azure's own rule
+DEFAULT_NODE_CACHE = "/mnt/edgeloop"  # /mnt is the large temporary disk of Azure's machines
+_NODE_CACHE = matching(r"none|(/[A-Za-z0-9._-]+)+", "a folder such as /mnt/edgeloop, or none")
 _IDLE_S = 900.0
 _START_S = 24 * 3600.0
 _PATIENCE_S = 90.0
@@ -42,6 +44,7 @@ class AzureMLOptions:
     identity: bool = False
     client_id: str = ""
     shm: str = ""
+    node_cache: str = ""
     python: str = "python"
     experiment: str = ""
     pipeline: bool = False
@@ -81,6 +84,10 @@ class AzureMLKeys(ComputeOptions, WorkspaceKeys):
     image: Text = key("", "A container image.")
     conda: Text = key("", "A conda file of the project.")
     shm: Text = key("", "Shared memory of the container: `16g`.")
+    node_cache: Annotated[str, _NODE_CACHE] = key(
+        DEFAULT_NODE_CACHE,
+        "A folder of each node's disk for datasets, shared by its jobs; `none` for none.",
+    )
     python: Text = key("python", "The interpreter in the image.")
     experiment: Text = key("", "Groups runs; by default the job's experiment.")
     pipeline: StrictBool = key(False, "Whether batches are always pipelines.")
@@ -125,6 +132,7 @@ def resolved(name: str, keys: AzureMLKeys) -> AzureMLOptions:
         identity=bool(keys.identity),
         client_id=keys.identity if isinstance(keys.identity, str) else "",
         shm=keys.shm,
+        node_cache="" if keys.node_cache == "none" else keys.node_cache,
         python=keys.python or "python",
         experiment=keys.experiment,
         pipeline=keys.pipeline,

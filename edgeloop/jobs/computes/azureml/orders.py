@@ -19,12 +19,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edgeloop.azure import Connection, is_missing
-from edgeloop.errors import BadSetting
+from edgeloop.errors import BadJob, BadSetting
 from edgeloop.jobs.computes.azureml.options import AzureMLOptions
 from edgeloop.jobs.computes.azureml.runs import JOB_TAG, MEMBERS, NAME_TAG, PIPELINE_TAG, digest
-from edgeloop.jobs.computes.base import JobOrder
+from edgeloop.jobs.computes.base import JobOrder, ServedPlace
 from edgeloop.jobs.protocol.bundle import bootstrap_command
-from edgeloop.jobs.protocol.ticket import ORDER_VARIABLE, folder_key, order_key, order_variables
+from edgeloop.jobs.protocol.ticket import (
+    NODE_CACHE,
+    ORDER_VARIABLE,
+    PLACE_PREFIX,
+    folder_key,
+    order_key,
+    order_variables,
+)
+from edgeloop.jobs.protocol.urls import parse_url
 from edgeloop.store import Access, open_access
 
 LIMIT_MARGIN_S = 3600.0  # preparing and copying; the wrapper itself ends a command in time
@@ -40,6 +48,7 @@ class OrderDelivery:
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     order_file: str = ""  # azureml://…
     results: str = ""  # azureml://…: where the outputs will be, for the studio
+    places: tuple[ServedPlace, ...] = ()  # with URLs as the service knows them
 
 
 class OrderDispatcher:
@@ -48,9 +57,21 @@ class OrderDispatcher:
         self._connection = connection
         self._options = options
         self._datastores: dict[tuple[str, str], str] = {}
+        self._service_urls: dict[str, str] = {}
 
     def deliver(self, order: JobOrder) -> OrderDelivery:
         """Stores the order if it is delivered as a file; otherwise nothing is sent."""
+        delivery = self._delivered(order)
+        for url in {place.url for place in order.places} - self._service_urls.keys():
+            self._service_urls[url] = self._service_url(url)
+        places = tuple(replace(each, url=self._service_urls[each.url]) for each in order.places)
+        variables = dict(delivery.variables)
+        if not self._options.is_serverless and self._options.node_cache:
+            variables[NODE_CACHE] = self._options.node_cache
+        command = " ".join([*map(_assignment, places), delivery.command])
+        return replace(delivery, command=command, variables=variables, places=places)
+
+    def _delivered(self, order: JobOrder) -> OrderDelivery:
         command = bootstrap_command(self._options.python, order.access)
         paths = self._paths(order.access)
         results = f"{paths}{folder_key(order.job)}/outputs" if paths else ""
@@ -83,14 +104,78 @@ class OrderDispatcher:
 
     def _datastore(self, account: str, container: str) -> str:
         name = self._options.datastore
+        found = self._find_datastore(name)
+        target = (getattr(found, "account_name", ""), getattr(found, "container_name", ""))
+        return name if target == (account, container) else ""
+
+    def _find_datastore(self, name: str) -> Any | None:
         try:
-            found = self._connection.ml.datastores.get(name)
+            return self._connection.ml.datastores.get(name)
         except Exception as error:
             if not is_missing(error):
                 raise
-            found = None
-        target = (getattr(found, "account_name", ""), getattr(found, "container_name", ""))
-        return name if target == (account, container) else ""
+            return None
+
+    def _service_url(self, url: str) -> str:
+        """A container that the workspace has as a datastore is named through it, because then the
+        service has the right to open it."""
+        parts = parse_url(url)
+        if parts.kind == "azureml":
+            if self._find_datastore(parts.container) is None:
+                address = self._connection.address
+                reason = (
+                    f"the workspace {address.workspace} has no datastore {parts.container!r}: "
+                    "create it in the studio; 'edgeloop azure setup' creates that of datastore.json"
+                )
+                raise BadJob(where=url, reason=reason)
+            return url
+        for each in self._connection.ml.datastores.list():
+            target = (getattr(each, "account_name", ""), getattr(each, "container_name", ""))
+            if target == (parts.account, parts.container):
+                return f"azureml://datastores/{each.name}/paths/{parts.path}"
+        return url
+
+
+def _assignment(place: ServedPlace) -> str:
+    """For the shell that starts the command: the service fills in the path on the node."""
+    kind = "outputs" if place.is_output else "inputs"
+    return f'{place.variable}="${{{{{kind}.{_slot(place)}}}}}"'
+
+
+def _slot(place: ServedPlace) -> str:
+    return place.variable[len(PLACE_PREFIX) :].lower()
+
+
+def _service_inputs(delivery: OrderDelivery) -> dict[str, Any]:
+    """As the SDK has them: the order, if it is a file, and data at URLs."""
+    from azure.ai.ml import Input
+
+    found: dict[str, Any] = {}
+    if delivery.order_file:
+        found["order"] = Input(type="uri_file", path=delivery.order_file, mode="download")
+    for place in delivery.places:
+        if not place.is_output:
+            mode = "download" if place.mode == "download" else "ro_mount"
+            found[_slot(place)] = Input(type=_type(place), path=place.url, mode=mode)
+    return found
+
+
+def _service_outputs(delivery: OrderDelivery) -> dict[str, Any]:
+    from azure.ai.ml import Output
+
+    return {
+        _slot(place): Output(
+            type="uri_folder",
+            path=place.url,
+            mode="upload" if place.mode == "upload" else "rw_mount",
+        )
+        for place in delivery.places
+        if place.is_output
+    }
+
+
+def _type(place: ServedPlace) -> str:
+    return "uri_file" if place.is_file else "uri_folder"
 
 
 def without_secret(access: Access, client_id: str = "") -> Access:
@@ -103,10 +188,11 @@ def command_job(
     order: JobOrder, delivery: OrderDelivery, environment: str, options: AzureMLOptions
 ) -> Any:
     """The SDK's entity. Its name is the job's id, so it is never created twice."""
-    from azure.ai.ml import Input, Output, command
+    from azure.ai.ml import Output, command
 
-    inputs = {"order": Input(type="uri_file", path=delivery.order_file, mode="download")}
-    outputs = {"results": Output(type="uri_folder", path=delivery.results, mode="direct")}
+    outputs = _service_outputs(delivery)
+    if delivery.results:
+        outputs["results"] = Output(type="uri_folder", path=delivery.results, mode="direct")
     job = command(
         name=order.job,
         display_name=order.name,
@@ -115,8 +201,8 @@ def command_job(
         environment=environment,
         environment_variables=dict(delivery.variables),
         compute=options.cluster.name or None,
-        inputs=inputs if delivery.order_file else None,
-        outputs=outputs if delivery.results else None,
+        inputs=_service_inputs(delivery) or None,
+        outputs=outputs or None,
         tags=tags_of(order),
         properties=tags_of(order),
         identity=identity_of(options),
@@ -139,6 +225,9 @@ def resources_of(order: JobOrder, options: AzureMLOptions) -> dict[str, Any]:
             found["job_tier"] = "Spot"
     if options.shm:
         found["shm_size"] = options.shm
+    if options.node_cache and not options.is_serverless:
+        # A container ends with its job; this folder of the node's disk does not.
+        found["docker_args"] = f"-v {options.node_cache}:{options.node_cache}"
     return found
 
 
@@ -160,11 +249,13 @@ def identity_of(options: AzureMLOptions) -> Any:
 
 
 def content_of(delivery: OrderDelivery) -> str:
-    """What steps have in common: the command, and whether the order comes as a file."""
-    return json.dumps([delivery.command, bool(delivery.order_file)])
+    """What steps have in common: the command, and which inputs and outputs it has."""
+    places = [[_slot(place), place.mode, _type(place)] for place in delivery.places]
+    return json.dumps([delivery.command, bool(delivery.order_file), places])
 
 
 COMPONENT = "edgeloop_step"
+_RESOURCE_KEYS = ("instance_count", "instance_type", "shm_size", "docker_args")
 
 
 def pipeline_name(orders: Sequence[JobOrder]) -> str:
@@ -184,6 +275,7 @@ def batches(orders: Sequence[JobOrder], most: int) -> list[list[JobOrder]]:
                 order.environment.kind,
                 order.environment.file,
                 order.recipe,
+                [[place.variable, place.mode, place.is_file] for place in order.places],
             ]
         )
         groups.setdefault(key, []).append(order)
@@ -199,7 +291,7 @@ def ensure_component(
     options: AzureMLOptions,
 ) -> str:  # fmt: skip
     """The component of the steps, registered once per content."""
-    from azure.ai.ml import Input
+    from azure.ai.ml import Input, Output
     from azure.ai.ml.entities import CommandComponent
 
     resources = resources_of(example, options)
@@ -211,14 +303,16 @@ def ensure_component(
     except Exception as error:
         if not is_missing(error):
             raise
-        by_file = {"order": Input(type="uri_file", mode="download")}
+        inputs = _service_inputs(delivery)
+        outputs = _service_outputs(delivery)
         components.create_or_update(
             CommandComponent(
                 name=COMPONENT,
                 version=version,
                 command=delivery.command,
                 environment=environment,
-                inputs=by_file if delivery.order_file else {},
+                inputs={n: Input(type=i.type, mode=i.mode) for n, i in inputs.items()},
+                outputs={n: Output(type=o.type, mode=o.mode) for n, o in outputs.items()},
                 **_component_resources(resources),
             )
         )
@@ -254,19 +348,16 @@ def pipeline_job(
 
 
 def _step(order: JobOrder, delivery: OrderDelivery, component: str, options: AzureMLOptions) -> Any:
-    from azure.ai.ml import Input
     from azure.ai.ml.entities import Command, QueueSettings
 
     is_spot = options.is_serverless and options.cluster.spot  # else the cluster's own tier
 
-    order_file: dict[str, Any] = {
-        "order": Input(type="uri_file", path=delivery.order_file, mode="download")
-    }
     step = Command(
         component=component,
         compute=options.cluster.name or "serverless",
         display_name=order.job,
-        inputs=order_file if delivery.order_file else {},
+        inputs=_service_inputs(delivery),
+        outputs=_service_outputs(delivery),
         environment_variables=dict(delivery.variables),
         tags=tags_of(order),
         properties=tags_of(order),
@@ -281,7 +372,7 @@ def _step(order: JobOrder, delivery: OrderDelivery, component: str, options: Azu
 def _component_resources(resources: dict[str, Any]) -> dict[str, Any]:
     from azure.ai.ml.entities import JobResourceConfiguration
 
-    known = {name: resources[name] for name in ("instance_count", "instance_type", "shm_size")
+    known = {name: resources[name] for name in _RESOURCE_KEYS
              if name in resources}  # fmt: skip
     found: dict[str, Any] = {"resources": JobResourceConfiguration(**known)}
     if "distribution" in resources:

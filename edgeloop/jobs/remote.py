@@ -1,0 +1,168 @@
+"""Data at URLs, as a job's compute and wrapper need it: who provides it, and with what access.
+
+A compute that has a service of its own for this (Azure ML, for its datastores and Azure's blobs)
+is told the URL. Otherwise the wrapper transfers the data on the node: from Azure with a signature
+that expires and, for inputs, can only read; from S3 and Google Cloud with the credentials that the
+node or the job's variables have. The data never passes through this machine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from edgeloop.errors import BadJob, BadSetting
+from edgeloop.jobs.computes import Compute, ServedPlace
+from edgeloop.jobs.protocol.ticket import PLACE_PREFIX, TicketPlace
+from edgeloop.jobs.protocol.urls import RemotePath, UrlParts, parse_url
+from edgeloop.project_files import read_project_files
+from edgeloop.settings import Settings
+from edgeloop.store import AzureLocation, datastore_location, job_access
+
+_ACCOUNT = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT")
+_KEY = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_KEY")
+
+
+@dataclass(frozen=True)
+class ResolvedPlaces:
+    """What goes into a job's ticket, and what its compute is asked to provide."""
+
+    sources: tuple[TicketPlace, ...] = ()
+    targets: tuple[TicketPlace, ...] = ()
+    served: tuple[ServedPlace, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlaceResolver:
+    """Resolves the URLs of one submission; `seconds` is how long an access has to be valid."""
+
+    settings: Settings
+    compute: Compute
+    seconds: int
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+
+    def resolve(
+        self, sources: Sequence[RemotePath], targets: Sequence[RemotePath]
+    ) -> ResolvedPlaces:
+        """Raises BadJob for what this compute cannot provide."""
+        served: list[ServedPlace] = []
+        read = [self._place(place, f"SOURCE_{n}", False, served) for n, place in enumerate(sources)]
+        made = [self._place(place, f"TARGET_{n}", True, served) for n, place in enumerate(targets)]
+        return ResolvedPlaces(tuple(read), tuple(made), tuple(served))
+
+    def _place(
+        self, place: RemotePath, slot: str, is_output: bool, served: list[ServedPlace]
+    ) -> TicketPlace:
+        parts = self._with_account(parse_url(place.url), place)
+        if parts.kind in self.compute.serves:
+            variable = PLACE_PREFIX + slot
+            is_file = parts.is_file and not is_output
+            served.append(ServedPlace(variable, parts.url, place.mode, is_output, is_file))
+            return TicketPlace(place.name, place.url, place.mode, variable)
+        if parts.kind == "file":
+            return self._folder(place, parts, is_output)
+        if place.mode == "mount":
+            other = "upload" if is_output else "download"
+            reason = f"the compute {self.compute.name} ({self.compute.kind}) cannot mount it"
+            raise BadJob(where=place.url, reason=f"{reason}: use mode: {other}, or no mode")
+        if parts.kind in ("s3", "gs"):
+            options = {"url": f"{parts.kind}://{parts.container}"}
+            return TicketPlace(
+                place.name, place.url, place.mode, "", parts.path, "from_url", options
+            )
+        location, path = self._azure(parts, place)
+        access = job_access(location, self.seconds, is_output)
+        options = dict(access.options)
+        return TicketPlace(place.name, place.url, place.mode, "", path, access.make, options)
+
+    def _folder(self, place: RemotePath, parts: UrlParts, is_output: bool) -> TicketPlace:
+        if not self.compute.sees_folders:
+            reason = f"the nodes of {self.compute.name} do not see folders of this machine"
+            raise BadJob(where=place.url, reason=f"{reason}: push it with 'edgeloop data push'")
+        is_here = self.compute.kind == "local"
+        if is_here and not is_output and not Path(parts.path).exists():
+            raise BadJob(where=place.url, reason="there is no such file or folder")
+        options = {"folder": parts.path}
+        return TicketPlace(place.name, place.url, place.mode, "", "", "LocalStore", options)
+
+    def _with_account(self, parts: UrlParts, place: RemotePath) -> UrlParts:
+        """`az://container/path` names no account: the environment's, or the project's."""
+        if parts.kind != "azure" or parts.account:
+            return parts
+        known = [*self._accounts()]
+        if not known:
+            reason = "it names no storage account: write https://ACCOUNT.blob.core.windows.net/…, "
+            raise BadJob(where=place.url, reason=f"{reason}or set AZURE_STORAGE_ACCOUNT_NAME")
+        return replace(parts, account=known[0].account, endpoint=known[0].blob_endpoint)
+
+    def _azure(self, parts: UrlParts, place: RemotePath) -> tuple[AzureLocation, str]:
+        """The container, with whatever opens its account here, and the path in it."""
+        if parts.kind == "azureml":
+            return self._datastore(parts.container, place), parts.path
+        for known in self._accounts():
+            if known.account == parts.account:
+                return replace(known, container=parts.container), parts.path
+        table = parts.endpoint.replace(".blob.", ".table.", 1)
+        own = AzureLocation(parts.account, parts.endpoint, table, container=parts.container)
+        return own, parts.path
+
+    def _accounts(self) -> list[AzureLocation]:
+        """Those that this machine has access to, the most explicit first."""
+        found: list[AzureLocation] = []
+        account = _first(self.environ, _ACCOUNT)
+        if account:
+            given = self.environ.get("AZURE_STORAGE_ENDPOINT", "")
+            found.append(datastore_location(account, "x", _first(self.environ, _KEY), given))
+        if isinstance(self.settings.location, AzureLocation):
+            found.append(self.settings.location)
+        files = read_project_files(self.settings.project)
+        if files.account and files.container:
+            own = (files.account, files.container, files.account_key, files.blob_endpoint)
+            found.append(datastore_location(*own))
+        return found
+
+    def _datastore(self, name: str, place: RemotePath) -> AzureLocation:
+        """From `datastore.json`, else from the workspace."""
+        files = read_project_files(self.settings.project)
+        if name == files.datastore and files.account and files.container:
+            own = (files.account, files.container, files.account_key, files.blob_endpoint)
+            return datastore_location(*own)
+        from edgeloop.azure import WorkspaceKeys, connect, explained, find_workspace, is_missing
+
+        try:
+            keys = WorkspaceKeys.model_validate({})
+            address = find_workspace(keys, self.settings.azure, self.settings.project)
+        except BadSetting as error:
+            reason = f".azureml/datastore.json does not name the datastore {name}, and "
+            raise BadJob(where=place.url, reason=f"{reason}{error.fields['reason']}") from None
+        with explained(self.compute.name, address, lambda: ""):
+            try:
+                found = connect(address).ml.datastores.get(name, include_secrets=True)
+            except Exception as error:
+                if not is_missing(error):
+                    raise
+                reason = f"the workspace {address.workspace} has no datastore {name!r}"
+                raise BadJob(where=place.url, reason=reason) from None
+        return _location_of(found, place)
+
+
+def _location_of(datastore: object, place: RemotePath) -> AzureLocation:
+    """A datastore of the workspace as a container, with the secret it holds, if any."""
+    account = getattr(datastore, "account_name", "")
+    container = getattr(datastore, "container_name", "") or getattr(datastore, "filesystem", "")
+    if not account or not container:
+        reason = "its datastore is not a blob container: only a job on Azure ML can use it"
+        raise BadJob(where=place.url, reason=reason)
+    suffix = getattr(datastore, "endpoint", "") or "core.windows.net"
+    protocol = getattr(datastore, "protocol", "") or "https"
+    endpoint = f"{protocol}://{account}.blob.{suffix}"
+    secret = getattr(datastore, "credentials", None)
+    key, sas = getattr(secret, "account_key", None), getattr(secret, "sas_token", None)
+    table = endpoint.replace(".blob.", ".table.", 1)
+    return AzureLocation(account, endpoint, table, key, sas, container)
+
+
+def _first(environ: Mapping[str, str], names: Sequence[str]) -> str:
+    return next((environ[name] for name in names if environ.get(name)), "")
