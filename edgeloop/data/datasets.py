@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import secrets
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from edgeloop._util.locks import file_lock
 from edgeloop._util.parallel import ordered_map
+from edgeloop._util.units import size_text
 from edgeloop.data.index import Index
 from edgeloop.data.journal import Journal
 from edgeloop.data.ledger import ORPHAN_DAYS, Head, Ledger, Version, heads
@@ -175,17 +176,18 @@ class Datasets:
         """The version that `faces`, `working/faces` or `working/faces@3` means."""
         return self._version(text).reference
 
-    def fetch(self, name: str, version: int, cache: Path) -> Path:
+    def fetch(
+        self, name: str, version: int, cache: Path, tell: Callable[[str], None] = lambda _: None
+    ) -> Path:
         """A read-only copy of a version in this machine's cache, fetched once for all jobs.
 
-        It appears under its name when it is complete.
+        It appears under its name when it is complete. `tell` gets one sentence.
         """
         wanted = self._version(Reference(name, version))
         target = cache / "datasets" / f"{key_part(name)}@{version}-{wanted.digest[:16]}"
-        if target.is_dir():
-            return target
         with file_lock(target.with_name(f"{target.name}.lock")):
             if target.is_dir():
+                tell(f"{wanted.reference} is in this node's cache")
                 return target
             partial = target.with_name(f"{target.name}.partial")
             _make_folder(partial)
@@ -193,6 +195,8 @@ class Datasets:
                 pull = self._pull(wanted, manifest, Index(None), partial, None, read_only=True)
                 pull.run(dry_run=False, delete=True, force=True)
             partial.replace(target)
+            size = size_text(manifest.size)
+            tell(f"fetched {wanted.reference}: {len(manifest.files)} files, {size}")
         return target
 
     def _version(self, reference: str | Reference) -> Version:

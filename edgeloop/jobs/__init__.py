@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         JobOrder,
         ObservedState,
         Resources,
+        ServedPlace,
         compute_kinds,
         compute_options,
         make_compute,
@@ -47,6 +48,7 @@ __all__ = [
     "ObservedState",
     "Resources",
     "Run",
+    "ServedPlace",
     "SetupChoices",
     "State",
     "Status",
@@ -70,6 +72,7 @@ _WHERE = {
     "computes.azureml.requirements": ("SetupChoices", "azure_requirements"),
     "computes": (
         *("Compute", "ComputeOptions", "JobOrder", "Resources", "ObservedState"),
+        "ServedPlace",
         *("compute_kinds", "compute_options", "make_compute"),
     ),
     "fields": ("JobFile",),

@@ -352,4 +352,5 @@ def _order(record: JobRecord, spec: JobSpec, shared: SharedUpload) -> JobOrder:
         experiment=record.experiment,
         timeout_s=spec.timeout_s,
         threads=spec.threads,
+        places=shared.places.served,
     )

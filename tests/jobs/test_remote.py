@@ -68,7 +68,7 @@ def test_s3_to_s3_with_one_download_until_the_data_changes(project: Path, bucket
     blobs = url_blobs(bucket)
     for name in ("faces/1.png", "faces/deep/2.png", "facesother/3.png"):
         blobs.put(name, name.encode())
-    for expected in ("fetched 2 files", "is in this machine's cache"):
+    for expected in ("fetched 2 files", "is in this node's cache"):
         done, log = run(f"faces={bucket}/faces", f"copies={bucket}/out")
         assert done.state == "completed" and expected in log, log
         assert "sent 2 files" in log

@@ -126,7 +126,7 @@ def lay_out(
     use_credentials(ticket.variables)
     inputs = {}
     for item in ticket.inputs:
-        fetch = partial(Datasets(blobs).fetch, item.name, item.version, here.data_cache)
+        fetch = partial(Datasets(blobs).fetch, item.name, item.version, here.data_cache, log)
         inputs[item.name] = _linked(scratch.data, item.name, with_retries(fetch, patience_s))
     for place in ticket.sources:
         get = partial(provide, place, here.places, here.data_cache, log)

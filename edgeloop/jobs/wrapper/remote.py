@@ -100,7 +100,7 @@ def _fetched(place: TicketPlace, blobs: Blobs, path: str, cache: Path, log: Log)
     target.parent.mkdir(parents=True, exist_ok=True)
     with file_lock(target.with_name(f"{target.name}.lock")):
         if target.is_dir():
-            log(f"{place.url} is in this machine's cache")
+            log(f"{place.url} is in this node's cache")
         else:
             _download(place, blobs, files, target)
             size = size_text(sum(info.size for info in files.values()))

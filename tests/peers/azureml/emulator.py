@@ -45,6 +45,7 @@ class AzureML:
         self.faults = Faults()
         self.complaints: list[str] = []
         self.certificate = certificate
+        self.folder = folder  # of runs, and in `nodes/` the disks of nodes
         self.storage = Storage(azurite, certificate)
         self.identities = Identities(self.faults)
         self._server = Server(certificate, self.faults)
