@@ -23,6 +23,7 @@ from edgeloop.errors import BadSetting
 from edgeloop.paths import find_project
 from edgeloop.project_files import read_project_files
 from edgeloop.store import (
+    AzureLocation,
     Location,
     SqliteLocation,
     datastore_location,
@@ -281,17 +282,28 @@ def _location(
         return parse_location(str(in_file), blobs, project)
     own = SqliteLocation(project / STORE_FOLDER)
     is_begun = (own.folder / "store.db").is_file() or (own.folder / "blobs").is_dir()
-    return own if is_begun else _datastore(project) or own
+    older = None if is_begun else older_datastore(project)
+    return older[1] if older else own
 
 
-def _datastore(project: Path) -> Location | None:
-    """What an older project's `.azureml/datastore.json` names, if it says enough."""
+def older_datastore(project: Path) -> tuple[str, AzureLocation] | None:
+    """The datastore that an older project's `.azureml/datastore.json` names, if it says enough."""
     files = read_project_files(project)
     if not (files.account and files.container):
         return None
-    return datastore_location(
-        files.account, files.container, files.account_key, files.blob_endpoint
-    )
+    place = (files.account, files.container, files.account_key, files.blob_endpoint)
+    return files.datastore, datastore_location(*place)
+
+
+def storage_account(environ: Mapping[str, str] = os.environ) -> AzureLocation | None:
+    """The account that the usual variables of Azure's tools name; no container is chosen."""
+    names = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT")
+    account = next((environ[name] for name in names if environ.get(name)), "")
+    if not account:
+        return None
+    keys = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_KEY")
+    key = next((environ[name] for name in keys if environ.get(name)), "")
+    return datastore_location(account, "any", key, environ.get("AZURE_STORAGE_ENDPOINT", ""))
 
 
 def _read_file(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:

@@ -139,7 +139,7 @@ def _data(rule: str, is_output: bool) -> Reads:
         return name
 
     def read(value: object) -> tuple[str | RemotePath, ...]:
-        several = [value] if isinstance(value, str | Mapping) else items(value)
+        several = [value] if isinstance(value, str) else items(value)
         return tuple(one(item) for item in several)
 
     modes = OUTPUT_MODES if is_output else INPUT_MODES
@@ -152,8 +152,8 @@ def _data(rule: str, is_output: bool) -> Reads:
         },
         **{"required": ["url"], "additionalProperties": False},
     }
-    single = {"anyOf": [PLAIN_TEXT.schema, entry]}
-    return Reads(read, {"anyOf": [*single["anyOf"], {"type": "array", "items": single}]})
+    several = {"type": "array", "items": {"anyOf": [PLAIN_TEXT.schema, entry]}}
+    return Reads(read, {"anyOf": [PLAIN_TEXT.schema, several]})
 
 
 def _pattern(value: object) -> str:

@@ -8,21 +8,16 @@ node or the job's variables have. The data never passes through this machine.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgeloop.errors import BadJob, BadSetting
 from edgeloop.jobs.computes import Compute, ServedPlace
 from edgeloop.jobs.protocol.ticket import PLACE_PREFIX, TicketPlace
 from edgeloop.jobs.protocol.urls import RemotePath, UrlParts, parse_url
-from edgeloop.project_files import read_project_files
-from edgeloop.settings import Settings
-from edgeloop.store import AzureLocation, datastore_location, job_access
-
-_ACCOUNT = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT")
-_KEY = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_KEY")
+from edgeloop.settings import Settings, older_datastore, storage_account
+from edgeloop.store import AzureLocation, job_access
 
 
 @dataclass(frozen=True)
@@ -41,7 +36,6 @@ class PlaceResolver:
     settings: Settings
     compute: Compute
     seconds: int
-    environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
 
     def resolve(
         self, sources: Sequence[RemotePath], targets: Sequence[RemotePath]
@@ -110,25 +104,15 @@ class PlaceResolver:
 
     def _accounts(self) -> list[AzureLocation]:
         """Those that this machine has access to, the most explicit first."""
-        found: list[AzureLocation] = []
-        account = _first(self.environ, _ACCOUNT)
-        if account:
-            given = self.environ.get("AZURE_STORAGE_ENDPOINT", "")
-            found.append(datastore_location(account, "x", _first(self.environ, _KEY), given))
-        if isinstance(self.settings.location, AzureLocation):
-            found.append(self.settings.location)
-        files = read_project_files(self.settings.project)
-        if files.account and files.container:
-            own = (files.account, files.container, files.account_key, files.blob_endpoint)
-            found.append(datastore_location(*own))
-        return found
+        older = older_datastore(self.settings.project)
+        known = (storage_account(), self.settings.location, older and older[1])
+        return [location for location in known if isinstance(location, AzureLocation)]
 
     def _datastore(self, name: str, place: RemotePath) -> AzureLocation:
         """From `datastore.json`, else from the workspace."""
-        files = read_project_files(self.settings.project)
-        if name == files.datastore and files.account and files.container:
-            own = (files.account, files.container, files.account_key, files.blob_endpoint)
-            return datastore_location(*own)
+        older = older_datastore(self.settings.project)
+        if older and older[0] == name:
+            return older[1]
         from edgeloop.azure import WorkspaceKeys, connect, explained, find_workspace, is_missing
 
         try:
@@ -162,7 +146,3 @@ def _location_of(datastore: object, place: RemotePath) -> AzureLocation:
     key, sas = getattr(secret, "account_key", None), getattr(secret, "sas_token", None)
     table = endpoint.replace(".blob.", ".table.", 1)
     return AzureLocation(account, endpoint, table, key, sas, container)
-
-
-def _first(environ: Mapping[str, str], names: Sequence[str]) -> str:
-    return next((environ[name] for name in names if environ.get(name)), "")

@@ -35,6 +35,7 @@ from edgeloop.store import check_blob_key
 
 # Left by a job that started this one; its own are set again.
 _INHERITED = ("EDGELOOP_INPUT_", "EDGELOOP_OUTPUT_", "EDGELOOP_JOB_", PLACE_PREFIX)
+_CREDENTIALS = ("AWS_", "GOOGLE_", "AZURE_STORAGE_")
 _READY = ".ready"
 # A file that refers to others (-r, -e, a path): its own text does not tell what they contain.
 _REFERENCES = re.compile(rb"(?m)^\s*(-[rce]|--requirement|--constraint|--editable|\.|/)|file:")
@@ -97,6 +98,12 @@ def _without_order(value: str) -> str:
     except (ValueError, TypeError, KeyError):
         return ""
     return json.dumps(config)
+
+
+def use_credentials(variables: Mapping[str, str]) -> None:
+    """Those that the job was given for its command open its URLs too; the clients of storage
+    services read them from the environment."""
+    os.environ.update({n: text for n, text in variables.items() if n.startswith(_CREDENTIALS)})
 
 
 def read_order(environ: Mapping[str, str] = os.environ) -> WrapperOrder:

@@ -22,10 +22,10 @@ from edgeloop.jobs.protocol.ticket import (
     outputs_folder,
 )
 from edgeloop.jobs.wrapper.command import JOB_VARIABLE
-from edgeloop.jobs.wrapper.environment import NodeEnvironment
+from edgeloop.jobs.wrapper.environment import NodeEnvironment, use_credentials
 from edgeloop.jobs.wrapper.events import with_retries
 from edgeloop.jobs.wrapper.outputs import CreatedFiles, make_folder
-from edgeloop.jobs.wrapper.remote import prepare_target, provide, use_credentials
+from edgeloop.jobs.wrapper.remote import prepare_target, provide
 from edgeloop.jobs.wrapper.scratch import Scratch
 from edgeloop.store import Blobs, check_blob_key
 

@@ -8,7 +8,6 @@ download until the data changes.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
@@ -19,17 +18,9 @@ from edgeloop.errors import BadInput, BadName
 from edgeloop.jobs.protocol.ticket import TicketPlace
 from edgeloop.store import Access, BlobInfo, Blobs, check_blob_key, open_access
 
-_CREDENTIALS = ("AWS_", "GOOGLE_", "AZURE_STORAGE_")
 _FOLDER = "LocalStore"
 
 Log = Callable[[str], None]
-
-
-def use_credentials(variables: Mapping[str, str]) -> None:
-    """Those that the job was given for its command open its URLs too; the clients of storage
-    services read them from the environment."""
-    given = {name: text for name, text in variables.items() if name.startswith(_CREDENTIALS)}
-    os.environ.update(given)
 
 
 def provide(place: TicketPlace, paths: Mapping[str, str], cache: Path, log: Log) -> Path:
