@@ -16,14 +16,14 @@ from edgeloop._util.locks import file_lock
 from edgeloop._util.units import size_text
 from edgeloop.errors import BadInput, BadName
 from edgeloop.jobs.protocol.ticket import TicketPlace
-from edgeloop.store import Access, BlobInfo, Blobs, check_blob_key, open_access
+from edgeloop.store import Access, BlobInfo, Blobs, check_blob_key, open_from_job
 
 _FOLDER = "LocalStore"
 
-Log = Callable[[str], None]
 
-
-def provide(place: TicketPlace, paths: Mapping[str, str], cache: Path, log: Log) -> Path:
+def provide(
+    place: TicketPlace, paths: Mapping[str, str], cache: Path, log: Callable[[str], None]
+) -> Path:
     """The file or folder of an input on this node; `paths` are those of the compute."""
     if place.variable:
         return _served(place, paths)
@@ -34,9 +34,9 @@ def provide(place: TicketPlace, paths: Mapping[str, str], cache: Path, log: Log)
         if place.mode != "download":
             return path
         if path.is_file():
-            parent = open_access(Access("LocalStore", {"folder": str(path.parent)}))
+            parent = open_from_job(Access("LocalStore", {"folder": str(path.parent)}))
             return _fetched(place, parent, path.name, cache, log)
-    return _fetched(place, open_access(place.access), place.path, cache, log)
+    return _fetched(place, open_from_job(place.access), place.path, cache, log)
 
 
 def prepare_target(place: TicketPlace, paths: Mapping[str, str]) -> Path | None:
@@ -48,7 +48,7 @@ def prepare_target(place: TicketPlace, paths: Mapping[str, str]) -> Path | None:
     return None
 
 
-def deliver(place: TicketPlace, folder: Path, log: Log) -> None:
+def deliver(place: TicketPlace, folder: Path, log: Callable[[str], None]) -> None:
     """Send what the command wrote. Files of the same name are replaced, others stay."""
     files = {}
     for path in sorted(folder.rglob("*")):
@@ -61,7 +61,7 @@ def deliver(place: TicketPlace, folder: Path, log: Log) -> None:
     if not files:
         log(f"nothing was sent to {place.url}: the job left {place.name} empty")
         return
-    open_access(place.access).put_many(files)
+    open_from_job(place.access).put_many(files)
     log(f"sent {_count(len(files))}, {size_text(size)}, to {place.url}")
 
 
@@ -80,7 +80,9 @@ def _made(folder: Path, place: TicketPlace) -> Path:
     return folder
 
 
-def _fetched(place: TicketPlace, blobs: Blobs, path: str, cache: Path, log: Log) -> Path:
+def _fetched(
+    place: TicketPlace, blobs: Blobs, path: str, cache: Path, log: Callable[[str], None]
+) -> Path:
     files, is_file = _listing(blobs, path)
     if not files:
         raise BadInput(reason=f"{place.url} has no files")
