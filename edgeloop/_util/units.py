@@ -40,3 +40,12 @@ def size_text(size: float) -> str:
         if size >= factor:
             return f"{size / factor:,.1f} {unit}"
     return f"{size:.0f} B"
+
+
+def duration_text(seconds: float) -> str:
+    """`119 s`, `5 min`, `3 h`, `2 d`, for people."""
+    seconds = max(seconds, 0.0)
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -11,11 +11,14 @@ import click
 from edgeloop.cli.context import common_options, opened
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edgeloop.runner import MachineLine
     from edgeloop.workspace import Workspace
 
 
 @click.group(invoke_without_command=True)
-@click.option("--watch", is_flag=True, help="Show live what each device does; Ctrl-C ends it.")
+@click.option("--watch", is_flag=True, help="Show all machines, live; Ctrl-C ends it.")
 @click.option(
     "--interval", type=click.FloatRange(min=0.1), default=2.0, help="Seconds between two looks."
 )
@@ -33,8 +36,9 @@ def devices(
 
     These are the host, boards over adb, and chips on the HTP simulator.
 
-    A board that cannot be used says what to do about it. --watch shows what the devices of all
-    machines do, from the table and the record of use.
+    A board that cannot be used says what to do about it. --watch shows the machines of all
+    runners of the store, live: their devices, and whether each is busy, idle, hot, plugged in but
+    not used, unplugged, unauthorized, offline or dead. With --json it prints that once.
 
     Example: edgeloop devices --watch
     """
@@ -45,7 +49,7 @@ def devices(
     if watch:
         with opened(store, experiment) as workspace:
             if as_json:
-                print_json(_activity_rows(workspace))
+                print_json(_as_rows(workspace))
             else:
                 _watch(workspace, interval)
         return
@@ -120,32 +124,43 @@ def doctor(experiment: str | None, store: str | None, as_json: bool) -> None:
 COMMANDS = (devices, doctor)
 
 
-def _activity_rows(workspace: Workspace) -> list[dict[str, object]]:
+def _lines(workspace: Workspace) -> list[MachineLine]:
+    """The devices of all runners of the store, and the boards of this machine that none uses."""
+    from edgeloop.models import Registry
+    from edgeloop.platforms import list_devices
+    from edgeloop.runner import MachineLine, held_stages, machine_lines
+
+    entries = Registry(workspace.store).entries()
+    now_s = workspace.store.now()
+    lines = machine_lines(entries, workspace.plan, now_s, held_stages(workspace.status()))
+    node = workspace.settings.node
+    known = {line.device for line in lines if line.machine == node}
+    for listed in list_devices(workspace.settings):
+        if listed.is_attached and listed.device not in known:
+            state, detail = listed.condition.state, listed.condition.detail
+            state_word = "plugged" if state in ("ready", "hot") else state
+            lines.append(MachineLine(node, listed.device, state_word, detail=detail))
+    return sorted(lines, key=lambda line: (line.machine, line.device))
+
+
+def _as_rows(workspace: Workspace) -> list[dict[str, object]]:
     from datetime import UTC, datetime
 
-    from edgeloop.platforms import list_devices
-    from edgeloop.runner import activities
+    from edgeloop.runner import utilisation
 
     now = datetime.now(UTC)
-    usage = [row.values for row in workspace.store.usage().query()]
-    found = activities(workspace.status(), usage, now.timestamp(), now.date())
-    here = [d.device for d in list_devices(workspace.settings) if d.is_attached]
-    rows: list[dict[str, object]] = [
+    passed_s = max(1, now.hour * 3600 + now.minute * 60 + now.second)
+    midnight_key = f"{now.timestamp() - passed_s - 86_400:015.3f}"  # a use may have begun before
+    usage = [row.values for row in workspace.store.usage().query(after=midnight_key)]
+    used_s = {use.device: use.seconds for use in utilisation(usage) if use.day == now.date()}
+    return [
         {
-            "device": each.device,
-            "machine": each.machine,
-            "doing": ", ".join(each.doing) or "idle",
-            "seconds": round(each.seconds, 1),
-            "today_percent": round(each.today_percent, 1),
+            **{**vars(line), "doing": list(line.doing), "stages": list(line.stages)},
+            "seconds": round(line.seconds, 1),
+            "today_percent": round(100 * used_s.get(line.device, 0.0) / passed_s, 1),
         }
-        for each in found
+        for line in _lines(workspace)
     ]
-    known = {each.device for each in found}
-    for name in here:
-        if name not in known:
-            idle = {"doing": "idle", "seconds": 0.0, "today_percent": 0.0}
-            rows.append({"device": name, "machine": "", **idle})
-    return rows
 
 
 def _watch(workspace: Workspace, interval: float) -> None:
@@ -156,27 +171,47 @@ def _watch(workspace: Workspace, interval: float) -> None:
     from rich.text import Text
 
     from edgeloop._util.redact import redact
-    from edgeloop.cli.output import table
     from edgeloop.errors import EdgeloopError
 
     def look() -> Text:
         try:
-            cells = [
-                (
-                    str(r["device"]),
-                    str(r["machine"]),
-                    str(r["doing"]),
-                    f"{r['seconds']} s",
-                    f"{r['today_percent']} %",
-                )
-                for r in _activity_rows(workspace)
-            ]
+            text = machine_table(_lines(workspace))
         except EdgeloopError as error:
-            return Text(redact(str(error)))
-        headings = ("device", "machine", "doing", "since", "in use today")
-        return Text(table(headings, cells, right=headings[3:]), no_wrap=True)
+            text = redact(str(error))
+        return Text(text, no_wrap=True, overflow="ellipsis")
 
     with contextlib.suppress(KeyboardInterrupt), Live(look(), auto_refresh=False) as live:
         while True:
             time.sleep(interval)
             live.update(look(), refresh=True)
+
+
+def machine_table(lines: Sequence[MachineLine]) -> str:
+    """The devices of each machine below its name, so that 80 columns have room for what they do."""
+    from itertools import groupby
+
+    from edgeloop._util.units import duration_text
+    from edgeloop.cli.output import printable, table
+
+    if not lines:
+        return "No runner is registered in this store; start one: edgeloop runner --device htp"
+    headings = ("  device", "state", "since", "doing")
+    cells = [
+        (
+            f"  {line.device or 'itself'}",
+            line.state,
+            duration_text(line.seconds) if line.seconds else "",
+            line.text,
+        )
+        for line in lines
+    ]
+    heading, *aligned = table(headings, cells, right=("since",)).splitlines()
+    found = [heading]
+    for machine, numbered in groupby(enumerate(lines), lambda pair: pair[1].machine):
+        group = list(numbered)
+        versions = dict.fromkeys(line.version for _, line in group if line.version)
+        serving = dict.fromkeys(line.experiment for _, line in group if line.experiment)
+        about = [*(f"edgeloop {v}" for v in versions), *(f"experiment {name}" for name in serving)]
+        found.append(printable(" · ".join([machine, *about])))
+        found += [aligned[number] for number, _ in group]
+    return "\n".join(found)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgeloop._util.units import duration_text
 from edgeloop.cli.context import any_names_argument, common_options, opened
 
 if TYPE_CHECKING:
@@ -230,15 +231,7 @@ def _state(row: Values, now: float) -> str:
     if held and text not in ("error", "complete"):
         silent = max(record.expires for record in held) < now
         seconds = now - min(record.since for record in held)
-        text += " (stalled)" if silent else f" ({_duration(seconds)})"
+        text += " (stalled)" if silent else f" ({duration_text(seconds)})"
     if row.get("error"):
         text += f": {row['error']}" if text == "error" else f" (last error: {row['error']})"
     return text
-
-
-def _duration(seconds: float) -> str:
-    seconds = max(seconds, 0.0)
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -21,13 +21,14 @@ from typing import Any, Literal
 
 from edgeloop.errors import RowChanged, RowExists
 from edgeloop.models.plan import Plan
-from edgeloop.store import Record, Store, Value, Values
+from edgeloop.store import Record, Store, Value
 
 BEAT_S = 10.0
 DEAD_S = 40.0
 FORGET_S = 24 * 3600.0
 MOST_DEAD = 200
 TEXT_LIMIT = 500
+_LAST_MOMENT = 253_402_300_799.0  # of the year 9999
 
 DeviceState = Literal["busy", "idle", "hot", "plugged", "unplugged", "unauthorized", "offline"]
 
@@ -149,7 +150,7 @@ class Registry:
 
     def write(self, entry: RunnerEntry) -> None:
         """Register a runner, or renew its row."""
-        values = {"beat": self._store.now(), **_columns(entry)}
+        values = {"beat": self._store.now(), **columns_of(entry)}
         record = self._records.get(entry.id)
         if record is not None:
             with contextlib.suppress(RowChanged):  # somebody took us for dead
@@ -178,7 +179,7 @@ class Registry:
                     self._table.delete(record)
 
 
-def _columns(entry: RunnerEntry) -> dict[str, Value]:
+def columns_of(entry: RunnerEntry) -> dict[str, Value]:
     """What a person who opens the table can read; the devices are JSON."""
     values = {
         key: value[:TEXT_LIMIT] if isinstance(value, str) else value
@@ -226,7 +227,7 @@ def _devices(text: object) -> tuple[RunnerDevice, ...]:
 
 def _device(fields: Mapping[str, Any]) -> RunnerDevice:
     doing = tuple(
-        CurrentStage(str(work["stage"]), str(work["model"]), float(work.get("since", 0.0)))
+        CurrentStage(str(work["stage"]), str(work["model"]), _number(work, "since"))
         for work in _list(fields.get("doing"))
         if {"stage", "model"} <= work.keys()
     )
@@ -234,7 +235,7 @@ def _device(fields: Mapping[str, Any]) -> RunnerDevice:
         **{key: str(fields.get(key, "")) for key in ("device", "state", "detail", "chip")},
         can=tuple(map(str, _list(fields.get("can")))),
         doing=doing,
-        since=float(fields.get("since", 0.0)),
+        since=_number(fields, "since"),
     )
 
 
@@ -242,6 +243,7 @@ def _list(value: object) -> Iterable[Any]:
     return value if isinstance(value, list) else ()
 
 
-def _number(values: Values, name: str) -> float:
+def _number(values: Mapping[str, Any], name: str) -> float:
     value = values.get(name, 0.0)
-    return float(value) if isinstance(value, int | float) else 0.0
+    is_number = isinstance(value, int | float) and 0 <= value <= _LAST_MOMENT
+    return float(value) if is_number else 0.0

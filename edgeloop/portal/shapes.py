@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from edgeloop.runner import MachineLine
+
 PAGE_SIZES = (50, 100, 200)
 
 
@@ -294,7 +296,12 @@ class DayUse:
 
 @dataclass(frozen=True)
 class DevicesView:
+    """`machines` are those of all runners of the store, and whoever else holds a stage of this
+    experiment; `read_at` is when they were read, so that `seconds` can be counted from there."""
+
     frame: Frame
+    machines: tuple[MachineLine, ...]
+    read_at: float
     now: tuple[Busy, ...]
     waiting: Mapping[str, int]
     days: tuple[DayUse, ...]

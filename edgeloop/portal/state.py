@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from edgeloop._util.redact import redact
 from edgeloop._version import __version__
 from edgeloop.errors import EdgeloopError, NotFound
-from edgeloop.models import check_experiment_name
+from edgeloop.models import Registry, RunnerEntry, check_experiment_name
 from edgeloop.portal.auth import Sessions
 from edgeloop.portal.feed import Feed, Row, TableSnapshot, read_row, seconds_of
 from edgeloop.portal.shapes import Frame, UsePeriod
@@ -68,6 +68,26 @@ class UsageReader:
             sorted((use for use in uses if use.end >= now - WINDOW_S), key=lambda use: use.start)
         )
         self._rows, self._is_whole, self._read_at = rows, True, time.monotonic()
+
+
+class RunnersReader:
+    """The runners of the store, read on demand and then kept for some seconds."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._entries: tuple[RunnerEntry, ...] = ()
+        self._now_s = 0.0
+        self._read_at = float("-inf")
+        self._guard = threading.Lock()
+
+    def read(self) -> tuple[tuple[RunnerEntry, ...], float]:
+        """All of them, and the store's time. Raises StoreUnavailable if the store is away."""
+        with self._guard:
+            if time.monotonic() - self._read_at > FRESH_S:
+                self._entries = tuple(Registry(self._store).entries())
+                self._now_s = self._store.now()
+                self._read_at = time.monotonic()
+            return self._entries, self._now_s
 
 
 def _key(seconds: float) -> str:
@@ -148,6 +168,7 @@ class Portal:
         self.drawings = Cache()
         self.jobs: JobsMonitor = JobsMonitor(workspace)
         self.usage: UsageReader = UsageReader(workspace.store)
+        self.runners = RunnersReader(workspace.store)
         self.closing = threading.Event()
         self._opened: dict[str, _Opened] = {}
         self._guard = threading.Lock()

@@ -5,21 +5,24 @@ from __future__ import annotations
 from edgeloop.runner.calibration import calibrate_profile
 from edgeloop.runner.compare import Comparison, Variant, compare_model
 from edgeloop.runner.loop import RunnerOptions, run
+from edgeloop.runner.machines import HeldStage, MachineLine, held_stages, machine_lines
 from edgeloop.runner.stages import Sizes
-from edgeloop.runner.usage import Activity, DeviceUse, activities, record_use, utilisation
+from edgeloop.runner.usage import DeviceUse, record_use, utilisation
 from edgeloop.runner.worker import RunnerEvent
 
 __all__ = [
-    "Activity",
     "Comparison",
     "DeviceUse",
+    "HeldStage",
+    "MachineLine",
     "RunnerEvent",
     "RunnerOptions",
     "Sizes",
     "Variant",
-    "activities",
     "calibrate_profile",
     "compare_model",
+    "held_stages",
+    "machine_lines",
     "record_use",
     "run",
     "utilisation",

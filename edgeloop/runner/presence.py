@@ -26,6 +26,7 @@ SOONEST_S = 3.0  # between two writes, however quickly the work changes
 PRUNE_S = 3600.0
 QUIET_S = 3.0  # without work, before that is said
 LOOK_AGAIN_S = 60.0
+_LEFT = DeviceCondition("unplugged", "it was plugged in here, and nobody used it")
 
 
 class Presence:
@@ -227,7 +228,9 @@ class DeviceWatch:
                 assert isinstance(device, HasCondition)
                 self._conditions[name] = _condition(device)
             listed = [d for p in platforms.values() for d in p.list_devices(self._settings)]
-            self.others = tuple(d for d in listed if d.is_attached and d.device not in names)
+            there = {d.device: d for d in listed if d.is_attached and d.device not in names}
+            left = [replace(d, condition=_LEFT) for d in self.others if d.device not in there]
+            self.others = (*there.values(), *left)
             self._done.wait(SOONEST_S)
 
 

@@ -103,7 +103,17 @@ def test_the_dead_are_forgotten_and_never_too_many() -> None:
 
 
 @pytest.mark.parametrize(
-    "devices", ["", "{", "null", '{"a": 1}', "[1]", '[{"can": 3, "doing": 4}]', "[" * 9999]
+    "devices",
+    [
+        "",
+        "{",
+        "null",
+        '{"a": 1}',
+        "[1]",
+        '[{"since": Infinity}]',
+        '[{"can": 3, "doing": 4}]',
+        "[" * 9999,
+    ],
 )
 def test_rows_that_others_wrote_are_shown_as_far_as_they_can_be_read(devices: str) -> None:
     store = MemoryStore()

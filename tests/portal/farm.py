@@ -14,6 +14,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from edgeloop.models import CurrentStage, RunnerDevice, RunnerEntry
+from edgeloop.models.runners import columns_of
 from edgeloop.runner import record_use
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
@@ -37,6 +39,8 @@ _FIRST = ("calm", "brisk", "amber", "quiet", "bold", "lucid", "mellow", "swift",
 _SECOND = ("heron", "otter", "lynx", "wren", "ibis", "tapir", "gecko", "marten", "finch", "newt")
 _ORDER = ("convert", "benchmark", "f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
 _DEVICES = ("htp:snapdragon-888", "htp:snapdragon-8-gen-2", "adb:3f9a21")
+HOT = "a benchmark waits until it is below 75 °C"
+WAITS = "2 waiting for benchmark, which this runner does not do"
 _FILES = {"benchmark": "perf_results_5.csv", "f1_10k": "test_results_f1_10k.csv"}
 
 
@@ -51,7 +55,32 @@ def fill(folder: Path, environ: dict[str, str] | None = None, count: int = 120) 
             workspace.store.blobs.put(f"{prefix}/{name}", content)
         for device, start, end, model, stage in uses():
             record_use(workspace.store.usage(), device, start, end, model=model, stage=stage)
+        fill_registry(workspace)
     write_search(folder / "searches" / "faces")
+
+
+def fill_registry(workspace: Workspace) -> None:
+    """Three machines: one with boards in every state, one that converts, one that died."""
+    now, registry = workspace.store.now(), workspace.store.runners()
+    on_board, on_host = ("device", "device-accuracy", "device-float"), ("onnx", "quantize")
+    boards = (
+        RunnerDevice("", "busy", can=on_host, doing=(CurrentStage("convert", NASTY, now - 40),)),
+        RunnerDevice("adb:3f9a21", "idle", can=on_board, since=now - 300),
+        RunnerDevice("adb:77c1", "hot", HOT, can=on_board, since=now - 90),
+        RunnerDevice("adb:90de", "unplugged", "plug it in again", can=on_board, since=now - 4000),
+        RunnerDevice("adb:a001", "unauthorized", "accept the dialog", since=now - 700),
+        RunnerDevice("adb:b002", "plugged", since=now - 7_000),
+    )
+    machine = (RunnerDevice("", can=on_host, since=now - 30),)
+    for node, devices, age_s in (
+        ("lab-1", boards, -9e5),
+        ("quant", machine, -9e5),
+        (NASTY, machine, 99),
+    ):
+        entry = RunnerEntry(
+            f"{node}|1", node, "default", node, 1, "0.1.0", waits_for=WAITS, devices=devices
+        )
+        registry.insert(f"{node[:3]}|1", {**columns_of(entry), "beat": now - age_s})
 
 
 def rows(count: int) -> Iterator[dict[str, Any]]:

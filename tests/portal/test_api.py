@@ -106,6 +106,15 @@ def test_front_devices_searches_and_jobs_are_there(reading: TestClient):
     assert front["points"] and front["points"][0]["is_front"] and 0 < front["hypervolume"] <= 1
     devices = reading.get("/api/v1/devices").json()
     assert len(devices["now"]) == 12 and devices["days"]
+    states = {(line["machine"], line["device"]): line["state"] for line in devices["machines"]}
+    boards = ("adb:3f9a21", "adb:77c1", "adb:90de", "adb:a001", "adb:b002")
+    assert [states["lab-1", board] for board in boards] == [
+        *("idle", "hot", "unplugged", "unauthorized", "plugged")
+    ]
+    assert (states["lab-1", ""], states["quant", ""], states[NASTY, ""]) == ("busy", "idle", "dead")
+    assert states["bench-0", "htp:snapdragon-8-gen-2"] == "busy"  # known by its lease alone
+    page = reading.get("/devices").text
+    assert all(state in page for state in ("unauthorized", "unplugged", "dead", "plugged"))
     assert reading.get("/api/v1/usage", params={"days": 1}).json()["days"]
     searches = reading.get("/api/v1/searches").json()["searches"]
     assert [search["name"] for search in searches] == ["faces"]

@@ -19,6 +19,7 @@ import pytest
 from edgeloop.models import records_of
 from edgeloop.models.records import StageRecord
 from edgeloop.store import Values
+from edgeloop.workspace import Workspace
 from tests.jobs.waiting import eventually
 from tests.peers.board import VirtualBoard
 from tests.runner.conftest import NETS, SIZES, Farm
@@ -309,22 +310,45 @@ def test_devices_of_two_toolchains_are_refused(
     assert said in output
 
 
-def test_devices_lists_boards_and_watch_says_what_they_do(farm: Farm, board: VirtualBoard) -> None:
+def test_devices_lists_boards_and_says_what_to_do_about_them(
+    farm: Farm, board: VirtualBoard
+) -> None:
     rows = {row["device"]: row for row in json.loads(farm.edgeloop("devices", "--json").stdout)}
     assert rows[f"adb:{board.serial}"]["state"].startswith("ready")
     board.unauthorise()
     rows = {row["device"]: row for row in json.loads(farm.edgeloop("devices", "--json").stdout)}
     assert "accept the dialog" in rows[f"adb:{board.serial}"]["state"]
-    board.authorise()
-    board.server.call("disconnect", board.serial)
-    board.connect()
 
-    board.set_tool(hang=True, times=1)
+
+def test_the_states_of_a_runners_boards_are_seen_from_other_machines(
+    farm: Farm, board: VirtualBoard, boards: Callable[..., VirtualBoard]
+) -> None:
+    """Hot, busy and unplugged; beside it a board that nobody uses, plugged in and unauthorized."""
+    settings = farm.folder / "edgeloop.yaml"
+    settings.write_text(settings.read_text().replace("tool_seconds: 8", "tool_seconds: 300"))
+    other = boards("b")
+    board.set_temperature(0, 95_000)
+    board.set_tool(hang=True)
     runner = farm.runner("--subset", ONE, device=f"adb:{board.serial}")
-    eventually(lambda: running_tool(board))
-    seen = json.loads(farm.edgeloop("devices", "--watch", "--json").stdout)
-    (doing,) = [row for row in seen if row["device"] == f"adb:{board.serial}"]
-    assert doing["doing"] == f"benchmark {ONE}"
+
+    def states(workspace: Workspace) -> dict[str, str]:
+        return {d.device: d.state for entry in workspace.runners() for d in entry.devices}
+
+    used, unused = f"adb:{board.serial}", f"adb:{other.serial}"
+    with farm.workspace() as workspace:
+        eventually(lambda: states(workspace).get(used) == "hot", 120)
+        assert states(workspace).get(unused) == "plugged"
+        other.unauthorise()
+        eventually(lambda: states(workspace).get(unused) == "unauthorized")
+        board.set_temperature(0, 40_000)
+        eventually(lambda: states(workspace).get(used) == "busy")
+        seen = json.loads(farm.edgeloop("devices", "--watch", "--json").stdout)
+        lines = {line["device"]: line for line in seen}
+        assert (lines[used]["state"], lines[used]["doing"]) == ("busy", [f"benchmark {ONE}"])
+        assert lines[used]["machine"] == lines[unused]["machine"] == workspace.settings.node
+        assert "accept the dialog" in lines[unused]["detail"]
+        board.unplug()
+        eventually(lambda: states(workspace).get(used) == "unplugged")
     runner.send_signal(signal.SIGTERM)
     runner.send_signal(signal.SIGTERM)
     ended(runner)

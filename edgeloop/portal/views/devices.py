@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from edgeloop._util.redact import redact
 from edgeloop.errors import EdgeloopError
+from edgeloop.models import RunnerEntry
 from edgeloop.portal.feed import Row, TableSnapshot
 from edgeloop.portal.shapes import Busy, DayUse, DevicesView
 from edgeloop.portal.state import Portal, frame_of
 from edgeloop.report import utilisation_chart
-from edgeloop.runner import utilisation
+from edgeloop.runner import HeldStage, MachineLine, machine_lines, utilisation
 
 DAYS = 14
 
@@ -28,9 +30,25 @@ def devices_view(portal: Portal, experiment: str | None = None, days: int = DAYS
         trouble = redact(str(error))
     used = [{"device": u.device, "day": u.day, "seconds": u.seconds, "uses": u.uses} for u in found]
     svg = portal.draw(("use", found), lambda: utilisation_chart(used), "use-")
+    rows = snapshot.rows.values()
+    machines = machines_of(portal, snapshot)
     return DevicesView(
-        frame, busy_of(snapshot), waiting_of(snapshot.rows.values()), found, svg, trouble
+        frame, machines, time.time(), busy_of(snapshot), waiting_of(rows), found, svg, trouble
     )
+
+
+def machines_of(portal: Portal, snapshot: TableSnapshot) -> tuple[MachineLine, ...]:
+    """While the store is away, what the rows in memory tell."""
+    entries: tuple[RunnerEntry, ...] = ()
+    now_s = time.time()
+    with contextlib.suppress(EdgeloopError):
+        entries, now_s = portal.runners.read()
+    held = [
+        HeldStage(lease.node, lease.stage, row.name, lease.since, lease.expires)
+        for row in snapshot.rows.values()
+        for lease in row.held
+    ]
+    return tuple(machine_lines(entries, portal.workspace.plan, now_s, held))
 
 
 def days_of(portal: Portal, days: int) -> tuple[DayUse, ...]:

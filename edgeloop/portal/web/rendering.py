@@ -35,6 +35,8 @@ _CLASSES = {
     **{"retry": "waiting", "uploading": "running", "running": "running", "done": "complete"},
     **{"deleting": "canceled", "canceled": "canceled", "complete": "complete"},
     **{"completed": "complete", "error": "error", "failed": "error", "stalled": "error"},
+    **{"busy": "running", "idle": "complete", "hot": "waiting", "plugged": "new"},
+    **{"unplugged": "error", "unauthorized": "error", "offline": "error", "dead": "error"},
     **{"candidate": "candidate", "pruned": "canceled", "screened": "canceled", "fail": "error"},
 }
 _STAGE_WORDS = {

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from edgeloop.tasks import Images
 
 ROOT = "/data/local/tmp/edgeloop"
 _NOT_STARTED = (126, 127)  # what shells and `timeout` say of a program that they cannot run
+_LOOK_S = 2.0
 _NOT_LINKED = "CANNOT LINK EXECUTABLE"
 
 
@@ -46,7 +48,7 @@ class Board:
         self._runs: set[str] = set()
         self.closing = threading.Event()
         self._beat: threading.Thread | None = None
-        self.is_cooling = False
+        self._cooling_until = 0.0
 
     def open(self) -> None:
         """Ours and ready; raises DeviceBusy where another runner has it. Does nothing twice."""
@@ -98,15 +100,14 @@ class Board:
             self.files.push(model, name, images, names)
             yield self.files.path(name), [self.files.path(each) for each in names]
 
-    @contextlib.contextmanager
-    def cooling(self, rank: int) -> Iterator[None]:
-        """The board rests for this session's benchmark, and nobody warms it meanwhile."""
-        with self.turns.kept_for(rank):
-            self.is_cooling = True
-            try:
-                yield
-            finally:
-                self.is_cooling = False
+    @property
+    def is_cooling(self) -> bool:
+        """Whether a benchmark waits until the board is cooler."""
+        return time.monotonic() < self._cooling_until
+
+    def note_cooling(self, seconds: float) -> None:
+        """A benchmark looks again in so many seconds; the look itself takes a moment."""
+        self._cooling_until = time.monotonic() + seconds + _LOOK_S
 
     @contextlib.contextmanager
     def _run_folder(self) -> Iterator[str]:

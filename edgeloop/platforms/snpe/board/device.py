@@ -251,7 +251,8 @@ class AdbDevice:
                     self._note(run)
                     return run, waited_s
                 if not waited_s:
-                    resting.enter_context(board.cooling(rank))
+                    resting.enter_context(board.turns.kept_for(rank))
+                board.note_cooling(options.cool_poll_s)
                 if board.closing.wait(options.cool_poll_s):
                     raise board.adb.unavailable("this runner is output")
                 waited_s += options.cool_poll_s
