@@ -31,6 +31,7 @@
     │   └── RowTooLarge         above the size limit of a row
     ├── LocalFileError          a file or folder of this machine
     ├── ModelFailed             a model that the compiler or simulator cannot process
+    │   ├── ModelRefused        for a reason in the model itself: trying again changes nothing
     │   └── NoSuchPrecision     the chip's compiler refuses its graph in this precision
     ├── TrainingFailed          a model that cannot be trained or exported
     │   ├── TrainingDiverged    its loss is no longer finite
@@ -198,6 +199,10 @@ class LocalFileError(EdgeloopError):
 
 
 class ModelFailed(EdgeloopError):
+    """the model cannot be used here: {reason}"""
+
+
+class ModelRefused(ModelFailed):
     """the model cannot be used here: {reason}"""
 
 

@@ -32,6 +32,12 @@ dataset_option = click.option(
     help="host, htp:CHIP, adb:SERIAL; repeatable.",
 )
 @dataset_option
+@click.option(
+    "--calibration",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="FOLDER|FILE",
+    help="Images, .npy, .npz or .raw  [default: the dataset, else random]",
+)
 @click.option("--task", help="segmentation or classification  [default: the settings]")
 @click.option("--drain", is_flag=True, help="Exit when no work is left.")
 @click.option("--once", is_flag=True, help="Exit after one stage.")
@@ -67,6 +73,7 @@ dataset_option = click.option(
 def runner(
     devices: tuple[str, ...],
     dataset: Path | None,
+    calibration: Path | None,
     task: str | None,
     drain: bool,
     once: bool,
@@ -89,6 +96,9 @@ def runner(
     Any number of runners share the work. A runner can be killed at any moment; another continues
     where it stopped. The first Ctrl-C finishes the current stage, the second one stops at once.
 
+    Latency needs no dataset: without one, models are calibrated on --calibration or on random
+    images, and not scored.
+
     Example: edgeloop runner --device htp:snapdragon-888 --dataset faces --drain
     """
     from dataclasses import replace
@@ -104,6 +114,7 @@ def runner(
     options = RunnerOptions(
         devices=devices,
         dataset=_dataset(dataset, settings),
+        calibration=calibration,
         task=task or settings.task,
         drain=drain,
         once=once,

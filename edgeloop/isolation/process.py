@@ -21,13 +21,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from edgeloop import errors
-from edgeloop.errors import BadInput, EdgeloopError, ModelFailed, WorkerFailed
+from edgeloop.errors import BadInput, EdgeloopError, ModelFailed, ModelRefused, WorkerFailed
 from edgeloop.isolation.messages import Array, CallTimeout, ConnectionLost, receive, send
 
 DEFAULT_LIMIT_S = 120.0
 _START_LIMIT_S = 60.0
 _SHOWN_LINES = 4
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_NO_MEMORY = re.compile(r"bad_alloc|allocate memory|out of memory", re.IGNORECASE)
 _NOISE = re.compile(r"\[[WIV]:onnxruntime|LIBNATIVE|WARNING")  # printed whatever happens
 
 
@@ -183,7 +184,8 @@ def _error_of(work: str, answer: dict[str, Any], tail: str) -> EdgeloopError:
     text = " ".join(str(answer.get("text", "")).split())
     if name == "OSError":
         return WorkerFailed(reason=f"{work}: {text}")
-    return ModelFailed(reason=f"{work} failed: {text}{tail}")
+    kind = ModelFailed if _NO_MEMORY.search(text) else ModelRefused
+    return kind(reason=f"{work} failed: {text}{tail}")
 
 
 def _tail(log: Path, since: int) -> str:

@@ -139,8 +139,9 @@ class Leases:
 
         return self._change(lease, finish)
 
-    def fail(self, lease: Lease, reason: str) -> Record:
-        """The model's own fault: the reason goes into the row; after the last attempt it rests."""
+    def fail(self, lease: Lease, reason: str, is_final: bool = False) -> Record:
+        """The model's own fault: the reason goes into the row; after the last attempt it rests, and
+        at once if another attempt could not end otherwise (`is_final`)."""
 
         def note(row: Record) -> Changes | None:
             if self._is_committed(row, lease):
@@ -149,7 +150,8 @@ class Leases:
             held = records[lease.stage]
             records[lease.stage] = held.settled()
             error = {"error": _clean(f"{lease.stage}: {reason}")}
-            return self._summary(row, records, error, held.attempts >= self._max_attempts)
+            rests = is_final or held.attempts >= self._max_attempts
+            return self._summary(row, records, error, rests)
 
         return self._change(lease, note)
 

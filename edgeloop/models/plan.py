@@ -125,6 +125,7 @@ def default_plan(benchmark_runs: int = 5) -> Plan:
                 capability="quantize",
                 priority=lambda row: 20,
                 artefacts=("*.dlc", "*.info.csv"),
+                clears=("calibration", "notes"),
                 in_benchmark_only=True,
             ),
             Stage(

@@ -70,6 +70,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("content", "text", "SHA-256 of the model with its external data"),
     Column("device", "text", "the device that its device stages ran on"),
     Column("precision", "text", "how it was quantized: a8w8, a8w8-per-channel or a16w8"),
+    Column("calibration", "text", "what it was quantized on: dataset, given or random images"),
     Column("toolchain", "text", "what converted it: qnn, or snpe for boards"),
     Column("notes", "text", "what a person should know of its conversion"),
     Column("latency_kind", "text", "measured, or estimate: never a measurement on a chip"),

@@ -236,6 +236,9 @@ def provenance(
             if is_estimate(row)
         ),
         "precisions": _counted(str(row["precision"]) for row in rows if row.get("precision")),
+        "calibrated on": _counted(
+            f"{row['calibration']} images" for row in rows if row.get("calibration")
+        ),
         "test images prepared with Pillow": _counted(
             "yes" if str(row["use_pillow"]) in ("True", "1") else "no"
             for row in rows

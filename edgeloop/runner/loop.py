@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from edgeloop.errors import BadInput, DeviceUnavailable
-from edgeloop.models import matches_any
+from edgeloop.models import is_true, matches_any
 from edgeloop.platforms import (
     DEFAULT_PLATFORM,
     DEFAULT_PRECISION,
@@ -31,10 +32,11 @@ from edgeloop.runner.presence import Presence
 from edgeloop.runner.stages.base import CachingToolchain, Equipment, Sizes
 from edgeloop.runner.workdir import DEFAULT_CAP_BYTES, WorkFolder
 from edgeloop.runner.worker import RunnerEvent, Worker
-from edgeloop.tasks import Task, open_task
+from edgeloop.tasks import Calibration, Task, open_task
 from edgeloop.workspace import Workspace
 
 HOST = "host"  # the device that is always there
+REMEMBERED_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class RunnerOptions:
 
     devices: tuple[str, ...] = ()
     dataset: Path | None = None
+    calibration: Path | None = None  # images or tensors; None: the dataset's, or random ones
     task: str = "segmentation"
     drain: bool = False
     once: bool = False
@@ -62,14 +65,13 @@ def run(workspace: Workspace, options: RunnerOptions, report: Callable[[RunnerEv
 
     The first SIGTERM or Ctrl-C lets stages under way finish for a while; then they are given back.
     """
-    if options.dataset is None:
-        reason = "the runner needs a dataset: --dataset FOLDER, or INPUT_DATASET in the environment"
-        raise BadInput(reason=reason)
     stopping = threading.Event()
     with ExitStack() as opened:
         shared = workspace.settings.project / ".edgeloop/work"  # by all runners of a project
         folder = WorkFolder(options.workdir or shared, options.cap_bytes)
-        task = open_task(options.task, options.dataset, folder.cache)
+        if options.dataset is None:
+            report(RunnerEvent("note", text=_without_dataset(options)))
+        task = _task(options, folder)
         crew = _crew(workspace, options, task, folder, stopping, report, opened)
         toolchain = crew[0].equipment.toolchain.name
         waits = not (options.once or options.drain)
@@ -104,8 +106,11 @@ def _crew(
         if isinstance(device, SharedDevice):
             device.acquire()
     chips = tuple(dict.fromkeys(device.chip for device in devices if device.chip))
-    base = Equipment(toolchain, host, task, host, chips, options.precision, options.sizes)
-    only = partial(matches_any, patterns=options.subset)
+    given = Calibration(options.calibration) if options.calibration else None
+    base = Equipment(toolchain, host, task, host, chips, options.precision, options.sizes, given)
+    only: Callable[[str], bool] = partial(matches_any, patterns=options.subset)
+    if _serves_latency_models(options):
+        only = LatencyModels(workspace, only)
 
     def worker(
         name: str,
@@ -171,15 +176,60 @@ def _sessions(device: Device) -> list[Device]:
     return [device, *(device.open_session() for _ in range(device.sessions - 1))]
 
 
+def _task(options: RunnerOptions, folder: WorkFolder) -> Task:
+    if options.dataset is None:
+        return Calibration(options.calibration)
+    return open_task(options.task, options.dataset, folder.cache)
+
+
+def _serves_latency_models(options: RunnerOptions) -> bool:
+    """Random calibration is for models that nobody will score, unless it was asked for."""
+    return not (options.dataset or options.calibration or options.benchmark_only)
+
+
+def _without_dataset(options: RunnerOptions) -> str:
+    remedy = "--dataset FOLDER, or INPUT_DATASET in the environment, adds accuracy"
+    if _serves_latency_models(options):
+        return (
+            "No dataset: only models uploaded with --benchmark-only are evaluated, calibrated on "
+            f"random images; {remedy}."
+        )
+    source = f"images of {options.calibration}" if options.calibration else "random images"
+    return f"No dataset: latency only, calibrated on {source}; {remedy}."
+
+
+class LatencyModels:
+    """Whether a model was uploaded with --benchmark-only; remembered for a while, since a claim
+    asks about every model that waits."""
+
+    def __init__(self, workspace: Workspace, only: Callable[[str], bool]) -> None:
+        self._workspace, self._only = workspace, only
+        self._known: dict[str, tuple[float, bool]] = {}
+
+    def __call__(self, model: str) -> bool:
+        if not self._only(model):
+            return False
+        asked_at, answer = self._known.get(model, (-math.inf, False))
+        if time.monotonic() - asked_at > REMEMBERED_S:
+            row = self._workspace.store.models(self._workspace.experiment).get(model)
+            answer = row is not None and is_true(row.values.get("benchmark_only"))
+            self._known[model] = (time.monotonic(), answer)
+        return answer
+
+
 def _host_capabilities(options: RunnerOptions) -> tuple[str, ...]:
     quantize = ("quantize",) if options.quantize else ()
-    return quantize if options.benchmark_only else (*quantize, "onnx")
+    return quantize if _is_latency_only(options) else (*quantize, "onnx")
+
+
+def _is_latency_only(options: RunnerOptions) -> bool:
+    return options.benchmark_only or options.dataset is None
 
 
 def _device_capabilities(name: str, toolchain: str, options: RunnerOptions) -> tuple[str, ...]:
     """Models without a device yet, those of this device, and those that another tool converted
     for this toolchain."""
-    accuracy = () if options.benchmark_only else ("device-accuracy", "device-float")
+    accuracy = () if _is_latency_only(options) else ("device-accuracy", "device-float")
     kinds = ("device", *accuracy)
     return (*kinds, *(f"{kind}@{of}" for of in (name, toolchain) for kind in kinds))
 

@@ -22,6 +22,7 @@ from typing import Literal
 from edgeloop._util.locks import try_lock
 from edgeloop.errors import (
     BadInput,
+    BadModel,
     Conflict,
     DeviceUnavailable,
     EdgeloopError,
@@ -29,6 +30,8 @@ from edgeloop.errors import (
     LocalFileError,
     MissingExtra,
     ModelFailed,
+    ModelRefused,
+    NoSuchPrecision,
     NotFound,
     StoreError,
     WorkerFailed,
@@ -56,6 +59,8 @@ def store_and_commit(workspace: Workspace, leases: Leases, lease: Lease, result:
 INFRASTRUCTURE = (
     *(StoreError, LocalFileError, WorkerFailed, MissingExtra, DeviceUnavailable, OSError),
 )
+# In the model itself: another attempt, here or elsewhere, would end in the same way.
+HOPELESS = (BadModel, ModelRefused, NoSuchPrecision)
 HAND_IN_PATIENCE_S = 300.0
 
 
@@ -322,7 +327,7 @@ class Worker:
                 self._back_off(error)
                 self._leases.release(lease)  # at once: another machine may do better
             elif isinstance(error, (BadInput, ModelFailed, NotFound)):
-                self._leases.fail(lease, str(error))
+                self._leases.fail(lease, str(error), is_final=isinstance(error, HOPELESS))
             else:
                 self._leases.fail(lease, f"{type(error).__name__}: {error}")
         except (StoreError, Conflict) as later:

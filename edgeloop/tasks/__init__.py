@@ -25,11 +25,13 @@ from edgeloop.tasks.base import (
 )
 from edgeloop.tasks.labels import FACE_CLASSES, IGNORE
 from edgeloop.tasks.results import write_pr_curve, write_pr_points, write_results_csv
+from edgeloop.tasks.tensors import Calibration
 
 __all__ = [
     "FACE_CLASSES",
     "GROUP",
     "IGNORE",
+    "Calibration",
     "Images",
     "Interval",
     "Labels",

@@ -25,12 +25,14 @@ class Samples:
 
     `key` names the content: the same key is the same bytes, here and on a board.
     `note` says what a person should know (a small dataset was split in proportion).
+    `origin` says where the images come from: the dataset, files that somebody gave, or chance.
     """
 
     images: Images
     labels: Labels
     key: str
     note: str = ""
+    origin: str = "dataset"
 
     def __len__(self) -> int:
         return len(self.images)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeloop.errors import BadInput, BadModel, ModelFailed
+from edgeloop.errors import BadInput, BadModel, ModelFailed, ModelRefused
 from edgeloop.isolation import NativeProcess
 from edgeloop.isolation.process import as_file
 from edgeloop.platforms.qnn.chips import find_chip
@@ -44,9 +44,10 @@ def test_a_crash_is_an_error_of_the_model_and_the_next_call_works(process):
     process.call("hello")
     before = process.pid
     thread = kill_soon(process, signal.SIGSEGV)
-    with pytest.raises(ModelFailed, match="crashed its process with SIGSEGV"):
+    with pytest.raises(ModelFailed, match="crashed its process with SIGSEGV") as caught:
         process.call("wait", seconds=30)
     thread.join()
+    assert not isinstance(caught.value, ModelRefused), "it may be the machine's: it is tried again"
     assert process.call("hello")[0]["onnxruntime"]
     assert process.pid != before
 
@@ -83,7 +84,7 @@ def test_errors_of_ours_arrive_as_what_they_are(process, tmp_path):
 def test_what_a_library_raises_is_the_models_error_with_its_last_words(process, tmp_path):
     path = tmp_path / "m.onnx"
     path.write_bytes(b"nonsense")
-    with pytest.raises(ModelFailed, match="deploy failed"):
+    with pytest.raises(ModelRefused, match="deploy failed"):
         process.call("deploy", quantized=str(path), target=str(tmp_path / "d"), layout="NCHW")
 
 

@@ -211,6 +211,15 @@ def test_after_three_failures_the_model_rests_in_error_until_reset(farm: Farm) -
     assert again is not None and again.attempt == 1
 
 
+def test_a_hopeless_model_rests_after_one_attempt(farm: Farm) -> None:
+    farm.add("otter")
+    lease = farm.leases().claim(["quantize"], "bench-1")
+    assert lease is not None
+    farm.leases().fail(lease, "two inputs", is_final=True)
+    assert farm.row("otter")["status"] == "error"
+    assert farm.leases().claim(EVERYTHING, "bench-1") is None
+
+
 def test_one_failure_is_forgotten_once_the_stage_succeeds(farm: Farm) -> None:
     farm.add("otter")
     leases = farm.leases()

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from edgeloop._util.system import available_cpus
-from edgeloop.errors import BadInput, MissingExtra, ModelFailed
+from edgeloop.errors import BadInput, MissingExtra, ModelFailed, ModelRefused
 from edgeloop.graph import GraphInfo
 from edgeloop.isolation import DEFAULT_LIMIT_S
 from edgeloop.platforms.base import Artefacts, Kind, LayerTime, Measurement
@@ -31,6 +31,7 @@ _SAMPLES = 50
 _FEWEST_SAMPLES = 5
 _SAMPLING_S = 2.0
 _PROFILED_RUNS = 3
+_REFUSALS = ("InvalidGraph", "InvalidProtobuf", "InvalidArgument", "NotImplemented")
 
 
 class HostDevice:
@@ -123,7 +124,9 @@ class HostDevice:
         except Exception as error:  # its errors share no base class of their own
             if not type(error).__module__.startswith("onnxruntime"):
                 raise
-            raise ModelFailed(reason=f"ONNX Runtime refused {model.name}: {error}") from None
+            is_final = type(error).__name__ in _REFUSALS
+            kind = ModelRefused if is_final else ModelFailed
+            raise kind(reason=f"ONNX Runtime refused {model.name}: {error}") from None
 
     @contextmanager
     def _limited(self, model: Path) -> Iterator[Any]:

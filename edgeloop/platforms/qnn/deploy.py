@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from edgeloop.errors import ModelFailed
+from edgeloop.errors import ModelRefused
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
@@ -48,7 +48,7 @@ def _take_bytes(graph: GraphProto, layout: str) -> None:
     shape = [dim.dim_value for dim in source.type.tensor_type.shape.dim]
     readers = [node for node in graph.node if source.name in node.input]
     if not all(node.op_type in ("QuantizeLinear", *_MOVING) for node in readers):
-        raise ModelFailed(reason="its input is not quantized, so no deployed graph can be made")
+        raise ModelRefused(reason="its input is not quantized, so no deployed graph can be made")
     pixels = f"{source.name}_pixels"
     scale, zero = f"{pixels}_scale", f"{pixels}_zero"
     graph.initializer.append(numpy_helper.from_array(np.array(_INPUT_SCALE, np.float32), scale))
@@ -82,7 +82,7 @@ def _give_bytes(graph: GraphProto, layout: str) -> None:
         return  # a class map: there is nothing to convert
     last, is_at_end = _last_dequantize(graph)
     if last is None:
-        raise ModelFailed(reason="its output is not quantized, so no deployed graph can be made")
+        raise ModelRefused(reason="its output is not quantized, so no deployed graph can be made")
     output = graph.output[0]
     shape = [dim.dim_value for dim in output.type.tensor_type.shape.dim]
     name = last.input[0]

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
-from edgeloop.errors import BadInput, MissingExtra, ModelFailed, WorkerFailed
+from edgeloop.errors import BadInput, MissingExtra, ModelFailed, ModelRefused, WorkerFailed
 from edgeloop.graph import (
     count_layers,
     estimate_caveats,
@@ -230,7 +230,7 @@ class NativeWork:
             if _LEFT_OVER in str(error):
                 left = self._left_over(model, chosen)
                 reason = f"the chip's compiler does not support these layers: {left}"
-                raise ModelFailed(reason=reason) from None
+                raise ModelRefused(reason=reason) from None
             raise
 
     def _left_over(self, model: str, options: Mapping[str, str]) -> str:
@@ -265,9 +265,9 @@ class NativeWork:
         return self._devices
 
 
-def _split_graph(parts: int) -> ModelFailed:
+def _split_graph(parts: int) -> ModelRefused:
     reason = f"the graph was split into {parts} parts: the chip does not support all of it"
-    return ModelFailed(reason=reason)
+    return ModelRefused(reason=reason)
 
 
 def _library(name: str) -> Path:

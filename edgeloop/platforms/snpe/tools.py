@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from edgeloop.errors import MissingSdk, ModelFailed, WorkerFailed
+from edgeloop.errors import MissingSdk, ModelFailed, ModelRefused, WorkerFailed
 from edgeloop.platforms.snpe.sdk import Sdk
 
 _READ_AT_MOST = 16 << 20
@@ -65,7 +65,8 @@ def run_tool(
         signals = {number.value: number.name for number in signal.Signals}
         died_of = signals.get(-code, f"signal {-code}")
         reason = f"crashed with {died_of}" + (f": {reason}" if reason else "")
-    raise ModelFailed(reason=f"{name}: {reason or f'ended with code {code} and no reason'}")
+    kind = ModelFailed if code < 0 else ModelRefused
+    raise kind(reason=f"{name}: {reason or f'ended with code {code} and no reason'}")
 
 
 def _run(command: list[str], sdk: Sdk, folder: Path, output: int, limit_s: float, name: str) -> int:

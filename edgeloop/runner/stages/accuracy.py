@@ -12,7 +12,7 @@ import numpy as np
 
 from edgeloop.errors import ModelFailed, NoSuchPrecision
 from edgeloop.platforms import Device, GivesClasses, GraphInfo, Kind
-from edgeloop.runner.stages.base import Assignment, Equipment, Result
+from edgeloop.runner.stages.base import Assignment, Equipment, Result, check_fits
 from edgeloop.tasks import (
     Images,
     Output,
@@ -51,7 +51,10 @@ TESTS = {
 def accuracy(work: Assignment, equipment: Equipment) -> Result:
     test = TESTS[work.stage]
     info = equipment.toolchain.inspect(work.onnx)
-    equipment.task.check_output(info.output_shape)
+    check_fits(work, equipment.task, info)
+    if test.kind == "quantized" and work.row.get("calibration") == "random":
+        reason = "it was calibrated on random images; reset convert, with a dataset"
+        return Result({work.stage: NOT_AVAILABLE}, {}, f"{work.stage} n/a: {reason}")
     device = equipment.host if test.on_host else equipment.device
     count = equipment.sizes.thorough if test.thorough else equipment.sizes.quick
     samples = equipment.task.test(info.height, info.width, count)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgeloop.errors import BadInput
+from edgeloop.errors import BadInput, UnusableModel
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
     Device,
@@ -67,6 +67,7 @@ class Equipment:
     chips: tuple[str, ...] = ()
     precision: Precision = DEFAULT_PRECISION
     sizes: Sizes = field(default_factory=Sizes)
+    calibration: Task | None = None  # where calibration images come from; None: the task
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,14 @@ class Result:
     columns: Values
     files: Mapping[str, Path]
     summary: str
+
+
+def check_fits(work: Assignment, task: Task, info: GraphInfo) -> None:
+    """Raises UnusableModel where this task cannot score such outputs: no other attempt could."""
+    try:
+        task.check_output(info.output_shape)
+    except BadInput as error:
+        raise UnusableModel(file=work.onnx.name, reason=str(error)) from None
 
 
 def _is_whole(name: str, suffix: str) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from edgeloop.runner.stages.base import Assignment, Equipment, Result
+from edgeloop.models import is_true
+from edgeloop.runner.stages.base import Assignment, Equipment, Result, check_fits
 from edgeloop.store import Value
 
 
 def convert(work: Assignment, equipment: Equipment) -> Result:
     info = equipment.toolchain.inspect(work.onnx)
-    equipment.task.check_output(info.output_shape)
-    calibration = equipment.task.calibration(info.height, info.width, equipment.sizes.calibration)
+    if not is_true(work.row.get("benchmark_only")):  # latency needs no task
+        check_fits(work, equipment.task, info)
+    source = equipment.calibration or equipment.task
+    calibration = source.calibration(info.height, info.width, equipment.sizes.calibration)
     converted = equipment.toolchain.convert(
         work.onnx, calibration, work.folder, equipment.precision, equipment.chips
     )
@@ -21,11 +24,13 @@ def convert(work: Assignment, equipment: Equipment) -> Result:
         "output_shape": str(_archai_shape(info.output_shape, info.layout)),
         "quantized": True,
         "precision": converted.precision,
+        "calibration": calibration.origin,
         "toolchain": equipment.toolchain.name,
         **({"notes": notes} if notes else {}),
     }
     counts = f"macs {info.macs / 1e6:.3g} M, params {info.params / 1e6:.3g} M"
-    summary = f"{counts}, quantized {converted.precision} on {len(calibration)} images"
+    kind = "" if calibration.origin == "dataset" else f"{calibration.origin} "
+    summary = f"{counts}, quantized {converted.precision} on {len(calibration)} {kind}images"
     return Result(columns, converted.files, summary)
 
 

@@ -1,0 +1,72 @@
+"""Latency needs no dataset, and what was calibrated without one is never scored by mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgeloop.store import Values
+from edgeloop.testing.models import save_segmentation_model
+from tests.conftest import clean_environ
+from tests.runner.conftest import NETS, Farm
+
+pytestmark = pytest.mark.slow
+
+SCORES = ("f1_1k", "f1_10k")
+
+
+@pytest.fixture
+def farm(tmp_path: Path, faces: Path) -> Farm:
+    made = Farm.make(tmp_path / "project", faces, clean_environ())
+    odd = save_segmentation_model(tmp_path / "odd.onnx", classes=7)  # no task here has seven
+    made.edgeloop("upload", str(odd), "--name", "odd", "--benchmark-only")
+    made.edgeloop("upload", str(NETS / "unet-w8.onnx"), "--name", "full")
+    return made
+
+
+def rows(farm: Farm) -> dict[str, Values]:
+    with farm.workspace() as workspace:
+        return {str(row["name"]): row for row in workspace.status()}
+
+
+def test_a_runner_without_a_dataset_measures_latency_and_says_what_it_was_calibrated_on(
+    farm: Farm,
+) -> None:
+    alone = ("runner", "--device", "host", "--drain")
+    done = farm.edgeloop(*alone)
+    assert "only models uploaded with --benchmark-only" in done.stdout
+    found = rows(farm)
+    assert (found["odd"]["status"], found["odd"]["calibration"]) == ("complete", "random")
+    assert "random images" in str(found["odd"]["notes"])
+    assert "quantized" not in found["full"], "it is to be scored, so it waits for a dataset"
+
+    done = farm.edgeloop(*alone, "--benchmark-only")
+    assert "latency only, calibrated on random images" in done.stdout
+    found = rows(farm)
+    assert "mean" in found["full"]
+    assert not set(found["full"]) & {"f1_onnx", *SCORES}
+
+    farm.drain(device="host")
+    found = rows(farm)
+    assert {found["full"][score] for score in SCORES} == {"n/a"}
+    assert float(found["full"]["f1_onnx"]) > 0.3, "the float model needs no calibration"
+    report = farm.folder / "report.html"
+    farm.edgeloop("report", "-o", str(report))
+    assert "random images" in report.read_text()
+
+    farm.edgeloop("reset", "full", "--stage", "convert")
+    assert not {"calibration", "notes"} & set(rows(farm)["full"])
+    farm.drain(device="host")
+    found = rows(farm)
+    assert found["full"]["calibration"] == "dataset"
+    assert all(float(found["full"][score]) > 0.3 for score in SCORES)
+
+
+def test_models_are_calibrated_on_given_images(farm: Farm) -> None:
+    given = ("--calibration", str(farm.faces))
+    done = farm.edgeloop("runner", "--device", "host", "--drain", *given)
+    assert "calibrated on images of" in done.stdout
+    assert {row["calibration"] for row in rows(farm).values()} == {"given"}
+    farm.drain(device="host")
+    assert all(float(rows(farm)["full"][score]) > 0.3 for score in SCORES)
