@@ -1,4 +1,5 @@
-"""The files of an older project's `.azureml/`: read where they are there, never written.
+"""The files of an older project's `.azureml/`: read where they are there. Only `azure create`
+writes one, the `config.json` of the workspace that it creates.
 
 `config.json` names the workspace and is looked for upwards, as Azure's own tools do; its neighbours
 name a compute target, a datastore and an environment. `datastore.json` may hold an account's key:
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from edgeloop._util.files import write_atomic
 from edgeloop.errors import BadSetting
 
 FOLDER = ".azureml"
@@ -63,6 +65,17 @@ def with_workspace(files: ProjectFiles, config: Path) -> ProjectFiles:
         resource_group=_text(content, "resource_group"),
         workspace=_text(content, "workspace_name"),
     )
+
+
+def write_workspace(project: Path, subscription: str, resource_group: str, workspace: str) -> None:
+    """Name the workspace in `.azureml/config.json`, where Azure's own tools look for it, too."""
+    content = {
+        "subscription_id": subscription,
+        "resource_group": resource_group,
+        "workspace_name": workspace,
+    }
+    (project / FOLDER).mkdir(exist_ok=True)
+    write_atomic(project / FOLDER / "config.json", json.dumps(content, indent=2) + "\n")
 
 
 def _read(folder: Path) -> ProjectFiles:

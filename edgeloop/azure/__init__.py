@@ -10,6 +10,16 @@ from edgeloop.azure.connection import Connection, connect
 from edgeloop.azure.doctor.checks import examine
 from edgeloop.azure.errors import explained, is_missing
 from edgeloop.azure.listing import KINDS, list_resources
+from edgeloop.azure.provisioning.account import (
+    AccountChoices,
+    StorageEndpoints,
+    apply_account,
+    connection_string,
+    default_storage,
+    plan_account,
+    storage_endpoints,
+    workspace_storage,
+)
 from edgeloop.azure.provisioning.resources import (
     CREATION_S,
     ClusterDescription,
@@ -25,7 +35,14 @@ from edgeloop.azure.provisioning.resources import (
     make_cluster,
     make_environment,
 )
-from edgeloop.azure.provisioning.setup import Step, StepResult, apply_plan, as_row, plan_setup
+from edgeloop.azure.provisioning.setup import (
+    Step,
+    StepResult,
+    apply_plan,
+    as_row,
+    plan_setup,
+    unchecked_plan,
+)
 from edgeloop.azure.services import AzureRun
 from edgeloop.azure.workspace import (
     AzureKeys,
@@ -33,11 +50,12 @@ from edgeloop.azure.workspace import (
     WorkspaceKeys,
     find_workspace,
 )
-from edgeloop.project_files import read_project_files
+from edgeloop.project_files import read_project_files, write_workspace
 
 __all__ = [
     "CREATION_S",
     "KINDS",
+    "AccountChoices",
     "AzureKeys",
     "AzureRun",
     "ClusterDescription",
@@ -47,13 +65,17 @@ __all__ = [
     "DesiredEnvironment",
     "Step",
     "StepResult",
+    "StorageEndpoints",
     "StoreTarget",
     "WorkspaceAddress",
     "WorkspaceKeys",
     "WorkspaceRequirements",
+    "apply_account",
     "apply_plan",
     "as_row",
     "connect",
+    "connection_string",
+    "default_storage",
     "examine",
     "explained",
     "figure",
@@ -65,6 +87,11 @@ __all__ = [
     "list_sizes",
     "make_cluster",
     "make_environment",
+    "plan_account",
     "plan_setup",
     "read_project_files",
+    "storage_endpoints",
+    "unchecked_plan",
+    "workspace_storage",
+    "write_workspace",
 ]

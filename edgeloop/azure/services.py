@@ -250,8 +250,8 @@ class RunHistory:
 
 
 class ResourceManager:
-    """Roles and providers. Reads only. `clock_off_s` is how far this machine's clock is ahead of
-    Azure's."""
+    """Resource groups, accounts, roles and providers. `clock_off_s` is how far this machine's clock
+    is ahead of Azure's."""
 
     def __init__(
         self,
@@ -276,6 +276,16 @@ class ResourceManager:
 
     def get(self, path: str, version: str, **query: str) -> Mapping[str, Any]:
         return self._get(f"{self.url}{path}", {"api-version": version, **query})
+
+    def send(
+        self, method: str, path: str, version: str, body: Mapping[str, Any] | None = None
+    ) -> Mapping[str, Any]:
+        """A request that may change something. Sending it twice is the same as once."""
+        options: dict[str, Any] = {"params": {"api-version": version}}
+        if body is not None:
+            options["json"] = body
+        response = _send(self._client, method, f"{self.url}{path}", **options)
+        return _mapping(response) if response.content else {}
 
     def rows(self, path: str, version: str, **query: str) -> Iterator[Mapping[str, Any]]:
         page = self.get(path, version, **query)

@@ -94,6 +94,7 @@ class StoreTarget:
     container: str = ""
     by_identity: bool = False
     is_reachable: bool = True  # from a node: not a local folder
+    is_made: bool = False  # its container was created just now
 
 
 @dataclass(frozen=True)

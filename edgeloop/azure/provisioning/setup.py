@@ -36,18 +36,49 @@ TRIAL_FOLDER = "doctor"
 
 
 @dataclass(frozen=True)
+class DesiredResource:
+    """Any other resource, as its REST interface takes it: see `account`."""
+
+    path: str
+    version: str
+    body: Mapping[str, Any]
+    method: str = "PUT"
+    action: str = ""  # behind the path
+
+
+@dataclass(frozen=True)
 class Step:
     """`differs`: it exists, but not as described; `missing`: it cannot be created as described."""
 
-    kind: Literal["cluster", "datastore", "environment"]
+    kind: str
     name: str
     action: Action
     text: str
-    desired: DesiredCluster | DesiredDatastore | DesiredEnvironment = field(repr=False)
+    desired: DesiredCluster | DesiredDatastore | DesiredEnvironment | DesiredResource = field(
+        repr=False
+    )
 
     @property
     def is_work(self) -> bool:
         return self.action in ("create", "change")
+
+
+def unchecked_plan(required: WorkspaceRequirements) -> tuple[Step, ...]:
+    """All that would be created in a workspace that does not exist yet."""
+    return (
+        *(
+            Step("cluster", each.cluster.name, "create", str(each.cluster), each)
+            for each in required.clusters
+        ),
+        *(
+            Step("datastore", each.name, "create", f"container {each.container}", each)
+            for each in required.datastores
+        ),
+        *(
+            Step("environment", str(each), "create", each.image, each)
+            for each in required.environments
+        ),
+    )
 
 
 def make_plan(
@@ -202,13 +233,13 @@ def apply_plan(
             result = _perform(connection, required, step)
         except ComputeUnavailable as error:
             tell(failed := StepResult(step, "failed", False, _reason(error)))
-            raise _failure([*done, failed], len(plan)) from None
+            raise failure([*done, failed], len(plan)) from None
         except EdgeloopError as error:
             result = StepResult(step, "failed", False, _reason(error))
         done.append(result)
         tell(result)
     if any(not each.ok for each in done):
-        raise _failure(done, len(plan))
+        raise failure(done, len(plan))
     return done
 
 
@@ -239,7 +270,8 @@ def _make(
         return _waited(step, "created", make_cluster(connection, desired.cluster, began))
     if isinstance(desired, DesiredDatastore):
         store = required.store
-        if (store.account, store.container) == (desired.account, desired.container):
+        is_own = (store.account, store.container) == (desired.account, desired.container)
+        if is_own and not store.is_made:
             key = f"{TRIAL_FOLDER}/{uuid4().hex}"  # the first file creates the container
             store.files.put(key, b"created by 'edgeloop azure setup'")
             store.files.delete([key])
@@ -257,13 +289,14 @@ def _waited(step: Step, did: str, is_done: bool) -> StepResult:
     )
 
 
-def _failure(done: Sequence[StepResult], steps: int) -> SetupFailed:
+def failure(done: Sequence[StepResult], steps: int, command: str = "azure setup") -> SetupFailed:
+    """What failed, what exists by now, and how to continue."""
     bad = [each for each in done if not each.ok]
     reason = "; ".join(f"{each.step.kind} {each.step.name}: {each.text}" for each in bad)
     made = [f"{d.step.kind} {d.step.name}" for d in done if d.did in ("created", "changed")]
     created = f"Created: {', '.join(made)}" if made else "Nothing was created"
     left = f"; {steps - len(done)} more steps were not tried" if len(done) < steps else ""
-    advice = f"{created}{left}. Run 'edgeloop azure setup' again to continue"
+    advice = f"{created}{left}. Run 'edgeloop {command}' again to continue"
     return SetupFailed(reason=reason.rstrip("."), there=f"{advice}.")
 
 

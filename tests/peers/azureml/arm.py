@@ -6,8 +6,10 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from tests.peers.azureml.account import Account
 from tests.peers.azureml.computes import Computes
 from tests.peers.azureml.faults import Faults
+from tests.peers.azureml.identity import TENANT
 from tests.peers.azureml.machines import FAMILIES, SIZES
 from tests.peers.azureml.routing import PROVIDER, Request, Response, Route, ServiceError
 from tests.peers.azureml.scope import (
@@ -33,8 +35,15 @@ OWNER = "8e3af657-a8ff-443c-a75c-2fe8c4bcb635"
 
 class ResourceManager:
     def __init__(
-        self, scope: Scope, storage: Storage, computes: Computes, faults: Faults, cloud: str
+        self,
+        scope: Scope,
+        storage: Storage,
+        computes: Computes,
+        faults: Faults,
+        account: Account,
+        cloud: str,
     ) -> None:
+        self._account = account
         self._scope, self._storage = scope, storage
         self._computes, self._faults = computes, faults
         self._cloud = cloud
@@ -51,13 +60,13 @@ class ResourceManager:
             Route("GET", _SUBSCRIPTION, self._subscription),
             Route("GET", _GROUP, self._group),
             Route("GET", _SUBSCRIPTION + "/providers/{namespace}", self._provider),
+            Route("POST", _SUBSCRIPTION + "/providers/{namespace}/register", self._register),
             Route("GET", _SUBSCRIPTION + listing, self._workspaces),
             Route("GET", _GROUP + listing, self._workspaces),
             workspace_route("GET", "", lambda _: Response(200, self._workspace())),
             Route("GET", f"{_PLACE}/vmSizes", self._sizes),
             Route("GET", f"{_PLACE}/usages", self._usages),
             Route("GET", f"{_PLACE}/quotas", self._quotas),
-            Route("GET", _ACCOUNT, self._account),
             Route("POST", f"{_ACCOUNT}/listKeys", self._keys),
             Route("GET", _SUBSCRIPTION + _IDENTITIES, self._identities),
             *self._role_routes(),
@@ -92,7 +101,12 @@ class ResourceManager:
     def _subscription(self, request: Request) -> Response:
         self._ours(request)
         return Response(
-            200, {"id": f"/subscriptions/{SUBSCRIPTION}", "subscriptionId": SUBSCRIPTION}
+            200,
+            {
+                "id": f"/subscriptions/{SUBSCRIPTION}",
+                "subscriptionId": SUBSCRIPTION,
+                "tenantId": TENANT,
+            },
         )
 
     def _provider(self, request: Request) -> Response:
@@ -100,6 +114,10 @@ class ResourceManager:
         namespace = request.parameters["namespace"]
         state = "NotRegistered" if namespace in self.unregistered else "Registered"
         return Response(200, {"namespace": namespace, "registrationState": state})
+
+    def _register(self, request: Request) -> Response:
+        self.unregistered.discard(request.parameters["namespace"])
+        return Response(200, {"registrationState": "Registering"})
 
     def _group(self, request: Request) -> Response:
         self._ours(request)
@@ -110,13 +128,14 @@ class ResourceManager:
         return self._scope.page(request, [self._workspace()])
 
     def _workspace(self) -> dict[str, Any]:
+        made = self._account.made.get(self._scope.workspace_id.lower(), {}).get("properties", {})
         properties = {
             "workspaceId": WORKSPACE_GUID,
             "friendlyName": WORKSPACE,
             "description": "",
             "provisioningState": "Succeeded",
             "discoveryUrl": f"{self._scope.url}/discovery",
-            "storageAccount": self._storage_id(),
+            "storageAccount": made.get("storageAccount") or self._storage_id(),
             "containerRegistry": None,
             "keyVault": f"{self._scope.group_id}/providers/Microsoft.Keyvault/vaults/lab",
             "applicationInsights": None,
@@ -171,29 +190,9 @@ class ResourceManager:
         provider = "providers/Microsoft.Storage/storageAccounts"
         return f"{self._scope.group_id}/{provider}/{self._storage.account}"
 
-    def _account(self, request: Request) -> Response:
-        self._same_account(request)
-        blob = f"https://{self._storage.account}.blob.{self._storage.suffix}/"
-        properties = {
-            "provisioningState": "Succeeded",
-            "primaryEndpoints": {"blob": blob},
-            "allowSharedKeyAccess": self._faults.account_keys,
-        }
-        return Response(
-            200,
-            {
-                "id": self._storage_id(),
-                "name": self._storage.account,
-                "location": LOCATION,
-                "sku": {"name": "Standard_LRS"},
-                "kind": "StorageV2",
-                "properties": properties,
-            },
-        )
-
     def _keys(self, request: Request) -> Response:
-        self._same_account(request)
-        if not self._faults.account_keys:
+        account = self._account.account(request.parameters["account"])
+        if not account["properties"].get("allowSharedKeyAccess", True):
             what = "Key based authentication is not permitted on this storage account."
             raise ServiceError(403, "KeyBasedAuthenticationNotPermitted", what)
         key = {"keyName": "key1", "value": self._storage.key, "permissions": "FULL"}
@@ -242,7 +241,3 @@ class ResourceManager:
             raise ServiceError(404, "SubscriptionNotFound", "The subscription could not be found.")
         if request.parameters.get("group", GROUP).lower() != GROUP:
             raise ServiceError(404, "ResourceGroupNotFound", "The group could not be found.")
-
-    def _same_account(self, request: Request) -> None:
-        if request.parameters["account"] != self._storage.account:
-            raise ServiceError(404, "ResourceNotFound", "The storage account was not found.")

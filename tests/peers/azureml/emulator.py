@@ -9,6 +9,7 @@ import secrets
 from pathlib import Path
 from typing import Any, Self
 
+from tests.peers.azureml.account import Account
 from tests.peers.azureml.arm import ResourceManager
 from tests.peers.azureml.assets import Assets
 from tests.peers.azureml.bodies import NAMES, SHAPES
@@ -63,8 +64,11 @@ class AzureML:
             *(self.identities, self.faults, folder, self._cloud_variables()),
         )
         self.jobs = Jobs(self.scope, executor, operations, checker)
-        self.arm = ResourceManager(self.scope, self.storage, self.computes, self.faults, self.cloud)
-        parts = (self.arm, self.identities, operations, self.computes, self.assets)
+        self.account = Account(self.scope, self.storage, self.faults, self.complaints)
+        self.arm = ResourceManager(
+            self.scope, self.storage, self.computes, self.faults, self.account, self.cloud
+        )
+        parts = (self.arm, self.account, self.identities, operations, self.computes, self.assets)
         more = (self.datastores, self.jobs, History(self.scope, self.jobs, self.storage))
         routes = [route for part in (*parts, *more) for route in part.routes()]
         self._server.serve(Router(*routes), self.identities.authenticate)

@@ -35,6 +35,7 @@ class Faults:
     account_keys: bool = True  # else the account forbids keys, as many tenants do
     cores_per_family: int = 100  # the quota of each family of machines
     broken_environments: set[str] = field(default_factory=set)
+    missing: set[str] = field(default_factory=set)  # paths of resources that nobody has made yet
     _answers: list[_Answers] = field(default_factory=list)
     _forbidden: dict[str, str] = field(default_factory=dict)
     _away_until: float = 0.0
@@ -109,6 +110,11 @@ class Faults:
     def before(self, request: Request) -> None:
         if self.is_away:
             raise NetworkAway
+        path = request.path.lower()
+        for gone in sorted(self.missing, key=len):
+            if f"{path}/".startswith(f"{gone}/") and (request.method, path) != ("PUT", gone):
+                code = "ResourceNotFound" if "/providers/" in gone else "ResourceGroupNotFound"
+                raise ServiceError(404, code, f"'{gone}' could not be found.")
         with self._lock:
             for answers in self._answers:
                 if answers.left > 0 and answers.fits(request):

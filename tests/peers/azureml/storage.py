@@ -35,6 +35,16 @@ class Storage:
         for name in (BLOBSTORE, ARTIFACTS):
             self.make(name)
 
+    def new_account(self) -> str:
+        """A name that the storage behind it will serve once it is put."""
+        return self._azurite.new_account()
+
+    def endpoints_of(self, account: str) -> dict[str, str]:
+        return {
+            "blob": f"{self._azurite.blob_endpoint_of(account)}/",
+            "table": f"{self._azurite.table_endpoint_of(account)}/",
+        }
+
     def url_of(self, container: str) -> str:
         return f"https://{self.account}.blob.{self.suffix}/{container}"
 

@@ -221,13 +221,15 @@ def _package(text: str) -> str:
 
 @dataclass(frozen=True)
 class SetupChoices:
-    """Options of the command line; they take precedence over the settings."""
+    """Options of the command line; they take precedence over the settings. `is_new`: the store's
+    container was created just now."""
 
     cpu_size: str = ""
     gpu_size: str = ""
     nodes: int = 0
     spot: bool = False
     conda: Path | None = None
+    is_new: bool = False
 
 
 def azure_requirements(
@@ -250,7 +252,7 @@ def azure_requirements(
         hints.append(f"  {name}: {{kind: azureml, cluster: {options.cluster.name}{conda}}}")
     return WorkspaceRequirements(
         address=address,
-        store=_store(settings),
+        store=replace(_store(settings), is_made=choices.is_new),
         clusters=tuple(_clusters(here, described, choices)),
         datastores=tuple(_datastores(settings, address, here.values())),
         environments=tuple(

@@ -1,4 +1,4 @@
-"""azure: set up an Azure ML workspace and check it."""
+"""azure create, setup, list, doctor, connection-string."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = ("computes", "environments", "datastores", "experiments")
 
 @click.group()
 def azure() -> None:
-    """Set up and check an Azure ML workspace.
+    """Create and check an Azure ML workspace.
 
     Example: edgeloop azure doctor
     """
@@ -92,6 +92,83 @@ def setup(
             print_json({**as_row(each.step), "did": each.did, "text": each.text} for each in done)
     if not as_json:
         _print_end(required, work)
+
+
+@azure.command()
+@click.option("--subscription", metavar="ID", default="", help="The subscription's id.")
+@click.option("--resource-group", metavar="NAME", default="", help="The resource group.")
+@click.option("--workspace", metavar="NAME", default="", help="The workspace.")
+@click.option("--location", metavar="REGION", default="", help="Region, such as westeurope.")
+@click.option("--storage-account", metavar="NAME", default="", help="The storage account.")
+@click.option("--shared-key", is_flag=True, help="Let a connection string open the account.")
+@click.option("--dry-run", is_flag=True, help="Show the plan without creating anything.")
+@yes_option
+@common_options
+def create(
+    subscription: str,
+    resource_group: str,
+    workspace: str,
+    location: str,
+    storage_account: str,
+    shared_key: bool,
+    dry_run: bool,
+    yes: bool,
+    experiment: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Create an account, from nothing to ready.
+
+    Creates the resource group, storage account, key vault, logs and workspace, then what 'azure
+    setup' creates. Existing resources stay as they are; after a failure, run it again.
+
+    Only identities can open the storage account, unless --shared-key is given. Names that are not
+    given come from the settings. You need the role Owner of the subscription or group.
+
+    Example: edgeloop azure create --resource-group lab --workspace vision --location westeurope
+    """
+    from edgeloop.cli.azure.create import Creation
+    from edgeloop.settings import Settings
+
+    names = (subscription, resource_group, workspace)
+    settings = Settings.load(store=store, experiment=experiment)
+    creation = Creation(settings, names, location, storage_account, shared_key, as_json)
+    if dry_run:
+        creation.show()
+        return
+    if not yes and creation.work:
+        if not as_json:
+            creation.show()
+        if sys.stdin is None:
+            raise click.Abort
+        click.confirm(f"Make {len(creation.work)} of these?", abort=True, err=True)
+    creation.apply()
+
+
+@azure.command("connection-string")
+@workspace_option
+@common_options
+def show_connection_string(
+    workspace_config: Path | None, experiment: str | None, store: str | None, as_json: bool
+) -> None:
+    """Print the account's connection string.
+
+    It holds the account's key: keep it secret, for example in a variable of your shell:
+    MODEL_STORAGE_CONNECTION_STRING="$(edgeloop azure connection-string)". The account must have
+    been created with --shared-key.
+
+    Example: edgeloop azure connection-string
+    """
+    from edgeloop.azure import connect, connection_string, workspace_storage
+    from edgeloop.cli.output import print_json
+    from edgeloop.jobs import azure_requirements
+    from edgeloop.settings import Settings
+
+    settings = Settings.load(store=store, experiment=experiment, workspace_config=workspace_config)
+    required = azure_requirements(settings)
+    connection = connect(required.address, required.patience_s)
+    text = connection_string(connection, workspace_storage(connection))
+    print_json([{"connection_string": text}]) if as_json else click.echo(text)
 
 
 @azure.command("list")
@@ -168,17 +245,17 @@ COMMANDS = (azure,)
 def _print_plan(required: WorkspaceRequirements, plan: tuple[Step, ...]) -> None:
     click.echo(f"In {required.address}:")
     for step in plan:
-        _line(step.action, step, step.text)
+        step_line(step.action, step, step.text)
     for name in required.elsewhere:
         click.echo(f"  compute {name} is in another workspace, and is left out")
 
 
 def _print_done(done: StepResult) -> None:
     if done.did != "kept":
-        _line(done.did, done.step, done.text)
+        step_line(done.did, done.step, done.text)
 
 
-def _line(word: str, step: Step, text: str) -> None:
+def step_line(word: str, step: Step, text: str) -> None:
     from edgeloop.cli.output import printable
 
     click.echo(f"  {word:9}{step.kind:12}{printable(step.name)}  {printable(text)}".rstrip())

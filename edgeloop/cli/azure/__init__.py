@@ -1,0 +1,1 @@
+"""azure: create, set up and check an Azure ML workspace."""
