@@ -3,7 +3,9 @@ writes one, the `config.json` of the workspace that it creates.
 
 `config.json` names the workspace and is looked for upwards, as Azure's own tools do; its neighbours
 name a compute target, a datastore and an environment. `datastore.json` may hold an account's key:
-it opens the store from here and goes nowhere else, since a job never needs it.
+it opens the store from here and goes nowhere else, since a job never needs it. `environment.json`
+is either short (`name`, or `image` and `packages`) or what azureml-core saves: `docker`, `python`
+and `environmentVariables`.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from edgeloop._util.files import write_atomic
 from edgeloop.errors import BadSetting
 
 FOLDER = ".azureml"
+ENVIRONMENT_FILE = "environment.json"
 _LARGEST = 1 << 20
 _TEXTS = (
     *("subscription_id", "resource_group", "workspace_name", "compute_target", "datastore_name"),
@@ -41,6 +45,10 @@ class ProjectFiles:
     environment: str = ""  # a registered name
     image: str = ""
     packages: tuple[str, ...] = ()
+    conda: str = ""  # the text of a conda file
+    dockerfile: str = ""  # its text, instead of an image
+    python: str = ""  # the interpreter of an image that brings its own packages
+    variables: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
 def read_project_files(start: Path) -> ProjectFiles:
@@ -82,8 +90,6 @@ def _read(folder: Path) -> ProjectFiles:
     config = _json(folder / "config.json")
     target = _json(folder / "compute_target.json")
     datastore = _json(folder / "datastore.json")
-    environment = _json(folder / "environment.json")
-    packages = environment.get("packages") or environment.get("pip_packages")
     return ProjectFiles(
         folder=folder,
         subscription=_text(config, "subscription_id"),
@@ -95,10 +101,88 @@ def _read(folder: Path) -> ProjectFiles:
         container=_text(datastore, "container_name"),
         account_key=_text(datastore, "account_key"),
         blob_endpoint=_text(datastore, "blob_endpoint"),
-        environment=_text(environment, "name", "environment_name"),
-        image=_text(environment, "image", "docker_image"),
-        packages=tuple(map(str, packages)) if isinstance(packages, list) else (),
+        **_environment(folder),
     )
+
+
+def _environment(folder: Path) -> dict[str, Any]:
+    content = _json(folder / ENVIRONMENT_FILE)
+    variables = _section(content, "environmentVariables")
+    found: dict[str, Any] = {
+        "variables": tuple((name, str(value)) for name, value in variables.items())
+    }
+    docker, python = _section(content, "docker"), _section(content, "python")
+    if docker or python:
+        return {**found, **_defined(folder, docker, python)}
+    packages = content.get("packages") or content.get("pip_packages")
+    name, version = _text(content, "name", "environment_name"), content.get("version")
+    return {
+        **found,
+        "environment": f"{name}:{version}" if name and version else name,
+        "image": _text(content, "image", "docker_image"),
+        "packages": tuple(map(str, packages)) if isinstance(packages, list) else (),
+    }
+
+
+def _defined(
+    folder: Path, docker: Mapping[str, object], python: Mapping[str, object]
+) -> dict[str, Any]:
+    """An environment as azureml-core saves it: it says what to build, so its name does not matter.
+    Passwords of a registry are left out: the workspace needs a connection to it."""
+    image, dockerfile = _text(docker, "baseImage"), _text(docker, "baseDockerfile")
+    if dockerfile and "\n" not in dockerfile and _beside(folder, dockerfile).is_file():
+        dockerfile = _content(_beside(folder, dockerfile)).decode("utf-8", "replace")
+    registry = _text(_section(docker, "baseImageRegistry"), "address")
+    if image and registry and not image.startswith(f"{registry}/"):
+        image = f"{registry}/{image}"
+    if python.get("userManagedDependencies") is True:
+        if not image and not dockerfile:
+            reason = "userManagedDependencies needs docker.baseImage or docker.baseDockerfile"
+            raise BadSetting(where=f"{FOLDER}/{ENVIRONMENT_FILE}", reason=reason)
+        own = _text(python, "interpreterPath")
+        return {"image": image, "dockerfile": dockerfile, "python": "" if own == "python" else own}
+    return {"image": image, "dockerfile": dockerfile, "conda": _conda(folder, python)}
+
+
+def _conda(folder: Path, python: Mapping[str, object]) -> str:
+    """The packages themselves, or the file that lists them."""
+    inline, name = _section(python, "condaDependencies"), _text(python, "condaDependenciesFile")
+    if inline:
+        if not isinstance(inline.get("dependencies"), list):
+            reason = "its python.condaDependencies needs a list of dependencies"
+            raise BadSetting(where=f"{FOLDER}/{ENVIRONMENT_FILE}", reason=reason)
+        return json.dumps(inline)
+    if not name:
+        return ""
+    if not _beside(folder, name).is_file():
+        reason = f"its python.condaDependenciesFile names {name}, which is not there"
+        raise BadSetting(where=f"{FOLDER}/{ENVIRONMENT_FILE}", reason=reason)
+    return _content(_beside(folder, name)).decode("utf-8", "replace")
+
+
+def _beside(folder: Path, name: str) -> Path:
+    """Beside the file, or from the project's folder, as `.azureml/conda.yml` is written."""
+    return folder / name if (folder / name).is_file() else folder.parent / name
+
+
+def _section(content: Mapping[str, object], key: str) -> Mapping[str, object]:
+    found = content.get(key)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise BadSetting(
+            where=f"{FOLDER}/{ENVIRONMENT_FILE}", reason=f"its {key} must be an object"
+        )
+    return found
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_LARGEST)
+    except OSError as error:
+        where = f"{FOLDER}/{path.name}"
+        raise BadSetting(where=where, reason=f"cannot be read: {error.strerror}") from None
 
 
 def _json(path: Path, where: str = "") -> Mapping[str, object]:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadSetting
+from edgeloop.jobs.computes.azureml.options import read_azureml
+from edgeloop.jobs.computes.azureml.requirements import EnvironmentRecipe, default_recipe
 from edgeloop.settings import Settings
 from edgeloop.store import AzureLocation, SqliteLocation
 
@@ -81,3 +83,113 @@ def test_a_datastore_file_that_cannot_be_meant_is_refused(
     write(folder, "datastore", {**DATASTORE, **change})
     with pytest.raises(BadSetting, match=f"^.azureml/datastore.json: {says}"):
         Settings.load(folder)
+
+
+CORE = {  # as azureml-core's Environment.save_to_directory writes it, shortened
+    "name": "faces",
+    "version": "7",
+    "environmentVariables": {"OMP_NUM_THREADS": "4"},
+    "docker": {
+        "baseImage": "azureml/openmpi4.1.0-ubuntu20.04:20240101",
+        "baseDockerfile": None,
+        "baseImageRegistry": {"address": "mcr.microsoft.com", "username": None, "password": None},
+        "enabled": True,
+    },
+    "python": {
+        "userManagedDependencies": False,
+        "interpreterPath": "python",
+        "condaDependenciesFile": None,
+        "condaDependencies": {
+            "name": "project_environment",
+            "channels": ["conda-forge"],
+            "dependencies": ["python=3.10", {"pip": ["torch==1.13"]}],
+        },
+    },
+    "inferencingStackVersion": None,
+}
+
+
+def recipe(folder: Path) -> EnvironmentRecipe:
+    settings = Settings.load(folder).compute_settings("azureml")
+    return default_recipe(read_azureml("azureml", settings))
+
+
+def changed(**python: object) -> dict[str, object]:
+    return {**CORE, "python": {**CORE["python"], **python}}
+
+
+@pytest.fixture
+def workspace(folder: Path) -> Path:
+    write(folder, "config", dict.fromkeys(("subscription_id", "resource_group"), "x")
+          | {"workspace_name": "w"})  # fmt: skip
+    return folder
+
+
+def test_an_environment_of_azureml_core_is_built_as_it_says(workspace: Path):
+    write(workspace, "environment", CORE)
+    made = recipe(workspace)
+    assert made.image == "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu20.04:20240101"
+    assert json.loads(made.conda) == {
+        "channels": ["conda-forge"],
+        "dependencies": ["python=3.10", "pip", {"pip": ["torch==1.13"]}],
+    }
+    options = read_azureml("azureml", Settings.load(workspace).compute_settings("azureml"))
+    assert dict(options.variables) == {"OMP_NUM_THREADS": "4"}
+
+
+def test_its_conda_file_may_lie_beside_it_or_in_the_project(workspace: Path):
+    for place in (".azureml/conda.yml", "conda.yml"):
+        (workspace / place).write_text("dependencies: [python>=3.8, numpy]\n")
+        write(
+            workspace,
+            "environment",
+            changed(condaDependencies=None, condaDependenciesFile="conda.yml"),
+        )
+        assert json.loads(recipe(workspace).conda)["dependencies"] == [
+            "python>=3.8",
+            "numpy",
+            "pip",
+        ]
+        (workspace / place).unlink()
+    with pytest.raises(BadSetting, match=r"condaDependenciesFile names conda\.yml, which is not"):
+        recipe(workspace)
+
+
+def test_an_image_with_its_own_packages_is_taken_as_it_is(workspace: Path):
+    write(
+        workspace, "environment", changed(userManagedDependencies=True, interpreterPath="/opt/py")
+    )
+    assert recipe(workspace) == EnvironmentRecipe(
+        image="mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu20.04:20240101"
+    )
+    options = read_azureml("azureml", Settings.load(workspace).compute_settings("azureml"))
+    assert options.python == "/opt/py"
+
+
+def test_a_dockerfile_may_stand_in_for_the_image(workspace: Path):
+    docker = {"baseImage": None, "baseDockerfile": "FROM python:3.8-slim\nRUN true\n"}
+    write(workspace, "environment", {"docker": docker, "python": {"userManagedDependencies": True}})
+    assert recipe(workspace) == EnvironmentRecipe(dockerfile="FROM python:3.8-slim\nRUN true\n")
+    write(workspace, "environment", {**CORE, "docker": docker})
+    assert "torch==1.13" in recipe(workspace).conda
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ({"docker": "x"}, "its docker must be an object"),
+        ({"python": {"userManagedDependencies": True}}, "userManagedDependencies needs docker"),
+        ({"python": {"condaDependencies": {"x": 1}}}, "needs a list of dependencies"),
+    ],
+)
+def test_an_environment_that_cannot_be_meant_is_refused_before_anything_is_built(
+    workspace: Path, content: dict[str, object], says: str
+):
+    write(workspace, "environment", content)
+    with pytest.raises(BadSetting, match=rf"^\.azureml/environment\.json: .*{says}"):
+        recipe(workspace)
+
+
+def test_a_registered_environment_keeps_its_version(workspace: Path):
+    write(workspace, "environment", {"name": "AzureML-sklearn-1.5", "version": 26})
+    assert recipe(workspace) == EnvironmentRecipe("AzureML-sklearn-1.5:26")

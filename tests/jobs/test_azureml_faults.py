@@ -11,6 +11,7 @@ import pytest
 from edgeloop.azure import AzureRun
 from edgeloop.errors import BadSetting, ComputeRefused, ComputeUnavailable, EdgeloopError
 from edgeloop.jobs.computes import ObservedState, Resources, make_compute
+from edgeloop.jobs.protocol.ticket import log_key
 from edgeloop.store import Blobs
 from edgeloop.testing.contracts.compute import LIMIT_S, SLEEP, JobHarness
 from tests.jobs.test_azureml import compute_of, folder_blobs, patient_cloud
@@ -77,11 +78,17 @@ def test_the_files_of_an_older_project_are_enough(
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(azureml.config_file())
     (folder / "compute_target.json").write_text(json.dumps({"compute_target": "old-cpu"}))
-    (folder / "environment.json").write_text(json.dumps({"image": "acme/old:1"}))
+    environment = {
+        "docker": {"baseImage": "acme/old:1"},
+        "python": {"userManagedDependencies": True},
+        "environmentVariables": {"WORD": "of the environment"},
+    }
+    (folder / "environment.json").write_text(json.dumps(environment))
     (tmp_path / "project/deep").mkdir()
     harness.compute = make_compute("azureml", {"project": str(tmp_path / "project/deep")})
-    job = harness.send("python", "-c", "pass")
+    job = harness.send("python", "-c", "import os; print(os.environ['WORD'])")
     harness.wait_for(job, "completed")
+    assert harness.blobs.read(log_key(job, 0)).startswith(b"of the environment")
     used = azureml.run(job).properties
     assert used["computeId"].endswith("/old-cpu")
     made = azureml.assets.find(used["environmentId"], "environments")["properties"]

@@ -12,11 +12,13 @@ import yaml
 
 from edgeloop.errors import BadSetting
 from edgeloop.jobs.computes import JobOrder, Resources, make_compute
+from edgeloop.jobs.computes.azureml.requirements import EnvironmentRecipe, ensure_environment
 from edgeloop.jobs.protocol.ticket import Environment, log_key, outputs_folder
 from edgeloop.store import Blobs
 from edgeloop.testing.contracts.compute import JobHarness
 from tests.jobs.test_azureml import SIZE, compute_of, folder_blobs, patient_cloud
 from tests.peers.azureml import AzureML
+from tests.peers.azureml.storage import split_blob_url
 from tests.peers.azurite import Azurite
 
 __all__ = ["folder_blobs", "patient_cloud"]  # fixtures
@@ -193,3 +195,14 @@ def test_without_a_cluster_a_job_asks_for_nodes_of_a_size(harness: JobHarness, a
     assert asked["queueSettings"]["jobTier"] == "Spot"
     assert not asked.get("computeId")
     assert azureml.count("PUT", "/computes/") == 0
+
+
+def test_a_dockerfile_is_sent_as_it_is_with_the_packages_after_it(azureml: AzureML, tmp_path: Path):
+    conda = '{"dependencies": ["python=3.10"]}'
+    recipe = EnvironmentRecipe(conda=conda, dockerfile="FROM acme/base:1")
+    used = ensure_environment(compute_of()._connection, recipe)
+    made = azureml.assets.find(used, "environments")["properties"]
+    _, container, prefix = split_blob_url(made["build"]["contextUri"])
+    azureml.storage.fetch(container, prefix, tmp_path)
+    assert (tmp_path / "Dockerfile").read_text().startswith("FROM acme/base:1\nCOPY conda.yaml ")
+    assert (tmp_path / "conda.yaml").read_text() == conda

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from edgeloop.azure.connection import Connection
@@ -20,6 +21,7 @@ from edgeloop.errors import BadSetting
 
 CREATION_S = 600.0
 _IDLE_S = 900.0
+_CONDA_FILE = "conda.yaml"
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,14 @@ class DesiredDatastore:
 
 @dataclass(frozen=True)
 class DesiredEnvironment:
-    """An image and what conda adds; neither if somebody else registers it."""
+    """An image, or a Dockerfile, and what conda adds; none if somebody else registers it."""
 
     name: str
     version: str = ""
     label: str = ""
     image: str = ""
     conda: str = ""  # JSON
+    dockerfile: str = ""  # its text
 
     def __str__(self) -> str:
         version = f":{self.version}" if self.version else f"@{self.label}"
@@ -237,17 +240,39 @@ def make_datastore(connection: Connection, desired: DesiredDatastore, endpoint: 
 
 
 def make_environment(connection: Connection, desired: DesiredEnvironment) -> None:
-    from azure.ai.ml.entities import Environment
+    from azure.ai.ml.entities import BuildContext, Environment
 
-    conda: Any = json.loads(desired.conda) if desired.conda else None
-    entity = Environment(
-        name=desired.name,
-        version=desired.version,
-        image=desired.image,
-        conda_file=conda,
-        description="created by edgeloop; the version is the hash of image and packages",
+    about: dict[str, Any] = {
+        "name": desired.name,
+        "version": desired.version,
+        "description": "created by edgeloop; the version is the hash of image and packages",
+    }
+    if not desired.dockerfile:
+        conda: Any = json.loads(desired.conda) if desired.conda else None
+        entity = Environment(**about, image=desired.image, conda_file=conda)
+        connection.ml.environments.create_or_update(entity)
+        return
+    with TemporaryDirectory() as place:
+        folder = Path(place) / desired.name
+        folder.mkdir()
+        (folder / "Dockerfile").write_text(_dockerfile(desired), "utf-8")
+        if desired.conda:
+            (folder / _CONDA_FILE).write_text(desired.conda, "utf-8")
+        entity = Environment(**about, build=BuildContext(path=folder))
+        connection.ml.environments.create_or_update(entity)
+
+
+def _dockerfile(desired: DesiredEnvironment) -> str:
+    """The service adds packages to an image, not to a Dockerfile: so that does it itself."""
+    if not desired.conda:
+        return desired.dockerfile
+    place = f"/azureml-envs/{desired.name}"
+    return (
+        f"{desired.dockerfile.rstrip()}\n"
+        f"COPY {_CONDA_FILE} /tmp/{_CONDA_FILE}\n"
+        f"RUN conda env create -p {place} -f /tmp/{_CONDA_FILE}\n"
+        f"ENV PATH={place}/bin:$PATH CONDA_PREFIX={place}\n"
     )
-    connection.ml.environments.create_or_update(entity)
 
 
 def storage_suffix(connection: Connection) -> str:

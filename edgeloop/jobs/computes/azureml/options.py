@@ -38,6 +38,9 @@ class AzureMLOptions:
     image: str = ""
     conda: Path | None = None
     packages: tuple[str, ...] = ()
+    conda_text: str = ""  # what the file of an older project says
+    dockerfile: str = ""  # its text, instead of an image
+    variables: tuple[tuple[str, str], ...] = ()
     datastore: str = "edgeloop"
     is_datastore_named: bool = False
     delivery: Delivery = "auto"
@@ -88,7 +91,7 @@ class AzureMLKeys(ComputeOptions, WorkspaceKeys):
         DEFAULT_NODE_CACHE,
         "A folder of each node's disk for datasets, shared by its jobs; `none` for none.",
     )
-    python: Text = key("python", "The interpreter in the image.")
+    python: Text = key("", "The interpreter in the image.", shown="python")
     experiment: Text = key("", "Groups runs; by default the job's experiment.")
     pipeline: StrictBool = key(False, "Whether batches are always pipelines.")
     steps: Annotated[int, whole(1, MOST_STEPS)] = key(MOST_STEPS, "Steps of one pipeline at most.")
@@ -126,6 +129,9 @@ def resolved(name: str, keys: AzureMLKeys) -> AzureMLOptions:
         image=keys.image or ("" if is_own else files.image),
         conda=project / keys.conda if keys.conda else None,
         packages=() if is_own else files.packages,
+        conda_text="" if is_own else files.conda,
+        dockerfile="" if is_own else files.dockerfile,
+        variables=() if is_own else files.variables,
         datastore=datastore or "edgeloop",
         is_datastore_named=bool(datastore),
         delivery=keys.access,
@@ -133,7 +139,7 @@ def resolved(name: str, keys: AzureMLKeys) -> AzureMLOptions:
         client_id=keys.identity if isinstance(keys.identity, str) else "",
         shm=keys.shm,
         node_cache="" if keys.node_cache == "none" else keys.node_cache,
-        python=keys.python or "python",
+        python=keys.python or ("" if is_own else files.python) or "python",
         experiment=keys.experiment,
         pipeline=keys.pipeline,
         steps=keys.steps,

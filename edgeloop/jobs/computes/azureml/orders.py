@@ -199,7 +199,7 @@ def command_job(
         experiment_name=experiment_of(order, options),
         command=delivery.command,
         environment=environment,
-        environment_variables=dict(delivery.variables),
+        environment_variables=variables_of(order, delivery, options),
         compute=options.cluster.name or None,
         inputs=_service_inputs(delivery) or None,
         outputs=outputs or None,
@@ -229,6 +229,14 @@ def resources_of(order: JobOrder, options: AzureMLOptions) -> dict[str, Any]:
         # A container ends with its job; this folder of the node's disk does not.
         found["docker_args"] = f"-v {options.node_cache}:{options.node_cache}"
     return found
+
+
+def variables_of(
+    order: JobOrder, delivery: OrderDelivery, options: AzureMLOptions
+) -> dict[str, str]:
+    """Those of the compute's environment, unless the job has another, and the order's."""
+    is_own = order.environment.kind in ("conda", "image")
+    return {**({} if is_own else dict(options.variables)), **delivery.variables}
 
 
 def experiment_of(order: JobOrder, options: AzureMLOptions) -> str:
@@ -358,7 +366,7 @@ def _step(order: JobOrder, delivery: OrderDelivery, component: str, options: Azu
         display_name=order.job,
         inputs=_service_inputs(delivery),
         outputs=_service_outputs(delivery),
-        environment_variables=dict(delivery.variables),
+        environment_variables=variables_of(order, delivery, options),
         tags=tags_of(order),
         properties=tags_of(order),
         identity=identity_of(options),

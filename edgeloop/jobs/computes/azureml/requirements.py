@@ -141,15 +141,18 @@ class Cluster:
 
 @dataclass(frozen=True)
 class EnvironmentRecipe:
-    """An image and what conda adds to it, or the name of a registered environment."""
+    """An image (or the text of a Dockerfile) and what conda adds to it, or the name of a registered
+    environment."""
 
     name: str = ""
     image: str = ""
     conda: str = ""  # JSON, keys in order
+    dockerfile: str = ""
 
     @property
     def version(self) -> str:
-        return hashlib.sha256(f"{self.image}\0{self.conda}".encode()).hexdigest()[:16]
+        parts = [self.image, self.conda, *([self.dockerfile] if self.dockerfile else [])]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def recipe_for(order: JobOrder, options: AzureMLOptions) -> EnvironmentRecipe:
@@ -169,6 +172,12 @@ def default_recipe(options: AzureMLOptions) -> EnvironmentRecipe:
     if options.conda is not None:
         text = options.conda.read_text("utf-8")
         return EnvironmentRecipe("", options.image or DEFAULT_IMAGE, _completed(text))
+    if options.dockerfile:
+        conda = _completed(options.conda_text) if options.conda_text else ""
+        return EnvironmentRecipe(conda=conda, dockerfile=options.dockerfile)
+    if options.conda_text:
+        image = options.image or DEFAULT_IMAGE
+        return EnvironmentRecipe("", image, _completed(options.conda_text))
     if options.image and not options.packages:
         return EnvironmentRecipe(image=options.image)
     own = {"dependencies": [_PYTHON, "pip", {"pip": list(options.packages)}]}
@@ -189,7 +198,8 @@ def ensure_environment(connection: Connection, recipe: EnvironmentRecipe) -> str
 def desired_environment(recipe: EnvironmentRecipe) -> DesiredEnvironment:
     """For `azure setup` and `azure doctor`."""
     if not recipe.name:
-        return DesiredEnvironment(NAME, recipe.version, image=recipe.image, conda=recipe.conda)
+        made_of = {"image": recipe.image, "conda": recipe.conda, "dockerfile": recipe.dockerfile}
+        return DesiredEnvironment(NAME, recipe.version, **made_of)
     name, at, label = recipe.name.removeprefix("azureml:").partition("@")
     name, _, version = name.partition(":")
     return DesiredEnvironment(name, version, label=label if at else "" if version else "latest")
@@ -205,7 +215,7 @@ def _completed(text: str) -> str:
         reason = "is not a conda file: it needs a list of 'dependencies'"
         raise BadJob(where="environment", reason=reason)
     plain = [item for item in document["dependencies"] if isinstance(item, str)]
-    pips = [item["pip"] for item in document["dependencies"] if isinstance(item, Mapping)]
+    pips = [item.get("pip") for item in document["dependencies"] if isinstance(item, Mapping)]
     packages = [str(name) for group in pips for name in group or ()]
     names = {_package(text) for text in plain}
     plain += [text for text in (_PYTHON, "pip") if _package(text) not in names]
@@ -288,7 +298,8 @@ def _options(name: str, config: Mapping[str, object], choices: SetupChoices) -> 
         return options
     if not choices.conda.is_file():
         raise BadSetting(where="--conda", reason=f"there is no file {choices.conda}")
-    return replace(options, conda=choices.conda, environment="", packages=())
+    plain = replace(options, environment="", packages=(), conda_text="", dockerfile="")
+    return replace(plain, conda=choices.conda)
 
 
 def _clusters(
