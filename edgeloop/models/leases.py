@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from edgeloop.errors import BadInput, LeaseLost, RowChanged
 from edgeloop.models.plan import Plan, Stage
-from edgeloop.models.queue import Hint, Queue
+from edgeloop.models.queue import OWN, Hint, Queue, rank_of
 from edgeloop.models.records import StageRecord, node_text, records_of, summary
 from edgeloop.models.row import Edit, change_row
 from edgeloop.store import Changes, Record, Table, Value, Values
@@ -31,6 +31,8 @@ LARGEST_SPREAD = 64
 LOOKS = 10
 EDIT_LOOKS = 3  # of these, how many ask for priorities that were edited by hand
 GRAB_SECONDS = 10.0
+SETTLE_SECONDS = 2.0  # an idle runner looks every second
+QUEUED_LOOK_SECONDS = 1.5
 IDLE_SWEEP_SECONDS = 10.0
 BUSY_SWEEP_SECONDS = 600.0
 ERROR_TEXT_LIMIT = 2_000
@@ -47,6 +49,8 @@ class Lease:
     attempt: int
     expires: float
     row: Record
+    rank: str = ""
+    queued: bool = False  # claimed ahead: an idle runner may take it away until it begins
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,6 @@ class Leases:
     ) -> None:
         self._models = models
         self._plan = plan
-        self._hints = hints
         self._queue = Queue(hints, plan, margin_s)
         self._lease_s = lease_s
         self._margin_s = margin_s
@@ -83,6 +86,8 @@ class Leases:
         self._spread = 1  # how many of the best hints a claim chooses from
         self._races_lost = 0
         self._mended = 0
+        self._last_seen = "", 0.0  # the last piece of its kind, and since when it has been seen
+        self._queued_look_at = 0.0
         self._idle_sweep_at = 0.0
         self._busy_sweep_at = time.monotonic() + random.uniform(0.5, 1.0) * BUSY_SWEEP_SECONDS
 
@@ -95,7 +100,8 @@ class Leases:
     ) -> Lease | None:
         """The best stage that is ready and that these capabilities can do, or None.
 
-        `only` narrows the choice to some models.
+        For whoever is idle: where nothing else is left, it takes what another has claimed ahead and
+        not begun. `only` narrows the choice to some models.
         """
         if time.monotonic() >= self._busy_sweep_at:
             self._sweep_if_due(BUSY_SWEEP_SECONDS)
@@ -103,7 +109,58 @@ class Leases:
         idle = lease is None and time.monotonic() >= self._idle_sweep_at
         if idle and self._sweep_if_due(IDLE_SWEEP_SECONDS):
             lease = self._claim_from_queue(capabilities, node, only)
-        return lease
+        return lease or self._claim_queued(capabilities, node, only)
+
+    def claim_ahead(
+        self,
+        capabilities: Collection[str],
+        node: str,
+        *,
+        only: Callable[[str], bool] = lambda model: True,
+        after: str = "",
+    ) -> Lease | None:
+        """As `claim`, for whoever is busy and wants to prepare what comes next; `begin` follows.
+
+        Takes nothing that an idle runner could take now: either there is more of the kind, or
+        it has been there for so long that an idle one would have taken it. Of models with a
+        priority of their own it takes none that is better than the rank `after`: those go next, and
+        not behind what was claimed ahead before (see `claim_urgent`).
+        """
+        return self._claim_from_queue(capabilities, node, only, ahead=True, after=after)
+
+    def claim_urgent(
+        self,
+        capabilities: Collection[str],
+        node: str,
+        *,
+        than: str,
+        only: Callable[[str], bool] = lambda model: True,
+    ) -> Lease | None:
+        """Work whose row has a priority of its own that makes it better than the rank `than`."""
+        now = self._clock()
+        for key, _, row in self._queue.urgent(self._models, capabilities, now, than, only):
+            stage = self._plan[key.rpartition("|")[2]]
+            if self._has_attempts_left(row, stage) and (lease := self._acquire(row, stage, node)):
+                return lease
+        return None
+
+    def begin(self, lease: Lease) -> Lease:
+        """What was claimed ahead begins now; raises LeaseLost when an idle runner has taken it."""
+
+        def start(row: Record) -> Changes | None:
+            records = self._held(row, lease)
+            held = records[lease.stage]
+            if not held.queued:
+                return None
+            now = self._clock()
+            records[lease.stage] = replace(
+                held, queued=False, since=now, expires=now + self._lease_s
+            )
+            return self._summary(row, records)
+
+        row = self._change(lease, start, None if self._models.is_atomic else self._models.update)
+        expires = records_of(row.values)[lease.stage].expires
+        return replace(lease, row=row, expires=expires, queued=False)
 
     def renew(self, lease: Lease) -> Lease:
         """Push the expiry out; raises LeaseLost when the lease is no longer ours."""
@@ -186,19 +243,24 @@ class Leases:
         return True
 
     def _claim_from_queue(
-        self, capabilities: Collection[str], node: str, only: Callable[[str], bool]
+        self,
+        capabilities: Collection[str],
+        node: str,
+        only: Callable[[str], bool],
+        ahead: bool = False,
+        after: str = "",
     ) -> Lease | None:
         """After a race lost to others the queue is read again: they took more than that. So it is
         when hints were mended: what they now say may be the best."""
         for look in range(LOOKS):
             races_lost, mended = self._races_lost, self._mended
             for hint in self._queue.open(capabilities, self._clock(), self._models, self._spread):
-                if not only(hint.model):
+                if not only(hint.model) or (ahead and self._is_for_others(hint, after)):
                     continue
                 if (row := self._takeable(hint)) is not None:
                     if look < EDIT_LOOKS and self._is_overlooked(hint, capabilities, only):
                         break
-                    if lease := self._acquire(row, self._plan[hint.stage], node):
+                    if lease := self._acquire(row, self._plan[hint.stage], node, queued=ahead):
                         return lease
                     self._lost_race()
                 if self._races_lost > races_lost:
@@ -233,54 +295,97 @@ class Leases:
         if ready_at > self._clock():
             self._queue.hide(hint, ready_at)
             return None
-        if records_of(row.values).get(stage.name, StageRecord()).attempts >= self._max_attempts:
-            self._give_up(row, stage)
+        return row if self._has_attempts_left(row, stage) else None
+
+    def _has_attempts_left(self, row: Record, stage: Stage) -> bool:
+        if records_of(row.values).get(stage.name, StageRecord()).attempts < self._max_attempts:
+            return True
+        self._give_up(row, stage)
+        return False
+
+    def _is_for_others(self, hint: Hint, after: str) -> bool:
+        """Whether to leave it to an idle runner, or to whoever begins next on this device."""
+        if OWN in hint.rank and hint.rank < after:
+            return True
+        if not self._queue.is_last(hint, self._clock(), self._models):
+            return False
+        key, seen_at = self._last_seen
+        if key != hint.record.key:
+            self._last_seen = hint.record.key, time.monotonic()
+            return True
+        return time.monotonic() - seen_at < SETTLE_SECONDS
+
+    def _claim_queued(
+        self, capabilities: Collection[str], node: str, only: Callable[[str], bool]
+    ) -> Lease | None:
+        """Take what another has claimed ahead. Its holder finds the token gone when it begins."""
+        if time.monotonic() < self._queued_look_at:
             return None
-        return row
+        self._queued_look_at = time.monotonic() + QUEUED_LOOK_SECONDS
+        for hint in self._queue.queued(capabilities):
+            row = self._models.get(hint.model) if only(hint.model) else None
+            if row is None or hint.stage not in self._plan:
+                continue
+            record = records_of(row.values).get(hint.stage, StageRecord())
+            if not (record.is_held and record.queued):
+                self._queue.put(hint.record.key, {**hint.record.values, "queued": False})
+            elif lease := self._acquire(row, self._plan[hint.stage], node, taken_from=record.token):
+                return lease
+        return None
 
     def _is_overlooked(
         self, hint: Hint, capabilities: Collection[str], only: Callable[[str], bool]
     ) -> bool:
         """Whether something better than this was found that no hint spoke of; it does now."""
         now = self._clock()
-        if not self._queue.overlooked(self._models, capabilities, now, hint.rank, only):
-            return False
-        if not self._models.is_atomic:
-            self._hints.put(hint.record.key, {**hint.record.values, "until": 0.0})
-        return True
+        better = self._queue.urgent(self._models, capabilities, now, hint.rank, only)
+        for key, values, _ in better:
+            self._queue.put(key, values)
+        if better and not self._models.is_atomic:  # it was hidden on the way here
+            self._queue.put(hint.record.key, {**hint.record.values, "until": 0.0})
+        return bool(better)
 
     def _lost_race(self) -> None:
         self._races_lost += 1
         self._spread = min(2 * self._spread, LARGEST_SPREAD)
 
-    def _acquire(self, row: Record, stage: Stage, node: str) -> Lease | None:
+    def _acquire(
+        self, row: Record, stage: Stage, node: str, queued: bool = False, taken_from: str = ""
+    ) -> Lease | None:
         """The claim itself. Other stages' holders may write to the row meanwhile; what counts is
-        that this stage is still free in the very version that is replaced."""
+        that this stage is still free, or only queued under the token `taken_from`, in the very
+        version that is replaced."""
         now, token = self._clock(), uuid.uuid4().hex
 
         def hold(row: Record) -> Changes | None:
             ready_at = self._queue.ready_at(row.values, stage)
-            if ready_at is None or ready_at > now:
-                return None
             records = records_of(row.values)
             before = records.get(stage.name, StageRecord())
+            is_taken = before.queued and before.token == taken_from
+            if ready_at is None or (ready_at > now and not is_taken):
+                return None
             records[stage.name] = replace(
                 before,
                 token=token,
                 owner=node,
                 expires=now + self._lease_s,
                 since=now,
-                attempts=before.attempts + 1,
+                attempts=before.attempts + (not is_taken),
+                queued=queued,
             )
             return self._summary(row, records)
 
-        update = self._update if self._models.is_atomic else self._models.update
+        is_whole = self._models.is_atomic or queued or taken_from
+        update = self._update if is_whole else self._models.update
         _, after = change_row(self._models, row.key, hold, row, update) or (row, row)
         held = records_of(after.values).get(stage.name)
         if held is None or held.token != token:
             return None
         self._spread = max(self._spread - 1, 1)
-        return Lease(row.key, stage.name, node, token, held.attempts, held.expires, after)
+        rank = rank_of(self._queue.key(row.key, after.values, stage))
+        return Lease(
+            *(row.key, stage.name, node, token, held.attempts, held.expires, after, rank, queued)
+        )
 
     def _update(self, row: Record, changes: Changes) -> Record:
         return self._queue.update(self._models, row, changes)

@@ -7,7 +7,7 @@ a lease). It may be stale in every way: whoever meets a stale one mends it, and 
 them all from the rows, so a hint lost with a machine delays work but never loses it.
 
 A priority that somebody wrote into the table with another tool changes no hint. So whoever is about
-to take something asks for rows whose own priority is better than that (`overlooked`).
+to take something asks for rows whose own priority is better than that (`urgent`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,15 @@ from dataclasses import dataclass, replace
 
 from edgeloop.errors import RowChanged, RowExists
 from edgeloop.models.plan import Plan, Stage
-from edgeloop.models.records import UPLOAD, is_converted_by_archai, is_foreign, records_of
+from edgeloop.models.records import (
+    UPLOAD,
+    StageRecord,
+    is_converted_by_archai,
+    is_foreign,
+    records_of,
+)
 from edgeloop.models.row import CANDIDATE, own_priority
-from edgeloop.store import Changes, Condition, ReadRow, Record, Table, Values, merged
+from edgeloop.store import Changes, Condition, ReadRow, Record, Table, Value, Values, merged
 
 SWEPT = "!swept"
 OWN = "+"  # sorts before the bar, so of equal numbers a model's own goes first
@@ -53,7 +59,11 @@ class Hint:
 
     @property
     def rank(self) -> str:
-        return _rank(self.record.key)
+        return rank_of(self.record.key)
+
+    @property
+    def capability(self) -> str:
+        return self.record.key.partition("|")[0]
 
 
 class Queue:
@@ -70,10 +80,10 @@ class Queue:
         best that many come first at random."""
         prefixes = sorted({f"{_plain(capability)}|" for capability in capabilities})
         streams = [
-            itertools.starmap(Hint, self._hints.due(now, models, prefix, _rank, crowd))
+            itertools.starmap(Hint, self._hints.due(now, models, prefix, rank_of, crowd))
             for prefix in prefixes
         ]
-        return heapq.merge(*streams, key=lambda h: h.order if crowd == 1 else _rank(h.record.key))
+        return heapq.merge(*streams, key=lambda h: h.order if crowd == 1 else rank_of(h.record.key))
 
     def mend(self, name: str, row: Values | None, hint: Hint | None = None) -> None:
         """Make the hints of one model what its row says, beginning with one found stale."""
@@ -85,33 +95,51 @@ class Queue:
             with contextlib.suppress(RowExists):
                 self._hints.insert(key, values)
 
-    def overlooked(
+    def urgent(
         self,
         models: Table,
         capabilities: Collection[str],
         now: float,
         rank: str,
         only: Callable[[str], bool],
-    ) -> bool:
-        """Whether there is work of a better rank that may be taken now and had no such hint, since
-        its priority was edited by hand; now it has one. Where a store has to search the whole table
-        and that takes long, it is asked less often."""
+    ) -> list[tuple[str, Values, Record]]:
+        """Work that may be taken now whose row has a priority of its own, which makes it better
+        than this rank: its hint's key and values, and the row; the best first. Where a store has to
+        search the whole table and that takes long, it is asked less often."""
         began = time.monotonic()
         if began < self._look_again_at or rank <= _rank_text(0.0):
-            return False
+            return []
         wanted = {_plain(capability) for capability in capabilities}
-        found = False
+        found = []
         for row in models.prioritized(_number(rank), FINISHED):
             if own_priority(row.values) is None or not only(row.key):
                 continue
             for key, values in self._wanted(row.key, row.values):
-                is_ours = key.partition("|")[0] in wanted and _rank(key) < rank
+                is_ours = key.partition("|")[0] in wanted and rank_of(key) < rank
                 if is_ours and float(values["until"]) <= now:
-                    self._hints.put(key, values)
-                    found = True
+                    found.append((key, values, row))
         took_s = time.monotonic() - began
         self._look_again_at = began + (REST * took_s if took_s > QUICK_LOOK_S else 0.0)
-        return found
+        return sorted(found, key=lambda each: each[0].partition("|")[2])
+
+    def put(self, key: str, values: Values) -> None:
+        """Make a hint what these values say, whoever else writes it."""
+        with contextlib.suppress(RowChanged, RowExists):
+            self._hints.put(key, values)
+
+    def is_last(self, hint: Hint, now: float, models: Table) -> bool:
+        """Whether there is nothing else that needs the same capability and may be taken now."""
+        found = self.open([hint.capability], now, models)
+        return all(other.record.key == hint.record.key for other in itertools.islice(found, 2))
+
+    def queued(self, capabilities: Collection[str]) -> list[Hint]:
+        """Hints at work that somebody has claimed ahead and not begun, best first."""
+        found = []
+        for prefix in sorted({f"{_plain(capability)}|" for capability in capabilities}):
+            for record in self._hints.query(prefix):
+                if record.values.get("queued"):
+                    found.append(Hint(record, lambda: None))
+        return sorted(found, key=lambda hint: hint.order)
 
     def update(self, models: Table, record: Record, changes: Changes) -> Record:
         """Update a model's row and, with it, the hints that no longer say what it says."""
@@ -172,7 +200,13 @@ class Queue:
         for stage in self._plan.for_model(row):
             ready_at = self.ready_at(row, stage)
             if ready_at is not None:
-                values: Values = {"model": name, "stage": stage.name, "until": ready_at}
+                values: dict[str, Value] = {
+                    "model": name,
+                    "stage": stage.name,
+                    "until": ready_at,
+                }
+                if records_of(row).get(stage.name, _NEVER).queued:
+                    values["queued"] = True
                 yield self.key(name, row, stage), values
 
 
@@ -192,7 +226,10 @@ def ready_at(row: Values, stage: Stage, plan: Plan, margin_s: float) -> float | 
     return max(lease_end, record.not_before)
 
 
-def _rank(key: str) -> str:
+_NEVER = StageRecord()
+
+
+def rank_of(key: str) -> str:
     """Hints of one rank are equally good; their order among each other is by age. A rank is the
     natural priority, or the row's own and then the natural one, as texts that sort like numbers."""
     return key.split("|", 2)[1]

@@ -23,7 +23,8 @@ UPLOAD = "upload"  # an upload is held like a stage, so that two people cannot f
 
 @dataclass(frozen=True)
 class StageRecord:
-    """What a row remembers of one stage. `token` is empty when nobody holds it."""
+    """What a row remembers of one stage. `token` is empty when nobody holds it. `queued`: whoever
+    holds it has claimed it ahead and not begun, so an idle runner may take it away."""
 
     token: str = ""
     owner: str = ""
@@ -33,13 +34,14 @@ class StageRecord:
     not_before: float = 0.0
     committed: Sequence[str] = ()
     files: Mapping[str, str] = field(default_factory=dict)
+    queued: bool = False
 
     @property
     def is_held(self) -> bool:
         return bool(self.token)
 
     def free(self) -> StageRecord:
-        return replace(self, token="", owner="", expires=0.0, since=0.0)
+        return replace(self, token="", owner="", expires=0.0, since=0.0, queued=False)
 
     def settled(self) -> StageRecord:
         """Free, and the token remembered: its holder may ask again whether its word arrived."""
@@ -137,11 +139,14 @@ def utc(now: float) -> str:
 def _status(row: Values, records: Records, plan: Plan) -> str:
     if row.get("status") == "error":
         return "error"
-    running = [name for name, record in records.items() if record.is_held]
-    if UPLOAD in running:
+    held = {name: record for name, record in records.items() if record.is_held}
+    if UPLOAD in held:
         return "uploading"
+    running = sorted(name for name, record in held.items() if not record.queued)
     if running:
-        return "running " + ", ".join(sorted(running))
+        return "running " + ", ".join(running)
+    if held:
+        return "queued on " + ", ".join(holders(held))
     if plan.is_complete(row):
         return "complete"
     begun = any(stage.progress(row) for stage in plan.for_model(row))

@@ -34,7 +34,9 @@ class Column:
 COLUMNS: tuple[Column, ...] = (
     Column("name", "text", "the model's short name, unique in its experiment"),
     Column(
-        "status", "text", "uploading, new, waiting, running STAGE, complete or error; or candidate"
+        "status",
+        "text",
+        "uploading, new, waiting, queued on NODE, running STAGE, complete or error; or candidate",
     ),
     Column("node", "text", "the machines that work on it now"),
     Column("priority", "integer", "comes before the stages' own; lower is sooner, 0 before all"),

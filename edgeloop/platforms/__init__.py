@@ -27,6 +27,7 @@ from edgeloop.platforms.base import (
     Platform,
     Precision,
     SharedDevice,
+    TakesTurns,
     Toolchain,
     package_check,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "Platform",
     "Precision",
     "SharedDevice",
+    "TakesTurns",
     "Toolchain",
     "as_input",
     "check_batch",

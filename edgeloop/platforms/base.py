@@ -7,7 +7,7 @@ devices; nothing else has to know the vendor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -222,6 +222,23 @@ class HasCondition(Protocol):
 
     def condition(self) -> DeviceCondition:
         """Quick, and without disturbing what runs there; asked every few seconds."""
+
+
+@runtime_checkable
+class TakesTurns(Protocol):
+    """A shared device that says when a stage gets its first turn: then it begins, unless something
+    more urgent has come up since it was claimed."""
+
+    def before_turn(self, check: Callable[[], None] | None) -> None:
+        """Call this when the next stage of this session gets its first turn, before anything runs.
+        What it raises ends the stage, and comes out of it."""
+
+    def keep_turn(self) -> None:
+        """The stage gives way to another one of this session: no other session is served before
+        that has had its turn, or until `drop_turn`."""
+
+    def drop_turn(self) -> None:
+        """No such stage follows after all."""
 
 
 class Estimator(Protocol):

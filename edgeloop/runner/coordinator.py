@@ -5,8 +5,38 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping
 
+from edgeloop.models import Lease
+
 LONGEST_LOOK_S = 30.0
 IDLE_S = 1.0
+
+
+class Sessions:
+    """What the workers of one device know of each other: who has work, and what has not begun.
+
+    Whoever chooses what comes next holds `choosing`, so that of several workers one chooses.
+    """
+
+    def __init__(self) -> None:
+        self.choosing = threading.RLock()
+        self._claimed: dict[object, Lease] = {}
+
+    def has_others(self, worker: object) -> bool:
+        """Whether the device is busy: what this worker claims now is claimed ahead."""
+        return any(other != worker for other in list(self._claimed))
+
+    @property
+    def last_rank(self) -> str:
+        """The rank of what has not begun, the least urgent of it."""
+        return max(
+            (lease.rank for lease in list(self._claimed.values()) if lease.queued), default=""
+        )
+
+    def claimed(self, worker: object, lease: Lease) -> None:
+        self._claimed[worker] = lease
+
+    def ended(self, worker: object) -> None:
+        self._claimed.pop(worker, None)
 
 
 class Coordinator:

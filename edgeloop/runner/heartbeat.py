@@ -23,6 +23,11 @@ class Heartbeat:
         self.lease = lease
         self.lost = threading.Event()
 
+    def begin(self) -> None:
+        """What was claimed ahead begins now; raises LeaseLost when an idle runner has taken it."""
+        if self.lease.queued:
+            self.lease = self._leases.begin(self.lease)
+
     def __enter__(self) -> Heartbeat:
         self._thread.start()
         return self

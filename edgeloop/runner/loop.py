@@ -27,7 +27,7 @@ from edgeloop.platforms import (
     platform_of,
 )
 from edgeloop.runner.backoff import Backoff
-from edgeloop.runner.coordinator import Coordinator
+from edgeloop.runner.coordinator import Coordinator, Sessions
 from edgeloop.runner.presence import Presence
 from edgeloop.runner.stages.base import CachingToolchain, Equipment, Sizes
 from edgeloop.runner.workdir import DEFAULT_CAP_BYTES, WorkFolder
@@ -118,6 +118,7 @@ def _crew(
         can: tuple[str, ...],
         backoff: Backoff | None = None,
         hand: int | None = None,
+        sessions: Sessions | None = None,
     ) -> Worker:
         node = workspace.settings.node
         return Worker(
@@ -132,6 +133,7 @@ def _crew(
             backoff,
             hand,
             name,
+            sessions,
         )
 
     crew = [worker("", base, _host_capabilities(options))]  # the machine itself
@@ -140,13 +142,10 @@ def _crew(
     for device in devices:
         can = _device_capabilities(device.name, toolchain.name, options)
         backoff = Backoff(workspace.settings.board_patience_seconds)
-        shared = isinstance(device, SharedDevice)
-        crew += [
-            worker(
-                device.name, replace(base, device=session), can, backoff, number if shared else None
-            )
-            for number, session in enumerate(_sessions(device))
-        ]
+        shared, sessions = isinstance(device, SharedDevice), Sessions()
+        for number, session in enumerate(_sessions(device)):
+            equipment, hand = replace(base, device=session), number if shared else None
+            crew.append(worker(device.name, equipment, can, backoff, hand, sessions))
     return crew
 
 

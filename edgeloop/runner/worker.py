@@ -37,9 +37,9 @@ from edgeloop.errors import (
     WorkerFailed,
 )
 from edgeloop.models import CurrentStage, Lease, Leases, Outcome
-from edgeloop.platforms import SharedDevice
+from edgeloop.platforms import SharedDevice, TakesTurns
 from edgeloop.runner.backoff import Backoff
-from edgeloop.runner.coordinator import Coordinator
+from edgeloop.runner.coordinator import Coordinator, Sessions
 from edgeloop.runner.heartbeat import Heartbeat
 from edgeloop.runner.stages import perform
 from edgeloop.runner.stages.base import Assignment, Equipment, Result
@@ -62,6 +62,7 @@ INFRASTRUCTURE = (
 # In the model itself: another attempt, here or elsewhere, would end in the same way.
 HOPELESS = (BadModel, ModelRefused, NoSuchPrecision)
 HAND_IN_PATIENCE_S = 300.0
+LOOK_AGAIN_S = 2.5  # by then an idle runner would have taken what is left
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,10 @@ class StoppedError(Exception):
     """The runner was told to stop before the stage began."""
 
 
+class PreemptedError(Exception):
+    """Something more urgent goes first, and the stage has not begun."""
+
+
 class Worker:
     """Each session on a shared device is a worker: while the tool of one runs there, another hands
     in its results and fetches its next files. Otherwise a worker looks ahead."""
@@ -106,6 +111,7 @@ class Worker:
         backoff: Backoff | None = None,
         hand: int | None = None,
         served_device: str = "",
+        sessions: Sessions | None = None,
     ) -> None:
         self.name = name
         self.served_device = served_device  # empty: the machine itself
@@ -120,6 +126,9 @@ class Worker:
         self._backoff = backoff or Backoff()
         self.device = equipment.device.name
         self.hand = hand  # which one of a shared device; None: the device is this worker's alone
+        self._sessions = sessions or Sessions()
+        self._urgent: Lease | None = None  # what the stage before gave way to
+        self._stage_over = threading.Event()
         self._current: PreparedStage | None = None
         self._began = 0.0
         self._ahead: Future[PreparedStage | None] | None = None
@@ -128,7 +137,7 @@ class Worker:
     def doing(self) -> CurrentStage | None:
         """The stage under way, and since when by this machine's clock."""
         current = self._current
-        if current is None:
+        if current is None or current.heartbeat.lease.queued:
             return None
         return CurrentStage(current.work.stage, current.work.model, self._began)
 
@@ -152,10 +161,11 @@ class Worker:
                         break
                     continue
                 if self.hand is None:
-                    self._ahead = prefetch.submit(self._prepare_quietly)
-                self._perform(prepared)
+                    self._stage_over.clear()
+                    self._ahead = prefetch.submit(self._look_ahead)
+                done += self._perform(prepared)
+                self._stage_over.set()
                 coordinator.tell()
-                done += 1
             coordinator.looked(self)
             self._give_back()
         return done
@@ -174,10 +184,7 @@ class Worker:
 
     def run_once(self) -> int:
         prepared = self._next(thorough=True)
-        if prepared is None:
-            return 0
-        self._perform(prepared)
-        return 1
+        return 0 if prepared is None else self._perform(prepared)
 
     def stop(self) -> None:
         """What waits for its turn on a shared device does not begin any more."""
@@ -195,17 +202,73 @@ class Worker:
                     self._leases.release(prepared.heartbeat.lease)
 
     def _next(self, thorough: bool) -> PreparedStage | None:
-        """What was prepared meanwhile, else a fresh look; a thorough one trusts no hints."""
-        ahead, self._ahead = self._ahead, None
-        prepared = ahead.result() if ahead is not None else None
-        if prepared is not None:
-            if not prepared.heartbeat.lost.is_set():
-                return prepared
-            prepared.held.close()
+        """What is urgent, what was prepared meanwhile, else a fresh look; a thorough one trusts no
+        hints."""
+        if (prepared := self._next_urgent() or self._next_prepared()) is not None:
+            return prepared
         prepared = self._prepare_quietly()
         if prepared is None and thorough and not self._stopping.is_set():
             self._sweep()
             prepared = self._prepare_quietly()
+        return prepared
+
+    def _next_urgent(self) -> PreparedStage | None:
+        """What the last stage gave way to; its turn on the device is kept until it has begun."""
+        lease, self._urgent = self._urgent, None
+        if lease is None:
+            return None
+        self._sessions.claimed(self, lease)
+        prepared = self._fetched(lease)
+        if prepared is None:
+            self._drop_turn()
+        return prepared
+
+    def _next_prepared(self) -> PreparedStage | None:
+        """What was prepared meanwhile, unless an idle runner took it or something urgent came."""
+        ahead, self._ahead = self._ahead, None
+        prepared = ahead.result() if ahead is not None else None
+        if prepared is None:
+            return None
+        try:
+            self._begin(prepared)
+            return prepared
+        except PreemptedError:
+            prepared.held.close()
+            self._release(prepared)
+            return self._next_urgent()
+        except LeaseLost:
+            prepared.held.close()
+        except StoreError as error:
+            prepared.held.close()
+            self._back_off(error)
+        return None
+
+    def _begin(self, prepared: PreparedStage) -> None:
+        """What was claimed ahead begins, unless something more urgent can be done now."""
+        lease = prepared.heartbeat.lease
+        device = self.equipment.device
+        with self._sessions.choosing:
+            with contextlib.suppress(StoreError, Conflict):
+                self._urgent = self._leases.claim_urgent(
+                    self.capabilities, self.name, than=lease.rank, only=self._only
+                )
+            if self._urgent is not None:
+                if isinstance(device, TakesTurns):
+                    device.keep_turn()
+                raise PreemptedError
+            prepared.heartbeat.begin()
+            self._sessions.claimed(self, prepared.heartbeat.lease)
+
+    def _drop_turn(self) -> None:
+        if isinstance(self.equipment.device, TakesTurns):
+            self.equipment.device.drop_turn()
+
+    def _look_ahead(self) -> PreparedStage | None:
+        """What an idle runner might take is looked at again after a while, if this stage still
+        runs then."""
+        prepared = self._prepare_quietly(ahead=True)
+        if prepared is None and not self._stage_over.wait(LOOK_AGAIN_S):
+            prepared = self._prepare_quietly(ahead=True)
         return prepared
 
     def _sweep(self) -> None:
@@ -214,22 +277,32 @@ class Worker:
         except StoreError as error:
             self._back_off(error)
 
-    def _prepare_quietly(self) -> PreparedStage | None:
+    def _prepare_quietly(self, ahead: bool = False) -> PreparedStage | None:
         """Backoff with the store or the device is waited out, not passed on."""
         try:
-            return self._prepare()
+            return self._prepare(ahead)
         except (StoreError, Conflict, DeviceUnavailable) as error:
             self._back_off(error)
             return None
 
-    def _prepare(self) -> PreparedStage | None:
+    def _prepare(self, ahead: bool) -> PreparedStage | None:
         if self._stopping.is_set() or self._backoff.left_s > 0:
             return None
         if self._backoff.is_of_device:
             self._look_at_device()
-        lease = self._leases.claim(self.capabilities, self.name, only=self._only)
-        if lease is None:
-            return None
+        with self._sessions.choosing:
+            if ahead or self._sessions.has_others(self):
+                lease = self._leases.claim_ahead(
+                    *(self.capabilities, self.name), only=self._only, after=self._sessions.last_rank
+                )
+            else:
+                lease = self._leases.claim(self.capabilities, self.name, only=self._only)
+            if lease is not None and not ahead:
+                self._sessions.claimed(self, lease)
+        return None if lease is None else self._fetched(lease)
+
+    def _fetched(self, lease: Lease) -> PreparedStage | None:
+        """The stage with its files."""
         with ExitStack() as opened:
             interval = self._workspace.settings.lease_seconds / 3
             heartbeat = opened.enter_context(Heartbeat(self._leases, lease, interval))
@@ -239,6 +312,7 @@ class Worker:
                 fetched = self._folder.fetch(self._workspace.store.blobs, files, folder / "in")
                 (folder / "out").mkdir()
             except (EdgeloopError, OSError) as error:
+                self._sessions.ended(self)
                 self._blame(heartbeat.lease, error)
                 return None
             work = Assignment(lease.model, lease.stage, lease.row.values, fetched, folder / "out")
@@ -252,20 +326,26 @@ class Worker:
         else:
             device.probe()
 
-    def _perform(self, prepared: PreparedStage) -> None:
+    def _perform(self, prepared: PreparedStage) -> int:
+        """How many stages were performed: one, unless it did not begin."""
         work, began = prepared.work, time.monotonic()
         start = datetime.now(UTC)
         self._began, self._current = start.timestamp(), prepared
-        self._report(RunnerEvent("begun", work.model, work.stage))
         with prepared.held:
             try:
+                self._begin_in_turn(prepared)
                 with self._turn(work.stage):
                     result = perform(work, self.equipment)
                 self._hand_in(prepared, result)
             except LeaseLost as error:
+                if prepared.heartbeat.lease.queued:  # an idle runner took it before it began
+                    return 0
                 self._say(work, began, str(error), ok=False)
             except StoppedError:
                 self._leases.release(prepared.heartbeat.lease)
+            except PreemptedError:
+                self._release(prepared)
+                return 0
             except Exception as error:  # noqa: BLE001 - a model must never stop the runner
                 self._blame(prepared.heartbeat.lease, error)
                 is_ending = self._stopping.is_set() and isinstance(error, DeviceUnavailable)
@@ -275,7 +355,25 @@ class Worker:
                 self._say(work, began, result.summary, ok=True)
             finally:
                 self._current = None
+                self._sessions.ended(self)
                 self._record(work, start)
+        return 1
+
+    def _begin_in_turn(self, prepared: PreparedStage) -> None:
+        """On a shared device, what was claimed ahead begins when it gets its first turn there."""
+        device, work = self.equipment.device, prepared.work
+
+        def begin() -> None:
+            if prepared.heartbeat.lease.queued:
+                self._begin(prepared)
+                self._began = time.time()
+            self._report(RunnerEvent("begun", work.model, work.stage))
+
+        waits = prepared.heartbeat.lease.queued and isinstance(device, TakesTurns)
+        if isinstance(device, TakesTurns):
+            device.before_turn(begin if waits else None)
+        if not waits:
+            begin()
 
     def _record(self, work: Assignment, start: datetime) -> None:
         """A shared device is in use while a tool runs there; any other for the whole stage."""
@@ -342,12 +440,21 @@ class Worker:
     def _give_back(self) -> None:
         prepared = self._ahead.result() if self._ahead is not None else None
         if prepared is not None:
-            with prepared.held:
-                lease = prepared.heartbeat.lease
-            try:
-                self._leases.release(lease)
-            except (StoreError, Conflict) as error:
-                self._report(RunnerEvent("note", lease.model, lease.stage, 0.0, str(error)))
+            prepared.held.close()
+            self._release(prepared)
+        if self._urgent is not None:
+            with contextlib.suppress(StoreError, Conflict):
+                self._leases.release(self._urgent)
+            self._drop_turn()
+
+    def _release(self, prepared: PreparedStage) -> None:
+        lease = prepared.heartbeat.lease
+        try:
+            self._leases.release(lease)
+        except LeaseLost:
+            return  # an idle runner has it
+        except (StoreError, Conflict) as error:
+            self._report(RunnerEvent("note", lease.model, lease.stage, 0.0, str(error)))
 
     def _say(self, work: Assignment, began: float, text: str, ok: bool) -> None:
         seconds = time.monotonic() - began

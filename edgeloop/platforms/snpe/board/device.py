@@ -121,6 +121,8 @@ class AdbDevice:
         self._uses: list[tuple[datetime, datetime]] = []
         self._counting = threading.Lock()
         self._place: int | None = None
+        self._keeps_place = False
+        self._check: Callable[[], None] | None = None
 
     @property
     def board(self) -> Board:
@@ -163,8 +165,30 @@ class AdbDevice:
     def take_uses(self) -> list[tuple[datetime, datetime]]:
         """Called at the end of a stage: for the next one this session queues again."""
         with self._counting:
-            uses, self._uses, self._place = self._uses, [], None
+            uses, self._uses = self._uses, []
+            self._check = None
+            if not self._keeps_place:
+                self._leave_place()
         return uses
+
+    def before_turn(self, check: Callable[[], None] | None) -> None:
+        self._check = check
+
+    def keep_turn(self) -> None:
+        with self._counting:
+            if self._place is not None:
+                self._keeps_place = True
+                self.board.turns.reserve(self._place)
+
+    def drop_turn(self) -> None:
+        with self._counting:
+            if self._keeps_place:
+                self._leave_place()
+
+    def _leave_place(self) -> None:
+        if self._place is not None:
+            self.board.turns.forget(self._place)
+        self._place, self._keeps_place = None, False
 
     def measure(self, model: Path, info: GraphInfo) -> Measurement:
         """The mean of a run's inferences, as the SDK's own profile says it; nothing else happens
@@ -281,6 +305,10 @@ class AdbDevice:
         with self._counting:
             if self._place is None:
                 self._place = self.board.turns.rank()
+                self.board.turns.check_first(self._place, self._check)
+            elif self._keeps_place:  # this is the stage that the last one gave way to
+                self._keeps_place = False
+                self.board.turns.check_first(self._place, self._check)
             return self._place
 
     def _note(self, run: ToolRun | None) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 
 
 class TurnRefusedError(Exception):
-    """The runner is ending, and this stage has not begun."""
+    """The runner is ending, or something else goes first, and this stage has not begun."""
 
 
 class Turns:
@@ -26,6 +26,8 @@ class Turns:
         self._waiting: set[tuple[int, int]] = set()
         self._reserved: set[int] = set()
         self._begun: set[int] = set()
+        self._checks: dict[int, Callable[[], None]] = {}
+        self._refusals: dict[int, Exception] = {}
         self._closed = False
         self._holder: tuple[int, int] | None = None
         self._alone = False
@@ -40,6 +42,34 @@ class Turns:
     def rank(self) -> int:
         """A place in the queue, for all runs of a stage."""
         return next(self._numbers)
+
+    def check_first(self, rank: int, check: Callable[[], None] | None) -> None:
+        """Call this before the first turn of this place; what it raises refuses all its turns."""
+        with self._changed:
+            self._refusals.pop(rank, None)
+            if check is None:
+                self._checks.pop(rank, None)
+            else:
+                self._checks[rank] = check
+
+    def refusal(self, rank: int) -> Exception | None:
+        """Why the check refused this place its turn, if it did."""
+        return self._refusals.get(rank)
+
+    def reserve(self, rank: int) -> None:
+        """Nobody behind this place gets a turn before it had one, or until `forget`."""
+        with self._changed:
+            self._begun.discard(rank)
+            self._reserved.add(rank)
+
+    def forget(self, rank: int) -> None:
+        """The stage of this place is over."""
+        with self._changed:
+            self._checks.pop(rank, None)
+            self._refusals.pop(rank, None)
+            self._begun.discard(rank)
+            self._reserved.discard(rank)
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Stages that had a turn may go on; those that had none are refused theirs."""
@@ -59,9 +89,12 @@ class Turns:
                 self._changed.wait_for(lambda: self._is_next(ticket) or self._is_refused(rank))
                 if self._is_refused(rank):
                     raise TurnRefusedError
-                self._begun.add(rank)
                 self._holder = ticket
                 self._waiting.discard(ticket)
+                if rank not in self._begun:
+                    self._check(rank)
+                    self._begun.add(rank)
+                    self._reserved.discard(rank)
                 if alone:
                     self._alone, self._alone_since = True, time.monotonic()
                     self._changed.wait_for(lambda: not self._travelling)
@@ -104,8 +137,22 @@ class Turns:
             return False
         return ticket[0] <= min(self._reserved, default=ticket[0])
 
+    def _check(self, rank: int) -> None:
+        """It may take a while, and others may get ready meanwhile; none of them gets a turn."""
+        check = self._checks.pop(rank, None)
+        if check is None:
+            return
+        self._changed.release()
+        try:
+            check()
+        except Exception as error:
+            self._refusals[rank] = error
+            raise TurnRefusedError from error
+        finally:
+            self._changed.acquire()
+
     def _is_refused(self, rank: int) -> bool:
-        return self._closed and rank not in self._begun
+        return rank in self._refusals or (self._closed and rank not in self._begun)
 
     def _alone_next(self) -> bool:
         return (
