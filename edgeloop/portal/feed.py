@@ -70,7 +70,7 @@ def read_row(record: Record, plan: Plan, margin_s: float) -> Row:
     held = tuple(
         Held(stage, str(found.owner), found.since, found.expires)
         for stage, found in sound_records(values).items()
-        if found.is_held
+        if found.is_held and not found.queued
     )
     return Row(
         record.key,

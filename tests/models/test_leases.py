@@ -457,6 +457,91 @@ def test_a_store_of_an_older_version_gets_the_index_of_priorities(
     assert "edgeloop_priorities" in plan, plan
 
 
+def test_what_is_claimed_ahead_is_queued_until_it_begins(farm: Farm) -> None:
+    for name in ("a", "b", "c"):
+        farm.add(name)
+    busy = farm.leases()
+    busy.sweep()
+    ahead = busy.claim_ahead(["quantize"], "bench-1")
+    assert ahead is not None and ahead.queued
+    assert farm.row("a")["status"] == "queued on bench-1"
+    assert farm.row("a")["node"] == "bench-1"
+
+    busy.renew(ahead)
+    assert farm.row("a")["status"] == "queued on bench-1"
+    begun = busy.begin(ahead)
+
+    assert farm.row("a")["status"] == "running convert"
+    assert busy.begin(begun).token == ahead.token, "said twice"
+    busy.commit(begun, result(begun))
+    assert farm.row("a")["quantized"] is True
+
+
+def test_nothing_is_claimed_ahead_that_an_idle_runner_could_take(
+    farm: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    farm.add("a")
+    farm.add("b")
+    busy = farm.leases()
+    busy.sweep()
+    assert busy.claim(["quantize"], "bench-1") is not None
+    assert busy.claim_ahead(["quantize"], "bench-1") is None, "b is the last one"
+    farm.add("c")
+    busy.sweep()
+    more = busy.claim_ahead(["quantize"], "bench-1")
+    assert more is not None and more.model == "b", "c is left for others"
+    assert busy.claim_ahead(["quantize"], "bench-1") is None
+    monkeypatch.setattr("edgeloop.models.leases.SETTLE_SECONDS", 0.0)
+    last = busy.claim_ahead(["quantize"], "bench-1")
+    assert last is not None and last.model == "c", "nobody wanted it for long enough"
+
+
+def test_an_idle_runner_takes_what_another_has_only_queued(farm: Farm) -> None:
+    farm.add("a")
+    farm.add("b")
+    farm.add("c")
+    busy, idle = farm.leases(), farm.leases()
+    busy.sweep()
+    running = busy.claim(["quantize"], "bench-1")
+    ahead = busy.claim_ahead(["quantize"], "bench-1")
+    assert running is not None and ahead is not None
+    taken = [idle.claim(["quantize"], "bench-2")]
+    idle._queued_look_at = 0.0
+    taken.append(idle.claim(["quantize"], "bench-2"))
+    assert [lease.model for lease in taken if lease] == ["c", "b"], "what is free comes first"
+
+    assert farm.row("b")["status"] == "running convert"
+    assert farm.row("b")["node"] == "bench-2"
+    with pytest.raises(LeaseLost):
+        busy.begin(ahead)
+    with pytest.raises(LeaseLost):
+        busy.release(ahead)
+    assert taken[1] is not None and taken[1].attempt == 1
+    idle._queued_look_at = 0.0
+    assert idle.claim(["quantize"], "bench-3") is None, "what runs is nobody else's"
+    idle.commit(taken[1], result(taken[1]))
+    assert records_of(farm.row("b"))["convert"].attempts == 0
+
+
+def test_what_is_urgent_goes_before_what_was_claimed_ahead(farm: Farm) -> None:
+    for name in ("a", "b", "c", "d"):
+        farm.add(name)
+    leases = farm.leases()
+    leases.sweep()
+    ahead = leases.claim_ahead(["quantize"], "bench-1")
+    assert ahead is not None and ahead.model == "a"
+    assert leases.claim_urgent(["quantize"], "bench-1", than=ahead.rank) is None
+    edit_by_hand(farm.models, "c", 5)
+    farm.catalog.set_priority("d", 5)
+
+    second = leases.claim_ahead(["quantize"], "bench-1", after=ahead.rank)
+    urgent = leases.claim_urgent(["quantize"], "bench-1", than=ahead.rank)
+
+    assert second is not None and second.model == "b", "c and d are for whoever begins next"
+    assert urgent is not None and urgent.model == "c" and not urgent.queued
+    assert leases.claim_urgent(["quantize"], "bench-1", than=urgent.rank) is None
+
+
 def test_quick_models_come_first_within_f1(quick_farm: Farm) -> None:
     done = {**CONVERTED, "total_inference_avg": "[1, 1]", "f1_onnx": 0.5, "stdev": 0.0}
     quick_farm.add("slow", mean=0.010, **done)

@@ -109,6 +109,15 @@ def running_tool(board: VirtualBoard) -> bool:
     return bool(list((board.data / "local/tmp/edgeloop/run").glob("*/tool.log")))
 
 
+def be_patient(farm: Farm) -> None:
+    """No time limit of a board decides a test, however slow the machine."""
+    settings = farm.folder / "edgeloop.yaml"
+    patient = {"tool_seconds: 8": 300, "transfer_seconds: 5": 60, "probe_seconds: 2": 60}
+    for limit, seconds in patient.items():
+        line = f"{limit.partition(':')[0]}: {seconds}"
+        settings.write_text(settings.read_text().replace(limit, line))
+
+
 def ended(runner: subprocess.Popen[str]) -> str:
     output, _ = runner.communicate(timeout=200)
     return output
@@ -146,11 +155,7 @@ def test_two_boards_of_one_runner_share_the_models(
     """Both boards run a tool at the same time: of two models, none has two."""
     other = boards("b")
     other.warm_up()
-    settings = farm.folder / "edgeloop.yaml"
-    patient = {"tool_seconds: 8": 300, "transfer_seconds: 5": 60, "probe_seconds: 2": 60}
-    for limit, seconds in patient.items():
-        line = f"{limit.partition(':')[0]}: {seconds}"
-        settings.write_text(settings.read_text().replace(limit, line))
+    be_patient(farm)
     for each in (board, other):
         each.set_tool(hang=True)
 
@@ -161,6 +166,34 @@ def test_two_boards_of_one_runner_share_the_models(
     runner.send_signal(signal.SIGTERM)
     runner.send_signal(signal.SIGTERM)
     ended(runner)
+
+
+def test_an_urgent_model_goes_next_on_a_board_before_those_that_wait_there(
+    farm: Farm, board: VirtualBoard
+) -> None:
+    be_patient(farm)
+    board.set_tool(hang=True)
+    farm.runner("--benchmark-only", device=f"adb:{board.serial}")
+
+    def statuses() -> dict[str, str]:
+        return {str(row["name"]): str(row["status"]) for row in rows_of(farm)}
+
+    def states() -> list[str]:
+        return sorted(status.partition(" ")[0] for status in statuses().values())
+
+    eventually(lambda: running_tool(board) and states() == ["queued", "queued", "running"], 200)
+    assert all(board.serial in s for s in statuses().values() if s.startswith("queued on "))
+    late = ("--name", "late", "--priority", "0", "--benchmark-only")
+    farm.edgeloop("upload", str(NETS / "unet-w8.onnx"), *late)
+    eventually(lambda: statuses()["late"] == "waiting", 200)
+
+    tools = [(pid, Path(f"/proc/{pid}/cmdline").read_bytes()) for pid in board.processes()]
+    for pid, command in tools:
+        if b"-android/snpe-net-run\0" in command:
+            os.kill(pid, signal.SIGKILL)
+
+    eventually(lambda: statuses()["late"] == "running benchmark", 200)
+    assert [s for s in statuses().values() if s.startswith("running b")] == ["running benchmark"]
 
 
 @pytest.mark.parametrize("mishap", ["killed", "hung", "unplugged", "server"])

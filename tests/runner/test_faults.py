@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -17,9 +18,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
+from edgeloop._util.locks import try_lock
 from edgeloop.models import records_of
 from edgeloop.store import Values
 from edgeloop.workspace import Workspace
+from tests.jobs.waiting import eventually
 from tests.runner.conftest import NETS, Farm
 
 pytestmark = pytest.mark.slow
@@ -92,6 +95,36 @@ def test_a_runner_told_to_stop_gives_back_what_it_holds(farm: Farm) -> None:
     farm.drain()
     with farm.workspace() as workspace:
         assert {row["status"] for row in workspace.status()} == {"complete"}
+
+
+def test_both_quantizers_of_a_farm_work_on_two_models(farm: Farm, tmp_path: Path) -> None:
+    """The first one has claimed the second model ahead; the second one takes it. Quantizations wait
+    for the machine's lock, which the test holds, so neither can do both."""
+    farm.environ["TMPDIR"] = str(tmp_path)
+    folder = tmp_path / f"edgeloop-{os.getuid()}"
+    folder.mkdir(mode=0o700)
+    lock = try_lock(folder / "quantize.lock")
+    assert lock is not None
+    for net in ("unet-w8", "unet-w16"):
+        farm.edgeloop("upload", str(NETS / f"{net}.onnx"), "--name", net)
+
+    def states() -> set[str]:
+        with farm.workspace() as workspace:
+            return {f"{row.get('status')} | {row.get('node')}" for row in workspace.status()}
+
+    runners = []
+    try:
+        farm.environ["EDGELOOP_NODE"] = "one"
+        runners.append(farm.runner("--benchmark-only", device="host"))
+        eventually(lambda: states() == {"running convert | one", "queued on one | one"}, 200)
+        farm.environ["EDGELOOP_NODE"] = "two"
+        runners.append(farm.runner("--benchmark-only", device="host"))
+        eventually(lambda: states() == {"running convert | one", "running convert | two"}, 200)
+    finally:
+        os.close(lock)
+        for runner in runners:
+            runner.kill()
+            runner.communicate()
 
 
 def test_once_does_one_stage(farm: Farm) -> None:

@@ -70,8 +70,10 @@ def _stage(
 
 
 def _state(row: Values, plan: Plan, stage: Stage, record: StageRecord, now: float) -> str:
+    if record.is_held and record.expires < now:
+        return "stalled"
     if record.is_held:
-        return "stalled" if record.expires < now else "running"
+        return "queued" if record.queued else "running"
     if stage.is_done(row):
         return "done"
     if row.get("status") in (CANDIDATE, "uploading", "deleting"):

@@ -149,6 +149,8 @@ def stage_words(stage: StageView) -> str:
     """The state of a stage in words."""
     if stage.state == "running":
         return f"running on {stage.node}"
+    if stage.state == "queued":
+        return f"queued on {stage.node}"
     if stage.state == "stalled":
         return f"stalled: no heartbeat from {stage.node} since its lease expired"
     if stage.state == "blocked":
