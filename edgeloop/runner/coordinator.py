@@ -11,7 +11,7 @@ LONGEST_LOOK_S = 30.0
 IDLE_S = 1.0
 
 
-class Sessions:
+class DeviceSessions:
     """What the workers of one device know of each other: who has work, and what has not begun.
 
     Whoever chooses what comes next holds `choosing`, so that of several workers one chooses.

@@ -27,7 +27,7 @@ from edgeloop.platforms import (
     platform_of,
 )
 from edgeloop.runner.backoff import Backoff
-from edgeloop.runner.coordinator import Coordinator, Sessions
+from edgeloop.runner.coordinator import Coordinator, DeviceSessions
 from edgeloop.runner.presence import Presence
 from edgeloop.runner.stages.base import CachingToolchain, Equipment, Sizes
 from edgeloop.runner.workdir import DEFAULT_CAP_BYTES, WorkFolder
@@ -118,7 +118,7 @@ def _crew(
         can: tuple[str, ...],
         backoff: Backoff | None = None,
         hand: int | None = None,
-        sessions: Sessions | None = None,
+        sessions: DeviceSessions | None = None,
     ) -> Worker:
         node = workspace.settings.node
         return Worker(
@@ -142,7 +142,7 @@ def _crew(
     for device in devices:
         can = _device_capabilities(device.name, toolchain.name, options)
         backoff = Backoff(workspace.settings.board_patience_seconds)
-        shared, sessions = isinstance(device, SharedDevice), Sessions()
+        shared, sessions = isinstance(device, SharedDevice), DeviceSessions()
         for number, session in enumerate(_sessions(device)):
             equipment, hand = replace(base, device=session), number if shared else None
             crew.append(worker(device.name, equipment, can, backoff, hand, sessions))

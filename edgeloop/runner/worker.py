@@ -39,7 +39,7 @@ from edgeloop.errors import (
 from edgeloop.models import CurrentStage, Lease, Leases, Outcome
 from edgeloop.platforms import SharedDevice, TakesTurns
 from edgeloop.runner.backoff import Backoff
-from edgeloop.runner.coordinator import Coordinator, Sessions
+from edgeloop.runner.coordinator import Coordinator, DeviceSessions
 from edgeloop.runner.heartbeat import Heartbeat
 from edgeloop.runner.stages import perform
 from edgeloop.runner.stages.base import Assignment, Equipment, Result
@@ -111,7 +111,7 @@ class Worker:
         backoff: Backoff | None = None,
         hand: int | None = None,
         served_device: str = "",
-        sessions: Sessions | None = None,
+        sessions: DeviceSessions | None = None,
     ) -> None:
         self.name = name
         self.served_device = served_device  # empty: the machine itself
@@ -126,7 +126,7 @@ class Worker:
         self._backoff = backoff or Backoff()
         self.device = equipment.device.name
         self.hand = hand  # which one of a shared device; None: the device is this worker's alone
-        self._sessions = sessions or Sessions()
+        self._sessions = sessions or DeviceSessions()
         self._urgent: Lease | None = None  # what the stage before gave way to
         self._stage_over = threading.Event()
         self._current: PreparedStage | None = None
