@@ -88,6 +88,7 @@ class Workspace:
         priority: int | None = None,
         benchmark_only: bool = False,
         tags: Sequence[str] = (),
+        architecture: str = "",
     ) -> Model:
         """Check an ONNX file and store it as a model.
 
@@ -99,6 +100,8 @@ class Workspace:
             priority: Overrides the priorities of the stages; lower runs sooner.
             benchmark_only: Only convert and benchmark it, without measuring accuracy.
             tags: Labels to find it by.
+            architecture: JSON of the architecture that it was built from. It is stored beside the
+                model as `architecture.json`, from which `edgeloop train` builds the model again.
 
         Returns:
             A handle on the model.
@@ -112,7 +115,7 @@ class Workspace:
             >>> model.row["priority"]
             0
         """
-        options = UploadOptions(priority, benchmark_only, tags)
+        options = UploadOptions(priority, benchmark_only, tags, architecture)
         return self.catalog.upload(path, name, options).model
 
     def upload_many(

@@ -18,6 +18,7 @@ from edgeloop.graph.outputs import (
     with_fixed_names,
 )
 from edgeloop.graph.process import GraphProcess, info_from
+from edgeloop.graph.viewer import write_viewer
 
 __all__ = [
     "DLC_INPUT",
@@ -37,4 +38,5 @@ __all__ = [
     "with_fixed_names",
     "with_times",
     "write_layers",
+    "write_viewer",
 ]

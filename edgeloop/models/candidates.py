@@ -13,9 +13,10 @@ from contextlib import suppress
 
 from edgeloop.errors import RowExists
 from edgeloop.models.names import check_model_name
-from edgeloop.models.row import CANDIDATE, SEARCH_NODE, change_row
+from edgeloop.models.row import CANDIDATE, SEARCH_NODE, change_row, runs_of
 from edgeloop.store import Changes, Record, Table, Value
 
+LATENCY = ("mean", "latency_kind")
 Results = Mapping[str, Mapping[str, float]]  # conditions → values
 
 
@@ -47,7 +48,10 @@ class Candidates:
             known = {key: dict(found) for key, found in _results(row).items()}
             known.setdefault(conditions, {}).update(values)
             held = {"node": SEARCH_NODE} if row.values.get("status") == CANDIDATE else {}
-            return {**(columns or {}), **held, "arch": arch_json, "results": json.dumps(known)}
+            found = {"arch": arch_json, "results": json.dumps(known), **held}
+            is_measured = bool(runs_of(row.values))  # an estimate never replaces a measurement
+            shown = (columns or {}).items()
+            return {n: v for n, v in shown if not (is_measured and n in LATENCY)} | found
 
         fresh: dict[str, Value] = {
             "name": arch_id,

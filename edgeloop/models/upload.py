@@ -30,11 +30,17 @@ UPLOAD_LEASE_SECONDS = 6 * 3600.0
 OF_A_SEARCH = ("arch", "results", "val_iou", "epochs", "iteration", "training_time")
 
 
+ARCHITECTURE = "architecture.json"
+
+
 @dataclass(frozen=True)
 class UploadOptions:
+    """`architecture` is the JSON that builds the model again; it becomes a file of the model."""
+
     priority: int | None = None
     benchmark_only: bool = False
     tags: Sequence[str] = ()
+    architecture: str = ""
 
 
 class Uploader:
@@ -78,10 +84,10 @@ class Uploader:
         row = self._reserve(file, name, options)
         if row is None:
             return str(name), False
-        self._fill(row, file)
+        self._fill(row, file, options.architecture)
         return row.key, True
 
-    def _fill(self, row: Record, file: OnnxFile) -> None:
+    def _fill(self, row: Record, file: OnnxFile, architecture: str) -> None:
         folder = f"{self._experiment}/{row.key}"
         try:
             self._note(file.content, row.key)
@@ -89,6 +95,9 @@ class Uploader:
             self._blobs.put_many({f"{folder}/{name}": path for name, path in file.files.items()})
             records = records_of(row.values)
             stored = {name: name for name in file.files}
+            if architecture and ARCHITECTURE not in stored:
+                self._blobs.put(f"{folder}/{ARCHITECTURE}", architecture.encode())
+                stored[ARCHITECTURE] = ARCHITECTURE
             records[UPLOAD] = replace(records[UPLOAD].settled(), files=stored)
             changes = summary(row.values, records, self._plan, self._clock())
             self._queue.update(self._models, row, changes)
@@ -189,6 +198,8 @@ class Uploader:
         }
         if options.priority is not None:
             columns["priority"] = options.priority
+        if options.architecture:
+            columns["arch"] = options.architecture
         if options.tags:
             columns["tags"] = json.dumps(list(options.tags), ensure_ascii=False)
         return columns

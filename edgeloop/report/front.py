@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,8 +11,14 @@ from functools import cached_property
 import numpy as np
 
 from edgeloop.errors import BadInput
+from edgeloop.models import LATENCY_COLUMNS, runs_of
 from edgeloop.pareto import Floats, hypervolume, non_dominated
-from edgeloop.report.measures import ColumnObjective, Row
+from edgeloop.report.measures import LATENCY, ColumnObjective, Row
+
+_KINDS = ("full", "trained", "")
+_OF_A_SEARCH = re.compile(r"(id_[0-9a-f]+)(?:\.(full|trained)(?:\.[0-9a-f]{12})?)?")
+_SHARED = ("macs", "params", "onnx_latency", "iteration", "val_iou")
+_LATENCY = (LATENCY, "stdev", "total_inference_avg", "device", *LATENCY_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -62,13 +69,13 @@ class Pareto:
 
 def pareto_of(rows: Iterable[Row], objectives: Sequence[ColumnObjective]) -> Pareto:
     """For two or more different objectives. A row without a finite number in one of them (empty,
-    `n/a`, NaN, infinity) is left out: it cannot be compared."""
+    `n/a`, NaN, infinity) is left out: it cannot be compared. An architecture counts once."""
     columns = [item.column for item in objectives]
     if len(columns) < 2:
         raise BadInput(reason="a front needs at least two objectives")
     if len(set(columns)) < len(columns):
         raise BadInput(reason=f"an objective was named twice: {', '.join(columns)}")
-    every = list(rows)
+    every = one_per_architecture(rows, objectives)
     numbers = [[item.of(row) for item in objectives] for row in every]
     complete = [index for index, line in enumerate(numbers) if not any(map(math.isnan, line))]
     values = np.array([numbers[index] for index in complete], dtype=np.float64)
@@ -78,3 +85,41 @@ def pareto_of(rows: Iterable[Row], objectives: Sequence[ColumnObjective]) -> Par
         values.reshape(len(complete), len(columns)),
         len(every) - len(complete),
     )
+
+
+def one_per_architecture(rows: Iterable[Row], objectives: Sequence[ColumnObjective]) -> list[Row]:
+    """A search leaves up to three rows per architecture: the candidate (`id_1`), the model after
+    partial training (`id_1.trained`) and after full training (`id_1.full`). Of these, the best
+    trained one with a number in every objective counts. What does not depend on weights, such as
+    latency, may come from the others."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        name = str(row.get("name", ""))
+        found = _OF_A_SEARCH.fullmatch(name)
+        groups.setdefault(found[1] if found else f"{name} {len(groups)}", []).append(row)
+    return [_combined(group, objectives) for group in groups.values()]
+
+
+def _combined(group: list[Row], objectives: Sequence[ColumnObjective]) -> Row:
+    if len(group) == 1:
+        return group[0]
+    by_date = sorted(group, key=lambda row: str(row.get("model_date", "")), reverse=True)
+    best_first = sorted(by_date, key=_training)
+    latency = next((row for row in best_first if runs_of(row)), None) or next(  # type: ignore[arg-type]
+        (row for row in best_first if LATENCY in row), {}
+    )
+    shared: dict[str, object] = {
+        name: row[name] for row in reversed(best_first) for name in _SHARED if name in row
+    }
+    shared |= {name: latency[name] for name in _LATENCY if name in latency}
+    filled = [
+        {**shared, **{n: v for n, v in row.items() if n not in _LATENCY or runs_of(row)}}  # type: ignore[arg-type]
+        for row in best_first
+    ]
+    complete = (row for row in filled if not any(math.isnan(item.of(row)) for item in objectives))
+    return next(complete, filled[0])
+
+
+def _training(row: Row) -> int:
+    found = _OF_A_SEARCH.fullmatch(str(row.get("name", "")))
+    return _KINDS.index(found[2] or "") if found else len(_KINDS)

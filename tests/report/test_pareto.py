@@ -43,6 +43,41 @@ def test_a_model_without_a_number_is_neither_on_the_front_nor_in_the_way(nothing
     assert (names(found.front), found.missing) == (["whole"], 1)
 
 
+def of_a_search(**more: dict) -> list[dict]:
+    """The rows of one architecture, by what each adds to the name."""
+    base = "id_0123456789abcdef"
+    return [{"name": base + kind.replace("_", "."), **row} for kind, row in more.items()]
+
+
+FULL = (objective("mean"), objective("final_val_iou"))
+MEASURED = {"mean": 0.004, "total_inference_avg": "[0.004]", "latency_kind": "measured"}
+
+
+def test_an_architecture_is_on_the_front_once_as_its_best_trained_model():
+    candidate = {"mean": 0.005, "latency_kind": "estimate", "final_val_iou": 0.8, "iteration": 3}
+    rows = [
+        *({"name": "id_0123456789abcdef", **candidate}, row("other", 0.001, 0.1)),
+        *of_a_search(_trained={**MEASURED, "f1_1k": 0.6}, _full={"final_val_iou": 0.8}),
+    ]
+    found = pareto_of(rows, FULL)
+    assert names(found.front) == ["id_0123456789abcdef.full"] and found.missing == 1
+    (best,) = found.front
+    assert (best["mean"], best["latency_kind"], best["iteration"]) == (0.004, "measured", 3)
+    assert "f1_1k" not in best, "a score of other weights is not this model's"
+    assert names(pareto_of(rows, TWO).front) == ["other", "id_0123456789abcdef.trained"]
+
+
+def test_its_own_measurement_counts_before_one_of_its_other_weights():
+    own = {**MEASURED, "mean": 0.007, "total_inference_avg": "[0.007]"}
+    rows = of_a_search(_trained=MEASURED, _full={**own, "final_val_iou": 0.8})
+    assert pareto_of(rows, FULL).values.tolist() == [[7.0, 0.8]]
+
+
+def test_models_that_only_look_alike_are_not_one():
+    rows = [row(name, 0.01, 0.8) for name in ("id_1", "id_1.fuller", "id_2", "id_1.x", "", "")]
+    assert len(pareto_of(rows, TWO).rows) == 6
+
+
 def test_a_number_that_was_written_as_text_is_a_number():
     assert names(pareto_of([row("a", "0.01", "0.8"), row("b", 0.02, 0.7)], TWO).front) == ["a"]
 

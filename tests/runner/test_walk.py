@@ -4,6 +4,7 @@ and file held against a computation of the test's own."""
 from __future__ import annotations
 
 import csv
+import html
 import json
 import subprocess
 import sys
@@ -103,6 +104,8 @@ def _check_graph(row: Values, folder: Path) -> None:
     with (folder / f"{stem}.layers.csv").open() as file:
         layers = list(csv.DictReader(file))
     assert sum(int(layer["macs"] or 0) for layer in layers) == macs
+    page = (folder / f"{stem}.layers.html").read_text()
+    assert all(html.escape(layer["name"]) in page for layer in layers) and f"{macs:,} MACs" in page
 
 
 def _check_benchmark(row: Values, folder: Path) -> None:

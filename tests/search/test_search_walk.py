@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -86,6 +87,13 @@ def test_a_laptop_finds_a_front_that_the_farm_measures_and_retrains_it(edgeloop:
         assert rows[name]["val_iou"] == full[name]["val_iou"]
         assert rows[name]["final_val_iou"] == full[name]["final_val_iou"]
         assert rows[f"{name}.full"]["final_val_iou"] == full[name]["final_val_iou"]
+    shown = edgeloop("pareto", "-e", "laptop", "--x", "mean", "--y", "final_val_iou", "--json").json
+    assert {row["name"] for row in shown} <= {f"{name}.full" for name in front} and shown
+    edgeloop("download", f"{front[0]}.full", "-e", "laptop", "--to", "files")
+    known = edgeloop.folder / f"searches/laptop/pareto/{front[0]}.json"
+    assert json.loads((edgeloop.folder / "files/architecture.json").read_text()) == json.loads(
+        known.read_text()
+    )
     trained = edgeloop.trainings("laptop", "full/training")
     table = edgeloop("train-pareto", "laptop", "--epochs", 2)
     assert "partial IoU  full IoU" in table.out

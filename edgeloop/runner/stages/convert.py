@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
+from edgeloop.graph import write_viewer
 from edgeloop.models import is_true
 from edgeloop.runner.stages.base import Assignment, Equipment, Result, check_fits
 from edgeloop.store import Value
@@ -31,7 +35,17 @@ def convert(work: Assignment, equipment: Equipment) -> Result:
     counts = f"macs {info.macs / 1e6:.3g} M, params {info.params / 1e6:.3g} M"
     kind = "" if calibration.origin == "dataset" else f"{calibration.origin} "
     summary = f"{counts}, quantized {converted.precision} on {len(calibration)} {kind}images"
-    return Result(columns, converted.files, summary)
+    return Result(columns, {**converted.files, **_viewer(work, converted.files)}, summary)
+
+
+def _viewer(work: Assignment, files: Mapping[str, Path]) -> dict[str, Path]:
+    """A page of the layers, if the toolchain wrote their table."""
+    for name, table in files.items():
+        if name.endswith(".layers.csv"):
+            page = work.folder / f"{name.removesuffix('.csv')}.html"
+            write_viewer(page, work.onnx.name, table)
+            return {page.name: page}
+    return {}
 
 
 def _archai_shape(shape: tuple[int, ...], layout: str) -> list[int]:

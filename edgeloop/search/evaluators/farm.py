@@ -156,7 +156,11 @@ class RemoteBenchmark(PollingEvaluator):
                 file = self._file(asked, Path(folder))
                 benchmark_only = not self._is_trained
                 self._workspace.upload(
-                    file, asked.name, benchmark_only=benchmark_only, tags=self._tags
+                    file,
+                    asked.name,
+                    benchmark_only=benchmark_only,
+                    tags=self._tags,
+                    architecture=asked.request.arch.canonical,
                 )
             asked.is_uploaded, asked.last = True, "status new"
         except StoreUnavailable:
