@@ -53,7 +53,10 @@ class PlaceResolver:
         if parts.kind in self.compute.serves:
             variable = PLACE_PREFIX + slot
             is_file = parts.is_file and not is_output
-            served.append(ServedPlace(variable, parts.url, place.mode, is_output, is_file))
+            url = place.url
+            if parts.kind == "azure":
+                url = f"{parts.endpoint}/{parts.container}/{parts.path}"
+            served.append(ServedPlace(variable, url, place.mode, is_output, is_file))
             return TicketPlace(place.name, place.url, place.mode, variable)
         if parts.kind == "file":
             return self._folder(place, parts, is_output)
@@ -94,7 +97,7 @@ class PlaceResolver:
     def _azure(self, parts: UrlParts, place: RemotePath) -> tuple[AzureLocation, str]:
         """The container, with whatever opens its account here, and the path in it."""
         if parts.kind == "azureml":
-            return self._datastore(parts.container, place), parts.path
+            return self._datastore(parts, place), parts.path
         for known in self._accounts():
             if known.account == parts.account:
                 return replace(known, container=parts.container), parts.path
@@ -108,15 +111,16 @@ class PlaceResolver:
         known = (storage_account(), self.settings.location, older and older[1])
         return [location for location in known if isinstance(location, AzureLocation)]
 
-    def _datastore(self, name: str, place: RemotePath) -> AzureLocation:
-        """From `datastore.json`, else from the workspace."""
-        older = older_datastore(self.settings.project)
-        if older and older[0] == name:
+    def _datastore(self, parts: UrlParts, place: RemotePath) -> AzureLocation:
+        """From `datastore.json`, else from the workspace: the project's, or that of the URL."""
+        name, older = parts.container, older_datastore(self.settings.project)
+        if older and older[0] == name and not parts.workspace:
             return older[1]
         from edgeloop.azure import WorkspaceKeys, connect, explained, find_workspace, is_missing
 
         try:
-            keys = WorkspaceKeys.model_validate({})
+            fields = ("subscription", "resource_group", "workspace")
+            keys = WorkspaceKeys.model_validate(dict(zip(fields, parts.workspace, strict=False)))
             address = find_workspace(keys, self.settings.azure, self.settings.project)
         except BadSetting as error:
             reason = f".azureml/datastore.json does not name the datastore {name}, and "

@@ -11,11 +11,17 @@ from typing import Any
 
 import pytest
 
-from edgeloop.errors import BadJob
-from edgeloop.jobs import Jobs, Run
+from edgeloop.data import Datasets
+from edgeloop.errors import BadJob, StoreRefused
+from edgeloop.jobs import Jobs, Run, make_compute
 from edgeloop.jobs.protocol.ticket import ticket_key
+from edgeloop.jobs.protocol.urls import RemotePath
+from edgeloop.jobs.remote import PlaceResolver
+from edgeloop.settings import Settings
+from edgeloop.store import open_from_job
 from tests.jobs.test_azureml import SIZE
 from tests.peers.azureml import AzureML
+from tests.peers.azureml.storage import BLOBSTORE
 from tests.peers.azurite import Azurite
 from tests.peers.s3 import S3
 
@@ -97,23 +103,34 @@ def definition(azureml: AzureML, run: Run) -> dict[str, Any]:
 def test_datastores_and_azure_storage_are_mounted_by_the_service(
     project: Path, azureml: AzureML, container: str, put: Put, azure_storage: Azurite
 ):
+    """Beside a dataset at a version and one that is created, without a push."""
+    (project / "data/raw/small").mkdir(parents=True)
+    (project / "data/raw/small/a.txt").write_text("first")
+    datasets = Datasets(Jobs.open().blobs)
+    datasets.push("raw/small", project / "data/raw/small")
+    (project / "data/raw/small/a.txt").write_text("changed, and not pushed")
     put("faces/a/1.png", b"one")
     put("refs/list.csv", b"names")
     put("old/kept.txt", b"kept")
     address = azureml.storage.url_of(container)
     options = {
         "data": [
+            "raw/small",
             "faces=azureml://datastores/lab/paths/faces",
             {"url": f"{address}/refs/list.csv", "name": "list", "mode": "download"},
         ],
         "writes": [
+            "working/made",
             "copies=azureml://datastores/lab/paths/copies",
             {"url": f"{address}/old", "name": "more", "mode": "upload"},
         ],
     }
     words = ("{input:faces}", "{output:copies}", "{input:list}", "{output:more}")
-    runs = Jobs.open().submit("copy.py", words, options=options)
+    words += ("{input:small}", "{output:made}")
+    runs = Jobs.open().submit("copy.py", words, options=options, push=False)
     finished(runs)
+    datasets.pull("working/made@1", project / "made")
+    assert (project / "made/a.txt").read_text() == "first"
     assert stored(azureml, container, "copies/") == {"copies/a/1.png": b"one"}
     assert stored(azureml, container, "old/") == {"old/kept.txt": b"kept", "old/list": b"names"}
 
@@ -185,3 +202,24 @@ def test_what_the_service_cannot_reach_is_refused_before_anything_is_sent(
         with pytest.raises(BadJob, match=says):
             Jobs.open().submit("copy.py", options={"data": [f"faces={url}"]})
     assert azureml.count("PUT", "/jobs/") == 0
+
+
+def test_elsewhere_a_datastore_of_the_workspace_is_opened_with_a_signature(
+    project: Path, azureml: AzureML, azure_storage: Azurite
+):
+    """By its short URL, and by the long one that names a workspace."""
+    azureml.storage.container(BLOBSTORE).upload_blob("faces/1.png", b"one")
+    inside = "datastores/workspaceblobstore/paths"
+    long = azureml.scope.workspace_id.replace("/resourceGroups/", "/resourcegroups/")
+    resolver = PlaceResolver(Settings.load(project), make_compute("local"), 3600)
+    places = resolver.resolve(
+        [RemotePath("faces", f"azureml://{inside}/faces")],
+        [RemotePath("copies", f"azureml:/{long}/{inside}/copies")],
+    )
+    [source], [target] = places.sources, places.targets
+    assert azure_storage.key not in repr([*source.options.values(), *target.options.values()])
+    assert open_from_job(source.access).read(f"{source.path}/1.png") == b"one"
+    with pytest.raises(StoreRefused):
+        open_from_job(source.access).put(f"{source.path}/2.png", b"two")
+    open_from_job(target.access).put(f"{target.path}/2.png", b"two")
+    assert stored(azureml, BLOBSTORE, "copies/") == {"copies/2.png": b"two"}

@@ -106,6 +106,27 @@ def test_a_job_is_not_lost_when_the_head_is_killed(folder_blobs, tmp_path):
         wait_until(lambda: not processes_with(str(tmp_path / "tidy")), LIMIT_S, "its end")
 
 
+def test_data_at_urls_is_copied_where_the_job_runs(ray_cluster: RayCluster, tmp_path: Path):
+    computes = {"cluster": {"kind": "ray", "address": ray_cluster.address}}
+    (tmp_path / "edgeloop.yaml").write_text(json.dumps({"computes": computes}))
+    (tmp_path / "faces").mkdir()
+    (tmp_path / "faces/1.txt").write_text("one")
+    (tmp_path / "copy.sh").write_text('cp "$1/1.txt" "$2/2.txt"\n')
+    options = {
+        "compute": "cluster",
+        "code": str(tmp_path),
+        "data": [{"url": f"file://{tmp_path}/faces", "mode": "download"}],
+        "writes": [{"url": f"file://{tmp_path}/sent", "mode": "upload"}],
+    }
+    jobs = Jobs(Settings.load(tmp_path))
+    words = ["{input:faces}", "{output:sent}"]
+    [run] = jobs.submit(tmp_path / "copy.sh", words, options=options)
+    [run] = jobs.wait([run], timeout_s=LIMIT_S)
+    log = b"".join(jobs.log(run).more()).decode()
+    assert run.state == "completed" and "fetched 1 file" in log, log
+    assert (tmp_path / "sent/2.txt").read_text() == "one"
+
+
 def test_a_job_that_outlived_its_head_is_aborted_through_the_store(
     ray_cluster: RayCluster, tmp_path: Path
 ):

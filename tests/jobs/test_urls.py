@@ -23,7 +23,7 @@ AZURE = "https://acme.blob.core.windows.net"
         ("azureml://datastores/lab/paths/b.zip", UrlParts("azureml", "lab", "b.zip", is_file=True)),
         (
             "azureml://subscriptions/1/resourcegroups/g/workspaces/w/datastores/lab/paths/v1.2/",
-            UrlParts("azureml", "lab", "v1.2"),
+            UrlParts("azureml", "lab", "v1.2", workspace=("1", "g", "w")),
         ),
         ("s3://bucket/a b/c", UrlParts("s3", "bucket", "a b/c")),
         ("gs://bucket", UrlParts("gs", "bucket", "")),

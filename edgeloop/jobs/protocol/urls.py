@@ -17,8 +17,8 @@ INPUT_MODES = ("mount", "download")
 OUTPUT_MODES = ("mount", "upload")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _DATASTORE = re.compile(
-    r"azureml://(?:subscriptions/[^/]+/resource[gG]roups/[^/]+/"
-    r"(?:providers/Microsoft\.MachineLearningServices/)?workspaces/[^/]+/)?"
+    r"azureml://(?:subscriptions/(?P<subscription>[^/]+)/resource[gG]roups/(?P<group>[^/]+)/"
+    r"(?:providers/Microsoft\.MachineLearningServices/)?workspaces/(?P<workspace>[^/]+)/)?"
     r"datastores/(?P<container>[A-Za-z0-9_-]+)/paths/(?P<path>.*)"
 )
 _IN_ACCOUNT = re.compile(
@@ -46,17 +46,7 @@ class UrlParts:
     account: str = ""
     endpoint: str = ""
     is_file: bool = False  # its last part has an ending, and no slash follows
-
-    @property
-    def url(self) -> str:
-        """In the form that names the account."""
-        if self.kind == "azure":
-            return f"{self.endpoint}/{self.container}/{self.path}"
-        if self.kind == "azureml":
-            return f"azureml://datastores/{self.container}/paths/{self.path}"
-        if self.kind == "file":
-            return f"file://{self.path}"
-        return f"{self.kind}://{self.container}/{self.path}"
+    workspace: tuple[str, ...] = ()  # of a datastore's long URL: subscription, group and name
 
 
 @dataclass(frozen=True)
@@ -124,7 +114,9 @@ def parse_url(url: str) -> UrlParts:
     if found.re is _FILE:
         return UrlParts("file", "", path.rstrip("/") or "/", is_file=is_file)
     if found.re is _DATASTORE:
-        return UrlParts("azureml", fields["container"], path, is_file=is_file)
+        workspace = tuple(fields[name] for name in ("subscription", "group", "workspace"))
+        named = workspace if any(workspace) else ()
+        return UrlParts("azureml", fields["container"], path, is_file=is_file, workspace=named)
     if found.re is _BUCKET:
         kind = "azure" if fields["kind"] == "az" else fields["kind"]
         return UrlParts(kind, fields["container"], path, is_file=is_file)

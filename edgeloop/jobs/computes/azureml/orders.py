@@ -121,7 +121,7 @@ class OrderDispatcher:
         service has the right to open it."""
         parts = parse_url(url)
         if parts.kind == "azureml":
-            if self._find_datastore(parts.container) is None:
+            if not parts.workspace and self._find_datastore(parts.container) is None:
                 address = self._connection.address
                 reason = (
                     f"the workspace {address.workspace} has no datastore {parts.container!r}: "
