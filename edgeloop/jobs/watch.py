@@ -119,7 +119,7 @@ def _merged(
     is_on_its_way: bool,
 ) -> Status:
     if progress is not None and progress.state in FINAL_STATES:
-        return _of(progress)
+        return _ended(progress, observed, note)
     if observed is None:  # the compute did not respond
         return replace(_of(progress) if progress else job.last, note=note)
     is_over = observed.state in FINAL_STATES
@@ -142,6 +142,20 @@ def _merged(
 
 def _silence(progress: JobProgress, now: float) -> str:
     return f"nothing heard from {progress.node} for {now - progress.heartbeat:.0f} s"
+
+
+def _ended(progress: JobProgress, observed: ObservedState | None, note: str) -> Status:
+    """The wrapper's word is final, unless its compute has outputs to store: a job is over when all
+    that it made can be read."""
+    ended = _of(progress)
+    if not progress.compute_stores or (observed is not None and observed.state is None):
+        return ended
+    if observed is None or observed.state not in FINAL_STATES:
+        return replace(ended, state="running", note=note or "its compute is storing its outputs")
+    if observed.state == "failed" and ended.state == "completed":
+        reason = f"the compute could not store what it wrote: {observed.reason}"
+        return replace(ended, state="failed", reason=reason)
+    return ended
 
 
 def _unknown_to_its_compute(

@@ -146,3 +146,22 @@ def test_a_last_word_that_came_while_the_compute_was_asked_is_heard(blobs: Blobs
         LateBlobs(), Late({"job-1": ObservedState("completed")}), [WAITING], lambda: NOW
     )[0]  # type: ignore[arg-type]
     assert status.state == "completed"
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        (seen("running"), ("running", "its compute is storing its outputs")),
+        (Seer(None), ("running", "the compute seer cannot be reached: no answer")),
+        (seen("completed"), ("completed", "")),
+        (seen("failed", "no right to write"), ("failed", "")),
+        (seen(None), ("completed", "")),
+    ],
+    ids=["finalizing", "away", "done", "refused", "forgotten"],
+)
+def test_a_job_whose_compute_stores_its_outputs_ends_with_it(blobs: Blobs, view, expected):
+    say(blobs, "completed", exit_code=0, compute_stores=True)
+    status = now_of(blobs, view)
+    assert status.state == expected[0] and status.note.startswith(expected[1])
+    refused = "the compute could not store what it wrote: no right to write"
+    assert status.reason == (refused if expected[0] == "failed" else "")

@@ -156,6 +156,7 @@ class JobProgress:
     log_bytes: int = 0
     outputs_complete: bool = False  # every file of outputs/ is in the store
     files: JobFiles = JobFiles()  # known when the job has ended
+    compute_stores: bool = False  # what it wrote to URLs is only there when its compute is done
 
     def to_json(self) -> bytes:
         return to_json(self)

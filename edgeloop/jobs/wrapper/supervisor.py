@@ -118,7 +118,8 @@ class Supervisor:
         return ticket
 
     def _work(self, ticket: Ticket, earlier: JobProgress | None) -> JobOutcome:
-        self._state.change(attempt=ticket.attempt)
+        served = any(place.variable for place in ticket.targets)
+        self._state.change(attempt=ticket.attempt, compute_stores=served)
         self._write_note(ticket.attempt)
         for task in self._tasks.values():
             task.start()
