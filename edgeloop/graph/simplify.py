@@ -119,29 +119,37 @@ def _fold(
 
 
 def _fold_pads(graph: GraphProto) -> None:
-    """Zeros put around an image for its convolution alone are padding of that convolution."""
-    from onnx import helper
-
+    """Zeros put around an image for convolutions alone are padding of those convolutions."""
     weights = {tensor.name: tensor for tensor in graph.initializer}
-    makers = {node.output[0]: node for node in graph.node if node.op_type == "Pad"}
-    readers = Counter(name for node in graph.node for name in node.input)
     ends = {value.name for value in graph.output}
     gone: set[str] = set()
-    for conv in graph.node:
-        pad = makers.get(conv.input[0]) if conv.op_type == "Conv" else None
-        if pad is None or readers[pad.output[0]] != 1 or pad.output[0] in ends:
+    for pad in [node for node in graph.node if node.op_type == "Pad"]:
+        name, added = pad.output[0], _zeros_around(pad, weights)
+        readers = [node for node in graph.node if name in node.input]
+        if added is None or name in ends or not all(_is_padded(node, name) for node in readers):
             continue
-        added, own = _zeros_around(pad, weights), _conv_pads(conv)
-        if added is None or own is None:
-            continue
-        rest = [attribute for attribute in conv.attribute if attribute.name != "pads"]
-        both = [a + b for a, b in zip(added, own or [0] * len(added), strict=True)]
-        del conv.attribute[:]
-        conv.attribute.extend([*rest, helper.make_attribute("pads", both)])
-        gone.add(pad.output[0])
-        conv.input[0] = pad.input[0]
+        for conv in readers:
+            _pad(conv, added)
+            conv.input[0] = pad.input[0]
+        gone.add(name)
     if gone:
         _replace_nodes(graph, [node for node in graph.node if node.output[0] not in gone])
+
+
+def _is_padded(node: NodeProto, name: str) -> bool:
+    """Whether it is a convolution of this image that says its padding itself."""
+    auto = next((a.s for a in node.attribute if a.name == "auto_pad"), b"NOTSET")
+    return node.op_type == "Conv" and node.input[0] == name and auto == b"NOTSET"
+
+
+def _pad(conv: NodeProto, added: list[int]) -> None:
+    from onnx import helper
+
+    own = next((list(a.ints) for a in conv.attribute if a.name == "pads"), [0] * len(added))
+    rest = [attribute for attribute in conv.attribute if attribute.name != "pads"]
+    both = [a + b for a, b in zip(added, own, strict=True)]
+    del conv.attribute[:]
+    conv.attribute.extend([*rest, helper.make_attribute("pads", both)])
 
 
 def _zeros_around(pad: NodeProto, weights: dict[str, TensorProto]) -> list[int] | None:
@@ -160,14 +168,6 @@ def _zeros_around(pad: NodeProto, weights: dict[str, TensorProto]) -> list[int] 
     if not is_plain or len(pad.input) > 3 or any(other.any() for other in others):
         return None
     return before[2:] + behind[2:]
-
-
-def _conv_pads(conv: NodeProto) -> list[int] | None:
-    """The padding a convolution has: empty where it names none, None where ONNX chooses it."""
-    auto = next((a.s for a in conv.attribute if a.name == "auto_pad"), b"NOTSET")
-    if auto != b"NOTSET":
-        return None
-    return next((list(a.ints) for a in conv.attribute if a.name == "pads"), [])
 
 
 def _separate_shared_biases(graph: GraphProto) -> None:

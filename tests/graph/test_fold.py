@@ -81,14 +81,21 @@ def test_zeros_around_an_image_become_padding_of_its_convolution_where_that_is_t
         tmp_path / "m.onnx",
         [
             helper.make_node("Pad", ["x", "pads", "value"], ["p"]),
-            helper.make_node("Conv", ["p", "w"], ["y"], pads=[1, 0, 1, 1]),
+            helper.make_node("Conv", ["p", "w"], ["a"], pads=[1, 0, 1, 1]),
+            helper.make_node("Conv", ["p", "v"], ["b"], pads=[1, 0, 1, 1]),
+            helper.make_node("Add", ["a", "b"], ["y"]),
         ],
         X,
         [info("y", ["n", "c", "h", "w"])],
-        {"pads": np.array(pads), "value": np.float32(value), "w": weights(inputs=inputs)},
+        {
+            "pads": np.array(pads),
+            "value": np.float32(value),
+            "w": weights(inputs=inputs),
+            "v": weights(inputs=inputs, seed=1),
+        },
     )
     model = read_graph(path)
-    assert kinds(model) == (["Conv"] if folds else ["Pad", "Conv"])
+    assert kinds(model) == ([] if folds else ["Pad"]) + ["Conv", "Conv", "Add"]
     np.testing.assert_allclose(
         answers(model, (1, 3, 16, 16)), answers(path, (1, 3, 16, 16)), atol=1e-6
     )
