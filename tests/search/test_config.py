@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from edgeloop.errors import BadSetting
-from edgeloop.search.config import Objective, SearchConfig, read_config
+from edgeloop.search.campaign import with_classes
+from edgeloop.search.config import Objective, SearchConfig, config_of, read_config
 
 GOOD = {
     "search": {"budget": 12, "constraints": {"params": [1e3, 2e6]}},
@@ -263,3 +264,18 @@ def test_a_variable_is_used_and_not_written_down(read: Read, monkeypatch: pytest
     monkeypatch.setenv("SOME_STORE", "sqlite:somewhere")
     config = read("store=${SOME_STORE}")
     assert (config.store, config.document["store"]) == ("sqlite:somewhere", "${SOME_STORE}")
+
+
+def test_the_number_of_classes_is_the_datasets_unless_the_file_says_another(tmp_path: Path):
+    folder = tmp_path / "data" / "working" / "roads"
+    folder.mkdir(parents=True)
+    (folder / "000000_seg.png").write_bytes(b"")
+    (folder / "label_map.json").write_text('["background", "road", "car"]')
+    objectives = {"val_iou": {"train": {"epochs": 1}}}
+    for search, data, classes in (
+        ({}, "working/roads", 3),
+        ({"classes": 5}, "working/roads", 5),
+        ({}, "working/only-in-the-store", 19),
+    ):
+        document = {"search": search, "data": data, "objectives": objectives}
+        assert with_classes(config_of(document, "search.yaml"), tmp_path).classes == classes
