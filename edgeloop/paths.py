@@ -6,8 +6,8 @@
     torch.save(model, outputs("best.pt"))
 
 Inside a job these are the folders that were laid out for it. Outside they are `data/raw`,
-`data/working` and `outputs` of the project (see `find_project`). Only the standard library is
-used, so a script that imports this runs wherever Python does.
+`data/working` and `outputs` of the project (see `find_project`). Every job has this module, whether
+or not Edgeloop is installed there, so it is written for Python 3.8 and its standard library alone.
 """
 
 from __future__ import annotations
@@ -57,6 +57,6 @@ def _data() -> Path:
 
 def _below(folder: Path, parts: tuple[str, ...]) -> Path:
     path = folder.joinpath(*parts)
-    if not path.is_relative_to(folder) or ".." in path.relative_to(folder).parts:
+    if folder not in (path, *path.parents) or ".." in path.parts[len(folder.parts) :]:
         raise ValueError(f"{'/'.join(parts)} leads out of {folder}")
     return path

@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from hashlib import sha256
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import edgeloop
 from edgeloop.data import Datasets
 from edgeloop.errors import BadSetting
 from edgeloop.jobs.computes.base import JobOrder, Resources
@@ -33,7 +35,7 @@ from edgeloop.jobs.protocol.ticket import (
 from edgeloop.store import Access, Blobs, open_blobs, parse_location
 from edgeloop.store.blobs import FolderBlobs, url_blobs
 from tests.conftest import StoreUnderTest
-from tests.jobs.wrapped import LIMIT_S, Wrapped, interpreters
+from tests.jobs.wrapped import LIMIT_S, Wrapped, interpreters, oldest_python
 
 USE_EVERYTHING = """
 open("outputs/seen", "w").write(open("data/raw/faces/1.txt").read())
@@ -134,7 +136,15 @@ def test_a_node_fetches_the_wrapper_and_becomes_it(place: StoreUnderTest, tmp_pa
 
 BARE = """
 import importlib.util, json, sys
-packages = [name for name in ("obstore", "edgeloop", "pip") if importlib.util.find_spec(name)]
+from edgeloop.paths import outputs, raw, working
+import edgeloop
+assert (raw("faces") / "1.txt").read_text() == "1" and working("made").is_dir()
+outputs("deep/er.txt").write_text("by edgeloop.paths")
+try:
+    edgeloop.Jobs
+except AttributeError as error:
+    assert "is not installed in this job's environment" in str(error)
+packages = [name for name in ("obstore", "edgeloop.jobs", "pip") if importlib.util.find_spec(name)]
 open("outputs/python", "w").write(json.dumps([sys.version_info[:2], sys.executable, packages]))
 open("outputs/large", "wb").write(b"1234567" * 3_000_000)
 """
@@ -163,8 +173,29 @@ def test_a_node_needs_python_and_nothing_else(
     assert wrapped.final().published == {"working/made": 1}
     stored = wrapped.stored()
     assert (stored["seen"], stored["large"]) == (b"1", b"1234567" * 3_000_000)
+    assert stored["deep/er.txt"] == b"by edgeloop.paths"
     numbers = [int(number) for number in version.split(".")]
     assert json.loads(stored["python"]) == [numbers, python, []]
+
+
+@pytest.mark.parametrize("how", ["editable", "wheel", "own"])
+def test_an_installed_edgeloop_is_not_shadowed(wrapped: Wrapped, how: str, tmp_path: Path):
+    """Whether it is installed here as these tests have it, lies in site packages, or is the
+    user's own code."""
+    script = "import edgeloop.paths, edgeloop; print(edgeloop.__version__, edgeloop.__file__)"
+    code = {"script.py": script}
+    wrapped.python = sys.executable
+    if how == "wheel":
+        code["script.py"] = f"import site; site.addsitedir('site'); {script}"
+    if how != "editable":
+        wrapped.python = oldest_python()
+        place = "site/edgeloop" if how == "wheel" else "edgeloop"
+        code |= {f"{place}/__init__.py": "__version__ = 'theirs'", f"{place}/paths.py": ""}
+    wrapped.order(["python", "script.py"], code)
+    code_, shown = wrapped.run()
+    assert code_ == 0, shown
+    assert shown.startswith(edgeloop.__version__ if how == "editable" else "theirs"), shown
+    assert "/library/" not in shown
 
 
 def _place(

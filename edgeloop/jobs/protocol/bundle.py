@@ -26,7 +26,7 @@ _PACKAGE = Path(__file__).parents[2]
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 # What may be imported inside a job: these need only the standard library, of Python 3.8 or newer.
 _WRAPPER_FILES = (
-    *("__init__.py", "_version.py", "errors.py"),
+    *("__init__.py", "_version.py", "errors.py", "paths.py"),
     *(f"_util/{name}.py" for name in ("__init__", "files", "locks", "parallel", "redact")),
     *("_util/retry.py", "_util/system.py", "_util/units.py"),
     *("store/__init__.py", "store/base.py", "store/identity.py"),

@@ -70,6 +70,11 @@ class Scratch:
         return self.folder / "log.txt"
 
     @property
+    def library(self) -> Path:
+        """Where a script finds `edgeloop.paths`."""
+        return self.folder / "library"
+
+    @property
     def before(self) -> Path:
         """The files that were in `work/` before the command started."""
         return self.folder / "before.json"

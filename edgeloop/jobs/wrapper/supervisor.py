@@ -37,6 +37,7 @@ from edgeloop.jobs.wrapper.ending import (
 from edgeloop.jobs.wrapper.environment import EnvironmentBuilder, Interpreter, NodeEnvironment
 from edgeloop.jobs.wrapper.events import Background, Canceled, Events, PeriodicTask, with_retries
 from edgeloop.jobs.wrapper.layout import JobFolders, fetch_outputs, fill, lay_out, variables_for
+from edgeloop.jobs.wrapper.library import with_library, write_library
 from edgeloop.jobs.wrapper.outputs import CreatedFiles, OutputCopier
 from edgeloop.jobs.wrapper.remote import deliver
 from edgeloop.jobs.wrapper.scratch import JobLog, LogCopier, Scratch, SupervisorNote, stored_log
@@ -148,6 +149,7 @@ class Supervisor:
                 self._log.restore(piece)
         log = self._log.write
         folders = lay_out(ticket, self._scratch, self._blobs, self._here, log, patience_s)
+        write_library(self._scratch.library)
         own = [folders.outputs, *folders.made.values()]
         skipped = [path.relative_to(self._scratch.work).as_posix() for path in own]
         self._created.remember(ticket.outputs, skipped)
@@ -195,6 +197,7 @@ class Supervisor:
             arguments[0] = prepared.interpreter.python
         variables = {**self._here.variables, **variables_for(ticket, attempt, prepared.folders)}
         variables.update(prepared.interpreter.variables(variables))
+        variables = with_library(variables, self._scratch.library)
         work, log = self._scratch.work, self._scratch.log
         return command.PreparedCommand(ticket.id, arguments, work, log, variables)
 
