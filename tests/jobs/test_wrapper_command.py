@@ -207,7 +207,7 @@ def test_names_of_datasets_become_variables_whole_and_by_their_last_part():
 
     ticket = Ticket("id", "name", "default", (), "")
     inputs = {"working/faces-128": Path("/a"), "raw/cats": Path("/b"), "working/cats": Path("/c")}
-    places = JobFolders(Path("/o"), Path("/d"), inputs, {"working/faces64": Path("/w")})
+    places = JobFolders(Path("/o"), Path("/d"), inputs, {"working/faces64": Path("/w")}, {})
     variables = variables_for(ticket, 1, places)
     assert variables["EDGELOOP_INPUT_WORKING_FACES_128"] == "/a"
     assert variables["EDGELOOP_INPUT_FACES_128"] == "/a"
