@@ -397,6 +397,12 @@ def test_sizes_quotas_and_permissions_can_be_asked_for(azureml: AzureML, ready: 
     assert body["value"][0]["notActions"] == [f"{ML}/workspaces/computes/write".lower()]
 
 
+def _reading(uri: str, mode: str) -> dict[str, Any]:
+    data = {"jobInputType": "uri_folder", "uri": uri, "mode": mode}
+    known = {"command": "true", "environmentId": "azureml:tools:1"}
+    return {"jobType": "Command", **known, "inputs": {"faces": data}}
+
+
 @pytest.mark.parametrize(
     ("properties", "complaint"),
     [
@@ -404,6 +410,8 @@ def test_sizes_quotas_and_permissions_can_be_asked_for(azureml: AzureML, ready: 
         ({"jobType": "Command", "comand": "x"}, "comand is no field"),
         ({"jobType": "Command", "command": 3}, "command must be a string"),
         ({"jobType": "Magic"}, "jobType must be one of"),
+        (_reading("s3://bucket/faces", "ReadOnlyMount"), "must be a URI of data"),
+        (_reading("azureml://datastores/lab/paths/faces", "Mount"), "mode must be one of"),
     ],
 )
 def test_a_body_that_the_rest_api_would_not_know_is_refused(

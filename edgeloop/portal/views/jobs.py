@@ -130,10 +130,18 @@ def job_view(portal: Portal, experiment: str | None, name: str) -> JobView:
         frame_of(portal, experiment),
         job_line(portal.jobs, run),
         tuple(redact(str(word)) for word in run.record.command),
-        tuple(f"{item.name}@{item.version}" for item in run.record.inputs),
+        _inputs(run),
         log,
         trouble,
     )
+
+
+def _inputs(run: Run) -> tuple[str, ...]:
+    """Datasets at their versions, and data at URLs."""
+    datasets = [f"{item.name}@{item.version}" for item in run.record.inputs]
+    written = run.record.spec.get("data")
+    places = written if isinstance(written, list) else []
+    return (*datasets, *(str(place["url"]) for place in places if isinstance(place, Mapping)))
 
 
 def job_log(portal: Portal, name: str, offset: int = 0, limit: int = MOST_BYTES) -> LogPart:

@@ -109,13 +109,27 @@ _ANY: dict[str, Check | Must] = {
     "inputs": many(_INPUT),
     "outputs": many(_OUTPUT),
 }
+
+
+def _step_place(modes: Check) -> Check:
+    """An input or output of a step: a value, a binding, or data at a URI."""
+    data = record(
+        {
+            **dict.fromkeys(("job_input_type", "job_output_type"), text),
+            **{"uri": Must(data_uri), "mode": modes, "pathOnCompute": text, "description": text},
+            **dict.fromkeys(("assetName", "assetVersion"), text),
+        }
+    )
+    return lambda value, at: data(value, at) if isinstance(value, dict) and "uri" in value else []
+
+
 # The service takes steps as they are; these are the names that the SDK gives them.
 _STEP = record(
     {
         "componentId": Must(resource_id),
         "type": Must(one_of("command")),
-        "inputs": many(anything),
-        "outputs": many(anything),
+        "inputs": many(_step_place(_INPUT_MODES)),
+        "outputs": many(_step_place(_OUTPUT_MODES)),
         "computeId": resource_id,
         "environment_variables": many(text),
         "limits": record({"timeout": span, "job_limits_type": one_of("Command")}),
