@@ -203,11 +203,14 @@ def reset(
 ) -> None:
     """Clear results so that runners redo them.
 
-    Clears all stages, or those named with --stage, together with their files.
+    Clears all stages, or those named with --stage, together with their files. A model that another
+    tool holds, such as Archai, is left alone until it is free or unlocked.
 
     Example: edgeloop reset 'brave-*' --stage f1_1k
     """
+    from edgeloop._util.redact import redact
     from edgeloop.cli.output import print_json
+    from edgeloop.errors import ModelBusy
 
     with opened(store, experiment) as workspace:
         for chosen in stage:
@@ -216,13 +219,21 @@ def reset(
         confirm("reset", rows, yes)
         done = []
         for row in rows:
-            cleared = workspace.catalog.reset(row.key, stage)
+            try:
+                cleared = workspace.catalog.reset(row.key, stage)
+            except ModelBusy as error:
+                if len(rows) == 1:
+                    raise
+                click.echo(redact(f"edgeloop: {error}"), err=True)
+                continue
             order = [s.name for s in workspace.plan.stages if s.name in cleared]
             done.append({"name": row.key, "reset": order})
             if not as_json:
                 click.echo(f"{row.key}: reset {', '.join(order)}")
     if as_json:
         print_json(done)
+    if len(done) < len(rows):
+        raise SystemExit(1)
 
 
 @click.command()

@@ -16,8 +16,10 @@ The row says which files count. A result becomes visible in steps, and a machine
 After every step the row names complete files. What a dead machine leaves over is named by no row,
 and does not show.
 
-Archai's runner takes the first file that matches `.*\\.onnx` for the float model. So results with
-`.onnx` in their names, such as a quantized model, are stored as `net.quant~onnx`.
+Archai's runner takes the first file that matches `.*\\.onnx` for the float model, and `model.dlc`
+and `model.quant.dlc` for conversions by SNPE. So results with `.onnx` in their names, for example a
+quantized model, are stored as `net.quant~onnx`. Conversions by SNPE get the names that it expects,
+and those of other toolchains never do.
 """
 
 from __future__ import annotations
@@ -31,12 +33,13 @@ from pathlib import Path
 
 from edgeloop.errors import ModelBusy
 from edgeloop.models.names import matches
-from edgeloop.models.records import UPLOAD, records_of, with_records
+from edgeloop.models.records import ARCHAI_TOOLCHAIN, UPLOAD, records_of, with_records
 from edgeloop.models.row import CANDIDATE, change_row
 from edgeloop.store import BlobInfo, Changes, Record, Store
 
 ATTEMPTS_FOLDER = ".attempts"
 MOST_OF_A_NAME = 50
+_OF_ARCHAI = ("model.dlc", "model.quant.dlc")
 _NUMBER = re.compile(r"~\d+(?=\.|$)")
 
 
@@ -85,9 +88,12 @@ class ModelFiles:
             found.setdefault(name, _file(name, blob))
         return sorted(found.values(), key=lambda file: file.name)
 
-    def put_attempt(self, model: str, token: str, files: Mapping[str, Path]) -> dict[str, str]:
+    def put_attempt(
+        self, model: str, token: str, files: Mapping[str, Path], toolchain: str = ""
+    ) -> dict[str, str]:
         """Step 1; returns each file's key below the model's folder, for the row."""
-        keys = {name: f"{ATTEMPTS_FOLDER}/{token}/{stored_name(name)}" for name in files}
+        folder = f"{ATTEMPTS_FOLDER}/{token}"
+        keys = {name: f"{folder}/{stored_name(name, toolchain)}" for name in files}
         folder = self._folder(model)
         self._store.blobs.put_many({f"{folder}/{keys[name]}": path for name, path in files.items()})
         return keys
@@ -101,7 +107,11 @@ class ModelFiles:
             for name, key in record.files.items()
             if key.startswith(f"{ATTEMPTS_FOLDER}/{token}/") and name in files
         }
-        created = {key: self._create(model, name, files[name]) for key, name in own.items()}
+        hidden = f"{ATTEMPTS_FOLDER}/{token}/"
+        created = {
+            key: self._create(model, key.removeprefix(hidden), files[name])
+            for key, name in own.items()
+        }
         plain = {key: created_key for key, created_key in created.items() if created_key}
 
         def rename(row: Record) -> Changes | None:
@@ -165,11 +175,10 @@ class ModelFiles:
         folder = f"{row.key}/"
         return [b for b in self._store.blobs.list(folder) if "/" not in b.key.removeprefix(folder)]
 
-    def _create(self, model: str, name: str, path: Path) -> str:
+    def _create(self, model: str, stored: str, path: Path) -> str:
         """Store a file under its plain name or, if that is taken, the name with a number. Empty:
         all were taken, and the file stays where it is."""
         content = path.read_bytes()
-        stored = stored_name(name)
         for number in range(1, MOST_OF_A_NAME + 1):
             key = stored if number == 1 else _numbered(stored, number)
             if self._store.blobs.create(f"{self._folder(model)}/{key}", content):
@@ -180,13 +189,18 @@ class ModelFiles:
         return f"{self._experiment}/{model}"
 
 
-def stored_name(name: str) -> str:
-    """The name of a result in the store: never one that Archai takes for an uploaded model."""
-    return name.replace(".onnx", "~onnx")
+def stored_name(name: str, toolchain: str = "") -> str:
+    """The name of a result in the store: one that Archai takes for what it is, or for nothing."""
+    stored = name.replace(".onnx", "~onnx")
+    if not stored.endswith(".dlc") or ".classes." in stored:
+        return stored
+    if toolchain == ARCHAI_TOOLCHAIN:
+        return "model.quant.dlc" if stored.endswith(".quant.dlc") else "model.dlc"
+    return stored.replace(".dlc", "~dlc") if stored in _OF_ARCHAI else stored
 
 
 def _shown_name(stored: str) -> str:
-    return stored.replace("~onnx", ".onnx")
+    return stored.replace("~onnx", ".onnx").replace("~dlc", ".dlc")
 
 
 def _plain_name(stored: str) -> str:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from edgeloop.errors import RowChanged, RowExists
 from edgeloop.models.plan import Plan, Stage
 from edgeloop.models.records import (
+    ARCHAI_TOOLCHAIN,
     UPLOAD,
     StageRecord,
     is_converted_by_archai,
@@ -36,7 +37,6 @@ SWEPT = "!swept"
 OWN = "+"  # sorts before the bar, so of equal numbers a model's own goes first
 QUICK_LOOK_S = 0.25  # a look for edited priorities that takes longer is made less often,
 REST = 10  # so that it takes a tenth of the time at most
-ARCHAI_TOOLCHAIN = "snpe"
 FINISHED = ("complete", "error", "uploading", "deleting", CANDIDATE)
 
 

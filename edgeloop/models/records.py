@@ -18,6 +18,7 @@ from edgeloop.models.row import filled, is_true
 from edgeloop.store import Value, Values
 
 REMEMBERED = 8
+ARCHAI_TOOLCHAIN = "snpe"  # what Archai converts with
 UPLOAD = "upload"  # an upload is held like a stage, so that two people cannot fill one name
 
 

@@ -51,7 +51,8 @@ from edgeloop.workspace import Workspace
 def store_and_commit(workspace: Workspace, leases: Leases, lease: Lease, result: Result) -> None:
     """Files first; the row only while the lease holds. Repeating it does no harm."""
     stored = workspace.catalog.stored
-    keys = stored.put_attempt(lease.model, lease.token, result.files)
+    toolchain = str(result.columns.get("toolchain") or "")
+    keys = stored.put_attempt(lease.model, lease.token, result.files, toolchain)
     leases.commit(lease, Outcome(result.columns, keys))
     stored.publish(lease.model, lease.token, result.files)
 

@@ -153,6 +153,33 @@ def test_a_name_that_is_taken_is_left_alone_and_the_row_names_another(farm: Farm
     assert set(blobs_of(farm.store)) == {"default/net/net.onnx"}
 
 
+@pytest.mark.parametrize(
+    ("toolchain", "keys"),
+    [
+        ("snpe", ["model.dlc", "model.quant.dlc", "net.classes.dlc", "net.layers.csv"]),
+        ("qnn", ["net.dlc", "net.quant.dlc", "net.classes.dlc", "net.layers.csv"]),
+    ],
+)
+@pytest.mark.parametrize("stem", ["net", "model"])
+def test_conversions_have_the_names_that_archai_knows_only_if_it_can_use_them(
+    farm: Farm, toolchain: str, keys: list[str], stem: str
+):
+    endings = (".dlc", ".quant.dlc", ".classes.dlc", ".layers.csv")
+    files = {f"{stem}{ending}": farm.folder / ending for ending in endings}
+    for path in files.values():
+        path.write_text(path.name)
+    lease = farm.claim()
+    stored = farm.catalog.stored.put_attempt("net", lease.token, files, toolchain)
+    farm.leases.commit(lease, Outcome({**COLUMNS, "quantized": True}, stored))
+    farm.catalog.stored.publish("net", lease.token, files)
+    assert farm.shown == {f"{stem}{ending}": ending for ending in endings}
+    keys = [key.replace("net.", f"{stem}.") for key in keys]
+    if toolchain == "qnn" and stem == "model":
+        keys = ["model~dlc", "model.quant~dlc", *keys[2:]]
+    expected = {f"default/net/{key}" for key in (*keys, "net.onnx")}
+    assert set(blobs_of(farm.store)) == expected
+
+
 def test_files_that_another_tool_put_beside_them_show(farm: Farm):
     farm.store.blobs.put("default/net/notes.txt", b"by hand")
     assert farm.shown == {"notes.txt": "by hand"}

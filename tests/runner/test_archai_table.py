@@ -123,6 +123,9 @@ def test_models_of_archai_are_evaluated_and_those_it_converted_are_left_to_it(
     for what in float_models(theirs, "from-edgeloop", tmp_path / "taken"):
         assert what == {net.read_bytes()}
     assert float_models(theirs, "from-archai", tmp_path / "none") == [set(), set()]
+    for kind in ("model.dlc", "model.quant.dlc"):  # where its runner looks for its own conversions
+        assert not theirs.list_blobs(f"{EXPERIMENT}/from-archai/{kind}")
+        assert kind in {file.name for file in ours.model("from-archai").files()}
 
     stored = {blob.removeprefix(f"{EXPERIMENT}/from-edgeloop/") for blob in theirs.list_blobs()}
     assert {"unet-w8.onnx", "unet-w8.quant~onnx", "unet-w8.layers.csv"} <= stored
@@ -167,8 +170,11 @@ def test_a_lock_of_either_holds_for_the_other_on_the_same_host(
     assert leases.claim(["onnx", "quantize"], node) is None
     with pytest.raises(ModelBusy, match="another tool works on it"):
         ours.catalog.reset("shared")
-    said = farm.edgeloop("reset", "shared", check=False)
-    assert said.returncode != 0 and "edgeloop unlock shared" in said.stderr
+    ours.upload(save_tiny(tmp_path / "free.onnx", 2), "free")
+    for names in (("shared",), ("*", "--yes")):
+        said = farm.edgeloop("reset", *names, check=False)
+        assert said.returncode == 1 and "edgeloop unlock shared" in said.stderr
+        assert ("free: reset" in said.stdout) == ("*" in names)
     assert theirs.is_locked_by_self("shared")
 
     theirs.unlock("shared")
