@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -26,6 +28,61 @@ def process_fields(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
+
+
+def waited_for_cpu_s(session: int) -> float:
+    """How long the processes of a session have waited for a CPU that others used: that of the
+    thread that waited longest. 0 where the system does not say."""
+    longest_ns = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        fields = process_fields(int(folder.name))
+        if len(fields) < 4 or fields[3] != str(session):
+            continue
+        for file in folder.glob("task/*/schedstat"):
+            with suppress(OSError, ValueError, IndexError):
+                longest_ns = max(longest_ns, int(file.read_text().split()[1]))
+    return longest_ns / 1e9
+
+
+class FairLimit:
+    """A time limit for a program in a session of its own. Time that it had to wait for a CPU does
+    not count, up to four times the limit: on a busy machine it ends later, and `is_unfair` then
+    tells that its end says nothing about the work itself."""
+
+    MOST = 4.0
+
+    def __init__(self, limit_s: float, session: int) -> None:
+        self._limit_s, self._session = limit_s, session
+        self._began = time.monotonic()
+        self._waited_before_s: float | None = None
+        self._first_look_s = min(0.5, 0.05 * limit_s)
+        self._granted_s = 0.0
+
+    def pause_s(self) -> float:
+        """How long to wait before asking again; 0 when the time is over."""
+        left_s = self._left_s()
+        first_s = self._first_look_s if self._waited_before_s is None else 1.0
+        return max(0.0, min(left_s, first_s))
+
+    def _left_s(self) -> float:
+        """Work that takes a moment never pays for a look at the system."""
+        elapsed_s = time.monotonic() - self._began
+        if self._waited_before_s is None and elapsed_s >= self._first_look_s:
+            self._waited_before_s = waited_for_cpu_s(self._session)
+        left_s = self._limit_s + self._granted_s - elapsed_s
+        if left_s > 0 or self.is_unfair or self._waited_before_s is None:
+            return left_s
+        waited_s = waited_for_cpu_s(self._session) - self._waited_before_s
+        fresh_s = min(waited_s, self.MOST * self._limit_s) - self._granted_s
+        if fresh_s < 0.01 * self._limit_s:
+            return left_s
+        self._granted_s += fresh_s
+        return left_s + fresh_s
+
+    @property
+    def is_unfair(self) -> bool:
+        """Whether it got all the patience there is, and the machine is busy still."""
+        return self._granted_s >= self.MOST * self._limit_s
 
 
 def is_running(pid: int) -> bool:

@@ -58,7 +58,10 @@ def search(
     try:
         with Search(config, settings, resume) as opened:
             seen = [item.number for item in opened.study.candidates() if item.state != "running"]
-            outcome = opened.run(lambda event: _say_event(event, config, seen))
+            outcome = opened.run(
+                lambda event: _say_event(event, config, seen),
+                lambda text: click.echo(text, err=True),
+            )
     except KeyboardInterrupt:
         click.echo("Stopped. Results so far are kept; continue with --resume.", err=True)
         raise SystemExit(STOPPED) from None

@@ -9,8 +9,7 @@ import json
 import os
 import select
 import struct
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,26 +26,29 @@ class ConnectionLost(Exception):
     """The other side is gone, or sent something that is no message."""
 
 
+Pause = Callable[[], float]  # how long to wait before asking again; 0: the time is over
+
+
 class CallTimeout(Exception):
     """The time for this message is over."""
 
 
-def send(pipe: int, body: dict[str, Any], arrays: Sequence[Array], ends: float | None) -> None:
-    """Write a message before the time `ends` (of the monotonic clock), or raise."""
+def send(pipe: int, body: dict[str, Any], arrays: Sequence[Array], pause_s: Pause | None) -> None:
+    """Write a message before the time is over, or raise."""
     whole = [np.ascontiguousarray(array) for array in arrays]
     head = dict(body, arrays=[[array.dtype.str, list(array.shape)] for array in whole])
     text = json.dumps(head).encode()
-    _write(pipe, _LENGTH.pack(len(text)) + text, ends)
+    _write(pipe, _LENGTH.pack(len(text)) + text, pause_s)
     for array in whole:
-        _write(pipe, array.reshape(-1).view(np.uint8).data, ends)
+        _write(pipe, array.reshape(-1).view(np.uint8).data, pause_s)
 
 
-def receive(pipe: int, ends: float | None) -> tuple[dict[str, Any], list[Array]]:
-    (length,) = _LENGTH.unpack(_read(pipe, _LENGTH.size, ends))
+def receive(pipe: int, pause_s: Pause | None) -> tuple[dict[str, Any], list[Array]]:
+    (length,) = _LENGTH.unpack(_read(pipe, _LENGTH.size, pause_s))
     if length > _LARGEST:
         raise ConnectionLost
     try:
-        body = json.loads(_read(pipe, length, ends))
+        body = json.loads(_read(pipe, length, pause_s))
         kinds = [(np.dtype(kind), tuple(shape)) for kind, shape in body.pop("arrays")]
     except (ValueError, TypeError, KeyError, AttributeError):
         raise ConnectionLost from None
@@ -55,24 +57,24 @@ def receive(pipe: int, ends: float | None) -> tuple[dict[str, Any], list[Array]]
         size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
         if not 0 <= size <= _LARGEST:
             raise ConnectionLost
-        arrays.append(np.frombuffer(_read(pipe, size, ends), dtype=kind).reshape(shape))
+        arrays.append(np.frombuffer(_read(pipe, size, pause_s), dtype=kind).reshape(shape))
     return body, arrays
 
 
-def _write(pipe: int, data: bytes | memoryview, ends: float | None) -> None:
+def _write(pipe: int, data: bytes | memoryview, pause_s: Pause | None) -> None:
     view = memoryview(data).cast("B") if len(data) else memoryview(b"")
     while view:
-        _wait(pipe, ends, for_writing=True)
+        _wait(pipe, pause_s, for_writing=True)
         try:
-            view = view[os.write(pipe, view[:4096] if ends is not None else view) :]
+            view = view[os.write(pipe, view[:4096] if pause_s is not None else view) :]
         except OSError:
             raise ConnectionLost from None
 
 
-def _read(pipe: int, count: int, ends: float | None) -> bytearray:
+def _read(pipe: int, count: int, pause_s: Pause | None) -> bytearray:
     data = bytearray()
     while len(data) < count:
-        _wait(pipe, ends, for_writing=False)
+        _wait(pipe, pause_s, for_writing=False)
         try:
             piece = os.read(pipe, min(_PIECE, count - len(data)))
         except OSError:
@@ -83,10 +85,11 @@ def _read(pipe: int, count: int, ends: float | None) -> bytearray:
     return data
 
 
-def _wait(pipe: int, ends: float | None, for_writing: bool) -> None:
-    if ends is None:
+def _wait(pipe: int, pause_s: Pause | None, for_writing: bool) -> None:
+    if pause_s is None:
         return
     poll = select.poll()
     poll.register(pipe, select.POLLOUT if for_writing else select.POLLIN)
-    if not poll.poll(max(0.0, ends - time.monotonic()) * 1000):
-        raise CallTimeout
+    while not poll.poll(1000 * pause_s()):
+        if pause_s() <= 0:
+            raise CallTimeout

@@ -1,8 +1,8 @@
 """Our side of the process for native work: started once, kept warm, replaced when it breaks.
 
 A compiler that crashes or does not come to an end must be that model's error and nothing more. So
-it works in a process of its own; a call has a time limit; a process that died or overran it is
-gone and the next call gets a new one.
+it works in a process of its own; a call has a time limit, in which waiting for a busy CPU does not
+count; a process that died or overran it is gone and the next call gets a new one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from edgeloop import errors
+from edgeloop._util.system import FairLimit
 from edgeloop.errors import BadInput, EdgeloopError, ModelFailed, ModelRefused, WorkerFailed
 from edgeloop.isolation.messages import Array, CallTimeout, ConnectionLost, receive, send
 
@@ -70,12 +70,16 @@ class NativeProcess:
             child = self._running()
             log = Path(self._folder.name) / "log" if self._folder else Path()
             seen = log.stat().st_size if log.exists() else 0
-            body = {"work": work, "fields": fields, "limit_s": limit_s}
+            longest_s = (1 + FairLimit.MOST) * limit_s
+            body = {"work": work, "fields": fields, "limit_s": longest_s}
+            limit = FairLimit(limit_s, child.pid)
             try:
-                answer, more = self._exchange(child, body, arrays, limit_s)
+                answer, more = self._exchange(child, body, arrays, limit)
             except CallTimeout:
                 self._stop()
                 reason = f"{work} did not end within {limit_s:g} s and was stopped"
+                if limit.is_unfair:
+                    raise WorkerFailed(reason=f"{reason}: this machine is too busy") from None
                 raise ModelFailed(reason=reason) from None
             except ConnectionLost:
                 tail = _tail(log, seen)
@@ -106,13 +110,12 @@ class NativeProcess:
         child: subprocess.Popen[bytes],
         body: dict[str, Any],
         arrays: Sequence[Array],
-        limit_s: float,
+        limit: FairLimit,
     ) -> tuple[dict[str, Any], list[Array]]:
         if child.stdin is None or child.stdout is None:
             raise ConnectionLost
-        ends = time.monotonic() + limit_s
-        send(child.stdin.fileno(), body, arrays, ends)
-        return receive(child.stdout.fileno(), ends)
+        send(child.stdin.fileno(), body, arrays, limit.pause_s)
+        return receive(child.stdout.fileno(), limit.pause_s)
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._child is not None and self._child.poll() is None:
@@ -132,8 +135,10 @@ class NativeProcess:
                 bufsize=0,
                 start_new_session=True,
             )
-            body = {"work": "hello", "fields": {}, "limit_s": _START_LIMIT_S}
-            answer, _ = self._exchange(self._child, body, (), _START_LIMIT_S)
+            longest_s = (1 + FairLimit.MOST) * _START_LIMIT_S
+            body = {"work": "hello", "fields": {}, "limit_s": longest_s}
+            limit = FairLimit(_START_LIMIT_S, self._child.pid)
+            answer, _ = self._exchange(self._child, body, (), limit)
         except OSError as error:
             raise WorkerFailed(reason=error.strerror or str(error)) from None
         except CallTimeout:

@@ -53,7 +53,17 @@ _NEVER_FILES = (
 )
 _NEVER_BELOW = ("/.azureml/datastore.json",)  # an older project has its account's key there
 _NEVER_AT_ROOT = frozenset({"runs", "outputs", "data/raw", "data/working"})
-_ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
+_SEARCHES = "searches"  # the results of searches; their configuration files may lie beside them
+# A folder that holds all names of one of these is an environment, a cache, a runner's work folder,
+# an embedded store or the results of a search, and no code.
+_MARKS: tuple[set[str], ...] = (
+    {"pyvenv.cfg"},
+    {"conda-meta"},
+    {"CACHEDIR.TAG"},
+    {".edgeloop-workdir"},
+    {"store.db", "blobs"},
+    {"search.yaml", ".lock"},
+)
 _PRIVATE_KEY = re.compile(rb"^\s*-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----", re.M)
 
 
@@ -237,6 +247,9 @@ def is_never_sent(path: str, is_folder: bool) -> bool:
     name = path.rpartition("/")[2].lower()
     if name in _NEVER or path in _NEVER_AT_ROOT or f"/{path}".endswith(_NEVER_BELOW):
         return True
+    top, _, below = path.partition("/")
+    if top == _SEARCHES and below:
+        return is_folder or "/" in below or not name.endswith((".yaml", ".yml"))
     return not is_folder and any(fnmatchcase(name, pattern) for pattern in _NEVER_FILES)
 
 
@@ -258,7 +271,7 @@ class _Walk:
         with _readable(folder), os.scandir(folder) as scanned:
             entries = list(scanned)
         names = {entry.name for entry in entries}
-        if path and any(mark in names for mark in _ENVIRONMENT_MARKS):
+        if path and any(marks <= names for marks in _MARKS):
             return
         prefix = f"{path}/" if path else ""
         if self.kind in names and (folder / self.kind).is_file():

@@ -68,6 +68,17 @@ class Evaluator(ABC):
         return None
 
 
+def broken_constraint(
+    values: Mapping[str, float], constraints: Mapping[str, tuple[float, float]]
+) -> str:
+    """Which limit these values violate, in words; empty if none. Values not known yet pass."""
+    for name, (low, high) in constraints.items():
+        value = values.get(name)
+        if value is not None and not low <= value <= high:
+            return f"{name} is {value:.4g}, not within {low:g} to {high:g}"
+    return ""
+
+
 def expected(evaluators: Sequence[Evaluator]) -> tuple[str, ...]:
     """The names of all values that these evaluators return, in order."""
     return tuple(dict.fromkeys(name for evaluator in evaluators for name in evaluator.gives))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -38,12 +39,14 @@ SEARCHES = "searches"
 FARM = ("farm_latency_ms", "farm_f1")
 SCREENED = ("params", "macs", "host_latency_ms", "chip_latency_ms")
 MODELS = "nets"
+SCREENING = "screening"  # untrained models, until their candidates have ended
 KEPT_CONFIG = "search.yaml"
 LOCK = ".lock"
 LOOK_S = 1.0
 TRAINED = "trained"
 
 Hear = Callable[[Event], None]
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -165,16 +168,17 @@ class Search:
         store = self.workspace.store
         self.table = Candidates(store.models(settings.experiment), settings.experiment)
 
-    def run(self, hear: Hear = lambda _: None) -> SearchResult:
+    def run(self, hear: Hear = lambda _: None, tell: Tell = lambda _: None) -> SearchResult:
         """Search until the budget is met, appending to the tables as results come.
 
         Args:
             hear: Called for every step of a candidate.
+            tell: Called with a sentence about what delays it, such as a farm without a runner.
 
         Returns:
             The candidates and their front.
         """
-        evaluators = self._evaluators()
+        evaluators = self._evaluators(tell)
         known = patiently(self.study.candidates)
         ended = [item for item in known if item.state != "running"]
         tables = RunningTables(self.folder, self.config, expected(evaluators), ended)
@@ -186,6 +190,7 @@ class Search:
                     replace(candidate, state=state, values=event.values, reason=event.reason)
                 )
                 tables.append(ended[-1])
+                shutil.rmtree(self.folder / SCREENING / candidate.arch.id, ignore_errors=True)
             hear(event)
 
         loop = SearchLoop(
@@ -196,6 +201,7 @@ class Search:
         finally:  # also when it is interrupted or fails
             ended.sort(key=lambda item: item.number)
             write_tables(self.folder, self.config, ended)
+            shutil.rmtree(self.folder / SCREENING, ignore_errors=True)
         return self._finished(candidates, loop.is_exhausted)
 
     def __enter__(self) -> Search:
@@ -217,7 +223,7 @@ class Search:
             self._publish(front) if self.config.publish == "front" else (),
         )
 
-    def _evaluators(self) -> list[Evaluator]:
+    def _evaluators(self, tell: Tell) -> list[Evaluator]:
         config, settings = self.config, self.workspace.settings
         found: list[Evaluator] = []
         screened = [name for name in config.wanted if name in SCREENED]
@@ -232,7 +238,7 @@ class Search:
             conditions = training.conditions
         for name in FARM:
             if name in config.wanted:
-                found.append(self._farm(name, conditions))
+                found.append(self._farm(name, conditions, tell))
         for evaluator in found:
             self._closing.callback(evaluator.close)
         return found
@@ -246,12 +252,13 @@ class Search:
             str(chip.get("device", "htp:snapdragon-888")),
             repeats=int(str(host.get("repeats", 20))),
             warm_up=int(str(host.get("warm_up", 3))),
-            folder=self.folder / "screening",
+            folder=self.folder / SCREENING,
+            constraints=self.config.constraints,
             project=settings.project,
             settings=settings,
         )
 
-    def _farm(self, name: str, trained_with: str) -> RemoteBenchmark:
+    def _farm(self, name: str, trained_with: str, tell: Tell) -> RemoteBenchmark:
         options = self._options(name)
         device = options.get("device")
         return RemoteBenchmark(
@@ -262,6 +269,7 @@ class Search:
             str(options.get("stage", "f1_1k")),
             trained_with=trained_with,
             tags=(self.config.name,),
+            tell=tell,
         )
 
     def _options(self, name: str) -> Mapping[str, object]:

@@ -20,7 +20,7 @@ from edgeloop._util.retry import retry
 from edgeloop.architectures import Architecture
 from edgeloop.errors import SearchFailed, StoreUnavailable
 from edgeloop.models import Candidates
-from edgeloop.search.base import Evaluation, Evaluator
+from edgeloop.search.base import Evaluation, Evaluator, broken_constraint
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.study import Candidate, End, Study
 from edgeloop.store import Value
@@ -141,12 +141,10 @@ class SearchLoop:
     def _advance(self, entry: _Open) -> None:
         """As far as possible without waiting: constraints, then the evaluators of the next cost."""
         while not entry.owed:
-            for name, (low, high) in self._config.constraints.items():
-                value = entry.values.get(name)
-                if value is not None and not low <= value <= high:
-                    reason = f"{name} is {value:.4g}, not within {low:g} to {high:g}"
-                    self._end(entry, "screened", reason)
-                    return
+            broken = broken_constraint(entry.values, self._config.constraints)
+            if broken:
+                self._end(entry, "screened", broken)
+                return
             left = [e.cost for e in self._evaluators if e.cost > entry.cost]
             if not left:
                 self._end(entry, "complete")
@@ -184,6 +182,8 @@ class SearchLoop:
     def _receive(self, entry: _Open, index: int, evaluation: Evaluation) -> None:
         entry.owed.discard(index)
         missing = set(self._evaluators[index].gives) - set(evaluation.values)
+        if broken_constraint(evaluation.values, self._config.constraints):
+            missing = set()  # it stopped there: the rest is of no use
         if evaluation.error or missing:
             reason = evaluation.error or f"it has no {', '.join(sorted(missing))}"
             if not evaluation.is_final and entry.asked[index] <= self._config.retries:

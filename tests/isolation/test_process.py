@@ -13,13 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeloop.errors import BadInput, BadModel, ModelFailed, ModelRefused
+from edgeloop._util.system import waited_for_cpu_s
+from edgeloop.errors import BadInput, BadModel, ModelFailed, ModelRefused, WorkerFailed
 from edgeloop.isolation import NativeProcess
 from edgeloop.isolation.process import as_file
 from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.toolchain import NATIVE, QnnToolchain
 from tests.converted import samples, smooth_images
 from tests.graph import odd_models
+from tests.jobs.waiting import eventually
 
 
 @pytest.fixture
@@ -50,6 +52,39 @@ def test_a_crash_is_an_error_of_the_model_and_the_next_call_works(process):
     assert not isinstance(caught.value, ModelRefused), "it may be the machine's: it is tried again"
     assert process.call("hello")[0]["onnxruntime"]
     assert process.pid != before
+
+
+def starve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on, every process waits for a CPU all the time."""
+    began = time.monotonic()
+    waited = lambda session: time.monotonic() - began  # noqa: E731
+    monkeypatch.setattr("edgeloop._util.system.waited_for_cpu_s", waited)
+
+
+def test_on_a_busy_machine_a_call_gets_the_time_that_others_took(process, monkeypatch):
+    process.call("hello")
+    starve(monkeypatch)
+    process.call("wait", seconds=1.2, limit_s=0.5)
+
+
+def test_a_call_that_a_busy_machine_never_lets_end_is_not_the_models_fault(process, monkeypatch):
+    process.call("hello")
+    starve(monkeypatch)
+    with pytest.raises(WorkerFailed, match=r"did not end within 0\.2 s .* too busy"):
+        process.call("wait", seconds=30, limit_s=0.2)
+    assert process.call("hello")[0]["onnxruntime"]
+
+
+def test_the_time_that_processes_wait_for_a_cpu_is_known():
+    script = "import os\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nos.fork()\n"
+    busy = subprocess.Popen(
+        [sys.executable, "-c", script + "while True: pass"], start_new_session=True
+    )
+    try:
+        eventually(lambda: waited_for_cpu_s(busy.pid) > 0.2)
+    finally:
+        os.killpg(busy.pid, signal.SIGKILL)
+        busy.wait()
 
 
 def test_a_call_that_does_not_end_is_stopped_and_the_next_one_works(process):

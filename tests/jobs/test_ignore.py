@@ -110,12 +110,18 @@ NEVER = [
     *(".git/config", ".hg/x", ".svn/x", "sub/.git", "pkg/__pycache__/a.pyc", ".edgeloop/db"),
     *(".azureml/datastore.json", "sub/.azureml/datastore.json"),
     *("venv/pyvenv.cfg", "venv/lib/a.py", "deep/conda/conda-meta/history", "deep/conda/a.py"),
+    *("searches/laptop/nets/a.onnx", "searches/laptop/search.yaml", "searches/notes.csv"),
+    *("mine/store.db", "mine/blobs/a", "mine/sub/a.py", "cache/CACHEDIR.TAG", "cache/a.py"),
+    *("work/.edgeloop-workdir", "work/files/a", "best/search.yaml", "best/.lock", "best/nets/a.py"),
     *("runs/r/job.json", "outputs/x", "data/raw/faces/1.png", "data/working/f/1.png"),
     *(".env", ".env.production", "prod.env", "sub/.ENV", "tls.pem", "a.key", "a.pfx", "a.P12"),
     *("a.jks", "a.ppk", "id_rsa", "id_rsa.old", "id_dsa", "id_ecdsa", "id_ed25519.bak", ".netrc"),
     *(".pypirc", ".git-credentials", ".ssh/known_hosts", ".aws/config", ".azure/x", ".gnupg/x"),
 ]
-ALWAYS = ["data/split.py", "src/runs/a.py", "src/outputs/a.py", "src/data/raw/a.py", "keys.py"]
+ALWAYS = [
+    *("data/split.py", "src/runs/a.py", "src/outputs/a.py", "src/data/raw/a.py", "keys.py"),
+    *("searches/laptop.yaml", "src/searches/a.py", "app/store.db", "conf/search.yaml"),
+]
 
 
 def test_what_must_never_travel_does_not_whatever_the_ignore_file_says(tmp_path: Path):

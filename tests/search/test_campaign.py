@@ -36,6 +36,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 def test_the_front_has_its_trained_nets_even_where_another_search_trained_them(settings: Settings):
     with Search(config("one"), settings, resume=False) as first:
         found = first.run()
+    assert not (found.folder / "screening").exists(), "untrained models are of no use any more"
     trained = {path.name: path.read_bytes() for path in (found.folder / "nets").iterdir()}
     with Search(config("two"), settings, resume=False) as second:
         again = second.run()

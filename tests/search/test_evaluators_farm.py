@@ -7,14 +7,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from edgeloop.architectures import Architecture
 from edgeloop.errors import BadInput
-from edgeloop.models import Candidates
-from edgeloop.search.evaluators import RemoteBenchmark
+from edgeloop.models import DEAD_S, Candidates, Registry, RunnerDevice, RunnerEntry
+from edgeloop.search.evaluators import RemoteBenchmark, farm
 from edgeloop.search.evaluators.screening import ModelBuilder
 from edgeloop.settings import Settings
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
@@ -224,3 +225,27 @@ def test_useless_arguments_are_said_at_once(make):
         make(gives=("latency",))
     with pytest.raises(BadInput, match="there is no stage 'f2'"):
         make(gives=("farm_f1",), stage="f2")
+
+
+def test_a_farm_without_a_live_runner_is_told_and_so_is_the_first_that_comes(
+    make, workspace, nets, monkeypatch
+):
+    assert farm.PATIENCE_S + farm.CHECK_S + DEAD_S <= 60
+    monkeypatch.setattr(farm, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(farm, "CHECK_S", 0.0)
+    told: list[str] = []
+    registry = Registry(workspace.store)
+    can = ("device", "device@host")
+    elsewhere = RunnerEntry("b|1", "lab-2", "other", devices=(RunnerDevice("host", can=can),))
+    registry.write(elsewhere)
+    make(tell=told.append).send(net(), nets(net()))
+    eventually(lambda: told)
+    place = f"experiment {workspace.experiment!r} of {workspace.store.description}"
+    assert told == [
+        f"1 model waits to be measured, but no live runner serves {place}. Start one: edgeloop "
+        f"runner --experiment {workspace.experiment} --device NAME. "
+        "Runners of other experiments: lab-2 (other)."
+    ]
+    registry.write(replace(elsewhere, id="a|1", node="lab-1", experiment=workspace.experiment))
+    eventually(lambda: len(told) > 1)
+    assert told[1:] == [f"A runner serves experiment {workspace.experiment!r} now."]

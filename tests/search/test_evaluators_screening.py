@@ -104,3 +104,14 @@ def test_only_what_a_result_depends_on_is_in_its_conditions(make):
         make(wanted=("chip_latency_ms",), device="htp:x-elite"),
     )
     assert chip[0].conditions != chip[1].conditions
+
+
+def test_it_stops_at_the_first_broken_constraint_and_measures_nothing_more(make):
+    screening = make(
+        wanted=("params", "macs", "host_latency_ms"), constraints={"params": (0.0, 1.0)}
+    )
+    screening._builder.host_latency_ms = lambda *_: pytest.fail("it was measured")
+    arch = net(width=8)
+    screening.send(arch)
+    answer = collect_all(screening, 1)[arch.id]
+    assert (sorted(answer.values), answer.error) == (["macs", "params"], "")

@@ -8,6 +8,7 @@ import random
 import signal
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
@@ -15,6 +16,7 @@ import pytest
 
 from edgeloop.errors import BadInput, BadSetting, SearchFailed, StoreUnavailable
 from edgeloop.models import Candidates
+from edgeloop.search.base import Evaluation
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.loop import Event, SearchLoop
 from edgeloop.search.outputs import front_of
@@ -88,6 +90,21 @@ def test_what_breaks_a_constraint_is_never_sent_to_the_dear_evaluator(yard: Yard
     assert all(3 <= item.values["params"] <= 20 for item in found if item.state == "complete")
     reason = next(item.reason for item in found if item.state == "screened")
     assert "params is" in reason and "not within 3 to 20" in reason
+
+
+def test_an_evaluator_may_stop_at_a_broken_constraint(yard: Yard):
+    class Stopping(Worked):
+        def collect(self, timeout_s: float) -> list[Evaluation]:
+            return [
+                replace(e, values={**e.values, "macs": 1.0}) if e.values["params"] <= 20 else e
+                for e in super().collect(timeout_s)
+            ]
+
+    cheap = Stopping("params", 0, cost_of)
+    cheap.gives = ("params", "macs")
+    chosen = [cheap, Worked("val_iou", 1, quality_of)]
+    found = yard.search(toy_config(budget=20, constraints={"params": [0, 20]}), chosen)
+    assert {item.state for item in found} == {"complete", "screened"}
 
 
 def test_constraints_that_nothing_meets_are_said_after_a_while(yard: Yard):

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from edgeloop._util.system import FairLimit
 from edgeloop.errors import MissingSdk, ModelFailed, ModelRefused, WorkerFailed
 from edgeloop.platforms.snpe.sdk import Sdk
 
@@ -82,11 +83,15 @@ def _run(command: list[str], sdk: Sdk, folder: Path, output: int, limit_s: float
         )
     except OSError as error:
         raise MissingSdk(reason=f"{name} cannot be started: {error.strerror or error}") from None
+    limit = FairLimit(limit_s, child.pid)
     try:
-        return child.wait(timeout=limit_s)
-    except subprocess.TimeoutExpired:
+        while (pause_s := limit.pause_s()) > 0:
+            with suppress(subprocess.TimeoutExpired):
+                return child.wait(timeout=pause_s)
         reason = f"{name} did not end within {limit_s:g} s and was stopped"
-        raise ModelFailed(reason=reason) from None
+        if limit.is_unfair:
+            raise WorkerFailed(reason=f"{reason}: this machine is too busy")
+        raise ModelFailed(reason=reason)
     finally:
         _end_group(child)
 

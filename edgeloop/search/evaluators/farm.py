@@ -14,7 +14,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -27,7 +27,7 @@ from edgeloop.errors import (
     NameTaken,
     StoreUnavailable,
 )
-from edgeloop.models import CANDIDATE, mean_latency_ms
+from edgeloop.models import CANDIDATE, Registry, mean_latency_ms
 from edgeloop.search.base import Evaluation
 from edgeloop.search.evaluators.screening import UNTRAINED, ModelBuilder
 from edgeloop.search.evaluators.threads import PollingEvaluator, Request, failure
@@ -38,6 +38,8 @@ from edgeloop.workspace import Workspace
 LATENCY, F1 = "farm_latency_ms", "farm_f1"
 _NO_MODEL_YET = (CANDIDATE, "uploading", "deleting", None)
 _BUILD_LIMIT_S = 120.0
+PATIENCE_S = 10.0  # for runners that are just starting
+CHECK_S = 10.0
 
 
 @dataclass
@@ -74,6 +76,7 @@ class RemoteBenchmark(PollingEvaluator):
         trained_with: str = "",
         tags: Sequence[str] = (),
         project: Path | None = None,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         if not gives or set(gives) - {LATENCY, F1}:
             raise BadInput(reason=f"RemoteBenchmark gives {LATENCY} and {F1}, not {list(gives)}")
@@ -88,6 +91,10 @@ class RemoteBenchmark(PollingEvaluator):
         self.conditions = self._conditions(stage, trained_with)
         self._builder = ModelBuilder(_BUILD_LIMIT_S, project or workspace.settings.project)
         self._asked: dict[str, _Asked] = {}
+        self._tell = tell
+        self._registry = Registry(workspace.store)
+        self._checked = 0.0
+        self._complaint = ""
 
     def _conditions(self, stage: str, trained_with: str) -> str:
         parts = [f"farm, {self._device or 'any device'}"]
@@ -114,6 +121,7 @@ class RemoteBenchmark(PollingEvaluator):
         except (StoreUnavailable, ComputeUnavailable) as error:
             for asked in self._asked.values():
                 asked.last = str(error)
+        self._look_for_runners()
         for asked in list(self._asked.values()):
             if time.monotonic() - asked.request.sent > self._timeout_s:
                 sentence = (
@@ -133,6 +141,47 @@ class RemoteBenchmark(PollingEvaluator):
                 self._upload(asked)
             else:
                 self._judge(asked, row)
+
+    def _look_for_runners(self) -> None:
+        """Says once that nobody is there who could measure, and once that somebody came."""
+        now = time.monotonic()
+        waiting = [asked for asked in self._asked.values() if now - asked.request.sent > PATIENCE_S]
+        if not waiting or now - self._checked < CHECK_S:
+            return
+        self._checked = now
+        try:
+            complaint = self._missing_runner(len(waiting))
+        except EdgeloopError:
+            return  # said elsewhere
+        if any(asked.last.startswith("status running") for asked in waiting):
+            complaint = ""  # by a runner of an older version, which does not register
+        if complaint and not self._complaint:
+            self._tell(complaint)
+        elif self._complaint and not complaint:
+            self._tell(f"A runner serves experiment {self._workspace.experiment!r} now.")
+        self._complaint = complaint
+
+    def _missing_runner(self, waiting: int) -> str:
+        """Why models may wait for ever; empty if they need not."""
+        experiment, store = self._workspace.experiment, self._workspace.store.description
+        entries = [entry for entry in self._registry.entries() if not entry.is_dead]
+        serving = [entry for entry in entries if entry.experiment == experiment]
+        wanted = f"device@{self._device}" if self._device else "device"
+        models = f"{waiting} model{'s wait' if waiting > 1 else ' waits'} to be measured"
+        device = self._device or "NAME"
+        advice = f"edgeloop runner --experiment {experiment} --device {device}"
+        if not serving:
+            others = sorted({f"{entry.node} ({entry.experiment})" for entry in entries})
+            elsewhere = f" Runners of other experiments: {', '.join(others[:5])}." if others else ""
+            return (
+                f"{models}, but no live runner serves experiment {experiment!r} of {store}. "
+                f"Start one: {advice}.{elsewhere}"
+            )
+        if not any(wanted in entry.capabilities for entry in serving):
+            nodes = ", ".join(sorted({entry.node for entry in serving})[:5])
+            kind = f"has {self._device}" if self._device else "has a device"
+            return f"{models}, but no live runner {kind}: there is {nodes}. Start one: {advice}."
+        return ""
 
     def _rows(self) -> dict[str, Values]:
         """One query for all."""

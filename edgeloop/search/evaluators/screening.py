@@ -12,7 +12,7 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from edgeloop.errors import BadInput, EdgeloopError, OutOfMemory
 from edgeloop.graph import GraphProcess
 from edgeloop.isolation import Answer, NativeProcess, serve
 from edgeloop.platforms import Estimator, platform_of
-from edgeloop.search.base import Evaluation
+from edgeloop.search.base import Evaluation, broken_constraint
 from edgeloop.search.evaluators.threads import PoolEvaluator, Request
 from edgeloop.settings import Settings
 
@@ -120,8 +120,9 @@ class Screening(PoolEvaluator):
     model, one for the compiler. None of them depends on the weights, so no training is needed.
 
     A model that crashes a process, does not fit into memory or takes longer than `limit_s` in one
-    step has a final error, and the next one gets a new process. Models are kept in `folder`, by
-    default a temporary one that `close` removes.
+    step has a final error, and the next one gets a new process. A model that violates one of the
+    `constraints` is not examined any further. Models are kept in `folder`, by default a temporary
+    one that `close` removes.
     """
 
     cost = 0
@@ -137,6 +138,7 @@ class Screening(PoolEvaluator):
         folder: Path | None = None,
         project: Path | None = None,
         settings: Settings | None = None,
+        constraints: Mapping[str, tuple[float, float]] | None = None,
     ) -> None:
         unknown = sorted(set(wanted) - set(VALUES))
         if unknown or not wanted:
@@ -149,6 +151,7 @@ class Screening(PoolEvaluator):
         check_exporter()
         super().__init__()
         self._repeats, self._warm_up = repeats, warm_up
+        self._constraints = dict(constraints or {})
         self._estimator: Estimator | None = None
         if "chip_latency_ms" in self.gives:
             settings = settings or Settings.load(project)
@@ -173,18 +176,23 @@ class Screening(PoolEvaluator):
     def _work(self, request: Request) -> Evaluation:
         began, arch = time.monotonic(), request.arch
         model = self._builder.build(arch, self._folder / arch.id / UNTRAINED)
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
+        for more in self._steps(model):
+            values |= {name: value for name, value in more.items() if name in self.gives}
+            if broken_constraint(values, self._constraints):
+                break
+        return Evaluation(arch.id, values, {UNTRAINED: model}, time.monotonic() - began)
+
+    def _steps(self, model: Path) -> Iterator[dict[str, float]]:
+        """The values, the cheapest first."""
         if "params" in self.gives or "macs" in self.gives:
             info = self._graphs.inspect(model)
-            found |= {"params": float(info.params), "macs": float(info.macs)}
+            yield {"params": float(info.params), "macs": float(info.macs)}
         if "host_latency_ms" in self.gives:
-            found["host_latency_ms"] = self._builder.host_latency_ms(
-                model, self._warm_up, self._repeats
-            )
+            latency_ms = self._builder.host_latency_ms(model, self._warm_up, self._repeats)
+            yield {"host_latency_ms": latency_ms}
         if self._estimator is not None:
-            found["chip_latency_ms"] = self._estimator.latency_ms(model)
-        values = {name: found[name] for name in self.gives}
-        return Evaluation(arch.id, values, {UNTRAINED: model}, time.monotonic() - began)
+            yield {"chip_latency_ms": self._estimator.latency_ms(model)}
 
     def _stop(self) -> None:
         """A call in progress is interrupted; the thread sees that we are closing and ends."""
