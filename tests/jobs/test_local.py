@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -19,7 +20,7 @@ from edgeloop.jobs import computes
 from edgeloop.jobs.computes import Resources, compute_kinds, make_compute
 from edgeloop.jobs.computes.local import queue
 from edgeloop.jobs.computes.local.environment import interpreter, job_environment
-from edgeloop.jobs.protocol.ticket import outputs_folder
+from edgeloop.jobs.protocol.ticket import log_key, outputs_folder
 from edgeloop.testing.contracts.compute import (
     HOLD,
     LIMIT_S,
@@ -27,6 +28,7 @@ from edgeloop.testing.contracts.compute import (
     JobHarness,
     processes_with,
 )
+from tests.jobs.wrapped import interpreters
 from tests.peers.process import wait_until
 
 pytestmark = pytest.mark.slow
@@ -255,6 +257,19 @@ def test_a_job_runs_the_python_of_the_active_environment(tmp_path: Path):
     assert interpreter({"CONDA_PREFIX": str(tmp_path)}) == tmp_path / "bin/python"
     assert interpreter({"VIRTUAL_ENV": str(tmp_path / "gone")}) == Path(sys.executable)
     assert job_environment({"A": "1"}, {"B": "2"})["EDGELOOP_PYTHON"] == sys.executable
+
+
+@pytest.mark.skipif("3.8" not in interpreters(), reason="make setup installs Python 3.8")
+def test_the_active_environment_may_have_an_older_python(
+    compute, folder_blobs, tmp_path, monkeypatch
+):
+    (tmp_path / "env/bin").mkdir(parents=True)
+    (tmp_path / "env/bin/python").symlink_to(interpreters()["3.8"])
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "env"))
+    with contextlib.closing(JobHarness(compute, folder_blobs, tmp_path)) as harness:
+        job = harness.send("python", "-c", "import sys; print(sys.version_info[:2])")
+        harness.wait_for(job, "completed")
+        assert folder_blobs.read(log_key(job, 0)).startswith(b"(3, 8)")
 
 
 def test_a_stopped_process_that_holds_the_lock_is_named(compute, monkeypatch):
