@@ -39,7 +39,8 @@ dataset_option = click.option(
     help="Images, .npy, .npz or .raw  [default: the dataset, else random]",
 )
 @click.option("--task", help="segmentation or classification  [default: the settings]")
-@click.option("--drain", is_flag=True, help="Exit when no work is left.")
+@click.option("--drain", is_flag=True, help="Exit when no work is left; 1 if a model failed.")
+@click.option("--ok-if-errors", is_flag=True, help="With --drain: exit 0 if models failed.")
 @click.option("--once", is_flag=True, help="Exit after one stage.")
 @click.option("--subset", multiple=True, metavar="GLOB", help="Only models that match; repeatable.")
 @click.option("--benchmark-only", is_flag=True, help="Only convert and benchmark.")
@@ -76,6 +77,7 @@ def runner(
     calibration: Path | None,
     task: str | None,
     drain: bool,
+    ok_if_errors: bool,
     once: bool,
     subset: tuple[str, ...],
     benchmark_only: bool,
@@ -98,6 +100,9 @@ def runner(
 
     Latency needs no dataset: without one, models are calibrated on --calibration or on random
     images, and not scored.
+
+    With --drain it ends with how many models are done, failed, and left: who holds them, or what
+    they wait for. The exit code is then 1 if any model is in error.
 
     Example: edgeloop runner --device htp:snapdragon-888 --dataset faces --drain
     """
@@ -132,11 +137,20 @@ def runner(
             done = run(workspace, options, reports.append)
         else:
             with _screen() as show:
-                done = run(workspace, options, show)
+
+                def listen(report: RunnerEvent) -> None:
+                    reports.append(report) if report.summary else show(report)
+
+                done = run(workspace, options, listen)
+    summary = next((report.summary for report in reports if report.summary), None)
     if as_json:
-        print_json(vars(r) for r in reports if r.state in ("done", "failed", "note"))
+        print_json(_as_json(report) for report in reports if report.state in _JSON_STATES)
     else:
         click.echo(f"{plural(done, 'stage')} done.")
+        if summary is not None:
+            click.echo(str(summary))
+    if summary is not None and summary.failed and not ok_if_errors:
+        raise SystemExit(1)
 
 
 @click.command()
@@ -264,6 +278,23 @@ def compare(
 
 
 COMMANDS = (runner, usage, steady, compare)
+
+
+_JSON_STATES = ("done", "failed", "note", "drained")
+
+
+def _as_json(report: RunnerEvent) -> dict[str, object]:
+    fields = {name: value for name, value in vars(report).items() if name != "summary"}
+    if report.summary is None:
+        return fields
+    left = [{"count": count, "reason": reason} for reason, count in report.summary.left]
+    return {
+        "state": report.state,
+        "text": report.text,
+        "done": report.summary.done,
+        "failed": list(report.summary.failed),
+        "left": left,
+    }
 
 
 def _dataset(given: Path | None, settings: Settings) -> Path | None:

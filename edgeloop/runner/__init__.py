@@ -6,6 +6,7 @@ from edgeloop.runner.calibration import calibrate_profile
 from edgeloop.runner.compare import Comparison, Variant, compare_model
 from edgeloop.runner.loop import RunnerOptions, run
 from edgeloop.runner.machines import HeldStage, MachineLine, held_stages, machine_lines
+from edgeloop.runner.outlook import DrainSummary
 from edgeloop.runner.stages import Sizes
 from edgeloop.runner.usage import DeviceUse, record_use, utilisation
 from edgeloop.runner.worker import RunnerEvent
@@ -13,6 +14,7 @@ from edgeloop.runner.worker import RunnerEvent
 __all__ = [
     "Comparison",
     "DeviceUse",
+    "DrainSummary",
     "HeldStage",
     "MachineLine",
     "RunnerEvent",

@@ -28,6 +28,7 @@ from edgeloop.platforms import (
 )
 from edgeloop.runner.backoff import Backoff
 from edgeloop.runner.coordinator import Coordinator, DeviceSessions
+from edgeloop.runner.outlook import drain_summary
 from edgeloop.runner.presence import Presence
 from edgeloop.runner.stages.base import CachingToolchain, Equipment, Sizes
 from edgeloop.runner.workdir import DEFAULT_CAP_BYTES, WorkFolder
@@ -77,7 +78,12 @@ def run(workspace: Workspace, options: RunnerOptions, report: Callable[[RunnerEv
         waits = not (options.once or options.drain)
         presence = Presence(workspace, crew, toolchain, options.subset, report, waits)
         with _signals(stopping), presence:
-            return _run_all(crew, options, stopping)
+            stages = _run_all(crew, options, stopping)
+        if options.drain and not stopping.is_set():
+            can = {capability for worker in crew for capability in worker.capabilities}
+            summary = drain_summary(workspace, can, options.subset)
+            report(RunnerEvent("drained", text=str(summary), summary=summary))
+        return stages
 
 
 def _crew(

@@ -1,16 +1,56 @@
-"""Why a runner has nothing to do: who holds the models that are left, and what they wait for."""
+"""Why a runner has nothing to do: who holds the models that are left, and what they wait for; and
+what a drain has come to."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
-from edgeloop.models import FINISHED, is_foreign, matches_any, records_of
+from edgeloop.models import CANDIDATE, FINISHED, is_foreign, matches_any, records_of
 from edgeloop.store import Condition, Values
 from edgeloop.workspace import Workspace
 
 MOST_ROWS = 500  # a look costs the same however many models there are
 MOST_NAMES = 3
+
+
+@dataclass(frozen=True)
+class DrainSummary:
+    """How the models stand when a runner has nothing left to do: how many are complete, which ones
+    are in error, and why others are left, with how many there are of each kind."""
+
+    done: int
+    failed: tuple[str, ...]
+    left: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        names = ", ".join(self.failed[:MOST_NAMES])
+        more = " and others" if len(self.failed) > MOST_NAMES else ""
+        failed = f"{len(self.failed)} failed" + (f" ({names}{more})" if self.failed else "")
+        reasons = ", ".join(f"{count} {reason}" for reason, count in self.left)
+        left = f"{sum(count for _, count in self.left)} left" + (f": {reasons}" if reasons else "")
+        return f"Models: {self.done} done, {failed}, {left}."
+
+
+def drain_summary(
+    workspace: Workspace, capabilities: Collection[str], subset: Sequence[str] = ()
+) -> DrainSummary:
+    """Of all models of the experiment that match the subset."""
+    done, failed, left = 0, [], Counter[str]()
+    for row in workspace.store.models(workspace.experiment).query():
+        status = row.values.get("status")
+        if status == CANDIDATE or not matches_any(row.key, subset):
+            continue
+        if status == "complete":
+            done += 1
+        elif status == "error":
+            failed.append(row.key)
+        elif status in FINISHED:
+            left[str(status)] += 1
+        else:
+            left[_reason(workspace, row.values, capabilities)] += 1
+    return DrainSummary(done, tuple(failed), tuple(left.most_common()))
 
 
 def outlook(workspace: Workspace, capabilities: Collection[str], subset: Sequence[str] = ()) -> str:

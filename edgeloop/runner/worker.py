@@ -41,6 +41,7 @@ from edgeloop.platforms import SharedDevice, TakesTurns
 from edgeloop.runner.backoff import Backoff
 from edgeloop.runner.coordinator import Coordinator, DeviceSessions
 from edgeloop.runner.heartbeat import Heartbeat
+from edgeloop.runner.outlook import DrainSummary
 from edgeloop.runner.stages import perform
 from edgeloop.runner.stages.base import Assignment, Equipment, Result
 from edgeloop.runner.usage import record_use
@@ -69,13 +70,15 @@ LOOK_AGAIN_S = 2.5  # by then an idle runner would have taken what is left
 @dataclass(frozen=True)
 class RunnerEvent:
     """What a runner has to say, for the screen and the log: a stage began, is done or failed; or,
-    without a model, whom it serves, what it waits for, or something else (`note`)."""
+    without a model, whom it serves, what it waits for, how a drain ended, or something else
+    (`note`)."""
 
-    state: Literal["begun", "done", "failed", "note", "serving", "waiting"]
+    state: Literal["begun", "done", "failed", "note", "serving", "waiting", "drained"]
     model: str = ""
     stage: str = ""
     seconds: float = 0.0
     text: str = ""
+    summary: DrainSummary | None = None
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,13 @@ def test_once_does_one_stage(farm: Farm) -> None:
 
 
 def test_a_runner_without_a_device_does_only_the_linux_stages(farm: Farm) -> None:
-    farm.edgeloop("upload", str(NETS / "unet-w8.onnx"))
+    farm.edgeloop("upload", str(NETS / "unet-w8.onnx"), "--name", "taken")
+    with farm.workspace() as workspace:
+        models = workspace.store.models(workspace.experiment)
+        taken = models.get("taken")
+        assert taken is not None
+        models.update(taken, {"node": "archai-1"})
+    farm.edgeloop("upload", str(NETS / "unet-w8.onnx"), "--name", "free")
     done = farm.edgeloop(
         "runner",
         "--dataset",
@@ -151,7 +157,11 @@ def test_a_runner_without_a_device_does_only_the_linux_stages(farm: Farm) -> Non
         "8",
     )
     assert "2 stages done." in done.stdout
-    row = row_of(farm)
+    assert "Models: 0 done, 0 failed, 2 left: " in done.stdout
+    assert "1 waiting for benchmark, which this runner does not do" in done.stdout
+    assert "1 held by archai-1, which is not an Edgeloop runner" in done.stdout
+    with farm.workspace() as workspace:
+        (row,) = [row for row in workspace.status() if row["name"] == "free"]
     assert "f1_onnx" in row
     assert "quantized" in row
     assert "mean" not in row
@@ -228,7 +238,11 @@ def test_bad_models_rest_in_error_with_their_reason_and_stop_nobody(
         farm.edgeloop("upload", str(path), "--name", name)
     farm.edgeloop("upload", str(NETS / "unet-w8.onnx"), "--name", "good")
 
-    printed = farm.drain()
+    runner = farm.runner("--drain")
+    printed, _ = runner.communicate(timeout=240)
+    assert runner.returncode == 1, printed
+    assert "Models: 1 done, 5 failed (dynamic, nan, ten-classes and others), 0 left." in printed
+    assert "5 failed" in farm.drain("--ok-if-errors")
 
     tried = Counter(tuple(line.split()[1:3]) for line in printed.splitlines() if line[:1] == "!")
     assert set(tried.values()) == {1}, f"a fault of the model itself is not tried again: {tried}"
