@@ -28,7 +28,7 @@ def selection_options(command: Command) -> Command:
     options: tuple[Callable[[Command], Command], ...] = (
         any_names_argument,
         click.option("--tag", help="Only models with this label."),
-        click.option("--device", help="Only models that ran on this device."),
+        click.option("--device", help="Only models measured on this chip or device."),
         click.option(
             "--objective",
             "more",
@@ -180,11 +180,12 @@ def _rows(
     device: str | None,
     wanted: Sequence[ColumnObjective],
 ) -> list[Values]:
+    from edgeloop.models import ran_on
     from edgeloop.report import check_columns
 
     found = [{**row.values, "name": row.key} for row in workspace.find(names, tag)]
     check_columns(found, wanted)
-    return [row for row in found if device is None or row.get("device") == device]
+    return [row for row in found if device is None or ran_on(row, device)]
 
 
 def _uses(workspace: Workspace) -> list[dict[str, object]]:

@@ -29,7 +29,7 @@ dataset_option = click.option(
     "devices",
     multiple=True,
     metavar="NAME",
-    help="host, htp:CHIP, adb:SERIAL; repeatable.",
+    help="host, htp:CHIP, adb:SERIAL, or a chip: all its boards; repeatable.",
 )
 @dataset_option
 @click.option(

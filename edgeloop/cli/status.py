@@ -49,6 +49,7 @@ OF_TRAINING = ("val_iou", "final_val_iou")  # shown where a model has one
     help="Only models in this status, such as running or error; repeatable.",
 )
 @click.option("--node", help="Only models that this machine works on.")
+@click.option("--device", help="Only models measured on this chip or device.")
 @click.option("--stage", help="Only models for which this stage is running or could start.")
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option(
@@ -61,6 +62,7 @@ def status(
     tag: str | None,
     states: tuple[str, ...],
     node: str | None,
+    device: str | None,
     stage: str | None,
     watch: bool,
     interval: float,
@@ -75,7 +77,7 @@ def status(
     Example: edgeloop status --status error --status running
     """
     from edgeloop.cli.output import print_json, shown
-    from edgeloop.models import decoded, visible_columns
+    from edgeloop.models import decoded, ran_on, visible_columns
 
     if sum((csv is not None, as_json, watch)) > 1:
         raise click.UsageError("choose one of --csv, --json and --watch.")
@@ -85,6 +87,7 @@ def status(
 
         def read() -> list[Values]:
             found = workspace.status(*names, tag=tag)
+            found = [row for row in found if device is None or ran_on(row, device)]
             return [row for row in found if _is_wanted(row, workspace, states, node, stage)]
 
         if watch:
@@ -98,7 +101,7 @@ def status(
             _write_csv(rows, csv)
         elif rows:
             click.echo(_table(rows))
-        elif states or node or stage or tag or names:
+        elif states or node or device or stage or tag or names:
             click.echo("No model matches. 'edgeloop status' shows all.")
         else:
             place = f"experiment '{workspace.experiment}' ({shown(workspace.store.description)})"

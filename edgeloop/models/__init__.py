@@ -17,6 +17,7 @@ from edgeloop.models.row import (
     decoded,
     is_true,
     mean_latency_ms,
+    ran_on,
     runs_of,
     visible_columns,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "matches_any",
     "mean_latency_ms",
     "new_runner_id",
+    "ran_on",
     "read_csv",
     "ready_at",
     "records_of",

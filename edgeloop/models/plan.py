@@ -87,8 +87,8 @@ class Plan:
         return (stage for stage in self.stages if stage.in_benchmark_only or not short)
 
     def capability(self, row: Values, stage: Stage) -> str:
-        """What a runner must have. All device stages of a model run on one device, the one that
-        benchmarked it first: numbers of two devices do not belong into one row."""
+        """What a runner must have. All device stages of a model run on one type of device, the one
+        that benchmarked it first: numbers of two types do not belong into one row."""
         device = row.get("device")
         pinned = stage.capability.startswith("device") and filled(device)
         return f"{stage.capability}@{device}" if pinned else stage.capability
@@ -135,7 +135,7 @@ def default_plan(benchmark_runs: int = 5) -> Plan:
                 priority=lambda row: 30 + len(runs_of(row)),
                 needs=("convert",),
                 artefacts=("perf_results*.csv",),
-                clears=("device", *LATENCY_COLUMNS),
+                clears=("device", "boards", *LATENCY_COLUMNS),
                 runs=benchmark_runs,
                 count=lambda row: len(runs_of(row)),
                 in_benchmark_only=True,

@@ -70,7 +70,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("tags", "json", "labels given at upload, a list"),
     Column("size", "integer", "bytes of the model with its external data"),
     Column("content", "text", "SHA-256 of the model with its external data"),
-    Column("device", "text", "the device that its device stages ran on"),
+    Column("device", "text", "what its device stages run on: host, htp:CHIP, or a board's chip"),
+    Column("boards", "text", "the boards that measured it, by serial"),
     Column("precision", "text", "how it was quantized: a8w8, a8w8-per-channel or a16w8"),
     Column("calibration", "text", "what it was quantized on: dataset, given or random images"),
     Column("toolchain", "text", "what converted it: qnn, or snpe for boards"),
@@ -101,6 +102,13 @@ def filled(value: Value | None) -> bool:
 def is_true(value: Value | None) -> bool:
     """Old tables hold 1, True and 'True' for yes."""
     return value is True or (not isinstance(value, bool) and str(value).lower() in ("1", "true"))
+
+
+def ran_on(row: Values, device: str) -> bool:
+    """Whether a model was measured on this device: a type such as a board's chip, or one board."""
+    boards = str(row.get("boards") or "").split(", ")
+    wanted = device.strip()
+    return wanted in boards or row.get("device") in (wanted, wanted.lower().replace(" ", "-"))
 
 
 def own_priority(row: Values) -> float | None:

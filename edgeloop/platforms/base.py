@@ -63,6 +63,10 @@ class Platform:
             state = f"write your {rest.lower()}" if rest.isupper() else ListedDevice.state
             yield ListedDevice(name, state=state)
 
+    def devices_of_type(self, chip: str, settings: Settings) -> Sequence[str]:
+        """Names of the attached devices of this type, for example all boards with a chip."""
+        return ()
+
     def health(self, settings: Settings) -> Iterable[HealthCheck]:
         """Lines for `edgeloop doctor`: what is installed, and how to get what is missing."""
         return ()
@@ -222,6 +226,12 @@ class HasCondition(Protocol):
 
     def condition(self) -> DeviceCondition:
         """Quick, and without disturbing what runs there; asked every few seconds."""
+
+
+def device_type(device: Device) -> str:
+    """What models are pinned to: of several equal boards any one will do, so a board gives the name
+    of its chip as `device_type`. Other devices are their own type."""
+    return str(getattr(device, "device_type", "")) or device.name
 
 
 @runtime_checkable

@@ -59,6 +59,22 @@ def platform_of(device: str) -> Platform:
     raise BadInput(reason=reason)
 
 
+def named_devices(name: str, settings: Settings) -> list[str]:
+    """The devices that a name stands for: itself, or all attached boards with this chip."""
+    try:
+        platform_of(name)
+        return [name]
+    except BadInput as error:
+        chip = name.strip().lower().replace(" ", "-")
+        for platform in platforms():
+            if found := platform.devices_of_type(chip, settings):
+                return list(found)
+        if ":" in name:
+            raise
+        reason = f"{error.fields['reason']}; and no board with the chip {chip!r} is attached"
+        raise BadInput(reason=reason) from None
+
+
 def device_names() -> tuple[str, ...]:
     """What people may write; capitals stand for a name of their own, such as a board's serial."""
     return tuple(name for platform in platforms() for name in platform.device_names)

@@ -22,6 +22,8 @@ from edgeloop.platforms import (
     Precision,
     SharedDevice,
     converter_of,
+    device_type,
+    named_devices,
     open_device,
     open_toolchain,
     platform_of,
@@ -98,7 +100,8 @@ def _crew(
     """The host does the machine's own stages. It is measured as a device itself only where it is
     the only one: its times must not be mixed with a chip's."""
     settings = workspace.settings
-    names = list(dict.fromkeys(options.devices))
+    asked = [each for name in options.devices for each in named_devices(name, settings)]
+    names = list(dict.fromkeys(asked))
     chosen = chosen_toolchain(names, options, workspace)
     toolchain = CachingToolchain(open_toolchain(chosen, settings))
     opened.callback(toolchain.close)
@@ -146,7 +149,7 @@ def _crew(
     if HOST in names and not devices:
         devices = [host]
     for device in devices:
-        can = _device_capabilities(device.name, toolchain.name, options)
+        can = _device_capabilities(device, toolchain.name, options)
         backoff = Backoff(workspace.settings.board_patience_seconds)
         shared, sessions = isinstance(device, SharedDevice), DeviceSessions()
         for number, session in enumerate(_sessions(device)):
@@ -231,12 +234,13 @@ def _is_latency_only(options: RunnerOptions) -> bool:
     return options.benchmark_only or options.dataset is None
 
 
-def _device_capabilities(name: str, toolchain: str, options: RunnerOptions) -> tuple[str, ...]:
-    """Models without a device yet, those of this device, and those that another tool converted
-    for this toolchain."""
+def _device_capabilities(device: Device, toolchain: str, options: RunnerOptions) -> tuple[str, ...]:
+    """Models without a device yet, those of this type of device, those that an older version pinned
+    to this very board, and those that another tool converted for this toolchain."""
     accuracy = () if _is_latency_only(options) else ("device-accuracy", "device-float")
     kinds = ("device", *accuracy)
-    return (*kinds, *(f"{kind}@{of}" for of in (name, toolchain) for kind in kinds))
+    names = dict.fromkeys((device_type(device), device.name, toolchain))
+    return (*kinds, *(f"{kind}@{of}" for of in names for kind in kinds))
 
 
 def _run_all(crew: list[Worker], options: RunnerOptions, stopping: threading.Event) -> int:

@@ -131,7 +131,7 @@ def test_a_board_fills_all_six_stages_of_three_models(
     rows = check_complete(farm)
     assert len(rows) == 3
     for row in rows:
-        assert row["device"] == f"adb:{board.serial}"
+        assert (row["device"], row["boards"]) == ("snapdragon-888", f"adb:{board.serial}")
         assert row["toolchain"] == "snpe"
         assert row["latency_kind"] == "measured"
         folder = tmp_path / str(row["name"])
@@ -166,6 +166,43 @@ def test_two_boards_of_one_runner_share_the_models(
     runner.send_signal(signal.SIGTERM)
     runner.send_signal(signal.SIGTERM)
     ended(runner)
+
+
+def test_equal_boards_are_one_device_type_and_one_that_left_strands_nothing(
+    farm: Farm, board: VirtualBoard, boards: Callable[..., VirtualBoard]
+) -> None:
+    be_patient(farm)
+    other = boards("b")
+    other.warm_up()
+    once = ("--benchmark-only", "--subset", ONE, "--max-benchmark-runs", "1")
+    farm.drain(*once, device=f"adb:{board.serial}")
+    with farm.workspace() as workspace:  # as an older version pinned it
+        models = workspace.store.models(workspace.experiment)
+        old = models.get("unet-w16")
+        assert old is not None
+        runs = {"total_inference_avg": "[0.01]", "mean": 0.01, "stdev": 0.0}
+        models.update(old, {"device": f"adb:{other.serial}", **runs})
+        workspace.leases().sweep()
+    board.unplug()
+
+    two = ("--benchmark-only", "--subset", ONE, "--subset", "unet-w16")
+    farm.drain(*two, device="snapdragon-888")
+
+    rows = {str(row["name"]): row for row in rows_of(farm) if row.get("device")}
+    assert {row["device"] for row in rows.values()} == {"snapdragon-888"}
+    assert all(len(json.loads(str(row["total_inference_avg"]))) == 2 for row in rows.values())
+    assert rows[ONE]["boards"] == f"adb:{board.serial}, adb:{other.serial}"
+    assert rows["unet-w16"]["boards"] == f"adb:{other.serial}"
+
+    def found(device: str) -> set[str]:
+        wanted = ("pareto", "--y", "f1_onnx", "--device", device, "--json")
+        listed = json.loads(farm.edgeloop("status", "--device", device, "--json").stdout)
+        front = json.loads(farm.edgeloop(*wanted).stdout)
+        assert front
+        return {row["name"] for row in listed}
+
+    assert found("snapdragon-888") == found("Snapdragon 888") == {ONE, "unet-w16"}
+    assert found(f"adb:{board.serial}") == {ONE}
 
 
 def test_an_urgent_model_goes_next_on_a_board_before_those_that_wait_there(
@@ -248,7 +285,7 @@ def test_a_drain_ends_with_the_reason_when_a_board_stays_away_and_the_other_goes
     assert "not connected" in output
     rows = rows_of(farm)
     assert not held_by_somebody(farm)
-    assert {row["device"] for row in rows} == {f"adb:{other.serial}"}, "the other did them all"
+    assert {row["boards"] for row in rows} == {f"adb:{other.serial}"}, "the other did them all"
 
 
 def test_a_second_runner_on_the_same_board_is_refused(farm: Farm, board: VirtualBoard) -> None:

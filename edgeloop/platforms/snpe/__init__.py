@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from edgeloop._util.health import HealthCheck
@@ -54,6 +54,20 @@ class SnpePlatform(Platform):
                     is_attached=True,
                     condition=board.condition,
                 )
+
+    def devices_of_type(self, chip: str, settings: Settings) -> Sequence[str]:
+        names = [device.device for device in self.list_devices(settings)]
+        found = []
+        for name in names:
+            device = self.open_device(name, settings)
+            try:
+                with contextlib.suppress(EdgeloopError):
+                    device.probe()
+                if device.device_type == chip:
+                    found.append(name)
+            finally:
+                device.close()
+        return found
 
     def health(self, settings: Settings) -> Iterable[HealthCheck]:
         """One line for the SDK, one for each part of it that is missing, and one for adb."""

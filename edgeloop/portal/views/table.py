@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from edgeloop.errors import NoSuchModel
+from edgeloop.models import ran_on
 from edgeloop.portal.feed import Row, TableSnapshot, seconds_of
 from edgeloop.portal.shapes import (
     PAGE_SIZES,
@@ -167,7 +168,7 @@ def _kept(rows: Iterable[Row], query: TableQuery) -> list[Row]:
     if query.tag:
         tests.append(lambda row: query.tag in row.tags)
     if query.device:
-        tests.append(lambda row: row.values.get("device") == query.device)
+        tests.append(lambda row: ran_on(row.values, query.device))
     if query.node:
         tests.append(
             lambda row: (

@@ -8,7 +8,7 @@ import statistics
 from pathlib import Path
 
 from edgeloop.models import runs_of
-from edgeloop.platforms import Measurement
+from edgeloop.platforms import Measurement, device_type
 from edgeloop.runner.stages.base import Assignment, Equipment, Result
 from edgeloop.store import Value
 
@@ -20,17 +20,25 @@ def benchmark(work: Assignment, equipment: Equipment) -> Result:
     runs = [*runs_of(work.row), measured.seconds]
     mean = statistics.mean(runs)
     spread = statistics.stdev(runs) if len(runs) > 1 else 0.0
+    device = equipment.device
     columns: dict[str, Value] = {
         "total_inference_avg": json.dumps(runs),
         "mean": mean,
         "stdev": 100.0 * spread / mean if mean else 0.0,
-        "device": equipment.device.name,
+        "device": device_type(device),
+        **({"boards": _boards(work, device.name)} if device_type(device) != device.name else {}),
         "latency_kind": "estimate" if measured.is_estimate else "measured",
         **_estimate_columns(measured),
     }
     path = work.folder / f"perf_results_{len(runs)}.csv"
     _write_csv(path, measured)
     return Result(columns, {path.name: path}, _summary(measured, equipment.device.name))
+
+
+def _boards(work: Assignment, name: str) -> str:
+    """Equal boards may share the runs of a model; each is named once."""
+    before = [board for board in str(work.row.get("boards") or "").split(", ") if board]
+    return ", ".join(dict.fromkeys([*before, name]))
 
 
 def _estimate_columns(measured: Measurement) -> dict[str, Value]:

@@ -27,7 +27,7 @@ from edgeloop.errors import (
     NameTaken,
     StoreUnavailable,
 )
-from edgeloop.models import CANDIDATE, Registry, mean_latency_ms
+from edgeloop.models import CANDIDATE, Registry, mean_latency_ms, ran_on
 from edgeloop.search.base import Evaluation
 from edgeloop.search.evaluators.screening import UNTRAINED, ModelBuilder
 from edgeloop.search.evaluators.threads import PollingEvaluator, Request, failure
@@ -250,7 +250,7 @@ class RemoteBenchmark(PollingEvaluator):
 
     def _measured(self, asked: _Asked, row: Values) -> Evaluation:
         device = str(row.get("device") or "")
-        if self._device is not None and device != self._device:
+        if self._device is not None and not ran_on(row, self._device):
             sentence = f"{asked.name} was measured on {device}, not on {self._device}"
             return failure(asked.arch_id, sentence, is_final=True)
         values: dict[str, float] = {}

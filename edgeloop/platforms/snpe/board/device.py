@@ -6,6 +6,7 @@ Batches gathered into runs that are worth a tool's start, two of them under way 
 
 from __future__ import annotations
 
+import re
 import tempfile
 import threading
 from collections import deque
@@ -14,10 +15,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
+from edgeloop._util.yaml import read_yaml
 from edgeloop.errors import BadInput, ModelFailed
 from edgeloop.graph import GraphInfo
 from edgeloop.platforms.base import Artefacts, DeviceCondition, Kind, LayerTime, Measurement
@@ -90,9 +94,24 @@ _DIFFERENT_INPUTS = 5
 _RUN_IMAGES = 256
 _RUN_BYTES = 128 * 10**6
 _PROFILE_S = 60.0
-_PROPERTIES = ("ro.product.model", "ro.board.platform", "ro.build.version.release")
+_PROPERTIES = (
+    *("ro.product.model", "ro.board.platform", "ro.build.version.release", "ro.soc.model"),
+)
 
 Read = Callable[[Mapping[str, bytes], int], Output]
+
+
+@cache
+def _chips() -> dict[str, str]:
+    return cast(dict[str, str], read_yaml(Path(__file__).with_name("chips.yaml")).value)
+
+
+def chip_of(soc: str, platform: str) -> str:
+    """Our name of a board's chip; one that we do not know goes by its own name; empty: it says
+    nothing."""
+    plain = [re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-") for text in (soc, platform)]
+    known = [_chips()[name] for name in plain if name in _chips()]
+    return next(iter([*known, *filter(None, plain)]), "")
 
 
 class AdbDevice:
@@ -113,6 +132,7 @@ class AdbDevice:
         board: Board | None = None,
     ) -> None:
         self.name = f"adb:{serial}"
+        self.device_type = ""  # known from the first probe on
         self._options = options or BoardOptions()
         self._sdk = sdk
         limits = self._options.call_s, self._options.probe_s
@@ -140,7 +160,8 @@ class AdbDevice:
         self._adb.probe()
         script = "\n".join(f"getprop {name}" for name in _PROPERTIES)
         found = self._adb.shell(script).text.splitlines()
-        model, platform, release = (*(line.strip() for line in found), "", "", "")[:3]
+        model, platform, release, soc = (*(line.strip() for line in found), "", "", "", "")[:4]
+        self.device_type = chip_of(soc, platform)
         parts = [model or "a board", platform, f"Android {release}" if release else ""]
         line = ", ".join(part for part in parts if part)
         version = self._sdk.version or "of unknown version" if self._sdk else "missing"
@@ -154,7 +175,9 @@ class AdbDevice:
         return found
 
     def open_session(self) -> AdbDevice:
-        return AdbDevice(self._adb.serial, self._sdk, options=self._options, board=self.board)
+        session = AdbDevice(self._adb.serial, self._sdk, options=self._options, board=self.board)
+        session.device_type = self.device_type
+        return session
 
     def acquire(self) -> None:
         self.board.open()
@@ -288,6 +311,7 @@ class AdbDevice:
         detailed = _profile(run, "layers", board.sdk) or total
         layers = tuple(LayerTime(*layer) for layer in with_names(detailed, model).layers)
         found: dict[str, str | float] = {
+            "board": self.name,
             "sdk": board.sdk.version,
             "perf_profile": PERFORMANCE,
             "inputs": self._options.benchmark_inputs,
