@@ -254,6 +254,20 @@ def tool_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {name: environ[name] for name in _FOR_TOOLS if environ.get(name)}
 
 
+def config_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where a user's own configuration files are, by the XDG specification."""
+    given = environ.get("XDG_CONFIG_HOME", "")
+    return Path(given) if given.startswith("/") else Path.home() / ".config"
+
+
+def service_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What a runner or a portal that starts without a shell needs of this one: where the store is
+    and how to open it, the SDK, and where programs are."""
+    prefixes = ("EDGELOOP_", "MODEL_STORAGE_", "AZURE_", "AWS_", "GOOGLE_", "SNPE_", "QAIRT_")
+    exact = ("PATH", "INPUT_DATASET", "PGPASSWORD", "PGPASSFILE", "PGSSLROOTCERT", "LANG")
+    return {k: v for k, v in environ.items() if v and (k in exact or k.startswith(prefixes))}
+
+
 def _own_folder(environ: Mapping[str, str], own: str, shared: str, usual: str) -> Path:
     if environ.get(own):
         return Path(environ[own]).expanduser().absolute()

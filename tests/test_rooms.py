@@ -40,6 +40,7 @@ ALLOWED = {
         *("errors", "_util", "settings", "store", "models", "tasks", "graph", "platforms"),
         *("workspace", "_version"),
     },
+    "service": {"errors", "_util", "settings"},
     "doctor": {"errors", "_util", "settings", "store", "models", "tasks", "platforms", "workspace"},
     "report": {"_version", "errors", "_util", "store", "models", "workspace", "pareto"},
     "portal": {
@@ -63,7 +64,7 @@ ALLOWED = {
     "cli": {
         *("_version", "errors", "_util", "settings", "store", "models", "workspace", "tasks"),
         *("platforms", "runner", "doctor", "data", "jobs", "paths", "architectures", "training"),
-        *("search", "report", "portal", "azure", "demo"),
+        *("search", "report", "portal", "azure", "demo", "service"),
     },
     "__main__": {"cli"},
 }

@@ -34,7 +34,12 @@ SECTIONS = {
         "export": "training",
     },
     "Look": {"pareto": "report", "report": "report", "portal": "report", "notebook": "report"},
-    "Set up": {"doctor": "devices", "azure": "azure.commands", "schema": "schema"},
+    "Set up": {
+        "doctor": "devices",
+        "service": "devices",
+        "azure": "azure.commands",
+        "schema": "schema",
+    },
 }
 """The commands by what they are for, and the module of each."""
 

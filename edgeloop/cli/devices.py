@@ -1,4 +1,4 @@
-"""devices and doctor: what this machine can measure with, and what it lacks."""
+"""devices, doctor, service: what this machine has and lacks, and what it runs for good."""
 
 from __future__ import annotations
 
@@ -121,7 +121,132 @@ def doctor(experiment: str | None, store: str | None, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-COMMANDS = (devices, doctor)
+@click.group()
+def service() -> None:
+    """Run runners and the portal with systemd.
+
+    They start with the machine, restart when they end, and write to its journal.
+
+    Example: edgeloop service install runner --device adb:8c2f11d0 --dataset faces
+    """
+
+
+_system_option = click.option(
+    "--system/--user",
+    "is_system",
+    default=None,
+    help="For the machine or for you  [default: --system as root]",
+)
+_into_option = click.option(
+    "--into", type=click.Path(path_type=Path), help="Folder of the files; systemd is not called."
+)
+
+
+@service.command("install", context_settings={"ignore_unknown_options": True})
+@click.argument("kind", type=click.Choice(["runner", "portal"]))
+@click.argument("arguments", metavar="[OPTIONS OF IT]...", nargs=-1, type=click.UNPROCESSED)
+@click.option("--name", help="Name of the service  [default: runner or portal]")
+@_system_option
+@click.option("--as-user", "account", default="", help="Account that a system service runs as.")
+@_into_option
+@click.option("--print", "--dry-run", "only_print", is_flag=True, help="Print the unit only.")
+def service_install(
+    kind: str,
+    arguments: tuple[str, ...],
+    name: str | None,
+    is_system: bool | None,
+    account: str,
+    into: Path | None,
+    only_print: bool,
+) -> None:
+    """Install and start a service.
+
+    It runs in the current folder with these options. Store, keys and SDK are taken from the
+    environment now, into a file that only its owner can read; the unit holds no secret.
+
+    Example: edgeloop service install runner --name board-1 --device adb:8c2f11d0
+    """
+    from edgeloop import service as services
+    from edgeloop.cli.report import portal
+    from edgeloop.cli.runner import runner
+    from edgeloop.settings import service_environment
+
+    command = {"runner": runner, "portal": portal}[kind]
+    command.make_context(f"edgeloop {kind}", list(arguments))  # a wrong option is said now
+    services.check_unused(arguments)
+    place = services.service_place(_is_system(is_system), into)
+    unit = services.ServiceUnit(name or kind, kind, arguments, Path.cwd(), account)
+    if only_print:
+        click.echo(unit.text(place), nl=False)
+        return
+    is_new = services.install(unit, place, service_environment())
+    file = place.environment(unit.name)
+    click.echo(f"{place.unit(unit.name)} written")
+    click.echo(f"{file} {'written' if is_new else 'kept as it is'} (mode 600)")
+    if into is None:
+        services.systemctl(place, "daemon-reload")
+        services.systemctl(place, "enable", place.unit(unit.name).name)
+        services.systemctl(place, "restart", place.unit(unit.name).name)
+        user = "" if place.is_system else "--user "
+        click.echo(f"started; its log: journalctl {user}-u {place.unit(unit.name).stem} -f")
+        if not place.is_system:
+            click.echo("it ends when you log out, unless: loginctl enable-linger", err=True)
+
+
+@service.command("uninstall")
+@click.argument("name")
+@_system_option
+@_into_option
+def service_uninstall(name: str, is_system: bool | None, into: Path | None) -> None:
+    """Stop and remove a service.
+
+    Its environment file is removed, too.
+
+    Example: edgeloop service uninstall board-1
+    """
+    from edgeloop import service as services
+
+    place = services.service_place(_is_system(is_system), into)
+    if into is None and place.unit(name).exists():
+        services.systemctl(place, "disable", "--now", place.unit(name).name)
+    services.uninstall(name, place)
+    if into is None:
+        services.systemctl(place, "daemon-reload")
+    click.echo(f"{name} removed")
+
+
+@service.command("status")
+@_system_option
+@_into_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def service_status(is_system: bool | None, into: Path | None, as_json: bool) -> None:
+    """List the installed services.
+
+    Shows whether each runs, since when, and how often it was restarted.
+
+    Example: edgeloop service status --json
+    """
+    from edgeloop import service as services
+    from edgeloop.cli.output import print_json, table
+
+    place = services.service_place(_is_system(is_system), into)
+    rows = [{"name": n, **services.state_of(n, place)} for n in services.installed(place)]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        headings = ("name", "state", "since", "restarts")
+        click.echo(table(headings, [tuple(row[key] for key in headings) for row in rows]))
+    else:
+        click.echo(f"No service of Edgeloop is installed in {place.units}.")
+
+
+COMMANDS = (devices, doctor, service)
+
+
+def _is_system(chosen: bool | None) -> bool:
+    import os
+
+    return os.geteuid() == 0 if chosen is None else chosen
 
 
 def _lines(workspace: Workspace) -> list[MachineLine]:
