@@ -17,7 +17,14 @@ from edgeloop.cli.app import app
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs/reference/cli.md"
 # These make or read files of this machine and open no store.
-WITHOUT_A_STORE = {"data faces", "export", "notebook", "schema", "train"}
+WITHOUT_A_STORE = {
+    *(f"service {verb}" for verb in ("install", "uninstall", "status")),
+    "data faces",
+    "export",
+    "notebook",
+    "schema",
+    "train",
+}
 
 
 def commands_of(group: click.Group, prefix: str = "") -> dict[str, click.Command]:

@@ -137,6 +137,7 @@ _system_option = click.option(
     default=None,
     help="For the machine or for you  [default: --system as root]",
 )
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _into_option = click.option(
     "--into", type=click.Path(path_type=Path), help="Folder of the files; systemd is not called."
 )
@@ -150,6 +151,7 @@ _into_option = click.option(
 @click.option("--as-user", "account", default="", help="Account that a system service runs as.")
 @_into_option
 @click.option("--print", "--dry-run", "only_print", is_flag=True, help="Print the unit only.")
+@_json_option
 def service_install(
     kind: str,
     arguments: tuple[str, ...],
@@ -158,6 +160,7 @@ def service_install(
     account: str,
     into: Path | None,
     only_print: bool,
+    as_json: bool,
 ) -> None:
     """Install and start a service.
 
@@ -167,12 +170,14 @@ def service_install(
     Example: edgeloop service install runner --name board-1 --device adb:8c2f11d0
     """
     from edgeloop import service as services
+    from edgeloop.cli.output import print_json
     from edgeloop.cli.report import portal
     from edgeloop.cli.runner import runner
     from edgeloop.settings import service_environment
 
     command = {"runner": runner, "portal": portal}[kind]
-    command.make_context(f"edgeloop {kind}", list(arguments))  # a wrong option is said now
+    root = click.get_current_context().find_root()
+    command.make_context(kind, list(arguments), parent=root)  # a wrong option is said now
     services.check_unused(arguments)
     place = services.service_place(_is_system(is_system), into)
     unit = services.ServiceUnit(name or kind, kind, arguments, Path.cwd(), account)
@@ -180,15 +185,19 @@ def service_install(
         click.echo(unit.text(place), nl=False)
         return
     is_new = services.install(unit, place, service_environment())
-    file = place.environment(unit.name)
-    click.echo(f"{place.unit(unit.name)} written")
-    click.echo(f"{file} {'written' if is_new else 'kept as it is'} (mode 600)")
+    file, environment = place.unit(unit.name), place.environment(unit.name)
     if into is None:
         services.systemctl(place, "daemon-reload")
-        services.systemctl(place, "enable", place.unit(unit.name).name)
-        services.systemctl(place, "restart", place.unit(unit.name).name)
+        services.systemctl(place, "enable", file.name)
+        services.systemctl(place, "restart", file.name)
+    if as_json:
+        print_json([{"name": unit.name, "unit": str(file), "environment": str(environment)}])
+        return
+    click.echo(f"{file} written")
+    click.echo(f"{environment} {'written' if is_new else 'kept as it is'} (mode 600)")
+    if into is None:
         user = "" if place.is_system else "--user "
-        click.echo(f"started; its log: journalctl {user}-u {place.unit(unit.name).stem} -f")
+        click.echo(f"started; its log: journalctl {user}-u {file.stem} -f")
         if not place.is_system:
             click.echo("it ends when you log out, unless: loginctl enable-linger", err=True)
 
@@ -197,7 +206,8 @@ def service_install(
 @click.argument("name")
 @_system_option
 @_into_option
-def service_uninstall(name: str, is_system: bool | None, into: Path | None) -> None:
+@_json_option
+def service_uninstall(name: str, is_system: bool | None, into: Path | None, as_json: bool) -> None:
     """Stop and remove a service.
 
     Its environment file is removed, too.
@@ -205,6 +215,7 @@ def service_uninstall(name: str, is_system: bool | None, into: Path | None) -> N
     Example: edgeloop service uninstall board-1
     """
     from edgeloop import service as services
+    from edgeloop.cli.output import print_json
 
     place = services.service_place(_is_system(is_system), into)
     if into is None and place.unit(name).exists():
@@ -212,13 +223,16 @@ def service_uninstall(name: str, is_system: bool | None, into: Path | None) -> N
     services.uninstall(name, place)
     if into is None:
         services.systemctl(place, "daemon-reload")
-    click.echo(f"{name} removed")
+    if as_json:
+        print_json([{"name": name, "removed": True}])
+    else:
+        click.echo(f"{name} removed")
 
 
 @service.command("status")
 @_system_option
 @_into_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_json_option
 def service_status(is_system: bool | None, into: Path | None, as_json: bool) -> None:
     """List the installed services.
 
