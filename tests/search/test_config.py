@@ -279,3 +279,16 @@ def test_the_number_of_classes_is_the_datasets_unless_the_file_says_another(tmp_
     ):
         document = {"search": search, "data": data, "objectives": objectives}
         assert with_classes(config_of(document, "search.yaml"), tmp_path).classes == classes
+
+
+def test_the_farm_example_starts_runners_that_serve_its_own_experiment():
+    """What its comment says to run is parsed as the command line parses it."""
+    from edgeloop.cli.app import app
+    from edgeloop.cli.runner import runner
+
+    file = Path(__file__).parents[2] / "examples/search/farm.yaml"
+    lines = [line.removeprefix("#").partition(" #")[0].split() for line in file.open()]
+    [words] = [line[2:] for line in lines if line[:2] == ["edgeloop", "runner"]]
+    root = app.make_context("edgeloop", [], resilient_parsing=True)
+    context = runner.make_context("runner", words, parent=root)
+    assert context.params["experiment"] == read_config(file).name
