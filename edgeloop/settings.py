@@ -239,6 +239,11 @@ def filled_in(value: object, where: str, environ: Mapping[str, str] = os.environ
     return value
 
 
+def has_variable(name: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether `${NAME}` could be filled in."""
+    return name in environ
+
+
 def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Where this machine keeps what must outlive a command: the queue of local jobs."""
     return _own_folder(environ, "EDGELOOP_STATE", "XDG_STATE_HOME", ".local/state")

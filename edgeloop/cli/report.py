@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ def selection_options(command: Command) -> Command:
         any_names_argument,
         click.option("--tag", help="Only models with this label."),
         click.option("--device", help="Only models measured on this chip or device."),
+        click.option("--search", help="Only models of this search: its name, job or folder."),
         click.option(
             "--objective",
             "more",
@@ -63,6 +64,7 @@ def selection_options(command: Command) -> Command:
 def pareto(
     names: tuple[str, ...],
     tag: str | None,
+    search: str | None,
     device: str | None,
     more: tuple[str, ...],
     y_goal: str | None,
@@ -88,8 +90,9 @@ def pareto(
 
     wanted = _objectives(x, x_goal, y, y_goal, more)
     _check_endings(outputs)
+    store, experiment, members = _of_search(search, store, experiment)
     with opened(store, experiment, demo) as workspace:
-        rows = _rows(workspace, names, tag, device, wanted)
+        rows = _rows(workspace, names, tag, device, wanted, members)
     found = pareto_of(rows, wanted)
     for path in outputs:
         _write(found, rows, path, "dark" if dark else "light")
@@ -123,6 +126,7 @@ def pareto(
 def report(
     names: tuple[str, ...],
     tag: str | None,
+    search: str | None,
     device: str | None,
     more: tuple[str, ...],
     y_goal: str | None,
@@ -150,8 +154,9 @@ def report(
     from edgeloop.report import gather, pareto_of, render, write_whole
 
     wanted = _objectives(x, x_goal, y, y_goal, more)
+    store, experiment, members = _of_search(search, store, experiment)
     with opened(store, experiment, demo) as workspace:
-        rows = _rows(workspace, names, tag, device, wanted)
+        rows = _rows(workspace, names, tag, device, wanted, members)
         uses = _uses(workspace)
         gathered = gather(workspace, rows, wanted, datetime.now(UTC), uses, details)
     page = render(gathered).encode()
@@ -163,6 +168,21 @@ def report(
     else:
         what = f"{plural(len(rows), 'model')}, {front} on the front"
         click.echo(f"{output} written: {what}, {size_text(len(page))}")
+
+
+def _of_search(
+    search: str | None, store: str | None, experiment: str | None
+) -> tuple[str | None, str | None, set[str] | None]:
+    """Where the results of a search are, and the architectures that it evaluated."""
+    if search is None:
+        return store, experiment, None
+    from edgeloop.search import arch_ids, find_search, kept_search
+    from edgeloop.settings import Settings
+
+    project = Settings.load().project
+    folder = find_search(search, project)
+    config = kept_search(folder, project)
+    return store or config.store or None, experiment or config.experiment, arch_ids(folder)
 
 
 def _objectives(
@@ -179,11 +199,16 @@ def _rows(
     tag: str | None,
     device: str | None,
     wanted: Sequence[ColumnObjective],
+    members: Collection[str] | None = None,
 ) -> list[Values]:
     from edgeloop.models import ran_on
     from edgeloop.report import check_columns
 
-    found = [{**row.values, "name": row.key} for row in workspace.find(names, tag)]
+    found = [
+        {**row.values, "name": row.key}
+        for row in workspace.find(names, tag)
+        if members is None or row.key.partition(".")[0] in members
+    ]
     check_columns(found, wanted)
     return [row for row in found if device is None or ran_on(row, device)]
 

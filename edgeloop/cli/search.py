@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from edgeloop.settings import Settings
 
 
+_YAML = (".yaml", ".yml")
 STOPPED = 130  # what shells say of Ctrl-C
 
 
 @click.command()
-@click.argument("file", metavar="CONF.yaml", type=click.Path(path_type=Path))
+@click.argument("file", metavar="CONF.yaml|SEARCH", type=click.Path(path_type=Path))
 @click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option("--resume", is_flag=True, help="Continue an interrupted search.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done and what it costs.")
@@ -40,20 +41,22 @@ def search(
     Best are those that trade accuracy against latency better than any other.
 
     Stop it whenever you like: --resume goes on, and nothing is evaluated twice. Results are in
-    searches/NAME and in the status table.
+    searches/NAME and in the status table. A search that was run is also known by its name, its
+    folder, or the job that ran it: edgeloop search laptop --resume
 
     Example: edgeloop search laptop.yaml search.budget=24
     """
     from edgeloop.cli.output import print_json
-    from edgeloop.search import Search, read_config, search_job, search_settings
+    from edgeloop.search import Search, search_job, search_settings
 
-    config = read_config(file, words)
+    config = _opened_config(file, words)
     settings = search_settings(config, store, experiment)
     if dry_run:
         _say_plan(config, settings, as_json)
         return
     if compute:
-        _submit(search_job(config, file, words, settings, compute, resume), settings, as_json)
+        spec = search_job(config, file, words, settings, compute, resume)
+        _submit(config, spec, settings, resume, as_json)
         return
     try:
         with Search(config, settings, resume) as opened:
@@ -110,7 +113,6 @@ def train_pareto(
     """
     from edgeloop.cli.output import print_json, table
     from edgeloop.search import (
-        read_config,
         retrain,
         search_folder,
         search_settings,
@@ -119,7 +121,7 @@ def train_pareto(
     )
     from edgeloop.workspace import Workspace
 
-    config = read_config(_kept_config(name))
+    config, folder = _kept_config(name)
     settings = search_settings(config, store, experiment)
     train: dict[str, object] = {**(config.train or {}), "epochs": epochs, "steps": None}
     given = {"batch": batch, "learning_rate": learning_rate, "gpus": gpus or None}
@@ -130,7 +132,7 @@ def train_pareto(
     with Workspace(settings) as workspace:
         done = retrain(
             config.name,
-            search_folder(config, settings),
+            folder or search_folder(config, settings),
             trainer,
             workspace,
             lambda item: None if as_json else click.echo(_trained_line(item), err=True),
@@ -152,12 +154,22 @@ def train_pareto(
 COMMANDS = (search, train_pareto)
 
 
-def _submit(spec: JobSpec, settings: Settings, as_json: bool) -> None:
+def _submit(
+    config: SearchConfig, spec: JobSpec, settings: Settings, resume: bool, as_json: bool
+) -> None:
+    """A search that is resumed is another attempt of its job, and starts with its results."""
     from edgeloop.cli.jobs.views import print_jobs
     from edgeloop.jobs import Jobs
+    from edgeloop.search import earlier_job
 
     jobs = Jobs(settings)
-    [run] = jobs.submit(spec, tell=None if as_json else lambda line: click.echo(line, err=True))
+    tell = None if as_json else lambda line: click.echo(line, err=True)
+    earlier = earlier_job(config, jobs) if resume else None
+    if earlier is not None:
+        there = [f"compute={spec.compute}"]
+        run = jobs.resubmit(earlier, there, spec.args, with_outputs=True, tell=tell)
+    else:
+        [run] = jobs.submit(spec, tell=tell)
     if as_json:
         print_jobs(jobs, [run], as_json=True)
         return
@@ -166,18 +178,27 @@ def _submit(spec: JobSpec, settings: Settings, as_json: bool) -> None:
     click.echo(f"Next: {follow}", err=True)
 
 
-def _kept_config(name: str) -> Path:
-    """A search by name, by folder, or by its configuration file."""
-    from edgeloop.errors import BadInput
+def _opened_config(file: Path, words: tuple[str, ...]) -> SearchConfig:
+    """A configuration file, or a search that was run: by its name, its job or its folder."""
+    from edgeloop.search import find_search, kept_search, read_config
     from edgeloop.settings import Settings
 
-    given = Path(name)
-    if given.suffix in (".yaml", ".yml"):
-        return given
-    for folder in (given, Settings.load().project / "searches" / name):
-        if (folder / "search.yaml").is_file():
-            return folder / "search.yaml"
-    raise BadInput(reason=f"there is no search {name!r} here: searches/ has those that were run")
+    if file.suffix in _YAML or file.is_file():
+        return read_config(file, words)
+    project = Settings.load().project
+    return kept_search(find_search(str(file), project), project, words)
+
+
+def _kept_config(name: str) -> tuple[SearchConfig, Path | None]:
+    """A search by its name, its job, its folder or its configuration file, and where it is."""
+    from edgeloop.search import find_search, kept_search, read_config
+    from edgeloop.settings import Settings
+
+    if Path(name).suffix in _YAML:
+        return read_config(Path(name)), None
+    project = Settings.load().project
+    folder = find_search(name, project)
+    return kept_search(folder, project), folder
 
 
 def _say_plan(config: SearchConfig, settings: Settings, as_json: bool) -> None:

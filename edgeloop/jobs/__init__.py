@@ -23,11 +23,12 @@ if TYPE_CHECKING:
         make_compute,
     )
     from edgeloop.jobs.computes.azureml.requirements import SetupChoices, azure_requirements
-    from edgeloop.jobs.fields import JobFile
+    from edgeloop.jobs.fields import ENVIRONMENT, JobFile
+    from edgeloop.jobs.package import edgeloop_requirements
     from edgeloop.jobs.protocol.bundle import bootstrap_command
     from edgeloop.jobs.protocol.resources import listed, missing
-    from edgeloop.jobs.protocol.ticket import FINAL_STATES, State, order_variables
-    from edgeloop.jobs.records import JobRecord, Listing, Run, select
+    from edgeloop.jobs.protocol.ticket import FINAL_STATES, Environment, State, order_variables
+    from edgeloop.jobs.records import RUNS_FOLDER, JobRecord, Listing, Run, select
     from edgeloop.jobs.shared import shared_runs
     from edgeloop.jobs.spec import JobSpec, read_spec, spec_of_script
     from edgeloop.jobs.sweep import parse_sweep
@@ -35,9 +36,12 @@ if TYPE_CHECKING:
     from edgeloop.jobs.watch import Status
 
 __all__ = [
+    "ENVIRONMENT",
     "FINAL_STATES",
+    "RUNS_FOLDER",
     "Compute",
     "ComputeOptions",
+    "Environment",
     "Fetched",
     "JobFile",
     "JobOrder",
@@ -56,6 +60,7 @@ __all__ = [
     "bootstrap_command",
     "compute_kinds",
     "compute_options",
+    "edgeloop_requirements",
     "listed",
     "make_compute",
     "missing",
@@ -75,15 +80,16 @@ _WHERE = {
         "ServedPlace",
         *("compute_kinds", "compute_options", "make_compute"),
     ),
-    "fields": ("JobFile",),
-    "records": ("JobRecord", "Listing", "Run", "select"),
+    "records": ("RUNS_FOLDER", "JobRecord", "Listing", "Run", "select"),
     "shared": ("shared_runs",),
+    "fields": ("ENVIRONMENT", "JobFile"),
+    "package": ("edgeloop_requirements",),
     "transfer": ("Fetched",),
     "spec": ("JobSpec", "read_spec", "spec_of_script"),
     "sweep": ("parse_sweep",),
     "protocol.bundle": ("bootstrap_command",),
     "protocol.resources": ("listed", "missing"),
-    "protocol.ticket": ("FINAL_STATES", "State", "order_variables"),
+    "protocol.ticket": ("FINAL_STATES", "Environment", "State", "order_variables"),
     "watch": ("Status",),
 }
 

@@ -36,6 +36,7 @@ from edgeloop._util.values import (
 )
 from edgeloop.errors import BadInput, BadName
 from edgeloop.jobs.computes.base import Resources
+from edgeloop.jobs.package import CORE, EXTRAS
 from edgeloop.jobs.protocol.patterns import MOST_PATTERNS, check_pattern
 from edgeloop.jobs.protocol.ticket import Environment
 from edgeloop.jobs.protocol.urls import (
@@ -54,6 +55,7 @@ DEFAULT_PRIORITY = 100
 DEFAULT_GRACE_S = 30.0
 _PLAIN = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
+_REGISTERED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}([:@][A-Za-z0-9._-]+)?")
 _ENDINGS: Mapping[str, Literal["requirements", "conda"]] = {
     **{".txt": "requirements", ".yml": "conda", ".yaml": "conda"},
 }
@@ -72,6 +74,7 @@ _ENVIRONMENT = {
                 "requirements": {"type": "string", "description": "A requirements.txt."},
                 "conda": {"type": "string", "description": "A conda environment file."},
                 "image": {"type": "string", "description": "The name of a container image."},
+                "name": {"type": "string", "description": "One that the compute knows: `faces:3`."},
             },
             **{"additionalProperties": False, "minProperties": 1, "maxProperties": 1},
         },
@@ -170,8 +173,9 @@ def _patterns(value: object) -> tuple[str, ...]:
     return found
 
 
-def _environment(value: object) -> Environment:
-    """`here`, a file by its ending, `{requirements: FILE}`, `{conda: FILE}` or `{image: NAME}`."""
+def read_environment(value: object) -> Environment:
+    """`here`, a file by its ending, `{requirements: FILE}`, `{conda: FILE}`, `{image: NAME}` or
+    `{name: NAME}`. Raises ValueError."""
     if value == "here":
         return Environment()
     if isinstance(value, Mapping) and set(value) == {"image"}:
@@ -180,6 +184,12 @@ def _environment(value: object) -> Environment:
             expected = "the name of an image, for example ghcr.io/acme/train:3"
             raise ValueError(f"must be {expected}, not {image!r}")
         return Environment("image", image)
+    if isinstance(value, Mapping) and set(value) == {"name"}:
+        name = plain_text(value["name"])
+        if not _REGISTERED.fullmatch(name):
+            expected = "the name of an environment of the compute, for example faces:3"
+            raise ValueError(f"must be {expected}, not {name!r}")
+        return Environment("name", name)
     if isinstance(value, Mapping) and len(value) == 1 and set(value) <= {"requirements", "conda"}:
         kind, file = next(iter(value.items()))
         return Environment(kind, Path(plain_text(file)).as_posix())
@@ -188,6 +198,9 @@ def _environment(value: object) -> Environment:
     raise ValueError(
         f"must be 'here', a requirements.txt or a conda .yaml file, not {shown(value)}"
     )
+
+
+ENVIRONMENT = Reads(read_environment, _ENVIRONMENT)
 
 
 def _single(value: object) -> str:
@@ -219,6 +232,8 @@ def _names(pattern: str, allowed: str) -> Reads:
 
 
 _TAGS = Reads(lambda value: tuple(dict.fromkeys(words(value, _TAG.read))), _SEVERAL)
+_EXTRA = choice(CORE, *EXTRAS)
+_EDGELOOP = Reads(lambda value: tuple(dict.fromkeys(words(value, _EXTRA.read))), _SEVERAL)
 _NAME = Reads(lambda value: check_job_name(plain_text(value)), PLAIN_TEXT.schema)
 _PATH = Reads(lambda value: Path(plain_text(value)).as_posix(), {"type": "string"})
 _Argument = Annotated[str, Reads(_single, SCALAR)]
@@ -287,8 +302,9 @@ class JobFile(_TextSection):
     outputs: Annotated[tuple[str, ...], Reads(_patterns, _SEVERAL)] = key(
         (), "Patterns of files to collect besides `outputs/`, for example `results` or `**/*.ckpt`."
     )
-    environment: Annotated[Environment, Reads(_environment, _ENVIRONMENT)] = key(
-        Environment, "`here`, a requirements.txt, a conda .yaml file, or `{image: NAME}`."
+    environment: Annotated[Environment, ENVIRONMENT] = key(
+        Environment,
+        "`here`, a requirements.txt, a conda .yaml file, `{image: NAME}` or `{name: NAME}`.",
     )
     compute: Annotated[str, matching(_PLAIN, "the name of a compute, as in edgeloop.yaml")] = key(
         "", "Where it runs: a name under `computes` in edgeloop.yaml."
@@ -314,4 +330,7 @@ class JobFile(_TextSection):
     )
     variables: dict[_VariableName, _Argument] = key(
         dict, "Environment variables; `${NAME}` is filled in where the job is submitted."
+    )
+    edgeloop: Annotated[tuple[str, ...], _EDGELOOP] = key(
+        (), "Sends Edgeloop itself along, for scripts that import it: `core`, or its extras."
     )

@@ -36,6 +36,11 @@ class CodeFile:
     digest: str
     content: bytes = field(repr=False, compare=False)
 
+    @classmethod
+    def of(cls, path: str, content: bytes, executable: bool = False) -> CodeFile:
+        digest = blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
+        return cls(path, executable, digest, content)
+
     @property
     def size(self) -> int:
         return len(self.content)
@@ -113,8 +118,7 @@ def _read(source: SourceFile) -> CodeFile:
             reason = f"cannot be read: {error.strerror}"
             raise LocalFileError(path=source.source, reason=reason) from None
         if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, len(content)):
-            digest = blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
-            return CodeFile(source.path, bool(after.st_mode & 0o100), digest, content)
+            return CodeFile.of(source.path, content, bool(after.st_mode & 0o100))
     raise LocalFileError(
         path=source.source,
         reason="keeps changing while it is read: exclude it with a line in "

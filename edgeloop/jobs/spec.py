@@ -61,6 +61,7 @@ class JobSpec:
         sweep: Values of each swept parameter.
         variables: Environment variables, with `${NAME}` not yet replaced, so that it holds no
             secret.
+        edgeloop: Extras of Edgeloop, or `core`, if Edgeloop itself travels with the code.
 
     Examples:
         >>> from pathlib import Path
@@ -95,6 +96,7 @@ class JobSpec:
     params: Mapping[str, str] = field(default_factory=dict)
     sweep: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
+    edgeloop: tuple[str, ...] = ()
 
     def full_command(self) -> tuple[str, ...]:
         """Build the command, with parameters filled in or appended as options.
@@ -163,6 +165,7 @@ class JobSpec:
             **{"retries": str(self.retries), "priority": str(self.priority)},
             **{"params": dict(self.params), "variables": dict(self.variables)},
             "sweep": {name: list(values) for name, values in self.sweep.items()},
+            "edgeloop": list(self.edgeloop),
         }
         return {key: value for key, value in plain.items() if value not in ("", [], {})}
 
@@ -261,7 +264,7 @@ def spec_of(
         raise origin.wrong(path, str(error)) from None
     same = (
         *("name", "script", "args", "outputs", "environment", "compute"),
-        *("tags", "experiment", "retries", "priority", "params", "sweep", "variables"),
+        *("tags", "experiment", "retries", "priority", "params", "sweep", "variables", "edgeloop"),
     )
     return JobSpec(
         code=code,

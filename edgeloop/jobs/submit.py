@@ -27,6 +27,7 @@ from edgeloop.errors import (
     StoreError,
 )
 from edgeloop.jobs.computes import Compute, JobOrder
+from edgeloop.jobs.package import edgeloop_requirements, package_snapshot
 from edgeloop.jobs.protocol.bundle import ensure_wrapper
 from edgeloop.jobs.protocol.ticket import Environment, Input, Ticket, check_apart, ticket_key
 from edgeloop.jobs.records import Draft, JobRecord, Run, RunRecords, now
@@ -42,6 +43,7 @@ from edgeloop.store import Access, Blobs
 ACCESS_S = 30 * 24 * 3600  # a job may wait and run this long
 MEGABYTE = 1_000_000
 _WRITERS = 16
+_STARTED = {"image": "images", "name": "environments by name"}  # no file of the code
 
 Teller = Callable[[str], None]
 
@@ -56,6 +58,7 @@ class SharedUpload:
     access: Access
     summary: str
     places: ResolvedPlaces = field(default_factory=ResolvedPlaces, repr=False)
+    package: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,8 +123,10 @@ class Submission:
     def _share(self, spec: JobSpec, push: bool) -> SharedUpload:
         remote = [place.name for place in (*spec.sources, *spec.targets)]
         check_apart([*(parse_reference(text)[0] for text in (*spec.data, *spec.writes)), *remote])
-        if spec.environment.kind == "image" and "image" not in self.compute.builds:
-            reason = f"the compute {self.compute.name} ({self.compute.kind}) cannot start images"
+        kind = spec.environment.kind
+        if kind in _STARTED and kind not in self.compute.builds:
+            name = f"{self.compute.name} ({self.compute.kind})"
+            reason = f"the compute {name} cannot start {_STARTED[kind]}"
             raise BadJob(where="environment", reason=reason)
         lifetime_s = self.compute.access_s(spec.timeout_s)
         resolver = PlaceResolver(self.settings, self.compute, lifetime_s or ACCESS_S)
@@ -149,7 +154,14 @@ class Submission:
             self.blobs.access(ACCESS_S if lifetime_s is None else lifetime_s),
             " · ".join((code, *described)),
             places,
+            self._send_package() if spec.edgeloop else "",
         )
+
+    def _send_package(self) -> str:
+        """Edgeloop's own files, which all jobs of this version share."""
+        package = package_snapshot()
+        package.ensure(self.blobs)
+        return package.digest
 
     def _input(self, datasets: Datasets, text: str, push: bool) -> tuple[Reference, str]:
         """A given version is used; otherwise the local folder is pushed first, if it changed."""
@@ -221,13 +233,14 @@ class Submission:
         for (run, spec), shared in zip(recorded, uploads, strict=True):
             is_built = spec.environment.kind in self.compute.builds
             ticket = _ticket(run.record, spec, shared.places, previous)
+            ticket = replace(ticket, package=shared.package)
             if is_built:
                 ticket = replace(ticket, environment=Environment())
             files.append((ticket_key(run.record.id), ticket.to_json()))
             files.append((record_key(run.record), run.record.to_json()))
             order = replace(_order(run.record, spec, shared), together=together)
             if is_built:  # by the compute, which needs to know what it is made of
-                is_file = spec.environment.kind != "image"
+                is_file = spec.environment.kind not in _STARTED
                 file = spec.code / spec.environment.file
                 recipe = file.read_text("utf-8") if is_file else ""
                 order = replace(order, environment=spec.environment, recipe=recipe)
@@ -310,7 +323,7 @@ def index_folder(settings: Settings) -> Path:
 
 def _check_travels(spec: JobSpec, snapshot: CodeSnapshot) -> None:
     """Files that the job needs may exist and yet not be part of the snapshot."""
-    file = "" if spec.environment.kind == "image" else spec.environment.file
+    file = "" if spec.environment.kind in _STARTED else spec.environment.file
     for path in (spec.script, file):
         if path and path not in snapshot:
             reason = "it would not be sent: an ignore file or the rule on private keys excludes it"
@@ -353,4 +366,5 @@ def _order(record: JobRecord, spec: JobSpec, shared: SharedUpload) -> JobOrder:
         timeout_s=spec.timeout_s,
         threads=spec.threads,
         places=shared.places.served,
+        requires=edgeloop_requirements(*spec.edgeloop) if spec.edgeloop else (),
     )

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
         Screening,
         TrainingJobs,
     )
+    from edgeloop.search.folders import arch_ids, find_search, found_searches, kept_search
     from edgeloop.search.keys import SearchFile
     from edgeloop.search.loop import Event
-    from edgeloop.search.remote import search_job
+    from edgeloop.search.remote import earlier_job, search_job
     from edgeloop.search.sampler.proposer import Proposer
     from edgeloop.search.storage import storage_address
     from edgeloop.search.study import Candidate
@@ -35,9 +36,10 @@ _WHERE = {
     "campaign": ("Search", "SearchResult", "search_folder", "search_settings"),
     "config": ("SearchConfig", "read_config"),
     "evaluators": ("LocalTraining", "TrainingJobs", "RemoteBenchmark", "Screening"),
+    "folders": ("arch_ids", "find_search", "found_searches", "kept_search"),
     "keys": ("SearchFile",),
     "loop": ("Event",),
-    "remote": ("search_job",),
+    "remote": ("earlier_job", "search_job"),
     "sampler.proposer": ("Proposer",),
     "storage": ("storage_address",),
     "study": ("Candidate",),
@@ -60,6 +62,11 @@ __all__ = [
     "SearchFile",
     "SearchResult",
     "TrainingJobs",
+    "arch_ids",
+    "earlier_job",
+    "find_search",
+    "found_searches",
+    "kept_search",
     "read_config",
     "retrain",
     "search_folder",

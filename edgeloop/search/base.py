@@ -49,10 +49,17 @@ class Evaluator(ABC):
     gives: tuple[str, ...]
     cost: int
     conditions: str  # what a result depends on besides the architecture, as one line
+    label: str = "in evaluation"  # where a candidate failed, for messages
+    together: int = 1  # how many architectures it prefers to get at once
 
     @abstractmethod
     def send(self, arch: Architecture, files: Mapping[str, Path] | None = None) -> None:
         """Accept an architecture, with the files that earlier evaluators made of it."""
+
+    def send_all(self, several: Sequence[tuple[Architecture, Mapping[str, Path]]]) -> None:
+        """Accept architectures that belong together."""
+        for arch, files in several:
+            self.send(arch, files)
 
     @abstractmethod
     def collect(self, timeout_s: float) -> list[Evaluation]:

@@ -18,6 +18,7 @@ from edgeloop.models import Candidates
 from edgeloop.search.base import Evaluator, expected
 from edgeloop.search.config import SearchConfig, read_config
 from edgeloop.search.evaluators import RemoteBenchmark, Screening
+from edgeloop.search.folders import KEPT_CONFIG, LOCK, SEARCHES, adopt
 from edgeloop.search.loop import Event, SearchLoop, columns_of, patiently
 from edgeloop.search.outputs import (
     RunningTables,
@@ -35,13 +36,10 @@ from edgeloop.settings import Settings
 from edgeloop.tasks import open_task
 from edgeloop.workspace import Workspace
 
-SEARCHES = "searches"
 FARM = ("farm_latency_ms", "farm_f1")
 SCREENED = ("params", "macs", "host_latency_ms", "chip_latency_ms")
 MODELS = "nets"
 SCREENING = "screening"  # untrained models, until their candidates have ended
-KEPT_CONFIG = "search.yaml"
-LOCK = ".lock"
 LOOK_S = 1.0
 TRAINED = "trained"
 
@@ -158,6 +156,8 @@ class Search:
 
     def _open(self, settings: Settings, resume: bool) -> None:
         config = self.config
+        if resume:
+            adopt(self.folder, config.name, settings.project)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._closing.enter_context(alone(self.folder / LOCK, config.name))
         space = find_space(config.space, config.options, settings.project)

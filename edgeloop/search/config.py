@@ -18,6 +18,7 @@ Goal = Literal["min", "max"]
 
 _WHERE_AND_WHEN = (
     *("compute", "cpus", "gpus", "memory", "timeout", "at_once", "group", "pipeline"),
+    "environment",
 )
 
 

@@ -19,6 +19,7 @@ from edgeloop._util.values import (
     shown,
     whole,
 )
+from edgeloop.jobs import ENVIRONMENT, Environment
 
 MINIMISED = ("params", "macs", "host_latency_ms", "chip_latency_ms", "farm_latency_ms")
 MAXIMISED = ("val_iou", "val_f1", "farm_f1")
@@ -148,7 +149,10 @@ class TrainKeys(Section):
     timeout: _Time = key(None, "How long one training may take.")
     at_once: _Count = key(None, "Trainings at a time; `workers` by default.")
     group: _Count = key(None, "Candidates per job; 1 by default.")
-    pipeline: _Count = key(None, "Jobs per Azure ML pipeline; 1 by default.")
+    pipeline: _Count = key(None, "Jobs submitted together, after screening; 1 by default.")
+    environment: Annotated[Environment | None, ENVIRONMENT] = key(
+        None, "Of the jobs, as in a job file; by default the compute's own."
+    )
 
 
 class CountedKeys(Section):

@@ -3,6 +3,8 @@
 A candidate that violates a constraint is screened out as soon as that is known. All evaluators of
 one cost work on it in parallel, so training and measuring overlap; those of the next cost wait for
 them. A free slot is given to a new candidate at once, unless the configuration asks for batches.
+An evaluator that prefers several at once gets them when so many are ready, or when no other one can
+become ready before these have ended.
 
 Results are in the status table before the study says that a candidate ended. So a search that is
 killed at any point loses nothing and evaluates nothing twice.
@@ -11,6 +13,7 @@ killed at any point loses nothing and evaluates nothing twice.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,8 +77,10 @@ class SearchLoop:
         self._hear = hear
         self._keep_files = keep
         self._open: dict[str, _Open] = {}
+        self._held: dict[int, list[_Open]] = {}  # ready for an evaluator that takes several
         self._ended = 0
         self._failed = 0
+        self._failed_where: Counter[str] = Counter()  # in this run
         self._fruitless = 0
         self._is_exhausted = False
 
@@ -89,8 +94,9 @@ class SearchLoop:
         for candidate in patiently(self._study.unfinished):
             self._begin(candidate)
         while self._fill() or self._open:
+            self._release()
             self._look()
-        return _with_result(patiently(self._study.candidates))
+        return _with_result(patiently(self._study.candidates), self._where())
 
     @property
     def is_exhausted(self) -> bool:
@@ -105,7 +111,8 @@ class SearchLoop:
         # One worker alone proceeds strictly in turn, so that a seeded search is reproducible. With
         # several, one more candidate is screened while they are all busy.
         workers = self._config.workers
-        slots = self._config.batch or workers + (workers > 1)
+        most = max(evaluator.together for evaluator in self._evaluators)
+        slots = self._config.batch or max(workers + (workers > 1), most)
         while len(self._open) < slots and not self._is_exhausted:
             if self._ended + len(self._open) >= self._config.budget:
                 break
@@ -151,8 +158,34 @@ class SearchLoop:
                 return
             entry.cost = min(left)
             for index, evaluator in enumerate(self._evaluators):
-                if evaluator.cost == entry.cost and not self._is_known(entry, evaluator):
+                if evaluator.cost != entry.cost or self._is_known(entry, evaluator):
+                    continue
+                if evaluator.together > 1:
+                    entry.owed.add(index)
+                    self._held.setdefault(index, []).append(entry)
+                else:
                     self._ask(entry, index)
+
+    def _release(self) -> None:
+        """Send what is held, in groups of the size that each evaluator prefers."""
+        for index, held in self._held.items():
+            size = self._evaluators[index].together
+            while len(held) >= size or (held and not self._may_grow(index, held)):
+                group, held[:] = held[:size], held[size:]
+                for entry in group:
+                    entry.asked[index] = 1
+                several = [(entry.candidate.arch, dict(entry.files)) for entry in group]
+                self._evaluators[index].send_all(several)
+
+    def _may_grow(self, index: int, held: Sequence[_Open]) -> bool:
+        """Whether another candidate may become ready while these wait."""
+        cost = self._evaluators[index].cost
+        if any(entry.cost < cost for entry in self._open.values()):
+            return True
+        is_spent = self._ended + len(self._open) >= self._config.budget
+        if self._config.batch or self._is_exhausted or is_spent:
+            return False
+        return len(self._open) > len(held)  # each that ends makes room for a new one
 
     def _is_known(self, entry: _Open, evaluator: Evaluator) -> bool:
         """From an earlier search or from before a kill. Not if a later evaluator needs files."""
@@ -189,6 +222,7 @@ class SearchLoop:
             if not evaluation.is_final and entry.asked[index] <= self._config.retries:
                 self._ask(entry, index)
             else:
+                self._failed_where[self._evaluators[index].label] += 1
                 self._end(entry, "failed", reason)
             return
         entry.values.update(evaluation.values)
@@ -206,6 +240,8 @@ class SearchLoop:
 
     def _end(self, entry: _Open, end: End, reason: str = "") -> None:
         del self._open[entry.candidate.arch.id]
+        for held in self._held.values():
+            held[:] = [other for other in held if other is not entry]
         patiently(lambda: self._study.end(entry.candidate, end, entry.values, reason))
         self._ended += 1
         self._failed += end == "failed"
@@ -213,8 +249,8 @@ class SearchLoop:
         self._hear(Event(entry.candidate, end, dict(entry.values), reason))
         if self._failed > self._config.failures:
             raise SearchFailed(
-                reason=f"{self._failed} candidates failed, more than search.failures allows "
-                f"({self._config.failures}); the last one: {reason}"
+                reason=f"{self._failed} candidates failed{self._where()}, more than "
+                f"search.failures allows ({self._config.failures}); the last one: {reason}"
             )
         if self._fruitless >= HOPELESS:
             raise SearchFailed(
@@ -222,9 +258,17 @@ class SearchLoop:
                 f"one: {reason}. Relax search.constraints or change the space"
             )
 
+    def _where(self) -> str:
+        """Where candidates failed, unless an earlier run knows it."""
+        if self._failed_where.total() < self._failed:
+            return ""
+        if len(self._failed_where) == 1:
+            return f" {next(iter(self._failed_where))}"
+        return f" ({', '.join(f'{count} {at}' for at, count in self._failed_where.items())})"
+
     def _count_fruitless(self, state: str) -> None:
-        """Screened candidates since the last complete one."""
-        if state == "complete":
+        """Screened candidates in a row: one that failed later had met the constraints."""
+        if state in ("complete", "failed"):
             self._fruitless = 0
         self._fruitless += state == "screened"
 
@@ -273,14 +317,18 @@ def _is_away(error: Exception) -> bool:
     )
 
 
-def _with_result(candidates: list[Candidate]) -> list[Candidate]:
+def _with_result(candidates: list[Candidate], where: str) -> list[Candidate]:
     """A search without a single complete candidate is an error that says why."""
     if not candidates or any(item.state == "complete" for item in candidates):
         return candidates
-    count, last = len(candidates), candidates[-1]
-    if any(item.state == "screened" for item in candidates):
-        what, advice = "met the constraints", "Relax search.constraints or change the space"
-    else:
-        what, advice = "could be evaluated", "Fix that first"
-    reason = f"none of {count} candidates {what}; the last one: {last.reason.rstrip('.')}. {advice}"
-    raise SearchFailed(reason=reason)
+    count = len(candidates)
+    failed = [item for item in candidates if item.state == "failed"]
+    if not failed:
+        last = candidates[-1].reason.rstrip(".")
+        reason = f"none of {count} candidates met the constraints; the last one: {last}"
+        raise SearchFailed(reason=f"{reason}. Relax search.constraints or change the space")
+    screened = count - len(failed)
+    others = f" and {screened} did not meet the constraints" if screened else ""
+    last = failed[-1].reason.rstrip(".")
+    reason = f"none of {count} candidates has a result: {len(failed)} failed{where}{others}"
+    raise SearchFailed(reason=f"{reason}; the last error: {last}. Fix that first")

@@ -33,12 +33,13 @@ from edgeloop.errors import ModelBusy, NameTaken
 from edgeloop.models import Candidates
 from edgeloop.pareto import Floats, hypervolume, non_dominated
 from edgeloop.search.config import SearchConfig
+from edgeloop.search.folders import CANDIDATES, PARETO
 from edgeloop.search.loop import patiently
 from edgeloop.search.study import Candidate
 from edgeloop.store import Value
 from edgeloop.workspace import Workspace
 
-CANDIDATES, CURVE, FRONT, PARETO = "candidates.csv", "hypervolume.csv", "front.csv", "pareto"
+CURVE, FRONT = "hypervolume.csv", "front.csv"
 _CURVE_COLUMNS = ("candidates", "hypervolume")
 
 

@@ -12,12 +12,13 @@ from edgeloop._util.units import TIME_FORMS, bytes_of, seconds_of
 from edgeloop.architectures import Architecture
 from edgeloop.data import find_local
 from edgeloop.errors import BadInput, NoSuchDataset
-from edgeloop.jobs import Jobs, Resources
+from edgeloop.jobs import ENVIRONMENT, Environment, Jobs, Resources
 from edgeloop.models import Candidates
 from edgeloop.search.base import Evaluation, Evaluator
 from edgeloop.search.evaluators import LocalTraining, TrainingJobs
+from edgeloop.search.folders import PARETO
 from edgeloop.search.loop import patiently
-from edgeloop.search.outputs import PARETO, copy_atomic, publish
+from edgeloop.search.outputs import copy_atomic, publish
 from edgeloop.settings import Settings
 from edgeloop.store import Record, Value
 from edgeloop.training import TrainingPlan
@@ -42,6 +43,7 @@ class Trainer:
     at_once: int = 1
     group: int = 1
     pipeline: int = 1
+    environment: Environment = field(default_factory=Environment)
 
     def evaluator(self, name: str, folder: Path) -> Evaluator:
         if self.compute == HERE:
@@ -67,6 +69,7 @@ class Trainer:
             batch=self.group,
             at_once=min(self.group, self.at_once),
             steps=self.pipeline,
+            environment=self.environment,
         )
 
 
@@ -83,6 +86,9 @@ def trainer_of(train: Mapping[str, object], data: str, settings: Settings, worke
             gpus=float(str(train.get("gpus", 0))),
             memory_bytes=bytes_of(str(train["memory"])) or 0 if "memory" in train else 0,
         )
+        written = train.get("environment")
+        environment = Environment() if written is None else ENVIRONMENT.read(written)
+        assert isinstance(environment, Environment)
     except (TypeError, ValueError) as error:
         raise BadInput(reason=f"objectives: train cannot be read: {error}") from None
     return Trainer(
@@ -95,6 +101,7 @@ def trainer_of(train: Mapping[str, object], data: str, settings: Settings, worke
         int(str(train.get("at_once") or workers)),
         int(str(train.get("group") or 1)),
         int(str(train.get("pipeline") or 1)),
+        environment,
     )
 
 

@@ -61,6 +61,13 @@ def test_the_exit_code_of_the_command_is_the_job_s(wrapped: Wrapped):
     assert progress.reason == "the command ended with exit code 3"
 
 
+def test_a_failure_names_the_script_s_own_last_line(wrapped: Wrapped):
+    wrapped.order_script("print('epoch 3')\nimport nothing_of_this_name", retries=1)
+    assert wrapped.run()[0] == 1
+    said = "ModuleNotFoundError: No module named 'nothing_of_this_name'"
+    assert wrapped.final().reason == f"the command ended with exit code 1: {said}"
+
+
 AWKWARD = [
     *("-1", "--", "--x=1", "a b", 'say "hi"', "it's", "$HOME", "`id`", "a;b", "*", ""),
     *("ünï–→漢字", "{}", '{"a": {"b": [1]}}', "{x:>3}", "{{outputs", "\n", "SOLVER.LR", "\\"),

@@ -1,5 +1,8 @@
 """A real Ray cluster of one node, in a network namespace of its own: its ports clash with nothing
-and nobody else's jobs are on it. The dashboard answers at an ordinary address of this machine."""
+and nobody else's jobs are on it. The dashboard answers at an ordinary address of this machine.
+
+Its node has an environment of its own, as a lab would make it: Ray, and what trains a model. It
+does not have Edgeloop."""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
+from edgeloop.jobs import edgeloop_requirements
 from tests.peers import namespace
+from tests.peers.environments import ENVIRONMENTS, CannotBuild, Definition
 from tests.peers.process import MissingComponent, ServerProcess, find_program
 
 CPUS = 4
@@ -30,9 +35,11 @@ class RayCluster(ServerProcess):
 
     def __init__(self) -> None:
         self._unshare = find_program("unshare")
-        self._ray = Path(sys.executable).with_name("ray")
-        if not self._ray.is_file():
-            raise MissingComponent("ray")
+        node = Definition(("ray[default]", *edgeloop_requirements("train")))
+        try:
+            self._ray = ENVIRONMENTS.bin_of(node) / "ray"
+        except CannotBuild as error:
+            raise MissingComponent(f"the environment of a Ray node: {error}") from None
         super().__init__()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -50,7 +57,8 @@ class RayCluster(ServerProcess):
         ]
 
     def environ(self) -> Mapping[str, str]:
-        return os.environ | {
+        inherited = {n: v for n, v in os.environ.items() if n not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        return inherited | {
             "PATH": f"{self._ray.parent}{os.pathsep}{os.environ['PATH']}",
             "EDGELOOP_CACHE": str(self.folder / "cache"),
         }

@@ -245,7 +245,13 @@ def test_code_in_a_job_submits_a_pipeline_under_the_jobs_identity(
 ) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code/main.py").write_text(SUBMITTER)
-    job = ready.jobs.create_or_update(_job(code=str(tmp_path / "code"), run="python main.py"))
+    (tmp_path / "conda.yaml").write_text(
+        "dependencies: [python=3.11, pip, {pip: [azure-ai-ml, azure-identity]}]"
+    )
+    sdk = Environment(name="sdk", version="1", image="i:1", conda_file=tmp_path / "conda.yaml")
+    ready.environments.create_or_update(sdk)
+    run = {"command": "python main.py", "code": str(tmp_path / "code")}
+    job = ready.jobs.create_or_update(command(**run, environment="sdk:1", compute="cpu"))
     assert azureml.wait(job.name).status == "Completed"
     puts = [r for r in azureml.requests if r.who == job.name and "/jobs/" in r.path]
     assert [r.method for r in puts if r.method == "PUT"] == ["PUT"]

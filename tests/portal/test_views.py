@@ -14,7 +14,14 @@ import pytest
 from edgeloop.errors import BadName, NoSuchModel, NotFound
 from edgeloop.portal.shapes import ParetoQuery, TableQuery
 from edgeloop.portal.state import Cache, Portal, frame_of
-from edgeloop.portal.views import devices_view, model_view, pareto_view, search_view, table_view
+from edgeloop.portal.views import (
+    devices_view,
+    model_view,
+    pareto_view,
+    search_view,
+    searches_view,
+    table_view,
+)
 from edgeloop.portal.views.jobs import whole_characters
 from edgeloop.runner import record_use
 from edgeloop.store import Value
@@ -250,8 +257,10 @@ def test_bytes_that_are_no_text_are_not_waited_for():
     assert whole_characters(b"") == b""
 
 
-def test_a_search_that_runs_is_shown_from_its_complete_lines(portal: Portal):
-    folder = portal.workspace.settings.project / "searches" / "live"
+@pytest.mark.parametrize("place", ["searches/live", "runs/live/outputs"])
+def test_a_search_that_runs_is_shown_from_its_complete_lines(portal: Portal, place: str):
+    """Also one that ran as a job, by the job's name."""
+    folder = portal.workspace.settings.project / place
     folder.mkdir(parents=True)
     objectives = "objectives:\n  params: {goal: min}\n  val_iou: {goal: max}\n"
     (folder / "search.yaml").write_text(f"experiment: default\n{objectives}")
@@ -261,6 +270,7 @@ def test_a_search_that_runs_is_shown_from_its_complete_lines(portal: Portal):
         "3,1,id_d,complete,6,0.4,\n4,1,id_e,complete,inf,0.99,\n5,1,id_f,compl"
     )
     (folder / "hypervolume.csv").write_text("candidates,hypervolume\n1,0.5\n2,0.5\n3,0.75\n4,0.7")
+    assert "live" in {line.name for line in searches_view(portal).searches}
     view = search_view(portal, None, "live")
     assert (view.search.candidates, view.search.front, view.search.hypervolume) == (5, 2, 0.75)
     assert view.search.counts == {"complete": 4, "failed": 1}

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from azure.ai.ml.entities import Environment
 
 from edgeloop.jobs import Jobs
 from edgeloop.search.evaluators import TrainingJobs
 from edgeloop.settings import Settings
+from edgeloop.store import AzureLocation, open_blobs, parse_location
 from edgeloop.testing.contracts.evaluator import collect_all
 from edgeloop.training import TrainingPlan
 from tests.jobs.test_azureml import SIZE
@@ -58,7 +63,8 @@ def test_trainings_that_are_ready_together_are_one_pipeline(
     answers = collect_all(training, 4)
     assert pipelines(azureml) == [4]
     assert answers[archs[0].id].values["val_iou"] != answers[archs[2].id].values["val_iou"]
-    assert "was failed" in answers[archs[1].id].error and not answers[archs[1].id].is_final
+    killed = answers[archs[1].id]
+    assert " failed: killed by SIGKILL" in killed.error and not killed.is_final
     assert "diverged" in answers[archs[3].id].error and answers[archs[3].id].is_final
     assert {run.record.kind for run in jobs.select(()).runs} == {"azureml"}
 
@@ -83,12 +89,34 @@ def test_a_laptop_s_search_trains_on_azure_and_so_does_train_pareto(
     assert not any(row["error"] for row in full)
 
 
+def test_trainings_that_cannot_start_say_so_with_their_own_last_line(
+    program: Program, azureml: AzureML
+):
+    """In an environment of the workspace that has nothing of what they need."""
+    bare = Environment(name="bare", version="1", image="acme/bare:1")
+    azureml.client().environments.create_or_update(bare)
+    train = {**QUICK, "compute": "azure-gpu", "environment": {"name": "bare:1"}}
+    objectives = {"params": {}, "val_iou": {"train": train}}
+    file = program.write("bare", objectives, budget=2, workers=2, retries=0)
+    done = program("search", file)
+    assert done.code == 1
+    said = done.err.splitlines()[-1]
+    assert "none of 2 candidates has a result: 2 failed in training; the last error: " in said
+    assert "exit code 1: ModuleNotFoundError: No module named '" in said
+    assert "'edgeloop job logs bare-id_" in said and "constraints" not in said
+    used = {run.order.environment for run in azureml.jobs.runs.values() if run.order}
+    assert len(used) == 1 and used.pop().endswith("/environments/bare/versions/1")
+
+
 def test_a_whole_search_runs_in_the_cloud_and_starts_its_pipelines_itself(
     program: Program, azureml: AzureML
 ):
     train = {**QUICK, "compute": "azure-gpu", "pipeline": 2, "timeout": "10m"}
     objectives = {**LAPTOP, "val_iou": {"train": train}}
     file = program.write("cloud", objectives, workers=2, budget=2)
+    document = json.loads((program.folder / file).read_text())
+    document["store"] = "${MODEL_STORAGE_CONNECTION_STRING}"
+    (program.folder / file).write_text(json.dumps(document))
     sent = program("search", file, "--compute", "azure-cpu")
     assert sent.code == 0, sent.err
     assert "cloud-1 submitted to azure-cpu" in sent.out
@@ -107,5 +135,15 @@ def test_a_whole_search_runs_in_the_cloud_and_starts_its_pipelines_itself(
     front = {path.stem for path in (outputs / "pareto").glob("id_*.json")}
     rows = program.status("cloud")
     assert front and all(f"{name}.trained" in rows for name in front)
+    store = parse_location(os.environ["MODEL_STORAGE_CONNECTION_STRING"])
+    assert isinstance(store, AzureLocation) and store.key
+    shown = [sent.out, sent.err, program("job", "logs", "cloud-1").out]
+    shown += [json.dumps([request.body for request in azureml.requests], default=str)]
+    shown += [p.read_text() for p in (program.folder / "runs").rglob("*") if p.suffix != ".onnx"
+              and p.is_file()]  # fmt: skip
+    blobs = open_blobs(store)
+    shown += [gzip.decompress(blobs.read(info.key)).decode(errors="replace")
+              for info in blobs.list("_code/")]  # fmt: skip
+    assert not any(store.key in text for text in shown)
     again = program("search", file, "--compute", "azure-cpu")
     assert "there is already a search 'cloud': continue it with --resume" in again.sentence

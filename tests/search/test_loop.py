@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import re
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from edgeloop.search.storage import open_storage
 from edgeloop.search.study import NOT_COUNTED, Candidate, Study
 from edgeloop.store import SqliteLocation, Store, open_store
 from tests.conftest import StoreUnderTest
-from tests.search.toy import SIZE, Worked, cost_of, quality_of, toy_config, toy_space
+from tests.search.toy import SIZE, Grouped, Worked, cost_of, quality_of, toy_config, toy_space
 
 pytestmark = pytest.mark.slow
 
@@ -132,6 +133,57 @@ def test_too_many_failures_end_the_search_with_the_reason(yard: Yard):
     config = toy_config(budget=20, failures=3)
     with pytest.raises(SearchFailed, match=r"4 candidates failed.*does not fit in memory"):
         yard.search(config, [Worked("params", 0, cost_of), Worked("val_iou", 1, fails)])
+
+
+def test_candidates_that_failed_in_training_are_not_blamed_on_constraints(yard: Yard):
+    def fails(arch) -> float:
+        raise ValueError("No module named 'torch'")
+
+    trained = Worked("val_iou", 1, fails)
+    trained.label = "in training"
+    config = toy_config(budget=12, failures=12, constraints={"params": [3, 20]})
+    with pytest.raises(SearchFailed) as ended:
+        yard.search(config, [Worked("params", 0, cost_of), trained])
+    counts = re.search(r"(\d+) failed in training and (\d+) did not meet", str(ended.value))
+    assert counts and int(counts[1]) + int(counts[2]) == 12 and int(counts[1]) and int(counts[2])
+    assert "the last error: No module named 'torch'. Fix that first" in str(ended.value)
+    assert "Relax" not in str(ended.value)
+
+
+@pytest.mark.parametrize(
+    ("search", "groups"),
+    [
+        ({"budget": 12, "workers": 4}, [4, 4, 4]),
+        ({"budget": 12, "workers": 1}, [4, 4, 4]),  # as many at a time as belong together
+        ({"budget": 11, "workers": 9}, [4, 4, 3]),
+        ({"budget": 12, "batch": 6}, [4, 2, 4, 2]),
+        ({"budget": 24, "workers": 4, "constraints": {"params": [3, 20]}}, None),
+    ],
+)
+def test_what_belongs_together_is_sent_together_after_screening(yard: Yard, search, groups):
+    trained = Grouped("val_iou", 1, quality_of)
+    found = yard.search(toy_config(**search), [Worked("params", 0, cost_of), trained])
+    complete = [item for item in found if item.state == "complete"]
+    assert sum(trained.groups) == len(complete)
+    if groups is None:  # what is screened out is replaced before the group is sent
+        assert len(complete) < 24
+        groups = [4] * (len(complete) // 4) + [len(complete) % 4] * bool(len(complete) % 4)
+    assert trained.groups == groups
+
+
+def test_a_candidate_that_fails_elsewhere_leaves_its_group(yard: Yard):
+    def fails(arch) -> float:
+        if arch.params["kind"] == "b":
+            raise ValueError("no board has this operator")
+        return 1.0
+
+    trained = Grouped("val_iou", 1, quality_of)
+    farm = Worked("farm_latency_ms", 1, fails)
+    found = yard.search(
+        toy_config(budget=12, failures=12), [Worked("params", 0, cost_of), farm, trained]
+    )
+    assert any(item.state == "failed" for item in found)
+    assert sum(trained.groups) <= 12 and all(item.state != "running" for item in found)
 
 
 def test_trouble_is_tried_again_as_often_as_allowed(yard: Yard):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from edgeloop.architectures import Architecture, Space
 from edgeloop.search.base import Evaluation, Evaluator
@@ -74,3 +75,17 @@ class Worked(Evaluator):
 
     def close(self) -> None:
         """Nothing runs."""
+
+
+class Grouped(Worked):
+    """Prefers four at a time; keeps the sizes of the groups that it got."""
+
+    together = 4
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.groups: list[int] = []
+
+    def send_all(self, several: Sequence[tuple[Architecture, Mapping[str, Path]]]) -> None:
+        self.groups.append(len(several))
+        super().send_all(several)

@@ -67,6 +67,7 @@ class JobOrder:
     threads: int = 0  # for numerical libraries, if a number of CPUs was asked for
     together: bool = False  # with the others of its batch, if the compute has pipelines
     places: tuple[ServedPlace, ...] = ()  # if the compute `serves` their kind of URL
+    requires: tuple[str, ...] = ()  # what an environment that is built for it must have as well
 
 
 @dataclass(frozen=True)

@@ -63,9 +63,10 @@ class TicketPlace:
 
 @dataclass(frozen=True)
 class Environment:
-    """What the command runs in. `file` is a path inside the code, or the name of an image."""
+    """What the command runs in. `file` is a path inside the code, the name of an image, or that of
+    an environment which the compute knows."""
 
-    kind: Literal["here", "requirements", "conda", "image"] = "here"
+    kind: Literal["here", "requirements", "conda", "image", "name"] = "here"
     file: str = ""
 
 
@@ -90,6 +91,7 @@ class Ticket:
     outputs: tuple[str, ...] = ()  # patterns of files to collect beside those in outputs/
     sources: tuple[TicketPlace, ...] = ()
     targets: tuple[TicketPlace, ...] = ()
+    package: str = ""  # the snapshot of Edgeloop itself, for a command that runs it
 
     def to_json(self) -> bytes:
         return to_json(self, indent=2)

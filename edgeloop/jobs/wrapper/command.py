@@ -53,6 +53,7 @@ class CommandResult:
     exit_code: int
     how: Literal["by itself", "canceled", "timeout"]
     out_of_memory: bool
+    last_line: str = ""  # of its own output: of a script in Python, its error
 
     def reason(self) -> str:
         """One sentence about a failure."""
@@ -63,7 +64,8 @@ class CommandResult:
             guess = ", perhaps out of memory" if name == "SIGKILL" else ""
             return f"killed by {name}{guess}"
         memory = "; one of its processes was killed, out of memory" if self.out_of_memory else ""
-        return f"the command ended with exit code {self.exit_code}{memory}"
+        said = f": {self.last_line}" if self.last_line else ""
+        return f"the command ended with exit code {self.exit_code}{memory}{said}"
 
 
 def run(

@@ -3,9 +3,11 @@ placeholders that tell it where they are."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import tarfile
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -41,6 +43,7 @@ class JobFolders:
     inputs: Mapping[str, Path]
     writes: Mapping[str, Path]
     targets: Mapping[str, Path]  # for data at URLs
+    package: Path | None = None  # Edgeloop itself
 
     @property
     def made(self) -> Mapping[str, Path]:
@@ -121,6 +124,7 @@ def lay_out(
         check_name(name)
     check_apart([*names, *remote])
     with_retries(lambda: _code(ticket, scratch, blobs), patience_s)
+    package = with_retries(lambda: _package(ticket, scratch, blobs, here.data_cache), patience_s)
     make_folder(scratch.outputs)
     make_folder(scratch.data)
     use_credentials(ticket.variables)
@@ -135,7 +139,7 @@ def lay_out(
     for folder in writes.values():
         folder.mkdir()
     targets = {place.name: _target(place, scratch, here) for place in ticket.targets}
-    return JobFolders(scratch.outputs, scratch.data, inputs, writes, targets)
+    return JobFolders(scratch.outputs, scratch.data, inputs, writes, targets, package)
 
 
 def _linked(data: Path, name: str, path: Path) -> Path:
@@ -167,22 +171,39 @@ def fetch_outputs(job: str, scratch: Scratch, created: CreatedFiles, blobs: Blob
 
 def _code(ticket: Ticket, scratch: Scratch, blobs: Blobs) -> None:
     scratch.work.mkdir(exist_ok=True)
-    if not ticket.code:
-        return
+    if ticket.code:
+        _unpack(ticket.code, scratch, blobs, scratch.work)
+
+
+def _package(ticket: Ticket, scratch: Scratch, blobs: Blobs, cache: Path) -> Path | None:
+    """Edgeloop's own files, unpacked once per node: a folder with this name is complete."""
+    if not ticket.package:
+        return None
+    target = cache / "packages" / check_blob_key(ticket.package)
+    if not target.is_dir():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
+            _unpack(ticket.package, scratch, blobs, Path(folder, "package"))
+            with contextlib.suppress(OSError):  # another job was faster
+                Path(folder, "package").rename(target)
+    return target
+
+
+def _unpack(digest: str, scratch: Scratch, blobs: Blobs, target: Path) -> None:
     try:
-        blobs.get(code_key(ticket.code), scratch.code)
+        blobs.get(code_key(digest), scratch.code)
     except BlobMissing:
         raise BadInput(reason="The job's code is no longer in the store") from None
     try:
         with tarfile.open(scratch.code) as archive:
-            _unpack(archive, scratch.work)
+            _extract(archive, target)
     except (tarfile.TarError, OSError, EOFError) as error:
         raise BadInput(reason=f"The job's code cannot be unpacked: {error}") from None
     finally:
         scratch.code.unlink()
 
 
-def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
+def _extract(archive: tarfile.TarFile, folder: Path) -> None:
     """Files below `folder` and nothing else. Older Pythons cannot check an archive themselves."""
     root = folder.resolve()
     for member in archive:

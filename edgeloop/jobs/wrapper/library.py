@@ -37,7 +37,7 @@ def _installed():
 def __getattr__(name):
     raise AttributeError(
         "edgeloop is not installed in this job's environment, which has edgeloop.paths alone: "
-        "add edgeloop to its requirements to use edgeloop.%s" % name
+        "write 'edgeloop: core' into the job's file to use edgeloop.%s" % name
     )
 
 

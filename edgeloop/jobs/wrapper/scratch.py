@@ -28,6 +28,8 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _NOTE = "keeper.json"  # the name since the first version
 _POLL_S = 0.05
 _REMEMBERED = 64
+_OWN = "edgeloop:"
+_LONGEST_LINE = 300
 
 
 def check_job_id(job: str) -> str:
@@ -131,7 +133,7 @@ class JobLog:
         self._written: set[str] = set()
 
     def write(self, sentence: str) -> None:
-        line = f"edgeloop: {redact(sentence)}\n".encode(errors="replace")
+        line = f"{_OWN} {redact(sentence)}\n".encode(errors="replace")
         with self._path.open("a+b", buffering=0) as file:
             size = file.tell()
             is_inside_a_line = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
@@ -154,6 +156,12 @@ class JobLog:
         with self._path.open("rb") as file:
             file.seek(max(start, self.size() - length))
             return file.read(length).decode(errors="replace")
+
+    def last_line(self, start: int) -> str:
+        """The last line with words after `start` that is not the wrapper's."""
+        lines = [" ".join(line.split()) for line in self.tail(start).splitlines()]
+        said = [line for line in lines if len(line) > 1 and not line.startswith(_OWN)]
+        return redact(said[-1][:_LONGEST_LINE]) if said else ""
 
 
 class Tail:

@@ -164,7 +164,7 @@ class Supervisor:
             self._log,
             self._scratch.log,
             self._pace.install_s,
-            {**self._here.variables, **variables_for(ticket, ticket.attempt, folders)},
+            self._variables(ticket, ticket.attempt, folders),
         )
         return PreparedJob(folders, builder.interpreter(ticket))
 
@@ -181,7 +181,9 @@ class Supervisor:
                 self._report_state()
 
             ready = self._command(ticket, attempt, prepared)
+            start = self._log.size()
             result = command.run(ready, self._events, ticket.grace_s, deadline, started)
+            result = replace(result, last_line=self._log.last_line(start))
             if result.how != "by itself" or result.exit_code == 0 or attempt == last:
                 break
             self._log.write(f"attempt {attempt} failed: {result.reason()}; starting it again")
@@ -195,11 +197,19 @@ class Supervisor:
             raise BadInput(reason="The job's command is empty")
         if arguments[0] in ("python", "python3"):
             arguments[0] = prepared.interpreter.python
-        variables = {**self._here.variables, **variables_for(ticket, attempt, prepared.folders)}
+        variables = self._variables(ticket, attempt, prepared.folders)
         variables.update(prepared.interpreter.variables(variables))
         variables = with_library(variables, self._scratch.library)
         work, log = self._scratch.work, self._scratch.log
         return command.PreparedCommand(ticket.id, arguments, work, log, variables)
+
+    def _variables(self, ticket: Ticket, attempt: int, folders: JobFolders) -> dict[str, str]:
+        """Edgeloop as it was sent comes before one that the node has, whatever its version."""
+        found = {**self._here.variables, **variables_for(ticket, attempt, folders)}
+        if folders.package is not None:
+            path = filter(None, (str(folders.package), found.get("PYTHONPATH")))
+            found["PYTHONPATH"] = os.pathsep.join(path)
+        return found
 
     def _report_state(self) -> None:
         self._tasks["state"].trigger()

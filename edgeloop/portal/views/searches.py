@@ -1,4 +1,5 @@
-"""The searches of the project, from the tables that each keeps in its folder.
+"""The searches of the project, from the tables that each keeps in its folder; and those that ran
+as jobs, once their results were fetched.
 
 `candidates.csv` grows while a search runs: its last line may be incomplete, and who is on the front
 is worked out here. Folders of older versions have `search_state_<n>.csv` and `front.csv` instead.
@@ -20,8 +21,8 @@ from edgeloop.errors import NotFound
 from edgeloop.pareto import non_dominated
 from edgeloop.portal.shapes import Iteration, SearchesView, SearchLine, SearchView
 from edgeloop.portal.state import Portal, frame_of
+from edgeloop.search import found_searches
 
-SEARCHES = "searches"
 CANDIDATES = "candidates.csv"
 KEPT_CONFIG = "search.yaml"
 MOST_SEARCHES = 200
@@ -48,22 +49,22 @@ class _Tables:
 
 def searches_view(portal: Portal, experiment: str | None = None) -> SearchesView:
     lines, damaged = [], []
-    for folder in _folders(portal.workspace.settings.project):
+    for name, folder in _folders(portal.workspace.settings.project).items():
         try:
-            lines.append(_line(folder, _read(folder)))
+            lines.append(_line(name, folder, _read(folder)))
         except (OSError, ValueError, csv.Error) as error:
-            damaged.append(f"{folder.name} cannot be read: {redact(str(error))}")
+            damaged.append(f"{name} cannot be read: {redact(str(error))}")
     lines.sort(key=lambda line: -(line.updated or 0.0))
     return SearchesView(frame_of(portal, experiment), tuple(lines), tuple(damaged))
 
 
 def search_view(portal: Portal, experiment: str | None, name: str) -> SearchView:
-    known = {folder.name: folder for folder in _folders(portal.workspace.settings.project)}
+    known = _folders(portal.workspace.settings.project)
     if name not in known:
-        raise NotFound(reason=f"There is no search {name!r} in the folder {SEARCHES}.")
+        raise NotFound(reason=f"There is no search {name!r} in this project.")
     try:
         tables = _read(known[name])
-        line = _line(known[name], tables)
+        line = _line(name, known[name], tables)
     except (OSError, ValueError, csv.Error) as error:
         raise NotFound(
             reason=f"The search {name!r} cannot be read: {redact(str(error))}."
@@ -80,20 +81,17 @@ def search_view(portal: Portal, experiment: str | None, name: str) -> SearchView
     )
 
 
-def _folders(project: Path) -> list[Path]:
-    """Folders of searches. Names are checked: they become parts of addresses."""
-    home = project / SEARCHES
-    if not home.is_dir():
-        return []
-    found = [f for f in home.iterdir() if _NAME.fullmatch(f.name) and (f / KEPT_CONFIG).is_file()]
-    return sorted(found)[:MOST_SEARCHES]
+def _folders(project: Path) -> dict[str, Path]:
+    """Folders of searches, by name. Names are checked: they become parts of addresses."""
+    found = {name: f for name, f in found_searches(project).items() if _NAME.fullmatch(name)}
+    return dict(sorted(found.items())[:MOST_SEARCHES])
 
 
-def _line(folder: Path, tables: _Tables) -> SearchLine:
+def _line(name: str, folder: Path, tables: _Tables) -> SearchLine:
     rows, curve = tables.candidates, tables.curve
     last = folder / "hypervolume.csv"
     return SearchLine(
-        name=folder.name,
+        name=name,
         experiment=str(tables.document.get("experiment") or ""),
         objectives=tuple(map(str, tables.objectives)),
         counts=dict(Counter(row.get("state", "") for row in rows)),

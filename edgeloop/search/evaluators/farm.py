@@ -65,6 +65,8 @@ class RemoteBenchmark(PollingEvaluator):
     column of F1. `trained_with` are the conditions of the training, on which F1 depends.
     """
 
+    label = "on the farm"
+
     def __init__(
         self,
         workspace: Workspace,

@@ -27,12 +27,10 @@ from edgeloop.errors import (
     EdgeloopError,
     JobNameTaken,
     NoSuchDataset,
-    NotFound,
-    StoreError,
     StoreUnavailable,
     WaitTimeout,
 )
-from edgeloop.jobs import Jobs, JobSpec, Resources, Run
+from edgeloop.jobs import Environment, Jobs, JobSpec, Resources, Run, edgeloop_requirements
 from edgeloop.search.evaluators.threads import PollingEvaluator, Request, failure
 from edgeloop.search.evaluators.trainer import (
     GIVES,
@@ -49,6 +47,7 @@ from edgeloop.training import TrainingPlan
 _MODULE = "edgeloop.search.evaluators.trainer"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _KEY = re.compile(r"id_[0-9a-f]{16}=[0-9a-f]{16}")
+_EXTRA = "train"
 _LINGER_S = 2.0  # a batch that is not full waits this long for more
 _CANCEL_LIMIT_S = 30.0
 
@@ -65,6 +64,7 @@ class TrainingJobs(PollingEvaluator):
 
     gives = GIVES
     cost = 1
+    label = "in training"
 
     def __init__(
         self,
@@ -81,6 +81,7 @@ class TrainingJobs(PollingEvaluator):
         at_once: int = 1,
         steps: int = 1,
         variables: Mapping[str, str] | None = None,
+        environment: Environment | None = None,
         away_s: float = 900.0,
     ) -> None:
         if batch < 1 or at_once < 1 or steps < 1 or retries < 0:
@@ -91,6 +92,7 @@ class TrainingJobs(PollingEvaluator):
         super().__init__(away_s)
         self._jobs, self._plan, self._search = jobs, plan, search
         self._batch, self._at_once, self._steps = batch, at_once, steps
+        self.together = batch * steps if steps > 1 else 1
         self._version = pinned(jobs, data)
         self.conditions = f"trained on {self._version.digest[:16]}: {plan_text(plan)}"
         self._project = jobs.settings.project
@@ -103,6 +105,8 @@ class TrainingJobs(PollingEvaluator):
             timeout_s=timeout_s,
             retries=retries,
             variables=dict(variables or {}),
+            environment=environment or Environment(),
+            edgeloop=(_EXTRA,),
         )
         self._new: dict[str, Request] = {}  # neither submitted nor attached yet, by id
         self._sent: dict[str, tuple[Request, str]] = {}  # waiting for the job of this name, by id
@@ -209,14 +213,32 @@ class TrainingJobs(PollingEvaluator):
         )
 
     def _code(self, name: str, archs: tuple[Architecture, ...]) -> Path:
-        """What is sent: the order, and the file of a user's space. It stays for other attempts."""
+        """What is sent: the order, and the files of a user's space and environment. It stays for
+        other attempts."""
         folder = self._project / STORE_FOLDER / "search" / name
         TrainingOrder(self._plan, archs, self.conditions, self._at_once).save(folder / ORDER)
         for source in {source_of(arch, self._project) for arch in archs} - {None}:
             target = folder / str(source)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(self._project / str(source), target)
+        self._copy_environment(folder)
         return folder
+
+    def _copy_environment(self, folder: Path) -> None:
+        """A requirements file gets what Edgeloop needs; a compute adds that to conda files."""
+        environment = self._template.environment
+        if environment.kind not in ("requirements", "conda"):
+            return
+        try:
+            text = (self._project / environment.file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            reason = f"train.environment names {environment.file}, which is not a file of the "
+            raise BadInput(reason=f"{reason}project {self._project}") from None
+        if environment.kind == "requirements":
+            text = "\n".join((text, *edgeloop_requirements(_EXTRA), ""))
+        target = folder / environment.file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
 
     def _key(self, arch: Architecture) -> str:
         """With the text of a user's space: an edited file builds another model with the same id."""
@@ -259,15 +281,12 @@ class TrainingJobs(PollingEvaluator):
             self._settle(failure(request.arch.id, self._why(run), is_final=False))
 
     def _why(self, run: Run) -> str:
+        log = f"'edgeloop job logs {run.name}' shows its log"
         if run.state == "completed":
-            return f"The job {run.name} completed without a result"
-        last = ""
-        with suppress(StoreError, NotFound):
-            last = self._jobs.last_lines(run, 1).decode(errors="replace").strip()
-        shown = f" ({last})" if last else ""
-        return (
-            f"The job {run.name} was {run.state}: {run.status.reason or 'no reason given'}{shown}"
-        )
+            return f"The job {run.name} completed without a result; {log}"
+        verb = "failed" if run.state == "failed" else f"was {run.state}"
+        reason = run.status.reason.rstrip(".") or "no reason given"
+        return f"The job {run.name} {verb}: {reason}; {log}"
 
     def close(self) -> None:
         """Cancels its jobs and waits for them up to a limit; a slow cluster ends them later."""

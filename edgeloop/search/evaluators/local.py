@@ -45,6 +45,7 @@ class LocalTraining(PoolEvaluator):
 
     gives = GIVES
     cost = 1
+    label = "in training"
 
     def __init__(
         self,
@@ -86,7 +87,8 @@ class LocalTraining(PoolEvaluator):
                 problem = self._problem(process)
             if problem is not None:
                 text = problem[0] or _last_line(folder / _LOG) or "it ended without a message"
-                return failure(arch.id, f"Training of {arch.id}: {text}", problem[1])
+                text = f"Training of {arch.id}: {text.rstrip('.')}; its log is {folder / _LOG}"
+                return failure(arch.id, text, problem[1])
             outcome = read_outcome(folder, arch.id, conditions)
         if outcome is None:
             return failure(arch.id, f"Training of {arch.id} left no result", is_final=False)

@@ -126,6 +126,7 @@ class Screening(PoolEvaluator):
     """
 
     cost = 0
+    label = "in screening"
 
     def __init__(
         self,

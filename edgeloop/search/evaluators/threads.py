@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -66,16 +66,20 @@ class ThreadedEvaluator(Evaluator):
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(threads)]
 
     def send(self, arch: Architecture, files: Mapping[str, Path] | None = None) -> None:
+        self.send_all([(arch, files or {})])
+
+    def send_all(self, several: Sequence[tuple[Architecture, Mapping[str, Path]]]) -> None:
+        """Whoever empties the inbox under the lock sees all of them or none."""
         with self._lock:
             if self._closing.is_set():
                 raise BadInput(reason="This evaluator is closed: create a new one")
-            if arch.id in self._active:
-                return
-            self._active.add(arch.id)
             for thread in self._threads:
                 if thread.ident is None:
                     thread.start()
-        self._inbox.put(Request(arch, dict(files or {})))
+            for arch, files in several:
+                if arch.id not in self._active:
+                    self._active.add(arch.id)
+                    self._inbox.put(Request(arch, dict(files)))
         self._wake.set()
 
     def collect(self, timeout_s: float) -> list[Evaluation]:
@@ -162,7 +166,7 @@ class PollingEvaluator(ThreadedEvaluator):
         pause, away_since = SHORTEST_PAUSE_S, 0.0
         while not self._closing.is_set():
             has_new = False
-            with contextlib.suppress(Empty):
+            with self._lock, contextlib.suppress(Empty):
                 while (request := self._inbox.get_nowait()) is not None:
                     self._take(request)
                     has_new = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from tests.peers.azureml.scope import (
     Scope,
 )
 from tests.peers.azureml.storage import ARTIFACTS, Storage, split_blob_url
+from tests.peers.environments import ENVIRONMENTS, CannotBuild, Definition
 from tests.peers.ports import free_port
 
 _BINDING = re.compile(r"\$\{\{\s*(inputs|outputs)\.([\w.-]+)\s*\}\}")
@@ -64,8 +64,10 @@ class Executor:
     def _through(self, run: Run, order: Order) -> None:
         run.reach("Starting")
         run.reach("Preparing")
-        if self._image_fails(order):
-            run.fail("UserError", _IMAGE.format(order.environment))
+        try:
+            programs = self._build_image(order)
+        except CannotBuild as error:
+            run.fail("UserError", _IMAGE.format(order.environment, error))
             return
         run.reach("Queued")
         cluster = self.computes.cluster(order.compute)
@@ -75,13 +77,17 @@ class Executor:
         try:
             run.waits_for = ""
             run.reach("Running")
-            self._run(run, order)
+            self._run(run, order, programs)
         finally:
             cluster.give(run.name)
 
-    def _image_fails(self, order: Order) -> bool:
+    def _build_image(self, order: Order) -> Path:
+        """The programs of an environment that holds what its definition names, and nothing else."""
         names = self.faults.broken_environments
-        return any(f"/environments/{name}/" in order.environment for name in names)
+        if any(f"/environments/{name}/" in order.environment for name in names):
+            raise CannotBuild("CondaResolveError")
+        asset = self.assets.find(order.environment, "environments")
+        return ENVIRONMENTS.bin_of(Definition.of_asset(asset["properties"]))
 
     def _wait_for_nodes(self, run: Run, order: Order, cluster: Cluster) -> bool:
         def say(reason: str) -> None:
@@ -92,11 +98,11 @@ class Executor:
             run.cancel.wait(0.05)
         return cluster.take(run.name, order.nodes, say, run.cancel)
 
-    def _run(self, run: Run, order: Order) -> None:
+    def _run(self, run: Run, order: Order, programs: Path) -> None:
         folder = self.folder / run.name
         places = Places(self.storage, self.datastores, self.assets, folder)
         values = places.prepare(run, order)
-        processes = self._processes(run, order, folder, values)
+        processes = self._processes(run, order, folder, values, programs)
         logs = _Logs(self.storage, run, processes)
         container = Container(run.identity, processes)
         ending = container.run(run.cancel.is_set, logs.send, order.timeout_s)
@@ -133,7 +139,7 @@ class Executor:
         run.reach("Canceled")
 
     def _processes(
-        self, run: Run, order: Order, folder: Path, values: dict[str, str]
+        self, run: Run, order: Order, folder: Path, values: dict[str, str], programs: Path
     ) -> list[Process]:
         count = order.nodes * order.processes if order.is_distributed else 1
         port, found = free_port(), []
@@ -145,7 +151,7 @@ class Executor:
                 self._fetch_code(order, place)
             log = folder / f"log-{rank}"
             log.touch()
-            environ = self._environ(run, order, place) | _ranks(order, rank, port)
+            environ = self._environ(run, order, place, programs) | _ranks(order, rank, port)
             environ = with_volumes(environ, order.docker_args, self._disk(run, order, node))
             found.append(Process(place, log, environ, _filled(order.command, values)))
         return found
@@ -162,10 +168,9 @@ class Executor:
             if not self.storage.fetch(container, path, folder, account):
                 raise LookupError(f"no code at {uri}")
 
-    def _environ(self, run: Run, order: Order, folder: Path) -> dict[str, str]:
-        programs = Path(sys.executable).parent
+    def _environ(self, run: Run, order: Order, folder: Path, programs: Path) -> dict[str, str]:
         return {
-            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+            "PATH": f"{programs}{os.pathsep}{os.defpath}",
             "HOME": str(folder),
             "LANG": "C.UTF-8",
             **self.cloud,
@@ -243,7 +248,7 @@ def _filled(command: str, values: Mapping[str, str]) -> str:
 
 
 _IMAGE = (
-    "Image build failed for environment {}. Reason: CondaResolveError. For more details, check "
+    "Image build failed for environment {}. Reason: {}. For more details, check "
     "log file azureml-logs/20_image_build_log.txt."
 )
 _EXIT = (

@@ -46,7 +46,7 @@ _DAY_S = 24 * 3600
 
 class AzureMLCompute(Compute):
     kind = "azureml"
-    builds = frozenset({"conda", "image"})
+    builds = frozenset({"conda", "image", "name"})
     serves = frozenset({"azureml", "azure"})
     sees_folders = False
     Options = AzureMLKeys

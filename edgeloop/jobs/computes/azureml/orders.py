@@ -284,6 +284,7 @@ def batches(orders: Sequence[JobOrder], most: int) -> list[list[JobOrder]]:
                 order.environment.file,
                 order.recipe,
                 [[place.variable, place.mode, place.is_file] for place in order.places],
+                order.requires,
             ]
         )
         groups.setdefault(key, []).append(order)

@@ -39,6 +39,7 @@ from edgeloop.azure import (
 from edgeloop.errors import BadJob, BadSetting, ComputeRefused, Infeasible
 from edgeloop.jobs.computes.azureml.options import DEFAULT_IMAGE, AzureMLOptions, read_azureml
 from edgeloop.jobs.computes.base import JobOrder
+from edgeloop.jobs.package import edgeloop_requirements
 from edgeloop.jobs.protocol.resources import Resources, missing
 from edgeloop.settings import AZUREML, Settings
 from edgeloop.store import AzureLocation, PostgresLocation, SqliteLocation, open_blobs
@@ -46,6 +47,8 @@ from edgeloop.store import AzureLocation, PostgresLocation, SqliteLocation, open
 _GIGABYTE = 10**9
 NAME = "edgeloop-jobs"
 _PYTHON = "python=3.11"
+_LEAST_PYTHON = 11
+_EXTRAS = ("train", "azureml", "qnn")
 CPU_CLUSTER, CPU_SIZE = "cpu-cluster", "STANDARD_DS3_V2"
 GPU_CLUSTER, GPU_SIZE = "gpu-cluster", "STANDARD_NC4AS_T4_V3"
 _DEFAULT_NODES = 4
@@ -160,28 +163,33 @@ def recipe_for(order: JobOrder, options: AzureMLOptions) -> EnvironmentRecipe:
     kind = order.environment.kind
     if kind == "image":
         return EnvironmentRecipe(image=order.environment.file)
+    if kind == "name":
+        return EnvironmentRecipe(name=order.environment.file)
     if kind == "conda":
-        return EnvironmentRecipe("", options.image or DEFAULT_IMAGE, _completed(order.recipe))
-    return default_recipe(options)
+        conda = _completed(order.recipe, order.requires)
+        return EnvironmentRecipe("", options.image or DEFAULT_IMAGE, conda)
+    return default_recipe(options, order.requires)
 
 
-def default_recipe(options: AzureMLOptions) -> EnvironmentRecipe:
-    """For jobs without an environment of their own."""
+def default_recipe(options: AzureMLOptions, requires: Sequence[str] = ()) -> EnvironmentRecipe:
+    """For jobs without an environment of their own: what the settings name, else all that
+    Edgeloop's own jobs need, PyTorch among it. Whole searches and trainings run in it."""
     if options.environment:
         return EnvironmentRecipe(name=options.environment)
     if options.conda is not None:
         text = options.conda.read_text("utf-8")
-        return EnvironmentRecipe("", options.image or DEFAULT_IMAGE, _completed(text))
+        return EnvironmentRecipe("", options.image or DEFAULT_IMAGE, _completed(text, requires))
     if options.dockerfile:
-        conda = _completed(options.conda_text) if options.conda_text else ""
+        conda = _completed(options.conda_text, requires) if options.conda_text else ""
         return EnvironmentRecipe(conda=conda, dockerfile=options.dockerfile)
     if options.conda_text:
         image = options.image or DEFAULT_IMAGE
-        return EnvironmentRecipe("", image, _completed(options.conda_text))
+        return EnvironmentRecipe("", image, _completed(options.conda_text, requires))
     if options.image and not options.packages:
         return EnvironmentRecipe(image=options.image)
-    own = {"dependencies": [_PYTHON, "pip", {"pip": list(options.packages)}]}
-    return EnvironmentRecipe("", options.image or DEFAULT_IMAGE, _completed(json.dumps(own)))
+    packages = options.packages or edgeloop_requirements(*_EXTRAS)
+    own = json.dumps({"dependencies": [_PYTHON, "pip", {"pip": list(packages)}]})
+    return EnvironmentRecipe("", options.image or DEFAULT_IMAGE, _completed(own, requires))
 
 
 def ensure_environment(connection: Connection, recipe: EnvironmentRecipe) -> str:
@@ -205,8 +213,8 @@ def desired_environment(recipe: EnvironmentRecipe) -> DesiredEnvironment:
     return DesiredEnvironment(name, version, label=label if at else "" if version else "latest")
 
 
-def _completed(text: str) -> str:
-    """A conda file with a Python and pip, in one canonical form."""
+def _completed(text: str, requires: Sequence[str] = ()) -> str:
+    """A conda file with a Python, pip and what the job needs, in one canonical form."""
     try:
         document = parse_yaml(text).value
     except NotYaml:
@@ -219,6 +227,10 @@ def _completed(text: str) -> str:
     packages = [str(name) for group in pips for name in group or ()]
     names = {_package(text) for text in plain}
     plain += [text for text in (_PYTHON, "pip") if _package(text) not in names]
+    names |= {_package(text) for text in packages}
+    packages += [text for text in requires if _package(text) not in names]
+    if requires:
+        _check_python(plain)
     kept = {key: value for key, value in document.items() if key not in ("name", "prefix")}
     dependencies = [*plain, *([{"pip": packages}] if packages else [])]
     return json.dumps({**kept, "dependencies": dependencies}, sort_keys=True)
@@ -227,6 +239,17 @@ def _completed(text: str) -> str:
 def _package(text: str) -> str:
     """`python` of `python=3.10`, `python >=3.8` and `conda-forge::python`."""
     return re.split(r"[\s=<>!~\[]", text.strip().rpartition("::")[2], maxsplit=1)[0].lower()
+
+
+def _check_python(dependencies: Sequence[str]) -> None:
+    for text in dependencies:
+        found = re.match(r"python\s*[=~]=?\s*3\.(\d+)", text)
+        if found and int(found[1]) < _LEAST_PYTHON:
+            reason = (
+                f"Edgeloop itself runs in this job and needs Python 3.{_LEAST_PYTHON} or newer, "
+                f"not {text!r}: change that line of the conda file"
+            )
+            raise BadJob(where="environment", reason=reason)
 
 
 @dataclass(frozen=True)

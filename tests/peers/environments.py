@@ -1,0 +1,203 @@
+"""Python environments that hold exactly what a definition names, made without a network.
+
+A virtual environment whose packages are links to those of the test environment: the distributions
+that a definition names and all that they declare to need, nothing else, and never Edgeloop itself.
+What a job imports there is what it would find on a node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import venv
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+import yaml
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+INTERPRETERS = Path(__file__).parents[2] / ".tools/pythons"  # see scripts/install-interpreters
+_CONDA_NAMES = {"pytorch": "torch", "pytorch-cpu": "torch"}
+_CONDA_TOOLS = ("pip", "setuptools", "wheel", "python")
+_SCRIPT = """\
+#!{python}
+import sys
+from {module} import {name}
+sys.exit({attribute}())
+"""
+
+
+class CannotBuild(Exception):
+    """A definition that this machine cannot follow: which package is missing, and from where."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Requirements as pip reads them, and a version of Python."""
+
+    requirements: tuple[str, ...] = ()
+    python: str = HERE
+
+    @classmethod
+    def of_asset(cls, properties: Mapping[str, object]) -> Definition:
+        """Of an environment as Azure ML keeps it. What is inside an image is unknown here, so an
+        image is a bare Python."""
+        conda = properties.get("condaFile")
+        return cls.of_conda(str(conda)) if conda else cls()
+
+    @classmethod
+    def of_conda(cls, text: str) -> Definition:
+        document = yaml.safe_load(text)
+        requirements, python = [], HERE
+        for item in document["dependencies"]:
+            if isinstance(item, Mapping):
+                requirements += [str(name) for name in item.get("pip") or ()]
+                continue
+            name, _, version = re.sub(r"[<>]=?|==", "=", str(item)).partition("=")
+            name = name.strip().rpartition("::")[2]
+            if name == "python" and re.match(r"\d+\.\d+", version):
+                python = ".".join(version.split("=")[0].split(".")[:2])
+            if name not in _CONDA_TOOLS:
+                requirements.append(_CONDA_NAMES.get(name, name))
+        return cls(tuple(requirements), python)
+
+
+class Environments:
+    """Built once per content, for as long as this process runs."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="edgeloop-envs-")
+        self._built: dict[Definition, Path] = {}
+        self._lock = threading.Lock()
+
+    def bin_of(self, definition: Definition) -> Path:
+        """The folder of its programs; raises CannotBuild."""
+        with self._lock:
+            if definition not in self._built:
+                self._built[definition] = self._build(definition)
+            return self._built[definition]
+
+    def _build(self, definition: Definition) -> Path:
+        key = hashlib.sha256(repr(definition).encode()).hexdigest()[:16]
+        target = Path(self._folder.name) / key
+        if definition.python != HERE:
+            return _link_python(definition, target / "bin")
+        named = [_parsed(text) for text in definition.requirements]
+        found = closure(named)
+        venv.EnvBuilder(symlinks=True).create(target)
+        packages = target / "lib" / f"python{HERE}" / "site-packages"
+        for each in found.values():
+            _link(each, packages)
+        for requirement in named:
+            _write_scripts(found[canonicalize_name(requirement.name)], target / "bin")
+        return target / "bin"
+
+
+ENVIRONMENTS = Environments()
+
+
+def closure(named: Sequence[Requirement]) -> dict[str, Distribution]:
+    """The distributions that are named and all that they need here, by their canonical names."""
+    found: dict[str, Distribution] = {}
+    seen: set[tuple[str, str]] = set()
+    waiting = [(each, "the definition") for each in named]
+    while waiting:
+        requirement, wanted_by = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if name == "edgeloop":
+            raise CannotBuild("it names edgeloop, which no index has: the package must travel")
+        found[name] = _installed(requirement, wanted_by)
+        for extra in ("", *requirement.extras):
+            if (name, extra) not in seen:
+                seen.add((name, extra))
+                waiting += [(each, name) for each in _needs(found[name], extra)]
+    return found
+
+
+def _needs(found: Distribution, extra: str) -> Iterable[Requirement]:
+    for text in found.requires or ():
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+            yield requirement
+
+
+def _installed(requirement: Requirement, wanted_by: str) -> Distribution:
+    try:
+        found = distribution(requirement.name)
+    except PackageNotFoundError:
+        reason = f"{requirement.name}, which {wanted_by} names, is not in the test environment"
+        raise CannotBuild(reason) from None
+    if not requirement.specifier.contains(found.version, prereleases=True):
+        reason = f"{wanted_by} names {requirement}, and the test environment has {found.version}"
+        raise CannotBuild(reason)
+    return found
+
+
+def _parsed(text: str) -> Requirement:
+    try:
+        return Requirement(text)
+    except InvalidRequirement:
+        raise CannotBuild(f"{text!r} is not a requirement that can be built here") from None
+
+
+def _link_python(definition: Definition, programs: Path) -> Path:
+    """Another Python, which can have no packages: those of the test environment are not for it."""
+    version = definition.python
+    python = INTERPRETERS / version / f"usr/bin/python{version}"
+    if definition.requirements:
+        raise CannotBuild(f"it asks for packages for Python {version}, and the tests run on {HERE}")
+    if not python.is_file():
+        raise CannotBuild(f"it asks for Python {version}, which 'make setup' has not installed")
+    programs.mkdir(parents=True)
+    for name in ("python", "python3"):
+        (programs / name).symlink_to(python)
+    return programs
+
+
+def _link(found: Distribution, target: Path) -> None:
+    inside = [file.parts for file in found.files or () if ".." not in file.parts]
+    _link_all(inside, Path(str(found.locate_file(""))), target)
+
+
+def _link_all(paths: Iterable[tuple[str, ...]], source: Path, target: Path) -> None:
+    """Packages as a whole; folders that several distributions share, entry by entry."""
+    by_name: dict[str, list[tuple[str, ...]]] = {}
+    for first, *rest in paths:
+        by_name.setdefault(first, []).append(tuple(rest))
+    for name, rests in by_name.items():
+        here, there = source / name, target / name
+        is_shared = here.is_dir() and not (here / "__init__.py").exists()
+        if is_shared and here.suffix not in (".dist-info", ".libs"):
+            there.mkdir(exist_ok=True)
+            _link_all([rest for rest in rests if rest], here, there)
+        elif here.exists() and not there.exists():
+            there.symlink_to(here)
+
+
+def _write_scripts(found: Distribution, programs: Path) -> None:
+    for point in found.entry_points.select(group="console_scripts"):
+        attribute = point.attr
+        text = _SCRIPT.format(
+            python=programs / "python",
+            module=point.module,
+            name=attribute.partition(".")[0],
+            attribute=attribute,
+        )
+        script = programs / point.name
+        script.write_text(text)
+        script.chmod(0o755)
+
+
+def installed_in(programs: Path) -> set[str]:
+    """The distributions that an environment's own Python finds."""
+    code = "import importlib.metadata as m; print(*(d.name for d in m.distributions()))"
+    ran = subprocess.run([programs / "python", "-I", "-c", code], capture_output=True, check=True)
+    return {canonicalize_name(name) for name in ran.stdout.decode().split()}
