@@ -364,19 +364,19 @@ class Worker:
         return 1
 
     def _begin_in_turn(self, prepared: PreparedStage) -> None:
-        """On a shared device, what was claimed ahead begins when it gets its first turn there."""
+        """On a shared device a stage begins when it gets its first turn there: another session may
+        have been quicker, whichever claimed first."""
         device, work = self.equipment.device, prepared.work
 
         def begin() -> None:
-            if prepared.heartbeat.lease.queued:
+            if prepared.heartbeat.lease.queued or isinstance(device, TakesTurns):
                 self._begin(prepared)
                 self._began = time.time()
             self._report(RunnerEvent("begun", work.model, work.stage))
 
-        waits = prepared.heartbeat.lease.queued and isinstance(device, TakesTurns)
         if isinstance(device, TakesTurns):
-            device.before_turn(begin if waits else None)
-        if not waits:
+            device.before_turn(begin)
+        else:
             begin()
 
     def _record(self, work: Assignment, start: datetime) -> None:

@@ -215,11 +215,11 @@ def test_an_urgent_model_goes_next_on_a_board_before_those_that_wait_there(
     def statuses() -> dict[str, str]:
         return {str(row["name"]): str(row["status"]) for row in rows_of(farm)}
 
-    def states() -> list[str]:
-        return sorted(status.partition(" ")[0] for status in statuses().values())
+    def on_board() -> list[str]:
+        return [s for s in statuses().values() if s == "running benchmark" or board.serial in s]
 
-    eventually(lambda: running_tool(board) and states() == ["queued", "queued", "running"], 200)
-    assert all(board.serial in s for s in statuses().values() if s.startswith("queued on "))
+    eventually(lambda: running_tool(board) and len(on_board()) == 3, 200)
+    assert any(s.startswith("queued on ") for s in on_board()), "one session at least only waits"
     late = ("--name", "late", "--priority", "0", "--benchmark-only")
     farm.edgeloop("upload", str(NETS / "unet-w8.onnx"), *late)
     eventually(lambda: statuses()["late"] == "waiting", 200)
@@ -229,8 +229,10 @@ def test_an_urgent_model_goes_next_on_a_board_before_those_that_wait_there(
         if b"-android/snpe-net-run\0" in command:
             os.kill(pid, signal.SIGKILL)
 
-    eventually(lambda: statuses()["late"] == "running benchmark", 200)
-    assert [s for s in statuses().values() if s.startswith("running b")] == ["running benchmark"]
+    def running() -> list[str]:
+        return [name for name, status in statuses().items() if status == "running benchmark"]
+
+    eventually(lambda: running_tool(board) and running() == ["late"], 200)
 
 
 @pytest.mark.parametrize("mishap", ["killed", "hung", "unplugged", "server"])

@@ -25,6 +25,7 @@ class Turns:
         self._want_alone: set[tuple[int, int]] = set()
         self._waiting: set[tuple[int, int]] = set()
         self._reserved: set[int] = set()
+        self._kept: set[int] = set()  # by `reserve`: their files may still have to travel
         self._begun: set[int] = set()
         self._checks: dict[int, Callable[[], None]] = {}
         self._refusals: dict[int, Exception] = {}
@@ -61,6 +62,8 @@ class Turns:
         with self._changed:
             self._begun.discard(rank)
             self._reserved.add(rank)
+            self._kept.add(rank)
+            self._changed.notify_all()
 
     def forget(self, rank: int) -> None:
         """The stage of this place is over."""
@@ -69,6 +72,7 @@ class Turns:
             self._refusals.pop(rank, None)
             self._begun.discard(rank)
             self._reserved.discard(rank)
+            self._kept.discard(rank)
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -95,6 +99,7 @@ class Turns:
                     self._check(rank)
                     self._begun.add(rank)
                     self._reserved.discard(rank)
+                    self._kept.discard(rank)
                 if alone:
                     self._alone, self._alone_since = True, time.monotonic()
                     self._changed.wait_for(lambda: not self._travelling)
@@ -155,9 +160,11 @@ class Turns:
         return rank in self._refusals or (self._closed and rank not in self._begun)
 
     def _alone_next(self) -> bool:
-        return (
-            self._holder is None and bool(self._waiting) and min(self._waiting) in self._want_alone
-        )
+        """A benchmark that is ready and may begin: one behind a place that is kept may not."""
+        if self._holder is not None or not self._waiting:
+            return False
+        first = min(self._waiting)
+        return first in self._want_alone and first[0] <= min(self._kept, default=first[0])
 
     def _leave(self, ticket: tuple[int, int]) -> None:
         self._waiting.discard(ticket)
