@@ -256,27 +256,3 @@ def test_a_float_test_that_the_chip_has_no_precision_for_is_not_available(tmp_pa
     assert result.columns == {"f1_1k_f": "n/a"}
     assert "fp16" in result.summary
     assert default_plan()["f1_1k_f"].is_done(result.columns)
-
-
-def test_a_stage_that_others_give_way_to_may_push_its_files_and_goes_first() -> None:
-    """Although a benchmark waits behind it, and benchmarks that are ready go before files."""
-    turns = Turns()
-    urgent, behind = turns.rank(), turns.rank()
-    ran = []
-
-    def run(name: str, rank: int) -> None:
-        with turns.tool(rank, alone=True):
-            ran.append(name)
-
-    turns.reserve(urgent)
-    waiting = threading.Thread(target=run, args=("behind", behind), daemon=True)
-    waiting.start()
-    eventually(lambda: turns._waiting)
-    pushing = threading.Thread(target=lambda: turns.travel().__enter__(), daemon=True)
-    pushing.start()
-    pushing.join(30)
-    assert not pushing.is_alive()
-    turns._travelling = 0
-    run("urgent", urgent)
-    waiting.join(30)
-    assert ran == ["urgent", "behind"]
