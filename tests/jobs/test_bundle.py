@@ -162,7 +162,7 @@ def test_a_node_needs_python_and_nothing_else(
 ):
     """Data in and out, results in parts, on a Python that has its standard library alone; the
     command runs with the same one."""
-    if version not in interpreters():
+    if version not in interpreters() and version != "3.13":  # Debian's; the others are Ubuntu's
         pytest.skip(f"make setup could not install Python {version}")
     blobs, variables = _place(kind, make_place, request, monkeypatch)
     python = interpreters()[version]

@@ -30,13 +30,11 @@ from edgeloop.jobs.protocol.ticket import (
     ticket_key,
 )
 from edgeloop.store import Blobs
+from tests.peers.environments import INTERPRETERS
 from tests.peers.process import wait_until
 
 BRISK = Pace(log_s=0.1, outputs_s=0.1, heartbeat_s=0.5, patience_s=60)
 LIMIT_S = 120.0
-
-
-INTERPRETERS = Path(__file__).parents[2] / ".tools/pythons"
 
 
 def interpreters() -> dict[str, str]:
@@ -47,9 +45,15 @@ def interpreters() -> dict[str, str]:
     return {version: str(python) for version, python in found.items() if python.is_file()}
 
 
+def oldest_version() -> str:
+    """Of the bare Pythons, if there are any, else of this one."""
+    own = f"3.{sys.version_info.minor}"
+    return min(interpreters(), key=lambda version: int(version.partition(".")[2]), default=own)
+
+
 def oldest_python() -> str:
     """What tests of the wrapper run it with: what works there works on newer ones."""
-    return interpreters().get("3.8", sys.executable)
+    return interpreters().get(oldest_version(), sys.executable)
 
 
 @dataclass
