@@ -37,10 +37,10 @@ ROWS: dict[str, dict[str, Value]] = {
 }
 
 
-def held(stage: str, node: str, seconds_left: float) -> str:
+def held(stage: str, node: str, seconds_left: float, queued: bool = False) -> str:
     now = time.time()
     record = {"token": "t", "owner": node, "since": now - 60, "expires": now + seconds_left}
-    return json.dumps({stage: {**record, "attempts": 1}})
+    return json.dumps({stage: {**record, "attempts": 1, "queued": queued}})
 
 
 @pytest.fixture
@@ -131,6 +131,29 @@ def test_a_line_says_which_machine_does_what_and_until_when(workspace: Workspace
     assert lines["dead"].work[0].is_stalled
     assert [busy.node for busy in devices_view(portal).now] == ["bench-1", "bench-2"]
     assert found(portal, node="bench-1") == ["busy"]
+
+
+def test_what_is_claimed_ahead_is_queued_and_no_machines_work(workspace: Workspace, portal: Portal):
+    table = workspace.store.models(workspace.experiment)
+    queued = held("benchmark", "bench-1/b1", 60, queued=True)
+    table.insert("ahead", {"status": "queued on bench-1/b1", "stages": queued})
+    portal.feed().refresh()
+    (line,) = (line for line in table_view(portal).lines if line.name == "ahead")
+    assert not line.work and not devices_view(portal).now
+    (stage,) = (s for s in model_view(portal, None, "ahead").stages if s.name == "benchmark")
+    assert (stage.state, stage.node) == ("queued", "bench-1/b1")
+
+
+def test_equal_boards_are_found_by_their_chip_and_one_by_its_serial(
+    workspace: Workspace, portal: Portal
+):
+    table = workspace.store.models(workspace.experiment)
+    for name, serial in (("left", "b1"), ("right", "b2")):
+        table.insert(name, {"device": "snapdragon-888", "boards": f"adb:{serial}"})
+    portal.feed().refresh()
+    assert found(portal, device="snapdragon-888") == ["left", "right"]
+    assert found(portal, device="Snapdragon 888") == ["left", "right"]
+    assert found(portal, device="adb:b2") == ["right"]
 
 
 def test_a_real_model_walks_along_its_timeline(workspace: Workspace, portal: Portal, tmp_path):
