@@ -113,7 +113,7 @@ def test_every_command_can_name_its_experiment_and_speak_json(name: str):
 
 
 def test_no_page_shows_a_command_that_is_not_there():
-    """`edgeloop WORD` in code means a command; words of later issues do not belong there yet."""
+    """`edgeloop WORD` in code means a command; words of later versions do not belong there yet."""
     shown = set()
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         for line in page.read_text().splitlines() if page.exists() else ():
