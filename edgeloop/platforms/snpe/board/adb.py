@@ -102,7 +102,7 @@ class Adb:
         Raises DeviceUnavailable when the board did not get to the end of the script.
         """
         if self._closed:
-            raise self.unavailable("this runner is output")
+            raise self.unavailable("this runner is stopping")
         limit_s = self._call_s if limit_s is None else limit_s
         limit = limit_s if isinstance(limit_s, CallLimit) else CallLimit(limit_s)
         marked = f"(\n{script}\n)\nprintf '\\n%s%s\\n' {words(_MARK)} $? >&2"
@@ -161,7 +161,7 @@ class Adb:
 
     def _why(self, run: AdbCall, limit_s: float) -> str:
         if self._closed:
-            return "this runner is output"
+            return "this runner is stopping"
         if run.overdue:
             return f"it did not answer within {limit_s:g} s"
         text = run.err.strip()

@@ -154,7 +154,7 @@ class Board:
             case ["hot", *_]:
                 return None
             case ["stopped", *_]:
-                raise self.turns.refusal(rank) or self.adb.unavailable("this runner is output")
+                raise self.turns.refusal(rank) or self.adb.unavailable("this runner is stopping")
             case ["lease", *_]:
                 raise self._lease.lost()
             case ["files", *_]:

@@ -301,7 +301,7 @@ class AdbDevice:
                     resting.enter_context(board.turns.kept_for(rank))
                 board.note_cooling(options.cool_poll_s)
                 if board.closing.wait(options.cool_poll_s):
-                    raise board.adb.unavailable("this runner is output")
+                    raise board.adb.unavailable("this runner is stopping")
                 waited_s += options.cool_poll_s
 
     def _measurement(self, model: Path, board: Board, run: ToolRun, waited_s: float) -> Measurement:
