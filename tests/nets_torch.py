@@ -145,16 +145,8 @@ class SmallUNet(nn.Module):
 
 
 def export(net: nn.Module, path: Path, size: int = 64, seed: int = 0) -> Path:
-    """Give the batch norms some statistics (an untrained net's activations vanish), then export."""
     torch.manual_seed(seed)
-    for module in net.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight)
-    net.train()
-    with torch.no_grad():
-        for _ in range(2):
-            net(torch.rand(2, 3, max(size, 64), max(size, 64)))
-    net.eval()
+    settle(net, size)
     path.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -162,3 +154,15 @@ def export(net: nn.Module, path: Path, size: int = 64, seed: int = 0) -> Path:
             net, (torch.rand(1, 3, size, size),), str(path), dynamo=False, opset_version=18
         )
     return path
+
+
+def settle(net: nn.Module, size: int = 64) -> nn.Module:
+    """Give the batch norms some statistics: an untrained net's activations vanish."""
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight)
+    net.train()
+    with torch.no_grad():
+        for _ in range(2):
+            net(torch.rand(2, 3, max(size, 64), max(size, 64)))
+    return net.eval()
