@@ -144,6 +144,41 @@ class SmallUNet(nn.Module):
         return self.head(x)
 
 
+class Attention(nn.Module):
+    """A transformer's block: LayerNorm, self-attention, LayerNorm, GELU."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.qkv, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x):
+        batch, count, width = x.shape
+        parts = self.qkv(self.norms[0](x)).reshape(batch, count, 3, self.heads, -1)
+        query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
+        weights = (query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5).softmax(-1)
+        x = x + self.project((weights @ value).transpose(1, 2).reshape(batch, count, width))
+        return x + self.mlp(self.norms[1](x))
+
+
+class SmallViT(nn.Module):
+    """One block on patches of 8 pixels."""
+
+    def __init__(self, width: int = 32, heads: int = 2, classes: int = 19) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 8, 8)
+        self.block, self.norm = Attention(width, heads), nn.LayerNorm(width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x):
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        return self.head(self.norm(self.block(x)).mean(1))
+
+
 def export(net: nn.Module, path: Path, size: int = 64, seed: int = 0) -> Path:
     torch.manual_seed(seed)
     settle(net, size)

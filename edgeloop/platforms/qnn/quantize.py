@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from edgeloop.errors import BadInput
 from edgeloop.platforms.base import Precision
 from edgeloop.platforms.batching import as_input
+from edgeloop.platforms.qnn.overrides import weight_overrides
 from edgeloop.tasks import Images
 
 if TYPE_CHECKING:
@@ -57,7 +58,10 @@ def quantize_model(
         activation_type=QuantType.QUInt16 if is_wide else QuantType.QUInt8,
         weight_type=QuantType.QUInt8 if precision == "a8w8" else QuantType.QInt8,
         per_channel=precision != "a8w8",
-        init_overrides={name: [dict(pixels)] for name in _pixel_tensors(model)},
+        init_overrides={
+            **weight_overrides(model, precision != "a8w8"),
+            **{name: [dict(pixels)] for name in _pixel_tensors(model)},
+        },
     )
     quantize(model, str(target), settings)
 
@@ -124,6 +128,7 @@ def quantize_with_fixed_scales(model: ModelProto, target: Path) -> None:
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
         per_channel=True,
+        init_overrides=weight_overrides(model, True),
     )
     guessed: dict[str, Range] = {model.graph.input[0].name: (0.0, 1.0)}
     for node in model.graph.node:
