@@ -4,12 +4,12 @@ from edgeloop.graph.caveats import estimate_caveats
 from edgeloop.graph.check import layout_of, read_graph, shapes_of
 from edgeloop.graph.count import (
     CountedLayer,
-    GraphInfo,
     count_layers,
     graph_info,
     with_times,
     write_layers,
 )
+from edgeloop.graph.info import GraphInfo, Layout, Shape, TensorInfo, image_info, info_from
 from edgeloop.graph.outputs import (
     DLC_INPUT,
     DLC_OUTPUT,
@@ -17,7 +17,7 @@ from edgeloop.graph.outputs import (
     with_class_output,
     with_fixed_names,
 )
-from edgeloop.graph.process import GraphProcess, info_from
+from edgeloop.graph.process import GraphProcess
 from edgeloop.graph.viewer import write_viewer
 
 __all__ = [
@@ -26,10 +26,14 @@ __all__ = [
     "CountedLayer",
     "GraphInfo",
     "GraphProcess",
+    "Layout",
+    "Shape",
+    "TensorInfo",
     "class_axis",
     "count_layers",
     "estimate_caveats",
     "graph_info",
+    "image_info",
     "info_from",
     "layout_of",
     "read_graph",

@@ -10,10 +10,11 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from edgeloop.errors import LocalFileError, UnusableModel
 from edgeloop.graph.fold import fold_constants
+from edgeloop.graph.info import Layout, Shape
 from edgeloop.graph.simplify import simplify
 
 if TYPE_CHECKING:
@@ -38,9 +39,6 @@ Transpose Unsqueeze Upsample Where Xor
 SUPPORTED = frozenset((_FOLDED + " " + _TAKEN).split())
 STANDARD_DOMAINS = frozenset(("", "ai.onnx"))
 
-
-Layout = Literal["NCHW", "NHWC"]
-Shape = tuple[int, ...]
 
 LARGEST_RANK = 5
 LARGEST_TENSOR = 2**32  # elements: bytes once quantized

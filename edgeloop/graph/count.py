@@ -12,12 +12,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from edgeloop.graph.check import Shape, layout_of, shapes_of
+from edgeloop.graph.check import layout_of, shapes_of
+from edgeloop.graph.info import GraphInfo, Layout, Shape, TensorInfo
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto, NodeProto, ValueInfoProto
 
 COLUMNS = ("name", "operator", "inputs", "outputs", "parameters", "macs", "time_us")
 
@@ -26,21 +27,6 @@ _SETTINGS = frozenset(
     ("Clip", "Expand", "Pad", "Reshape", "Resize", "Slice", "Tile", "TopK", "Upsample")
 )
 _QUANTIZERS = frozenset(("QuantizeLinear", "DequantizeLinear"))
-
-
-@dataclass(frozen=True)
-class GraphInfo:
-    """What a model's graph says of itself. Shapes are with the batch dimension, as in the file."""
-
-    input_name: str
-    output_name: str
-    input_shape: tuple[int, ...]
-    output_shape: tuple[int, ...]
-    layout: Literal["NCHW", "NHWC"]
-    height: int
-    width: int
-    macs: int
-    params: int
 
 
 @dataclass(frozen=True)
@@ -81,21 +67,23 @@ def count_layers(model: ModelProto) -> tuple[CountedLayer, ...]:
 
 def graph_info(file: str, model: ModelProto) -> GraphInfo:
     layers = count_layers(model)
-    source, target = model.graph.input[0].name, model.graph.output[0].name
     shapes = shapes_of(model.graph)
-    shape = shapes[source]
-    layout = layout_of(file, shape)
+    inputs = tuple(
+        _tensor(value, shapes, layout_of(file, shapes[value.name])) for value in model.graph.input
+    )
     return GraphInfo(
-        input_name=source,
-        output_name=target,
-        input_shape=shape,
-        output_shape=shapes[target],
-        layout=layout,
-        height=shape[2] if layout == "NCHW" else shape[1],
-        width=shape[3] if layout == "NCHW" else shape[2],
+        inputs=inputs,
+        outputs=tuple(_tensor(value, shapes) for value in model.graph.output),
         macs=sum(layer.macs for layer in layers),
         params=sum(layer.parameters for layer in layers),
     )
+
+
+def _tensor(value: ValueInfoProto, shapes: Mapping[str, Shape], layout: Layout = "") -> TensorInfo:
+    from onnx import helper
+
+    kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+    return TensorInfo(value.name, shapes[value.name], kind.name, layout)
 
 
 def with_times(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgeloop.graph.count import GraphInfo
+from edgeloop.graph.info import GraphInfo, Shape
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto
@@ -20,11 +20,11 @@ DLC_CLASSES = "classes"
 _MOST_IN_A_BYTE = 256
 
 
-def class_axis(info: GraphInfo) -> int | None:
-    """Which axis of the output has the classes of pixels; None where it has none, or has them
-    chosen already."""
-    shape = info.output_shape
-    if len(shape) != 4 or shape[0] != 1:
+def class_axis(info: GraphInfo, shape: Shape | None = None) -> int | None:
+    """Which axis of the output (or of an array of `shape`, with the batch first) has the classes of
+    pixels; None where it has none, or has them chosen already."""
+    shape = info.output_shape if shape is None else shape
+    if len(shape) != 4 or shape[0] != 1 or info.image is None or len(info.outputs) != 1:
         return None
     sides = (info.height, info.width)
     first = shape[2:] == sides or (shape[1:3] != sides and info.layout == "NCHW")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from edgeloop.graph.count import GraphInfo
+from edgeloop.graph.info import GraphInfo, info_from
 from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess
 
 _MODULE = "edgeloop.graph.worker"
@@ -43,9 +41,3 @@ class GraphProcess:
 
     def close(self) -> None:
         self._process.close()
-
-
-def info_from(fields: Mapping[str, Any]) -> GraphInfo:
-    """From what a process answers: plain lists in place of shapes."""
-    shapes = {name: tuple(fields[name]) for name in ("input_shape", "output_shape")}
-    return GraphInfo(**{**fields, **shapes})

@@ -5,7 +5,6 @@ A model may crash the ONNX library or fill the memory; that is then an error of 
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 from edgeloop.graph.caveats import estimate_caveats
@@ -24,7 +23,8 @@ def hello(warm: bool = False) -> Answer:
 def inspect(model: str) -> Answer:
     path = Path(model)
     graph = read_graph(path)
-    return {"info": asdict(graph_info(path.name, graph)), "caveats": estimate_caveats(graph)}, ()
+    info = graph_info(path.name, graph)
+    return {"info": info.to_fields(), "caveats": estimate_caveats(graph)}, ()
 
 
 def write_variants(model: str, folder: str) -> Answer:
@@ -43,7 +43,7 @@ def write_variants(model: str, folder: str) -> Answer:
         for name, in_bytes in (("bytes", True), ("classes", False)):
             classifying = with_class_output(named, axis, in_bytes)
             onnx.save_model(classifying, str(target / f"{name}.onnx"))
-    return {"info": asdict(info), "caveats": estimate_caveats(graph)}, ()
+    return {"info": info.to_fields(), "caveats": estimate_caveats(graph)}, ()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ group `edgeloop.platforms`; `edgeloop.testing.contracts.platform` has the tests 
 from typing import TYPE_CHECKING, Any
 
 from edgeloop._util.health import HealthCheck
-from edgeloop.graph import GraphInfo
+from edgeloop.graph import GraphInfo, TensorInfo
 from edgeloop.platforms.base import (
     DEFAULT_PRECISION,
     Artefacts,
@@ -50,7 +50,15 @@ from edgeloop.platforms.registry import (
 )
 
 if TYPE_CHECKING:
-    from edgeloop.platforms.batching import as_input, check_batch, infer_in_order
+    from edgeloop.platforms.batching import (
+        as_input,
+        check_batch,
+        image_batches,
+        infer_in_order,
+        model_inputs,
+        random_batch,
+        run_samples,
+    )
 
 __all__ = [
     "DEFAULT_PLATFORM",
@@ -75,6 +83,7 @@ __all__ = [
     "Precision",
     "SharedDevice",
     "TakesTurns",
+    "TensorInfo",
     "Toolchain",
     "as_input",
     "check_batch",
@@ -84,9 +93,11 @@ __all__ = [
     "device_type",
     "find_platform",
     "health",
+    "image_batches",
     "infer_in_order",
     "is_converted",
     "list_devices",
+    "model_inputs",
     "named_devices",
     "open_device",
     "open_toolchain",
@@ -94,12 +105,25 @@ __all__ = [
     "platform_names",
     "platform_of",
     "platforms",
+    "random_batch",
+    "run_samples",
 ]
+
+
+_WITH_NUMPY = (
+    "as_input",
+    "check_batch",
+    "image_batches",
+    "infer_in_order",
+    "model_inputs",
+    "random_batch",
+    "run_samples",
+)
 
 
 def __getattr__(name: str) -> Any:
     """What needs NumPy is imported when an implementation asks for it."""
-    if name in ("as_input", "check_batch", "infer_in_order"):
+    if name in _WITH_NUMPY:
         from edgeloop.platforms import batching
 
         return getattr(batching, name)

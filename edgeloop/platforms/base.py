@@ -20,7 +20,7 @@ from edgeloop.graph import GraphInfo
 if TYPE_CHECKING:
     from edgeloop._util.schema import Section
     from edgeloop.settings import Settings
-    from edgeloop.tasks import Images, Output, Samples
+    from edgeloop.tasks import Output, Samples, Tensors
 
 Kind = Literal["float", "quantized", "fp16"]
 Artefacts = Mapping[Kind, str]
@@ -140,11 +140,12 @@ class Device(Protocol):
         """One benchmark run of the quantized model."""
 
     def infer(
-        self, model: Path, info: GraphInfo, kind: Kind, images: Iterator[Images]
-    ) -> Iterator[Output]:
-        """Outputs of batches of images (n, H, W, 3) uint8, in order, as they become ready.
+        self, model: Path, info: GraphInfo, kind: Kind, batches: Iterator[Tensors]
+    ) -> Iterator[Tensors]:
+        """All outputs of batches of inputs, by name, in order, as they become ready.
 
-        `model` is the file that `artefacts` names for the kind.
+        Every array has n samples, each of the model's own shape without the batch. An image is also
+        taken as (n, H, W, 3) uint8. `model` is the file that `artefacts` names for the kind.
         """
 
     def close(self) -> None: ...
@@ -177,13 +178,13 @@ class LayerTime:
 
 @runtime_checkable
 class GivesClasses(Protocol):
-    """A device that returns class maps (n, H, W) where a model has a graph that ends in them: they
-    are a small part of the bytes of full outputs."""
+    """A device that returns class maps (n, H, W) where a model takes one image and has a graph that
+    ends in them: they are a small part of the bytes of full outputs."""
 
     class_artefacts: Artefacts
 
     def infer_classes(
-        self, model: Path, info: GraphInfo, kind: Kind, images: Iterator[Images]
+        self, model: Path, info: GraphInfo, kind: Kind, batches: Iterator[Tensors]
     ) -> Iterator[Output]:
         """As `infer`, of the file that `class_artefacts` names; `info` is the whole model's."""
 

@@ -1,55 +1,166 @@
-"""Batches of images: checked, prepared, and run by several workers with results in order."""
+"""Batches of samples: checked, prepared, cut into the runs of a model, and run by several workers
+with results in order."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgeloop.errors import BadInput
-from edgeloop.graph import GraphInfo
-from edgeloop.tasks import Images, Output
+from edgeloop.errors import BadInput, ModelFailed
+from edgeloop.graph import GraphInfo, TensorInfo
+from edgeloop.tasks import Images, Output, Tensors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _PIECES_PER_WORKER = 4
+SEED = 0
+
+
+def image_batches(info: GraphInfo, *batches: Images) -> Iterator[Tensors]:
+    """Images for a model that takes one, as devices take them."""
+    for images in batches:
+        yield {info.input_name: images}
+
+
+def random_batch(info: GraphInfo, count: int, seed: int = SEED) -> Tensors:
+    """Inputs for a measurement, where the values do not matter: the same for everybody."""
+    dice = np.random.default_rng(seed)
+    return {tensor.name: _random(tensor, info, count, dice) for tensor in info.inputs}
+
+
+def _random(
+    tensor: TensorInfo, info: GraphInfo, count: int, dice: np.random.Generator
+) -> NDArray[Any]:
+    if tensor.layout:
+        return dice.integers(0, 256, (count, tensor.height, tensor.width, 3), np.uint8)
+    shape, kind = (count, *info.sample_shape(tensor)), np.dtype(tensor.dtype)
+    if kind.kind == "f":
+        return dice.random(shape, np.float32).astype(kind)
+    return dice.integers(0, 2, shape).astype(kind)
 
 
 def infer_in_order(
-    images: Iterator[Images],
+    batches: Iterator[Tensors],
     info: GraphInfo,
     workers: int,
-    infer: Callable[[Images], Output],
+    infer: Callable[[Tensors], Tensors],
     batches_ahead: int = 1,
-) -> Iterator[Output]:
+) -> Iterator[Tensors]:
     """Each batch is cut into pieces for all workers; while its results are used, the next one is
     under way. Leaving the iterator early drops what has not begun."""
     pool = ThreadPoolExecutor(workers, thread_name_prefix="infer")
-    waiting: deque[list[Future[Output]]] = deque()
+    waiting: deque[list[Future[Tensors]]] = deque()
     try:
-        for batch in images:
-            check_batch(batch, info)
-            length = max(1, len(batch) // (workers * _PIECES_PER_WORKER))
-            starts = range(0, len(batch), length)
-            waiting.append([pool.submit(infer, batch[start : start + length]) for start in starts])
+        for batch in batches:
+            count = check_batch(batch, info)
+            runs = max(1, count // (info.batch * workers * _PIECES_PER_WORKER))
+            starts = range(0, count, runs * info.batch)
+            pieces = [cut(batch, start, start + runs * info.batch) for start in starts]
+            waiting.append([pool.submit(infer, piece) for piece in pieces])
             if len(waiting) > batches_ahead:
-                yield _joined(waiting.popleft())
+                yield joined([piece.result() for piece in waiting.popleft()])
         while waiting:
-            yield _joined(waiting.popleft())
+            yield joined([piece.result() for piece in waiting.popleft()])
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def check_batch(batch: Images, info: GraphInfo) -> Images:
-    if batch.ndim != 4 or batch.shape[1:] != (info.height, info.width, 3) or not len(batch):
-        size = "×".join(str(side) for side in batch.shape)
-        reason = f"a batch is {size}, the model takes n×{info.height}×{info.width}×3"
+def run_samples(
+    batch: Tensors, info: GraphInfo, run: Callable[[dict[str, NDArray[Any]]], Sequence[Output]]
+) -> Tensors:
+    """All outputs of a batch: `run` gets what the model takes at once, by name, and gives its
+    outputs in the order of `info`. A last run that is not full is filled with its last sample."""
+    count = sample_count(batch)
+    results: list[Tensors] = []
+    for start in range(0, count, info.batch):
+        outputs = run(model_inputs(cut(batch, start, start + info.batch), info))
+        results.append(_samples_of(outputs, info))
+    return cut(joined(results), 0, count)
+
+
+def model_inputs(batch: Tensors, info: GraphInfo) -> dict[str, NDArray[Any]]:
+    """What a model takes in one run: its own shapes and types; images as floats from 0 to 1."""
+    return {tensor.name: _as_taken(batch[tensor.name], tensor, info) for tensor in info.inputs}
+
+
+def _as_taken(array: NDArray[Any], tensor: TensorInfo, info: GraphInfo) -> NDArray[Any]:
+    if len(array) < info.batch:
+        array = np.concatenate([array, np.repeat(array[-1:], info.batch - len(array), axis=0)])
+    if is_pixels(array, tensor):
+        array = as_input(array, tensor.layout)
+    return np.ascontiguousarray(array.reshape(tensor.shape), dtype=tensor.dtype)
+
+
+def _samples_of(outputs: Sequence[Output], info: GraphInfo) -> Tensors:
+    if len(outputs) != len(info.outputs):
+        raise ModelFailed(reason=f"it gave {len(outputs)} outputs instead of {len(info.outputs)}")
+    found = {}
+    for tensor, output in zip(info.outputs, outputs, strict=True):
+        shape = info.sample_shape(tensor)
+        if output.size != info.batch * math.prod(shape):
+            wanted, given = _words(tensor.shape), _words(output.shape)
+            reason = f"its output {tensor.name!r} is {given} instead of {wanted}"
+            raise ModelFailed(reason=reason)
+        found[tensor.name] = output.reshape(info.batch, *shape)
+    return found
+
+
+def sample_count(batch: Tensors) -> int:
+    return len(next(iter(batch.values()), ()))
+
+
+def cut(batch: Tensors, start: int, end: int) -> Tensors:
+    return {name: array[start:end] for name, array in batch.items()}
+
+
+def joined(parts: Sequence[Tensors]) -> Tensors:
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def is_pixels(array: NDArray[Any], tensor: TensorInfo) -> bool:
+    """Whether these are images as cameras give them, for a model that takes floats."""
+    sides = (tensor.height, tensor.width, 3)
+    return bool(tensor.layout) and array.dtype == np.uint8 and array.shape[1:] == sides
+
+
+def check_batch(batch: Tensors, info: GraphInfo) -> int:
+    """How many samples it has; raises BadInput where they are not what the model takes."""
+    names = [tensor.name for tensor in info.inputs]
+    if set(batch) != set(names):
+        reason = f"a batch has {', '.join(batch) or 'nothing'}; the model takes {', '.join(names)}"
         raise BadInput(reason=reason)
-    return batch
+    counts = {len(array) if array.ndim else 0 for array in batch.values()}
+    if len(counts) != 1 or 0 in counts:
+        reason = f"the inputs of a batch have {sorted(counts)} samples; all need equally many"
+        raise BadInput(reason=reason)
+    for tensor in info.inputs:
+        _check_array(batch[tensor.name], tensor, info)
+    return counts.pop()
+
+
+def _check_array(array: NDArray[Any], tensor: TensorInfo, info: GraphInfo) -> None:
+    if is_pixels(array, tensor):
+        return
+    shape = info.sample_shape(tensor)
+    if array.shape[1:] != shape:
+        taken = (tensor.height, tensor.width, 3) if tensor.layout else shape
+        given = _words(array.shape)
+        raise BadInput(reason=f"a batch is {given}, the model takes n×{_words(taken)}")
+    if not np.can_cast(array.dtype, tensor.dtype, "same_kind"):
+        reason = f"the input {tensor.name!r} is {tensor.dtype}, and is given {array.dtype}"
+        raise BadInput(reason=reason)
+
+
+def _words(shape: Sequence[int]) -> str:
+    return "×".join(str(side) for side in shape) or "one number"
 
 
 def as_input(images: Images, layout: str) -> NDArray[np.float32]:
@@ -58,8 +169,3 @@ def as_input(images: Images, layout: str) -> NDArray[np.float32]:
     if layout == "NCHW":
         floats = floats.transpose(0, 3, 1, 2)
     return np.ascontiguousarray(floats)
-
-
-def _joined(pieces: list[Future[Output]]) -> Output:
-    parts = [piece.result() for piece in pieces]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -133,7 +133,8 @@ def _run(
     scorer = task.scorer(curves=False)
     classes: list[Classes] = []
     seen = 0
-    for outputs in device.infer(model, info, kind, batches(samples)):
+    for batch in device.infer(model, info, kind, batches(samples, info)):
+        outputs = batch[info.output_name]
         scorer.add(outputs, samples.labels[seen : seen + len(outputs)])
         classes.append(_classes(outputs, info))
         seen += len(outputs)
@@ -153,8 +154,7 @@ def _variant(task: Task, run: _VariantRun, reference: _VariantRun) -> Variant:
 
 def _classes(outputs: Output, info: GraphInfo) -> Classes:
     """The class of each pixel, or of each image, whatever the layout of the logits."""
-    given = replace(info, output_shape=(1, *outputs.shape[1:]))
-    axis = 1 if outputs.ndim == 2 else class_axis(given)
+    axis = 1 if outputs.ndim == 2 else class_axis(info, (1, *outputs.shape[1:]))
     if axis is not None:
         outputs = outputs.argmax(axis=axis)
     return outputs.astype(np.uint8)

@@ -20,8 +20,11 @@ from edgeloop.tasks.base import (
     Samples,
     Score,
     Scorer,
+    TakesOutputs,
     Task,
+    Tensors,
     Trainable,
+    metric_of,
 )
 from edgeloop.tasks.labels import FACE_CLASSES, IGNORE
 from edgeloop.tasks.results import write_pr_curve, write_pr_points, write_results_csv
@@ -39,8 +42,11 @@ __all__ = [
     "Samples",
     "Score",
     "Scorer",
+    "TakesOutputs",
     "Task",
+    "Tensors",
     "Trainable",
+    "metric_of",
     "open_task",
     "task_names",
     "write_pr_curve",

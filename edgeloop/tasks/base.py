@@ -15,13 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 Images = NDArray[np.uint8]
-Labels = NDArray[np.unsignedinteger[Any]]
+Labels = NDArray[Any]
 Output = NDArray[Any]
+Tensors = Mapping[str, NDArray[Any]]
+"""Samples of named inputs or outputs: every array has as many, along its first axis."""
 
 
 @dataclass(frozen=True)
 class Samples:
     """Images (N, H, W, 3) and their labels, both memory-mapped: nothing is read before it is used.
+    For models that take anything else than one image, `tensors` has what they take, by the names
+    of their inputs, and there are no images.
 
     `key` names the content: the same key is the same bytes, here and on a board.
     `note` says what a person should know (a small dataset was split in proportion).
@@ -33,8 +37,11 @@ class Samples:
     key: str
     note: str = ""
     origin: str = "dataset"
+    tensors: Tensors | None = None
 
     def __len__(self) -> int:
+        if self.tensors is not None:
+            return min(map(len, self.tensors.values()), default=0)
         return len(self.images)
 
 
@@ -75,9 +82,10 @@ class Score:
 class Scorer(Protocol):
     """Takes outputs batch by batch and keeps sums only, never all logits."""
 
-    def add(self, outputs: Output, labels: Labels) -> None:
-        """A batch: (n, classes, H, W) logits, (n, H, W, classes) logits, or (n, H, W) class maps;
-        for classification (n, classes) logits or (n,) classes."""
+    def add(self, outputs: Any, labels: Labels) -> None:
+        """A batch: the array of the model's one output, such as (n, classes, H, W) logits, (n, H,
+        W, classes) logits, or (n, H, W) class maps; for classification (n, classes) logits or (n,)
+        classes. For a task that `TakesOutputs`, all outputs by name."""
 
     def score(self) -> Score: ...
 
@@ -104,6 +112,20 @@ class Task(Protocol):
 
     def difference(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> Interval:
         """Paired: first − second on the same images, resampled together."""
+
+
+@runtime_checkable
+class TakesOutputs(Protocol):
+    """What a task has besides where it scores models with several outputs. Its scorer gets them by
+    name, also where a model has only one."""
+
+    def check_outputs(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Raises BadInput when a model with such outputs cannot be scored by this task."""
+
+
+def metric_of(task: Task) -> str:
+    """What the headline of a task is called: its attribute `metric`, F1 where it has none."""
+    return str(getattr(task, "metric", "f1"))
 
 
 @runtime_checkable

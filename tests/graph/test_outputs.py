@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 from onnx import helper
 
+from edgeloop.graph import image_info
 from edgeloop.graph.check import read_graph
 from edgeloop.graph.count import graph_info
 from edgeloop.graph.outputs import class_axis, with_class_output, with_fixed_names
-from edgeloop.platforms import GraphInfo
 from tests.graph import odd_models
-
-PIXELS = GraphInfo("x", "y", (1, 3, 32, 32), (1, 4, 32, 32), "NCHW", 32, 32, 1, 1)
 
 
 def run(model: onnx.ModelProto, feed: np.ndarray) -> np.ndarray:
@@ -96,4 +92,5 @@ def test_classes_of_channel_last_models_are_found_on_their_last_axis(tmp_path):
     ],
 )
 def test_only_outputs_with_classes_of_pixels_have_a_class_axis(shape, layout, axis):
-    assert class_axis(replace(PIXELS, output_shape=shape, layout=layout)) == axis
+    image = (1, 32, 32, 3) if layout == "NHWC" else (1, 3, 32, 32)
+    assert class_axis(image_info("x", "y", image, shape, layout)) == axis

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,11 +9,12 @@ import numpy as np
 import pytest
 
 from edgeloop.errors import BadInput, DeviceBusy, ModelFailed
-from edgeloop.platforms import GivesClasses, SharedDevice, open_device
+from edgeloop.graph import image_info
+from edgeloop.platforms import GivesClasses, SharedDevice, image_batches, open_device
 from edgeloop.platforms.snpe.board.adb import attached_boards
 from edgeloop.platforms.snpe.board.device import AdbDevice
 from edgeloop.platforms.snpe.board.files import image_name
-from edgeloop.testing.contracts.platform import DeviceContract
+from edgeloop.testing.contracts.platform import DeviceContract, infer_images
 from tests.converted import SIZE, smooth_images
 from tests.peers.board import VirtualBoard
 from tests.platforms.boards import ROOT, board, listed, opened_board, small_net
@@ -109,12 +109,12 @@ def test_images_and_models_travel_once(board, sdk, small_net):
     images = smooth_images(6, seed=77)
     info = small_net.converted.info
     with opened_board(board, sdk) as device:
-        first = list(device.infer(small_net.quantized, info, "quantized", iter([images])))
+        first = list(infer_images(device, small_net.quantized, info, "quantized", images))
         sent = device.board.adb.sent
-        again = list(device.infer(small_net.quantized, info, "quantized", iter([images])))
+        again = list(infer_images(device, small_net.quantized, info, "quantized", images))
         assert device.board.adb.sent - sent < 10_000
     with opened_board(board, sdk) as later:
-        list(later.infer(small_net.quantized, info, "quantized", iter([images[2:4]])))
+        list(infer_images(later, small_net.quantized, info, "quantized", images[2:4]))
         assert later.board.adb.sent < 20_000, "what lies on the board is found by the next runner"
     np.testing.assert_array_equal(first[0], again[0])
     assert listed(board, "run") == []
@@ -127,8 +127,8 @@ def test_class_maps_are_those_of_the_full_outputs(board, device, small_net):
         ("quantized", "unet.quant.dlc", "unet.classes.quant.dlc"),
         ("float", "unet.dlc", "unet.classes.dlc"),
     ):
-        (full,) = device.infer(files[whole], info, kind, iter([images]))
-        (classes,) = device.infer_classes(files[maps], info, kind, iter([images]))
+        (full,) = infer_images(device, files[whole], info, kind, images)
+        (classes,) = device.infer_classes(files[maps], info, kind, image_batches(info, images))
         assert classes.shape == (5, SIZE, SIZE)
         assert classes.dtype == np.uint8
         agreement = (full.argmax(1) == classes).mean()
@@ -141,11 +141,11 @@ def test_native_outputs_are_the_same_numbers_in_a_quarter_of_the_bytes(board, sd
     encodings = quantized.with_name("unet.encodings.json")
     hidden = encodings.with_suffix(".hidden")
     with opened_board(board, sdk, squeeze=False) as device:
-        (native,) = device.infer(quantized, info, "quantized", iter([images]))
+        (native,) = infer_images(device, quantized, info, "quantized", images)
         native_bytes = device.board.adb.received
         encodings.rename(hidden)
         try:
-            (floats,) = device.infer(quantized, info, "quantized", iter([images]))
+            (floats,) = infer_images(device, quantized, info, "quantized", images)
         finally:
             hidden.rename(encodings)
         assert device.board.adb.received - native_bytes > 3 * native_bytes
@@ -158,13 +158,13 @@ def test_the_longest_unused_go_when_the_cap_is_reached_and_those_in_use_stay(boa
     old, new = smooth_images(4, seed=21), smooth_images(4, seed=22)
     one_set = 4 * 4 * SIZE * SIZE * 3 + quantized.stat().st_size
     with opened_board(board, sdk, cap_bytes=one_set + 10_000) as device:
-        list(device.infer(quantized, info, "quantized", iter([old])))
+        list(infer_images(device, quantized, info, "quantized", old))
         board.shell(f"touch -d '1 hour ago' {ROOT}/data/*")
-        list(device.infer(quantized, info, "quantized", iter([new])))
+        list(infer_images(device, quantized, info, "quantized", new))
         there = {f"data/{name}" for name in listed(board, "data")}
         assert {image_name(image) for image in new} <= there
         assert not {image_name(image) for image in old} & there
-        list(device.infer(quantized, info, "quantized", iter([np.concatenate([old, new])])))
+        list(infer_images(device, quantized, info, "quantized", np.concatenate([old, new])))
 
 
 def test_a_second_runner_is_told_who_has_the_board(board, sdk):
@@ -210,9 +210,9 @@ def test_a_tool_that_fails_is_the_models_error_and_the_board_goes_on(
     arguments = (small_net.model, info, "float")
     board.set_tool(**fault)
     with pytest.raises(ModelFailed, match=said):
-        list(device.infer(*arguments, iter([smooth_images(3)])))
+        list(infer_images(device, *arguments, smooth_images(3)))
     board.set_tool()
-    assert len(list(device.infer(*arguments, iter([smooth_images(3)])))) == 1
+    assert len(list(infer_images(device, *arguments, smooth_images(3)))) == 1
     assert listed(board, "run") == []
 
 
@@ -227,11 +227,11 @@ def test_a_tool_that_hangs_is_ended_by_the_board_itself(board, sdk, small_net):
 def test_names_with_spaces_quotes_and_semicolons_run_nothing(board, device, small_net, tmp_path):
     odd = tmp_path / "a b'; touch pwned; \"$(touch pwned)`.quant.dlc"
     odd.write_bytes(small_net.quantized.read_bytes())
-    info = dataclasses.replace(
-        small_net.converted.info, input_name="'; touch pwned; '", output_name="$(reboot)"
+    info = image_info(
+        "'; touch pwned; '", "$(reboot)", (1, 3, SIZE, SIZE), small_net.converted.info.output_shape
     )
     device.measure(odd, info)
-    assert len(list(device.infer(odd, info, "quantized", iter([smooth_images(2)])))) == 1
+    assert len(list(infer_images(device, odd, info, "quantized", smooth_images(2)))) == 1
     assert board.shell("find / -xdev -name pwned; find /data -name pwned").stdout == ""
     there = board.shell(f"find {ROOT} -name '*[ $;]*'").stdout
     assert there == ""
@@ -242,7 +242,7 @@ def test_uses_are_the_time_inside_tools_and_each_session_counts_its_own(board, d
     other = device.open_session()
     board.set_tool(delay_s=0.05)
     try:
-        list(device.infer(small_net.quantized, info, "quantized", iter([smooth_images(4)])))
+        list(infer_images(device, small_net.quantized, info, "quantized", smooth_images(4)))
     finally:
         board.set_tool()
     ((start, end),) = device.take_uses()

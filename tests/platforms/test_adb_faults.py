@@ -15,6 +15,7 @@ from edgeloop.platforms.snpe.board import files as board_files
 from edgeloop.platforms.snpe.board import run as board_run
 from edgeloop.platforms.snpe.board.adb import attached_boards
 from edgeloop.platforms.snpe.board.device import AdbDevice
+from edgeloop.testing.contracts.platform import infer_images
 from tests.converted import SmallModel, smooth_images
 from tests.jobs.waiting import eventually
 from tests.peers.board import AdbServer, VirtualBoard
@@ -39,7 +40,7 @@ def board(boards, monkeypatch: pytest.MonkeyPatch) -> VirtualBoard:
 
 def outputs(device: AdbDevice, net: SmallModel, seed: int = 1, count: int = 4) -> np.ndarray:
     images = smooth_images(count, seed=seed)
-    found = device.infer(net.quantized, net.converted.info, "quantized", iter([images]))
+    found = infer_images(device, net.quantized, net.converted.info, "quantized", images)
     return np.concatenate(list(found))
 
 

@@ -14,6 +14,7 @@ from edgeloop.platforms.snpe.board import files as board_files
 from edgeloop.platforms.snpe.board.adb import attached_boards
 from edgeloop.platforms.snpe.board.device import AdbDevice
 from edgeloop.platforms.snpe.board.outputs import class_maps
+from edgeloop.testing.contracts.platform import infer_images
 from tests.converted import SmallModel, smooth_images
 from tests.peers.board import VirtualBoard
 from tests.platforms.boards import ROOT, board, opened_board, small_net
@@ -39,7 +40,7 @@ def program(board: VirtualBoard) -> Iterator[Callable[[str, str], None]]:
 
 def outputs(device: AdbDevice, net: SmallModel, seed: int = 1) -> np.ndarray:
     images = smooth_images(3, seed=seed)
-    found = device.infer(net.quantized, net.converted.info, "quantized", iter([images]))
+    found = infer_images(device, net.quantized, net.converted.info, "quantized", images)
     return np.concatenate(list(found))
 
 

@@ -5,9 +5,10 @@ import onnxruntime
 import pytest
 
 from edgeloop.errors import BadInput, ModelFailed
-from edgeloop.platforms import GraphInfo, as_input, open_device
+from edgeloop.graph import image_info
+from edgeloop.platforms import as_input, open_device
 from edgeloop.platforms.host.device import HostDevice
-from edgeloop.testing.contracts.platform import DeviceContract
+from edgeloop.testing.contracts.platform import DeviceContract, infer_images
 from tests.converted import smooth_images
 from tests.graph import odd_models
 
@@ -23,7 +24,7 @@ class TestHost(DeviceContract):
 def test_outputs_are_those_of_onnx_runtime_itself(small_net):
     images = smooth_images(3)
     device = open_device("host")
-    (outputs,) = device.infer(small_net.model, small_net.converted.info, "float", iter([images]))
+    (outputs,) = infer_images(device, small_net.model, small_net.converted.info, "float", images)
     session = onnxruntime.InferenceSession(str(small_net.model), providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
     for image, output in zip(images, outputs, strict=True):
@@ -47,6 +48,6 @@ def test_fp16_is_refused_with_the_way_out(small_net):
 def test_a_run_without_end_is_stopped(tmp_path):
     weight = odd_models.weights(64, 3)
     model = odd_models.one_conv(tmp_path / "m.onnx", (1, 3, 1024, 1024), weight)
-    info = GraphInfo("x", "y", (1, 3, 1024, 1024), (1, 64, 1024, 1024), "NCHW", 1024, 1024, 0, 0)
+    info = image_info("x", "y", (1, 3, 1024, 1024), (1, 64, 1024, 1024))
     with pytest.raises(ModelFailed, match=r"did not end within 0\.2 s"):
         HostDevice(limit_s=0.2).measure(model, info)

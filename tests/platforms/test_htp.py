@@ -9,7 +9,7 @@ from edgeloop.architectures import build, export_onnx, find_space
 from edgeloop.errors import BadInput, NoSuchPrecision
 from edgeloop.platforms import find_platform, open_device
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
-from edgeloop.testing.contracts.platform import DeviceContract, PlatformContract
+from edgeloop.testing.contracts.platform import DeviceContract, PlatformContract, infer_images
 from tests.converted import open_htp, samples, smooth_images
 from tests.nets_torch import Normalised, export, mobilenet_v2, resnet18, resnet50
 
@@ -36,10 +36,10 @@ def test_the_simulator_agrees_with_the_cpu_where_it_should(small_net):
     images = smooth_images(2, seed=21)
     info = small_net.converted.info
     host, chip = open_device("host"), open_htp("htp:qcs8550")
-    (exact,) = host.infer(small_net.model, info, "float", iter([images]))
-    (on_host,) = host.infer(small_net.quantized, info, "quantized", iter([images]))
-    (on_chip,) = chip.infer(small_net.quantized, info, "quantized", iter([images]))
-    (half,) = chip.infer(small_net.model, info, "fp16", iter([images]))
+    (exact,) = infer_images(host, small_net.model, info, "float", images)
+    (on_host,) = infer_images(host, small_net.quantized, info, "quantized", images)
+    (on_chip,) = infer_images(chip, small_net.quantized, info, "quantized", images)
+    (half,) = infer_images(chip, small_net.model, info, "fp16", images)
     chip.close()
     assert np.mean(on_chip.argmax(1) == on_host.argmax(1)) > 0.9
     assert np.mean(half.argmax(1) == exact.argmax(1)) > 0.98
@@ -48,8 +48,8 @@ def test_the_simulator_agrees_with_the_cpu_where_it_should(small_net):
 
 def test_a_chip_without_a_number_simulates_fp16_by_its_architecture(small_net):
     device = open_htp("htp:rb3-gen-2")
-    batches = iter([smooth_images(1)])
-    (output,) = device.infer(small_net.model, small_net.converted.info, "fp16", batches)
+    info = small_net.converted.info
+    (output,) = infer_images(device, small_net.model, info, "fp16", smooth_images(1))
     device.close()
     assert np.isfinite(output).all()
 
@@ -111,5 +111,5 @@ def test_a_graph_that_the_chip_cannot_run_in_fp16_is_no_fault_of_the_model(tmp_p
     with QnnToolchain() as toolchain:
         info = toolchain.inspect(model)
     with pytest.raises(NoSuchPrecision, match="fp16"):
-        list(device.infer(model, info, "fp16", iter([np.zeros((1, 64, 64, 3), np.uint8)])))
+        list(infer_images(device, model, info, "fp16", np.zeros((1, 64, 64, 3), np.uint8)))
     device.close()

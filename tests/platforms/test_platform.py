@@ -105,8 +105,8 @@ class ToyDevice:
 
     def infer(self, model, info, kind, images):
         for batch in images:
-            check_batch(batch, info)
-            yield np.zeros((len(batch), *info.output_shape[1:]), np.float32)
+            count = check_batch(batch, info)
+            yield {info.output_name: np.zeros((count, *info.output_shape[1:]), np.float32)}
 
     def close(self):
         pass

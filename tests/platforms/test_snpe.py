@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgeloop.errors import BadInput, MissingSdk, ModelFailed
-from edgeloop.graph import GraphProcess
+from edgeloop.graph import GraphProcess, image_info
 from edgeloop.platforms import GraphInfo, as_input
 from edgeloop.platforms.snpe.dlc import output_encoding
 from edgeloop.platforms.snpe.sdk import find_sdk
@@ -209,7 +209,7 @@ def test_calibration_files_stay_below_a_limit_and_are_spread_over_the_set(tmp_pa
 
 
 def info_of(size: int) -> GraphInfo:
-    return GraphInfo("x", "y", (1, 3, size, size), (1, 4, size, size), "NCHW", size, size, 1, 1)
+    return image_info("x", "y", (1, 3, size, size), (1, 4, size, size))
 
 
 def test_a_graph_with_nan_weights_is_refused_as_by_the_other_toolchain(chain, tmp_path):

@@ -12,13 +12,14 @@ import pytest
 
 from edgeloop.demo import make_faces
 from edgeloop.errors import BadInput, ModelFailed
+from edgeloop.graph import image_info
 from edgeloop.platforms import GraphInfo
 from edgeloop.runner.stages import Assignment, Equipment, Sizes, perform
 from edgeloop.runner.stages.accuracy import run_test
 from edgeloop.tasks import Task, open_task
 
 SIZE, IMAGES, FEW = 32, 20, 6
-INFO = GraphInfo("x", "y", (1, 3, SIZE, SIZE), (1, 19, SIZE, SIZE), "NCHW", SIZE, SIZE, 1, 1)
+INFO = image_info("x", "y", (1, 3, SIZE, SIZE), (1, 19, SIZE, SIZE))
 
 
 class Inspector:
@@ -44,16 +45,16 @@ class Board:
     asked: list[tuple[str, int]] = field(default_factory=list)
     spoil: str = ""
 
-    def infer(self, model, info, kind, images) -> Iterator[np.ndarray]:
-        for batch in images:
+    def infer(self, model, info, kind, batches) -> Iterator[dict[str, np.ndarray]]:
+        for batch in (given[info.input_name] for given in batches):
             self.asked.append((model.name, len(batch)))
             outputs = _logits(batch)
             if self.spoil == "nan":
                 outputs[-1, 3, 5, 7] = np.nan
-            yield outputs
+            yield {info.output_name: outputs}
 
-    def infer_classes(self, model, info, kind, images) -> Iterator[np.ndarray]:
-        for number, batch in enumerate(images):
+    def infer_classes(self, model, info, kind, batches) -> Iterator[np.ndarray]:
+        for number, batch in enumerate(given[info.input_name] for given in batches):
             self.asked.append((model.name, len(batch)))
             maps = _logits(batch).argmax(axis=1).astype(np.uint8)
             if self.spoil == "fewer" and number == 1:

@@ -15,15 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from edgeloop._util.system import available_cpus
 from edgeloop.errors import BadInput, MissingExtra, ModelFailed, ModelRefused
 from edgeloop.graph import GraphInfo
 from edgeloop.isolation import DEFAULT_LIMIT_S
 from edgeloop.platforms.base import Artefacts, Kind, LayerTime, Measurement
-from edgeloop.platforms.batching import as_input, infer_in_order
-from edgeloop.tasks import Images, Output
+from edgeloop.platforms.batching import infer_in_order, model_inputs, random_batch, run_samples
+from edgeloop.tasks import Tensors
 
 _ARTEFACTS: Artefacts = {"quantized": ".quant.onnx"}
 _WARM_UP = 5
@@ -57,9 +55,7 @@ class HostDevice:
         """Warm-up, then every sample kept; the median is the result, being robust to the load
         of a shared machine."""
         session = self._session(model, self._threads)
-        dice = np.random.default_rng(0)
-        pixels = dice.integers(0, 256, (1, info.height, info.width, 3), dtype=np.uint8)
-        feeds = {session.get_inputs()[0].name: as_input(pixels, info.layout)}
+        feeds = model_inputs(random_batch(info, info.batch), info)
         samples: list[float] = []
         with self._limited(model) as run_options:
             for _ in range(_WARM_UP):
@@ -87,23 +83,21 @@ class HostDevice:
         )
 
     def infer(
-        self, model: Path, info: GraphInfo, kind: Kind, images: Iterator[Images]
-    ) -> Iterator[Output]:
+        self, model: Path, info: GraphInfo, kind: Kind, batches: Iterator[Tensors]
+    ) -> Iterator[Tensors]:
         if kind == "fp16":
             reason = "the host runs float and quantized models; fp16 is for the device htp"
             raise BadInput(reason=reason)
         session = self._session(model, 1)
-        source = session.get_inputs()[0].name
+        names = [tensor.name for tensor in info.outputs]
 
-        def work(piece: Images) -> Output:
+        def work(piece: Tensors) -> Tensors:
             with self._limited(model) as run_options:
-                parts: list[Output] = [
-                    session.run(None, {source: as_input(image[None], info.layout)}, run_options)[0]
-                    for image in piece
-                ]
-            return parts[0] if len(parts) == 1 else np.concatenate(parts)
+                return run_samples(
+                    piece, info, lambda feeds: session.run(names, feeds, run_options)
+                )
 
-        return infer_in_order(images, info, available_cpus(), work)
+        return infer_in_order(batches, info, available_cpus(), work)
 
     def close(self) -> None:
         """Sessions end with their iterators."""

@@ -17,11 +17,11 @@ from edgeloop.errors import BadInput, ModelFailed, NoSuchPrecision
 from edgeloop.graph import GraphInfo
 from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess
 from edgeloop.platforms.base import Artefacts, Kind, LatencyProfile, Measurement
-from edgeloop.platforms.batching import infer_in_order
+from edgeloop.platforms.batching import infer_in_order, sample_count
 from edgeloop.platforms.qnn.chips import Chip, named_chip
 from edgeloop.platforms.qnn.profiles import MARGIN_PERCENT, calibrated
 from edgeloop.platforms.qnn.toolchain import NATIVE, QnnToolchain, target_options
-from edgeloop.tasks import Images, Output
+from edgeloop.tasks import Tensors
 
 _ARTEFACTS: Artefacts = {"quantized": ".quant.onnx"}
 
@@ -93,25 +93,26 @@ class HtpDevice:
         )
 
     def infer(
-        self, model: Path, info: GraphInfo, kind: Kind, images: Iterator[Images]
-    ) -> Iterator[Output]:
+        self, model: Path, info: GraphInfo, kind: Kind, batches: Iterator[Tensors]
+    ) -> Iterator[Tensors]:
         options = self._options(kind)
         path = str(model.resolve())
 
-        def work(piece: Images) -> Output:
-            limit_s = self._limit_s + self._limit_s * len(piece)
+        def work(piece: Tensors) -> Tensors:
+            limit_s = self._limit_s + self._limit_s * sample_count(piece)
             with self._process() as process, _refusals(kind):
                 _, outputs = process.call(
                     "infer",
-                    (piece,),
+                    tuple(piece.values()),
                     limit_s=limit_s,
+                    names=list(piece),
                     model=path,
-                    layout=info.layout,
+                    info=info.to_fields(),
                     options=dict(options),
                 )
-            return outputs[0]
+            return {one.name: array for one, array in zip(info.outputs, outputs, strict=True)}
 
-        return infer_in_order(images, info, len(self._processes), work)
+        return infer_in_order(batches, info, len(self._processes), work)
 
     def close(self) -> None:
         for process in self._processes:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +20,7 @@ from edgeloop.graph import (
     count_layers,
     estimate_caveats,
     graph_info,
+    info_from,
     layout_of,
     read_graph,
     shapes_of,
@@ -28,7 +28,7 @@ from edgeloop.graph import (
 )
 from edgeloop.isolation import Answer, Array, Work, serve
 from edgeloop.platforms.base import Precision
-from edgeloop.platforms.batching import as_input
+from edgeloop.platforms.batching import run_samples
 from edgeloop.platforms.qnn.deploy import OutputForm, deployed
 from edgeloop.platforms.qnn.quantize import (
     fused,
@@ -88,7 +88,7 @@ class NativeWork:
 
     def inspect(self, model: str) -> Answer:
         path = Path(model)
-        return {"info": asdict(graph_info(path.name, read_graph(path)))}, ()
+        return {"info": graph_info(path.name, read_graph(path)).to_fields()}, ()
 
     def quantize(
         self,
@@ -113,7 +113,7 @@ class NativeWork:
         write_layers(Path(layers), count_layers(graph))
         onnx.save_model(graph, simplified)
         quantize_model(graph, calibration, info.layout, Path(target), cast(Precision, precision))
-        return {"info": asdict(info), "caveats": estimate_caveats(graph)}, ()
+        return {"info": info.to_fields(), "caveats": estimate_caveats(graph)}, ()
 
     def deploy(self, quantized: str, target: str, layout: str, output: str = "logits") -> Answer:
         import onnx
@@ -192,10 +192,15 @@ class NativeWork:
         quantize_with_fixed_scales(graph, Path("fixed.onnx"))
         return self.estimate("fixed.onnx", soc, output)
 
-    def infer(self, images: Array, model: str, layout: str, options: Mapping[str, str]) -> Answer:
-        """Outputs of images, one after the other, on the simulator."""
-        import numpy as np
-
+    def infer(
+        self,
+        *inputs: Array,
+        names: list[str],
+        model: str,
+        info: Mapping[str, Any],
+        options: Mapping[str, str],
+    ) -> Answer:
+        """Outputs of samples, one run after the other, on the simulator."""
         path = Path(model)
         state = path.stat()
         key = (model, state.st_mtime_ns, state.st_size, *sorted(options.items()))
@@ -206,12 +211,11 @@ class NativeWork:
         self._sessions[key] = session
         while len(self._sessions) > _KEPT_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
-        source = session.get_inputs()[0].name
-        outputs = [
-            session.run(None, {source: as_input(images[index : index + 1], layout)})[0]
-            for index in range(len(images))
-        ]
-        return {}, (np.concatenate(outputs),)
+        graph = info_from(info)
+        wanted = [tensor.name for tensor in graph.outputs]
+        batch = dict(zip(names, inputs, strict=True))
+        outputs = run_samples(batch, graph, lambda feeds: session.run(wanted, feeds))
+        return {}, tuple(outputs[name] for name in wanted)
 
     def _session(
         self, model: str, options: Mapping[str, str], config: Mapping[str, str] | None = None

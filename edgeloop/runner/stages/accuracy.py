@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,17 +15,19 @@ from edgeloop.errors import ModelFailed, NoSuchPrecision
 from edgeloop.platforms import Device, GivesClasses, GraphInfo, Kind
 from edgeloop.runner.stages.base import Assignment, Equipment, Result, check_fits
 from edgeloop.tasks import (
-    Images,
     Output,
     Samples,
     Score,
     Scorer,
+    TakesOutputs,
     Task,
+    Tensors,
     write_pr_curve,
     write_pr_points,
     write_results_csv,
 )
 
+T = TypeVar("T")
 BATCH = 8
 AHEAD = 4
 
@@ -81,8 +84,11 @@ def run_test(
 ) -> Score:
     """Inference and scoring overlap: outputs are scored while the next are computed, and no more
     than a few batches of outputs exist at any time."""
-    outputs = device.infer(model, info, kind, batches(samples))
-    return _score_of(outputs, samples, task.scorer(), device.name)
+    outputs = device.infer(model, info, kind, batches(samples, info))
+    if isinstance(task, TakesOutputs):
+        return _score_of(outputs, samples, task.scorer(), device.name)
+    single = (batch[info.output_name] for batch in outputs)
+    return _score_of(single, samples, task.scorer(), device.name)
 
 
 def _scored(
@@ -103,36 +109,47 @@ def _scored(
     maps = work.find(device.class_artefacts[kind]) if kind in device.class_artefacts else None
     if maps is None:
         return run_test(task, device, model, info, kind, samples)
-    outputs = device.infer_classes(maps, info, kind, batches(samples))
+    outputs = device.infer_classes(maps, info, kind, batches(samples, info))
     whole = _score_of(outputs, samples, task.scorer(curves=False), device.name)
     sample = replace(samples, images=samples.images[:few], labels=samples.labels[:few])
     return whole.with_curves_of(run_test(task, device, model, info, kind, sample))
 
 
-def _score_of(outputs: Iterable[Output], samples: Samples, scorer: Scorer, device: str) -> Score:
+def _score_of(
+    outputs: Iterable[Output | Tensors], samples: Samples, scorer: Scorer, device: str
+) -> Score:
     """Each image once and in order, or there is no score."""
     seen = 0
     for batch in ahead(outputs):
-        if batch.dtype.kind == "f" and not np.isfinite(batch.max(initial=0.0)):
-            reason = f"{device} gave NaN or infinite values for images {seen}–{seen + len(batch)}"
+        arrays = list(batch.values()) if isinstance(batch, Mapping) else [batch]
+        count = len(arrays[0])
+        if not all(_is_finite(array) for array in arrays):
+            reason = f"{device} gave NaN or infinite values for images {seen}–{seen + count}"
             raise ModelFailed(reason=reason)
-        labels = samples.labels[seen : seen + len(batch)]
-        if len(labels) == len(batch):
+        labels = samples.labels[seen : seen + count]
+        if len(labels) == count:
             scorer.add(batch, labels)
-        seen += len(batch)
+        seen += count
     if seen != len(samples):
         raise ModelFailed(reason=f"{device} gave {seen} results for {len(samples)} images")
     return scorer.score()
 
 
-def batches(samples: Samples, size: int = BATCH) -> Iterator[Images]:
-    for start in range(0, len(samples), size):
-        yield samples.images[start : start + size]
+def _is_finite(array: Output) -> bool:
+    return array.dtype.kind != "f" or bool(np.isfinite(array.max(initial=0.0)))
 
 
-def ahead(outputs: Iterable[Output]) -> Iterator[Output]:
+def batches(samples: Samples, info: GraphInfo, size: int = BATCH) -> Iterator[Tensors]:
+    """As devices take them; every one but the last fills whole runs of the model."""
+    step = max(1, size // info.batch) * info.batch
+    arrays = samples.tensors or {info.input_name: samples.images}
+    for start in range(0, len(samples), step):
+        yield {name: array[start : start + step] for name, array in arrays.items()}
+
+
+def ahead(outputs: Iterable[T]) -> Iterator[T]:
     """Draws from `outputs` in a thread of its own, a few items ahead of whoever consumes them."""
-    ready: queue.Queue[Output | BaseException | None] = queue.Queue(AHEAD)
+    ready: queue.Queue[T | BaseException | None] = queue.Queue(AHEAD)
     stopped = threading.Event()
 
     def draw() -> None:

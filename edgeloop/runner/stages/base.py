@@ -20,7 +20,7 @@ from edgeloop.platforms import (
     is_converted,
 )
 from edgeloop.store import Values
-from edgeloop.tasks import Task
+from edgeloop.tasks import TakesOutputs, Task
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,16 @@ class Result:
 def check_fits(work: Assignment, task: Task, info: GraphInfo) -> None:
     """Raises UnusableModel where this task cannot score such outputs: no other attempt could."""
     try:
-        task.check_output(info.output_shape)
+        if info.image is None:
+            inputs = ", ".join(f"{one.name} {list(one.shape)}" for one in info.inputs)
+            raise BadInput(reason=f"the task {task.name} takes one RGB image; it takes {inputs}")
+        if isinstance(task, TakesOutputs):
+            task.check_outputs({one.name: one.shape for one in info.outputs})
+        elif len(info.outputs) > 1:
+            names = ", ".join(one.name for one in info.outputs)
+            raise BadInput(reason=f"the task {task.name} scores one output; it has {names}")
+        else:
+            task.check_output(info.output_shape)
     except BadInput as error:
         raise UnusableModel(file=work.onnx.name, reason=str(error)) from None
 

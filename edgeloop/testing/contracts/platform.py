@@ -14,13 +14,16 @@ from edgeloop.platforms import (
     Converted,
     Device,
     GraphInfo,
+    Kind,
     Platform,
+    TensorInfo,
     Toolchain,
     find_platform,
+    image_batches,
     platform_of,
 )
 from edgeloop.settings import Settings
-from edgeloop.tasks import Images, Samples
+from edgeloop.tasks import Images, Output, Samples, Tensors
 from edgeloop.testing.models import save_segmentation_model
 
 SIZE = 64
@@ -57,6 +60,14 @@ def calibration_samples(count: int = 16) -> Samples:
     return Samples(images, np.zeros(images.shape[:3], np.uint8), "calibration")
 
 
+def infer_images(
+    device: Device, model: Path, info: GraphInfo, kind: Kind, *batches: Images
+) -> Iterator[Output]:
+    """The outputs of a model that takes one image and has one output."""
+    for found in device.infer(model, info, kind, image_batches(info, *batches)):
+        yield found[info.output_name]
+
+
 def convert_small_model(toolchain: Toolchain, folder: Path) -> SmallModel:
     model = save_segmentation_model(folder / "small.onnx", SIZE, CLASSES)
     return SmallModel(model, toolchain.convert(model, calibration_samples(), folder / "converted"))
@@ -68,13 +79,8 @@ class ToolchainContract:
     def test_a_graph_is_described_as_it_is(self, toolchain: Toolchain, tmp_path: Path) -> None:
         model = save_segmentation_model(tmp_path / "small.onnx", SIZE, CLASSES)
         assert toolchain.inspect(model) == GraphInfo(
-            input_name="image",
-            output_name="logits",
-            input_shape=(1, 3, SIZE, SIZE),
-            output_shape=(1, CLASSES, SIZE, SIZE),
-            layout="NCHW",
-            height=SIZE,
-            width=SIZE,
+            inputs=(TensorInfo("image", (1, 3, SIZE, SIZE), layout="NCHW"),),
+            outputs=(TensorInfo("logits", (1, CLASSES, SIZE, SIZE)),),
             macs=1_433_600,
             params=979,
         )
@@ -138,24 +144,28 @@ class DeviceContract:
         model = small_model.quantized if kind == "quantized" else small_model.model
         info = small_model.converted.info
         images = smooth_images(5, seed=3)
-        whole = list(device.infer(model, info, kind, iter([images])))
-        apart = list(device.infer(model, info, kind, iter([images[:3], images[3:4], images[4:]])))
+
+        def outputs(*batches: Images) -> list[Output]:
+            return list(infer_images(device, model, info, kind, *batches))
+
+        (whole,) = outputs(images)
+        apart = outputs(images[:3], images[3:4], images[4:])
         assert [len(output) for output in apart] == [3, 1, 1]
-        assert whole[0].shape == (5, *info.output_shape[1:])
-        np.testing.assert_array_equal(np.concatenate(apart), whole[0])
-        singles = [next(device.infer(model, info, kind, iter([images[i : i + 1]]))) for i in (4, 0)]
-        np.testing.assert_array_equal(singles[0], whole[0][4:])
-        np.testing.assert_array_equal(singles[1], whole[0][:1])
+        assert whole.shape == (5, *info.output_shape[1:])
+        np.testing.assert_array_equal(np.concatenate(apart), whole)
+        np.testing.assert_array_equal(outputs(images[4:])[0], whole[4:])
+        np.testing.assert_array_equal(outputs(images[:1])[0], whole[:1])
 
     def test_an_iterator_may_be_left_early(self, device: Device, small_model: SmallModel) -> None:
         taken = []
 
-        def endless() -> Iterator[Images]:
+        info = small_model.converted.info
+
+        def endless() -> Iterator[Tensors]:
             while True:
                 taken.append(1)
-                yield smooth_images(1)
+                yield from image_batches(info, smooth_images(1))
 
-        info = small_model.converted.info
         outputs = device.infer(small_model.quantized, info, "quantized", endless())
         next(outputs)
         outputs.close()  # type: ignore[attr-defined]
@@ -170,7 +180,7 @@ class DeviceContract:
     ) -> None:
         model, info = small_model.quantized, small_model.converted.info
         with pytest.raises(BadInput, match=f"{SIZE}×{SIZE}×3"):
-            list(device.infer(model, info, "quantized", iter([smooth_images(2, 32)])))
+            list(device.infer(model, info, "quantized", image_batches(info, smooth_images(2, 32))))
 
     def test_a_file_that_is_not_a_model_is_an_error_of_ours(
         self, device: Device, small_model: SmallModel, tmp_path: Path
@@ -181,7 +191,7 @@ class DeviceContract:
         with pytest.raises(EdgeloopError):
             device.measure(path, info)
         with pytest.raises(EdgeloopError):
-            list(device.infer(path, info, "quantized", iter([smooth_images(1)])))
+            list(device.infer(path, info, "quantized", image_batches(info, smooth_images(1))))
         device.measure(small_model.quantized, info)
 
 

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from edgeloop.errors import BadInput, ModelFailed
 from edgeloop.graph import GraphInfo, graph_info, read_graph
 from edgeloop.platforms import (
@@ -29,10 +27,13 @@ from edgeloop.platforms import (
     Precision,
     as_input,
     check_batch,
+    model_inputs,
     package_check,
+    random_batch,
+    run_samples,
 )
 from edgeloop.settings import Settings
-from edgeloop.tasks import Images, Output, Samples
+from edgeloop.tasks import Images, Samples, Tensors
 
 SUFFIX = ".ort1.onnx"
 WARM_UP = 5
@@ -109,32 +110,32 @@ class Ort1Device:
 
     def measure(self, model: Path, info: GraphInfo) -> Measurement:
         run = _open(model)
-        image = np.zeros((1, info.height, info.width, 3), np.uint8)
+        names, inputs = _names(info), model_inputs(random_batch(info, info.batch), info)
         samples = []
         for _ in range(WARM_UP + SAMPLES):
             began = time.perf_counter()
-            run(as_input(image, info.layout))
+            run(names, inputs)
             samples.append(time.perf_counter() - began)
         kept = tuple(samples[WARM_UP:])
         return Measurement(statistics.median(kept), kept, conditions={"threads": 1})
 
     def infer(
-        self, model: Path, info: GraphInfo, kind: Kind, images: Iterator[Images]
-    ) -> Iterator[Output]:
+        self, model: Path, info: GraphInfo, kind: Kind, batches: Iterator[Tensors]
+    ) -> Iterator[Tensors]:
         if kind not in ("float", "quantized"):
             raise BadInput(reason=f"ort1 runs float and quantized models, not {kind}")
-        run = _open(model)
-        for batch in images:
+        run, names = _open(model), _names(info)
+        for batch in batches:
             check_batch(batch, info)
-            pieces = [as_input(batch[i : i + 1], info.layout) for i in range(len(batch))]
-            yield np.concatenate([run(piece) for piece in pieces])
+            yield run_samples(batch, info, lambda inputs: run(names, inputs))
 
     def close(self) -> None:
         """Sessions end with their last use."""
 
 
 def _open(model: Path) -> Any:
-    """A function from an input to the first output; ONNX Runtime's errors become ours."""
+    """A function from the names of outputs, and inputs by name, to those outputs; ONNX Runtime's
+    errors become ours."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -151,8 +152,11 @@ def _open(model: Path) -> Any:
 
     providers = ["CPUExecutionProvider"]
     session = guarded(onnxruntime.InferenceSession, str(model), options, providers=providers)
-    source = session.get_inputs()[0].name
-    return lambda image: guarded(session.run, None, {source: image})[0]
+    return lambda names, inputs: guarded(session.run, names, inputs)
+
+
+def _names(info: GraphInfo) -> list[str]:
+    return [tensor.name for tensor in info.outputs]
 
 
 def _reader(info: GraphInfo, images: Images) -> Any:

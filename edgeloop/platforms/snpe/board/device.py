@@ -35,7 +35,7 @@ from edgeloop.platforms.snpe.dlc import output_encoding
 from edgeloop.platforms.snpe.options import BoardOptions
 from edgeloop.platforms.snpe.profile import RunProfile, profile_of, with_names
 from edgeloop.platforms.snpe.sdk import Sdk
-from edgeloop.tasks import Images, Output
+from edgeloop.tasks import Images, Output, Tensors
 
 _FIRST_BATCHES = (5, 4)  # results soon, and few drawn before; but every start of a tool costs
 
@@ -48,18 +48,19 @@ class Group:
     images: Images
 
 
-def groups(images: Iterator[Images], info: GraphInfo, most: int) -> Iterator[Group]:
-    batches: list[Images] = []
+def groups(batches: Iterator[Tensors], info: GraphInfo, most: int) -> Iterator[Group]:
+    gathered: list[Images] = []
     sizes = iter(_FIRST_BATCHES)
     limit = next(sizes, None)
-    for batch in images:
-        batches.append(check_batch(batch, info))
-        count = sum(len(each) for each in batches)
-        if count >= most or (limit is not None and len(batches) >= limit):
-            yield _group(batches)
-            batches, limit = [], next(sizes, None)
-    if batches:
-        yield _group(batches)
+    for batch in batches:
+        check_batch(batch, info)
+        gathered.append(batch[info.input_name])
+        count = sum(len(each) for each in gathered)
+        if count >= most or (limit is not None and len(gathered) >= limit):
+            yield _group(gathered)
+            gathered, limit = [], next(sizes, None)
+    if gathered:
+        yield _group(gathered)
 
 
 def _group(batches: list[Images]) -> Group:
@@ -228,23 +229,24 @@ class AdbDevice:
         return self._measurement(model, board, run, waited_s)
 
     def infer(
-        self, model: Path, info: GraphInfo, kind: Kind, images: Iterator[Images]
-    ) -> Iterator[Output]:
+        self, model: Path, info: GraphInfo, kind: Kind, batches: Iterator[Tensors]
+    ) -> Iterator[Tensors]:
         encoding = output_encoding(model) if kind == "quantized" else None
         size = 4 * int(np.prod(info.output_shape[1:]))
 
         def read(files: Mapping[str, bytes], count: int) -> Output:
             return full_outputs(files, count, info, encoding)
 
-        return self._inferred(model, info, kind, images, read, encoding is not None, size)
+        for output in self._inferred(model, info, kind, batches, read, encoding is not None, size):
+            yield {info.output_name: output}
 
     def infer_classes(
-        self, model: Path, info: GraphInfo, kind: Kind, images: Iterator[Images]
+        self, model: Path, info: GraphInfo, kind: Kind, batches: Iterator[Tensors]
     ) -> Iterator[Output]:
         def read(files: Mapping[str, bytes], count: int) -> Output:
             return class_maps(files, count, info)
 
-        return self._inferred(model, info, kind, images, read, True, 4 * info.height * info.width)
+        return self._inferred(model, info, kind, batches, read, True, 4 * info.height * info.width)
 
     def close(self) -> None:
         if self._shared is not None:
@@ -256,7 +258,7 @@ class AdbDevice:
         model: Path,
         info: GraphInfo,
         kind: Kind,
-        images: Iterator[Images],
+        batches: Iterator[Tensors],
         read: Read,
         native: bool,
         bytes_each: int,
@@ -271,7 +273,7 @@ class AdbDevice:
         def work(group: Group) -> Output:
             return self._group_outputs(model, kind, rank, group, read, native)
 
-        return in_order(groups(images, info, most), work)
+        return in_order(groups(batches, info, most), work)
 
     def _group_outputs(
         self, model: Path, kind: Kind, rank: int, group: Group, read: Read, native: bool

@@ -10,6 +10,7 @@ from edgeloop.testing.contracts.platform import (
     PlatformContract,
     SmallModel,
     calibration_samples,
+    infer_images,
     smooth_images,
 )
 
@@ -25,8 +26,8 @@ class TestOrt1(PlatformContract):
     ) -> None:
         device = platform.open_device("ort1", Settings.load())
         info, images = small_model.converted.info, smooth_images(4)
-        (exact,) = device.infer(small_model.model, info, "float", iter([images]))
-        (quantized,) = device.infer(small_model.quantized, info, "quantized", iter([images]))
+        (exact,) = infer_images(device, small_model.model, info, "float", images)
+        (quantized,) = infer_images(device, small_model.quantized, info, "quantized", images)
         assert np.mean(exact.argmax(1) == quantized.argmax(1)) > 0.9
         assert not np.array_equal(exact, quantized)
 
