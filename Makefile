@@ -40,7 +40,7 @@ unit: $(READY)  ## the quick tests: no server, no root, about a minute
 	$(BIN)/python -m pytest --unit -n 2 --dist worksteal $(ARGS)
 
 test: setup lint  ## all tests, against real servers that they start and stop themselves
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@scripts/run-tests $(BIN)/python $(ARGS)
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .
