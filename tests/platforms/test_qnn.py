@@ -159,6 +159,14 @@ def test_a_gelu_in_pieces_is_put_together(toolchain, tmp_path):
     assert toolchain.screen(model, find_chip("qcs8550")).raw_us > 0
 
 
+def test_the_compilers_process_does_not_load_pytorch(small_net, toolchain):
+    """ONNX Runtime's quantizer would, for seconds and for nothing."""
+    toolchain.warm()
+    toolchain.screen(small_net.model, find_chip("qcs8550"))
+    libraries = Path(f"/proc/{toolchain._process.pid}/maps").read_text()
+    assert "onnxruntime" in libraries and "libtorch" not in libraries
+
+
 def test_what_cannot_be_done_is_refused_before_work_begins(small_net, toolchain, tmp_path):
     few = samples(smooth_images(1))
     with pytest.raises(BadInput, match="no chip 'snapdragon-1'"):

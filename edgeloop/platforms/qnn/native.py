@@ -10,6 +10,7 @@ be made or fails; that is switched off everywhere here, in both places.
 from __future__ import annotations
 
 import csv
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -314,5 +315,12 @@ def _keep(file: Path, target: Path) -> None:
     shutil.copyfile(file, target)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """ONNX Runtime's quantizer imports PyTorch where it is installed, for nothing that is used
+    here: it takes seconds, so it is hidden from this process."""
+    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
     serve(lambda: NativeWork().table())
+
+
+if __name__ == "__main__":
+    main()
