@@ -81,7 +81,8 @@ class Settings:
         "", "Folder of images for calibration and test; also `INPUT_DATASET` or `--dataset`."
     )
     task: str = _key(
-        "segmentation", "What the models do: `segmentation`, `classification` or a plug-in's task."
+        "segmentation",
+        "What the models do: `segmentation`, `classification`, `detection` or another task.",
     )
     calibration_images: int = _key(1_000, "Images for quantization.")
     quick_images: int = _key(1_000, "Images for `f1_1k` and `f1_1k_f`.")

@@ -38,7 +38,7 @@ dataset_option = click.option(
     metavar="FOLDER|FILE",
     help="Images, .npy, .npz or .raw  [default: the dataset, else random]",
 )
-@click.option("--task", help="segmentation or classification  [default: the settings]")
+@click.option("--task", help="segmentation, classification, detection, …  [default: the settings]")
 @click.option("--drain", is_flag=True, help="Exit when no work is left; 1 if a model failed.")
 @click.option("--ok-if-errors", is_flag=True, help="With --drain: exit 0 if models failed.")
 @click.option("--once", is_flag=True, help="Exit after one stage.")
@@ -227,7 +227,7 @@ def steady(
 @names_argument
 @click.option("--device", default="htp", show_default=True, help="Chip to compare on.")
 @dataset_option
-@click.option("--task", help="segmentation or classification  [default: the settings]")
+@click.option("--task", help="segmentation, classification, detection, …  [default: the settings]")
 @click.option(
     "--images",
     type=click.IntRange(min=2),

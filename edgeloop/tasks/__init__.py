@@ -7,7 +7,7 @@ that takes the dataset's folder and a cache folder and returns a `Task`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from edgeloop._util.suggest import suggestion
@@ -27,7 +27,12 @@ from edgeloop.tasks.base import (
     metric_of,
 )
 from edgeloop.tasks.labels import FACE_CLASSES, IGNORE
-from edgeloop.tasks.results import write_pr_curve, write_pr_points, write_results_csv
+from edgeloop.tasks.results import (
+    write_pr_curve,
+    write_pr_points,
+    write_results_csv,
+    write_score_files,
+)
 from edgeloop.tasks.tensors import Calibration
 
 __all__ = [
@@ -52,10 +57,15 @@ __all__ = [
     "write_pr_curve",
     "write_pr_points",
     "write_results_csv",
+    "write_score_files",
 ]
 
 GROUP = "edgeloop.tasks"
-BUILT_IN = ("classification", "segmentation")
+_BUILT_IN = {
+    "classification": "classification:Classification",
+    "detection": "detection:Detection",
+    "segmentation": "segmentation:Segmentation",
+}
 
 
 def open_task(name: str, dataset: Path, cache: Path) -> Task:
@@ -63,15 +73,8 @@ def open_task(name: str, dataset: Path, cache: Path) -> Task:
 
     `cache` is a folder for prepared images; it may be shared by processes and deleted at will.
     """
-    if name == "segmentation":
-        from edgeloop.tasks.segmentation import Segmentation
-
-        return Segmentation(dataset, cache)
-    if name == "classification":
-        from edgeloop.tasks.classification import Classification
-
-        return Classification(dataset, cache)
-    for entry in entry_points(group=GROUP, name=name):
+    ours = [EntryPoint(name, f"{__name__}.{_BUILT_IN[name]}", GROUP)] if name in _BUILT_IN else []
+    for entry in (*ours, *entry_points(group=GROUP, name=name)):
         make: Callable[[Path, Path], Task] = entry.load()
         return make(dataset, cache)
     hint = suggestion(name, task_names(), "there are")
@@ -79,4 +82,4 @@ def open_task(name: str, dataset: Path, cache: Path) -> Task:
 
 
 def task_names() -> list[str]:
-    return sorted({*BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
+    return sorted({*_BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})

@@ -56,25 +56,30 @@ class Interval:
 
 @dataclass(frozen=True)
 class Score:
-    """What a test set says of a model. `headline` is the F1 that goes into the row.
+    """What a test set says of a model. `headline` is the value that goes into the row: F1, mAP, …
 
     `table` has one row per metric (iou, f1, AP) and one column per class, then `overall`; class
-    maps have no probabilities, so no AP row.
+    maps have no probabilities, so no AP row. A class without a value is left out of a row.
     `counts` has one entry per image, for intervals and paired differences: a confusion matrix, or
     for classification the pair of truth and answer.
     `curves` maps a class to its (recall, precision) points; empty without probabilities.
-    `curve_images` is how many images the AP row and the curves are of; 0: all of them.
+    `curve_row` is the row of `table` with the areas below them.
+    `curve_images` is how many images that row and the curves are of; 0: all of them.
+    `note` says what a person should know, such as how outputs were understood.
     """
 
     headline: float
     table: Mapping[str, Mapping[str, float]]
-    counts: NDArray[np.int64]
+    counts: NDArray[Any]
     curves: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
     curve_images: int = 0
+    curve_row: str = "AP"
+    note: str = ""
 
     def with_curves_of(self, sample: Score) -> Score:
         """The same headline and counts, with the curves of a test on fewer images."""
-        table = {**self.table, **{name: sample.table[name] for name in ("AP",) if sample.curves}}
+        rows = (sample.curve_row,) if sample.curves else ()
+        table = {**self.table, **{name: sample.table[name] for name in rows}}
         images = len(sample.counts) if sample.curves else 0
         return replace(self, table=table, curves=sample.curves, curve_images=images)
 
@@ -107,10 +112,10 @@ class Task(Protocol):
     def check_output(self, shape: Sequence[int]) -> None:
         """Raises BadInput when outputs of this shape cannot be scored by this task."""
 
-    def interval(self, counts: NDArray[np.int64]) -> Interval:
+    def interval(self, counts: NDArray[Any]) -> Interval:
         """The headline with its bootstrap interval over images."""
 
-    def difference(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> Interval:
+    def difference(self, first: NDArray[Any], second: NDArray[Any]) -> Interval:
         """Paired: first − second on the same images, resampled together."""
 
 

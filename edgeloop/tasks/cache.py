@@ -50,7 +50,7 @@ class Preparation(Generic[Item]):
     decode: Callable[[Item], tuple[Images, Labels]]
     image_shape: tuple[int, ...]
     label_shape: tuple[int, ...]
-    label_type: type[np.unsignedinteger[Any]] = np.uint8
+    label_type: type[np.generic] = np.uint8
     also: Sequence[str] = ()  # whatever else the arrays depend on, such as the classes
 
     def fingerprint(self) -> str:

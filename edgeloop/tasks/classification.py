@@ -1,9 +1,13 @@
-"""Classification: one class per image, from one folder per class or a `labels.csv`."""
+"""Classification: one class per image, from one folder per class or a `labels.csv`.
+
+A `label_map.json` says which class each output of a model stands for, where that is not simply the
+sorted classes of the dataset: a model of ImageNet's 1,000 classes can so be scored on ten folders.
+Of two classes a model may give only the score of the second, as a logit or a probability.
+"""
 
 from __future__ import annotations
 
 import csv
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -23,19 +27,23 @@ from edgeloop.tasks.dataset import (
     for_training,
     for_validation,
     load,
+    shuffled,
 )
+from edgeloop.tasks.labels import FILE, OutputMap, read_output_map
 from edgeloop.tasks.metrics import (
     ClassScores,
     Counts,
     Floats,
     Headline,
     Histograms,
+    are_logits,
     average_precision,
     bootstrap,
     check_paired,
     class_scores,
     curves_of,
     macro,
+    of_two_classes,
     tally_logits,
 )
 
@@ -63,6 +71,7 @@ class Classification:
     """
 
     name = "classification"
+    metric = "f1"
 
     def __init__(self, dataset: Path, cache: Path) -> None:
         self._root, self._cache = dataset, cache
@@ -88,15 +97,21 @@ class Classification:
         return self._prepared(items, "", height, width)
 
     def scorer(self, curves: bool = True) -> ClassificationScorer:
-        return ClassificationScorer(self.classes, curves)
+        return ClassificationScorer(self.classes, curves, self._outputs)
 
     def check_output(self, shape: Sequence[int]) -> None:
-        """(n, classes) logits or (n) classes; sides of length 1 do no harm."""
+        """(n, classes) logits or (n) classes; sides of length 1 do no harm. One output is a class,
+        too, or the score of the second of two classes."""
         sides = [side for side in shape[1:] if side != 1]
-        if sides not in ([], [len(self.classes)]):
+        if not sides:
+            return
+        if self._outputs is not None and len(sides) == 1:
+            self._outputs.check(sides[0])
+        elif sides != [len(self.classes)]:
             raise BadInput(
                 reason=f"the model's output {list(shape)} does not fit a classification into "
-                f"{len(self.classes)} classes, which needs [n, {len(self.classes)}]"
+                f"{len(self.classes)} classes, which needs [n, {len(self.classes)}]; a {FILE} in "
+                "the dataset says which output is which class"
             )
 
     def interval(self, counts: Counts) -> Interval:
@@ -111,7 +126,14 @@ class Classification:
     def _listing(self) -> _Listing:
         check_folder(self._root)
         table = self._root / "labels.csv"
-        return _from_csv(self._root, table) if table.is_file() else _from_folders(self._root)
+        names = self._outputs.classes if self._outputs else ()
+        if table.is_file():
+            return _from_csv(self._root, table, names)
+        return _from_folders(self._root, names)
+
+    @cached_property
+    def _outputs(self) -> OutputMap | None:
+        return read_output_map(self._root)
 
     def _prepared(self, items: Sequence[Labelled], note: str, height: int, width: int) -> Samples:
         recipe = Preparation(
@@ -130,8 +152,12 @@ class Classification:
 class ClassificationScorer:
     """Keeps truth and prediction of each image, and the sums of the histograms."""
 
-    def __init__(self, classes: Sequence[str], curves: bool = True) -> None:
+    def __init__(
+        self, classes: Sequence[str], curves: bool = True, outputs: OutputMap | None = None
+    ) -> None:
         self._classes = classes
+        self._map = outputs
+        self._gives_logits = False  # of a model with one output
         self._histograms = Histograms.empty(len(classes)) if curves else None
         self._pairs: list[Counts] = []
 
@@ -140,8 +166,9 @@ class ClassificationScorer:
         if labels.size and labels.max() >= classes:
             raise BadInput(reason=f"a label is {labels.max()}, but the classes are 0–{classes - 1}")
         if outputs.size == count and classes != 1:
-            answers = outputs.reshape(count).astype(np.int64)
-            self._histograms = None
+            answers = self._add_single(outputs.reshape(count), labels)
+        elif self._map is not None and count and outputs.size % count == 0:
+            answers = self._add_logits(self._map.joined(outputs.reshape(count, -1)), labels)
         elif len(outputs) == count and outputs.size == count * classes:
             answers = self._add_logits(outputs.reshape(count, classes), labels)
         else:
@@ -175,19 +202,40 @@ class ClassificationScorer:
         named = dict(zip(self._classes, curves, strict=True)) if curves else {}
         return Score(table["f1"]["overall"], table, counts, named)
 
+    def _add_single(self, outputs: Output, labels: Labels) -> NDArray[np.int64]:
+        """The number of a class, or the score of the second of two."""
+        if outputs.dtype.kind != "f":
+            self._histograms = None
+            numbers = outputs.astype(np.int64)
+            return numbers if self._map is None else self._map.of_numbers(numbers)
+        _check_finite(outputs)
+        if len(self._classes) == 2:
+            self._gives_logits = self._gives_logits or are_logits(outputs)
+            return self._add_logits(of_two_classes(outputs, self._gives_logits).T, labels)
+        if not np.array_equal(outputs, np.floor(outputs)):
+            raise BadInput(
+                reason=f"one output should be the number of a class, but it is "
+                f"{float(outputs[0]):g}: {len(self._classes)} classes need as many outputs"
+            )
+        return self._add_single(outputs.astype(np.int64), labels)
+
     def _add_logits(self, logits: Output, labels: Labels) -> NDArray[np.int64]:
         """Images stand where pixels do in segmentation; 255 is a class like any other here."""
-        if not np.isfinite(logits).all():
-            raise BadInput(
-                reason="the model's output holds NaN or infinite values, which no score can be "
-                "made of: check its weights, or run it with a wider number type"
-            )
+        _check_finite(logits)
         if self._histograms is not None:
             tally = tally_logits(logits.T, labels, curves=True, ignore=None)
             assert tally.histograms is not None
             self._histograms.include(tally.histograms)
         answers: NDArray[np.int64] = logits.argmax(axis=1).astype(np.int64)
         return answers
+
+
+def _check_finite(outputs: Output) -> None:
+    if not np.isfinite(outputs).all():
+        raise BadInput(
+            reason="the model's output holds NaN or infinite values, which no score can be made "
+            "of: check its weights, or run it with a wider number type"
+        )
 
 
 def _scores(pairs: Counts, weights: Floats, classes: int) -> ClassScores:
@@ -212,7 +260,7 @@ def _decode(item: Labelled, height: int, width: int) -> tuple[Images, Labels]:
     return as_rgb(load(item.image), height, width), np.array(item.label, np.uint16)
 
 
-def _from_folders(root: Path) -> _Listing:
+def _from_folders(root: Path, classes: Sequence[str]) -> _Listing:
     """`NAME/*.png|jpg`: the folders, sorted, are the classes."""
     folders = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
     found = [
@@ -226,10 +274,10 @@ def _from_folders(root: Path) -> _Listing:
             reason=f"there are no images in {root}: classification needs one folder per class "
             "(NAME/*.png or .jpg), or labels.csv with the columns file,label"
         )
-    return _listing(root, found, [folder.name for folder in folders])
+    return _listing(root, found, classes or [folder.name for folder in folders])
 
 
-def _from_csv(root: Path, table: Path) -> _Listing:
+def _from_csv(root: Path, table: Path, classes: Sequence[str]) -> _Listing:
     with table.open(newline="", encoding="utf-8-sig") as lines:
         try:
             reader = csv.DictReader(lines)
@@ -245,7 +293,7 @@ def _from_csv(root: Path, table: Path) -> _Listing:
         raise BadInput(reason=f"{table} has a row without a label")
     names = {label for _, label in found}
     whole = all(name.isdecimal() for name in names)
-    return _listing(root, found, sorted(names, key=int) if whole else sorted(names))
+    return _listing(root, found, classes or sorted(names, key=int if whole else None))
 
 
 def _inside(root: Path, table: Path, file: str) -> Path:
@@ -262,10 +310,8 @@ def _listing(root: Path, found: list[tuple[Path, str]], names: Sequence[str]) ->
     if len(names) > MOST_CLASSES:
         raise BadInput(reason=f"{root} has {len(names)} classes; {MOST_CLASSES} is the most")
     number = {name: index for index, name in enumerate(names)}
+    for unknown in sorted({name for _, name in found} - set(number))[:1]:
+        raise BadInput(reason=f"{root} has images of {unknown!r}, a class that its {FILE} lacks")
     items = [Labelled(path, number[name]) for path, name in found]
-    items.sort(key=lambda item: _shuffled(item.image.relative_to(root).as_posix()))
+    items.sort(key=lambda item: shuffled(item.image.relative_to(root).as_posix()))
     return _Listing(tuple(names), tuple(items))
-
-
-def _shuffled(name: str) -> bytes:
-    return hashlib.sha256(name.encode()).digest()

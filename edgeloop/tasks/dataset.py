@@ -21,6 +21,7 @@ Reading one image, with an error that names the file.
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,6 +73,12 @@ def for_validation(items: Sequence[Item], root: Path) -> Sequence[Item]:
     """What a model in training is watched with: neither learnt from nor tested on."""
     _check_trainable(items, root)
     return items[_first_for_validation(len(items)) : boundary(len(items))]
+
+
+def shuffled(name: str) -> bytes:
+    """A sort key: the same order everywhere, which has nothing to do with that of the names. Sorted
+    by name, the first images may all be of one class or scene."""
+    return hashlib.sha256(name.encode()).digest()
 
 
 def _first_for_validation(total: int) -> int:

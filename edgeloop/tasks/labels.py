@@ -6,6 +6,9 @@ Values with the same name are one class, and `null` does not count. Classes are 
 order of their values, so the map above has two: 0 is the background, 1 the road. A list of names
 maps value 0 to the first of them, and so on. Without the file, labels are those of FaceSynthetics.
 255 never counts.
+
+A classification has no label images: there the file maps the numbers of a model's outputs to the
+names of the dataset's classes.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +50,9 @@ FACE_CLASSES = (
     "facewear",
 )
 _UNCOUNTED_NAMES = ("background", "facewear")  # as the scores of face segmentation have always been
-_LARGEST_FILE = 1 << 16
+_LARGEST_FILE, _LARGEST_OUTPUT_MAP = 1 << 16, 1 << 23
+MOST_OUTPUTS = 65_534
+_DIGITS = 9
 _FEWEST = 2
 
 
@@ -99,29 +105,94 @@ FACES = LabelMap(dict(enumerate(FACE_CLASSES)))
 def read_label_map(folder: Path) -> LabelMap:
     """The dataset's own map, or that of FaceSynthetics."""
     path = folder / FILE
-    try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise BadInput(reason=f"{path} is too large for a map of 256 values")
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+    content = _read(path, _LARGEST_FILE)
+    if content is None:
         return FACES
-    except OSError as error:
-        raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
-    except ValueError as error:
-        raise BadInput(reason=f"{path} is not valid JSON: {error}") from None
     found = LabelMap(_values(path, content))
     if len(found.classes) < _FEWEST or not found.counted:
         raise BadInput(reason=f"{path} must name at least two classes, one of them not background")
     return found
 
 
-def _values(path: Path, content: object) -> dict[int, str | None]:
-    pairs: Sequence[tuple[object, object]] = []
+@dataclass(frozen=True)
+class OutputMap:
+    """`names` maps the number of a model's output to its class; None: never an answer."""
+
+    path: Path
+    names: Mapping[int, str | None]
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        listed = (self.names[number] for number in sorted(self.names))
+        return tuple(dict.fromkeys(name for name in listed if name is not None))
+
+    def check(self, outputs: int) -> None:
+        """A model may have more outputs than the map: they are never an answer."""
+        if outputs <= max(self.names):
+            raise BadInput(
+                reason=f"{self.path} speaks of output {max(self.names)}, but the model has only "
+                f"{outputs} outputs (0–{outputs - 1}): does the map belong to another model?"
+            )
+
+    def joined(self, outputs: NDArray[Any]) -> NDArray[Any]:
+        """(n, outputs) → (n, classes): of several outputs for one class, the highest."""
+        self.check(outputs.shape[1])
+        return np.stack([outputs[:, own].max(axis=1) for own in self._outputs_of], axis=1)
+
+    def of_numbers(self, answers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers of outputs as numbers of classes."""
+        classes = np.full(max(self.names) + 1, -1)
+        for index, own in enumerate(self._outputs_of):
+            classes[own] = index
+        known = (answers >= 0) & (answers < len(classes))
+        found: NDArray[np.int64] = np.where(known, classes[np.where(known, answers, 0)], -1)
+        if (found < 0).any():
+            answer = answers[found < 0][0]
+            raise BadInput(reason=f"the model answered class {answer}, which {self.path} lacks")
+        return found
+
+    @cached_property
+    def _outputs_of(self) -> list[list[int]]:
+        return [[n for n, name in self.names.items() if name == own] for own in self.classes]
+
+
+def read_output_map(folder: Path) -> OutputMap | None:
+    """Which class each output of a classifier stands for; None: the dataset's classes, in order."""
+    path = folder / FILE
+    content = _read(path, _LARGEST_OUTPUT_MAP)
+    if content is None:
+        return None
+    names = {_value(path, n, MOST_OUTPUTS): _name(path, name) for n, name in _pairs(content)}
+    found = OutputMap(path, names)
+    if len(found.classes) < _FEWEST:
+        reason = 'must name at least two classes, for example {"0": "cat", "1": "dog"}'
+        raise BadInput(reason=f"{path} {reason}")
+    return found
+
+
+def _read(path: Path, most_bytes: int) -> object | None:
+    """None without the file."""
+    try:
+        if path.stat().st_size > most_bytes:
+            raise BadInput(reason=f"{path} is larger than {most_bytes >> 10} KiB: no label map is")
+        content: object = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise BadInput(reason=f"{path} is not valid JSON: {error}") from None
+    return {} if content is None else content
+
+
+def _pairs(content: object) -> Sequence[tuple[object, object]]:
     if isinstance(content, list):
-        pairs = list(enumerate(content))
-    elif isinstance(content, dict):
-        pairs = list(content.items())
-    values = {_value(path, value): _name(path, name) for value, name in pairs}
+        return list(enumerate(content))
+    return list(content.items()) if isinstance(content, dict) else []
+
+
+def _values(path: Path, content: object) -> dict[int, str | None]:
+    values = {_value(path, value, IGNORE): _name(path, name) for value, name in _pairs(content)}
     if values.pop(IGNORE, None) is not None:
         raise BadInput(reason=f"{path} gives {IGNORE} a class, but that value never counts")
     if not values:
@@ -132,11 +203,12 @@ def _values(path: Path, content: object) -> dict[int, str | None]:
     return values
 
 
-def _value(path: Path, value: object) -> int:
+def _value(path: Path, value: object, most: int) -> int:
     text = str(value)
-    if text.isascii() and text.isdigit() and int(text) <= IGNORE:
+    if text.isascii() and text.isdigit() and len(text) < _DIGITS and int(text) <= most:
         return int(text)
-    raise BadInput(reason=f"{path} has the pixel value {text!r}: values are whole numbers to 255")
+    what = "pixel value" if most == IGNORE else "output"
+    raise BadInput(reason=f"{path} has the {what} {text!r}: values are whole numbers to {most}")
 
 
 def _name(path: Path, name: object) -> str | None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ from edgeloop.tasks.base import Interval, Labels, Output
 from edgeloop.tasks.labels import IGNORE
 
 BINS = 2048
+_STEP = 0.05
+_CERTAIN = 1e-6
 PIECE = 8192  # pixels at a time: the buffers of 19 classes stay in the second-level cache
 
 Counts = NDArray[np.int64]
@@ -96,6 +99,22 @@ def tally_classes(answers: Output, labels: Labels, classes: int) -> Tally:
             f"0–{classes - 1}: does it belong to another task?"
         )
     return Tally(_confusion(truth, answer, classes))
+
+
+def are_logits(scores: Output) -> bool:
+    """Whether scores of one class cannot be probabilities. A quantized sigmoid may leave 0 to 1 by
+    a step of its scale."""
+    return bool(scores.size) and not (scores.min() >= -_STEP and scores.max() <= 1 + _STEP)
+
+
+def of_two_classes(scores: Output, is_logit: bool) -> NDArray[np.float32]:
+    """Logits (2, …) of a model that gives one score, of the second of two classes: their softmax
+    is the sigmoid of that score."""
+    second = scores.astype(np.float32)
+    if not is_logit:
+        share = np.clip(second, _CERTAIN, 1 - _CERTAIN)
+        second = np.log(share / (1 - share))
+    return np.stack([np.zeros_like(second), second])
 
 
 def _highest(piece: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -215,22 +234,34 @@ def curves_of(histograms: Histograms) -> list[Curve]:
     return [curve_of(*pair) for pair in zip(histograms.seen, histograms.hits, strict=True)]
 
 
-def bootstrap(images: int, headline: Headline, seed: int = SEED) -> Interval:
+def bootstrap(
+    images: int,
+    headline: Headline,
+    seed: int = SEED,
+    resamples: int = RESAMPLES,
+    centred: bool = False,
+) -> Interval:
     """95 % of what the headline would be on other test sets like this one.
 
     `headline` maps weights (resamples, images), how often each image was drawn, to values
     (resamples). A paired difference is the same with a headline that subtracts two: both models
     see the same drawn images, so what is hard about an image cancels out.
+
+    `centred` is for headlines that are higher on a resample than on the images themselves, such as
+    those that take the best of several values: the interval then has their spread only.
     """
     if images < 1:
         raise BadInput(reason="there is no scored image to make an interval of")
     value = float(headline(np.ones((1, images)))[0])
-    drawn = np.concatenate([headline(weights) for weights in _resamples(images, seed)])
+    pieces = [headline(weights) for weights in _resamples(images, seed, resamples)]
+    drawn = np.concatenate(pieces)
+    if centred:
+        drawn += value - drawn.mean()
     low, high = np.percentile(drawn, (2.5, 97.5))
     return Interval(value, float(low), float(high))
 
 
-def check_paired(first: Counts, second: Counts) -> None:
+def check_paired(first: NDArray[Any], second: NDArray[Any]) -> None:
     if first.shape != second.shape:
         raise BadInput(
             reason=f"a paired difference needs the same images twice: here are {len(first)} and "
@@ -238,11 +269,11 @@ def check_paired(first: Counts, second: Counts) -> None:
         )
 
 
-def _resamples(images: int, seed: int) -> Iterator[Floats]:
+def _resamples(images: int, seed: int, resamples: int) -> Iterator[Floats]:
     rng = np.random.default_rng(seed)
     step = max(1, _AT_ONCE // images)
-    for start in range(0, RESAMPLES, step):
-        rows = min(step, RESAMPLES - start)
+    for start in range(0, resamples, step):
+        rows = min(step, resamples - start)
         drawn = rng.integers(0, images, (rows, images))
         drawn += np.arange(0, rows * images, images)[:, None]
         counts = np.bincount(drawn.ravel(), minlength=rows * images)

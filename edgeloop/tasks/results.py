@@ -23,24 +23,51 @@ _PLOT, _LEFT, _TOP, _BOTTOM = 560, 76, 48, 64
 _LINE_HEIGHT, _COLUMN, _IN_COLUMN = 24, 250, 22
 _MOST = 2 * _IN_COLUMN
 _INK, _GRID = "#222222", "#DDDDDD"
+OVERALL = "overall"
 _HAIR, _MOST_POINTS = 0.002, 200  # a pixel of a chart of 500
 
 
-def write_results_csv(score: Score, path: Path, interval: Interval | None = None) -> None:
+def write_score_files(
+    score: Score, folder: Path, stage: str, interval: Interval, metric: str
+) -> dict[str, Path]:
+    """The files of a test, by name. There is no plot where a task knows no curves; where only this
+    model has none, the plot says so."""
+    results = folder / f"test_results_{stage}.csv"
+    write_results_csv(score, results, interval, metric)
+    if not score.curves and metric != "f1":
+        return {results.name: results}
+    plot = folder / f"pr_curve_{stage}.png"
+    write_pr_curve(score, plot)
+    write_pr_points(score, points := plot.with_suffix(".csv"))
+    return {path.name: path for path in (results, plot, points)}
+
+
+def write_results_csv(
+    score: Score, path: Path, interval: Interval | None = None, metric: str = "f1"
+) -> None:
     """A row a metric (iou, f1, AP), a column a class, then overall; values in full precision.
 
-    `interval` adds the rows f1_low and f1_high, which have a value overall only; so has AP_images,
-    which is there where AP comes from fewer images than the rest.
+    `interval` of `metric`, the headline, adds the rows f1_low and f1_high, which have a value
+    overall only; so has AP_images, which is there where AP comes from fewer images than the rest.
     """
-    columns = list(score.table["f1"])
+    columns = _columns(score)
     rows = [["metric", *columns]]
-    for metric, values in score.table.items():
-        rows.append([metric, *(repr(float(values[name])) for name in columns)])
-    for metric, bound in (("f1_low", interval.low), ("f1_high", interval.high)) if interval else ():
-        rows.append([metric, *("" for _ in columns[:-1]), repr(float(bound))])
+    for name, values in score.table.items():
+        cells = (repr(float(values[column])) if column in values else "" for column in columns)
+        rows.append([name, *cells])
+    bounds = {f"{metric}_low": interval.low, f"{metric}_high": interval.high} if interval else {}
+    for name, bound in bounds.items():
+        rows.append([name, *("" for _ in columns[:-1]), repr(float(bound))])
     if score.curve_images:
-        rows.append(["AP_images", *("" for _ in columns[:-1]), str(score.curve_images)])
+        images = [*("" for _ in columns[:-1]), str(score.curve_images)]
+        rows.append([f"{score.curve_row}_images", *images])
     _write_csv(rows, path)
+
+
+def _columns(score: Score) -> list[str]:
+    """The classes of all rows, in their order, then `overall`."""
+    names = dict.fromkeys(name for row in score.table.values() for name in row)
+    return [*(name for name in names if name != OVERALL), OVERALL]
 
 
 def write_pr_points(score: Score, path: Path) -> None:
@@ -63,7 +90,7 @@ def write_pr_curve(score: Score, path: Path) -> None:
     Of very many classes those with the lowest AP are shown. A model that gives class numbers has
     no curves, and the image says so: the file is promised, and such models are good models.
     """
-    shown = _shown(score)
+    shown, areas = _shown(score), score.table.get(score.curve_row, {})
     columns = -(-max(1, len(shown)) // _IN_COLUMN)
     size = (_LEFT + _PLOT + 30 + columns * _COLUMN, _TOP + _PLOT + _BOTTOM)
     image = Image.new("RGB", (size[0] * _SCALE, size[1] * _SCALE), "white")
@@ -74,7 +101,7 @@ def write_pr_curve(score: Score, path: Path) -> None:
         line = _Line(_COLOURS[number % 7], _DASHES[number // 7 % 3])
         canvas.curve(curve, line)
         column, row = divmod(number, _IN_COLUMN)
-        canvas.legend(column, row, f"{name}  {score.table['AP'][name]:.3f}", line)
+        canvas.legend(column, row, f"{name}  {areas[name]:.3f}", line)
     part = _part(path)
     image.reduce(_SCALE).save(part, "PNG", optimize=True)
     part.replace(path)
@@ -84,7 +111,7 @@ def _shown(score: Score) -> dict[str, Curve]:
     found = {name: curve for name, curve in score.curves.items() if curve[0].size and curve[0][-1]}
     if len(found) <= _MOST:
         return found
-    worst = set(sorted(found, key=lambda name: score.table["AP"][name])[:_MOST])
+    worst = set(sorted(found, key=lambda name: score.table[score.curve_row][name])[:_MOST])
     return {name: curve for name, curve in found.items() if name in worst}
 
 
@@ -94,7 +121,8 @@ def _title(score: Score, shown: int) -> str:
     part = f" · lowest {shown} of {len(score.curves)}" if shown == _MOST else ""
     if score.curve_images:
         part += f" · {score.curve_images:,} of {len(score.counts):,} images"
-    return f"Precision and recall · overall AP {score.table['AP']['overall']:.3f}{part}"
+    area = score.table[score.curve_row][OVERALL]
+    return f"Precision and recall · overall {score.curve_row} {area:.3f}{part}"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Segmentation: a class per pixel, in the layout of the FaceSynthetics dataset.
 
 The dataset's label map says which classes there are. A model may have fewer, as long as it has all
-that count: those of Microsoft Archai leave out the last one, facewear.
+that count: those of Microsoft Archai leave out the last one, facewear. Of two classes a model may
+give only the score of the second, as a logit or a probability.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from edgeloop.tasks.metrics import (
     Headline,
     Histograms,
     Tally,
+    are_logits,
     average_precision,
     bootstrap,
     check_paired,
     class_scores,
     curves_of,
     margins,
+    of_two_classes,
     rarity_weighted,
     scores_of,
     tally_classes,
@@ -37,12 +40,14 @@ from edgeloop.tasks.metrics import (
 )
 
 COUNTED = FACES.counted  # no background, and no facewear
+_NAMED, _TWO = 3, 2
 
 
 class Segmentation:
     """Scored by F1 over all classes except the background, rare ones weighing most."""
 
     name = "segmentation"
+    metric = "f1"
 
     def __init__(self, dataset: Path, cache: Path) -> None:
         self._root, self._cache = dataset, cache
@@ -75,7 +80,8 @@ class Segmentation:
         return SegmentationScorer(self.classes, self._labels.counted, curves)
 
     def check_output(self, shape: Sequence[int]) -> None:
-        """(n, classes, H, W) or (n, H, W, classes) logits, or a class map (n, H, W)."""
+        """(n, classes, H, W) or (n, H, W, classes) logits, or a class map (n, H, W). One channel is
+        a class map, too, or the score of the second of two classes."""
         sides, most = tuple(shape[1:]), len(self.classes)
         fitting = {1, *range(self._labels.fewest, most + 1)}
         if len(sides) == 2 or (len(sides) == 3 and {sides[0], sides[2]} & fitting):
@@ -83,8 +89,20 @@ class Segmentation:
         raise BadInput(
             reason=f"the model's output {list(shape)} does not fit the {most} classes of "
             f"{self._root}, which needs [n, {most}, height, width], [n, height, width, {most}] or "
-            f"[n, height, width]; other classes need a {FILE} in the dataset"
+            f"[n, height, width]{self._misfit(sides)}; other classes need a {FILE} in the dataset"
         )
+
+    def _misfit(self, sides: Sequence[int]) -> str:
+        """Which classes a model of so many channels lacks, or has too many."""
+        if len(sides) != 3:
+            return ""
+        channels, most = min(sides[0], sides[2]), len(self.classes)
+        if channels > most:
+            return f": it has {channels} classes, {channels - most} too many"
+        lacking = [self.classes[n] for n in self._labels.counted if n >= channels]
+        names = ", ".join(lacking[:_NAMED])
+        more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
+        return f": with {channels} classes it lacks {names}{more}" if lacking else ""
 
     def interval(self, counts: Counts) -> Interval:
         return bootstrap(len(counts), self._headline(counts))
@@ -123,6 +141,7 @@ class SegmentationScorer:
         self._counted = counted
         self._histograms = Histograms.empty(len(classes)) if curves else None
         self._confusions: list[Counts] = []
+        self._gives_logits = False  # of a model with one channel
         self._pool = ThreadPoolExecutor(threads or available_cpus(), "score")
 
     def add(self, outputs: Output, labels: Labels) -> None:
@@ -175,11 +194,10 @@ class SegmentationScorer:
 
     def _as_class_maps(self, outputs: Output, labels: Labels) -> Output | None:
         """(n, pixels), where the output is a class map; ArgMax may leave a side of length 1."""
-        count, height, width = labels.shape
-        with_one = ((count, height, width), (count, 1, height, width), (count, height, width, 1))
-        if outputs.shape not in with_one:
+        is_score = outputs.dtype.kind == "f" and len(self._classes) == _TWO
+        if is_score or not _has_one_channel(outputs, labels):
             return None
-        whole = outputs.reshape(count, -1)
+        whole = outputs.reshape(len(labels), -1)
         if outputs.dtype.kind == "f" and not np.array_equal(whole, np.floor(whole)):
             raise BadInput(
                 reason=f"an output {list(outputs.shape)} should be a map of class numbers, but it "
@@ -197,12 +215,23 @@ class SegmentationScorer:
                 f"class map of labels {list(labels.shape)} nor logits: turn quantized logits into "
                 "floats first"
             )
+        if _has_one_channel(outputs, labels):
+            return self._of_one_channel(outputs.reshape(count, -1))
         for classes in fitting:
             if outputs.shape == (count, classes, height, width):
                 return [image.reshape(classes, -1) for image in outputs]
             if outputs.shape == (count, height, width, classes):
                 return [image.reshape(-1, classes).T for image in outputs]
         raise BadInput(reason=_misfit(outputs.shape, labels.shape, most))
+
+    def _of_one_channel(self, scores: Output) -> list[Output]:
+        self._gives_logits = self._gives_logits or are_logits(scores)
+        return [of_two_classes(image, self._gives_logits) for image in scores]
+
+
+def _has_one_channel(outputs: Output, labels: Labels) -> bool:
+    count, *sides = labels.shape
+    return outputs.shape in ((count, *sides), (count, 1, *sides), (count, *sides, 1))
 
 
 def _misfit(output: Sequence[int], labels: Sequence[int], classes: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -163,3 +164,50 @@ def test_outputs_that_cannot_be_scored(outputs: np.ndarray, said: str):
 def test_nothing_scored_is_no_score():
     with pytest.raises(BadInput, match="no image was scored"):
         ClassificationScorer(NAMES).score()
+
+
+@pytest.mark.parametrize("form", ["logits", "probabilities", "whole"])
+def test_one_output_is_the_score_of_the_second_of_two_classes(form: str):
+    labels = np.array([0, 1, 1, 0, 1], np.uint16)
+    logits = np.array([-2, 3, -0.5, 1, 0.4], np.float32)
+    outputs = {
+        "logits": logits[:, None],
+        "probabilities": 1 / (1 + np.exp(-logits)),
+        "whole": (logits > 0).astype(np.float32),
+    }[form]
+    two = np.stack([np.zeros_like(logits), logits], axis=1)
+    assert scored(outputs, labels, 2).counts.tolist() == scored(two, labels, 2).counts.tolist()
+
+
+def test_fractions_are_no_class_numbers():
+    with pytest.raises(BadInput, match=r"number of a class, but it is 0\.5: 3 classes need"):
+        scored(np.array([0.5, 1], np.float32), np.array([0, 1], np.uint16))
+
+
+def test_a_label_map_says_what_the_outputs_of_a_model_mean(animals: Path):
+    """Of ten outputs, two are cats, one each the others; the rest can never be an answer."""
+    named = {"7": "cat", "2": "cat", "4": "dog", "0": "bird", "5": None}
+    (animals / "label_map.json").write_text(json.dumps(named))
+    task = opened(animals)
+    assert tuple(task.classes) == ("bird", "cat", "dog")
+    samples = task.test(8, 8, 12)
+    task.check_output((1, 10))
+    with pytest.raises(BadInput, match="speaks of output 7, but the model has only 3 outputs"):
+        task.check_output((1, 3))
+    outputs = np.zeros((12, 10), np.float32)
+    place = np.array([0, 7, 4])[samples.labels]
+    place[:1] = np.array([0, 2, 4])[samples.labels[:1]]
+    outputs[np.arange(12), place] = 3
+    outputs[:, 9] = 9
+    for given in (outputs, place):
+        scorer = task.scorer()
+        scorer.add(given, samples.labels)
+        assert scorer.score().headline == 1
+    with pytest.raises(BadInput, match="answered class 9, which"):
+        task.scorer().add(outputs.argmax(axis=1), samples.labels)
+    (animals / "label_map.json").write_text('["cat", "dog"]')
+    with pytest.raises(BadInput, match=r"images of 'bird', a class that its label_map\.json"):
+        opened(animals).test(8, 8, 12)
+    (animals / "label_map.json").write_text('{"0": "cat"}')
+    with pytest.raises(BadInput, match="at least two classes"):
+        opened(animals).test(8, 8, 12)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edgeloop.tasks import Task, open_task
+from edgeloop.tasks import Labels, Task, Tensors, open_task
 from edgeloop.testing.contracts.task import TaskContract
+from tests.tasks import coco
 
 
 class TestSegmentation(TaskContract):
@@ -27,3 +28,13 @@ class TestClassification(TaskContract):
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(dice.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(path)
         return open_task("classification", tmp_path / "data", tmp_path / "cache")
+
+
+class TestDetection(TaskContract):
+    @pytest.fixture
+    def task(self, tmp_path: Path) -> Task:
+        root = coco.write(tmp_path / "data", coco.content())
+        return open_task("detection", root, tmp_path / "cache")
+
+    def perfect(self, task: Task, labels: Labels) -> Tensors:
+        return coco.boxes_and_scores(labels, len(task.classes))

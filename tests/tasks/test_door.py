@@ -12,19 +12,21 @@ from edgeloop.errors import BadInput
 from edgeloop.tasks import open_task, task_names
 from edgeloop.tasks.segmentation import FACE_CLASSES, Segmentation
 
+BUILT_IN = ("classification", "detection", "segmentation")
 
-class Depth(Segmentation):
-    name = "depth"
+
+class Matting(Segmentation):
+    name = "matting"
 
 
 @pytest.fixture
 def plugged_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = EntryPoints([EntryPoint("depth", f"{__name__}:Depth", "edgeloop.tasks")])
+    ours = EntryPoints([EntryPoint("matting", f"{__name__}:Matting", "edgeloop.tasks")])
     monkeypatch.setattr(tasks, "entry_points", ours.select)
 
 
 def test_built_in_tasks_open_without_touching_the_dataset(tmp_path: Path):
-    for name in ("segmentation", "classification"):
+    for name in BUILT_IN:
         assert open_task(name, tmp_path / "nowhere", tmp_path / "cache").name == name
     assert list(tmp_path.iterdir()) == []
 
@@ -39,12 +41,12 @@ def test_the_classes_of_faces_are_in_order():
 
 
 def test_tasks_of_others_are_found_by_entry_point(plugged_in: None, tmp_path: Path):
-    assert open_task("depth", tmp_path, tmp_path / "cache").name == "depth"
-    assert task_names() == ["classification", "depth", "segmentation"]
+    assert open_task("matting", tmp_path, tmp_path / "cache").name == "matting"
+    assert {"matting", *BUILT_IN} <= set(task_names())
 
 
 def test_an_unknown_name_gets_a_suggestion(plugged_in: None, tmp_path: Path):
     with pytest.raises(BadInput, match=r"unknown task 'segmentaton': did you mean 'segmentation'"):
         open_task("segmentaton", tmp_path, tmp_path)
-    with pytest.raises(BadInput, match="there are classification, depth, segmentation"):
+    with pytest.raises(BadInput, match="there are classification, detection, "):
         open_task("xyz", tmp_path, tmp_path)

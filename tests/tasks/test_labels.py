@@ -94,3 +94,43 @@ def test_a_model_without_the_class_that_does_not_count_scores_as_if_it_never_ans
     assert scores[0].headline == scores[1].headline
     assert scores[0].table == scores[1].table
     assert list(scores[0].table["f1"]) == [*FACE_CLASSES, "overall"]
+
+
+def of_one_channel(labels: np.ndarray, dice: np.random.Generator) -> np.ndarray:
+    """Logits of the second class that are right nine times out of ten."""
+    right = np.where(dice.random(labels.shape) < 0.9, 1.0, -1.0)
+    return (2 * (labels == 1) - 1) * right * dice.uniform(0.5, 4, labels.shape)
+
+
+@pytest.mark.parametrize("form", ["logits", "probabilities", "quantized", "whole"])
+def test_one_channel_is_the_score_of_the_second_of_two_classes(form: str, tmp_path: Path):
+    dice = np.random.default_rng(5)
+    labels = dice.integers(0, 2, (4, 16, 16)).astype(np.uint8)
+    labels[:, 0] = 255
+    logits = of_one_channel(labels, dice).astype(np.float32)
+    probabilities = 1 / (1 + np.exp(-logits))
+    outputs = {
+        "logits": logits[:, None],
+        "probabilities": probabilities[..., None],
+        "quantized": np.rint(probabilities * 257) / 256 - 1 / 512,  # leaves 0 to 1
+        "whole": (logits > 0).astype(np.float32),
+    }[form].astype(np.float32)
+    one = SegmentationScorer(("background", "person"), (1,))
+    one.add(outputs, labels)
+    two = SegmentationScorer(("background", "person"), (1,))
+    two.add(np.stack([np.zeros_like(logits), logits], axis=1), labels)
+    assert one.score().headline == two.score().headline
+    assert 0.8 < one.score().headline < 1
+    if form in ("logits", "probabilities"):
+        expected = two.score().table["AP"]["person"]
+        assert one.score().table["AP"]["person"] == pytest.approx(expected, abs=2e-3)
+
+
+def test_a_model_of_the_wrong_classes_is_told_which(tmp_path: Path):
+    names = ["background", "road", "car", "tree", "sky", "rail"]
+    root = dataset(tmp_path / "d", np.zeros((2, 2)), names)
+    task = open_task("segmentation", root, tmp_path / "cache")
+    with pytest.raises(BadInput, match="with 2 classes it lacks car, tree, sky and 1 more;"):
+        task.check_output((1, 2, 64, 64))
+    with pytest.raises(BadInput, match="it has 21 classes, 15 too many;"):
+        task.check_output((1, 64, 64, 21))

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edgeloop.tasks import Interval, Score, write_pr_curve, write_pr_points, write_results_csv
+from edgeloop.tasks import (
+    Interval,
+    Score,
+    write_pr_curve,
+    write_pr_points,
+    write_results_csv,
+    write_score_files,
+)
 from edgeloop.tasks.classification import ClassificationScorer
 from edgeloop.tasks.metrics import average_precision
 from edgeloop.tasks.results import thinned
@@ -135,3 +142,23 @@ def test_class_maps_have_a_csv_without_ap_and_a_picture_without_curves(tmp_path:
     with Image.open(tmp_path / "a.png") as picture:
         colours = {colour for _, colour in picture.getcolors(1 << 20)}
     assert (0x00, 0x72, 0xB2) not in colours
+
+
+def test_other_metrics_have_their_own_rows_and_no_plot_without_curves(tmp_path: Path):
+    table = {"PCK": {"nose": 0.5, "overall": 0.75}, "mAP": {"overall": 0.25}}
+    score = Score(0.75, table, np.zeros((4, 2)), {})
+    files = write_score_files(score, tmp_path, "f1_1k", Interval(0.75, 0.5, 1.0), "PCK")
+    assert list(files) == ["test_results_f1_1k.csv"] == [path.name for path in tmp_path.iterdir()]
+    with files["test_results_f1_1k.csv"].open(newline="") as file:
+        assert list(csv.reader(file)) == [
+            ["metric", "nose", "overall"],
+            ["PCK", "0.5", "0.75"],
+            ["mAP", "", "0.25"],
+            ["PCK_low", "", "0.5"],
+            ["PCK_high", "", "1.0"],
+        ]
+    curve = (np.array([0.5, 1.0]), np.array([1.0, 0.5]))
+    table = {"mAP": {"cat": 0.5, "overall": 0.5}, "AP50": {"cat": 0.75, "overall": 0.75}}
+    score = Score(0.5, table, np.zeros(4), {"cat": curve}, curve_row="AP50")
+    files = write_score_files(score, tmp_path, "f1_10k", Interval(0.5, 0.5, 0.5), "mAP")
+    assert [path.suffix for path in files.values()] == [".csv", ".png", ".csv"]

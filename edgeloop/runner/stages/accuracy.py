@@ -22,9 +22,8 @@ from edgeloop.tasks import (
     TakesOutputs,
     Task,
     Tensors,
-    write_pr_curve,
-    write_pr_points,
-    write_results_csv,
+    metric_of,
+    write_score_files,
 )
 
 T = TypeVar("T")
@@ -66,16 +65,14 @@ def accuracy(work: Assignment, equipment: Equipment) -> Result:
         score = _scored(work, equipment, device, info, kind, samples)
     except NoSuchPrecision as error:
         return Result({work.stage: NOT_AVAILABLE}, {}, f"{work.stage} n/a: {error}")
-    results = work.folder / f"test_results_{work.stage}.csv"
-    curve = work.folder / f"pr_curve_{work.stage}.png"
-    points = curve.with_suffix(".csv")
-    write_results_csv(score, results, equipment.task.interval(score.counts))
-    write_pr_curve(score, curve)
-    write_pr_points(score, points)
-    files = {path.name: path for path in (results, curve, points)}
+    interval = equipment.task.interval(score.counts)
+    metric = metric_of(equipment.task)
+    files = write_score_files(score, work.folder, work.stage, interval, metric)
     summary = f"{work.stage} {score.headline:.4f} on {len(samples)} images, {device.name} ({kind})"
     if score.curve_images:
         summary += f", PR curves of {score.curve_images}"
+    if score.note:
+        summary += f"; {score.note}"
     return Result({work.stage: score.headline}, files, summary)
 
 
@@ -104,7 +101,8 @@ def _scored(
     task = equipment.task
     model = work.artefact(device.artefacts.get(kind, ""), equipment.toolchain.name)
     few = equipment.sizes.curve
-    if not isinstance(device, GivesClasses) or len(samples) <= few:
+    needs_outputs = metric_of(task) != "f1"
+    if needs_outputs or not isinstance(device, GivesClasses) or len(samples) <= few:
         return run_test(task, device, model, info, kind, samples)
     maps = work.find(device.class_artefacts[kind]) if kind in device.class_artefacts else None
     if maps is None:

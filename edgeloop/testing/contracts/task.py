@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
 
 from edgeloop.errors import BadInput
-from edgeloop.tasks import Labels, Output, Samples, Score, Task, Trainable
+from edgeloop.tasks import Labels, Output, Samples, Score, TakesOutputs, Task, Tensors, Trainable
 
 MANY = 10_000
 
@@ -17,21 +18,30 @@ def contents(samples: Samples) -> set[bytes]:
     return {image.tobytes() for image in samples.images}
 
 
-def score(task: Task, pieces: Iterable[tuple[Output, Labels]]) -> Score:
+def score(task: Task, pieces: Iterable[tuple[Output | Tensors, Labels]]) -> Score:
     scorer = task.scorer()
     for outputs, labels in pieces:
         scorer.add(outputs, labels)
     return scorer.score()
 
 
+def each(outputs: Output | Tensors, change: Any) -> Any:
+    """An output, or all outputs by name, changed."""
+    if isinstance(outputs, Mapping):
+        return {name: change(array) for name, array in outputs.items()}
+    return change(outputs)
+
+
 class TaskContract:
     """Fixture: `task`, open on a dataset of at least eight different images. Override `perfect`
-    where the outputs of a model that is always right are not logits of the labels' classes."""
+    where the outputs of a model that is always right are not logits of the labels' classes, and
+    `best` where its score is not 1. For a task that `TakesOutputs`, they are outputs by name."""
 
     height = 32
     width = 32
+    best = 1.0
 
-    def perfect(self, task: Task, labels: Labels) -> Output:
+    def perfect(self, task: Task, labels: Labels) -> Output | Tensors:
         """Logits (n, classes, …) whose largest is the label's."""
         return np.stack([labels == c for c in range(len(task.classes))], axis=1).astype(np.float32)
 
@@ -85,11 +95,15 @@ class TaskContract:
 
     # Scores
 
-    def test_a_model_that_is_always_right_scores_one(self, task: Task, tested: Samples) -> None:
+    def test_a_model_that_is_always_right_scores_best(self, task: Task, tested: Samples) -> None:
         outputs = self.perfect(task, tested.labels)
-        task.check_output(outputs.shape)
+        if isinstance(outputs, Mapping):
+            assert isinstance(task, TakesOutputs)
+            task.check_outputs({name: array.shape for name, array in outputs.items()})
+        else:
+            task.check_output(outputs.shape)
         found = score(task, [(outputs, tested.labels)])
-        assert found.headline == pytest.approx(1.0)
+        assert found.headline == pytest.approx(self.best)
         assert len(found.counts) == len(tested)
 
     def test_a_model_that_says_the_same_of_every_image_scores_less(
@@ -97,7 +111,7 @@ class TaskContract:
     ) -> None:
         outputs = self.perfect(task, tested.labels)
         right = score(task, [(outputs, tested.labels)])
-        wrong = score(task, [(np.zeros_like(outputs), tested.labels)])
+        wrong = score(task, [(each(outputs, np.zeros_like), tested.labels)])
         assert wrong.headline < right.headline
         difference = task.difference(right.counts, wrong.counts)
         assert difference.value == pytest.approx(right.headline - wrong.headline)
@@ -105,11 +119,21 @@ class TaskContract:
 
     def test_pieces_score_as_the_whole_does(self, task: Task, tested: Samples) -> None:
         dice = np.random.default_rng(0)
-        outputs = self.perfect(task, tested.labels)
-        outputs = outputs + dice.normal(0, 0.7, outputs.shape).astype(outputs.dtype)
+
+        def noisy(array: Output) -> Output:
+            spread = max(0.7, 0.05 * float(np.abs(array).max()))
+            changed: Output = array + dice.normal(0, spread, array.shape).astype(array.dtype)
+            return changed
+
+        outputs = each(self.perfect(task, tested.labels), noisy)
         whole = score(task, [(outputs, tested.labels)])
-        one_by_one = [(outputs[i : i + 1], tested.labels[i : i + 1]) for i in range(len(tested))]
-        parts = score(task, one_by_one)
+        parts = score(
+            task,
+            [
+                (each(outputs, lambda array, i=i: array[i : i + 1]), tested.labels[i : i + 1])
+                for i in range(len(tested))
+            ],
+        )
         assert parts.headline == whole.headline
         assert parts.table == whole.table
         np.testing.assert_array_equal(parts.counts, whole.counts)
@@ -127,9 +151,10 @@ class TaskContract:
     def test_outputs_that_cannot_be_scored_are_refused(self, task: Task, tested: Samples) -> None:
         with pytest.raises(BadInput):
             task.check_output((1, 2, 3, 4, 5, 6))
-        scorer = task.scorer()
+        scorer, wrong = task.scorer(), np.zeros((len(tested), 2, 3, 4, 5, 6), np.float32)
         with pytest.raises(BadInput):
-            scorer.add(np.zeros((len(tested), 2, 3, 4, 5, 6), np.float32), tested.labels)
+            is_named = isinstance(task, TakesOutputs)
+            scorer.add({"output": wrong} if is_named else wrong, tested.labels)
 
     def test_a_score_of_nothing_is_refused(self, task: Task) -> None:
         with pytest.raises(BadInput):

@@ -1,0 +1,292 @@
+"""Annotations in the layout of COCO: one JSON file with images, categories and annotations.
+
+It is looked for under its usual names, in the dataset's folder, in `annotations/`, or beside the
+folder (`coco/val2017` with `coco/annotations/instances_val2017.json`). So are the images, in the
+dataset's folder, in `images/`, or in the folder that the file is named after.
+
+Images that are not there are left out, and a note says how many. Nothing else is forgiven: a file
+name that leads out of the dataset, a box that is no box or a category that nobody described is an
+error with its number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from edgeloop.errors import BadInput, LocalFileError, NotFound
+from edgeloop.tasks.dataset import check_folder, shuffled
+
+USUAL_NAMES = ("annotations.json", "_annotations.coco.json", "labels.json", "coco.json")
+LARGEST_FILE = 1 << 30
+MOST_OBJECTS = 2_000  # in one image
+_BOX, _POINT = 4, 3
+_NO_BOX = (0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Category:
+    id: int
+    name: str
+    keypoints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CocoObject:
+    """An annotation. The box is (left, top, width, height) in pixels, None if there is none;
+    `category` is an index of the dataset's categories."""
+
+    id: int
+    category: int
+    box: tuple[float, ...] | None
+    is_crowd: bool
+    area: float
+    keypoints: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class CocoImage:
+    """`size` is (width, height) as annotated; None: that of the file."""
+
+    file: Path
+    size: tuple[int, int] | None
+    objects: tuple[CocoObject, ...]
+
+
+@dataclass(frozen=True)
+class CocoDataset:
+    """Images in the order of a hash of their names, so that any part of them has all kinds."""
+
+    root: Path
+    file: Path
+    categories: tuple[Category, ...]
+    images: tuple[CocoImage, ...]
+    missing: int = 0
+
+    @property
+    def note(self) -> str:
+        if not self.missing:
+            return ""
+        total = len(self.images) + self.missing
+        return f"{self.missing} of the {total} images of {self.file.name} are not there"
+
+    @cached_property
+    def annotated(self) -> tuple[int, ...]:
+        """The categories that occur."""
+        return tuple(sorted({thing.category for image in self.images for thing in image.objects}))
+
+    def only(self, images: Iterable[CocoImage]) -> CocoDataset:
+        return replace(self, images=tuple(images))
+
+
+def digest_of(images: Sequence[CocoImage]) -> str:
+    """Changes with the annotations."""
+    content = hashlib.sha256()
+    for image in images:
+        content.update(repr((image.size, image.objects)).encode())
+    return content.hexdigest()
+
+
+def read_coco(
+    root: Path, prefixes: Sequence[str], annotations: str = "", images: str = ""
+) -> CocoDataset:
+    """`prefixes` are how the file's name begins for this task, the best first. `annotations` and
+    `images` name the file and the folder, relative to the dataset, where they are not found."""
+    check_folder(root)
+    file = _inside(root, annotations, "the options") if annotations else _found(root, prefixes)
+    content = _content(file)
+    categories = _categories(file, content)
+    things = _objects(file, content, {c.id: n for n, c in enumerate(categories)})
+    listed = _rows(file, content, "images")
+    if not listed:
+        raise NotFound(reason=f"{file} lists no images")
+    names = {_number(file, row, "id"): str(row.get("file_name") or "") for row in listed}
+    folders = [_inside(root, images, "the options")] if images else _folders(root, file)
+    paths = _present(root, file, folders, names)
+    if not paths:
+        raise NotFound(
+            reason=f"none of the {len(names)} images of {file} is there, for example "
+            f"{next(iter(names.values()))!r}: put them into {root / 'images'}"
+        )
+    sizes = {int(row["id"]): _size(row) for row in listed}
+    found = [
+        CocoImage(paths[number], sizes[number], tuple(things.get(number, ())))
+        for number in sorted(paths, key=lambda number: shuffled(names[number]))
+    ]
+    for image in found:
+        if len(image.objects) > MOST_OBJECTS:
+            raise BadInput(
+                reason=f"{file} has {len(image.objects)} annotations of {image.file.name}; "
+                f"{MOST_OBJECTS} is the most"
+            )
+    return CocoDataset(root, file, categories, tuple(found), len(names) - len(found))
+
+
+def _found(root: Path, prefixes: Sequence[str]) -> Path:
+    folders = (root, root / "annotations")
+    candidates = [
+        sorted(path for folder in folders for path in folder.glob(f"{prefix}*.json"))
+        for prefix in prefixes
+    ]
+    candidates += [[folder / name] for folder in folders for name in USUAL_NAMES]
+    above = root.absolute().parent
+    beside = [f"{prefix}_{root.absolute().name}.json" for prefix in prefixes]
+    candidates += [[above / "annotations" / name] for name in beside]
+    candidates.append([above / "annotations.json"])
+    for paths in candidates:
+        there = [path for path in paths if path.is_file() and not path.name.startswith(".")]
+        validation = [path for path in there if "val" in path.stem]
+        if len(there) == 1 or len(validation) == 1:
+            return validation[0] if validation else there[0]
+        if there:
+            names = ", ".join(path.name for path in there)
+            raise BadInput(
+                reason=f"{root} has several annotation files ({names}): say which, with "
+                "'annotations' in the options of the task"
+            )
+    raise NotFound(
+        reason=f"there are no annotations in {root}: they are looked for as annotations.json, or "
+        f"{prefixes[0]}_NAME.json in annotations/ (COCO's layout)"
+    )
+
+
+def _content(file: Path) -> Mapping[str, Any]:
+    try:
+        if file.stat().st_size > LARGEST_FILE:
+            raise BadInput(reason=f"{file} is larger than {LARGEST_FILE >> 20} MiB: split it")
+        content = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        raise NotFound(reason=f"{file} is not there") from None
+    except OSError as error:
+        raise LocalFileError(path=file, reason=error.strerror or str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise BadInput(reason=f"{file} is not valid JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise BadInput(reason=f"{file} is not in COCO's layout: it must be a mapping with 'images'")
+    return content
+
+
+def _rows(file: Path, content: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    rows = content.get(name)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise BadInput(reason=f"{file} is not in COCO's layout: it needs a list {name!r}")
+    return rows
+
+
+def _number(file: Path, row: Mapping[str, Any], key: str) -> int:
+    value = row.get(key)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadInput(reason=f"{file} has {key} {value!r} where a whole number is due")
+    return value
+
+
+def _size(row: Mapping[str, Any]) -> tuple[int, int] | None:
+    sides = row.get("width"), row.get("height")
+    good = all(isinstance(side, int | float) and 1 <= side < math.inf for side in sides)
+    return (int(row["width"]), int(row["height"])) if good else None
+
+
+def _categories(file: Path, content: Mapping[str, Any]) -> tuple[Category, ...]:
+    rows = _rows(file, content, "categories")
+    found = {}
+    for row in rows:
+        number, points = _number(file, row, "id"), row.get("keypoints")
+        names = tuple(map(str, points)) if isinstance(points, list) else ()
+        found[number] = Category(number, str(row.get("name") or number), names)
+    if not found:
+        raise BadInput(reason=f"{file} has no categories: what should be found?")
+    return tuple(found[number] for number in sorted(found))
+
+
+def _objects(
+    file: Path, content: Mapping[str, Any], categories: Mapping[int, int]
+) -> dict[int, list[CocoObject]]:
+    found: dict[int, list[CocoObject]] = {}
+    for number, row in enumerate(_rows(file, content, "annotations")):
+        image, category = _number(file, row, "image_id"), _number(file, row, "category_id")
+        name = row.get("id", number)
+        if category not in categories:
+            raise BadInput(
+                reason=f"{file}: annotation {name} has category {category}, which 'categories' "
+                "lacks"
+            )
+        box = _floats(row.get("bbox"))
+        if row.get("bbox") and (len(box) != _BOX or min(box[2:]) < 0):
+            raise BadInput(
+                reason=f"{file}: annotation {name} has the box {row['bbox']!r}, not [left, top, "
+                "width, height]"
+            )
+        points = _floats(row.get("keypoints"))
+        if row.get("keypoints") and (not points or len(points) % _POINT):
+            raise BadInput(
+                reason=f"{file}: annotation {name} has keypoints that are no list of x, y and "
+                "visibility"
+            )
+        area = _floats([row.get("area")])
+        _, _, width, height = box or _NO_BOX
+        thing = CocoObject(
+            id=name if isinstance(name, int) else number,
+            category=categories[category],
+            box=box or None,
+            is_crowd=bool(row.get("iscrowd", 0)),
+            area=area[0] if area else width * height,
+            keypoints=points,
+        )
+        found.setdefault(image, []).append(thing)
+    return found
+
+
+def _floats(values: object) -> tuple[float, ...]:
+    """Empty unless all are finite numbers."""
+    if not isinstance(values, list | tuple):
+        return ()
+    try:
+        numbers = tuple(float(value) for value in values)
+    except (TypeError, ValueError, OverflowError):
+        return ()
+    return numbers if all(map(math.isfinite, numbers)) else ()
+
+
+def _folders(root: Path, file: Path) -> list[Path]:
+    """Where images may be, the likeliest first: `instances_val2017.json` speaks of `val2017/`."""
+    split = file.stem.rpartition("_")[2]
+    nested = [root / "images" / split, root / split, root / "images", root / "data", root]
+    if file.parent.is_relative_to(root):
+        nested.append(file.parent)
+    return [folder for folder in dict.fromkeys(nested) if folder.is_dir()]
+
+
+def _present(
+    root: Path, file: Path, folders: Sequence[Path], names: Mapping[int, str]
+) -> dict[int, Path]:
+    """The images that are there, by their numbers: all of one folder, that which has most."""
+    wanted = {number: _relative(root, file, name) for number, name in names.items()}
+    best: dict[int, Path] = {}
+    for folder in folders:
+        parents = {folder / path.parent for path in wanted.values()}
+        there = {p for parent in parents if parent.is_dir() for p in parent.iterdir()}
+        found = {number: folder / path for number, path in wanted.items() if folder / path in there}
+        if len(found) > len(best):
+            best = found
+        if len(best) == len(names):
+            break
+    return best
+
+
+def _relative(root: Path, file: Path | str, name: str) -> PurePosixPath:
+    """A path from a file never leads out of the dataset."""
+    path = PurePosixPath(name)
+    if not name or path.is_absolute() or ".." in path.parts or "\0" in name:
+        said = file if isinstance(file, str) else str(file)
+        raise BadInput(reason=f"{said} names {name!r}, which is no file below {root}")
+    return path
+
+
+def _inside(root: Path, name: str, origin: str) -> Path:
+    return root / _relative(root, origin, name)
