@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgeloop.errors import LocalFileError, UnusableModel
 from edgeloop.graph.fold import fold_constants
 from edgeloop.graph.info import Layout, Shape
+from edgeloop.graph.reading import fix_shapes, is_fixed, real_inputs, shape_of
 from edgeloop.graph.simplify import simplify
 
 if TYPE_CHECKING:
@@ -45,19 +46,24 @@ LARGEST_TENSOR = 2**32  # elements: bytes once quantized
 LARGEST_FILE = 2**31 - 1
 OLDEST_OPSET = 13  # the first with per-channel QuantizeLinear
 NEW_OPSET = 17
-_IMAGE_CHANNELS = (1, 3, 4)
+_WHOLE_NUMBERS = (f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+_NUMBERS = frozenset(("bool", "float", "float16", "bfloat16", "double", *_WHOLE_NUMBERS))
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 
 
-def read_graph(path: Path) -> ModelProto:
-    """The checked, simplified model with the shape of every tensor; raises UnusableModel."""
+def read_graph(path: Path, shapes: Mapping[str, Shape] | None = None) -> ModelProto:
+    """The checked, simplified model with the shape of every tensor; raises UnusableModel.
+
+    `shapes` gives sizes of inputs that the file leaves open; a free batch is 1 without them.
+    """
     model = _load(path)
     _check_domains(path.name, model)
+    _check_ends(path.name, model.graph)
+    fix_shapes(path.name, model.graph, shapes)
     fold_constants(model)
     _check_operators(path.name, model)
     model = _recent(path.name, model)
     simplify(model.graph)
-    _check_ends(path.name, model.graph)
     model = _with_shapes(path.name, model)
     _check_tensors(path.name, model)
     _check_convolutions(path.name, model.graph)
@@ -65,31 +71,16 @@ def read_graph(path: Path) -> ModelProto:
     return model
 
 
-def layout_of(file: str, shape: Shape) -> Layout:
-    """An image has 1, 3 or 4 channels, and sides that are longer; we feed RGB."""
-    if len(shape) != 4:
-        reason = f"its input has {len(shape)} dimensions {list(shape)}; an image batch has 4"
-        raise UnusableModel(file=file, reason=reason)
-    layout: Layout
-    if shape[1] == 3 or (shape[1] in _IMAGE_CHANNELS and shape[3] not in _IMAGE_CHANNELS):
-        layout, channels = "NCHW", shape[1]
-    elif shape[3] in _IMAGE_CHANNELS:
-        layout, channels = "NHWC", shape[3]
-    else:
-        reason = f"its input {list(shape)} has the 3 colours neither first nor last"
-        raise UnusableModel(file=file, reason=reason)
-    if channels != 3:
-        reason = f"its input {list(shape)} has {channels} channels; images here have 3 (RGB)"
-        raise UnusableModel(file=file, reason=reason)
-    if shape[0] != 1:
-        reason = f"its batch is {shape[0]}; export it with a batch of 1"
-        raise UnusableModel(file=file, reason=reason)
-    return layout
+def layout_of(shape: Shape, dtype: str = "float32") -> Layout:
+    """Where an RGB image has its channels; empty for any other tensor."""
+    if len(shape) != 4 or not dtype.startswith("float") or 3 not in (shape[1], shape[3]):
+        return ""
+    return "NCHW" if shape[1] == 3 else "NHWC"
 
 
 def shapes_of(graph: GraphProto) -> dict[str, Shape]:
     """The shape of every tensor that has one: inputs, outputs, what is between, weights."""
-    shapes = {value.name: _shape(value) for value in _values(graph)}
+    shapes = {value.name: shape_of(value) for value in _values(graph)}
     shapes.update({tensor.name: tuple(tensor.dims) for tensor in graph.initializer})
     return shapes
 
@@ -151,27 +142,24 @@ def _recent(file: str, model: ModelProto) -> ModelProto:
 
 
 def _check_ends(file: str, graph: GraphProto) -> None:
+    for what, values in (("input", real_inputs(graph)), ("output", list(graph.output))):
+        if not values:
+            raise UnusableModel(file=file, reason=f"it has no {what}")
+        for value in values:
+            kind = _kind(value)
+            if kind not in _NUMBERS and not (what == "output" and kind == "undefined"):
+                reason = f"its {what} {value.name!r} is of the type {kind}, and not numbers"
+                raise UnusableModel(file=file, reason=reason)
+
+
+def _kind(value: ValueInfoProto) -> str:
+    """The type of a tensor's elements, or what else the value is."""
     from onnx import TensorProto
 
-    for what, values in (("input", graph.input), ("output", graph.output)):
-        if len(values) != 1:
-            names = ", ".join(value.name for value in values) or "none"
-            reason = f"it has {len(values)} {what}s ({names}); a model here has one"
-            raise UnusableModel(file=file, reason=reason)
-    source, kind = graph.input[0], TensorProto.DataType.Name
-    element = source.type.tensor_type.elem_type
-    if element != TensorProto.FLOAT:
-        reason = f"its input is {kind(element).lower()}; it should be float (images from 0 to 1)"
-        raise UnusableModel(file=file, reason=reason)
-    dims = source.type.tensor_type.shape.dim
-    open_ones = [dim.dim_param or "?" for dim in dims if dim.dim_value <= 0]
-    if open_ones or not source.type.tensor_type.HasField("shape"):
-        reason = (
-            f"the shape of its input {source.name!r} is not fixed ({', '.join(open_ones)}). "
-            "Export it with fixed sizes and a batch of 1"
-        )
-        raise UnusableModel(file=file, reason=reason)
-    layout_of(file, _shape(source))
+    form = value.type.WhichOneof("value") or "undefined"
+    if form != "tensor_type":
+        return form.removesuffix("_type").replace("_", " ")
+    return TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
 
 
 def _with_shapes(file: str, model: ModelProto) -> ModelProto:
@@ -179,7 +167,8 @@ def _with_shapes(file: str, model: ModelProto) -> ModelProto:
     import onnx
 
     del model.graph.value_info[:]
-    model.graph.output[0].type.tensor_type.ClearField("shape")
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
     try:
         model = onnx.shape_inference.infer_shapes(
             model, check_type=True, strict_mode=True, data_prop=True
@@ -191,19 +180,19 @@ def _with_shapes(file: str, model: ModelProto) -> ModelProto:
 
 
 def _check_tensors(file: str, model: ModelProto) -> None:
-    output = model.graph.output[0]
-    if not _is_fixed(output):
-        reason = f"the shape of its output {output.name!r} cannot be known before it runs"
-        raise UnusableModel(file=file, reason=reason)
+    for output in model.graph.output:
+        if not is_fixed(output):
+            reason = f"the shape of its output {output.name!r} cannot be known before it runs"
+            raise UnusableModel(file=file, reason=reason)
     for value in _values(model.graph):
-        shape = _shape(value)
+        shape = shape_of(value)
         if len(shape) > LARGEST_RANK:
             reason = (
                 f"the tensor {value.name!r} has {len(shape)} dimensions; the chip's compiler "
                 f"takes at most {LARGEST_RANK}"
             )
             raise UnusableModel(file=file, reason=reason)
-        if not _is_fixed(value):
+        if not is_fixed(value):
             reason = f"the shape of {value.name!r} depends on the data, or cannot be inferred"
             raise UnusableModel(file=file, reason=reason)
         if math.prod(shape) > LARGEST_TENSOR:
@@ -239,12 +228,3 @@ def _values(graph: GraphProto) -> Iterator[ValueInfoProto]:
     yield from graph.input
     yield from graph.value_info
     yield from graph.output
-
-
-def _shape(value: ValueInfoProto) -> Shape:
-    return tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
-
-
-def _is_fixed(value: ValueInfoProto) -> bool:
-    tensor = value.type.tensor_type
-    return tensor.HasField("shape") and all(dim.dim_value > 0 for dim in tensor.shape.dim)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgeloop.graph.check import layout_of, shapes_of
-from edgeloop.graph.info import GraphInfo, Layout, Shape, TensorInfo
+from edgeloop.graph.info import GraphInfo, Shape, TensorInfo
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, ValueInfoProto
@@ -68,22 +68,21 @@ def count_layers(model: ModelProto) -> tuple[CountedLayer, ...]:
 def graph_info(file: str, model: ModelProto) -> GraphInfo:
     layers = count_layers(model)
     shapes = shapes_of(model.graph)
-    inputs = tuple(
-        _tensor(value, shapes, layout_of(file, shapes[value.name])) for value in model.graph.input
-    )
+    outputs = tuple(_tensor(value, shapes) for value in model.graph.output)
+    inputs = tuple(_tensor(value, shapes) for value in model.graph.input)
     return GraphInfo(
-        inputs=inputs,
-        outputs=tuple(_tensor(value, shapes) for value in model.graph.output),
+        inputs=tuple(replace(one, layout=layout_of(one.shape, one.dtype)) for one in inputs),
+        outputs=outputs,
         macs=sum(layer.macs for layer in layers),
         params=sum(layer.parameters for layer in layers),
     )
 
 
-def _tensor(value: ValueInfoProto, shapes: Mapping[str, Shape], layout: Layout = "") -> TensorInfo:
+def _tensor(value: ValueInfoProto, shapes: Mapping[str, Shape]) -> TensorInfo:
     from onnx import helper
 
     kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-    return TensorInfo(value.name, shapes[value.name], kind.name, layout)
+    return TensorInfo(value.name, shapes[value.name], kind.name)
 
 
 def with_times(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from edgeloop.graph.info import GraphInfo, info_from
+from edgeloop.graph.info import GraphInfo, Shape, info_from
 from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess
 
 _MODULE = "edgeloop.graph.worker"
@@ -20,9 +21,15 @@ class GraphProcess:
     def warm(self) -> None:
         self._process.warm()
 
-    def inspect(self, model: Path) -> GraphInfo:
-        """Raises UnusableModel (a BadModel) with the reason in plain words."""
-        answer, _ = self._process.call("inspect", limit_s=self._limit_s, model=str(model.resolve()))
+    def inspect(self, model: Path, shapes: Mapping[str, Shape] | None = None) -> GraphInfo:
+        """`shapes` gives sizes that the file leaves open. Raises UnusableModel (a BadModel) with
+        the reason in plain words."""
+        answer, _ = self._process.call(
+            "inspect",
+            limit_s=self._limit_s,
+            model=str(model.resolve()),
+            shapes={name: list(shape) for name, shape in (shapes or {}).items()},
+        )
         return info_from(answer["info"])
 
     def write_variants(self, model: Path, folder: Path) -> tuple[GraphInfo, list[str]]:

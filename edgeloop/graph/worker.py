@@ -5,6 +5,7 @@ A model may crash the ONNX library or fill the memory; that is then an error of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edgeloop.graph.caveats import estimate_caveats
@@ -20,9 +21,9 @@ def hello(warm: bool = False) -> Answer:
     return {"onnx": onnx.__version__}, ()
 
 
-def inspect(model: str) -> Answer:
+def inspect(model: str, shapes: Mapping[str, Sequence[int]]) -> Answer:
     path = Path(model)
-    graph = read_graph(path)
+    graph = read_graph(path, {name: tuple(shape) for name, shape in shapes.items()})
     info = graph_info(path.name, graph)
     return {"info": info.to_fields(), "caveats": estimate_caveats(graph)}, ()
 

@@ -26,16 +26,6 @@ def refusal(path) -> str:
     return str(caught.value)
 
 
-def test_an_open_batch_is_named(tmp_path):
-    path = odd_models.one_conv(tmp_path / "m.onnx", ("batch", 3, 32, 32))
-    assert "not fixed (batch)" in refusal(path)
-
-
-def test_two_inputs_and_two_outputs_are_counted(tmp_path):
-    assert "2 inputs (x, z)" in refusal(odd_models.two_inputs(tmp_path / "a.onnx"))
-    assert "2 outputs (Relu, Sigmoid)" in refusal(odd_models.two_outputs(tmp_path / "b.onnx"))
-
-
 def test_an_operator_that_the_compiler_does_not_take_is_named(tmp_path):
     assert "Det (1×)" in refusal(odd_models.one_node(tmp_path / "m.onnx", "Det"))
 
@@ -57,19 +47,6 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path, bad):
 
 def test_six_dimensions_are_too_many(tmp_path):
     assert "6 dimensions" in refusal(odd_models.rank_six(tmp_path / "m.onnx"))
-
-
-@pytest.mark.parametrize(
-    ("shape", "reason"),
-    [
-        ((1, 1, 32, 32), "1 channels"),
-        ((1, 7, 32, 32), "neither first nor last"),
-        ((2, 3, 32, 32), "batch is 2"),
-    ],
-)
-def test_inputs_that_are_no_rgb_picture_are_refused(tmp_path, shape, reason):
-    weight = odd_models.weights(4, shape[1])
-    assert reason in refusal(odd_models.one_conv(tmp_path / "m.onnx", shape, weight))
 
 
 def test_shapes_that_do_not_fit_are_refused(tmp_path):

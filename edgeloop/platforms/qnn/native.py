@@ -169,7 +169,7 @@ class NativeWork:
 
         model = onnx.load_model(quantized)
         shape = shapes_of(model.graph)[model.graph.input[0].name]
-        layout = layout_of(Path(quantized).name, shape)
+        layout = layout_of(shape)
         onnx.save_model(deployed(model, layout, cast(OutputForm, output)), "deployed.onnx")
         profile = Path("profile.csv")
         settings = {
