@@ -159,7 +159,7 @@ def _kind(value: ValueInfoProto) -> str:
     form = value.type.WhichOneof("value") or "undefined"
     if form != "tensor_type":
         return form.removesuffix("_type").replace("_", " ")
-    return TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
+    return str(TensorProto.DataType.Name(value.type.tensor_type.elem_type)).lower()
 
 
 def _with_shapes(file: str, model: ModelProto) -> ModelProto:

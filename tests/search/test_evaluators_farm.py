@@ -20,7 +20,7 @@ from edgeloop.search.evaluators.screening import ModelBuilder
 from edgeloop.settings import Settings
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
 from edgeloop.workspace import Workspace
-from tests.graph.odd_models import two_inputs
+from tests.graph.odd_models import no_number
 from tests.jobs.waiting import eventually
 from tests.search.conftest import SPACE, net
 
@@ -39,7 +39,7 @@ def nets(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Architecture], d
     def file_of(arch: Architecture) -> dict[str, Path]:
         path = folder / f"{arch.id}.onnx"
         if not path.exists():
-            two_inputs(path) if arch.params["what"] == "huge" else builder.build(arch, path)
+            no_number(path) if arch.params["what"] == "huge" else builder.build(arch, path)
         return {"untrained.onnx": path}
 
     file_of(net())
