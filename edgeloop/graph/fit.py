@@ -1,0 +1,116 @@
+"""Which task a model fits, by the shapes of its inputs and outputs alone.
+
+A guess for people, with its reason: whether a task really scores a model is for the task to say,
+once there is a dataset.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from edgeloop.graph.info import GraphInfo, Shape, TensorInfo
+
+_BOX = 4
+_MOST_KEYPOINTS = 200
+_KEYPOINT_COUNTS = frozenset((5, 14, 16, 17, 18, 19, 21, 26, 33, 51, 65, 68, 98, 106, 133))
+_HEATMAP_NAMES = ("heat", "keypoint", "pose", "landmark")
+_DEPTH_NAMES = ("depth", "disp")
+
+
+@dataclass(frozen=True)
+class TaskFit:
+    """`task` is one of the built-in tasks; `tensors` where no other fits. `why` says so."""
+
+    task: str
+    why: str
+
+
+def fitting_task(info: GraphInfo) -> TaskFit:
+    image = info.image
+    if image is None:
+        return TaskFit("tensors", _not_an_image(info))
+    shapes = {tensor.name: info.sample_shape(tensor) for tensor in info.outputs}
+    if len(info.outputs) == 1:
+        return _of_one(info.outputs[0], shapes[info.output_name], (image.height, image.width))
+    if found := _boxes_and_scores(list(shapes.values())):
+        return TaskFit("detection", f"one image in, {found}")
+    return TaskFit("tensors", f"one image in, {len(shapes)} outputs that no other task scores")
+
+
+def _not_an_image(info: GraphInfo) -> str:
+    if len(info.inputs) > 1:
+        return f"it takes {len(info.inputs)} inputs; the other tasks feed one image"
+    words = shape_text(info.input_shape)
+    return f"its input {words} {info.inputs[0].dtype} is not an RGB image"
+
+
+def _of_one(output: TensorInfo, shape: Shape, size: tuple[int, int]) -> TaskFit:
+    sides = tuple(side for side in shape if side != 1)
+    if len(sides) == 1 and len(shape) != 3:
+        return TaskFit("classification", f"one image in, {sides[0]:,} classes out")
+    if len(shape) == 2 and output.dtype.startswith(("int", "uint")):
+        return TaskFit("segmentation", f"one image in, a class map {shape_text(shape)} out")
+    if len(shape) == 2 and _is_map(shape, size):
+        return TaskFit("depth", f"one image in, one number per pixel out ({shape_text(shape)})")
+    if len(shape) == 2:
+        return _of_table(shape)
+    if found := _channels(shape, size):
+        return _of_map(output.name.lower(), *found, size)
+    return TaskFit("tensors", f"no other task scores an output {shape_text(shape)}")
+
+
+def _of_table(shape: Shape) -> TaskFit:
+    """Rows of numbers: points, or boxes with their scores in one tensor."""
+    if shape[1] in (2, 3) and shape[0] <= _MOST_KEYPOINTS:
+        return TaskFit("keypoints", f"one image in, {shape[0]} points out")
+    rows, columns = max(shape), min(shape)
+    if columns > _BOX and rows >= 2 * columns:
+        return TaskFit("detection", f"one image in, {rows:,} boxes of {columns} numbers out")
+    return TaskFit("tensors", f"no other task scores an output {shape_text(shape)}")
+
+
+def _of_map(name: str, channels: int, sides: Shape, size: tuple[int, int]) -> TaskFit:
+    words = f"{sides[0]}x{sides[1]}"
+    if channels == 3 and sides[0] > size[0]:
+        factor = sides[0] / size[0]
+        return TaskFit("super-resolution", f"one image in, one {factor:g} times as large out")
+    if channels == 1 or any(part in name for part in _DEPTH_NAMES):
+        return TaskFit("depth", f"one image in, one number per pixel out ({words})")
+    is_named = any(part in name for part in _HEATMAP_NAMES)
+    if is_named or (sides[0] < size[0] and channels in _KEYPOINT_COUNTS):
+        return TaskFit("keypoints", f"one image in, {channels} heatmaps of {words} out")
+    return TaskFit("segmentation", f"one image in, {channels} classes per pixel out ({words})")
+
+
+def _channels(shape: Shape, size: tuple[int, int]) -> tuple[int, Shape] | None:
+    """The channels of a map with the proportions of the image, and its sides."""
+    if len(shape) != 3:
+        return None
+    for channels, sides in ((shape[0], shape[1:]), (shape[2], shape[:2])):
+        if _is_map(sides, size):
+            return channels, sides
+    return None
+
+
+def _is_map(sides: Shape, size: tuple[int, int]) -> bool:
+    """Larger or smaller than the image by the same factor both ways, up to rounding."""
+    if min(sides) < 2:
+        return False
+    across, down = sides[0] / size[0], sides[1] / size[1]
+    slack = 1 / min(sides)
+    return math.isclose(across, down, rel_tol=slack)
+
+
+def _boxes_and_scores(shapes: list[Shape]) -> str:
+    """Boxes (n, 4) beside scores (n,) or (n, classes); empty where there are none."""
+    boxes = [shape for shape in shapes if len(shape) == 2 and shape[1] == _BOX]
+    for box in boxes:
+        others = [shape for shape in shapes if shape is not box and shape[:1] == box[:1]]
+        if any(len(shape) <= 2 for shape in others):
+            return f"{box[0]:,} boxes with scores out"
+    return ""
+
+
+def shape_text(shape: Shape) -> str:
+    return "x".join(str(side) for side in shape) or "scalar"

@@ -1,0 +1,198 @@
+"""What a file says of itself before anything is done with it: for `inspect`, and for `upload`.
+
+A file that cannot be used is described as far as it can be read, with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgeloop.errors import UnusableModel
+from edgeloop.graph.caveats import estimate_caveats
+from edgeloop.graph.check import STANDARD_DOMAINS, read_graph
+from edgeloop.graph.count import graph_info
+from edgeloop.graph.info import GraphInfo, Shape, info_from
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, ValueInfoProto
+
+
+@dataclass(frozen=True)
+class DeclaredTensor:
+    """An input or output as the file has it: a free size is its name, or `?`."""
+
+    name: str
+    shape: tuple[int | str, ...]
+    dtype: str
+
+    @property
+    def is_free(self) -> bool:
+        return not all(isinstance(side, int) for side in self.shape)
+
+
+@dataclass(frozen=True)
+class GraphMemory:
+    """Bytes, as floats and with 8 bits. Activations: the most that lives at one moment, layer by
+    layer in the order of the graph; a compiler may do better, or split it."""
+
+    weights: int
+    weights_8bit: int
+    activations: int
+    activations_8bit: int
+
+
+@dataclass(frozen=True)
+class GraphSummary:
+    """`info` and `memory` are None where `problem` says why the model cannot be used."""
+
+    file: str
+    size: int
+    opset: int
+    exporter: str
+    operators: Mapping[str, int]
+    inputs: tuple[DeclaredTensor, ...]
+    outputs: tuple[DeclaredTensor, ...]
+    info: GraphInfo | None = None
+    memory: GraphMemory | None = None
+    caveats: tuple[str, ...] = ()
+    rewrites: tuple[str, ...] = ()
+    problem: str = ""
+
+    def to_fields(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def summary_from(fields: Mapping[str, Any]) -> GraphSummary:
+    """From `to_fields`, after a way that turned tuples into lists."""
+    ends = {
+        side: tuple(DeclaredTensor(**{**one, "shape": tuple(one["shape"])}) for one in fields[side])
+        for side in ("inputs", "outputs")
+    }
+    texts = {name: tuple(fields[name]) for name in ("caveats", "rewrites")}
+    info = info_from(fields["info"]) if fields["info"] else None
+    memory = GraphMemory(**fields["memory"]) if fields["memory"] else None
+    return GraphSummary(**{**fields, **ends, **texts, "info": info, "memory": memory})
+
+
+def summarize(path: Path, shapes: Mapping[str, Shape] | None = None) -> GraphSummary:
+    """Raises UnusableModel only where the file cannot be read as ONNX at all."""
+    declared = _declared(path)
+    try:
+        graph = read_graph(path, shapes)
+    except UnusableModel as error:
+        return GraphSummary(**declared, problem=str(error.fields["reason"]))
+    return GraphSummary(
+        **declared,
+        info=graph_info(path.name, graph),
+        memory=graph_memory(graph.graph),
+        caveats=tuple(estimate_caveats(graph)),
+    )
+
+
+def _declared(path: Path) -> dict[str, Any]:
+    """From the file alone, without its external data."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load_model(str(path), load_external_data=False)
+    except (DecodeError, ValueError):
+        reason = "it is not an ONNX model, or it was cut off. Export or copy it again"
+        raise UnusableModel(file=path.name, reason=reason) from None
+    if not model.graph.node:
+        reason = "it holds no ONNX graph, or it was cut off. Export or copy it again"
+        raise UnusableModel(file=path.name, reason=reason)
+    graph = model.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    operators = Counter(node.op_type for node in graph.node)
+    return {
+        "file": path.name,
+        "size": _size(path, model),
+        "opset": next((o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), 0),
+        "exporter": f"{model.producer_name} {model.producer_version}".strip(),
+        "operators": dict(operators.most_common()),
+        "inputs": tuple(_tensor(value) for value in graph.input if value.name not in weights),
+        "outputs": tuple(_tensor(value) for value in graph.output),
+    }
+
+
+def _size(path: Path, model: ModelProto) -> int:
+    """Of the file with its external data."""
+    places = {
+        entry.value
+        for tensor in model.graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    files = [path, *(path.parent / place for place in places)]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _tensor(value: ValueInfoProto) -> DeclaredTensor:
+    sides = value.type.tensor_type.shape.dim
+    shape = tuple(side.dim_value if side.dim_value > 0 else side.dim_param or "?" for side in sides)
+    return DeclaredTensor(value.name, shape, _dtype(value.type.tensor_type.elem_type))
+
+
+def _dtype(kind: int) -> str:
+    from onnx import helper
+
+    try:
+        return str(helper.tensor_dtype_to_np_dtype(kind).name)
+    except (KeyError, ValueError, TypeError):
+        return "unknown"
+
+
+def graph_memory(graph: GraphProto) -> GraphMemory:
+    """Of a graph whose shapes are inferred."""
+    weights = weights_8bit = 0
+    for tensor in graph.initializer:
+        count, item, is_float = math.prod(tensor.dims), *_item(tensor.data_type)
+        weights += count * item
+        is_matrix = is_float and len(tensor.dims) > 1
+        weights_8bit += count * (1 if is_matrix else item)  # biases keep 32 bits
+    return GraphMemory(weights, weights_8bit, _peak(graph, False), _peak(graph, True))
+
+
+def _peak(graph: GraphProto, is_8bit: bool) -> int:
+    """The most bytes that are alive at once, if each tensor goes after its last use."""
+    sizes = _tensor_bytes(graph, is_8bit)
+    last_use = {name: place for place, node in enumerate(graph.node) for name in node.input}
+    last_use |= {value.name: len(graph.node) for value in graph.output}
+    ending: dict[int, list[str]] = {}
+    for name, place in last_use.items():
+        ending.setdefault(place, []).append(name)
+    alive = sum(sizes.get(value.name, 0) for value in graph.input)
+    peak = alive
+    for place, node in enumerate(graph.node):
+        alive += sum(sizes.get(name, 0) for name in node.output)
+        peak = max(peak, alive)
+        unused = [name for name in node.output if name not in last_use]
+        alive -= sum(sizes.get(name, 0) for name in (*ending.get(place, ()), *unused))
+    return peak
+
+
+def _tensor_bytes(graph: GraphProto, is_8bit: bool) -> dict[str, int]:
+    sizes = {}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        tensor = value.type.tensor_type
+        item, is_float = _item(tensor.elem_type)
+        count = math.prod(side.dim_value for side in tensor.shape.dim)
+        sizes[value.name] = count * (1 if is_8bit and is_float else item)
+    return sizes
+
+
+def _item(kind: int) -> tuple[int, bool]:
+    """Bytes per number, and whether it is a float."""
+    from onnx import helper
+
+    try:
+        found = helper.tensor_dtype_to_np_dtype(kind)
+    except (KeyError, ValueError, TypeError):
+        return 1, False
+    return max(1, int(found.itemsize)), found.kind == "f"
