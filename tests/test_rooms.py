@@ -40,6 +40,8 @@ ALLOWED = {
         *("errors", "_util", "settings", "store", "models", "tasks", "graph", "platforms"),
         *("workspace", "_version"),
     },
+    "inspection": {"errors", "_util", "settings", "graph", "platforms"},
+    "benchmark": {"errors", "settings", "graph", "platforms", "tasks", "inspection"},
     "service": {"errors", "_util", "settings"},
     "doctor": {"errors", "_util", "settings", "store", "models", "tasks", "platforms", "workspace"},
     "report": {"_version", "errors", "_util", "store", "models", "workspace", "pareto"},
@@ -65,6 +67,7 @@ ALLOWED = {
         *("_version", "errors", "_util", "settings", "store", "models", "workspace", "tasks"),
         *("platforms", "runner", "doctor", "data", "jobs", "paths", "architectures", "training"),
         *("search", "report", "portal", "azure", "demo", "service"),
+        *("graph", "inspection", "benchmark"),
     },
     "__main__": {"cli"},
 }

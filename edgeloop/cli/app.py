@@ -25,6 +25,7 @@ SECTIONS = {
         "experiments": "status",
     },
     "Evaluate": {
+        **{"inspect": "bench", "bench": "bench"},
         **{"runner": "runner", "compare": "runner", "devices": "devices", "steady": "runner"},
         "usage": "runner",
     },

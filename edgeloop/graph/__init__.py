@@ -9,6 +9,7 @@ from edgeloop.graph.count import (
     with_times,
     write_layers,
 )
+from edgeloop.graph.fit import TaskFit, fitting_task, parse_shapes, shape_text
 from edgeloop.graph.info import GraphInfo, Layout, Shape, TensorInfo, image_info, info_from
 from edgeloop.graph.outputs import (
     DLC_INPUT,
@@ -18,25 +19,33 @@ from edgeloop.graph.outputs import (
     with_fixed_names,
 )
 from edgeloop.graph.process import GraphProcess
+from edgeloop.graph.summary import DeclaredTensor, GraphMemory, GraphSummary
 from edgeloop.graph.viewer import write_viewer
 
 __all__ = [
     "DLC_INPUT",
     "DLC_OUTPUT",
     "CountedLayer",
+    "DeclaredTensor",
     "GraphInfo",
+    "GraphMemory",
     "GraphProcess",
+    "GraphSummary",
     "Layout",
     "Shape",
+    "TaskFit",
     "TensorInfo",
     "class_axis",
     "count_layers",
     "estimate_caveats",
+    "fitting_task",
     "graph_info",
     "image_info",
     "info_from",
     "layout_of",
+    "parse_shapes",
     "read_graph",
+    "shape_text",
     "shapes_of",
     "with_class_output",
     "with_fixed_names",

@@ -56,7 +56,7 @@ def read_graph(path: Path, shapes: Mapping[str, Shape] | None = None) -> ModelPr
 
     `shapes` gives sizes of inputs that the file leaves open; a free batch is 1 without them.
     """
-    model = _load(path)
+    model = load_model(path)
     _check_domains(path.name, model)
     _check_ends(path.name, model.graph)
     fix_shapes(path.name, model.graph, shapes)
@@ -85,7 +85,7 @@ def shapes_of(graph: GraphProto) -> dict[str, Shape]:
     return shapes
 
 
-def _load(path: Path) -> ModelProto:
+def load_model(path: Path) -> ModelProto:
     import onnx
     from google.protobuf.message import DecodeError
 

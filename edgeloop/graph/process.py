@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from edgeloop.graph.info import GraphInfo, Shape, info_from
+from edgeloop.graph.summary import GraphSummary, summary_from
 from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess
 
 _MODULE = "edgeloop.graph.worker"
@@ -28,9 +29,28 @@ class GraphProcess:
             "inspect",
             limit_s=self._limit_s,
             model=str(model.resolve()),
-            shapes={name: list(shape) for name, shape in (shapes or {}).items()},
+            shapes=_plain(shapes),
         )
         return info_from(answer["info"])
+
+    def summarize(self, model: Path, shapes: Mapping[str, Shape] | None = None) -> GraphSummary:
+        """What the file says of itself; where it cannot be used, with the reason."""
+        answer, _ = self._process.call(
+            "summarize", limit_s=self._limit_s, model=str(model.resolve()), shapes=_plain(shapes)
+        )
+        return summary_from(answer)
+
+    def write_fixed(self, model: Path, shapes: Mapping[str, Shape] | None, folder: Path) -> Path:
+        """The same model with every size of its inputs fixed, in one file in `folder`."""
+        target = folder.resolve() / model.name
+        self._process.call(
+            "write_fixed",
+            limit_s=self._limit_s,
+            model=str(model.resolve()),
+            shapes=_plain(shapes),
+            target=str(target),
+        )
+        return target
 
     def write_variants(self, model: Path, folder: Path) -> tuple[GraphInfo, list[str]]:
         """Write the simplified model, variants that end in class maps, and the layer table to
@@ -48,3 +68,7 @@ class GraphProcess:
 
     def close(self) -> None:
         self._process.close()
+
+
+def _plain(shapes: Mapping[str, Shape] | None) -> dict[str, list[int]]:
+    return {name: list(shape) for name, shape in (shapes or {}).items()}

@@ -9,10 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edgeloop.graph.caveats import estimate_caveats
-from edgeloop.graph.check import read_graph
+from edgeloop.graph.check import load_model, read_graph
 from edgeloop.graph.count import count_layers, graph_info, write_layers
+from edgeloop.graph.info import Shape
 from edgeloop.graph.outputs import class_axis, with_class_output, with_fixed_names
-from edgeloop.isolation import Answer, serve
+from edgeloop.graph.reading import fix_shapes
+from edgeloop.graph.summary import summarize as _summarize
+from edgeloop.isolation import Answer, Work, serve
 
 
 def hello(warm: bool = False) -> Answer:
@@ -23,9 +26,24 @@ def hello(warm: bool = False) -> Answer:
 
 def inspect(model: str, shapes: Mapping[str, Sequence[int]]) -> Answer:
     path = Path(model)
-    graph = read_graph(path, {name: tuple(shape) for name, shape in shapes.items()})
+    graph = read_graph(path, _tuples(shapes))
     info = graph_info(path.name, graph)
     return {"info": info.to_fields(), "caveats": estimate_caveats(graph)}, ()
+
+
+def summarize(model: str, shapes: Mapping[str, Sequence[int]]) -> Answer:
+    return _summarize(Path(model), _tuples(shapes)).to_fields(), ()
+
+
+def write_fixed(model: str, shapes: Mapping[str, Sequence[int]], target: str) -> Answer:
+    """The model as it is, with the sizes that its inputs leave open filled in, in one file."""
+    import onnx
+
+    path = Path(model)
+    loaded = load_model(path)
+    fix_shapes(path.name, loaded.graph, _tuples(shapes))
+    onnx.save_model(loaded, target)
+    return {}, ()
 
 
 def write_variants(model: str, folder: str) -> Answer:
@@ -47,5 +65,19 @@ def write_variants(model: str, folder: str) -> Answer:
     return {"info": info.to_fields(), "caveats": estimate_caveats(graph)}, ()
 
 
+def _tuples(shapes: Mapping[str, Sequence[int]]) -> dict[str, Shape]:
+    return {name: tuple(shape) for name, shape in shapes.items()}
+
+
+def _table() -> Mapping[str, Work]:
+    return {
+        "hello": hello,
+        "inspect": inspect,
+        "summarize": summarize,
+        "write_fixed": write_fixed,
+        "write_variants": write_variants,
+    }
+
+
 if __name__ == "__main__":
-    serve(lambda: {"hello": hello, "inspect": inspect, "write_variants": write_variants})
+    serve(_table)

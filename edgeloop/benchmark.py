@@ -1,0 +1,216 @@
+"""One model file on several devices, side by side: no store, no dataset, nothing left behind.
+
+The model is quantized once per toolchain, on random inputs unless others are given: latency hardly
+depends on them. Estimates and boards come first, all at once; what runs on this machine's own CPU
+comes last and alone, since anything beside it would slow it down.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from edgeloop.errors import EdgeloopError
+from edgeloop.graph import GraphInfo, GraphProcess, Shape
+from edgeloop.inspection import check_file
+from edgeloop.platforms import (
+    DEFAULT_PRECISION,
+    Converted,
+    Device,
+    Measurement,
+    Precision,
+    SharedDevice,
+    converter_of,
+    named_devices,
+    open_device,
+    open_toolchain,
+    platform_of,
+    random_batch,
+)
+from edgeloop.settings import Settings
+from edgeloop.tasks import Calibration, Samples
+
+DEFAULT_DEVICES = ("htp", "host")
+RANDOM_SAMPLES = 2
+GIVEN_SAMPLES = 32
+_RANDOM_NOTE = "calibrated on random inputs: good for latency, not for accuracy"
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """`runs` are benchmark runs of a device that measures; an estimate is the same each time."""
+
+    precision: Precision = DEFAULT_PRECISION
+    runs: int = 1
+    calibration: Path | None = None
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """One device. `latency_ms` is None where `error` says why. The interval is the margin of an
+    estimate, or the middle 90 % of all samples."""
+
+    device: str
+    kind: str = ""
+    latency_ms: float | None = None
+    low_ms: float | None = None
+    high_ms: float | None = None
+    per_second: float | None = None
+    notes: tuple[str, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    info: GraphInfo
+    precision: Precision
+    results: tuple[BenchResult, ...]
+    notes: tuple[str, ...]
+
+
+def bench_model(
+    path: Path,
+    devices: Sequence[str] = (),
+    options: BenchOptions | None = None,
+    settings: Settings | None = None,
+) -> BenchReport:
+    """Latency of one file on each device. A device that fails has a result that says so; raises
+    where the file is not a usable model or a device does not exist."""
+    check_file(path)
+    options = options or BenchOptions()
+    settings = settings or Settings.load()
+    names = [n for name in devices or DEFAULT_DEVICES for n in named_devices(name, settings)]
+    with ExitStack() as stack:
+        opened = [_opened(name, settings, stack) for name in dict.fromkeys(names)]
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="edgeloop-bench-")))
+        return _Bench(opened, options, settings, folder, stack).run(path)
+
+
+def _opened(name: str, settings: Settings, stack: ExitStack) -> tuple[str, Device]:
+    """The device, and its toolchain; raises where there is none, or no latency to be had."""
+    platform_of(name).check_benchmark(name, settings)
+    device = open_device(name, settings)
+    stack.callback(device.close)
+    return converter_of(name), device
+
+
+class _Bench:
+    def __init__(
+        self,
+        devices: list[tuple[str, Device]],
+        options: BenchOptions,
+        settings: Settings,
+        folder: Path,
+        stack: ExitStack,
+    ) -> None:
+        self._devices = devices
+        self._options = options
+        self._settings = settings
+        self._folder = folder
+        self._pool = stack.enter_context(ThreadPoolExecutor(len(devices)))
+        self._notes: list[str] = []
+        self._model = Path()
+
+    def run(self, path: Path) -> BenchReport:
+        """Devices load their libraries while the model is quantized."""
+        probes = {device.name: self._pool.submit(device.probe) for _, device in self._devices}
+        if self._options.shapes:
+            with closing(GraphProcess()) as graphs:
+                path = graphs.write_fixed(path, self._options.shapes, self._folder)
+        self._model = path
+        made = {name: self._converted(name, path) for name in dict(self._devices)}
+        results = self._results([(device, made[name], probes) for name, device in self._devices])
+        info = next(iter(made.values())).info
+        return BenchReport(info, self._options.precision, results, tuple(self._notes))
+
+    def _converted(self, name: str, path: Path) -> Converted:
+        with closing(open_toolchain(name, self._settings)) as toolchain:
+            samples = self._samples(toolchain.inspect(path))
+            made = toolchain.convert(path, samples, self._folder / name, self._options.precision)
+        self._notes += [note for note in (*made.notes, samples.note) if note not in self._notes]
+        return made
+
+    def _samples(self, info: GraphInfo) -> Samples:
+        source = self._options.calibration
+        if info.image is not None:
+            count = RANDOM_SAMPLES if source is None else GIVEN_SAMPLES
+            samples = Calibration(source).calibration(info.height, info.width, count)
+            return replace(samples, note=_RANDOM_NOTE) if source is None else samples
+        tensors = random_batch(info, RANDOM_SAMPLES * info.batch)
+        nothing = np.zeros((0, 0, 0, 3), np.uint8)
+        return Samples(nothing, np.zeros(0, np.uint8), "", _RANDOM_NOTE, "random", tensors)
+
+    def _results(self, work: list[_Work]) -> tuple[BenchResult, ...]:
+        elsewhere = {
+            device.name: self._pool.submit(self._result, device, made, probes[device.name])
+            for device, made, probes in work
+            if device.chip
+        }
+        wait(elsewhere.values())
+        return tuple(
+            elsewhere[device.name].result()
+            if device.name in elsewhere
+            else self._result(device, made, probes[device.name])
+            for device, made, probes in work
+        )
+
+    def _result(self, device: Device, made: Converted, probe: Future[str]) -> BenchResult:
+        """Whatever goes wrong with one device is no reason not to show the others."""
+        try:
+            probe.result()
+            if isinstance(device, SharedDevice):
+                device.acquire()
+            model = _artefact(made, device) or self._model
+            runs = [device.measure(model, made.info)]
+            if not runs[0].is_estimate:
+                runs += [device.measure(model, made.info) for _ in range(self._options.runs - 1)]
+        except EdgeloopError as error:
+            return BenchResult(device.name, error=str(error))
+        return _summed_up(device.name, made.info, runs)
+
+
+_Work = tuple[Device, Converted, Mapping[str, "Future[str]"]]
+
+
+def _artefact(made: Converted, device: Device) -> Path | None:
+    """The file that the device runs; None where it is the model as it was given."""
+    suffix = device.artefacts.get("quantized", "")
+    if not suffix or made.quantized.endswith(suffix):
+        return made.files[made.quantized] if suffix else None
+    return next((file for name, file in made.files.items() if name.endswith(suffix)), None)
+
+
+def _summed_up(name: str, info: GraphInfo, runs: Sequence[Measurement]) -> BenchResult:
+    seconds = statistics.median(run.seconds for run in runs)
+    low, high = _interval(seconds, runs)
+    first = runs[0]
+    notes = [str(first.conditions["note"])] if "note" in first.conditions else []
+    if first.is_estimate:
+        notes.insert(0, f"profile {first.profile}" if first.is_calibrated else "uncalibrated")
+    return BenchResult(
+        name,
+        "estimate" if first.is_estimate else "measured",
+        1000 * seconds,
+        1000 * low,
+        1000 * high,
+        info.batch / seconds if seconds else None,
+        tuple(notes),
+    )
+
+
+def _interval(seconds: float, runs: Sequence[Measurement]) -> tuple[float, float]:
+    margin = runs[0].margin_percent
+    if runs[0].is_estimate:
+        part = (margin or 0) / 100
+        return seconds * (1 - part), seconds * (1 + part)
+    samples = sorted(sample for run in runs for sample in run.samples_s)
+    edge = len(samples) // 20
+    return samples[edge], samples[-1 - edge]

@@ -1,0 +1,243 @@
+"""inspect, bench: a model file, before it is in any store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from edgeloop.benchmark import BenchReport, BenchResult
+    from edgeloop.inspection import ChipAnswer, Inspection
+
+model_argument = click.argument("model", metavar="FILE", type=click.Path(path_type=Path))
+shape_option = click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="NAME=SIZES",
+    help="Shape of an input that the file leaves open, such as x=1x3x224x224; repeatable.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+_LABEL = 12
+_WIDTH = 80
+
+
+@click.command()
+@model_argument
+@click.option(
+    "--device",
+    "devices",
+    multiple=True,
+    metavar="NAME",
+    help="Chip whose compiler to ask, such as htp:qcs8550; repeatable  [default: htp]",
+)
+@shape_option
+@json_option
+def inspect(model: Path, devices: tuple[str, ...], shapes: tuple[str, ...], as_json: bool) -> None:
+    """Show what a model is and which chips take it.
+
+    Inputs, outputs, cost and memory, the task that fits, what chips refuse, and what runners will
+    evaluate. Needs no store. The exit code is 1 if the model cannot be used.
+
+    Example: edgeloop inspect net.onnx --device htp:qcs8550
+    """
+    from edgeloop.cli.output import print_json
+    from edgeloop.graph import parse_shapes
+    from edgeloop.inspection import inspect_model
+
+    found = inspect_model(model, devices, parse_shapes(shapes))
+    if as_json:
+        print_json([found.to_fields()])
+    else:
+        for line in _inspection_lines(found):
+            click.echo(line)
+    if found.problem:
+        raise SystemExit(1)
+
+
+@click.command()
+@model_argument
+@click.option(
+    "--device",
+    "devices",
+    multiple=True,
+    metavar="NAME",
+    help="host, htp:CHIP, adb:SERIAL, or a chip: all its boards; repeatable  [default: htp, host]",
+)
+@shape_option
+@click.option(
+    "--precision",
+    type=click.Choice(["a8w8", "a8w8-per-channel", "a16w8"]),
+    default="a8w8-per-channel",
+    show_default=True,
+    help="Quantization of activations and weights.",
+)
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Benchmark runs on devices that measure.",
+)
+@click.option(
+    "--calibration",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="FOLDER|FILE",
+    help="Images, .npy, .npz or .raw  [default: random inputs]",
+)
+@json_option
+def bench(
+    model: Path,
+    devices: tuple[str, ...],
+    shapes: tuple[str, ...],
+    precision: str,
+    runs: int,
+    calibration: Path | None,
+    as_json: bool,
+) -> None:
+    """Time a model on several devices.
+
+    Quantizes the file and shows its latency on each device in one table. Needs neither a store nor
+    a dataset, and leaves no files. The exit code is 1 if a device has no result.
+
+    Example: edgeloop bench net.onnx --device htp:qcs8550 --device htp:x-elite
+    """
+    from dataclasses import asdict
+
+    from edgeloop.benchmark import BenchOptions, bench_model
+    from edgeloop.cli.output import print_json
+    from edgeloop.graph import parse_shapes
+
+    options = BenchOptions(precision, runs, calibration, parse_shapes(shapes))  # type: ignore[arg-type]
+    report = bench_model(model, devices, options)
+    if as_json:
+        shared = {"model": model.name, "precision": report.precision}
+        print_json({**shared, **asdict(result)} for result in report.results)
+    else:
+        _print_report(report)
+    if any(result.error for result in report.results):
+        raise SystemExit(1)
+
+
+COMMANDS = (inspect, bench)
+
+
+def _inspection_lines(found: Inspection) -> Iterator[str]:
+    from edgeloop._util.units import size_text
+    from edgeloop.cli.output import printable, short_count
+
+    summary = found.summary
+    about = f"{size_text(summary.size)}, opset {summary.opset}"
+    exporter = f", {printable(summary.exporter)}" if summary.exporter else ""
+    yield f"{printable(summary.file)}: {about}{exporter}"
+    yield from _labelled("inputs", _tensor_lines(found, "inputs"))
+    yield from _labelled("outputs", _tensor_lines(found, "outputs"))
+    if summary.info and summary.memory:
+        memory = summary.memory
+        counts = f"{short_count(summary.info.macs)} MACs, {short_count(summary.info.params)}"
+        yield from _labelled("cost", [f"{counts} parameters"])
+        weights = f"weights {size_text(memory.weights)}, {size_text(memory.weights_8bit)} in 8 bit"
+        peak = f"{size_text(memory.activations)}, {size_text(memory.activations_8bit)} in 8 bit"
+        yield from _labelled("memory", [weights, f"activations at most {peak}"])
+    if found.fit:
+        yield from _labelled("task", [f"{found.fit.task}: {found.fit.why}"])
+    if found.chips:
+        yield from _labelled("chips", _chip_lines(found))
+    if summary.rewrites:
+        yield from _labelled("rewritten", summary.rewrites)
+    yield from _labelled("notes", summary.caveats)
+    if found.problem:
+        yield from _labelled("in the way", [printable(found.problem)])
+    else:
+        yield from _labelled("evaluated", found.evaluated)
+
+
+def _tensor_lines(found: Inspection, side: str) -> list[str]:
+    from edgeloop.cli.output import table
+
+    info = found.summary.info
+    tensors = getattr(info or found.summary, side)
+    cells = [
+        (t.name, "x".join(map(str, t.shape)) or "scalar", t.dtype, getattr(t, "layout", ""))
+        for t in tensors
+    ]
+    _, *lines = table(("", "", "", " "), cells).splitlines()
+    return lines
+
+
+def _chip_lines(found: Inspection) -> list[str]:
+    lines = [f"{chip.device}: {_answer(chip)}" for chip in found.chips]
+    others = len(found.not_asked)
+    if others and not found.problem:
+        lines.append(f"{others} other chips: not asked; no operator is known to be in the way")
+    return lines
+
+
+def _answer(chip: ChipAnswer) -> str:
+    from edgeloop.cli.output import printable
+
+    if chip.latency_ms is not None:
+        return f"takes it, about {_time(chip.latency_ms)} (estimate with made-up scales)"
+    return f"{'refuses it: ' if chip.answer == 'refused' else ''}{printable(chip.text)}"
+
+
+def _labelled(label: str, lines: Iterable[str]) -> Iterator[str]:
+    """The label once, its lines beside it and wrapped there."""
+    import textwrap
+
+    for line in lines:
+        for part in textwrap.wrap(
+            line, _WIDTH - _LABEL, subsequent_indent="  ", drop_whitespace=True
+        ) or [""]:
+            yield f"{label:<{_LABEL}}{part}".rstrip()
+            label = ""
+
+
+def _print_report(report: BenchReport) -> None:
+    from edgeloop.cli.output import printable, table
+
+    cells = [
+        (
+            result.device,
+            "failed" if result.latency_ms is None else _latency(result),
+            "" if result.low_ms is None else _range(result),
+            "" if result.per_second is None else f"{result.per_second:,.4g}",
+            result.notes[0] if result.notes else "",
+        )
+        for result in report.results
+    ]
+    headings = ("device", "latency", "range", "per second", "notes")
+    click.echo(table(headings, cells, right=("latency", "range", "per second")))
+    for result in report.results:
+        for text in (result.error, *result.notes[1:]):
+            if text:
+                click.echo(f"{result.device}: {printable(text)}")
+    for note in (_batch_note(report), *report.notes):
+        if note:
+            click.echo(f"{report.precision}, {note}" if note == report.notes[-1] else note)
+
+
+def _batch_note(report: BenchReport) -> str:
+    batch = report.info.batch
+    return f"latency is that of a batch of {batch}" if batch > 1 else ""
+
+
+def _latency(result: BenchResult) -> str:
+    assert result.latency_ms is not None
+    return f"{_time(result.latency_ms)}{' est' if result.kind == 'estimate' else ''}"
+
+
+def _range(result: BenchResult) -> str:
+    """In one unit: `218 – 328 µs`."""
+    assert result.low_ms is not None and result.high_ms is not None
+    factor, unit = (1000, "µs") if result.high_ms < 1 else (1, "ms")
+    return f"{factor * result.low_ms:.3g} – {factor * result.high_ms:.3g} {unit}"
+
+
+def _time(milliseconds: float) -> str:
+    if milliseconds < 1:
+        return f"{1000 * milliseconds:.3g} µs"
+    return f"{milliseconds:.3g} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.3g} s"
