@@ -23,19 +23,18 @@ from edgeloop.errors import (
     WorkerFailed,
 )
 from edgeloop.graph import GraphProcess, GraphSummary, Shape, TaskFit, fitting_task
-from edgeloop.platforms import Estimator, list_devices, open_device, platform_of
+from edgeloop.platforms import Estimator, list_devices, platform_of
 from edgeloop.settings import Settings
 
 DEFAULT_DEVICES = ("htp",)
 _LIMIT_S = 120.0
-_ALL_SCORES = "accuracy of the float, quantized and fp16 model with a dataset for {task}"
 _AGREEMENT = "agreement of the quantized with the float model"
 
 
 @dataclass(frozen=True)
 class ChipAnswer:
-    """What a device's compiler said of the model, with made-up scales: they change little but take
-    no calibration. `unknown`: it was not asked, `text` says why."""
+    """What a device's compiler said of the model, with placeholder scales, so that none
+    has to be calibrated. `unknown`: it was not asked, `text` says why."""
 
     device: str
     answer: Literal["taken", "refused", "unknown"]
@@ -92,7 +91,8 @@ def evaluated(fit: TaskFit | None) -> tuple[str, ...]:
         return ()
     if fit.task == "tensors":
         return ("latency", _AGREEMENT)
-    return ("latency", _ALL_SCORES.format(task=fit.task), f"without one, {_AGREEMENT}")
+    scores = f"with a {fit.task} dataset: accuracy as float, quantized, fp16"
+    return ("latency", scores, f"without one: {_AGREEMENT}")
 
 
 def inspect_model(
@@ -118,7 +118,8 @@ def inspect_model(
         summary = graphs.summarize(path, shapes)
         chips = () if summary.problem else tuple(answer.result() for answer in answers)
     fit = fitting_task(summary.info) if summary.info else None
-    return Inspection(summary, fit, chips, _others(asked, settings))
+    names = [inquiry.device for inquiry in inquiries]
+    return Inspection(summary, fit, chips, _others(names, settings))
 
 
 def check_file(path: Path) -> None:
@@ -138,10 +139,10 @@ class _Inquiry:
     """One question to the compiler of a device."""
 
     def __init__(self, device: str, settings: Settings) -> None:
-        self._device, self._why_not = device, ""
         self._estimator: Estimator | None = None
-        platform = platform_of(device)
-        platform.open_device(device, settings).close()  # raises where there is no such device
+        platform, self._why_not = platform_of(device), ""
+        with closing(platform.open_device(device, settings)) as opened:
+            self.device = opened.name
         try:
             self._estimator = platform.open_estimator(device, settings, _LIMIT_S)
         except BadInput:
@@ -149,13 +150,13 @@ class _Inquiry:
 
     def ask(self, model: Path) -> ChipAnswer:
         if self._estimator is None:
-            return ChipAnswer(self._device, "unknown", text=self._why_not)
+            return ChipAnswer(self.device, "unknown", text=self._why_not)
         try:
-            return ChipAnswer(self._device, "taken", self._estimator.latency_ms(model))
+            return ChipAnswer(self.device, "taken", self._estimator.latency_ms(model))
         except (MissingExtra, WorkerFailed) as error:
-            return ChipAnswer(self._device, "unknown", text=str(error))
+            return ChipAnswer(self.device, "unknown", text=str(error))
         except (ModelFailed, BadModel) as error:
-            return ChipAnswer(self._device, "refused", text=str(error.fields["reason"]))
+            return ChipAnswer(self.device, "refused", text=str(error.fields["reason"]))
 
     def close(self) -> None:
         """In the middle of an answer, if nobody waits for it any more."""
@@ -167,5 +168,4 @@ class _Inquiry:
 def _others(asked: Sequence[str], settings: Settings) -> tuple[str, ...]:
     """Chips that have a compiler, and were not asked."""
     known = [device.device for device in list_devices(settings) if device.state == "simulated"]
-    names = {open_device(device, settings).name for device in asked}
-    return tuple(name for name in known if name not in names)
+    return tuple(name for name in known if name not in asked)

@@ -19,8 +19,10 @@ DOCS = ROOT / "docs/reference/cli.md"
 # These make or read files of this machine and open no store.
 WITHOUT_A_STORE = {
     *(f"service {verb}" for verb in ("install", "uninstall", "status")),
+    "bench",
     "data faces",
     "export",
+    "inspect",
     "notebook",
     "schema",
     "train",

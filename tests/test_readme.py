@@ -46,6 +46,17 @@ def check(command: str, folder: Path) -> None:
         assert line == "…" or masked(line) in printed, f"{command} does not print: {line}"
 
 
+def test_the_first_minute(tmp_path: Path):
+    project = tmp_path / "project"
+    shutil.copytree(ROOT / "examples/nets", project / "examples/nets")
+    check(
+        "edgeloop bench examples/nets/unet-w24.onnx --device htp:qcs8550 --device htp:x-elite",
+        project,
+    )
+    check("edgeloop inspect examples/nets/unet-w24.onnx", project)
+    assert [path.name for path in project.iterdir()] == ["examples"]
+
+
 def test_uploading_the_example_models(tmp_path: Path):
     project = tmp_path / "project"
     shutil.copytree(ROOT / "examples/nets", project / "examples/nets")

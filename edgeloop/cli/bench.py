@@ -44,11 +44,12 @@ def inspect(model: Path, devices: tuple[str, ...], shapes: tuple[str, ...], as_j
 
     Example: edgeloop inspect net.onnx --device htp:qcs8550
     """
-    from edgeloop.cli.output import print_json
+    from edgeloop.cli.output import print_json, waiting
     from edgeloop.graph import parse_shapes
     from edgeloop.inspection import inspect_model
 
-    found = inspect_model(model, devices, parse_shapes(shapes))
+    with waiting("reading and compiling"):
+        found = inspect_model(model, devices, parse_shapes(shapes))
     if as_json:
         print_json([found.to_fields()])
     else:
@@ -108,11 +109,12 @@ def bench(
     from dataclasses import asdict
 
     from edgeloop.benchmark import BenchOptions, bench_model
-    from edgeloop.cli.output import print_json
+    from edgeloop.cli.output import print_json, waiting
     from edgeloop.graph import parse_shapes
 
     options = BenchOptions(precision, runs, calibration, parse_shapes(shapes))  # type: ignore[arg-type]
-    report = bench_model(model, devices, options)
+    with waiting("quantizing and compiling"):
+        report = bench_model(model, devices, options)
     if as_json:
         shared = {"model": model.name, "precision": report.precision}
         print_json({**shared, **asdict(result)} for result in report.results)
@@ -180,7 +182,7 @@ def _answer(chip: ChipAnswer) -> str:
     from edgeloop.cli.output import printable
 
     if chip.latency_ms is not None:
-        return f"takes it, about {_time(chip.latency_ms)} (estimate with made-up scales)"
+        return f"takes it, about {_time(chip.latency_ms)} (estimate)"
     return f"{'refuses it: ' if chip.answer == 'refused' else ''}{printable(chip.text)}"
 
 
@@ -204,7 +206,7 @@ def _print_report(report: BenchReport) -> None:
             result.device,
             "failed" if result.latency_ms is None else _latency(result),
             "" if result.low_ms is None else _range(result),
-            "" if result.per_second is None else f"{result.per_second:,.4g}",
+            _rate(result.per_second),
             result.notes[0] if result.notes else "",
         )
         for result in report.results
@@ -235,6 +237,12 @@ def _range(result: BenchResult) -> str:
     assert result.low_ms is not None and result.high_ms is not None
     factor, unit = (1000, "µs") if result.high_ms < 1 else (1, "ms")
     return f"{factor * result.low_ms:.3g} – {factor * result.high_ms:.3g} {unit}"
+
+
+def _rate(per_second: float | None) -> str:
+    if per_second is None:
+        return ""
+    return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
 
 
 def _time(milliseconds: float) -> str:

@@ -69,6 +69,18 @@ def plural(count: int, noun: str) -> str:
 
 
 @contextlib.contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """Says on a terminal what takes a while; logs and pipes get nothing."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield
+
+
+@contextlib.contextmanager
 def count_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
     """A progress bar on a terminal; logs and pipes get the last line only."""
     if not sys.stderr.isatty():

@@ -49,8 +49,9 @@ def _not_an_image(info: GraphInfo) -> str:
 
 def _of_one(output: TensorInfo, shape: Shape, size: tuple[int, int]) -> TaskFit:
     sides = tuple(side for side in shape if side != 1)
-    if len(sides) == 1 and len(shape) != 3:
-        return TaskFit("classification", f"one image in, {sides[0]:,} classes out")
+    if len(sides) <= 1:
+        words = f"{sides[0]:,} classes" if sides else "one score"
+        return TaskFit("classification", f"one image in, {words} out")
     if len(shape) == 2 and output.dtype.startswith(("int", "uint")):
         return TaskFit("segmentation", f"one image in, a class map {shape_text(shape)} out")
     if len(shape) == 2 and _is_map(shape, size):
