@@ -63,8 +63,10 @@ __all__ = [
 GROUP = "edgeloop.tasks"
 _BUILT_IN = {
     "classification": "classification:Classification",
+    "depth": "dense.depth:Depth",
     "detection": "detection:Detection",
     "segmentation": "segmentation:Segmentation",
+    "super-resolution": "dense.super_resolution:SuperResolution",
 }
 
 

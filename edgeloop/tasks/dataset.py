@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -124,10 +125,21 @@ _BROKEN = (
 
 def load(path: Path) -> Image.Image:
     """The decoded image."""
+    with _reading(path), Image.open(path) as picture:
+        picture.load()
+        return picture
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """Width and height, without decoding it."""
+    with _reading(path), Image.open(path) as picture:
+        return picture.size
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
     try:
-        with Image.open(path) as picture:
-            picture.load()
-            return picture
+        yield
     except FileNotFoundError:
         raise BadInput(reason=f"{path} is not there") from None
     except _BROKEN as error:
@@ -243,7 +255,12 @@ def _check_labels(pair: Pair, image: Image.Image, label: Image.Image, labels: La
             f"0–{len(labels.classes) - 1} (and {IGNORE} for pixels that do not count); other "
             f"labels need a {FILE} in the dataset"
         )
-    (wide, high), (label_wide, label_high) = image.size, label.size
+    check_aspect(pair, image.size, label.size)
+
+
+def check_aspect(pair: Pair, image: tuple[int, int], label: tuple[int, int]) -> None:
+    """Sizes are (width, height)."""
+    (wide, high), (label_wide, label_high) = image, label
     if abs(wide * label_high - high * label_wide) > max(wide, high):  # a rounded side is no error
         raise BadInput(
             reason=f"{pair.label} is {label_wide} × {label_high}, not the aspect ratio of its "

@@ -10,7 +10,7 @@ from PIL import Image
 
 from edgeloop.tasks import Labels, Task, Tensors, open_task
 from edgeloop.testing.contracts.task import TaskContract
-from tests.tasks import coco
+from tests.tasks import coco, made
 
 
 class TestSegmentation(TaskContract):
@@ -38,3 +38,23 @@ class TestDetection(TaskContract):
 
     def perfect(self, task: Task, labels: Labels) -> Tensors:
         return coco.boxes_and_scores(labels, len(task.classes))
+
+
+class TestDepth(TaskContract):
+    @pytest.fixture
+    def task(self, tmp_path: Path) -> Task:
+        return open_task("depth", made.depths(tmp_path / "data"), tmp_path / "cache")
+
+    def perfect(self, task: Task, labels: Labels) -> Tensors:
+        return {"depth": np.array(labels)}
+
+
+class TestSuperResolution(TaskContract):
+    best = 100.0
+
+    @pytest.fixture
+    def task(self, tmp_path: Path) -> Task:
+        return open_task("super-resolution", made.sharp(tmp_path / "data"), tmp_path / "cache")
+
+    def perfect(self, task: Task, labels: Labels) -> Tensors:
+        return {"image": labels.transpose(0, 3, 1, 2).astype(np.float32) / 255}

@@ -12,7 +12,7 @@ from edgeloop.errors import BadInput
 from edgeloop.tasks import open_task, task_names
 from edgeloop.tasks.segmentation import FACE_CLASSES, Segmentation
 
-BUILT_IN = ("classification", "detection", "segmentation")
+BUILT_IN = ("classification", "depth", "detection", "segmentation", "super-resolution")
 
 
 class Matting(Segmentation):
@@ -48,5 +48,5 @@ def test_tasks_of_others_are_found_by_entry_point(plugged_in: None, tmp_path: Pa
 def test_an_unknown_name_gets_a_suggestion(plugged_in: None, tmp_path: Path):
     with pytest.raises(BadInput, match=r"unknown task 'segmentaton': did you mean 'segmentation'"):
         open_task("segmentaton", tmp_path, tmp_path)
-    with pytest.raises(BadInput, match="there are classification, detection, "):
+    with pytest.raises(BadInput, match="there are classification, depth, detection"):
         open_task("xyz", tmp_path, tmp_path)
