@@ -11,6 +11,7 @@ from edgeloop.graph.count import (
 )
 from edgeloop.graph.fit import TaskFit, fitting_task, parse_shapes, shape_text
 from edgeloop.graph.info import GraphInfo, Layout, Shape, TensorInfo, image_info, info_from
+from edgeloop.graph.operators import refusal
 from edgeloop.graph.outputs import (
     DLC_INPUT,
     DLC_OUTPUT,
@@ -19,12 +20,19 @@ from edgeloop.graph.outputs import (
     with_fixed_names,
 )
 from edgeloop.graph.process import GraphProcess
+from edgeloop.graph.rewrites import (
+    AppliedRewrite,
+    applied_rewrites,
+    apply_rewrites,
+    rewrite_notes,
+)
 from edgeloop.graph.summary import DeclaredTensor, GraphMemory, GraphSummary
 from edgeloop.graph.viewer import write_viewer
 
 __all__ = [
     "DLC_INPUT",
     "DLC_OUTPUT",
+    "AppliedRewrite",
     "CountedLayer",
     "DeclaredTensor",
     "GraphInfo",
@@ -35,6 +43,8 @@ __all__ = [
     "Shape",
     "TaskFit",
     "TensorInfo",
+    "applied_rewrites",
+    "apply_rewrites",
     "class_axis",
     "count_layers",
     "estimate_caveats",
@@ -45,6 +55,8 @@ __all__ = [
     "layout_of",
     "parse_shapes",
     "read_graph",
+    "refusal",
+    "rewrite_notes",
     "shape_text",
     "shapes_of",
     "with_class_output",

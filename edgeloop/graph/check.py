@@ -7,7 +7,6 @@ one generic sentence; so whatever can be known from the graph alone is checked h
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,33 +14,16 @@ from typing import TYPE_CHECKING
 from edgeloop.errors import LocalFileError, UnusableModel
 from edgeloop.graph.fold import fold_constants
 from edgeloop.graph.info import Layout, Shape
+from edgeloop.graph.operators import refusal, unknown_layers, untaken_layers
 from edgeloop.graph.reading import fix_shapes, is_fixed, real_inputs, shape_of
 from edgeloop.graph.simplify import simplify
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, ValueInfoProto
 
-# Operators that the compiler accepts, as ONNX Runtime documents them for QNN. The first ones are
-# gone before it sees the graph: folded into constants, or dropped.
-_FOLDED = "Constant ConstantOfShape Dropout Identity Range Shape Size"
-
-_TAKEN = """
-Abs Add And ArgMax ArgMin Asin Atan AveragePool BatchNormalization Cast Ceil Clip Concat Conv
-ConvTranspose Cos CumSum DepthToSpace DequantizeLinear Div Einsum Elu Equal Erf Exp Expand Flatten
-Floor Gather GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater
-GreaterOrEqual GridSample GroupNormalization HardSigmoid HardSwish InstanceNormalization
-LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization LRN MatMul Max MaxPool
-Mean Min Mod Mul Neg Not Or Pad Pow PRelu QuantizeLinear Reciprocal ReduceL2 ReduceMax ReduceMean
-ReduceMin ReduceProd ReduceSum Relu Reshape Resize Round ScatterElements ScatterND Sigmoid Sign Sin
-Slice Softmax Softplus SpaceToDepth Split Sqrt Squeeze Sub Sum Tanh ThresholdedRelu Tile TopK
-Transpose Unsqueeze Upsample Where Xor
-"""
-
-SUPPORTED = frozenset((_FOLDED + " " + _TAKEN).split())
 STANDARD_DOMAINS = frozenset(("", "ai.onnx"))
 
 
-LARGEST_RANK = 5
 LARGEST_TENSOR = 2**32  # elements: bytes once quantized
 LARGEST_FILE = 2**31 - 1
 OLDEST_OPSET = 13  # the first with per-channel QuantizeLinear
@@ -66,6 +48,7 @@ def read_graph(path: Path, shapes: Mapping[str, Shape] | None = None) -> ModelPr
     simplify(model.graph)
     model = _with_shapes(path.name, model)
     _check_tensors(path.name, model)
+    _check_rewritten(path.name, model)
     _check_convolutions(path.name, model.graph)
     _check_weights(path.name, model.graph)
     return model
@@ -119,11 +102,8 @@ def _check_domains(file: str, model: ModelProto) -> None:
 
 def _check_operators(file: str, model: ModelProto) -> None:
     """After folding: what only computes shapes never reaches the compiler."""
-    unknown = Counter(n.op_type for n in model.graph.node if n.op_type not in SUPPORTED)
-    if unknown:
-        named = ", ".join(f"{kind} ({count}×)" for kind, count in sorted(unknown.items())[:5])
-        reason = f"the chip's compiler does not support the operators {named}"
-        raise UnusableModel(file=file, reason=reason)
+    if unknown := unknown_layers(model):
+        raise UnusableModel(file=file, reason=refusal(unknown))
 
 
 def _recent(file: str, model: ModelProto) -> ModelProto:
@@ -186,17 +166,17 @@ def _check_tensors(file: str, model: ModelProto) -> None:
             raise UnusableModel(file=file, reason=reason)
     for value in _values(model.graph):
         shape = shape_of(value)
-        if len(shape) > LARGEST_RANK:
-            reason = (
-                f"the tensor {value.name!r} has {len(shape)} dimensions; the chip's compiler "
-                f"takes at most {LARGEST_RANK}"
-            )
-            raise UnusableModel(file=file, reason=reason)
         if not is_fixed(value):
             reason = f"the shape of {value.name!r} depends on the data, or cannot be inferred"
             raise UnusableModel(file=file, reason=reason)
         if math.prod(shape) > LARGEST_TENSOR:
             raise UnusableModel(file=file, reason=f"the tensor {value.name!r} is over 4 GB")
+
+
+def _check_rewritten(file: str, model: ModelProto) -> None:
+    """Whether anything is in the compiler's way that no rewrite takes out of it."""
+    if untaken := untaken_layers(model):
+        raise UnusableModel(file=file, reason=refusal(untaken))
 
 
 def _check_convolutions(file: str, graph: GraphProto) -> None:

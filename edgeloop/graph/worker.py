@@ -14,6 +14,7 @@ from edgeloop.graph.count import count_layers, graph_info, write_layers
 from edgeloop.graph.info import Shape
 from edgeloop.graph.outputs import class_axis, with_class_output, with_fixed_names
 from edgeloop.graph.reading import fix_shapes
+from edgeloop.graph.rewrites import ALL, FUSIONS, apply_rewrites, rewrite_notes
 from edgeloop.graph.summary import summarize as _summarize
 from edgeloop.isolation import Answer, Work, serve
 
@@ -48,12 +49,14 @@ def write_fixed(model: str, shapes: Mapping[str, Sequence[int]], target: str) ->
 
 def write_variants(model: str, folder: str) -> Answer:
     """The simplified model with fixed names for input and output (model.onnx), variants that end in
-    class maps where it has classes (bytes.onnx, classes.onnx), and the layer table."""
+    class maps where it has classes (bytes.onnx, classes.onnx), and the layer table. Operators that
+    converters are not known to take are rewritten."""
     import onnx
 
     path, target = Path(model), Path(folder)
     graph = read_graph(path)
     info = graph_info(path.name, graph)
+    apply_rewrites(graph, ALL - FUSIONS)
     write_layers(target / "model.layers.csv", count_layers(graph))
     named = with_fixed_names(graph)
     onnx.save_model(named, str(target / "model.onnx"))
@@ -62,7 +65,8 @@ def write_variants(model: str, folder: str) -> Answer:
         for name, in_bytes in (("bytes", True), ("classes", False)):
             classifying = with_class_output(named, axis, in_bytes)
             onnx.save_model(classifying, str(target / f"{name}.onnx"))
-    return {"info": info.to_fields(), "caveats": estimate_caveats(graph)}, ()
+    notes = [*estimate_caveats(graph), *rewrite_notes(graph)]
+    return {"info": info.to_fields(), "caveats": notes}, ()
 
 
 def _tuples(shapes: Mapping[str, Sequence[int]]) -> dict[str, Shape]:

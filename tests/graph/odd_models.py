@@ -60,7 +60,17 @@ def no_number(path: Path) -> Path:
     return one_conv(path, weight=weights() * np.nan)
 
 
-def rank_six(path: Path) -> Path:
+def dilated_pool(path: Path) -> Path:
+    nodes = [
+        helper.make_node("Sigmoid", ["x"], ["s"], name="sigmoid"),
+        helper.make_node(
+            "MaxPool", ["s"], ["y"], name="odd", kernel_shape=[3, 3], dilations=[2, 2]
+        ),
+    ]
+    return save(path, nodes, [info("x", [1, 3, 32, 32])], [info("y", None)])
+
+
+def rank_six(path: Path, is_output: bool = False) -> Path:
     nodes = [
         helper.make_node("Reshape", ["x", "six"], ["r"], name="fold"),
         helper.make_node("Reshape", ["r", "four"], ["y"], name="unfold"),
@@ -70,6 +80,8 @@ def rank_six(path: Path) -> Path:
         "four": np.array([1, 3, 32, 32], np.int64),
     }
     shape = [1, 3, 32, 32]
+    if is_output:
+        return save(path, nodes[:1], [info("x", shape)], [info("r", None)], shapes)
     return save(path, nodes, [info("x", shape)], [info("y", shape)], shapes)
 
 

@@ -143,9 +143,10 @@ def test_screening_before_training_comes_near_the_estimate_of_the_converted_mode
 
 
 def test_layers_that_the_compiler_leaves_over_are_named(toolchain, tmp_path):
-    """Erf alone passes the list of operators, as a part of Gelu, and the compiler then refuses."""
-    model = odd_models.one_node(tmp_path / "m.onnx", "Erf")
-    with pytest.raises(ModelFailed, match="does not support these layers: Erf 'odd'"):
+    """MaxPool is on the list of operators; with dilations the compiler refuses it."""
+    model = odd_models.dilated_pool(tmp_path / "m.onnx")
+    said = r"does not take MaxPool \(layer 'odd'\): use its plain form"
+    with pytest.raises(ModelFailed, match=said):
         toolchain.convert(model, samples(smooth_images(1, 32)), tmp_path / "out")
 
 

@@ -18,12 +18,15 @@ from typing import Any, cast
 
 from edgeloop.errors import BadInput, MissingExtra, ModelFailed, ModelRefused, WorkerFailed
 from edgeloop.graph import (
+    apply_rewrites,
     count_layers,
     estimate_caveats,
     graph_info,
     info_from,
     layout_of,
     read_graph,
+    refusal,
+    rewrite_notes,
     shapes_of,
     write_layers,
 )
@@ -32,7 +35,6 @@ from edgeloop.platforms.base import Precision
 from edgeloop.platforms.batching import run_samples
 from edgeloop.platforms.qnn.deploy import OutputForm, deployed
 from edgeloop.platforms.qnn.quantize import (
-    fused,
     quantize_model,
     quantize_with_fixed_scales,
 )
@@ -104,8 +106,9 @@ class NativeWork:
         import onnx
 
         path = Path(model)
-        graph = fused(read_graph(path))
+        graph = read_graph(path)
         info = graph_info(path.name, graph)
+        apply_rewrites(graph)
         calibration = _mapped(images)
         if calibration.shape[1:] != (info.height, info.width, 3):
             size = "×".join(str(side) for side in calibration.shape[1:])
@@ -114,7 +117,8 @@ class NativeWork:
         write_layers(Path(layers), count_layers(graph))
         onnx.save_model(graph, simplified)
         quantize_model(graph, calibration, info.layout, Path(target), cast(Precision, precision))
-        return {"info": info.to_fields(), "caveats": estimate_caveats(graph)}, ()
+        notes = [*estimate_caveats(graph), *rewrite_notes(graph)]
+        return {"info": info.to_fields(), "caveats": notes}, ()
 
     def deploy(self, quantized: str, target: str, layout: str, output: str = "logits") -> Answer:
         import onnx
@@ -189,7 +193,8 @@ class NativeWork:
 
     def screen(self, model: str, soc: int, output: str = "logits") -> Answer:
         """The estimate of a model that is not trained yet: scales are made up."""
-        graph = fused(read_graph(Path(model)))
+        graph = read_graph(Path(model))
+        apply_rewrites(graph)
         quantize_with_fixed_scales(graph, Path("fixed.onnx"))
         return self.estimate("fixed.onnx", soc, output)
 
@@ -233,28 +238,27 @@ class NativeWork:
             return onnxruntime.InferenceSession(model, sess_options=settings)
         except Exception as error:
             if _LEFT_OVER in str(error):
-                left = self._left_over(model, chosen)
-                reason = f"the chip's compiler does not support these layers: {left}"
-                raise ModelRefused(reason=reason) from None
+                raise ModelRefused(reason=self._refusal(model, chosen)) from None
             raise
 
-    def _left_over(self, model: str, options: Mapping[str, str]) -> str:
-        """Which layers the chip would leave to the CPU: its refusal names none."""
+    def _refusal(self, model: str, options: Mapping[str, str]) -> str:
+        """Which layers the chip would leave to the CPU: its own refusal names none."""
         import onnxruntime
 
         settings = onnxruntime.SessionOptions()
         settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         settings.add_provider_for_devices(self._provider(), dict(options))
         session = onnxruntime.InferenceSession(model, sess_options=settings)
-        nodes = [
-            f"{node.op_type} {node.name!r}"
+        layers = [
+            (node.op_type, node.name)
             for part in session.get_provider_graph_assignment_info()
             if part.ep_name != _PROVIDER
             for node in part.get_nodes()
             if node.op_type not in ("QuantizeLinear", "DequantizeLinear")
         ]
-        more = f" and {len(nodes) - 5} more" if len(nodes) > 5 else ""
-        return ", ".join(nodes[:5]) + more or "none by name; its ends may not be quantized"
+        if not layers:
+            return "the chip's compiler does not take its inputs or outputs as they are quantized"
+        return refusal(layers)
 
     def _provider(self) -> list[Any]:
         """Registered once a process."""
@@ -291,7 +295,9 @@ def _simplified(path: Path, options: Mapping[str, str]) -> str:
 
     if "enable_htp_fp16_precision" not in options:
         return str(path)
-    onnx.save_model(fused(read_graph(path)), "simplified.onnx")
+    graph = read_graph(path)
+    apply_rewrites(graph)
+    onnx.save_model(graph, "simplified.onnx")
     return "simplified.onnx"
 
 

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 def quantize_model(
     model: ModelProto, images: Images, layout: str, target: Path, precision: Precision
 ) -> None:
-    """Write the QDQ model; `model` is one that `read_graph` has simplified."""
+    """Write the QDQ model; `model` is one that `read_graph` has simplified and
+    that was rewritten for the compiler."""
     import numpy as np
     from onnxruntime.quantization import QuantType, quantize
     from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
@@ -59,27 +60,11 @@ def quantize_model(
         weight_type=QuantType.QUInt8 if precision == "a8w8" else QuantType.QInt8,
         per_channel=precision != "a8w8",
         init_overrides={
-            **weight_overrides(model, precision != "a8w8"),
+            **weight_overrides(model),
             **{name: [dict(pixels)] for name in _pixel_tensors(model)},
         },
     )
     quantize(model, str(target), settings)
-
-
-def fused(model: ModelProto) -> ModelProto:
-    """A Gelu that was exported as five operators becomes one again: the chip knows no Erf."""
-    import tempfile
-
-    import onnx
-    from onnxruntime.quantization.execution_providers.qnn import qnn_preprocess_model
-
-    if not any(node.op_type == "Erf" for node in model.graph.node):
-        return model
-    with tempfile.TemporaryDirectory(prefix="edgeloop-fuse-") as folder:
-        path = Path(folder) / "fused.onnx"
-        if not qnn_preprocess_model(model, str(path)):
-            return model
-        return onnx.shape_inference.infer_shapes(onnx.load_model(str(path)))
 
 
 def prepared(images: Images, layout: str) -> Iterator[NDArray[np.float32]]:
@@ -128,7 +113,7 @@ def quantize_with_fixed_scales(model: ModelProto, target: Path) -> None:
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
         per_channel=True,
-        init_overrides=weight_overrides(model, True),
+        init_overrides=weight_overrides(model),
     )
     guessed: dict[str, Range] = {model.graph.input[0].name: (0.0, 1.0)}
     for node in model.graph.node:

@@ -1,0 +1,230 @@
+"""Products of matrices: Einsum, and the forms of Gemm and MatMul that compilers refuse."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from edgeloop.graph.rewrites.editor import (
+    FLOAT,
+    GraphEditor,
+    Replacement,
+    attribute,
+    each,
+    is_float,
+)
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+_PLAIN_RANK = 4
+
+
+@each("Einsum")
+def expand_einsum(editor: GraphEditor, node: NodeProto) -> bool:
+    """One or more operands without repeated or omitted letters: ReduceSum, Transpose, MatMul."""
+    terms = _terms(node)
+    shapes = [editor.shape(name) for name in node.input]
+    if terms is None or any(editor.kind(name) != FLOAT for name in node.input):
+        return False
+    operands, wanted = terms
+    sizes: dict[str, int] = {}
+    for letters, shape in zip(operands, shapes, strict=True):
+        if shape is None or len(shape) != len(letters):
+            return False
+        for letter, size in zip(letters, shape, strict=True):
+            if sizes.setdefault(letter, size) != size:
+                return False  # a side of 1 that is stretched
+    new = editor.replacement([node])
+    contraction = _Contraction(editor, new, sizes)
+    tensor, letters = node.input[0], operands[0]
+    for index in range(1, len(operands)):
+        later = set(wanted).union(*operands[index + 1 :])
+        tensor, letters = contraction.pair(
+            (tensor, letters), (node.input[index], operands[index]), later
+        )
+    tensor, letters = contraction.summed((tensor, letters), set(wanted))
+    order = [letters.index(letter) for letter in wanted]
+    new.transpose(tensor, order, node.output[0])
+    new.done()
+    return True
+
+
+def _terms(node: NodeProto) -> tuple[list[str], str] | None:
+    equation = str(attribute(node, "equation", "")).replace(" ", "")
+    left, arrow, wanted = equation.partition("->")
+    operands = left.split(",")
+    if "." in equation or len(operands) != len(node.input):
+        return None
+    if not arrow:
+        letters = left.replace(",", "")
+        wanted = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+    terms = [*operands, wanted]
+    if any(len(set(term)) != len(term) or not term for term in terms):
+        return None
+    return (operands, wanted) if set(wanted) <= set(left) else None
+
+
+class _Contraction:
+    """Operands are a tensor and the letter of each of its sides."""
+
+    def __init__(self, editor: GraphEditor, new: Replacement, sizes: dict[str, int]) -> None:
+        self._editor = editor
+        self._new = new
+        self._sizes = sizes
+
+    def summed(self, operand: tuple[str, str], kept: set[str]) -> tuple[str, str]:
+        """Sums over the sides that nobody wants."""
+        tensor, letters = operand
+        axes = [axis for axis, letter in enumerate(letters) if letter not in kept]
+        if not axes:
+            return operand
+        rest = "".join(letter for letter in letters if letter in kept)
+        where = self._editor.ints(f"{tensor}_axes", axes)
+        shape = [self._sizes[letter] for letter in rest]
+        return self._new.add("ReduceSum", [tensor, where], shape, keepdims=0), rest
+
+    def pair(
+        self, first: tuple[str, str], second: tuple[str, str], later: set[str]
+    ) -> tuple[str, str]:
+        """The product of two operands, with the sides that are wanted later."""
+        first = self.summed(first, later | set(second[1]))
+        second = self.summed(second, later | set(first[1]))
+        both = [letter for letter in first[1] if letter in second[1]]
+        batch = "".join(letter for letter in both if letter in later)
+        inner = "".join(letter for letter in both if letter not in later)
+        rows = "".join(letter for letter in first[1] if letter not in both)
+        columns = "".join(letter for letter in second[1] if letter not in both)
+        left = self._arranged(first, (batch, rows, inner))
+        right = self._arranged(second, (batch, inner, columns))
+        letters = batch + rows + columns
+        groups = self._groups((batch, rows, columns))
+        product = self._new.add("MatMul", [left, right], groups)
+        return self._new.reshape(product, [self._sizes[letter] for letter in letters]), letters
+
+    def _arranged(self, operand: tuple[str, str], parts: tuple[str, str, str]) -> str:
+        tensor, letters = operand
+        order = [letters.index(letter) for letter in "".join(parts)]
+        return self._new.reshape(self._new.transpose(tensor, order), self._groups(parts))
+
+    def _groups(self, parts: tuple[str, str, str]) -> list[int]:
+        """Sides of the batch as they are where there are few; rows and columns in one side."""
+        batch = [self._sizes[letter] for letter in parts[0]]
+        if len(batch) + 2 > _PLAIN_RANK:
+            batch = [math.prod(batch)]
+        ends = [math.prod(self._sizes[letter] for letter in part) for part in parts[1:]]
+        return [*batch, *ends]
+
+
+@each("Gemm")
+def plain_gemm(editor: GraphEditor, node: NodeProto) -> bool:
+    """Factors go into the weights, a bias that is a matrix is added behind, and a product of two
+    computed matrices is a MatMul."""
+    shape = editor.shape(node.output[0])
+    weights = editor.constant(node.input[1])
+    bias_name = node.input[2] if len(node.input) > 2 else ""
+    alpha, beta = attribute(node, "alpha", 1.0), attribute(node, "beta", 1.0)
+    bias_shape = editor.shape(bias_name) if bias_name else ()
+    is_row = not bias_name or (
+        editor.is_constant(bias_name)
+        and bias_shape is not None
+        and shape is not None
+        and math.prod(bias_shape) == shape[1]
+    )
+    is_flat = not bias_name or len(bias_shape or (0, 0)) == 1
+    plain = (
+        weights is not None and is_row and is_flat and alpha == 1 and (beta == 1 or not bias_name)
+    )
+    if plain or shape is None or not is_float(editor, node):
+        return False
+    new, name = editor.replacement([node]), node.name or node.output[0]
+    bias = editor.constant(bias_name) if bias_name else None
+    first = node.input[0]
+    if attribute(node, "transA", 0):
+        first = new.transpose(first, (1, 0))
+    if weights is not None:
+        matrix = weights.T if attribute(node, "transB", 0) else weights
+        inputs = [first, editor.floats(f"{name}_matrix", matrix * alpha)]
+        if is_row and bias is not None:
+            inputs.append(editor.floats(f"{name}_bias", bias.reshape(-1) * beta))
+        has_more = bool(bias_name) and not is_row
+        product = new.add("Gemm", inputs, shape, "" if has_more else node.output[0])
+        if not has_more:
+            new.done()
+            return True
+    else:
+        second = node.input[1]
+        if attribute(node, "transB", 0):
+            second = new.transpose(second, (1, 0))
+        is_end = not bias_name and alpha == 1
+        product = new.add("MatMul", [first, second], shape, node.output[0] if is_end else "")
+        if alpha != 1:
+            scale = editor.floats(f"{name}_alpha", alpha)
+            product = new.add("Mul", [product, scale], shape, "" if bias_name else node.output[0])
+    if bias_name:
+        added = bias_name if bias is None else editor.floats(f"{name}_bias", bias * beta)
+        if bias is None and beta != 1:
+            scale = editor.floats(f"{name}_beta", beta)
+            added = new.add("Mul", [bias_name, scale], bias_shape or ())
+        new.add("Add", [product, added], shape, node.output[0])
+    new.done()
+    return True
+
+
+@each("MatMul")
+def fuse_linear(editor: GraphEditor, node: NodeProto) -> bool:
+    """A constant matrix, and the bias that follows, as a Gemm: chips have one step for both."""
+    first, matrix = editor.shape(node.input[0]), editor.constant(node.input[1])
+    if first is None or matrix is None or matrix.ndim != 2 or not is_float(editor, node):
+        return False
+    if len(first) < 2 or editor.is_constant(node.input[0]):
+        return False
+    nodes, bias = [node], None
+    adding = editor.only_reader(node.output[0], "Add")
+    if adding is not None:
+        other = adding.input[1] if adding.input[0] == node.output[0] else adding.input[0]
+        values, shape = editor.constant(other), editor.shape(other) or ()
+        if values is not None and values.size == matrix.shape[1] == shape[-1]:
+            nodes, bias = [node, adding], values.reshape(-1)
+    output = nodes[-1].output[0]
+    shape = editor.shape(output) or ()
+    if len(shape) != len(first):
+        return False
+    new, name = editor.replacement(nodes), nodes[-1].name or output
+    flat = (math.prod(first[:-1]), matrix.shape[1])
+    inputs = [new.reshape(node.input[0], (flat[0], first[-1])), node.input[1]]
+    if bias is not None:
+        inputs.append(editor.floats(f"{name}_bias", bias))
+    product = new.add("Gemm", inputs, flat, output if len(first) == 2 else "")
+    if len(first) > 2:
+        new.reshape(product, shape, output)
+    new.done()
+    return True
+
+
+@each("MatMul")
+def flatten_matmul(editor: GraphEditor, node: NodeProto) -> bool:
+    """Five sides or more times a matrix: rows in one side."""
+    first, second = (editor.shape(name) for name in node.input)
+    shape = editor.shape(node.output[0])
+    if first is None or second is None or shape is None or not is_float(editor, node):
+        return False
+    rank = max(len(first), len(second))
+    if rank <= _PLAIN_RANK or len(first) < 2 or len(second) < 2:
+        return False
+    batched = rank > _PLAIN_RANK + 1 and first[:-2] == second[:-2]
+    if len(second) != 2 and not batched:
+        return False
+    new = editor.replacement([node])
+    if len(second) == 2:
+        left = new.reshape(node.input[0], (math.prod(first[:-1]), first[-1]))
+        flat = (math.prod(first[:-1]), second[-1])
+        product = new.add("MatMul", [left, node.input[1]], flat)
+    else:
+        count = math.prod(first[:-2])
+        left = new.reshape(node.input[0], (count, *first[-2:]))
+        right = new.reshape(node.input[1], (count, *second[-2:]))
+        product = new.add("MatMul", [left, right], (count, first[-2], second[-1]))
+    new.reshape(product, shape, node.output[0])
+    new.done()
+    return True

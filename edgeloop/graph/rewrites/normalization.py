@@ -1,0 +1,265 @@
+"""Normalization: taken apart by exporters and put together again, or in a form that chips know.
+
+Chips normalize over the last axis in one step and with more bits inside; the same in six steps of
+8 bits each loses most of the signal.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from edgeloop.graph.rewrites.editor import (
+    FLOAT,
+    GraphEditor,
+    attribute,
+    axes_of,
+    each,
+    is_float,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from onnx import NodeProto
+
+_LAYER_NORM_OPSET = 17
+
+
+@each("Sqrt", "Pow")
+def fuse_layer_norm(editor: GraphEditor, root: NodeProto) -> bool:
+    """(x - mean) / √(variance + ε), and the gain and bias behind it."""
+    found = _deviation_over_root(editor, root)
+    if found is None:
+        return False
+    source, nodes, axes, epsilon = found
+    shape = editor.shape(source)
+    if shape is None or editor.kind(source) != FLOAT or any(n.op_type == "RoiAlign" for n in nodes):
+        return False
+    side, order = _normalized_side(axes, len(shape))
+    if side is None:
+        return False
+    gain, nodes = _constant_behind(editor, nodes, "Mul", shape, side)
+    bias, nodes = _constant_behind(editor, nodes, "Add", shape, side)
+    output = nodes[-1].output[0]
+    if not editor.is_private(nodes, output):
+        return False
+    import numpy as np
+
+    new = editor.replacement(nodes)
+    width = shape[side]
+    name = nodes[-1].name or output
+    inputs = [new.transpose(source, order)]
+    inputs.append(editor.floats(f"{name}_gain", np.ones(width) if gain is None else gain))
+    if bias is not None:
+        inputs.append(editor.floats(f"{name}_bias", bias))
+    moved = tuple(shape[axis] for axis in order)
+    is_last = order == sorted(order)
+    normalized = new.add(
+        "LayerNormalization",
+        inputs,
+        moved,
+        output if is_last else "",
+        axis=-1,
+        epsilon=epsilon,
+    )
+    if not is_last:
+        back = [order.index(axis) for axis in range(len(order))]
+        new.transpose(normalized, back, output)
+    new.done()
+    editor.raise_opset(_LAYER_NORM_OPSET)
+    return True
+
+
+def _normalized_side(axes: list[int], rank: int) -> tuple[int | None, list[int]]:
+    """The one axis that is normalized, and the order of axes in which it is the last."""
+    if len(axes) != 1:
+        return None, []
+    order = [axis for axis in range(rank) if axis != axes[0]] + axes
+    return axes[0], order
+
+
+def _deviation_over_root(
+    editor: GraphEditor, root: NodeProto
+) -> tuple[str, list[NodeProto], list[int], float] | None:
+    """x, the nodes of (x - mean) / √(variance + ε) in order, the axes and ε."""
+    if root.op_type == "Pow" and editor.scalar(root.input[1]) not in (0.5, -0.5):
+        return None
+    is_inverse = root.op_type == "Pow" and editor.scalar(root.input[1]) == -0.5
+    shifted = editor.maker(root.input[0], "Add")
+    if shifted is None:
+        return None
+    epsilons = [editor.scalar(name) for name in shifted.input]
+    place = next((n for n, value in enumerate(epsilons) if value is not None), None)
+    if place is None:
+        return None
+    variance = editor.maker(shifted.input[1 - place], "ReduceMean")
+    square = editor.maker(variance.input[0], "Pow", "Mul") if variance is not None else None
+    if variance is None or square is None:
+        return None
+    if square.op_type == "Pow" and editor.scalar(square.input[1]) != 2:
+        return None
+    if square.op_type == "Mul" and square.input[0] != square.input[1]:
+        return None
+    deviation = editor.maker(square.input[0], "Sub")
+    mean = editor.maker(deviation.input[1], "ReduceMean") if deviation is not None else None
+    if deviation is None or mean is None or mean.input[0] != deviation.input[0]:
+        return None
+    source = str(deviation.input[0])
+    last = _division(editor, root, is_inverse)
+    if last is None:
+        return None
+    other = last[-1].input[1] if last[-1].input[0] == _root_of(last, root) else last[-1].input[0]
+    deviations = [deviation]
+    if other != deviation.output[0]:
+        second = editor.maker(other, "Sub")
+        if second is None or list(second.input) != list(deviation.input):
+            return None
+        deviations.append(second)
+    rank = len(editor.shape(source) or ())
+    axes = axes_of(editor, mean, rank)
+    if axes is None or axes != axes_of(editor, variance, rank):
+        return None
+    if not all(attribute(node, "keepdims", 1) for node in (mean, variance)):
+        return None
+    nodes = [mean, *deviations, square, variance, shifted, root, *last]
+    epsilon = epsilons[place]
+    assert epsilon is not None
+    return source, nodes, axes, epsilon
+
+
+def _division(editor: GraphEditor, root: NodeProto, is_inverse: bool) -> list[NodeProto] | None:
+    """Div by the root, or Mul by its inverse: [Div], [Reciprocal, Mul] or [Mul]."""
+    if is_inverse:
+        product = editor.only_reader(root.output[0], "Mul")
+        return None if product is None else [product]
+    reader = editor.only_reader(root.output[0], "Div", "Reciprocal")
+    if reader is None:
+        return None
+    if reader.op_type == "Div":
+        return [reader] if reader.input[1] == root.output[0] else None
+    product = editor.only_reader(reader.output[0], "Mul")
+    return None if product is None else [reader, product]
+
+
+def _root_of(last: list[NodeProto], root: NodeProto) -> str:
+    return str(last[0].output[0] if len(last) == 2 else root.output[0])
+
+
+def _constant_behind(
+    editor: GraphEditor, nodes: list[NodeProto], kind: str, shape: tuple[int, ...], side: int
+) -> tuple[NDArray[Any] | None, list[NodeProto]]:
+    """The constant that the result is multiplied by, or that is added to it, one per channel."""
+    reader = editor.only_reader(nodes[-1].output[0], kind)
+    if reader is None:
+        return None, nodes
+    other = reader.input[1] if reader.input[0] == nodes[-1].output[0] else reader.input[0]
+    values = editor.constant(other)
+    if values is None or values.ndim > len(shape):
+        return None, nodes
+    full = values.reshape([1] * (len(shape) - values.ndim) + list(values.shape))
+    if any(size != 1 for axis, size in enumerate(full.shape) if axis != side):
+        return None, nodes
+    import numpy as np
+
+    return np.broadcast_to(full.reshape(-1), (shape[side],)), [*nodes, reader]
+
+
+@each("LayerNormalization")
+def flatten_layer_norm(editor: GraphEditor, node: NodeProto) -> bool:
+    """Over several axes: over one, after a Reshape."""
+    shape = editor.shape(node.input[0])
+    if shape is None or not is_float(editor, node) or len([n for n in node.output if n]) != 1:
+        return False
+    axis = int(attribute(node, "axis", -1)) % len(shape)
+    values = [editor.constant(name) for name in node.input[1:] if name]
+    if axis == len(shape) - 1 or not values:
+        return False
+    rest = shape[axis:]
+    if any(value is None or value.shape != rest for value in values):
+        return False
+    new, name = editor.replacement([node]), node.name or node.output[0]
+    flat = (*shape[:axis], math.prod(rest)) if axis else (1, math.prod(rest))
+    inputs = [new.reshape(node.input[0], flat)]
+    inputs += [editor.floats(f"{name}_weights", v.reshape(-1)) for v in values if v is not None]
+    epsilon = attribute(node, "epsilon", 1e-5)
+    made = new.add("LayerNormalization", inputs, flat, axis=-1, epsilon=epsilon)
+    new.reshape(made, shape, node.output[0])
+    new.done()
+    return True
+
+
+@each("GroupNormalization")
+def split_group_norm(editor: GraphEditor, node: NodeProto) -> bool:
+    """An InstanceNormalization of the groups, then gain and bias per channel."""
+    import numpy as np
+
+    shape = editor.shape(node.input[0])
+    gain, bias = (editor.constant(name) for name in node.input[1:3])
+    if shape is None or gain is None or bias is None or not is_float(editor, node):
+        return False
+    groups, name = int(attribute(node, "num_groups", 1)), node.name or node.output[0]
+    new = editor.replacement([node])
+    channel = (1, shape[1], *[1] * (len(shape) - 2))
+    each_group = shape[1] // groups
+    if gain.size == groups != shape[1]:
+        gain, bias = np.repeat(gain, each_group), np.repeat(bias, each_group)
+    grouped = (shape[0], groups, math.prod(shape[1:]) // groups)
+    inputs = [new.reshape(node.input[0], grouped)]
+    inputs.append(editor.floats(f"{name}_ones", np.ones(groups)))
+    inputs.append(editor.floats(f"{name}_zeros", np.zeros(groups)))
+    epsilon = attribute(node, "epsilon", 1e-5)
+    normalized = new.add("InstanceNormalization", inputs, grouped, epsilon=epsilon)
+    back = new.reshape(normalized, shape)
+    scaled = new.add("Mul", [back, editor.floats(f"{name}_gain", gain.reshape(channel))], shape)
+    shift = editor.floats(f"{name}_bias", bias.reshape(channel))
+    new.add("Add", [scaled, shift], shape, node.output[0])
+    new.done()
+    return True
+
+
+@each("InstanceNormalization")
+def flatten_instance_norm(editor: GraphEditor, node: NodeProto) -> bool:
+    """Over three sides: over one, after a Reshape."""
+    shape = editor.shape(node.input[0])
+    if shape is None or len(shape) < 5 or not is_float(editor, node):
+        return False
+    new = editor.replacement([node])
+    flat = (*shape[:2], math.prod(shape[2:]))
+    inputs = [new.reshape(node.input[0], flat), *node.input[1:]]
+    epsilon = attribute(node, "epsilon", 1e-5)
+    made = new.add("InstanceNormalization", inputs, flat, epsilon=epsilon)
+    new.reshape(made, shape, node.output[0])
+    new.done()
+    return True
+
+
+@each("BatchNormalization")
+def flatten_batch_norm(editor: GraphEditor, node: NodeProto) -> bool:
+    """Of a video: of an image, after a Reshape."""
+    shape = editor.shape(node.input[0])
+    if shape is None or len(shape) < 5 or not is_float(editor, node) or len(node.output) > 1:
+        return False
+    new = editor.replacement([node])
+    flat = (shape[0], shape[1], shape[2], math.prod(shape[3:]))
+    inputs = [new.reshape(node.input[0], flat), *node.input[1:]]
+    epsilon = attribute(node, "epsilon", 1e-5)
+    made = new.add("BatchNormalization", inputs, flat, epsilon=epsilon)
+    new.reshape(made, shape, node.output[0])
+    new.done()
+    return True
+
+
+@each("LpNormalization")
+def expand_l1_norm(editor: GraphEditor, node: NodeProto) -> bool:
+    """Divided by the sum of absolute values."""
+    shape = editor.shape(node.input[0])
+    if shape is None or attribute(node, "p", 2) != 1 or not is_float(editor, node):
+        return False
+    axis = int(attribute(node, "axis", -1)) % len(shape)
+    new, name = editor.replacement([node]), node.name or node.output[0]
+    sizes = new.add("Abs", [node.input[0]], shape)
+    total = tuple(1 if side == axis else size for side, size in enumerate(shape))
+    summed = new.add("ReduceSum", [sizes, editor.ints(f"{name}_axes", [axis])], total, keepdims=1)
+    new.add("Div", [node.input[0], summed], shape, node.output[0])
+    new.done()
+    return True
