@@ -65,6 +65,7 @@ _BUILT_IN = {
     "classification": "classification:Classification",
     "depth": "dense.depth:Depth",
     "detection": "detection:Detection",
+    "keypoints": "keypoints:Keypoints",
     "segmentation": "segmentation:Segmentation",
     "super-resolution": "dense.super_resolution:SuperResolution",
 }

@@ -41,6 +41,22 @@ def content(count: int = 12, seed: int = 0) -> dict[str, Any]:
     }
 
 
+def poses(count: int = 12, points: int = 5, seed: int = 0) -> dict[str, Any]:
+    """The same objects with keypoints, of which some are not labelled."""
+    dice = np.random.default_rng(seed)
+    document = content(count, seed)
+    names = [f"point{number}" for number in range(points)]
+    document["categories"] = [{"id": 1, "name": "person", "keypoints": names}]
+    for row in document["annotations"]:
+        left, top, width, height = row["bbox"]
+        places = dice.random((points, 2)) * (width, height) + (left, top)
+        visible = dice.integers(0, 3, points)
+        visible[0] = 2
+        row["keypoints"] = np.column_stack([places, visible]).round(2).ravel().tolist()
+        row["category_id"] = 1
+    return document
+
+
 def write(root: Path, document: dict[str, Any], side: int = SIDE) -> Path:
     """`images/` and `annotations.json`."""
     dice = np.random.default_rng(1)

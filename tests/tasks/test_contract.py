@@ -58,3 +58,13 @@ class TestSuperResolution(TaskContract):
 
     def perfect(self, task: Task, labels: Labels) -> Tensors:
         return {"image": labels.transpose(0, 3, 1, 2).astype(np.float32) / 255}
+
+
+class TestKeypoints(TaskContract):
+    @pytest.fixture
+    def task(self, tmp_path: Path) -> Task:
+        root = coco.write(tmp_path / "data", coco.poses())
+        return open_task("keypoints", root, tmp_path / "cache")
+
+    def perfect(self, task: Task, labels: Labels) -> Tensors:
+        return {"points": labels[:, : len(task.classes), :2] / (self.width, self.height)}

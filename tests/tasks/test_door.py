@@ -12,7 +12,10 @@ from edgeloop.errors import BadInput
 from edgeloop.tasks import open_task, task_names
 from edgeloop.tasks.segmentation import FACE_CLASSES, Segmentation
 
-BUILT_IN = ("classification", "depth", "detection", "segmentation", "super-resolution")
+BUILT_IN = (
+    *("classification", "depth", "detection", "keypoints", "segmentation"),
+    "super-resolution",
+)
 
 
 class Matting(Segmentation):
