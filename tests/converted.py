@@ -13,7 +13,12 @@ from edgeloop.platforms.qnn.device import HtpDevice
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
 from edgeloop.settings import Settings
 from edgeloop.tasks.base import Samples
-from edgeloop.testing.contracts.platform import SIZE, SmallModel, smooth_images
+from edgeloop.testing.contracts.platform import (
+    SIZE,
+    SmallModel,
+    convert_tensor_models,
+    smooth_images,
+)
 from tests.nets_torch import SmallUNet, export
 
 
@@ -45,3 +50,11 @@ def small_net(toolchain: QnnToolchain, tmp_path_factory: pytest.TempPathFactory)
     calibration = samples(smooth_images(16), folder)
     chips = ("snapdragon-888", "rb3-gen-2")
     return SmallModel(model, toolchain.convert(model, calibration, folder / "out", chips=chips))
+
+
+@pytest.fixture(scope="session")
+def tensor_models(
+    toolchain: QnnToolchain, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, SmallModel]:
+    """Models with other inputs and outputs than one image and one map."""
+    return convert_tensor_models(toolchain, tmp_path_factory.mktemp("tensors"))

@@ -55,6 +55,7 @@ ALLOWED = {
         "_util",
         "store",
         "tasks",
+        "graph",
         "platforms",
         "jobs",
         "search",

@@ -1,7 +1,7 @@
 """Native code in a process of its own: a crash costs one call, not the program."""
 
 from edgeloop.isolation.messages import Array, CallTimeout, ConnectionLost
-from edgeloop.isolation.process import DEFAULT_LIMIT_S, NativeProcess, as_file
+from edgeloop.isolation.process import DEFAULT_LIMIT_S, NativeProcess, as_file, mapped
 from edgeloop.isolation.server import Answer, Work, serve
 
 __all__ = [
@@ -13,5 +13,6 @@ __all__ = [
     "NativeProcess",
     "Work",
     "as_file",
+    "mapped",
     "serve",
 ]

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from edgeloop import errors
 from edgeloop._util.system import FairLimit
-from edgeloop.errors import BadInput, EdgeloopError, ModelFailed, ModelRefused, WorkerFailed
+from edgeloop.errors import EdgeloopError, ModelFailed, ModelRefused, WorkerFailed
 from edgeloop.isolation.messages import Array, CallTimeout, ConnectionLost, receive, send
 
 DEFAULT_LIMIT_S = 120.0
@@ -206,29 +206,36 @@ def _tail(log: Path, since: int) -> str:
     return f" [{' | '.join(line[:300] for line in shown)}]" if shown else ""
 
 
-def as_file(images: Any, folder: Path) -> dict[str, Any]:
-    """Where images lie on the disk; those that are only in memory are written to `folder`."""
+def as_file(array: Any, folder: Path, name: str = "calibration.bin") -> dict[str, Any]:
+    """Where an array lies on the disk; one that is only in memory is written to `folder`."""
     import numpy as np
 
-    if images.ndim != 4 or images.dtype != np.uint8:
-        raise BadInput(reason="calibration images should be uint8 with the shape (N, H, W, 3)")
-    base = images
-    if not (isinstance(base, np.memmap) and base.filename and base.flags.c_contiguous):
-        path = folder / "calibration.bin"
-        np.ascontiguousarray(images).tofile(path)
-        return {"file": str(path), "offset": 0, "shape": list(images.shape)}
-    offset = _offset_in_file(base)
+    offset = None
+    if isinstance(array, np.memmap) and array.filename and array.flags.c_contiguous:
+        offset = _offset_in_file(array)
     if offset is None:
-        return as_file(np.array(images), folder)
-    return {"file": str(base.filename), "offset": offset, "shape": list(images.shape)}
+        path = folder / name
+        np.ascontiguousarray(array).tofile(path)
+        file, offset = str(path), 0
+    else:
+        file = str(array.filename)
+    return {"file": file, "offset": offset, "shape": list(array.shape), "dtype": array.dtype.str}
 
 
-def _offset_in_file(images: Any) -> int | None:
+def mapped(described: Mapping[str, Any]) -> Any:
+    """The array of `as_file`, where it lies: nothing is copied between processes."""
+    import numpy as np
+
+    file, offset, shape = described["file"], described["offset"], tuple(described["shape"])
+    return np.memmap(file, np.dtype(described["dtype"]), "r", offset, shape)
+
+
+def _offset_in_file(array: Any) -> int | None:
     """A slice of a memory map keeps the offset of the whole; its own is found by address."""
     import numpy as np
 
-    whole = images
+    whole = array
     while isinstance(whole.base, np.memmap):
         whole = whole.base
-    start = images.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    start = array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
     return None if start < 0 else int(whole.offset) + int(start)

@@ -52,6 +52,8 @@ from edgeloop.platforms.registry import (
 if TYPE_CHECKING:
     from edgeloop.platforms.batching import (
         as_input,
+        calibration_batch,
+        calibration_runs,
         check_batch,
         image_batches,
         infer_in_order,
@@ -86,6 +88,8 @@ __all__ = [
     "TensorInfo",
     "Toolchain",
     "as_input",
+    "calibration_batch",
+    "calibration_runs",
     "check_batch",
     "converted_by",
     "converter_of",
@@ -112,6 +116,8 @@ __all__ = [
 
 _WITH_NUMPY = (
     "as_input",
+    "calibration_batch",
+    "calibration_runs",
     "check_batch",
     "image_batches",
     "infer_in_order",

@@ -13,12 +13,13 @@ import numpy as np
 
 from edgeloop.errors import BadInput, ModelFailed
 from edgeloop.graph import GraphInfo, TensorInfo
-from edgeloop.tasks import Images, Output, Tensors
+from edgeloop.tasks import Images, Output, Samples, Tensors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _PIECES_PER_WORKER = 4
+_PIECE_BYTES = 2**20
 SEED = 0
 
 
@@ -37,12 +38,38 @@ def random_batch(info: GraphInfo, count: int, seed: int = SEED) -> Tensors:
 def _random(
     tensor: TensorInfo, info: GraphInfo, count: int, dice: np.random.Generator
 ) -> NDArray[Any]:
-    if tensor.layout:
+    if tensor.layout and tensor.shape[0] == info.batch:
         return dice.integers(0, 256, (count, tensor.height, tensor.width, 3), np.uint8)
     shape, kind = (count, *info.sample_shape(tensor)), np.dtype(tensor.dtype)
     if kind.kind == "f":
         return dice.random(shape, np.float32).astype(kind)
     return dice.integers(0, 2, shape).astype(kind)
+
+
+def calibration_batch(info: GraphInfo, samples: Samples) -> Tensors:
+    """What to calibrate a model's inputs with, by name; raises BadInput where it does not fit."""
+    if not len(samples):
+        raise BadInput(reason="quantization needs at least one calibration sample")
+    if samples.tensors is not None:
+        check_batch(samples.tensors, info)
+        return samples.tensors
+    image = info.image
+    if image is None:
+        names = ", ".join(tensor.name for tensor in info.inputs)
+        reason = f"calibration has images only, and the model takes the tensors {names}"
+        raise BadInput(reason=reason)
+    if not is_pixels(samples.images, image):
+        size = _words(samples.images.shape[1:])
+        reason = f"calibration images are {size}, the model takes {image.height}×{image.width}×3"
+        raise BadInput(reason=reason)
+    return {image.name: samples.images}
+
+
+def calibration_runs(info: GraphInfo, samples: Samples) -> Iterator[dict[str, NDArray[Any]]]:
+    """What a model takes, run by run, to calibrate it with; nothing is read before its turn."""
+    batch = calibration_batch(info, samples)
+    for start in range(0, sample_count(batch), info.batch):
+        yield model_inputs(cut(batch, start, start + info.batch), info)
 
 
 def infer_in_order(
@@ -55,20 +82,49 @@ def infer_in_order(
     """Each batch is cut into pieces for all workers; while its results are used, the next one is
     under way. Leaving the iterator early drops what has not begun."""
     pool = ThreadPoolExecutor(workers, thread_name_prefix="infer")
-    waiting: deque[list[Future[Tensors]]] = deque()
+    waiting: deque[tuple[Tensors, list[Future[None]]]] = deque()
+
+    def finished() -> Tensors:
+        outputs, pieces = waiting.popleft()
+        for piece in pieces:
+            piece.result()
+        return outputs
+
+    def work(piece: Tensors, outputs: Tensors) -> None:
+        for name, array in infer(piece).items():
+            outputs[name][:] = array
+
     try:
         for batch in batches:
             count = check_batch(batch, info)
-            runs = max(1, count // (info.batch * workers * _PIECES_PER_WORKER))
-            starts = range(0, count, runs * info.batch)
-            pieces = [cut(batch, start, start + runs * info.batch) for start in starts]
-            waiting.append([pool.submit(infer, piece) for piece in pieces])
+            outputs = _room_for(count, info)
+            length = info.batch * _runs_per_piece(count, info, workers)
+            pieces = [slice(start, start + length) for start in range(0, count, length)]
+            parts = [(_part(batch, piece), _part(outputs, piece)) for piece in pieces]
+            waiting.append((outputs, [pool.submit(work, *part) for part in parts]))
             if len(waiting) > batches_ahead:
-                yield joined([piece.result() for piece in waiting.popleft()])
+                yield finished()
         while waiting:
-            yield joined([piece.result() for piece in waiting.popleft()])
+            yield finished()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _room_for(count: int, info: GraphInfo) -> Tensors:
+    """The outputs of a batch, for the workers to fill in: copied once, and by all of them."""
+    return {
+        tensor.name: np.empty((count, *info.sample_shape(tensor)), tensor.dtype)
+        for tensor in info.outputs
+    }
+
+
+def _runs_per_piece(count: int, info: GraphInfo, workers: int) -> int:
+    """Few where outputs are large: those of a piece of one run are not put together first."""
+    bytes_per_run = sum(
+        math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize for tensor in info.outputs
+    )
+    fair = count // (info.batch * workers * _PIECES_PER_WORKER)
+    return max(1, min(fair, _PIECE_BYTES // max(1, bytes_per_run)))
 
 
 def run_samples(
@@ -81,7 +137,8 @@ def run_samples(
     for start in range(0, count, info.batch):
         outputs = run(model_inputs(cut(batch, start, start + info.batch), info))
         results.append(_samples_of(outputs, info))
-    return cut(joined(results), 0, count)
+    whole = joined(results)
+    return whole if sample_count(whole) == count else cut(whole, 0, count)
 
 
 def model_inputs(batch: Tensors, info: GraphInfo) -> dict[str, NDArray[Any]]:
@@ -116,7 +173,11 @@ def sample_count(batch: Tensors) -> int:
 
 
 def cut(batch: Tensors, start: int, end: int) -> Tensors:
-    return {name: array[start:end] for name, array in batch.items()}
+    return _part(batch, slice(start, end))
+
+
+def _part(batch: Tensors, samples: slice) -> Tensors:
+    return {name: array[samples] for name, array in batch.items()}
 
 
 def joined(parts: Sequence[Tensors]) -> Tensors:
@@ -147,11 +208,12 @@ def check_batch(batch: Tensors, info: GraphInfo) -> int:
 
 
 def _check_array(array: NDArray[Any], tensor: TensorInfo, info: GraphInfo) -> None:
-    if is_pixels(array, tensor):
-        return
     shape = info.sample_shape(tensor)
+    has_images = bool(tensor.layout) and tensor.shape[0] == info.batch
+    if has_images and is_pixels(array, tensor):
+        return
     if array.shape[1:] != shape:
-        taken = (tensor.height, tensor.width, 3) if tensor.layout else shape
+        taken = (tensor.height, tensor.width, 3) if has_images else shape
         given = _words(array.shape)
         raise BadInput(reason=f"a batch is {given}, the model takes n×{_words(taken)}")
     if not np.can_cast(array.dtype, tensor.dtype, "same_kind"):
@@ -165,7 +227,5 @@ def _words(shape: Sequence[int]) -> str:
 
 def as_input(images: Images, layout: str) -> NDArray[np.float32]:
     """What a model is fed: floats from 0 to 1, in its layout."""
-    floats = np.divide(images, np.float32(255), dtype=np.float32)
-    if layout == "NCHW":
-        floats = floats.transpose(0, 3, 1, 2)
-    return np.ascontiguousarray(floats)
+    moved = images.transpose(0, 3, 1, 2) if layout == "NCHW" else images
+    return np.divide(np.ascontiguousarray(moved), np.float32(255), dtype=np.float32)

@@ -16,7 +16,7 @@ import pytest
 from edgeloop._util.system import waited_for_cpu_s
 from edgeloop.errors import BadInput, BadModel, ModelFailed, ModelRefused, WorkerFailed
 from edgeloop.isolation import NativeProcess
-from edgeloop.isolation.process import as_file
+from edgeloop.isolation.process import as_file, mapped
 from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.toolchain import NATIVE, QnnToolchain
 from tests.converted import samples, smooth_images
@@ -157,19 +157,15 @@ def is_running(pid: int) -> bool:
 
 def test_images_in_a_file_are_not_copied(tmp_path):
     images = smooth_images(6, 16)
-    mapped = samples(images, tmp_path).images
-    part = mapped[2:4]
-    found = as_file(part, tmp_path)
+    in_a_file = samples(images, tmp_path).images
+    found = as_file(in_a_file[2:4], tmp_path)
     assert found["file"] == str(tmp_path / "images.npy")
-    again = np.memmap(
-        found["file"], np.uint8, mode="r", offset=found["offset"], shape=tuple(found["shape"])
-    )
-    np.testing.assert_array_equal(again, images[2:4])
-    every_other = as_file(mapped[::2], tmp_path)
+    np.testing.assert_array_equal(mapped(found), images[2:4])
+    every_other = as_file(in_a_file[::2], tmp_path)
     assert every_other["file"] == str(tmp_path / "calibration.bin")
-    np.testing.assert_array_equal(
-        np.fromfile(every_other["file"], np.uint8).reshape(every_other["shape"]), images[::2]
-    )
+    np.testing.assert_array_equal(mapped(every_other), images[::2])
+    tokens = np.arange(12).reshape(3, 4)
+    np.testing.assert_array_equal(mapped(as_file(tokens, tmp_path)), tokens)
 
 
 def test_an_unknown_chip_lists_those_known():

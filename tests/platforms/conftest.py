@@ -1,9 +1,9 @@
 import pytest
 
 from edgeloop.testing.contracts.platform import SmallModel
-from tests.converted import small_net, toolchain
+from tests.converted import small_net, tensor_models, toolchain
 
-__all__ = ["small_net", "toolchain"]
+__all__ = ["small_net", "tensor_models", "toolchain"]
 
 
 @pytest.fixture

@@ -32,6 +32,8 @@ def device(board: VirtualBoard, sdk: Path) -> Iterator[AdbDevice]:
 class TestAdb(DeviceContract):
     """On a board."""
 
+    takes_tensors = False
+
 
 def test_a_board_opens_by_its_serial_and_is_shared_and_gives_classes(board, sdk, monkeypatch):
     monkeypatch.setenv("SNPE_ROOT", str(sdk))

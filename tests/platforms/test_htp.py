@@ -27,7 +27,7 @@ class TestHtp(DeviceContract):
     @pytest.fixture(scope="class")
     @classmethod
     def device(cls):
-        device = open_htp(workers=2)
+        device = open_htp("htp:qcs8550", workers=2)
         yield device
         device.close()
 

@@ -98,7 +98,7 @@ def test_quantized_models_agree_with_the_float_one(small_net, toolchain, tmp_pat
 @pytest.mark.parametrize("form", ["logits", "classes"])
 def test_the_deployed_graph_takes_bytes_and_gives_the_same(small_net, form):
     quantized = onnx.load_model(str(small_net.quantized))
-    graph = deployed(quantized, "NCHW", form)
+    graph = deployed(quantized, {quantized.graph.input[0].name: "NCHW"}, form)
     onnx.checker.check_model(graph)
     images = smooth_images(1, seed=9)
     output = run_cpu(graph, images)
@@ -189,11 +189,14 @@ def test_a_thousand_calibration_images_stay_in_bounded_memory(tmp_path):
     script = (
         "import resource, sys, numpy as np\n"
         "from pathlib import Path\n"
-        "from edgeloop.graph.check import read_graph\n"
+        "from edgeloop.graph import graph_info, read_graph\n"
         "from edgeloop.platforms.qnn.quantize import quantize_model\n"
+        "from edgeloop.tasks import Samples\n"
         "images = np.load(sys.argv[2], mmap_mode='r')\n"
         "model = read_graph(Path(sys.argv[1]))\n"
-        "quantize_model(model, images, 'NCHW', Path(sys.argv[3]), 'a8w8-per-channel')\n"
+        "info = graph_info('', model)\n"
+        "samples = Samples(images, images, '')\n"
+        "quantize_model(model, info, samples, Path(sys.argv[3]), 'a8w8-per-channel')\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)\n"
     )
     arguments = [model, tmp_path / "i.npy", tmp_path / "q.onnx"]

@@ -1,19 +1,23 @@
-"""The graph that would be deployed, from a quantized model with float input and output.
+"""The graph that would be deployed, from a quantized model with float inputs and outputs.
 
-A camera gives bytes, channel last, and whoever reads the result wants bytes too. So the deployed
-graph takes and gives uint8 (uint16 outputs where activations are 16 bits), channel last; its
-first and last conversions, which cost more than many a layer, are gone. The compiler's estimate is
-only right for this graph: with float, channel-first ends the error nearly triples.
+A camera gives bytes, channel last, and whoever reads the results wants bytes too. So the deployed
+graph takes and gives uint8 (uint16 where activations are 16 bits), images channel last; its first
+and last conversions, which cost more than many a layer, are gone. The compiler's estimate is only
+right for this graph: with float, channel-first ends the error nearly triples. Whole numbers have 32
+bits, since the chip has no int64. An output that needs no computing, such as a table of anchors, is
+left out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from edgeloop.errors import ModelRefused
+from edgeloop.graph import Layout
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto
+    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 OutputForm = Literal["logits", "classes"]
 
@@ -24,31 +28,38 @@ _MOVING = ("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze")  # values 
 
 
 def deployed(
-    quantized: ModelProto, layout: str = "NCHW", output: OutputForm = "logits"
+    quantized: ModelProto, layouts: Mapping[str, Layout], output: OutputForm = "logits"
 ) -> ModelProto:
-    """A new model; `classes` ends it in ArgMax over the classes (int32: the chip has no int64)."""
+    """A new model; `layouts` has those of the inputs that are images. `classes` ends it in ArgMax
+    over the classes (int32: the chip has no int64)."""
     import onnx
 
     model = onnx.ModelProto()
     model.CopyFrom(quantized)
-    _take_bytes(model.graph, layout)
+    _leave_out_unused(model.graph)
+    for source in model.graph.input:
+        layout = layouts.get(source.name, "")
+        if layout:
+            _take_pixels(model.graph, source, layout)
+        else:
+            _take_tensor(model.graph, source)
+    is_channel_first = "NCHW" in layouts.values()
     if output == "classes":
-        _give_classes(model.graph, layout)
-    else:
-        _give_bytes(model.graph, layout)
+        _give_classes(model.graph, is_channel_first)
+        return model
+    _leave_out_constants(model.graph)
+    for target in model.graph.output:
+        _give_tensor(model.graph, target, is_channel_first)
     return model
 
 
-def _take_bytes(graph: GraphProto, layout: str) -> None:
+def _take_pixels(graph: GraphProto, source: ValueInfoProto, layout: Layout) -> None:
     """uint8 pixels with scale 1/255 in front of the input's own QuantizeLinear."""
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper
 
-    source = graph.input[0]
-    shape = [dim.dim_value for dim in source.type.tensor_type.shape.dim]
-    readers = [node for node in graph.node if source.name in node.input]
-    if not all(node.op_type in ("QuantizeLinear", *_MOVING) for node in readers):
-        raise ModelRefused(reason="its input is not quantized, so no deployed graph can be made")
+    shape = _shape(source)
+    readers = _readers(graph, source.name)
     pixels = f"{source.name}_pixels"
     scale, zero = f"{pixels}_scale", f"{pixels}_zero"
     graph.initializer.append(numpy_helper.from_array(np.array(_INPUT_SCALE, np.float32), scale))
@@ -70,24 +81,81 @@ def _take_bytes(graph: GraphProto, layout: str) -> None:
             _rename_inputs(graph, node.output[0], pixels)
             graph.node.remove(node)
         front = []
-    for node in reversed(front):
-        graph.node.insert(0, node)
-    graph.input[0].CopyFrom(helper.make_tensor_value_info(pixels, TensorProto.UINT8, shape))
+    _put_in_front(graph, front)
+    source.CopyFrom(helper.make_tensor_value_info(pixels, TensorProto.UINT8, shape))
 
 
-def _give_bytes(graph: GraphProto, layout: str) -> None:
+def _take_tensor(graph: GraphProto, source: ValueInfoProto) -> None:
+    """Floats as the bytes that the graph makes of them first; int64 as int32; others as they are,
+    and floats that nothing quantizes too."""
     from onnx import TensorProto, helper
 
-    if graph.output[0].type.tensor_type.elem_type == TensorProto.INT32:
-        return  # a class map: there is nothing to convert
-    last, is_at_end = _last_dequantize(graph)
-    if last is None:
-        raise ModelRefused(reason="its output is not quantized, so no deployed graph can be made")
-    output = graph.output[0]
-    shape = [dim.dim_value for dim in output.type.tensor_type.shape.dim]
+    kind = source.type.tensor_type.elem_type
+    if kind == TensorProto.INT64:
+        narrow, name = f"{source.name}_int32", source.name
+        _put_in_front(graph, [helper.make_node("Cast", [narrow], [name], name=narrow, to=kind)])
+        shape = _shape(source)
+        source.CopyFrom(helper.make_tensor_value_info(narrow, TensorProto.INT32, shape))
+    quantizer = _first_quantizer(graph, source.name) if kind == TensorProto.FLOAT else None
+    if quantizer is None:
+        return
+    given, scales = f"{source.name}_bytes", list(quantizer.input[1:])
+    for node in _readers(graph, source.name):
+        if node.op_type == "QuantizeLinear" and list(node.input[1:]) == scales:
+            _rename_inputs(graph, node.output[0], given)
+            graph.node.remove(node)
+    if _readers(graph, source.name):
+        maker = helper.make_node(
+            "DequantizeLinear", [given, *scales], [source.name], given, domain=quantizer.domain
+        )
+        _put_in_front(graph, [maker])
+    kind = _kind_of(graph, scales[1])
+    source.CopyFrom(helper.make_tensor_value_info(given, kind, _shape(source)))
+
+
+def _leave_out_unused(graph: GraphProto) -> None:
+    read = {name for node in graph.node for name in node.input}
+    unused = [source for source in graph.input if source.name not in read]
+    for source in unused:
+        graph.input.remove(source)
+
+
+def _leave_out_constants(graph: GraphProto) -> None:
+    """Outputs that are weights or inputs, moved or not: nothing computes them."""
+    makers = _makers(graph)
+    idle = (*_MOVING, "QuantizeLinear", "DequantizeLinear", "Cast", "Identity")
+
+    def is_computed(name: str) -> bool:
+        while (node := makers.get(name)) is not None and node.op_type in idle:
+            name = node.input[0]
+        return node is not None
+
+    computed = [output for output in graph.output if is_computed(output.name)]
+    if not computed:
+        raise ModelRefused(reason="it computes nothing: its outputs are constants, or its inputs")
+    if len(computed) < len(graph.output):
+        del graph.output[:]
+        graph.output.extend(computed)
+
+
+def _give_tensor(graph: GraphProto, output: ValueInfoProto, is_channel_first: bool) -> None:
+    """The bytes of an output in place of its floats; int64 as int32."""
+    from onnx import TensorProto, helper
+
+    kind, shape = output.type.tensor_type.elem_type, _shape(output)
+    if kind == TensorProto.INT64:
+        narrow = f"{output.name}_int32"
+        graph.node.append(
+            helper.make_node("Cast", [output.name], [narrow], name=narrow, to=TensorProto.INT32)
+        )
+        output.CopyFrom(helper.make_tensor_value_info(narrow, TensorProto.INT32, shape))
+    last, is_at_end = _last_dequantize(graph, output.name)
+    if kind != TensorProto.FLOAT or last is None:
+        return
     name = last.input[0]
-    moves = layout == "NCHW" and len(shape) == 4
-    if moves or not is_at_end:
+    moves = is_channel_first and len(shape) == 4
+    is_given = name in (other.name for other in graph.output)
+    if moves or is_given or not is_at_end:
         moved, name = output.name, f"{output.name}_bytes"
         if moves:
             shape = [shape[0], shape[2], shape[3], shape[1]]
@@ -102,19 +170,18 @@ def _give_bytes(graph: GraphProto, layout: str) -> None:
                 "QuantizeLinear", [moved, *scales], [name], name=name, domain=last.domain
             )
         )
-    else:
+    elif not _readers(graph, output.name):
         graph.node.remove(last)
-    kind = next(int(t.data_type) for t in graph.initializer if t.name == last.input[2])
-    output.CopyFrom(helper.make_tensor_value_info(name, kind, shape))
+    output.CopyFrom(helper.make_tensor_value_info(name, _kind_of(graph, last.input[2]), shape))
 
 
-def _give_classes(graph: GraphProto, layout: str) -> None:
+def _give_classes(graph: GraphProto, is_channel_first: bool) -> None:
     """ArgMax of the quantized logits equals that of the float ones; its int64 becomes int32."""
     from onnx import TensorProto, helper
 
     output = graph.output[0]
-    shape = [dim.dim_value for dim in output.type.tensor_type.shape.dim]
-    axis = 3 if layout == "NHWC" and len(shape) == 4 else 1
+    shape = _shape(output)
+    axis = 3 if not is_channel_first and len(shape) == 4 else 1
     wide, name = f"{output.name}_int64", f"{output.name}_classes"
     graph.node.append(
         helper.make_node("ArgMax", [output.name], [wide], name=wide, axis=axis, keepdims=0)
@@ -133,6 +200,41 @@ def _is_pixel_scale(graph: GraphProto, quantizer: NodeProto) -> bool:
     return zero.dtype.name == "uint8" and not zero.any() and abs(float(scale) * 255 - 1) < 1e-6
 
 
+def _first_quantizer(graph: GraphProto, name: str) -> NodeProto | None:
+    """The QuantizeLinear that reads a tensor, or what only moves its values."""
+    names = {name}
+    quantizer: NodeProto | None = None
+    for node in graph.node:
+        if not node.input or node.input[0] not in names:
+            continue
+        if node.op_type == "QuantizeLinear":
+            quantizer = node
+            break
+        if node.op_type in _MOVING:
+            names.add(node.output[0])
+    return quantizer
+
+
+def _last_dequantize(graph: GraphProto, name: str) -> tuple[NodeProto | None, bool]:
+    """The DequantizeLinear that makes an output, and whether nothing moves values behind it."""
+    makers = _makers(graph)
+    node = makers.get(name)
+    is_at_end = True
+    while node is not None and node.op_type in _MOVING:
+        node, is_at_end = makers.get(node.input[0]), False
+    if node is None or node.op_type != "DequantizeLinear":
+        return None, False
+    return node, is_at_end
+
+
+def _makers(graph: GraphProto) -> dict[str, NodeProto]:
+    return {name: node for node in graph.node for name in node.output}
+
+
+def _readers(graph: GraphProto, name: str) -> list[NodeProto]:
+    return [node for node in graph.node if name in node.input]
+
+
 def _rename_inputs(graph: GraphProto, old: str, new: str) -> None:
     for node in graph.node:
         for index, name in enumerate(node.input):
@@ -140,13 +242,14 @@ def _rename_inputs(graph: GraphProto, old: str, new: str) -> None:
                 node.input[index] = new
 
 
-def _last_dequantize(graph: GraphProto) -> tuple[NodeProto | None, bool]:
-    """The DequantizeLinear that makes the output, and whether nothing moves values behind it."""
-    makers = {name: node for node in graph.node for name in node.output}
-    node = makers.get(graph.output[0].name)
-    is_at_end = True
-    while node is not None and node.op_type in _MOVING:
-        node, is_at_end = makers.get(node.input[0]), False
-    if node is None or node.op_type != "DequantizeLinear":
-        return None, False
-    return node, is_at_end
+def _put_in_front(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:
+    for node in reversed(list(nodes)):
+        graph.node.insert(0, node)
+
+
+def _kind_of(graph: GraphProto, zero_point: str) -> int:
+    return next(int(t.data_type) for t in graph.initializer if t.name == zero_point)
+
+
+def _shape(value: ValueInfoProto) -> list[int]:
+    return [dim.dim_value for dim in value.type.tensor_type.shape.dim]

@@ -14,10 +14,11 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from edgeloop.errors import BadInput, MissingExtra, ModelFailed, ModelRefused, WorkerFailed
+from edgeloop.errors import MissingExtra, ModelFailed, ModelRefused, WorkerFailed
 from edgeloop.graph import (
+    Layout,
     apply_rewrites,
     count_layers,
     estimate_caveats,
@@ -30,14 +31,18 @@ from edgeloop.graph import (
     shapes_of,
     write_layers,
 )
-from edgeloop.isolation import Answer, Array, Work, serve
+from edgeloop.isolation import Answer, Array, Work, mapped, serve
 from edgeloop.platforms.base import Precision
-from edgeloop.platforms.batching import run_samples
+from edgeloop.platforms.batching import calibration_batch, run_samples
 from edgeloop.platforms.qnn.deploy import OutputForm, deployed
 from edgeloop.platforms.qnn.quantize import (
     quantize_model,
     quantize_with_fixed_scales,
 )
+from edgeloop.tasks import Samples
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 _PROVIDER = "QNNExecutionProvider"
 _KEPT_SESSIONS = 2
@@ -100,31 +105,30 @@ class NativeWork:
         target: str,
         layers: str,
         precision: str,
-        images: Mapping[str, Any],
+        images: Mapping[str, Any] | None = None,
+        tensors: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Answer:
-        """The simplified float model, the quantized one and the layer table, from one reading."""
+        """The simplified float model, the quantized one and the layer table, from one reading.
+        Calibrated with images, for a model that takes one, or with tensors by name."""
         import onnx
 
         path = Path(model)
         graph = read_graph(path)
         info = graph_info(path.name, graph)
         apply_rewrites(graph)
-        calibration = _mapped(images)
-        if calibration.shape[1:] != (info.height, info.width, 3):
-            size = "×".join(str(side) for side in calibration.shape[1:])
-            reason = f"calibration images are {size}, the model takes {info.height}×{info.width}×3"
-            raise BadInput(reason=reason)
+        samples = _samples(images, tensors)
+        calibration_batch(info, samples)
         write_layers(Path(layers), count_layers(graph))
         onnx.save_model(graph, simplified)
-        quantize_model(graph, calibration, info.layout, Path(target), cast(Precision, precision))
+        quantize_model(graph, info, samples, Path(target), cast(Precision, precision))
         notes = [*estimate_caveats(graph), *rewrite_notes(graph)]
         return {"info": info.to_fields(), "caveats": notes}, ()
 
-    def deploy(self, quantized: str, target: str, layout: str, output: str = "logits") -> Answer:
+    def deploy(self, quantized: str, target: str, output: str = "logits") -> Answer:
         import onnx
 
         model = onnx.load_model(quantized)
-        onnx.save_model(deployed(model, layout, cast(OutputForm, output)), target)
+        onnx.save_model(deployed(model, _layouts(model), cast(OutputForm, output)), target)
         return {}, ()
 
     def dlc(self, model: str, target: str) -> Answer:
@@ -171,10 +175,7 @@ class NativeWork:
         """What the compiler thinks of the deployed graph's time, without running it."""
         import onnx
 
-        model = onnx.load_model(quantized)
-        shape = shapes_of(model.graph)[model.graph.input[0].name]
-        layout = layout_of(shape)
-        onnx.save_model(deployed(model, layout, cast(OutputForm, output)), "deployed.onnx")
+        self.deploy(quantized, "deployed.onnx", output)
         profile = Path("profile.csv")
         settings = {
             "soc_model": str(soc),
@@ -189,13 +190,13 @@ class NativeWork:
         traffic = {name: int(events.get(event, 0)) for name, event in _TRAFFIC.items()}
         times = {"raw_us": _TIME, "low_us": _LOW, "high_us": _HIGH}
         found = {name: float(events[event]) for name, event in times.items()}
-        return {**found, **traffic, "caveats": estimate_caveats(model)}, ()
+        return {**found, **traffic, "caveats": estimate_caveats(onnx.load_model(quantized))}, ()
 
     def screen(self, model: str, soc: int, output: str = "logits") -> Answer:
         """The estimate of a model that is not trained yet: scales are made up."""
         graph = read_graph(Path(model))
         apply_rewrites(graph)
-        quantize_with_fixed_scales(graph, Path("fixed.onnx"))
+        quantize_with_fixed_scales(graph, _layouts(graph), Path("fixed.onnx"))
         return self.estimate("fixed.onnx", soc, output)
 
     def infer(
@@ -301,17 +302,31 @@ def _simplified(path: Path, options: Mapping[str, str]) -> str:
     return "simplified.onnx"
 
 
-def _mapped(images: Mapping[str, Any]) -> Any:
-    """The calibration images where they lie on the disk: nothing is copied between processes."""
+def _samples(
+    images: Mapping[str, Any] | None, tensors: Mapping[str, Mapping[str, Any]] | None
+) -> Samples:
+    """Calibration samples where they lie on the disk."""
     import numpy as np
 
-    return np.memmap(
-        images["file"],
-        dtype=np.uint8,
-        mode="r",
-        offset=images["offset"],
-        shape=tuple(images["shape"]),
-    )
+    nothing = np.zeros((0, 0, 0, 3), np.uint8)
+    if images is not None:
+        return Samples(mapped(images), nothing, "calibration")
+    arrays = {name: mapped(described) for name, described in (tensors or {}).items()}
+    return Samples(nothing, nothing, "calibration", tensors=arrays)
+
+
+def _layouts(model: ModelProto) -> dict[str, Layout]:
+    """Of the inputs that are images."""
+    from onnx import helper
+
+    shapes = shapes_of(model.graph)
+    return {
+        source.name: layout_of(
+            shapes[source.name],
+            helper.tensor_dtype_to_np_dtype(source.type.tensor_type.elem_type).name,
+        )
+        for source in model.graph.input
+    }
 
 
 def _keep(file: Path, target: Path) -> None:

@@ -1,8 +1,8 @@
 """Quantized models as QDQ graphs, by ONNX Runtime's quantizer with its settings for QNN.
 
-Images are read one at a time and only the smallest and largest value of every tensor is kept, so
-memory does not grow with the calibration set. The input is always pixels ÷ 255, and its scale is
-set to exactly that, not to what the calibration images happened to reach.
+Samples are read one run at a time and only the smallest and largest value of every tensor is kept,
+so memory does not grow with the calibration set. An input that is given images is always pixels ÷
+255, and its scale is set to exactly that, not to what the calibration images happened to reach.
 
 A quantized graph without calibration, for screening architectures before they are trained.
 
@@ -15,27 +15,27 @@ eight others (random weights) five gave the calibrated estimate on both chips tr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeloop.errors import BadInput
+from edgeloop.graph import GraphInfo, Layout
 from edgeloop.platforms.base import Precision
-from edgeloop.platforms.batching import as_input
+from edgeloop.platforms.batching import calibration_batch, calibration_runs, is_pixels
 from edgeloop.platforms.qnn.overrides import weight_overrides
-from edgeloop.tasks import Images
+from edgeloop.tasks import Samples
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
     from onnx import ModelProto, NodeProto
 
 
 def quantize_model(
-    model: ModelProto, images: Images, layout: str, target: Path, precision: Precision
+    model: ModelProto, info: GraphInfo, samples: Samples, target: Path, precision: Precision
 ) -> None:
-    """Write the QDQ model; `model` is one that `read_graph` has simplified and
-    that was rewritten for the compiler."""
+    """Write the QDQ model; `model` is one that `read_graph` has simplified and that was rewritten
+    for the compiler, `samples` what its inputs are calibrated with."""
     import numpy as np
     from onnxruntime.quantization import QuantType, quantize
     from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
@@ -43,9 +43,6 @@ def quantize_model(
     if precision == "fp16":
         reason = "fp16 needs no quantized model: the device runs the float model with kind 'fp16'"
         raise BadInput(reason=reason)
-    if not len(images):
-        raise BadInput(reason="quantization needs at least one calibration image")
-    source = model.graph.input[0].name
     is_wide = precision == "a16w8"
     levels = 65535 if is_wide else 255
     pixels = {
@@ -53,43 +50,38 @@ def quantize_model(
         "scale": np.array(1 / levels, dtype=np.float32),
         "zero_point": np.array(0, dtype=np.uint16 if is_wide else np.uint8),
     }
+    given = calibration_batch(info, samples)
+    images = [one.name for one in info.inputs if is_pixels(given[one.name], one)]
     settings = get_qnn_qdq_config(
         model,
-        _reader(source, prepared(images, layout)),
+        _reader(calibration_runs(info, samples)),
         activation_type=QuantType.QUInt16 if is_wide else QuantType.QUInt8,
         weight_type=QuantType.QUInt8 if precision == "a8w8" else QuantType.QInt8,
         per_channel=precision != "a8w8",
         init_overrides={
             **weight_overrides(model),
-            **{name: [dict(pixels)] for name in _pixel_tensors(model)},
+            **{name: [dict(pixels)] for name in _moved(model, images)},
         },
     )
     quantize(model, str(target), settings)
 
 
-def prepared(images: Images, layout: str) -> Iterator[NDArray[np.float32]]:
-    """Model inputs with a batch of one: floats from 0 to 1, in the layout of the model."""
-    for index in range(len(images)):
-        yield as_input(images[index : index + 1], layout)
-
-
-def _pixel_tensors(model: ModelProto) -> list[str]:
-    """The input, and the input moved about: still pixels, so still with the pixels' scale."""
-    names = [model.graph.input[0].name]
+def _moved(model: ModelProto, sources: Sequence[str]) -> list[str]:
+    """Inputs that are pixels, and those moved about: still with the pixels' scale."""
+    names = list(sources)
     for node in model.graph.node:
         if node.op_type == "Transpose" and node.input[0] in names:
             names.append(node.output[0])
     return names
 
 
-def _reader(name: str, inputs: Iterator[NDArray[np.float32]]) -> Any:
+def _reader(runs: Iterator[dict[str, NDArray[Any]]]) -> Any:
     """ONNX Runtime wants an object that gives inputs until it gives None."""
     from onnxruntime.quantization import CalibrationDataReader
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
-        def get_next(self) -> dict[str, NDArray[np.float32]] | None:
-            value = next(inputs, None)
-            return None if value is None else {name: value}
+        def get_next(self) -> dict[str, NDArray[Any]] | None:
+            return next(runs, None)
 
     return Reader()
 
@@ -100,7 +92,9 @@ _KEEPING = frozenset(("MaxPool", "Resize", "Transpose", "Reshape", "Flatten", "D
 Range = tuple[float, float]
 
 
-def quantize_with_fixed_scales(model: ModelProto, target: Path) -> None:
+def quantize_with_fixed_scales(
+    model: ModelProto, layouts: Mapping[str, Layout], target: Path
+) -> None:
     """The same graph as `quantize_model` writes for a8w8-per-channel, with ranges made up."""
     import numpy as np
     from onnxruntime.quantization import CalibrationMethod, QDQQuantizer, QuantType
@@ -115,7 +109,10 @@ def quantize_with_fixed_scales(model: ModelProto, target: Path) -> None:
         per_channel=True,
         init_overrides=weight_overrides(model),
     )
-    guessed: dict[str, Range] = {model.graph.input[0].name: (0.0, 1.0)}
+    guessed: dict[str, Range] = {
+        source.name: (0.0, 1.0) if layouts.get(source.name) else (-4.0, 4.0)
+        for source in model.graph.input
+    }
     for node in model.graph.node:
         for name in node.output:
             guessed[name] = _range(node, guessed)
@@ -144,6 +141,7 @@ def _range(node: NodeProto, ranges: dict[str, Range]) -> Range:
         return ranges[node.input[0]]
     if node.op_type == "Concat":
         given = [ranges[name] for name in node.input if name in ranges]
-        return min(low for low, _ in given), max(high for _, high in given)
+        if given:
+            return min(low for low, _ in given), max(high for _, high in given)
     high = 4 + 4 / len(ranges)
     return (0.0, high) if node.op_type in _POSITIVE else (-high, high)

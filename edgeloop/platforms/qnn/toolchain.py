@@ -20,7 +20,7 @@ from edgeloop.platforms.qnn.profiles import calibrated
 from edgeloop.tasks import Samples
 
 NATIVE = "edgeloop.platforms.qnn.native"
-_CALIBRATION_S_PER_IMAGE = 2.0
+_CALIBRATION_S_PER_SAMPLE = 2.0
 
 
 @dataclass(frozen=True)
@@ -93,19 +93,17 @@ class QnnToolchain:
             work = Path(name).resolve()
             made = self._call(
                 "quantize",
-                limit_s=self._limit_s + _CALIBRATION_S_PER_IMAGE * len(calibration),
+                limit_s=self._limit_s + _CALIBRATION_S_PER_SAMPLE * len(calibration),
                 model=_text(model),
                 simplified=str(work / "simplified.onnx"),
                 target=_text(files[quantized]),
                 layers=_text(files[table]),
                 precision=precision,
-                images=as_file(calibration.images, work),
+                **_calibration_files(calibration, work),
             )
             info = info_from(made["info"])
             deployed = str(work / "deployed.onnx")
-            self._call(
-                "deploy", quantized=_text(files[quantized]), target=deployed, layout=info.layout
-            )
+            self._call("deploy", quantized=_text(files[quantized]), target=deployed)
             self._call("dlc", model=str(work / "simplified.onnx"), target=_text(files[float_dlc]))
             self._call("dlc", model=deployed, target=_text(files[quant_dlc]))
             for chip in wanted:
@@ -183,6 +181,19 @@ def target_options(chip: Chip) -> Mapping[str, str]:
     if chip.soc is None:
         return {"htp_arch": str(chip.arch)}
     return {"soc_model": str(chip.soc)}
+
+
+def _calibration_files(calibration: Samples, folder: Path) -> dict[str, Any]:
+    """Where the samples lie, for the other process to map."""
+    if not len(calibration):
+        raise BadInput(reason="quantization needs at least one calibration sample")
+    images = calibration.images
+    if calibration.tensors is None:
+        if images.ndim != 4 or images.dtype.name != "uint8":
+            raise BadInput(reason="calibration images should be uint8 with the shape (N, H, W, 3)")
+        return {"images": as_file(images, folder)}
+    arrays = enumerate(calibration.tensors.items())
+    return {"tensors": {name: as_file(value, folder, f"{i}.bin") for i, (name, value) in arrays}}
 
 
 def _text(path: Path) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from edgeloop.errors import BadInput, BadModel, EdgeloopError
+from edgeloop.errors import BadInput, BadModel, EdgeloopError, NoSuchPrecision
+from edgeloop.graph import graph_info, read_graph
 from edgeloop.platforms import (
     Converted,
     Device,
@@ -21,10 +24,11 @@ from edgeloop.platforms import (
     find_platform,
     image_batches,
     platform_of,
+    run_samples,
 )
 from edgeloop.settings import Settings
 from edgeloop.tasks import Images, Output, Samples, Tensors
-from edgeloop.testing.models import save_segmentation_model
+from edgeloop.testing.models import save_pair_model, save_segmentation_model, save_token_model
 
 SIZE = 64
 CLASSES = 19
@@ -68,13 +72,58 @@ def infer_images(
         yield found[info.output_name]
 
 
+TENSOR_MODELS: Mapping[str, Callable[[Path], Path]] = {
+    "pair": save_pair_model,
+    "tokens": save_token_model,
+    "batch": partial(save_segmentation_model, size=32, classes=4, batch=4),
+}
+"""Models that take or give something else than one image and one output."""
+
+
+def random_tensors(info: GraphInfo, count: int, seed: int = 0) -> Tensors:
+    """Samples for any model: smooth images, floats around zero, small whole numbers."""
+    dice = np.random.default_rng(seed)
+    samples: dict[str, Any] = {}
+    for tensor in info.inputs:
+        shape = (count, *info.sample_shape(tensor))
+        if tensor.layout:
+            samples[tensor.name] = smooth_images(count, tensor.height, seed)
+        elif tensor.dtype.startswith("float"):
+            samples[tensor.name] = dice.standard_normal(shape).astype(tensor.dtype)
+        else:
+            samples[tensor.name] = dice.integers(0, 20, shape).astype(tensor.dtype)
+    return samples
+
+
+def tensor_samples(info: GraphInfo, count: int = 16) -> Samples:
+    """Calibration for any model: images where it takes one, else tensors by name."""
+    given = random_tensors(info, count)
+    if info.image is not None:
+        return Samples(given[info.input_name], np.zeros(count, np.uint8), "calibration")
+    nothing = np.zeros((0, 0, 0, 3), np.uint8)
+    return Samples(nothing, np.zeros(count, np.uint8), "calibration", tensors=given)
+
+
+def convert_tensor_models(toolchain: Toolchain, folder: Path) -> dict[str, SmallModel]:
+    """All of `TENSOR_MODELS`, converted."""
+    converted = {}
+    for name, save in TENSOR_MODELS.items():
+        model = save(folder / f"{name}.onnx")
+        samples = tensor_samples(toolchain.inspect(model))
+        converted[name] = SmallModel(model, toolchain.convert(model, samples, folder / name))
+    return converted
+
+
 def convert_small_model(toolchain: Toolchain, folder: Path) -> SmallModel:
     model = save_segmentation_model(folder / "small.onnx", SIZE, CLASSES)
     return SmallModel(model, toolchain.convert(model, calibration_samples(), folder / "converted"))
 
 
 class ToolchainContract:
-    """Fixture: `toolchain`."""
+    """Fixture: `toolchain`. Set `takes_tensors` to False if it takes only models with one image and
+    one output, and refuses others in a sentence."""
+
+    takes_tensors: ClassVar[bool] = True
 
     def test_a_graph_is_described_as_it_is(self, toolchain: Toolchain, tmp_path: Path) -> None:
         model = save_segmentation_model(tmp_path / "small.onnx", SIZE, CLASSES)
@@ -98,6 +147,31 @@ class ToolchainContract:
         made = {path.name for path in (tmp_path / "converted").iterdir()}
         assert made == {path.name for path in small.converted.files.values()}
 
+    @pytest.mark.parametrize("name", TENSOR_MODELS)
+    def test_models_with_any_inputs_and_outputs_are_converted(
+        self, toolchain: Toolchain, tmp_path: Path, name: str
+    ) -> None:
+        model = TENSOR_MODELS[name](tmp_path / "small.onnx")
+        info = graph_info(model.name, read_graph(model))
+        assert toolchain.inspect(model) == info
+        samples, folder = tensor_samples(info, 5), tmp_path / "converted"
+        if not self.takes_tensors:
+            with pytest.raises(EdgeloopError) as refusal:
+                toolchain.convert(model, samples, folder)
+            assert "\n" not in str(refusal.value)
+            return
+        converted = toolchain.convert(model, samples, folder)
+        assert converted.info == info
+        assert all(path.stat().st_size > 0 for path in converted.files.values())
+
+    def test_calibration_that_is_not_what_the_model_takes_is_refused(
+        self, toolchain: Toolchain, tmp_path: Path
+    ) -> None:
+        model = save_pair_model(tmp_path / "small.onnx")
+        with pytest.raises(EdgeloopError) as refusal:
+            toolchain.convert(model, calibration_samples(1), tmp_path / "converted")
+        assert "\n" not in str(refusal.value)
+
     def test_a_file_that_is_not_a_model_is_refused_in_a_sentence(
         self, toolchain: Toolchain, tmp_path: Path
     ) -> None:
@@ -112,8 +186,12 @@ class ToolchainContract:
 
 
 class DeviceContract:
-    """Fixtures: `device`, and `small_model`: a `SmallModel` that a toolchain of the same platform
-    has converted (see `convert_small_model`)."""
+    """Fixtures: `device`; `small_model`, a `SmallModel` that a toolchain of the same platform has
+    converted (see `convert_small_model`); and `tensor_models`, several of them by name (see
+    `convert_tensor_models`). Set `takes_tensors` to False if it runs only models with one image and
+    one output, and refuses others in a sentence; `tensor_models` is then not needed."""
+
+    takes_tensors: ClassVar[bool] = True
 
     def test_it_describes_itself_in_a_line(self, device: Device) -> None:
         line = device.probe()
@@ -156,6 +234,49 @@ class DeviceContract:
         np.testing.assert_array_equal(outputs(images[4:])[0], whole[4:])
         np.testing.assert_array_equal(outputs(images[:1])[0], whole[:1])
 
+    @pytest.mark.parametrize("name", TENSOR_MODELS)
+    def test_any_inputs_and_outputs_go_by_name(
+        self, device: Device, request: pytest.FixtureRequest, tmp_path: Path, name: str
+    ) -> None:
+        if not self.takes_tensors:
+            self._check_refusal(device, tmp_path, name)
+            return
+        small: SmallModel = request.getfixturevalue("tensor_models")[name]
+        info, quantized = small.converted.info, small.quantized
+        assert device.measure(quantized, info).seconds > 0
+        samples = random_tensors(info, 5, seed=3)
+        expected = _reference(small.model, info, samples)
+        files: dict[Kind, Path] = {"quantized": quantized, device.float_kind: small.model}
+        for kind, model in files.items():
+            try:
+                (whole,) = device.infer(model, info, kind, iter([samples]))
+            except NoSuchPrecision:  # some chips do not run every graph in floats, and say so
+                continue
+            parts = ({key: array[a:b] for key, array in samples.items()} for a, b in _CUTS)
+            apart = list(device.infer(model, info, kind, parts))
+            assert set(whole) == set(expected)
+            for tensor in info.outputs:
+                found = whole[tensor.name]
+                assert found.shape == (5, *info.sample_shape(tensor))
+                pieces = [part[tensor.name] for part in apart]
+                np.testing.assert_array_equal(np.concatenate(pieces), found)
+                assert _agreement(found, expected[tensor.name]) > (0.9, 0.99)[kind != "quantized"]
+
+    def _check_refusal(self, device: Device, folder: Path, name: str) -> None:
+        model = TENSOR_MODELS[name](folder / "small.onnx")
+        info = graph_info(model.name, read_graph(model))
+        with pytest.raises(EdgeloopError) as refusal:
+            list(device.infer(model, info, "quantized", iter([random_tensors(info, 4)])))
+        assert "\n" not in str(refusal.value)
+
+    def test_batches_that_are_not_what_a_model_takes_are_refused(
+        self, device: Device, small_model: SmallModel
+    ) -> None:
+        info = small_model.converted.info
+        other = {"other": smooth_images(1)}
+        with pytest.raises(BadInput, match=info.input_name):
+            list(device.infer(small_model.quantized, info, "quantized", iter([other])))
+
     def test_an_iterator_may_be_left_early(self, device: Device, small_model: SmallModel) -> None:
         taken = []
 
@@ -195,6 +316,26 @@ class DeviceContract:
         device.measure(small_model.quantized, info)
 
 
+_CUTS = ((0, 3), (3, 4), (4, 5))
+
+
+def _reference(model: Path, info: GraphInfo, samples: Tensors) -> Tensors:
+    """The outputs as ONNX itself defines them."""
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator: Any = ReferenceEvaluator(str(model))
+    names = [tensor.name for tensor in info.outputs]
+    return run_samples(samples, info, lambda feeds: evaluator.run(names, feeds))
+
+
+def _agreement(found: Output, expected: Output) -> float:
+    """1 where they are the same: the cosine of floats, the share of equal whole numbers."""
+    if expected.dtype.kind != "f":
+        return float(np.mean(found == expected))
+    length = np.linalg.norm(found) * np.linalg.norm(expected)
+    return float(np.vdot(found, expected) / length) if length else 0.0
+
+
 class PlatformContract(ToolchainContract, DeviceContract):
     """Fixture: `platform`, class-scoped. Its first device is tested; override `device_name` where
     that needs something after the colon."""
@@ -224,6 +365,13 @@ class PlatformContract(ToolchainContract, DeviceContract):
         cls, toolchain: Toolchain, tmp_path_factory: pytest.TempPathFactory
     ) -> SmallModel:
         return convert_small_model(toolchain, tmp_path_factory.mktemp("small"))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def tensor_models(
+        cls, toolchain: Toolchain, tmp_path_factory: pytest.TempPathFactory
+    ) -> Mapping[str, SmallModel]:
+        return convert_tensor_models(toolchain, tmp_path_factory.mktemp("tensors"))
 
     def test_it_is_found_by_its_name_and_by_its_devices(
         self, platform: Platform, device_name: str

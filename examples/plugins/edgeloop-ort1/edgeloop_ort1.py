@@ -25,7 +25,7 @@ from edgeloop.platforms import (
     Measurement,
     Platform,
     Precision,
-    as_input,
+    calibration_runs,
     check_batch,
     model_inputs,
     package_check,
@@ -33,7 +33,7 @@ from edgeloop.platforms import (
     run_samples,
 )
 from edgeloop.settings import Settings
-from edgeloop.tasks import Images, Samples, Tensors
+from edgeloop.tasks import Samples, Tensors
 
 SUFFIX = ".ort1.onnx"
 WARM_UP = 5
@@ -84,7 +84,7 @@ class Ort1Toolchain:
         quantize_static(
             graph,
             folder / name,
-            _reader(info, calibration.images),
+            _reader(info, calibration),
             quant_format=QuantFormat.QDQ,
             per_channel=precision == "a8w8-per-channel",
             weight_type=QuantType.QInt8,
@@ -159,15 +159,14 @@ def _names(info: GraphInfo) -> list[str]:
     return [tensor.name for tensor in info.outputs]
 
 
-def _reader(info: GraphInfo, images: Images) -> Any:
-    """Calibration images, one at a time, as ONNX Runtime wants to be given them."""
+def _reader(info: GraphInfo, calibration: Samples) -> Any:
+    """Calibration samples, run by run, as ONNX Runtime wants to be given them."""
     from onnxruntime.quantization import CalibrationDataReader
 
-    inputs = (as_input(images[i : i + 1], info.layout) for i in range(len(images)))
+    runs = calibration_runs(info, calibration)
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
         def get_next(self) -> dict[str, Any] | None:
-            image = next(inputs, None)
-            return None if image is None else {info.input_name: image}
+            return next(runs, None)
 
     return Reader()
