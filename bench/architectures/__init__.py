@@ -80,20 +80,15 @@ def measure(entry: dict[str, Any], folder: Path) -> Result:
     except subprocess.TimeoutExpired:
         return Result(*known, LIMIT_S, reason=f"took longer than {LIMIT_S} s")
     seconds = time.perf_counter() - began
-    if ended.returncode:
+    if not ended.stdout.strip():
         return Result(*known, seconds, reason=_last(ended.stderr))
-    return _answer(known, seconds, json.loads(ended.stdout))
+    [found] = json.loads(ended.stdout)
+    return Result(*known, seconds, found["latency_ms"], found["error"])
 
 
 def _last(text: str) -> str:
     lines = text.strip().splitlines()
     return lines[-1] if lines else "no reason given"
-
-
-def _answer(known: tuple[str, str, str], seconds: float, found: Any) -> Result:
-    [row] = found
-    latency, reason = row.get("latency_ms"), row.get("error") or ""
-    return Result(*known, seconds, latency, reason)
 
 
 def _families(results: Sequence[Result]) -> str:

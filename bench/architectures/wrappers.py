@@ -79,7 +79,7 @@ class VitPose(nn.Module):
 
 
 class SuperPoint(nn.Module):
-    """The dense scores and descriptors, before points are chosen."""
+    """The dense scores and descriptors, before points are suppressed and chosen."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__()
@@ -89,8 +89,9 @@ class SuperPoint(nn.Module):
         encoded = self.inner.encoder(pixel_values[:, :1])
         encoded = encoded[0] if isinstance(encoded, tuple) else encoded.last_hidden_state
         points, described = self.inner.keypoint_decoder, self.inner.descriptor_decoder
-        scores = points._get_pixel_scores(encoded)
+        cells = points.conv_score_b(points.relu(points.conv_score_a(encoded))).softmax(1)
         features = described.conv_descriptor_b(described.relu(described.conv_descriptor_a(encoded)))
+        scores = nn.functional.pixel_shuffle(cells[:, :-1], 8)
         return scores, nn.functional.normalize(features, p=2, dim=1)
 
 

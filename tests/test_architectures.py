@@ -1,0 +1,64 @@
+"""The list of public architectures that `python -m bench architectures` tries, and some of them,
+rebuilt by the same script and timed by the same command."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.architectures import HERE, architectures, measure
+
+FAMILIES = {
+    *("classification", "detection", "segmentation", "pose", "depth", "super-resolution"),
+    *("audio", "transformer", "hybrid", "text", "video"),
+}
+# A free batch at opset 12; float16 and two outputs; a one-dimensional wave; one channel.
+REBUILT = ("yolo_small", "landmarks", "m5", "yamnet")
+
+
+def test_the_list_is_long_and_wide() -> None:
+    listed = architectures()
+    names = [entry["name"] for entry in listed]
+    assert len(names) == len(set(names)) >= 60
+    assert {entry["family"] for entry in listed} >= FAMILIES
+    assert {entry["package"] for entry in listed} == {
+        "torchvision",
+        "timm",
+        "transformers",
+        "papers",
+    }
+    assert {entry["exporter"] for entry in listed} == {"dynamo", "legacy"}
+    assert min(entry["opset"] for entry in listed) < 10 < 20 < max(e["opset"] for e in listed)
+    assert any(entry.get("half") for entry in listed)
+    assert any(entry.get("dynamic") for entry in listed)
+
+
+def test_their_environment_is_pinned_and_has_the_pytorch_of_ours() -> None:
+    lines = (HERE / "requirements.txt").read_text("utf-8").splitlines()
+    pinned = [line for line in lines if not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.+-]+", line) for line in pinned), pinned
+    ours = (HERE.parents[1] / "constraints.txt").read_text("utf-8").splitlines()
+    for package in ("torch", "onnx", "numpy"):
+        [version] = [line for line in pinned if line.startswith(f"{package}==")]
+        assert version in ours
+
+
+@pytest.fixture(scope="module")
+def rebuilt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("architectures")
+    subprocess.run([sys.executable, HERE / "build.py", folder, *REBUILT], check=True)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REBUILT)
+def test_an_architecture_gets_its_latency_without_a_store(name: str, rebuilt: Path) -> None:
+    [entry] = [entry for entry in architectures() if entry["name"] == name]
+    result = measure(entry, rebuilt)
+    assert not result.reason
+    assert result.latency_ms is not None
+    assert 0.01 < result.latency_ms < 100
