@@ -102,6 +102,7 @@ REWRITES: tuple[Rewrite, ...] = (
     ),
     Rewrite("power", "Pow → Mul, Sqrt, Reciprocal", activations.expand_powers),
     Rewrite("composed", "Softsign, Celu, Sinh, Cosh, Acos → their formulas", activations.compose),
+    Rewrite("gather", "GatherND at constant places → Gather", layout.gather_by_one_index),
     Rewrite("copy", "Gather of everything in order → Reshape", layout.drop_copies),
     Rewrite("max-pool", "MaxPool of a volume → two of images", layout.pool_videos_in_two_steps),
     Rewrite("kernel", "dilated ConvTranspose → one with a spread kernel", layout.spread_kernels),

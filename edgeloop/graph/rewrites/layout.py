@@ -30,6 +30,27 @@ def drop_copies(editor: GraphEditor, node: NodeProto) -> bool:
     return True
 
 
+@each("GatherND")
+def gather_by_one_index(editor: GraphEditor, node: NodeProto) -> bool:
+    """Constant coordinates in several sides are places in one side."""
+    import numpy as np
+
+    shape, result = editor.shape(node.input[0]), editor.shape(node.output[0])
+    places = editor.constant(node.input[1])
+    if shape is None or result is None or places is None or attribute(node, "batch_dims", 0):
+        return False
+    depth = places.shape[-1]
+    sides, rest = shape[:depth], shape[depth:]
+    coordinates = np.where(places < 0, places + np.array(sides), places)
+    flat = np.ravel_multi_index(tuple(np.moveaxis(coordinates, -1, 0)), sides)
+    new, kind = editor.replacement([node]), editor.kind(node.input[0])
+    row = new.reshape(node.input[0], (math.prod(sides), *rest))
+    chosen = editor.weights(f"{node.name or node.output[0]}_places", flat.astype(np.int64))
+    new.add("Gather", [row, chosen], result, node.output[0], kind, axis=0)
+    new.done()
+    return True
+
+
 @each("MaxPool")
 def pool_videos_in_two_steps(editor: GraphEditor, node: NodeProto) -> bool:
     """The largest value of a box is the largest of its slices' largest ones."""
