@@ -82,7 +82,8 @@ class Settings:
     )
     task: str = _key(
         "segmentation",
-        "What the models do: `segmentation`, `classification`, `detection` or another task.",
+        "What the dataset is for: `segmentation`, another built-in task or a plug-in's; models "
+        "that do not fit it are compared with their float form.",
     )
     calibration_images: int = _key(1_000, "Images for quantization.")
     quick_images: int = _key(1_000, "Images for `f1_1k` and `f1_1k_f`.")

@@ -30,7 +30,7 @@ ALLOWED = {
         *("errors", "_util", "settings", "store", "models", "workspace", "tasks", "pareto"),
         *("isolation", "graph", "platforms", "architectures", "training", "data", "jobs"),
     },
-    "tasks": {"errors", "_util"},
+    "tasks": {"errors", "_util", "graph"},
     "graph": {"errors", "_util", "isolation"},
     "isolation": {"errors", "_util"},
     "platforms": {"errors", "_util", "settings", "tasks", "graph", "isolation"},

@@ -120,7 +120,7 @@ def runner(
         devices=devices,
         dataset=_dataset(dataset, settings),
         calibration=calibration,
-        task=task or settings.task,
+        task=task or "",
         drain=drain,
         once=once,
         subset=subset,

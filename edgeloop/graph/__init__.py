@@ -10,6 +10,7 @@ from edgeloop.graph.count import (
     write_layers,
 )
 from edgeloop.graph.fit import TaskFit, fitting_task, parse_shapes, shape_text
+from edgeloop.graph.indices import index_limits
 from edgeloop.graph.info import GraphInfo, Layout, Shape, TensorInfo, image_info, info_from
 from edgeloop.graph.operators import refusal
 from edgeloop.graph.outputs import (
@@ -51,6 +52,7 @@ __all__ = [
     "fitting_task",
     "graph_info",
     "image_info",
+    "index_limits",
     "info_from",
     "layout_of",
     "parse_shapes",

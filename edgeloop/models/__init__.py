@@ -8,7 +8,7 @@ from edgeloop.models.csv_file import read_csv, write_csv
 from edgeloop.models.files import ModelFile, ModelFiles
 from edgeloop.models.leases import Lease, Leases, Outcome
 from edgeloop.models.names import check_experiment_name, check_model_name, matches, matches_any
-from edgeloop.models.plan import LATENCY_COLUMNS, Plan, Stage, default_plan
+from edgeloop.models.plan import AGREEMENT_COLUMNS, LATENCY_COLUMNS, Plan, Stage, default_plan
 from edgeloop.models.queue import FINISHED, ready_at
 from edgeloop.models.records import StageRecord, holders_of, is_foreign, is_on, records_of
 from edgeloop.models.row import (
@@ -34,6 +34,7 @@ from edgeloop.models.runners import (
 from edgeloop.models.upload import UploadOptions
 
 __all__ = [
+    "AGREEMENT_COLUMNS",
     "BEAT_S",
     "CANDIDATE",
     "COLUMNS",

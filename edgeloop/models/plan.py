@@ -34,6 +34,8 @@ LATENCY_COLUMNS = (
     "latency_calibrated",
 )
 
+AGREEMENT_COLUMNS = ("sqnr_db", "cosine", "max_error", "top1_agreement")
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -125,7 +127,7 @@ def default_plan(benchmark_runs: int = 5) -> Plan:
                 capability="quantize",
                 priority=lambda row: 20,
                 artefacts=("*.dlc", "*.info.csv"),
-                clears=("calibration", "notes"),
+                clears=("calibration", "notes", "task"),
                 in_benchmark_only=True,
             ),
             Stage(
@@ -141,16 +143,22 @@ def default_plan(benchmark_runs: int = 5) -> Plan:
                 in_benchmark_only=True,
             ),
             _f1("f1_onnx", "onnx", lambda row: 60, ()),
-            _f1("f1_1k", "device-accuracy", _by_latency(1), on_device),
+            _f1("f1_1k", "device-accuracy", _by_latency(1), on_device, AGREEMENT_COLUMNS),
             _f1("f1_1k_f", "device-float", _by_latency(10), on_device),
             _f1("f1_10k", "device-accuracy", _by_latency(100), on_device),
         )
     )
 
 
-def _f1(name: str, capability: str, priority: Priority, needs: tuple[str, ...]) -> Stage:
+def _f1(
+    name: str,
+    capability: str,
+    priority: Priority,
+    needs: tuple[str, ...],
+    clears: tuple[str, ...] = (),
+) -> Stage:
     artefacts = (f"test_results_{name}.csv", f"pr_curve_{name}.png")
-    return Stage(name, (name,), capability, priority, needs, artefacts)
+    return Stage(name, (name,), capability, priority, needs, artefacts, clears)
 
 
 def _by_latency(factor: float) -> Priority:

@@ -55,11 +55,13 @@ if TYPE_CHECKING:
         calibration_batch,
         calibration_runs,
         check_batch,
+        cut,
         image_batches,
         infer_in_order,
         model_inputs,
         random_batch,
         run_samples,
+        sample_count,
     )
 
 __all__ = [
@@ -93,6 +95,7 @@ __all__ = [
     "check_batch",
     "converted_by",
     "converter_of",
+    "cut",
     "device_names",
     "device_type",
     "find_platform",
@@ -111,6 +114,7 @@ __all__ = [
     "platforms",
     "random_batch",
     "run_samples",
+    "sample_count",
 ]
 
 
@@ -119,11 +123,13 @@ _WITH_NUMPY = (
     "calibration_batch",
     "calibration_runs",
     "check_batch",
+    "cut",
     "image_batches",
     "infer_in_order",
     "model_inputs",
     "random_batch",
     "run_samples",
+    "sample_count",
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import threading
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from edgeloop.errors import BadInput, DeviceUnavailable
-from edgeloop.models import is_true, matches_any
+from edgeloop.models import matches_any
 from edgeloop.platforms import (
     DEFAULT_PLATFORM,
     DEFAULT_PRECISION,
@@ -35,11 +34,11 @@ from edgeloop.runner.presence import Presence
 from edgeloop.runner.stages.base import CachingToolchain, Equipment, Sizes
 from edgeloop.runner.workdir import DEFAULT_CAP_BYTES, WorkFolder
 from edgeloop.runner.worker import RunnerEvent, Worker
-from edgeloop.tasks import Calibration, Task, open_task
+from edgeloop.settings import Settings
+from edgeloop.tasks import Task, TensorsTask, open_task
 from edgeloop.workspace import Workspace
 
 HOST = "host"  # the device that is always there
-REMEMBERED_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class RunnerOptions:
     devices: tuple[str, ...] = ()
     dataset: Path | None = None
     calibration: Path | None = None  # images or tensors; None: the dataset's, or random ones
-    task: str = "segmentation"
+    task: str = ""  # empty: the settings', and models that do not fit it are compared with float
     drain: bool = False
     once: bool = False
     subset: tuple[str, ...] = ()  # globs of names; none: all models
@@ -74,7 +73,7 @@ def run(workspace: Workspace, options: RunnerOptions, report: Callable[[RunnerEv
         folder = WorkFolder(options.workdir or shared, options.cap_bytes)
         if options.dataset is None:
             report(RunnerEvent("note", text=_without_dataset(options)))
-        task = _task(options, folder)
+        task = _task(options, workspace.settings, folder)
         crew = _crew(workspace, options, task, folder, stopping, report, opened)
         toolchain = crew[0].equipment.toolchain.name
         waits = not (options.once or options.drain)
@@ -115,11 +114,12 @@ def _crew(
         if isinstance(device, SharedDevice):
             device.acquire()
     chips = tuple(dict.fromkeys(device.chip for device in devices if device.chip))
-    given = Calibration(options.calibration) if options.calibration else None
-    base = Equipment(toolchain, host, task, host, chips, options.precision, options.sizes, given)
+    given = TensorsTask(options.calibration) if options.calibration else None
+    fallback = None if options.task else given or TensorsTask()
+    base = Equipment(
+        *(toolchain, host, task, host, chips, options.precision, options.sizes, given, fallback)
+    )
     only: Callable[[str], bool] = partial(matches_any, patterns=options.subset)
-    if _serves_latency_models(options):
-        only = LatencyModels(workspace, only)
 
     def worker(
         name: str,
@@ -184,60 +184,41 @@ def _sessions(device: Device) -> list[Device]:
     return [device, *(device.open_session() for _ in range(device.sessions - 1))]
 
 
-def _task(options: RunnerOptions, folder: WorkFolder) -> Task:
+def _task(options: RunnerOptions, settings: Settings, folder: WorkFolder) -> Task:
+    """Without a dataset nothing can be scored; what was asked for by name says so."""
+    name = options.task or settings.task
+    if name == TensorsTask.name or (options.dataset is None and not options.task):
+        return TensorsTask(options.calibration or options.dataset)
     if options.dataset is None:
-        return Calibration(options.calibration)
-    return open_task(options.task, options.dataset, folder.cache)
-
-
-def _serves_latency_models(options: RunnerOptions) -> bool:
-    """Random calibration is for models that nobody will score, unless it was asked for."""
-    return not (options.dataset or options.calibration or options.benchmark_only)
+        if options.benchmark_only:
+            return TensorsTask(options.calibration)
+        raise BadInput(
+            reason=f"the task {name} needs a dataset: --dataset FOLDER, or INPUT_DATASET in the "
+            "environment; the task tensors needs none"
+        )
+    return open_task(name, options.dataset, folder.cache)
 
 
 def _without_dataset(options: RunnerOptions) -> str:
+    source = f"inputs of {options.calibration}" if options.calibration else "random inputs"
     remedy = "--dataset FOLDER, or INPUT_DATASET in the environment, adds accuracy"
-    if _serves_latency_models(options):
-        return (
-            "No dataset: only models uploaded with --benchmark-only are evaluated, calibrated on "
-            f"random images; {remedy}."
-        )
-    source = f"images of {options.calibration}" if options.calibration else "random images"
-    return f"No dataset: latency only, calibrated on {source}; {remedy}."
-
-
-class LatencyModels:
-    """Whether a model was uploaded with --benchmark-only; remembered for a while, since a claim
-    asks about every model that waits."""
-
-    def __init__(self, workspace: Workspace, only: Callable[[str], bool]) -> None:
-        self._workspace, self._only = workspace, only
-        self._known: dict[str, tuple[float, bool]] = {}
-
-    def __call__(self, model: str) -> bool:
-        if not self._only(model):
-            return False
-        asked_at, answer = self._known.get(model, (-math.inf, False))
-        if time.monotonic() - asked_at > REMEMBERED_S:
-            row = self._workspace.store.models(self._workspace.experiment).get(model)
-            answer = row is not None and is_true(row.values.get("benchmark_only"))
-            self._known[model] = (time.monotonic(), answer)
-        return answer
+    if options.benchmark_only:
+        return f"No dataset: latency only, calibrated on {source}; {remedy}."
+    return (
+        f"No dataset: models are calibrated on {source} and compared with the float model; "
+        f"{remedy}."
+    )
 
 
 def _host_capabilities(options: RunnerOptions) -> tuple[str, ...]:
     quantize = ("quantize",) if options.quantize else ()
-    return quantize if _is_latency_only(options) else (*quantize, "onnx")
-
-
-def _is_latency_only(options: RunnerOptions) -> bool:
-    return options.benchmark_only or options.dataset is None
+    return quantize if options.benchmark_only else (*quantize, "onnx")
 
 
 def _device_capabilities(device: Device, toolchain: str, options: RunnerOptions) -> tuple[str, ...]:
     """Models without a device yet, those of this type of device, those that an older version pinned
     to this very board, and those that another tool converted for this toolchain."""
-    accuracy = () if _is_latency_only(options) else ("device-accuracy", "device-float")
+    accuracy = () if options.benchmark_only else ("device-accuracy", "device-float")
     kinds = ("device", *accuracy)
     names = dict.fromkeys((device_type(device), device.name, toolchain))
     return (*kinds, *(f"{kind}@{of}" for of in names for kind in kinds))

@@ -33,13 +33,15 @@ from edgeloop.tasks.results import (
     write_results_csv,
     write_score_files,
 )
-from edgeloop.tasks.tensors import Calibration
+from edgeloop.tasks.tensors import AGREEMENT, Agreement, AgreementScorer, TensorsTask
 
 __all__ = [
+    "AGREEMENT",
     "FACE_CLASSES",
     "GROUP",
     "IGNORE",
-    "Calibration",
+    "Agreement",
+    "AgreementScorer",
     "Images",
     "Interval",
     "Labels",
@@ -50,6 +52,7 @@ __all__ = [
     "TakesOutputs",
     "Task",
     "Tensors",
+    "TensorsTask",
     "Trainable",
     "metric_of",
     "open_task",
@@ -68,6 +71,7 @@ _BUILT_IN = {
     "keypoints": "keypoints:Keypoints",
     "segmentation": "segmentation:Segmentation",
     "super-resolution": "dense.super_resolution:SuperResolution",
+    "tensors": "tensors:TensorsTask",
 }
 
 

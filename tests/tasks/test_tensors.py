@@ -10,19 +10,19 @@ import pytest
 from PIL import Image
 
 from edgeloop.errors import BadInput, NotFound
-from edgeloop.tasks import Calibration
+from edgeloop.tasks import TensorsTask
 
 SIDES = (4, 6)
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, *SIDES, 3), np.uint8)
 
 
 def test_random_images_are_the_same_everywhere_and_say_what_they_are():
-    first, again = (Calibration().calibration(*SIDES, 100) for _ in range(2))
+    first, again = (TensorsTask().calibration(*SIDES, 100) for _ in range(2))
     assert (first.origin, len(first)) == ("random", 8)
     assert "random" in first.note and "not for accuracy" in first.note
     assert first.key == again.key
     np.testing.assert_array_equal(first.images, again.images)
-    assert len(Calibration().calibration(*SIDES, 2)) == 2
+    assert len(TensorsTask().calibration(*SIDES, 2)) == 2
 
 
 def written(folder: Path, form: str) -> Path:
@@ -55,10 +55,10 @@ def written(folder: Path, form: str) -> Path:
     ],
 )
 def test_images_and_tensors_are_read_in_every_form(tmp_path: Path, form: str):
-    given = Calibration(written(tmp_path / "given", form)).calibration(*SIDES, 100)
+    given = TensorsTask(written(tmp_path / "given", form)).calibration(*SIDES, 100)
     np.testing.assert_array_equal(given.images, IMAGES)
     assert given.origin == "given"
-    assert len(Calibration(tmp_path / "given").calibration(*SIDES, 2)) == 2
+    assert len(TensorsTask(tmp_path / "given").calibration(*SIDES, 2)) == 2
 
 
 @pytest.mark.parametrize(
@@ -82,14 +82,14 @@ def test_what_cannot_be_calibrated_on_is_named(tmp_path: Path, name: str, array,
     else:
         np.save(path, array, allow_pickle=True)
     with pytest.raises(BadInput, match=said):
-        Calibration(tmp_path).calibration(*SIDES, 4)
+        TensorsTask(tmp_path).calibration(*SIDES, 4)
 
 
 def test_nothing_can_be_scored_without_a_dataset(tmp_path: Path):
-    task = Calibration()
+    task = TensorsTask()
     task.check_output((1, 5, 7, 9, 11))
     for attempt in (lambda: task.test(*SIDES, 4), task.scorer):
         with pytest.raises(BadInput, match="accuracy needs a dataset"):
             attempt()
     with pytest.raises(NotFound, match="is not there"):
-        Calibration(tmp_path / "nowhere").calibration(*SIDES, 4)
+        TensorsTask(tmp_path / "nowhere").calibration(*SIDES, 4)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
-
-import numpy as np
 
 from edgeloop.errors import ModelFailed, NoSuchPrecision
 from edgeloop.platforms import Device, GivesClasses, GraphInfo, Kind
-from edgeloop.runner.stages.base import Assignment, Equipment, Result, check_fits
+from edgeloop.runner.stages.agreement import COMPARED, compare_with_float
+from edgeloop.runner.stages.base import Assignment, Equipment, Result, choose_task
+from edgeloop.runner.stages.running import NOT_AVAILABLE, ahead, batches, is_finite
+from edgeloop.store import Value
 from edgeloop.tasks import (
     Output,
     Samples,
@@ -22,13 +20,10 @@ from edgeloop.tasks import (
     TakesOutputs,
     Task,
     Tensors,
+    TensorsTask,
     metric_of,
     write_score_files,
 )
-
-T = TypeVar("T")
-BATCH = 8
-AHEAD = 4
 
 
 @dataclass(frozen=True)
@@ -39,8 +34,6 @@ class Test:
     on_host: bool
     thorough: bool
 
-
-NOT_AVAILABLE = "n/a"  # as old tables say it where a device has no such result
 
 TESTS = {
     "f1_onnx": Test("float", on_host=True, thorough=True),
@@ -53,7 +46,12 @@ TESTS = {
 def accuracy(work: Assignment, equipment: Equipment) -> Result:
     test = TESTS[work.stage]
     info = equipment.toolchain.inspect(work.onnx)
-    check_fits(work, equipment.task, info)
+    chosen = choose_task(work, equipment, info)
+    if isinstance(chosen.task, TensorsTask):
+        if work.stage not in COMPARED:
+            reason = "the task tensors compares with the float model, in f1_1k and f1_1k_f"
+            return Result({work.stage: NOT_AVAILABLE}, {}, f"{work.stage} n/a: {reason}")
+        return compare_with_float(work, equipment, info, chosen.task)
     if test.kind == "quantized" and work.row.get("calibration") == "random":
         reason = "it was calibrated on random images; reset convert, with a dataset"
         return Result({work.stage: NOT_AVAILABLE}, {}, f"{work.stage} n/a: {reason}")
@@ -73,7 +71,12 @@ def accuracy(work: Assignment, equipment: Equipment) -> Result:
         summary += f", PR curves of {score.curve_images}"
     if score.note:
         summary += f"; {score.note}"
-    return Result({work.stage: score.headline}, files, summary)
+    columns: dict[str, Value] = {
+        work.stage: score.headline,
+        "task": equipment.task.name,
+        "metric": metric_of(equipment.task),
+    }
+    return Result(columns, files, summary)
 
 
 def run_test(
@@ -121,7 +124,7 @@ def _score_of(
     for batch in ahead(outputs):
         arrays = list(batch.values()) if isinstance(batch, Mapping) else [batch]
         count = len(arrays[0])
-        if not all(_is_finite(array) for array in arrays):
+        if not all(is_finite(array) for array in arrays):
             reason = f"{device} gave NaN or infinite values for images {seen}–{seen + count}"
             raise ModelFailed(reason=reason)
         labels = samples.labels[seen : seen + count]
@@ -131,47 +134,3 @@ def _score_of(
     if seen != len(samples):
         raise ModelFailed(reason=f"{device} gave {seen} results for {len(samples)} images")
     return scorer.score()
-
-
-def _is_finite(array: Output) -> bool:
-    return array.dtype.kind != "f" or bool(np.isfinite(array.max(initial=0.0)))
-
-
-def batches(samples: Samples, info: GraphInfo, size: int = BATCH) -> Iterator[Tensors]:
-    """As devices take them; every one but the last fills whole runs of the model."""
-    step = max(1, size // info.batch) * info.batch
-    arrays = samples.tensors or {info.input_name: samples.images}
-    for start in range(0, len(samples), step):
-        yield {name: array[start : start + step] for name, array in arrays.items()}
-
-
-def ahead(outputs: Iterable[T]) -> Iterator[T]:
-    """Draws from `outputs` in a thread of its own, a few items ahead of whoever consumes them."""
-    ready: queue.Queue[T | BaseException | None] = queue.Queue(AHEAD)
-    stopped = threading.Event()
-
-    def draw() -> None:
-        last: BaseException | None = None
-        try:
-            for output in outputs:
-                while not stopped.is_set():
-                    try:
-                        ready.put(output, timeout=0.2)
-                        break
-                    except queue.Full:
-                        continue
-                if stopped.is_set():
-                    return
-        except BaseException as error:  # noqa: BLE001 - carried over and raised by the consumer
-            last = error
-        ready.put(last)
-
-    thread = threading.Thread(target=draw, daemon=True)
-    thread.start()
-    try:
-        while (item := ready.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        stopped.set()

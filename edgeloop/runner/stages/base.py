@@ -20,7 +20,7 @@ from edgeloop.platforms import (
     is_converted,
 )
 from edgeloop.store import Values
-from edgeloop.tasks import TakesOutputs, Task
+from edgeloop.tasks import Samples, TakesOutputs, Task, TensorsTask
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ class Equipment:
     chips: tuple[str, ...] = ()
     precision: Precision = DEFAULT_PRECISION
     sizes: Sizes = field(default_factory=Sizes)
-    calibration: Task | None = None  # where calibration images come from; None: the task
+    calibration: TensorsTask | None = None  # what to calibrate on; None: the task's images
+    fallback: TensorsTask | None = None  # for models that do not fit the task; None: they fail
 
 
 @dataclass(frozen=True)
@@ -134,8 +135,40 @@ class Result:
     summary: str
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """The task of a model; `because` says why it is not the one the runner has a dataset for."""
+
+    task: Task
+    because: str = ""
+
+
+def choose_task(work: Assignment, equipment: Equipment, info: GraphInfo) -> Chosen:
+    """The runner's task where the model fits it, else its fallback; raises UnusableModel."""
+    try:
+        check_fits(work, equipment.task, info)
+    except UnusableModel as error:
+        if equipment.fallback is None:
+            raise
+        return Chosen(equipment.fallback, str(error.fields["reason"]))
+    return Chosen(equipment.task)
+
+
+def calibration_samples(work: Assignment, equipment: Equipment, info: GraphInfo) -> Samples:
+    """What was given for it, else the dataset's images where the model takes one, else random."""
+    count = equipment.sizes.calibration
+    source: Task = equipment.calibration or equipment.task
+    if isinstance(source, TensorsTask):
+        return source.inputs(info, count, "calibration", work.onnx)
+    if info.image is not None:
+        return source.calibration(info.height, info.width, count)
+    return TensorsTask().inputs(info, count, "calibration", work.onnx)
+
+
 def check_fits(work: Assignment, task: Task, info: GraphInfo) -> None:
     """Raises UnusableModel where this task cannot score such outputs: no other attempt could."""
+    if isinstance(task, TensorsTask):
+        return
     try:
         if info.image is None:
             inputs = ", ".join(f"{one.name} {list(one.shape)}" for one in info.inputs)

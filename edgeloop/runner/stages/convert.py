@@ -7,20 +7,28 @@ from pathlib import Path
 
 from edgeloop.graph import write_viewer
 from edgeloop.models import is_true
-from edgeloop.runner.stages.base import Assignment, Equipment, Result, check_fits
+from edgeloop.runner.stages.base import (
+    Assignment,
+    Chosen,
+    Equipment,
+    Result,
+    calibration_samples,
+    choose_task,
+)
 from edgeloop.store import Value
 
 
 def convert(work: Assignment, equipment: Equipment) -> Result:
     info = equipment.toolchain.inspect(work.onnx)
+    chosen = None
     if not is_true(work.row.get("benchmark_only")):  # latency needs no task
-        check_fits(work, equipment.task, info)
-    source = equipment.calibration or equipment.task
-    calibration = source.calibration(info.height, info.width, equipment.sizes.calibration)
+        chosen = choose_task(work, equipment, info)
+    calibration = calibration_samples(work, equipment, info)
     converted = equipment.toolchain.convert(
         work.onnx, calibration, work.folder, equipment.precision, equipment.chips
     )
-    notes = " ".join(filter(None, (*converted.notes, calibration.note)))
+    why = _why(chosen, equipment)
+    notes = " ".join(filter(None, (*converted.notes, calibration.note, why)))
     columns: dict[str, Value] = {
         "macs": info.macs,
         "params": info.params,
@@ -30,12 +38,25 @@ def convert(work: Assignment, equipment: Equipment) -> Result:
         "precision": converted.precision,
         "calibration": calibration.origin,
         "toolchain": equipment.toolchain.name,
+        **({"task": chosen.task.name} if chosen else {}),
         **({"notes": notes} if notes else {}),
     }
     counts = f"macs {info.macs / 1e6:.3g} M, params {info.params / 1e6:.3g} M"
     kind = "" if calibration.origin == "dataset" else f"{calibration.origin} "
-    summary = f"{counts}, quantized {converted.precision} on {len(calibration)} {kind}images"
+    what = "images" if calibration.tensors is None else "inputs"
+    summary = f"{counts}, quantized {converted.precision} on {len(calibration)} {kind}{what}"
+    if why:
+        summary += f"; {why}"
     return Result(columns, {**converted.files, **_viewer(work, converted.files)}, summary)
+
+
+def _why(chosen: Chosen | None, equipment: Equipment) -> str:
+    if chosen is None or not chosen.because:
+        return ""
+    return (
+        f"compared with the float model instead of scored, since it does not fit the task "
+        f"{equipment.task.name}: {chosen.because}"
+    )
 
 
 def _viewer(work: Assignment, files: Mapping[str, Path]) -> dict[str, Path]:
