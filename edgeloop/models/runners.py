@@ -77,6 +77,7 @@ class RunnerEntry:
     version: str = ""
     toolchain: str = ""
     subset: str = ""
+    task: str = ""  # what it evaluates models for; empty: latency only
     started: float = 0.0
     beat: float = 0.0
     waits_for: str = ""
@@ -210,6 +211,7 @@ def _entry(record: Record, now: float) -> RunnerEntry:
         version=str(values.get("version", "")),
         toolchain=str(values.get("toolchain", "")),
         subset=str(values.get("subset", "")),
+        task=str(values.get("task", "")),
         started=_number(values, "started"),
         beat=beat,
         waits_for=str(values.get("waits_for", "")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from edgeloop.errors import BadInput, DeviceUnavailable
-from edgeloop.models import matches_any
+from edgeloop.models import Registry, is_true, matches_any
 from edgeloop.platforms import (
     DEFAULT_PLATFORM,
     DEFAULT_PRECISION,
@@ -39,6 +40,7 @@ from edgeloop.tasks import Task, TensorsTask, open_task
 from edgeloop.workspace import Workspace
 
 HOST = "host"  # the device that is always there
+REMEMBERED_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,8 @@ def _crew(
         *(toolchain, host, task, host, chips, options.precision, options.sizes, given, fallback)
     )
     only: Callable[[str], bool] = partial(matches_any, patterns=options.subset)
+    if not (options.dataset or options.calibration or options.task or options.benchmark_only):
+        only = UnscoredModels(workspace, only)
 
     def worker(
         name: str,
@@ -208,6 +212,37 @@ def _without_dataset(options: RunnerOptions) -> str:
         f"No dataset: models are calibrated on {source} and compared with the float model; "
         f"{remedy}."
     )
+
+
+class UnscoredModels:
+    """Which models a runner takes that has only random inputs to calibrate on: all, unless a live
+    runner of the experiment has a dataset and could score them; then those that were uploaded with
+    --benchmark-only. Remembered for a while, since a claim asks about every model that waits."""
+
+    def __init__(self, workspace: Workspace, only: Callable[[str], bool]) -> None:
+        self._workspace, self._only = workspace, only
+        self._registry = Registry(workspace.store)
+        self._known: dict[str, tuple[float, bool]] = {}
+
+    def __call__(self, model: str) -> bool:
+        if not self._only(model):
+            return False
+        return not self._remembered("", self._is_scored) or self._remembered(model, self._is_short)
+
+    def _remembered(self, key: str, ask: Callable[[str], bool]) -> bool:
+        asked_at, answer = self._known.get(key, (-math.inf, False))
+        if time.monotonic() - asked_at > REMEMBERED_S:
+            answer = ask(key)
+            self._known[key] = (time.monotonic(), answer)
+        return answer
+
+    def _is_scored(self, _: str) -> bool:
+        runners = self._registry.live(self._workspace.experiment)
+        return any(runner.task not in ("", TensorsTask.name) for runner in runners)
+
+    def _is_short(self, model: str) -> bool:
+        row = self._workspace.store.models(self._workspace.experiment).get(model)
+        return row is not None and is_true(row.values.get("benchmark_only"))
 
 
 def _host_capabilities(options: RunnerOptions) -> tuple[str, ...]:

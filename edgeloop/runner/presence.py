@@ -64,6 +64,7 @@ class Presence:
             version=__version__,
             toolchain=toolchain,
             subset=" ".join(subset),
+            task=crew[0].equipment.task.name if "onnx" in crew[0].capabilities else "",
         )
 
     def __enter__(self) -> Presence:

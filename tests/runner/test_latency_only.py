@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from edgeloop.models import Registry, RunnerEntry
 from edgeloop.store import Values
 from edgeloop.testing.models import save_segmentation_model
 from tests.conftest import clean_environ
@@ -34,15 +35,17 @@ def test_a_runner_without_a_dataset_measures_latency_and_says_what_it_was_calibr
     farm: Farm,
 ) -> None:
     alone = ("runner", "--device", "host", "--drain")
-    done = farm.edgeloop(*alone)
-    assert "only models uploaded with --benchmark-only" in done.stdout
+    with farm.workspace() as workspace:
+        scoring = RunnerEntry("other|1", "other", workspace.experiment, task="segmentation")
+        Registry(workspace.store).write(scoring)
+    farm.edgeloop(*alone)
     found = rows(farm)
     assert (found["odd"]["status"], found["odd"]["calibration"]) == ("complete", "random")
     assert "random images" in str(found["odd"]["notes"])
-    assert "quantized" not in found["full"], "it is to be scored, so it waits for a dataset"
+    assert "quantized" not in found["full"], "another runner has a dataset, and will score it"
 
     done = farm.edgeloop(*alone, "--benchmark-only")
-    assert "latency only, calibrated on random images" in done.stdout
+    assert "latency only, calibrated on random inputs" in done.stdout
     found = rows(farm)
     assert "mean" in found["full"]
     assert not set(found["full"]) & {"f1_onnx", *SCORES}
@@ -64,9 +67,9 @@ def test_a_runner_without_a_dataset_measures_latency_and_says_what_it_was_calibr
 
 
 def test_models_are_calibrated_on_given_images(farm: Farm) -> None:
-    given = ("--calibration", str(farm.faces))
+    given = ("--calibration", str(farm.faces), "--benchmark-only")
     done = farm.edgeloop("runner", "--device", "host", "--drain", *given)
-    assert "calibrated on images of" in done.stdout
+    assert "calibrated on inputs of" in done.stdout
     assert {row["calibration"] for row in rows(farm).values()} == {"given"}
     farm.drain(device="host")
     assert all(float(rows(farm)["full"][score]) > 0.3 for score in SCORES)

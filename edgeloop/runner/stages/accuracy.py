@@ -74,7 +74,7 @@ def accuracy(work: Assignment, equipment: Equipment) -> Result:
     columns: dict[str, Value] = {
         work.stage: score.headline,
         "task": equipment.task.name,
-        "metric": metric_of(equipment.task),
+        "metric": metric,
     }
     return Result(columns, files, summary)
 
