@@ -36,9 +36,12 @@ dataset_option = click.option(
     "--calibration",
     type=click.Path(path_type=Path, exists=True),
     metavar="FOLDER|FILE",
-    help="Images, .npy, .npz or .raw  [default: the dataset, else random]",
+    help="Images, .npz, .npy or .raw for the inputs  [default: the dataset, else random]",
 )
-@click.option("--task", help="segmentation, classification, detection, …  [default: the settings]")
+@click.option(
+    "--task",
+    help="segmentation, classification, detection, tensors, …  [default: the settings]",
+)
 @click.option("--drain", is_flag=True, help="Exit when no work is left; 1 if a model failed.")
 @click.option("--ok-if-errors", is_flag=True, help="With --drain: exit 0 if models failed.")
 @click.option("--once", is_flag=True, help="Exit after one stage.")
@@ -98,8 +101,9 @@ def runner(
     Any number of runners share the work. A runner can be killed at any moment; another continues
     where it stopped. The first Ctrl-C finishes the current stage, the second one stops at once.
 
-    Latency needs no dataset: without one, models are calibrated on --calibration or on random
-    images, and not scored.
+    Without a dataset, models are calibrated on --calibration or on random inputs, and compared with
+    their float form instead of scored (task tensors). So are models that do not fit the task of the
+    dataset, unless --task names it: then they fail.
 
     With --drain it ends with how many models are done, failed, and left: who holds them, or what
     they wait for. The exit code is then 1 if any model is in error.
@@ -227,7 +231,10 @@ def steady(
 @names_argument
 @click.option("--device", default="htp", show_default=True, help="Chip to compare on.")
 @dataset_option
-@click.option("--task", help="segmentation, classification, detection, …  [default: the settings]")
+@click.option(
+    "--task",
+    help="segmentation, classification, detection, tensors, …  [default: the settings]",
+)
 @click.option(
     "--images",
     type=click.IntRange(min=2),

@@ -18,18 +18,6 @@ if TYPE_CHECKING:
     from edgeloop.store import Value, Values
     from edgeloop.workspace import Workspace
 
-HEADINGS = (
-    "name",
-    "macs",
-    "latency_ms",
-    "f1_onnx",
-    "f1_1k",
-    "f1_1k_f",
-    "f1_10k",
-    "status",
-    "node",
-)
-SCORES = ("f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
 OF_TRAINING = ("val_iou", "final_val_iou")  # shown where a model has one
 
 
@@ -189,15 +177,19 @@ def _watch(read: Callable[[], list[Values]], interval: float) -> None:
 
 def _table(rows: Sequence[Values]) -> str:
     from edgeloop.cli.output import table
+    from edgeloop.models import score_headings, shown_scores
 
     now = time.time()
     trained = [name for name in OF_TRAINING if any(isinstance(r.get(name), float) for r in rows)]
-    cells = [_cells(row, now, trained) for row in rows]
-    headings = (*HEADINGS[:3], *trained, *HEADINGS[3:])
-    return table(headings, cells, right=("macs", "latency_ms", *OF_TRAINING, *SCORES))
+    columns = [*trained, *shown_scores(rows)]
+    named = score_headings(rows)
+    titles = [named.get(column, column) for column in columns]
+    cells = [_cells(row, now, columns) for row in rows]
+    headings = ("name", "macs", "latency_ms", *titles, "status", "node")
+    return table(headings, cells, right=("macs", "latency_ms", *titles))
 
 
-def _cells(row: Values, now: float, trained: Sequence[str]) -> list[str]:
+def _cells(row: Values, now: float, columns: Sequence[str]) -> list[str]:
     from edgeloop.cli.output import short_count
     from edgeloop.models import mean_latency_ms
 
@@ -206,7 +198,7 @@ def _cells(row: Values, now: float, trained: Sequence[str]) -> list[str]:
         str(row.get("name", "")),
         short_count(row.get("macs")),
         _latency(latency, row),
-        *(_score(row.get(column)) for column in (*trained, *SCORES)),
+        *(_score(column, row.get(column)) for column in columns),
         _state(row, now),
         str(row.get("node", "")),
     ]
@@ -219,7 +211,9 @@ def _latency(latency_ms: float, row: Values) -> str:
     return f"{latency_ms:.3g} est" if row.get("latency_kind") == "estimate" else f"{latency_ms:.3g}"
 
 
-def _score(value: Value | None) -> str:
+def _score(column: str, value: Value | None) -> str:
+    if isinstance(value, float) and column in ("sqnr_db", "max_error"):
+        return f"{value:.3g}"
     if isinstance(value, float):
         return f"{value:.3f}".removeprefix("0")
     return "" if value is None else str(value)

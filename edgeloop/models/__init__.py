@@ -8,17 +8,21 @@ from edgeloop.models.csv_file import read_csv, write_csv
 from edgeloop.models.files import ModelFile, ModelFiles
 from edgeloop.models.leases import Lease, Leases, Outcome
 from edgeloop.models.names import check_experiment_name, check_model_name, matches, matches_any
-from edgeloop.models.plan import AGREEMENT_COLUMNS, LATENCY_COLUMNS, Plan, Stage, default_plan
+from edgeloop.models.plan import LATENCY_COLUMNS, Plan, Stage, default_plan
 from edgeloop.models.queue import FINISHED, ready_at
 from edgeloop.models.records import StageRecord, holders_of, is_foreign, is_on, records_of
 from edgeloop.models.row import (
+    AGREEMENT_COLUMNS,
     CANDIDATE,
     COLUMNS,
+    SCORE_COLUMNS,
     decoded,
     is_true,
     mean_latency_ms,
     ran_on,
     runs_of,
+    score_headings,
+    shown_scores,
     visible_columns,
 )
 from edgeloop.models.runners import (
@@ -41,6 +45,7 @@ __all__ = [
     "DEAD_S",
     "FINISHED",
     "LATENCY_COLUMNS",
+    "SCORE_COLUMNS",
     "Candidates",
     "Catalog",
     "CurrentStage",
@@ -76,6 +81,8 @@ __all__ = [
     "ready_at",
     "records_of",
     "runs_of",
+    "score_headings",
+    "shown_scores",
     "visible_columns",
     "write_csv",
 ]

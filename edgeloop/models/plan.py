@@ -19,7 +19,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from edgeloop.errors import BadInput
-from edgeloop.models.row import filled, is_true, mean_latency_ms, own_priority, runs_of
+from edgeloop.models.row import (
+    AGREEMENT_COLUMNS,
+    filled,
+    is_true,
+    mean_latency_ms,
+    own_priority,
+    runs_of,
+)
 from edgeloop.store import Values
 
 Priority = Callable[[Values], float]
@@ -33,8 +40,6 @@ LATENCY_COLUMNS = (
     "latency_profile",
     "latency_calibrated",
 )
-
-AGREEMENT_COLUMNS = ("sqnr_db", "cosine", "max_error", "top1_agreement")
 
 
 @dataclass(frozen=True)

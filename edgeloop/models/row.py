@@ -94,6 +94,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("stages", "json", "Edgeloop's own record of each stage: leases, attempts, files"),
 )
 
+SCORE_COLUMNS = ("f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
+AGREEMENT_COLUMNS = ("sqnr_db", "cosine", "max_error", "top1_agreement")
 LISTS = frozenset({"shape", "output_shape"})  # Archai writes them as text
 BOOKKEEPING = frozenset({"stages", "results"})
 CANDIDATE = "candidate"  # a row that a search made, with no model file yet
@@ -161,6 +163,29 @@ def decoded(column: str, value: Value) -> object:
 
 def _finite(text: str) -> float | None:
     return value if math.isfinite(value := float(text)) else None
+
+
+def score_headings(rows: Iterable[Mapping[str, object]]) -> dict[str, str]:
+    """What people see above the columns of scores: the metric that all rows share, such as
+    `mAP_1k`, else the columns' own names."""
+    metrics = {str(row["metric"]) for row in rows if row.get("metric")}
+    metric = metrics.pop() if len(metrics) == 1 else "f1"
+    return {column: metric + column.removeprefix("f1") for column in SCORE_COLUMNS}
+
+
+def shown_scores(rows: Iterable[Mapping[str, object]]) -> list[str]:
+    """Columns that say how good models are: those of scores, unless no row has one and some were
+    compared with their float form instead; then those of agreement that some row has."""
+    every = list(rows)
+
+    def is_number(row: Mapping[str, object], column: str) -> bool:
+        value = row.get(column)
+        return isinstance(value, int | float) and not isinstance(value, bool)
+
+    agreement = [name for name in AGREEMENT_COLUMNS if any(is_number(r, name) for r in every)]
+    has_scores = any(is_number(row, name) for row in every for name in SCORE_COLUMNS)
+    scores = SCORE_COLUMNS if has_scores or not agreement else ()
+    return [*scores, *agreement]
 
 
 def visible_columns(rows: Iterable[Values], every: bool = False) -> list[str]:

@@ -25,7 +25,7 @@ from edgeloop.platforms import (
     open_device,
     open_toolchain,
 )
-from edgeloop.runner.stages.accuracy import batches
+from edgeloop.runner.stages import batches
 from edgeloop.runner.stages.base import Assignment
 from edgeloop.tasks import Interval, Output, Samples, Score, Task, open_task
 from edgeloop.workspace import Workspace
