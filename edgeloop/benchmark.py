@@ -15,8 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
-
 from edgeloop.errors import EdgeloopError
 from edgeloop.graph import GraphInfo, GraphProcess, Shape
 from edgeloop.inspection import check_file
@@ -32,10 +30,9 @@ from edgeloop.platforms import (
     open_device,
     open_toolchain,
     platform_of,
-    random_batch,
 )
 from edgeloop.settings import Settings
-from edgeloop.tasks import Calibration, Samples
+from edgeloop.tasks import Samples, TensorsTask
 
 DEFAULT_DEVICES = ("htp", "host")
 RANDOM_SAMPLES = 2
@@ -133,20 +130,16 @@ class _Bench:
 
     def _converted(self, name: str, path: Path) -> Converted:
         with closing(open_toolchain(name, self._settings)) as toolchain:
-            samples = self._samples(toolchain.inspect(path))
+            samples = self._samples(toolchain.inspect(path), path)
             made = toolchain.convert(path, samples, self._folder / name, self._options.precision)
         self._notes += [note for note in (*made.notes, samples.note) if note not in self._notes]
         return made
 
-    def _samples(self, info: GraphInfo) -> Samples:
+    def _samples(self, info: GraphInfo, model: Path) -> Samples:
         source = self._options.calibration
-        if info.image is not None:
-            count = RANDOM_SAMPLES if source is None else GIVEN_SAMPLES
-            samples = Calibration(source).calibration(info.height, info.width, count)
-            return replace(samples, note=_RANDOM_NOTE) if source is None else samples
-        tensors = random_batch(info, RANDOM_SAMPLES * info.batch)
-        nothing = np.zeros((0, 0, 0, 3), np.uint8)
-        return Samples(nothing, np.zeros(0, np.uint8), "", _RANDOM_NOTE, "random", tensors)
+        count = RANDOM_SAMPLES if source is None else GIVEN_SAMPLES
+        samples = TensorsTask(source).inputs(info, count * info.batch, "calibration", model)
+        return replace(samples, note=_RANDOM_NOTE) if source is None else samples
 
     def _results(self, work: list[_Work]) -> tuple[BenchResult, ...]:
         elsewhere = {

@@ -10,7 +10,6 @@ from edgeloop.graph.count import (
     write_layers,
 )
 from edgeloop.graph.fit import TaskFit, fitting_task, parse_shapes, shape_text
-from edgeloop.graph.indices import index_limits
 from edgeloop.graph.info import GraphInfo, Layout, Shape, TensorInfo, image_info, info_from
 from edgeloop.graph.operators import refusal
 from edgeloop.graph.outputs import (
@@ -21,6 +20,7 @@ from edgeloop.graph.outputs import (
     with_fixed_names,
 )
 from edgeloop.graph.process import GraphProcess
+from edgeloop.graph.reading.indices import index_limits
 from edgeloop.graph.rewrites import (
     AppliedRewrite,
     applied_rewrites,

@@ -50,7 +50,7 @@ class TensorsTask:
         tensors by name. Of what was given, calibration takes the first and a test the last.
         `model` is the file, which tells how large tokens may be."""
         if self._source is None:
-            tensors = _random(info, min(count, RANDOM_SAMPLES), purpose, model)
+            tensors = _random(info, min(count, max(RANDOM_SAMPLES, info.batch)), purpose, model)
             return _samples(info, tensors, "random", _random_note(info, tensors))
         tensors = given_inputs(self._source, info, count, last=purpose == "test")
         what = "images" if info.image else "inputs"
