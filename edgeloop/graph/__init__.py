@@ -12,13 +12,6 @@ from edgeloop.graph.count import (
 from edgeloop.graph.fit import TaskFit, fitting_task, parse_shapes, shape_text
 from edgeloop.graph.info import GraphInfo, Layout, Shape, TensorInfo, image_info, info_from
 from edgeloop.graph.operators import refusal
-from edgeloop.graph.outputs import (
-    DLC_INPUT,
-    DLC_OUTPUT,
-    class_axis,
-    with_class_output,
-    with_fixed_names,
-)
 from edgeloop.graph.process import GraphProcess
 from edgeloop.graph.reading.indices import index_limits
 from edgeloop.graph.rewrites import (
@@ -28,9 +21,21 @@ from edgeloop.graph.rewrites import (
     rewrite_notes,
 )
 from edgeloop.graph.summary import DeclaredTensor, GraphMemory, GraphSummary
+from edgeloop.graph.variants import (
+    DLC_CLASSES,
+    DLC_INPUT,
+    DLC_OUTPUT,
+    class_axis,
+    dlc_names,
+    single_sample,
+    single_sample_info,
+    with_class_output,
+    with_fixed_names,
+)
 from edgeloop.graph.viewer import write_viewer
 
 __all__ = [
+    "DLC_CLASSES",
     "DLC_INPUT",
     "DLC_OUTPUT",
     "AppliedRewrite",
@@ -48,6 +53,7 @@ __all__ = [
     "apply_rewrites",
     "class_axis",
     "count_layers",
+    "dlc_names",
     "estimate_caveats",
     "fitting_task",
     "graph_info",
@@ -61,6 +67,8 @@ __all__ = [
     "rewrite_notes",
     "shape_text",
     "shapes_of",
+    "single_sample",
+    "single_sample_info",
     "with_class_output",
     "with_fixed_names",
     "with_times",

@@ -52,16 +52,17 @@ class GraphProcess:
         )
         return target
 
-    def write_variants(self, model: Path, folder: Path) -> tuple[GraphInfo, list[str]]:
+    def write_variants(self, model: Path, folder: Path) -> tuple[GraphInfo, int, list[str]]:
         """Write the simplified model, variants that end in class maps, and the layer table to
-        `folder`; also returns reasons to doubt a latency estimate."""
+        `folder`; also returns how many samples those take at a time, and reasons to doubt a latency
+        estimate."""
         answer, _ = self._process.call(
             "write_variants",
             limit_s=self._limit_s,
             model=str(model.resolve()),
             folder=str(folder.resolve()),
         )
-        return info_from(answer["info"]), list(answer["caveats"])
+        return info_from(answer["info"]), int(answer["batch"]), list(answer["caveats"])
 
     def kill(self) -> None:
         self._process.kill()

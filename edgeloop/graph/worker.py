@@ -12,10 +12,15 @@ from edgeloop.graph.caveats import estimate_caveats
 from edgeloop.graph.check import load_model, read_graph
 from edgeloop.graph.count import count_layers, graph_info, write_layers
 from edgeloop.graph.info import Shape
-from edgeloop.graph.outputs import class_axis, with_class_output, with_fixed_names
 from edgeloop.graph.reading import fix_shapes
 from edgeloop.graph.rewrites import ALL, FUSIONS, apply_rewrites, rewrite_notes
 from edgeloop.graph.summary import summarize as _summarize
+from edgeloop.graph.variants import (
+    class_axis,
+    single_sample,
+    with_class_output,
+    with_fixed_names,
+)
 from edgeloop.isolation import Answer, Work, serve
 
 
@@ -48,9 +53,10 @@ def write_fixed(model: str, shapes: Mapping[str, Sequence[int]], target: str) ->
 
 
 def write_variants(model: str, folder: str) -> Answer:
-    """The simplified model with fixed names for input and output (model.onnx), variants that end in
-    class maps where it has classes (bytes.onnx, classes.onnx), and the layer table. Operators that
-    converters are not known to take are rewritten."""
+    """The simplified model with fixed names for inputs and outputs (model.onnx), variants that end
+    in class maps where it has classes (bytes.onnx, classes.onnx), and the layer table. Operators
+    that converters are not known to take are rewritten. A model that takes several samples at a
+    time takes one at a time there, where that computes the same."""
     import onnx
 
     path, target = Path(model), Path(folder)
@@ -58,6 +64,11 @@ def write_variants(model: str, folder: str) -> Answer:
     info = graph_info(path.name, graph)
     apply_rewrites(graph, ALL - FUSIONS)
     write_layers(target / "model.layers.csv", count_layers(graph))
+    notes = [*estimate_caveats(graph), *rewrite_notes(graph)]
+    batch = info.batch
+    single = single_sample(graph, info) if batch > 1 else None
+    if single is not None:
+        graph, batch = single, 1
     named = with_fixed_names(graph)
     onnx.save_model(named, str(target / "model.onnx"))
     axis = class_axis(info)
@@ -65,8 +76,7 @@ def write_variants(model: str, folder: str) -> Answer:
         for name, in_bytes in (("bytes", True), ("classes", False)):
             classifying = with_class_output(named, axis, in_bytes)
             onnx.save_model(classifying, str(target / f"{name}.onnx"))
-    notes = [*estimate_caveats(graph), *rewrite_notes(graph)]
-    return {"info": info.to_fields(), "caveats": notes}, ()
+    return {"info": info.to_fields(), "batch": batch, "caveats": notes}, ()
 
 
 def _tuples(shapes: Mapping[str, Sequence[int]]) -> dict[str, Shape]:

@@ -147,11 +147,22 @@ def model_inputs(batch: Tensors, info: GraphInfo) -> dict[str, NDArray[Any]]:
 
 
 def _as_taken(array: NDArray[Any], tensor: TensorInfo, info: GraphInfo) -> NDArray[Any]:
-    if len(array) < info.batch:
-        array = np.concatenate([array, np.repeat(array[-1:], info.batch - len(array), axis=0)])
+    array = _filled(array, info)
     if is_pixels(array, tensor):
         array = as_input(array, tensor.layout)
     return np.ascontiguousarray(array.reshape(tensor.shape), dtype=tensor.dtype)
+
+
+def filled(batch: Tensors, info: GraphInfo) -> Tensors:
+    """As many samples as one run takes: what is missing is the last one again."""
+    return {name: _filled(array, info) for name, array in batch.items()}
+
+
+def _filled(array: NDArray[Any], info: GraphInfo) -> NDArray[Any]:
+    missing = info.batch - len(array)
+    if missing <= 0:
+        return array
+    return np.concatenate([array, np.repeat(array[-1:], missing, axis=0)])
 
 
 def _samples_of(outputs: Sequence[Output], info: GraphInfo) -> Tensors:

@@ -8,10 +8,10 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from edgeloop.graph import image_info
+from edgeloop.graph import image_info, single_sample, single_sample_info
 from edgeloop.graph.check import read_graph
 from edgeloop.graph.count import graph_info
-from edgeloop.graph.outputs import class_axis, with_class_output, with_fixed_names
+from edgeloop.graph.variants import class_axis, with_class_output, with_fixed_names
 from tests.graph import odd_models
 
 
@@ -48,6 +48,79 @@ def test_the_ends_get_our_names_whoever_had_them_before(tmp_path, names):
     assert graph.graph.input[0].name == first  # the graph it came from is left as it was
     classes = with_class_output(named, 1)
     np.testing.assert_array_equal(run(classes, picture()), expected.argmax(1))
+
+
+def test_several_ends_are_numbered_and_have_types_that_boards_know(tmp_path):
+    """Whole numbers of eight bytes, booleans and short floats are cast; values stay."""
+    kinds = onnx.TensorProto
+    nodes = [
+        helper.make_node("Gather", ["table", "input_1"], ["rows"], name="rows"),
+        helper.make_node("Where", ["mask", "rows", "output_0"], ["output_1"], name="where"),
+        helper.make_node("Greater", ["output_1", "output_0"], ["flags"], name="flags"),
+        helper.make_node("Cast", ["output_1"], ["half"], name="half", to=kinds.FLOAT16),
+    ]
+    table = np.random.default_rng(0).random((9, 2)).astype(np.float32)
+    path = odd_models.save(
+        tmp_path / "m.onnx",
+        nodes,
+        [
+            odd_models.info("input_1", [1, 3], kinds.INT64),
+            odd_models.info("mask", [1, 3, 1], kinds.BOOL),
+            odd_models.info("output_0", [1, 3, 2]),
+        ],
+        [
+            odd_models.info("flags", [1, 3, 2], kinds.BOOL),
+            odd_models.info("half", [1, 3, 2], kinds.FLOAT16),
+            odd_models.info("output_1", [1, 3, 2]),
+        ],
+        {"table": table},
+    )
+    graph = read_graph(path)
+    named = with_fixed_names(graph)
+    onnx.checker.check_model(named)
+    ends = [
+        (v.name, v.type.tensor_type.elem_type) for v in (*named.graph.input, *named.graph.output)
+    ]
+    assert ends == [
+        *(("input_0", kinds.INT32), ("input_1", kinds.INT32), ("input_2", kinds.FLOAT)),
+        *(("output_0", kinds.INT32), ("output_1", kinds.FLOAT), ("output_2", kinds.FLOAT)),
+    ]
+    ids, mask = np.array([[3, 8, 0]]), np.array([[[True], [False], [True]]])
+    other = np.full((1, 3, 2), 0.5, np.float32)
+    own = onnxruntime.InferenceSession(graph.SerializeToString()).run(
+        None, {"input_1": ids, "mask": mask, "output_0": other}
+    )
+    ours = onnxruntime.InferenceSession(named.SerializeToString()).run(
+        None,
+        {"input_0": ids.astype(np.int32), "input_1": mask.astype(np.int32), "input_2": other},
+    )
+    for wanted, found in zip(own, ours, strict=True):
+        np.testing.assert_array_equal(found, wanted.astype(found.dtype))
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+def test_a_batch_becomes_one_sample_where_samples_do_not_meet(tmp_path, mixes):
+    """The batch is written into a Reshape; a mean over the samples is one that cannot be cut."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["wide"], pads=[1] * 4, name="conv"),
+        helper.make_node("Reshape", ["wide", "flat"], ["rows"], name="rows"),
+        helper.make_node("ReduceMean", ["rows"], ["mean"], name="mean", axes=[0 if mixes else 1]),
+        helper.make_node("Sub", ["rows", "mean"], ["y"], name="sub"),
+    ]
+    path = odd_models.save(
+        tmp_path / "m.onnx",
+        nodes,
+        [odd_models.info("x", [4, 3, 8, 8])],
+        [odd_models.info("y", [4, 256])],
+        {"w": odd_models.weights(), "flat": np.array([4, 256])},
+    )
+    graph = read_graph(path)
+    info = graph_info("m.onnx", graph)
+    assert info.batch == 4
+    single = single_sample(graph, info)
+    assert (single is None) == mixes
+    if single is not None:
+        assert graph_info("m.onnx", single) == single_sample_info(info)
 
 
 @pytest.mark.parametrize(("in_bytes", "kind"), [(True, np.uint8), (False, np.int64)])

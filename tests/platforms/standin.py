@@ -23,4 +23,4 @@ def run_dlc(path: Path, image: np.ndarray) -> np.ndarray:
     dlc, session = _opened(path)
     feed = image.transpose(0, 3, 1, 2) if dlc.inputs[0].turned else image
     output = session.run(None, {dlc.inputs[0].name: np.ascontiguousarray(feed)})[0]
-    return output.transpose(0, 2, 3, 1) if dlc.outputs[0].turned else output
+    return np.moveaxis(output, 1, -1) if dlc.outputs[0].turned else output

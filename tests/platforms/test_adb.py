@@ -13,7 +13,7 @@ from edgeloop.graph import image_info
 from edgeloop.platforms import GivesClasses, SharedDevice, image_batches, open_device
 from edgeloop.platforms.snpe.board.adb import attached_boards
 from edgeloop.platforms.snpe.board.device import AdbDevice
-from edgeloop.platforms.snpe.board.files import image_name
+from edgeloop.platforms.snpe.board.files import InputFile
 from edgeloop.testing.contracts.platform import DeviceContract, infer_images
 from tests.converted import SIZE, smooth_images
 from tests.peers.board import VirtualBoard
@@ -164,8 +164,8 @@ def test_the_longest_unused_go_when_the_cap_is_reached_and_those_in_use_stay(boa
         board.shell(f"touch -d '1 hour ago' {ROOT}/data/*")
         list(infer_images(device, quantized, info, "quantized", new))
         there = {f"data/{name}" for name in listed(board, "data")}
-        assert {image_name(image) for image in new} <= there
-        assert not {image_name(image) for image in old} & there
+        assert {InputFile(image).name for image in new} <= there
+        assert not {InputFile(image).name for image in old} & there
         list(infer_images(device, quantized, info, "quantized", np.concatenate([old, new])))
 
 

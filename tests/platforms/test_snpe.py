@@ -12,7 +12,7 @@ import pytest
 from edgeloop.errors import BadInput, MissingSdk, ModelFailed
 from edgeloop.graph import GraphProcess, image_info
 from edgeloop.platforms import GraphInfo, as_input
-from edgeloop.platforms.snpe.dlc import output_encoding
+from edgeloop.platforms.snpe.dlc import read_tensors
 from edgeloop.platforms.snpe.sdk import find_sdk
 from edgeloop.platforms.snpe.toolchain import SnpeToolchain, write_calibration
 from edgeloop.testing.contracts.platform import ToolchainContract
@@ -100,8 +100,7 @@ def test_the_quantized_model_answers_nearly_as_the_float_one(converted):
     quantized = logits(converted.files[f"{stem}.quant.dlc"], images)
     assert not np.array_equal(whole, quantized)
     assert (whole.argmax(3) == quantized.argmax(3)).mean() > 0.9
-    encoding = output_encoding(converted.files[converted.quantized])
-    assert encoding is not None
+    encoding = read_tensors(converted.files[converted.quantized]).encodings["output"]
     steps = quantized / encoding.scale
     np.testing.assert_allclose(steps, np.round(steps), atol=1e-2)
     assert steps.min() >= encoding.offset - 0.01
@@ -112,8 +111,7 @@ def test_the_quantized_model_answers_nearly_as_the_float_one(converted):
 def test_other_precisions_are_passed_on(chain, unet, tmp_path, precision):
     made = chain().convert(unet, samples(smooth_images(4)), tmp_path, precision)
     assert made.precision == precision
-    encoding = output_encoding(made.files[made.quantized])
-    assert encoding is not None
+    encoding = read_tensors(made.files[made.quantized]).encodings["output"]
     assert encoding.bits == (16 if precision == "a16w8" else 8)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from edgeloop.errors import BadInput, MissingSdk, ModelFailed, WorkerFailed
 from edgeloop.platforms import open_toolchain
-from edgeloop.platforms.snpe.dlc import Encoding, output_encoding, read_info, write_encoding
+from edgeloop.platforms.snpe.dlc import DlcTensors, Encoding, read_info, read_tensors
 from edgeloop.platforms.snpe.options import SnpeSettings
 from edgeloop.platforms.snpe.profile import profile_of, read_profile, with_names
 from edgeloop.platforms.snpe.sdk import find_sdk
@@ -30,6 +30,34 @@ INFO = """
 |    |        |        | output encoding : bitwidth 8, min -3, max 4.9, scale 0.03125, offset -99 |
 Total parameters: 5467 (0 MB assuming single precision float)
 Total MACs per inference: 4M
+"""
+
+# Of two models with several inputs and outputs, as versions 2.x and 1.x print them.
+INFO_2 = """
+| Id | Name | Type | Inputs | Outputs | Out Dims | Runtimes | Parameters |
+| 0 | a | Conv | input_0 (data type: uFxp_8; tensor dimension: [1,8,8,3]; tensor type: APP_WRITE) |\
+ output_0 (data type: uFxp_8; tensor dimension: [1,8,8,4]; tensor type: APP_READ) | 1x8x8x4 | D |\
+ output_0 encoding : bitwidth 8, min 0, max 1, scale 0.25, offset -1 |
+| 1 | b | FullyConnected | output_0 (data type: uFxp_8; tensor dimension: [1,8,8,4]; tensor type:\
+ APP_READ) | output_1 (data type: uFxp_16; tensor dimension: [1,5]; tensor type: APP_READ) | 1x5 |\
+ D | output_1 encoding : bitwidth 16, min 0, max 1, scale 0.5, offset -2 |
+-----
+| Input Name | Dimensions | Type   | Encoding Info                    |
+| input_0    | 1,8,8,3    | uFxp_8 | No encoding info for this tensor |
+| input_1    | 1,7        | Int_32 | No encoding info for this tensor |
+-----
+| Output Name | Dimensions | Type    | Encoding Info                                    |
+| output_0    | 1,8,8,4    | uFxp_8  | bitwidth 8, min 0, max 1, scale 0.25, offset -1  |
+| output_1    | 1,5        | uFxp_16 | bitwidth 16, min 0, max 1, scale 0.5, offset -2  |
+| output_10   | 1,6        | uFxp_8  | bitwidth 8, min 0, max 1, scale 0.125, offset -3 |
+"""
+INFO_1 = """
+| Id | Name     | Type          | Inputs   | Outputs  | Out Dims | Runtimes | Parameters |
+| 0  | input_0  | data          | input_0  | input_0  | 1x8x8x3  | A D G C  |            |
+| 1  | conv     | convolutional | input_0  | output_0 | 1x8x8x4  | A D G C  |            |
+| 2  | fc       | fc            | output_0 | output_1 | 1x5      | A D G C  |            |
+|    |          |               |          |          |          |          | output_1 encoding : \
+bitwidth 8, min 0.0, max 1.0, delta 0.5, offset -2.0 |
 """
 
 CSV_1 = """time,message_name,message_id,message_value,unit
@@ -197,21 +225,43 @@ def test_the_text_about_a_dlc_is_read():
     ]
     assert (found.layers[0].parameters, found.layers[0].macs) == (224, 884_000)
     assert found.layers[1].outputs == ((1, 64, 64, 19),)
-    assert found.output == Encoding(0.03125, -99.0, 8)
+    assert found.encodings == {"output": Encoding(0.03125, -99.0, 8)}
+    assert found.shapes == {"output": (1, 64, 64, 19)}
     nothing = read_info("a text of another kind | with a bar")
     assert nothing == read_info("")
     assert nothing.macs is None
 
 
+def test_every_input_and_output_has_its_own_shape_and_encoding():
+    names = ("input_0", "input_1", "output_0", "output_1", "output_10")
+    found = read_info(INFO_2, names)
+    shapes = [(1, 8, 8, 3), (1, 7), (1, 8, 8, 4), (1, 5), (1, 6)]
+    assert found.shapes == dict(zip(names, shapes, strict=True))
+    assert found.encodings == {
+        "output_0": Encoding(0.25, -1.0, 8),
+        "output_1": Encoding(0.5, -2.0, 16),
+        "output_10": Encoding(0.125, -3.0, 8),
+    }
+    older = read_info(INFO_1, names)
+    assert older.shapes == {"input_0": (1, 8, 8, 3), "output_0": (1, 8, 8, 4), "output_1": (1, 5)}
+    assert older.encodings == {"output_1": Encoding(0.5, -2.0, 8)}, "not that of the layer's input"
+
+
 def test_bytes_become_values_by_the_encoding_beside_the_model(tmp_path):
     encoding = Encoding(0.5, -2.0, 8)
-    write_encoding(tmp_path / "net.encodings.json", encoding)
-    assert output_encoding(tmp_path / "net.quant.dlc") == encoding
+    tensors = DlcTensors({"output_1": (1, 4, 4, 2)}, {"output_1": encoding}, 1)
+    tensors.write(tmp_path / "net.encodings.json")
+    assert read_tensors(tmp_path / "net.quant.dlc") == tensors
+    assert read_tensors(tmp_path / "net.dlc") == tensors
     values = encoding.dequantize(np.array([0, 2, 255], np.uint8))
     np.testing.assert_array_equal(values, np.array([-1, 0, 126.5], np.float32))
-    (tmp_path / "net.encodings.json").write_text("[]")
-    assert output_encoding(tmp_path / "net.quant.dlc") is None
-    assert output_encoding(tmp_path / "other.quant.dlc") is None
+    old = '{"scale": 0.5, "offset": -2.0, "bits": 8}'  # as versions before wrote it
+    (tmp_path / "net.encodings.json").write_text(old)
+    assert read_tensors(tmp_path / "net.quant.dlc").encodings == {"output": encoding}
+    for broken in ("[]", "{}", '{"encodings": {"a": 3}, "shapes": {}, "batch": null}', "nonsense"):
+        (tmp_path / "net.encodings.json").write_text(broken)
+        assert read_tensors(tmp_path / "net.quant.dlc") == DlcTensors()
+    assert read_tensors(tmp_path / "other.quant.dlc") == DlcTensors()
 
 
 def test_profiles_of_all_layouts_are_read():

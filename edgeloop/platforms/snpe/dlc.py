@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeloop.graph import DLC_OUTPUT, CountedLayer
+from edgeloop.graph import DLC_OUTPUT, CountedLayer, Shape
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,6 +30,8 @@ _LAYER_MACS = re.compile(r"MACs per inference:\s*" + _COUNT)
 _CODED = re.compile(
     rf"bitwidth\s*:?\s*(\d+).*?(?:scale|delta)\s*:?\s*{_NUMBER}.*?offset\s*:?\s*{_NUMBER}"
 )
+_TENSOR = re.compile(r"([^\s|;]+) \(data type: [^;()]*; tensor dimension: \[([\d, ]+)\]")
+_ENDS = (("input name", "dimensions"), ("output name", "dimensions"))
 
 
 @dataclass(frozen=True)
@@ -51,46 +53,99 @@ class Encoding:
 
 @dataclass(frozen=True)
 class DlcInfo:
-    """None, or empty, where the text does not say it. Counts over 1,000 are rounded by the tool."""
+    """None, or empty, where the text does not say it. Counts over 1,000 are rounded by the tool.
+    `shapes` and `encodings` are those of the inputs and outputs that have names of ours."""
 
     params: float | None
     macs: float | None
     layers: tuple[CountedLayer, ...]
-    output: Encoding | None
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    encodings: Mapping[str, Encoding] = field(default_factory=dict)
 
 
-def read_info(text: str, output: str = DLC_OUTPUT) -> DlcInfo:
+def read_info(text: str, names: Sequence[str] = (DLC_OUTPUT,)) -> DlcInfo:
+    shapes = _shapes(text)
+    encodings = {name: _encoding(text, name) for name in names}
     return DlcInfo(
         _count(_PARAMETERS.search(text)),
         _count(_MACS.search(text)),
         tuple(_layers(text)),
-        _encoding(text, output),
+        {name: shapes[name] for name in names if name in shapes},
+        {name: encoding for name, encoding in encodings.items() if encoding is not None},
     )
 
 
-def write_encoding(path: Path, encoding: Encoding) -> None:
-    path.write_text(json.dumps(asdict(encoding)) + "\n", encoding="utf-8")
+@dataclass(frozen=True)
+class DlcTensors:
+    """What a board must know of a model's inputs and outputs besides their shapes: how the DLC has
+    them. `batch` is how many samples the DLC takes at once; None: as many as the model."""
+
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    encodings: Mapping[str, Encoding] = field(default_factory=dict)
+    batch: int | None = None
+
+    def write(self, path: Path) -> None:
+        coded = {name: asdict(encoding) for name, encoding in self.encodings.items()}
+        fields = {"encodings": coded, "shapes": self.shapes, "batch": self.batch}
+        path.write_text(json.dumps(fields) + "\n", encoding="utf-8")
 
 
-def output_encoding(model: Path) -> Encoding | None:
-    """Of a `.quant.dlc`, from the file that conversion laid beside it; None: outputs should be
-    asked for as floats."""
+def read_tensors(model: Path) -> DlcTensors:
+    """Of a DLC, from the file that conversion laid beside it; without it, or where an encoding is
+    missing, outputs should be asked for as floats."""
     stem = model.name.removesuffix(".dlc").removesuffix(".quant")
     try:
         fields = json.loads((model.with_name(stem + ENCODINGS_SUFFIX)).read_text(encoding="utf-8"))
-        return Encoding(float(fields["scale"]), float(fields["offset"]), int(fields["bits"]))
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
+        if "scale" in fields:  # written before models could have several outputs
+            return DlcTensors(encodings={DLC_OUTPUT: _encoding_from(fields)})
+        batch = fields["batch"]
+        return DlcTensors(
+            {name: tuple(map(int, shape)) for name, shape in fields["shapes"].items()},
+            {name: _encoding_from(each) for name, each in fields["encodings"].items()},
+            None if batch is None else int(batch),
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return DlcTensors()
+
+
+def _encoding_from(fields: Mapping[str, Any]) -> Encoding:
+    return Encoding(float(fields["scale"]), float(fields["offset"]), int(fields["bits"]))
+
+
+def _shapes(text: str) -> dict[str, Shape]:
+    """From the tables of inputs and outputs, from what 2.x say of a layer's tensors, and from the
+    layers' rows of 1.x, in which inputs are layers of their own."""
+    found: dict[str, Shape] = {}
+    columns: dict[str, int] = {}
+    for cells in _rows(text):
+        names = [cell.lower() for cell in cells]
+        if "out dims" in names or "dimensions" in names:
+            columns = {name: index for index, name in enumerate(names)}
+            continue
+        if len(cells) != len(columns):
+            continue
+        for name, shape in (("outputs", "out dims"), *_ENDS):
+            tensor = cells[columns[name]].split() if name in columns else []
+            sides = re.findall(r"\d+", cells[columns[shape]]) if shape in columns else []
+            if tensor and sides:
+                found[tensor[0]] = tuple(map(int, sides))
+    for name, sides in _TENSOR.findall(text):
+        found[name] = tuple(int(side) for side in re.findall(r"\d+", sides))
+    return found
+
+
+def _rows(text: str) -> Iterator[list[str]]:
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip().split("|")[1:-1]]
+        if cells:
+            yield cells
 
 
 def _layers(text: str) -> Iterator[CountedLayer]:
     """Rows of the table; a layer goes on over lines that have no number of their own."""
     columns: dict[str, int] = {}
     entry: list[list[str]] = []
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.strip().split("|")[1:-1]]
-        if not cells:
-            continue
+    for cells in _rows(text):
         names = [cell.lower() for cell in cells]
         if "id" in names and "type" in names:
             columns = {name: index for index, name in enumerate(names)}
@@ -125,13 +180,13 @@ def _layer(entry: list[list[str]], columns: dict[str, int]) -> CountedLayer:
     )
 
 
-def _encoding(text: str, output: str) -> Encoding | None:
-    for line in text.splitlines():
-        if re.search(rf"(?<![\w/.]){re.escape(output)}(?![\w/.]).*(?:encoding|bitwidth)", line):
-            match = _CODED.search(line)
+def _encoding(text: str, name: str) -> Encoding | None:
+    """Behind the tensor's own name: the line may speak of others, too."""
+    for kind in (r"\s+encoding\b[^|;]*", r"\s*\|[^|]*\|[^|]*\|[^|]*\|"):
+        for found in re.finditer(rf"(?<![\w/.:]){re.escape(name)}{kind}", text):
+            match = _CODED.search(found[0])
             if match and float(match[2]) > 0:
-                offset = float(match[3])
-                return Encoding(float(match[2]), -abs(offset), int(match[1]))
+                return Encoding(float(match[2]), -abs(float(match[3])), int(match[1]))
     return None
 
 

@@ -43,6 +43,12 @@ class Sdk:
         """1 or 2; what says nothing is taken for the newest."""
         return int(self.version.partition(".")[0]) if self.version else 2
 
+    @property
+    def writes_native_files(self) -> bool:
+        """Whether a board's tool can leave outputs in the model's own types: since 2.5."""
+        numbers = [int(part) for part in self.version.split(".")[:2] if part.isdecimal()]
+        return not numbers or numbers >= [2, 5]
+
     def has(self, tool: str) -> bool:
         return os.access(self._tool(tool), os.X_OK)
 

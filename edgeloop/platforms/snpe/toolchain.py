@@ -6,57 +6,99 @@
 The tools see names of ours only, in a folder that is gone afterwards; what they made is moved to
 its place when all of it is there.
 
-Calibration images as the quantizer reads them: a raw float file each, and a list of them.
+Calibration samples as the quantizer reads them: a raw float file for each input, and a list of
+them.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from edgeloop.errors import BadInput, LocalFileError, ModelFailed
-from edgeloop.graph import DLC_INPUT, GraphInfo, GraphProcess, class_axis, write_layers
+from edgeloop.graph import (
+    DLC_INPUT,
+    DLC_OUTPUT,
+    GraphInfo,
+    GraphProcess,
+    Shape,
+    class_axis,
+    dlc_names,
+    single_sample_info,
+    write_layers,
+)
 from edgeloop.platforms.base import DEFAULT_PRECISION, Converted, Precision
-from edgeloop.platforms.batching import as_input
-from edgeloop.platforms.snpe.dlc import ENCODINGS_SUFFIX, DlcInfo, read_info, write_encoding
+from edgeloop.platforms.batching import check_batch, sample_count
+from edgeloop.platforms.snpe.dlc import ENCODINGS_SUFFIX, DlcInfo, DlcTensors, read_info
 from edgeloop.platforms.snpe.sdk import Sdk
+from edgeloop.platforms.snpe.tensors import board_inputs, input_word, is_float
 from edgeloop.platforms.snpe.tools import run_tool
-from edgeloop.tasks import Samples
+from edgeloop.tasks import Samples, Tensors
 
 LARGEST_BYTES = 2 << 30
 _KEPT_FREE = 1 << 30
 
 
 def write_calibration(
-    samples: Samples, info: GraphInfo, folder: Path, largest: int = LARGEST_BYTES
+    samples: Samples,
+    info: GraphInfo,
+    folder: Path,
+    largest: int = LARGEST_BYTES,
+    shapes: Mapping[str, Shape] | None = None,
 ) -> tuple[Path, int, str]:
-    """The list, how many images it has, and a note where not all of them fit below `largest`
-    bytes: then every n-th is taken. Written one at a time: memory does not grow with them.
+    """The list, how many samples it has, and a note where not all of them fit below `largest`
+    bytes: then every n-th is taken. Written one run at a time: memory does not grow with them.
+    `shapes` are those that the DLC has for inputs, by their names there.
 
     A line of the list is cut at spaces, so it has plain names: the tool must stand in `folder`."""
+    given = calibration_tensors(samples, info)
+    count = sample_count(given)
+    each = 4 * sum(math.prod(info.sample_shape(tensor)) for tensor in info.inputs)
+    step = -(-count * each // largest)
+    chosen = range(0, count, step)
+    _check_space(folder, each * len(chosen))
+    names = dlc_names(DLC_INPUT, len(info.inputs))
+    listed = folder / "calibration.txt"
+    with listed.open("w", encoding="utf-8") as file:
+        for start in range(0, len(chosen), info.batch):
+            run = [chosen[index] for index in range(start, min(start + info.batch, len(chosen)))]
+            taken = {key: array[run] for key, array in given.items()}
+            words = []
+            for name, values in zip(names, board_inputs(taken, info, shapes or {}), strict=True):
+                path = folder / f"{run[0]:06d}{name.removeprefix(DLC_INPUT)}.raw"
+                values.tofile(path)
+                words.append(input_word(name, path.name, len(names)))
+            file.write(" ".join(words) + "\n")
+    what = "images" if info.image is not None else "samples"
+    note = f"calibrated on {len(chosen)} of {count} {what}, to save disk space"
+    return listed, len(chosen), note if step > 1 else ""
+
+
+def calibration_tensors(samples: Samples, info: GraphInfo) -> Tensors:
+    """What the model takes, by its own names; raises BadInput where that was not given."""
+    if not len(samples):
+        what = "image" if info.image is not None else "sample"
+        raise BadInput(reason=f"quantization needs at least one calibration {what}")
+    if samples.tensors is not None:
+        given = {name: array[: len(samples)] for name, array in samples.tensors.items()}
+        check_batch({name: array[:1] for name, array in given.items()}, info)
+        return given
+    if info.image is None:
+        names = ", ".join(tensor.name for tensor in info.inputs)
+        reason = f"the model takes {names}, and was given images to calibrate with"
+        raise BadInput(reason=reason)
     images = samples.images
-    if not len(images):
-        raise BadInput(reason="quantization needs at least one calibration image")
     if images.shape[1:] != (info.height, info.width, 3):
         size = "×".join(str(side) for side in images.shape[1:])
         reason = f"calibration images are {size}, the model takes {info.height}×{info.width}×3"
         raise BadInput(reason=reason)
-    each = 4 * info.height * info.width * 3
-    step = -(-len(images) * each // largest)
-    chosen = range(0, len(images), step)
-    _check_space(folder, each * len(chosen))
-    listed = folder / "calibration.txt"
-    with listed.open("w", encoding="utf-8") as file:
-        for index in chosen:
-            path = folder / f"{index:06d}.raw"
-            as_input(images[index : index + 1], "NHWC").tofile(path)  # DLC models take NHWC
-            file.write(f"{path.name}\n")
-    note = f"calibrated on {len(chosen)} of {len(images)} images, to save disk space"
-    return listed, len(chosen), note if step > 1 else ""
+    return {info.input_name: images}
 
 
 def _check_space(folder: Path, needed: int) -> None:
@@ -80,9 +122,8 @@ class _Conversion:
     """One conversion: the folder for everything that comes and goes, and how to quantize."""
 
     folder: Path
-    calibration: Path
+    info: GraphInfo  # of the graph that is converted
     options: tuple[str, ...]
-    limit_s: float
 
 
 class SnpeToolchain:
@@ -130,43 +171,59 @@ class SnpeToolchain:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".convert-") as name:
             place = Path(name).resolve()
-            info, caveats = self._graphs.write_variants(model, place)
-            listed, used, note = write_calibration(calibration, info, place)
-            limit_s = self._limit_s + _S_PER_IMAGE * used
-            work = _Conversion(place, listed, options, limit_s)
-            notes = [*caveats, *([note] if note else [])]
-            self._make(work, place / "model.onnx", "model", info)
-            notes += self._class_maps(work, info)
-            notes += self._describe(place, info)
+            info, batch, caveats = self._graphs.write_variants(model, place)
+            made = info if batch == info.batch else single_sample_info(info)
+            calibration_tensors(calibration, made)  # what is wrong with them is said first
+            work = _Conversion(place, made, options)
+            dlc = self._to_dlc(work, place / "model.onnx", "model")
+            shapes = self._input_shapes(dlc, made)
+            listed, used, note = write_calibration(calibration, made, place, shapes=shapes)
+            self._quantize(work, dlc, listed, used)
+            notes = [*caveats, *_batch_notes(info, made), *([note] if note else [])]
+            notes += self._class_maps(work, listed, used)
+            notes += self._describe(work, info)
             files = _move(place, folder, model.stem)
         return Converted(info, precision, files, f"{model.stem}.quant.dlc", tuple(notes))
 
     def close(self) -> None:
         self._graphs.close()
 
-    def _make(self, work: _Conversion, source: Path, stem: str, info: GraphInfo) -> None:
-        """STEM.dlc and STEM.quant.dlc."""
-        target, quantized = work.folder / f"{stem}.dlc", work.folder / f"{stem}.quant.dlc"
-        layout = ("--input_layout", DLC_INPUT, "NHWC") if info.layout == "NHWC" else ()
-        network = ("--input_network", str(source), "--output_path", str(target), *layout)
-        run_tool(self._sdk, "snpe-onnx-to-dlc", network, self._limit_s, _CONVERTED, work.folder)
+    def _to_dlc(self, work: _Conversion, source: Path, stem: str) -> Path:
+        target = work.folder / f"{stem}.dlc"
+        network = ("--input_network", str(source), "--output_path", str(target))
+        told = (*network, *_ends(work.info))
+        run_tool(self._sdk, "snpe-onnx-to-dlc", told, self._limit_s, _CONVERTED, work.folder)
         _check_made("snpe-onnx-to-dlc", target)
-        dlc = ("--input_dlc", str(target), "--input_list", str(work.calibration))
-        written = (*dlc, "--output_dlc", str(quantized), *work.options)
-        run_tool(self._sdk, "snpe-dlc-quantize", written, work.limit_s, _QUANTIZED, work.folder)
+        return target
+
+    def _quantize(self, work: _Conversion, dlc: Path, listed: Path, used: int) -> None:
+        """STEM.quant.dlc from STEM.dlc."""
+        quantized = dlc.with_suffix(".quant.dlc")
+        files = ("--input_dlc", str(dlc), "--input_list", str(listed))
+        written = (*files, "--output_dlc", str(quantized), *work.options)
+        limit_s = self._limit_s + _S_PER_IMAGE * used
+        run_tool(self._sdk, "snpe-dlc-quantize", written, limit_s, _QUANTIZED, work.folder)
         _check_made("snpe-dlc-quantize", quantized)
 
-    def _class_maps(self, work: _Conversion, info: GraphInfo) -> list[str]:
+    def _input_shapes(self, dlc: Path, info: GraphInfo) -> Mapping[str, Shape]:
+        """As the DLC has them. Of one image it is documented, so nobody has to be asked."""
+        if info.image is not None:
+            return {}
+        text = run_tool(self._sdk, "snpe-dlc-info", ("-i", str(dlc)), self._limit_s)
+        return read_info(text, dlc_names(DLC_INPUT, len(info.inputs))).shapes
+
+    def _class_maps(self, work: _Conversion, listed: Path, used: int) -> list[str]:
         """The graphs that F1 runs. A model is not refused for want of them: F1 then comes from
         its full outputs, which only takes longer."""
-        if class_axis(info) is None:
+        if class_axis(work.info) is None:
             return []
         reason = ""
         for source in ("bytes.onnx", "classes.onnx"):
             if not (work.folder / source).exists():
                 continue
             try:
-                self._make(work, work.folder / source, "model.classes", info)
+                dlc = self._to_dlc(work, work.folder / source, "model.classes")
+                self._quantize(work, dlc, listed, used)
             except ModelFailed as error:
                 reason = str(error)
                 for path in work.folder.glob("model.classes*"):
@@ -175,16 +232,45 @@ class SnpeToolchain:
                 return []
         return [f"F1 runs on full outputs, since the graph with class maps was refused ({reason})"]
 
-    def _describe(self, place: Path, info: GraphInfo) -> list[str]:
-        """The layer table and the encoding of the output, as the tool tells them."""
-        quantized = str(place / "model.quant.dlc")
+    def _describe(self, work: _Conversion, info: GraphInfo) -> list[str]:
+        """The layer table, and how the DLC has inputs and outputs, as the tool tells them."""
+        quantized = str(work.folder / "model.quant.dlc")
         text = run_tool(self._sdk, "snpe-dlc-info", ("-i", quantized), self._limit_s)
-        found = read_info(text)
+        inputs = dlc_names(DLC_INPUT, len(info.inputs))
+        outputs = dlc_names(DLC_OUTPUT, len(info.outputs))
+        found = read_info(text, (*inputs, *outputs))
         if found.layers:
-            write_layers(place / "model.layers.csv", found.layers)
-        if found.output is not None:
-            write_encoding(place / f"model{ENCODINGS_SUFFIX}", found.output)
-        return _differences(info, found)
+            write_layers(work.folder / "model.layers.csv", found.layers)
+        coded = {name: code for name, code in found.encodings.items() if name in outputs}
+        batch = None if work.info.batch == info.batch else work.info.batch
+        tensors = DlcTensors(found.shapes, coded, batch)
+        if tensors != DlcTensors():
+            tensors.write(work.folder / f"model{ENCODINGS_SUFFIX}")
+        return _differences(work.info, found)
+
+
+def _ends(info: GraphInfo) -> Iterator[str]:
+    """What the converter must be told of inputs and outputs. It takes inputs of four dimensions for
+    images with their channels first, and all for floats."""
+    for name, tensor in zip(dlc_names(DLC_INPUT, len(info.inputs)), info.inputs, strict=True):
+        if tensor.layout == "NHWC":
+            yield from ("--input_layout", name, "NHWC")
+        if not is_float(tensor):
+            yield from ("--input_dtype", name, "int32")
+    if len(info.outputs) > 1:
+        for name in dlc_names(DLC_OUTPUT, len(info.outputs)):
+            yield from ("--out_node", name)
+
+
+def _batch_notes(info: GraphInfo, made: GraphInfo) -> list[str]:
+    if info.batch == 1:
+        return []
+    if made.batch == 1:
+        return [f"quantized for one sample at a time; latency is that of {info.batch} at once"]
+    return [
+        f"quantized for {info.batch} samples at a time, since its samples cannot be taken apart: "
+        "the SDK's documentation asks for one"
+    ]
 
 
 def _options(precision: Precision, major: int) -> tuple[str, ...]:

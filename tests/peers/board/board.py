@@ -100,13 +100,17 @@ class VirtualBoard:
         until_full: bool = False,
         fewer: int = 0,
         nan: bool = False,
+        lacks: int = 0,
+        short: int = 0,
         times: int | None = None,
     ) -> None:
         """How the board's tools behave from now on: a delay for each inference; exit code 1; never
         an end; a wait until the disk is full; so many results fewer than inputs; outputs that are
-        no numbers. `times` limits the fault (not the delay) to the next runs. With no argument
-        they work as they should."""
+        no numbers; so many outputs fewer in each result; so many bytes fewer in each output.
+        `times` limits the fault (not the delay) to the next runs. With no argument they work as
+        they should."""
         faults = {"fail": fail, "hang": hang, "until_full": until_full, "fewer": fewer, "nan": nan}
+        faults |= {"lacks": lacks, "short": short}
         text = json.dumps({"delay_s": delay_s, "times": times, **faults})
         file = self._space.place(places.FAULTS)
         new = file.with_suffix(".new")

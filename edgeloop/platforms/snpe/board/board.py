@@ -12,19 +12,19 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from edgeloop.errors import DeviceUnavailable, ModelFailed
 from edgeloop.platforms.snpe.board.adb import Adb, words
 from edgeloop.platforms.snpe.board.conditions import restore
-from edgeloop.platforms.snpe.board.files import RESERVE_BYTES, BoardFiles, image_name, model_name
+from edgeloop.platforms.snpe.board.files import RESERVE_BYTES, BoardFiles, InputFile, model_name
 from edgeloop.platforms.snpe.board.lease import BoardLease
 from edgeloop.platforms.snpe.board.run import Conversation, ToolOrder, ToolRun, tool_script
 from edgeloop.platforms.snpe.board.turns import Turns
 from edgeloop.platforms.snpe.options import BoardOptions
 from edgeloop.platforms.snpe.sdk import Sdk
-from edgeloop.tasks import Images
+from edgeloop.platforms.snpe.tensors import input_word
 
 ROOT = "/data/local/tmp/edgeloop"
 _NOT_STARTED = (126, 127)  # what shells and `timeout` say of a program that they cannot run
@@ -92,13 +92,21 @@ class Board:
             raise
 
     @contextlib.contextmanager
-    def placed(self, model: Path, images: Images) -> Iterator[tuple[str, list[str]]]:
-        """The model and the images are on the board, by the paths given, and stay meanwhile."""
+    def placed(
+        self, model: Path, runs: Sequence[Mapping[str, InputFile]]
+    ) -> Iterator[tuple[str, list[str]]]:
+        """The model and its inputs are on the board and stay meanwhile: the model's path there, and
+        a line of an input list for each run."""
         name = model_name(model)
-        names = [image_name(image) for image in images]
-        with self.files.using([name, *names]):
-            self.files.push(model, name, images, names)
-            yield self.files.path(name), [self.files.path(each) for each in names]
+        named = [[(key, file.name, file) for key, file in run.items()] for run in runs]
+        inputs = {place: file for run in named for _, place, file in run}
+        with self.files.using([name, *inputs]):
+            self.files.push(model, name, inputs)
+            yield self.files.path(name), [self._line(run) for run in named]
+
+    def _line(self, run: Sequence[tuple[str, str, InputFile]]) -> str:
+        words = (input_word(key, self.files.path(place), len(run)) for key, place, _ in run)
+        return " ".join(words)
 
     @property
     def is_cooling(self) -> bool:

@@ -6,6 +6,7 @@ Batches gathered into runs that are worth a tool's start, two of them under way 
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
 import threading
@@ -19,23 +20,40 @@ from functools import cache
 from pathlib import Path
 from typing import cast
 
-import numpy as np
-
 from edgeloop._util.yaml import read_yaml
 from edgeloop.errors import BadInput, ModelFailed
-from edgeloop.graph import GraphInfo
+from edgeloop.graph import (
+    DLC_CLASSES,
+    DLC_INPUT,
+    DLC_OUTPUT,
+    GraphInfo,
+    Shape,
+    TensorInfo,
+    dlc_names,
+    single_sample_info,
+)
 from edgeloop.platforms.base import Artefacts, DeviceCondition, Kind, LayerTime, Measurement
-from edgeloop.platforms.batching import check_batch
+from edgeloop.platforms.batching import (
+    check_batch,
+    cut,
+    filled,
+    is_pixels,
+    joined,
+    random_batch,
+    sample_count,
+)
 from edgeloop.platforms.snpe.board.adb import Adb
 from edgeloop.platforms.snpe.board.board import Board
 from edgeloop.platforms.snpe.board.conditions import conditions
+from edgeloop.platforms.snpe.board.files import InputFile
 from edgeloop.platforms.snpe.board.outputs import class_maps, full_outputs
 from edgeloop.platforms.snpe.board.run import ToolRun
-from edgeloop.platforms.snpe.dlc import output_encoding
+from edgeloop.platforms.snpe.dlc import DlcTensors, read_tensors
 from edgeloop.platforms.snpe.options import BoardOptions
 from edgeloop.platforms.snpe.profile import RunProfile, profile_of, with_names
 from edgeloop.platforms.snpe.sdk import Sdk
-from edgeloop.tasks import Images, Output, Tensors
+from edgeloop.platforms.snpe.tensors import board_input, channels_last, is_float, is_moved
+from edgeloop.tasks import Output, Tensors
 
 _FIRST_BATCHES = (5, 4)  # results soon, and few drawn before; but every start of a tool costs
 
@@ -45,17 +63,17 @@ class Group:
     """Batches that go through one run of the tool."""
 
     lengths: tuple[int, ...]
-    images: Images
+    samples: Tensors
 
 
 def groups(batches: Iterator[Tensors], info: GraphInfo, most: int) -> Iterator[Group]:
-    gathered: list[Images] = []
+    gathered: list[Tensors] = []
     sizes = iter(_FIRST_BATCHES)
     limit = next(sizes, None)
     for batch in batches:
         check_batch(batch, info)
-        gathered.append(batch[info.input_name])
-        count = sum(len(each) for each in gathered)
+        gathered.append(batch)
+        count = sum(sample_count(each) for each in gathered)
         if count >= most or (limit is not None and len(gathered) >= limit):
             yield _group(gathered)
             gathered, limit = [], next(sizes, None)
@@ -63,13 +81,13 @@ def groups(batches: Iterator[Tensors], info: GraphInfo, most: int) -> Iterator[G
         yield _group(gathered)
 
 
-def _group(batches: list[Images]) -> Group:
-    return Group(tuple(len(batch) for batch in batches), np.concatenate(batches))
+def _group(batches: list[Tensors]) -> Group:
+    return Group(tuple(sample_count(batch) for batch in batches), joined(batches))
 
 
-def in_order(gathered: Iterator[Group], work: Callable[[Group], Output]) -> Iterator[Output]:
+def in_order(gathered: Iterator[Group], work: Callable[[Group], Tensors]) -> Iterator[Tensors]:
     pool = ThreadPoolExecutor(2, thread_name_prefix="board")
-    waiting: deque[tuple[Group, Future[Output]]] = deque()
+    waiting: deque[tuple[Group, Future[Tensors]]] = deque()
     try:
         for group in gathered:
             waiting.append((group, pool.submit(work, group)))
@@ -81,10 +99,10 @@ def in_order(gathered: Iterator[Group], work: Callable[[Group], Output]) -> Iter
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _batches(group: Group, future: Future[Output]) -> Iterator[Output]:
+def _batches(group: Group, future: Future[Tensors]) -> Iterator[Tensors]:
     whole, start = future.result(), 0
     for length in group.lengths:
-        yield whole[start : start + length]
+        yield cut(whole, start, start + length)
         start += length
 
 
@@ -92,14 +110,16 @@ _ARTEFACTS: Artefacts = {"quantized": ".quant.dlc", "float": ".dlc"}
 _CLASS_ARTEFACTS: Artefacts = {"quantized": ".classes.quant.dlc", "float": ".classes.dlc"}
 PERFORMANCE = "high_performance"
 _DIFFERENT_INPUTS = 5
-_RUN_IMAGES = 256
+_RUN_SAMPLES = 256
 _RUN_BYTES = 128 * 10**6
 _PROFILE_S = 60.0
 _PROPERTIES = (
     *("ro.product.model", "ro.board.platform", "ro.build.version.release", "ro.soc.model"),
 )
 
-Read = Callable[[Mapping[str, bytes], int], Output]
+_NATIVE = ("--userbuffer_auto", "--use_native_output_files")
+
+Read = Callable[[Mapping[str, bytes], int], Tensors]
 
 
 @cache
@@ -217,75 +237,71 @@ class AdbDevice:
     def measure(self, model: Path, info: GraphInfo) -> Measurement:
         """The mean of a run's inferences, as the SDK's own profile says it; nothing else happens
         on the board meanwhile. A hot board is let cool down first."""
-        board = self.board
-        dice = np.random.default_rng(0)
-        sides = (_DIFFERENT_INPUTS, info.height, info.width, 3)
-        images: Images = dice.integers(0, 256, sides, dtype=np.uint8)
-        with board.watched(), board.placed(model, images) as (container, inputs):
+        board, dlc = self.board, read_tensors(model)
+        feeds = _runs(random_batch(info, _DIFFERENT_INPUTS * info.batch), info, dlc)
+        with board.watched(), board.placed(model, feeds) as (container, lines):
             count = max(1, self._options.benchmark_inputs)
-            listed = [inputs[number % len(inputs)] for number in range(count)]
-            arguments = [*_arguments("quantized"), "--profiling_level", "basic"]
+            listed = [lines[number % len(lines)] for number in range(count)]
+            told = [*_outputs_asked(info), *_resized(info, dlc)]
+            arguments = [*_arguments("quantized"), *told, "--profiling_level", "basic"]
             run, waited_s = self._run_cool(board, container, arguments, listed)
         return self._measurement(model, board, run, waited_s)
 
     def infer(
         self, model: Path, info: GraphInfo, kind: Kind, batches: Iterator[Tensors]
     ) -> Iterator[Tensors]:
-        encoding = output_encoding(model) if kind == "quantized" else None
-        size = 4 * int(np.prod(info.output_shape[1:]))
+        dlc = read_tensors(model)
+        made = _in_dlc(info, dlc)
+        coded = kind == "quantized" and _is_coded(made, dlc)
+        is_native = coded and self.board.sdk.writes_native_files
 
-        def read(files: Mapping[str, bytes], count: int) -> Output:
-            return full_outputs(files, count, info, encoding)
+        def read(files: Mapping[str, bytes], runs: int) -> Tensors:
+            return full_outputs(files, runs, made, dlc, is_native)
 
-        for output in self._inferred(model, info, kind, batches, read, encoding is not None, size):
-            yield {info.output_name: output}
+        size = 4 * sum(math.prod(made.sample_shape(tensor)) for tensor in made.outputs)
+        yield from self._inferred(_Work(model, made, dlc, kind, read, is_native, size), batches)
 
     def infer_classes(
         self, model: Path, info: GraphInfo, kind: Kind, batches: Iterator[Tensors]
     ) -> Iterator[Output]:
-        def read(files: Mapping[str, bytes], count: int) -> Output:
-            return class_maps(files, count, info)
+        def read(files: Mapping[str, bytes], runs: int) -> Tensors:
+            return {DLC_CLASSES: class_maps(files, runs, info)}
 
-        return self._inferred(model, info, kind, batches, read, True, 4 * info.height * info.width)
+        is_native, size = self.board.sdk.writes_native_files, 4 * info.height * info.width
+        work = _Work(model, info, DlcTensors(), kind, read, is_native, size)
+        return (found[DLC_CLASSES] for found in self._inferred(work, batches))
 
     def close(self) -> None:
         if self._shared is not None:
             self._shared.close()
         self._adb.close()
 
-    def _inferred(
-        self,
-        model: Path,
-        info: GraphInfo,
-        kind: Kind,
-        batches: Iterator[Tensors],
-        read: Read,
-        native: bool,
-        bytes_each: int,
-    ) -> Iterator[Output]:
+    def _inferred(self, work: _Work, batches: Iterator[Tensors]) -> Iterator[Tensors]:
         """Two groups are under way at once: while one is in the tool, the other's files travel."""
-        if kind == "fp16":
+        if work.kind == "fp16":
             raise BadInput(reason="a board runs quantized and float models; fp16 is for htp")
-        most = max(1, min(_RUN_IMAGES, _RUN_BYTES // bytes_each))
-
+        most = max(1, min(_RUN_SAMPLES, _RUN_BYTES // max(1, work.bytes_each)))
         rank = self._rank()
 
-        def work(group: Group) -> Output:
-            return self._group_outputs(model, kind, rank, group, read, native)
+        def outputs(group: Group) -> Tensors:
+            return self._group_outputs(work, rank, group)
 
-        return in_order(groups(batches, info, most), work)
+        return in_order(groups(batches, work.info, most), outputs)
 
-    def _group_outputs(
-        self, model: Path, kind: Kind, rank: int, group: Group, read: Read, native: bool
-    ) -> Output:
+    def _group_outputs(self, work: _Work, rank: int, group: Group) -> Tensors:
         board = self.board
-        arguments = [*_arguments(kind), *(["--use_native_output_files"] if native else [])]
-        with board.watched(), board.placed(model, group.images) as (container, inputs):
-            run = board.run(rank, container, arguments, inputs)
+        arguments = [
+            *_arguments(work.kind),
+            *_outputs_asked(work.info),
+            *(_NATIVE if work.is_native else ()),
+        ]
+        feeds = _runs(group.samples, work.info, work.dlc)
+        with board.watched(), board.placed(work.model, feeds) as (container, lines):
+            run = board.run(rank, container, arguments, lines)
         self._note(run)
         files = {} if run is None else run.files
         outputs = {name.removeprefix("out/"): content for name, content in files.items()}
-        return read(outputs, len(inputs))
+        return cut(work.read(outputs, len(lines)), 0, sum(group.lengths))
 
     def _run_cool(
         self, board: Board, container: str, arguments: list[str], inputs: list[str]
@@ -341,6 +357,76 @@ class AdbDevice:
         if run is not None:
             with self._counting:
                 self._uses.append((run.ended - timedelta(seconds=run.seconds), run.ended))
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One stage's inference: `info` is of the graph in the DLC, which may take fewer samples at a
+    time than the model."""
+
+    model: Path
+    info: GraphInfo
+    dlc: DlcTensors
+    kind: Kind
+    read: Read
+    is_native: bool
+    bytes_each: int
+
+
+def _in_dlc(info: GraphInfo, dlc: DlcTensors) -> GraphInfo:
+    return info if dlc.batch in (None, info.batch) else single_sample_info(info)
+
+
+def _is_coded(info: GraphInfo, dlc: DlcTensors) -> bool:
+    """Whether all outputs can be read in the types that the DLC has them in."""
+    names = dlc_names(DLC_OUTPUT, len(info.outputs))
+    return all(
+        name in dlc.encodings or not is_float(tensor)
+        for name, tensor in zip(names, info.outputs, strict=True)
+    )
+
+
+def _runs(samples: Tensors, info: GraphInfo, dlc: DlcTensors) -> list[dict[str, InputFile]]:
+    """The files of every run by the names of inputs on the board. Images stay pixels until they are
+    sent: what lies on the board already is known by those."""
+    names = dlc_names(DLC_INPUT, len(info.inputs))
+    found = []
+    for start in range(0, sample_count(samples), info.batch):
+        run = filled(cut(samples, start, start + info.batch), info)
+        files = {}
+        for name, tensor in zip(names, info.inputs, strict=True):
+            given = run[tensor.name]
+            if is_pixels(given, tensor):
+                files[name] = InputFile(given[0] if info.batch == 1 else given)
+            else:
+                values = board_input(given.reshape(tensor.shape), tensor, _shape(name, tensor, dlc))
+                files[name] = InputFile(values)
+        found.append(files)
+    return found
+
+
+def _outputs_asked(info: GraphInfo) -> list[str]:
+    """The tool gives the outputs of the last layer alone, unless it is told."""
+    if len(info.outputs) == 1:
+        return []
+    return ["--set_output_tensors", ",".join(dlc_names(DLC_OUTPUT, len(info.outputs)))]
+
+
+def _resized(info: GraphInfo, dlc: DlcTensors) -> Iterator[str]:
+    """For a DLC that takes one sample, and is to take as many as the model does."""
+    if dlc.batch in (None, info.batch):
+        return
+    for name, tensor in zip(dlc_names(DLC_INPUT, len(info.inputs)), info.inputs, strict=True):
+        shape = tensor.shape
+        if tensor.layout != "NHWC" and is_moved(shape, _shape(name, tensor, dlc)):
+            shape = channels_last(shape)
+        yield from ("--input_name", name, "--input_dimensions", ",".join(map(str, shape)))
+
+
+def _shape(name: str, tensor: TensorInfo, dlc: DlcTensors) -> Shape | None:
+    """That of an input in the DLC, for as many samples as the tensor has."""
+    shape = dlc.shapes.get(name)
+    return (tensor.shape[0], *shape[1:]) if shape and dlc.batch is not None else shape
 
 
 def _profile(run: ToolRun, folder: str, sdk: Sdk) -> RunProfile | None:

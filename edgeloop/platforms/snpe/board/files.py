@@ -1,8 +1,8 @@
-"""What lies on a board: the SDK's programs once a version, test images once each, models.
+"""What lies on a board: the SDK's programs once a version, inputs once each, models.
 
 Every name on the board is a digest of the content, so a name that is there is the right file, and
 no text of a user's ever reaches the board's shell. What arrives is checked before it gets its
-name. Images and models share a cap; the longest unused go first, those in use never.
+name. Inputs and models share a cap; the longest unused go first, those in use never.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeloop.errors import DeviceUnavailable
 from edgeloop.platforms.snpe.board.adb import Adb, ShellResult, words
@@ -22,7 +25,6 @@ from edgeloop.platforms.snpe.board.tar import entry_of, entry_of_file, packed, p
 from edgeloop.platforms.snpe.board.turns import Turns
 from edgeloop.platforms.snpe.options import DEFAULT_CAP_BYTES
 from edgeloop.platforms.snpe.sdk import Sdk
-from edgeloop.tasks import Images
 
 CHUNK_BYTES = 64 * 10**6
 CHUNK_FILES = 1_000
@@ -112,11 +114,11 @@ true""")
             with self._lock:
                 self._in_use.subtract(names)
 
-    def push(self, model: Path, name: str, images: Images, names: Sequence[str]) -> None:
-        """What is not there yet, the images as float32 from 0 to 1."""
+    def push(self, model: Path, name: str, inputs: Mapping[str, InputFile]) -> None:
+        """What is not there yet; `inputs` by their names on the board."""
         with self._pushing:
             self._push_model(model, name)
-            self._push_images(images, names)
+            self._push_inputs(inputs)
 
     def _push_model(self, model: Path, name: str) -> None:
         if self._has(name):
@@ -135,13 +137,13 @@ mv -f {fresh} {words(name)}""",
         self._check(answer)
         self._arrived([name])
 
-    def _push_images(self, images: Images, names: Sequence[str]) -> None:
+    def _push_inputs(self, inputs: Mapping[str, InputFile]) -> None:
         """A stream for many."""
-        missing = {n: image for n, image in zip(names, images, strict=True) if not self._has(n)}
+        missing = {name: file for name, file in inputs.items() if not self._has(name)}
         chunk: dict[str, bytes] = {}
         room = 0
-        for name, image in missing.items():
-            chunk[name] = _FLOATS[image].tobytes()
+        for name, file in missing.items():
+            chunk[name] = file.content()
             room += len(chunk[name])
             if room >= CHUNK_BYTES or len(chunk) >= CHUNK_FILES:
                 self._push_chunk(chunk, room)
@@ -175,7 +177,7 @@ mv -f {fresh} {words(name)}""",
         return self._total + size <= self._cap_bytes and self._free >= size + RESERVE_BYTES
 
     def _survey(self) -> list[tuple[int, int, str]]:
-        """(last use, size, name) of images and models, the longest unused first."""
+        """(last use, size, name) of inputs and models, the longest unused first."""
         answer = self._adb.shell(f"""
 cd {words(self._root)} || exit 1
 echo "disk $(df -k . | tail -n 1)"
@@ -249,10 +251,26 @@ cd / && mv {fresh} {words(self.sdk_home)}""",
         raise self._adb.unavailable(f"files cannot be written there: {answer.last_line}")
 
 
-def image_name(image: Images) -> str:
-    digest = hashlib.sha256(str(image.shape).encode())
-    digest.update(image.tobytes())
-    return f"data/{digest.hexdigest()}.raw"
+@dataclass(frozen=True)
+class InputFile:
+    """What a model is fed with on a board: floats, or pixels that become floats from 0 to 1 when
+    they are sent, since few of them have to be."""
+
+    values: NDArray[Any]
+
+    @property
+    def name(self) -> str:
+        digest = hashlib.sha256(f"{self.values.shape}{self._kind}".encode())
+        digest.update(np.ascontiguousarray(self.values).data)
+        return f"data/{digest.hexdigest()}.raw"
+
+    @property
+    def _kind(self) -> str:
+        return "" if self.values.dtype == np.uint8 else self.values.dtype.name
+
+    def content(self) -> bytes:
+        is_pixels = self.values.dtype == np.uint8
+        return (_FLOATS[self.values] if is_pixels else self.values).tobytes()
 
 
 def model_name(model: Path) -> str:

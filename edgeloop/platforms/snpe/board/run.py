@@ -178,11 +178,11 @@ mkdir -p {folder} && cd {folder} || sorry
 gone=; [ -f {container} ] || gone=yes
 while read -r line; do
   [ "$line" = . ] && break
-  [ -f "$line" ] || gone=yes
+  for word in $line; do [ -f "${{word#*:=}}" ] || gone=yes; done
   echo "$line"
 done > list.txt || sorry
 [ -z "$gone" ] || answer files
-touch -c {container}; xargs touch -c < list.txt
+touch -c {container}; sed 's/[^ ]*:=//g' list.txt | xargs touch -c
 user=$(id -u)
 echo ready
 {_WORD}

@@ -14,6 +14,11 @@ from tests.peers.board.tools import graph
 from tests.peers.board.tools.dlc import Dlc, command_line
 
 NAME = "snpe-onnx-to-dlc"
+LAYOUTS = (
+    *("NCDHW", "NDHWC", "NCHW", "NHWC", "NFC", "NCF"),
+    *("NTF", "TNF", "NF", "NC", "F", "NONTRIVIAL"),
+)
+DTYPES = ("float16", "float32", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 
 
 def main(arguments: list[str], version: str) -> int:
@@ -34,15 +39,18 @@ def _convert(options: argparse.Namespace, command: str, version: str) -> Dlc:
     model = onnx.load(options.input_network)
     _set_shapes(model, options.input_dim or [])
     onnx.checker.check_model(model)
-    layouts = {layout for _, layout in options.input_layout or []}
-    channels_last = "NHWC" in layouts
-    inputs, outputs = graph.tensors(model, channels_last)
+    layouts, dtypes = dict(options.input_layout or []), dict(options.input_dtype or [])
+    unknown = {*layouts.values()} - set(LAYOUTS) | {*dtypes.values()} - set(DTYPES)
+    if unknown:
+        raise graph.Unconvertible(f"ERROR_INVALID_CHOICE: {', '.join(sorted(unknown))}")
+    ends = graph.Ends(layouts, dtypes, options.out_node or ())
+    inputs, outputs = graph.tensors(model, ends)
     commands = {"converter-command": command, "converter-version": version}
     return Dlc(
         model.SerializeToString(),
         tuple(inputs),
         tuple(outputs),
-        tuple(graph.layers(model, channels_last)),
+        tuple(graph.layers(model, graph.moved_tensors(model, layouts))),
         commands=commands,
     )
 

@@ -27,9 +27,14 @@ class Encoding:
         return f"uint{self.bits}"
 
 
+def channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (shape[0], *shape[2:], shape[1])
+
+
 @dataclass(frozen=True)
 class Tensor:
-    """`shape` is the model's own; `turned`: the container has it with channels last."""
+    """`shape` is the model's own; `turned`: the container has it with channels last. `dtype` is the
+    container's."""
 
     name: str
     shape: tuple[int, ...]
@@ -39,10 +44,7 @@ class Tensor:
 
     @property
     def outside(self) -> tuple[int, ...]:
-        if not self.turned:
-            return self.shape
-        count, channels, height, width = self.shape
-        return (count, height, width, channels)
+        return channels_last(self.shape) if self.turned else self.shape
 
     @property
     def native(self) -> str:

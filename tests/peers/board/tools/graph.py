@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from tests.peers.board.tools.dlc import Layer, Tensor
+from tests.peers.board.tools.dlc import Layer, Tensor, channels_last
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -18,17 +19,60 @@ class Unconvertible(Exception):
     """A reason why the converter refuses a model."""
 
 
-def tensors(model: ModelProto, channels_last: bool) -> tuple[list[Tensor], list[Tensor]]:
-    """Inputs and outputs. Without channels last said of an input, images have channels first."""
-    weights = {weight.name for weight in model.graph.initializer}
-    given = [value for value in model.graph.input if value.name not in weights]
-    return (
-        [_tensor(value, channels_last) for value in given],
-        [_tensor(value, channels_last) for value in model.graph.output],
-    )
+# What keeps the place of the channels, and what puts them behind the sides.
+_KEEPING = """
+Abs Add And Cast Ceil Clip Concat Cos Div Elu Equal Erf Exp Floor Gelu Greater HardSigmoid HardSwish
+Identity LeakyRelu Less Log Max Mean Min Mul Neg Not PRelu Pad Pow ReduceMax ReduceMean ReduceMin
+ReduceSum Relu Round Sigmoid Sign Sin Slice Softmax Softplus Split Sqrt Sub Sum Tanh Where
+"""
+_SPATIAL = """
+AveragePool BatchNormalization Conv ConvTranspose DepthToSpace GlobalAveragePool GlobalMaxPool
+GridSample GroupNormalization InstanceNormalization LRN MaxPool Resize SpaceToDepth Upsample
+"""
 
 
-def layers(model: ModelProto, channels_last: bool) -> list[Layer]:
+@dataclass(frozen=True)
+class Ends:
+    """What was said of inputs (their layouts and types) and of outputs (which ones)."""
+
+    layouts: Mapping[str, str] = field(default_factory=dict)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    outputs: Sequence[str] = ()
+
+
+def tensors(model: ModelProto, ends: Ends) -> tuple[list[Tensor], list[Tensor]]:
+    """Inputs and outputs."""
+    moved = moved_tensors(model, ends.layouts)
+    given = _inputs(model)
+    known = {value.name: value for value in model.graph.output}
+    strange = {*ends.layouts, *ends.dtypes} - {value.name for value in given}
+    strange |= set(ends.outputs) - set(known)
+    if strange:
+        raise Unconvertible(f"ERROR_NAME_NOT_FOUND: {', '.join(sorted(strange))} not in the model")
+    inputs = [_tensor(value, moved, ends.dtypes.get(value.name, "float32")) for value in given]
+    return inputs, [_tensor(known[name], moved) for name in ends.outputs or known]
+
+
+def moved_tensors(model: ModelProto, layouts: Mapping[str, str]) -> set[str]:
+    """Those with channels last in the container: inputs of four dimensions, unless they have them
+    there already, and what is made of them without mixing their sides."""
+    shapes, keeping, spatial = shapes_of(model), _KEEPING.split(), _SPATIAL.split()
+    moved = {
+        value.name
+        for value in _inputs(model)
+        if len(shapes[value.name]) == 4 and layouts.get(value.name) != "NHWC"
+    }
+    for node in model.graph.node:
+        keeps = node.op_type in keeping and any(
+            name in moved and len(shapes.get(name, ())) == len(shapes.get(node.output[0], ()))
+            for name in node.input
+        )
+        if keeps or node.op_type in spatial:
+            moved.update(name for name in node.output if len(shapes.get(name, ())) > 2)
+    return moved
+
+
+def layers(model: ModelProto, moved: set[str]) -> list[Layer]:
     shapes = shapes_of(model)
     weights = {w.name: math.prod(w.dims) for w in model.graph.initializer}
     counted: set[str] = set()
@@ -37,13 +81,14 @@ def layers(model: ModelProto, channels_last: bool) -> list[Layer]:
         own = [name for name in node.input if name in weights and name not in counted]
         counted.update(own)
         floats = sum(weights[name] for name in own if _is_trained(model, name))
+        first = shapes.get(node.output[0], ())
         found.append(
             Layer(
                 name=node.name or f"{node.op_type}_{number}",
                 operator=node.op_type,
                 inputs=tuple(name for name in node.input if name and name not in weights),
                 outputs=tuple(node.output),
-                shape=_outside(shapes.get(node.output[0], ()), channels_last),
+                shape=channels_last(first) if node.output[0] in moved else first,
                 parameters=floats,
                 macs=_macs(node, shapes),
             )
@@ -58,21 +103,19 @@ def shapes_of(model: ModelProto) -> Shapes:
     return shapes | {weight.name: tuple(weight.dims) for weight in graph.initializer}
 
 
-def _tensor(value: Any, channels_last: bool) -> Tensor:
+def _inputs(model: ModelProto) -> list[Any]:
+    weights = {weight.name for weight in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in weights]
+
+
+def _tensor(value: Any, moved: set[str], dtype: str = "") -> Tensor:
     shape = _shape(value)
-    if not shape or any(side <= 0 for side in shape):
+    if any(side <= 0 for side in shape):
         raise Unconvertible(
             f"ERROR_ONNX_DYNAMIC_SHAPE: {value.name} has no fixed shape; use --input_dim"
         )
-    kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name
-    return Tensor(value.name, shape, kind, turned=len(shape) == 4 and not channels_last)
-
-
-def _outside(shape: tuple[int, ...], channels_last: bool) -> tuple[int, ...]:
-    if len(shape) != 4 or channels_last:
-        return shape
-    count, channels, height, width = shape
-    return (count, height, width, channels)
+    own = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name
+    return Tensor(value.name, shape, dtype or own, turned=value.name in moved)
 
 
 def _shape(value: Any) -> tuple[int, ...]:

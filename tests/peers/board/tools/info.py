@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.peers.board.tools.dlc import Dlc, Layer, NoContainer, Tensor, read_dlc
@@ -12,6 +13,7 @@ NAME = "snpe-dlc-info"
 _HEADERS = ("Id", "Name", "Type", "Inputs", "Outputs", "Out Dims", "Runtimes", "Parameters")
 _TYPES_1 = {"Conv": "convolutional", "Relu": "neuron", "Gemm": "fully_connected"}
 _TYPES_2 = {"Conv": "Conv2d", "Relu": "ElementWiseNeuron", "Gemm": "FullyConnected"}
+_NO_ENCODING = "No encoding info for this tensor"
 _SUFFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _MOST_IN_M = 1e10  # the real one says 1365M
 
@@ -31,6 +33,9 @@ def main(arguments: list[str], version: str) -> int:
     print(f"DLC info for: {Path(options.input_dlc).resolve()}")
     print("Model Version: N/A\nModel Copyright:N/A")
     print(_table(dlc, version))
+    if not version.startswith("1."):
+        print(_ends("Input", dlc.inputs))
+        print(_ends("Output", dlc.outputs))
     parameters = sum(layer.parameters for layer in dlc.layers)
     megabytes = parameters * 4 // (1 << 20)
     print(f"Total parameters: {parameters} ({megabytes} MB assuming single precision float)")
@@ -46,7 +51,11 @@ def _table(dlc: Dlc, version: str) -> str:
     types = _TYPES_1 if version.startswith("1.") else _TYPES_2
     coded = {tensor.name: tensor for tensor in dlc.outputs if tensor.encoding is not None}
     rows: list[tuple[str, ...]] = []
-    for number, layer in enumerate(dlc.layers):
+    if version.startswith("1."):  # inputs are layers there
+        layers = [*(_data(tensor) for tensor in dlc.inputs), *dlc.layers]
+    else:
+        layers = list(dlc.layers)
+    for number, layer in enumerate(layers):
         notes = _notes(layer, dlc, coded)
         rows.append(
             (
@@ -56,8 +65,34 @@ def _table(dlc: Dlc, version: str) -> str:
             )
         )
         rows += [("",) * 7 + (note,) for note in notes[1:]]
-    widths = [max(len(row[i]) for row in (_HEADERS, *rows)) for i in range(len(_HEADERS))]
-    lines = [_row(_HEADERS, widths), *(_row(row, widths) for row in rows)]
+    return _drawn(_HEADERS, rows)
+
+
+def _data(tensor: Tensor) -> Layer:
+    names = (tensor.name,)
+    return Layer(tensor.name, "data", names, names, tensor.outside, parameters=0, macs=0)
+
+
+def _ends(what: str, tensors: tuple[Tensor, ...]) -> str:
+    rows = [
+        (
+            *(tensor.name, ",".join(map(str, tensor.outside))),
+            *(_type(tensor), _encoding(tensor) if tensor.encoding else _NO_ENCODING),
+        )
+        for tensor in tensors
+    ]
+    return _drawn((f"{what} Name", "Dimensions", "Type", "Encoding Info"), rows)
+
+
+def _type(tensor: Tensor) -> str:
+    if tensor.encoding is not None:
+        return f"uFxp_{tensor.encoding.bits}"
+    return {"float32": "Float_32", "uint8": "uInt_8"}.get(tensor.native, "Int_32")
+
+
+def _drawn(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(len(row[i]) for row in (headers, *rows)) for i in range(len(headers))]
+    lines = [_row(headers, widths), *(_row(row, widths) for row in rows)]
     rule = "-" * len(lines[0])
     return "\n".join([rule, lines[0], rule, *lines[1:], rule])
 

@@ -12,6 +12,13 @@ from numpy.typing import NDArray
 
 from tests.peers.board.tools.dlc import Tensor
 
+_KINDS = {
+    "tensor(float)": "float32",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+    "tensor(uint8)": "uint8",
+    "tensor(bool)": "bool",
+}
 Line = dict[str, Path]  # a model's only input may be nameless
 
 
@@ -37,7 +44,16 @@ class InputList:
 def load(tensors: Sequence[Tensor], line: Line, native: bool) -> dict[str, NDArray[Any]]:
     """What the model is fed. Raises ValueError for a file that does not fit."""
     named = {tensors[0].name: next(iter(line.values()))} if len(tensors) == 1 else line
+    missing = [tensor.name for tensor in tensors if tensor.name not in named]
+    if missing:
+        raise ValueError(f"error_code=1001; error_message=No file for input {missing[0]}")
     return {tensor.name: _load(tensor, named[tensor.name], native) for tensor in tensors}
+
+
+def as_taken(session: Any, fed: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """In the types that the model's inputs have in ONNX Runtime."""
+    kinds = {value.name: _KINDS[value.type] for value in session.get_inputs()}
+    return {name: values.astype(kinds[name], copy=False) for name, values in fed.items()}
 
 
 def _line(text: str, folder: Path) -> Line:
@@ -62,5 +78,5 @@ def _load(tensor: Tensor, path: Path, native: bool) -> NDArray[Any]:
         values = ((values.astype(np.float32) + offset) * scale).astype(np.float32)
     values = values.reshape(tensor.outside)
     if tensor.turned:
-        values = values.transpose(0, 3, 1, 2)
-    return np.ascontiguousarray(values.astype(tensor.dtype, copy=False))
+        values = np.moveaxis(values, -1, 1)
+    return np.ascontiguousarray(values)

@@ -8,16 +8,17 @@ import os
 import select
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import onnx
 import onnxruntime
 from numpy.typing import NDArray
 
 from tests.peers.board.tools.dlc import Dlc, NoContainer, Tensor, read_dlc
-from tests.peers.board.tools.inputs import InputList, load
+from tests.peers.board.tools.inputs import InputList, as_taken, load
 
 NAME = "snpe-net-run"
 PERF_PROFILES = (
@@ -38,6 +39,8 @@ class Faults:
     until_full: bool = False
     fewer: int = 0
     nan: bool = False
+    lacks: int = 0
+    short: int = 0
 
 
 class Streams(Protocol):
@@ -68,7 +71,7 @@ class Run:
 
     def execute(self, faults: Faults) -> int:
         try:
-            options = _parse(self.argv)
+            options = _parse(self.argv, self.version)
             if options.version:
                 self.streams.say(f"SNPE v{self.version}")
                 return 0
@@ -91,6 +94,7 @@ class Run:
         self._check_runtime(options, dlc)
         listed = InputList.read(self.folder / options.input_list, self.folder)
         outputs = _asked(dlc, options, listed)
+        dlc = _resized(dlc, options)
         session = _session(dlc)
         loaded_us = round((time.perf_counter() - began) * 1e6)
         target = self.folder / options.output_dir
@@ -102,15 +106,18 @@ class Run:
         for number, line in enumerate(listed.lines):
             names = "\n".join(str(path) for path in line.values())
             self.streams.say(f"Processing DNN input(s):\n{names}")
-            fed = load(dlc.inputs, line, options.use_native_input_files)
+            fed = as_taken(session, load(dlc.inputs, line, options.use_native_input_files))
             started = time.perf_counter()
-            values = session.run([tensor.name for tensor in outputs], fed)
+            values = _computed(session, [tensor.name for tensor in outputs], fed)
             self._pause(faults.delay_s)
             times_us.append((time.perf_counter() - started) * 1e6)
             if number < len(listed.lines) - faults.fewer:
                 _write(target / f"Result_{number}", outputs, values, options, faults)
         if options.profiling_level != "off":
-            _profile(target / "SNPEDiag_0.log", dlc, options, times_us, loaded_us)
+            sizes = [layer.macs + 1 for layer in dlc.layers]
+            if self.version.startswith("1."):  # inputs are layers there
+                sizes = [1] * len(dlc.inputs) + sizes
+            _profile(target / "SNPEDiag_0.log", sizes, options, times_us, loaded_us)
         self.streams.say("Successfully executed!")
 
     def _pause(self, seconds: float) -> None:
@@ -134,17 +141,22 @@ class Run:
             )
 
 
-def _parse(argv: list[str]) -> argparse.Namespace:
+def _parse(argv: list[str], version: str) -> argparse.Namespace:
+    is_first = version.startswith("1.")
     parser = _Parser(NAME, allow_abbrev=False, add_help=False)
     parser.add_argument("--container", default="")
     parser.add_argument("--input_list", default="")
     parser.add_argument("--output_dir", default="./output")
     for flag in ("use_gpu", "use_dsp", "use_aip", "debug", "version", "enable_cpu_fallback"):
         parser.add_argument(f"--{flag}", action="store_true")
-    for flag in ("use_native_input_files", "use_native_output_files", "enable_init_cache"):
+    newer = ("use_native_input_files", "use_native_output_files", "userbuffer_auto")
+    for flag in ("enable_init_cache", "userbuffer_float", "userbuffer_tf8", "userbuffer_floatN"):
         parser.add_argument(f"--{flag}", action="store_true")
-    for flag in ("userbuffer_float", "userbuffer_tf8", "userbuffer_auto", "userbuffer_floatN"):
+    parser.set_defaults(**dict.fromkeys(newer, False))
+    for flag in () if is_first else newer:
         parser.add_argument(f"--{flag}", action="store_true")
+    for option in ("--input_name", "--input_dimensions"):
+        parser.add_argument(option, action="append", default=[])
     parser.add_argument("--userbuffer_tfN", type=int, choices=(8, 16))
     parser.add_argument("--perf_profile", choices=PERF_PROFILES, default="default")
     parser.add_argument("--profiling_level", choices=PROFILING_LEVELS, default="detailed")
@@ -154,6 +166,10 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if not options.version and not (options.container and options.input_list):
         raise _Usage("Error: --container and --input_list are required")
+    native = options.use_native_input_files or options.use_native_output_files
+    buffers = (options.userbuffer_auto, options.userbuffer_float, options.userbuffer_tf8)
+    if native and not any(buffers):
+        raise _Usage("Error: native files must be used with --userbuffer_xxx")
     return options
 
 
@@ -163,13 +179,39 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _asked(dlc: Dlc, options: argparse.Namespace, listed: InputList) -> list[Tensor]:
+    """Without a word those of the last layer, however many the model has."""
     known = {tensor.name: tensor for tensor in dlc.outputs}
     names = [name for name in options.set_output_tensors.split(",") if name] or listed.outputs
     layers = {layer.name: name for layer in dlc.layers for name in layer.outputs}
+    if not names:
+        names = [name for name in dlc.layers[-1].outputs if name in known]
     chosen = [known.get(name) or known.get(layers.get(name, "")) for name in names or known]
     if None in chosen:
         raise _Refused(f"error_code=310; error_message=Unknown output tensors: {', '.join(names)}")
     return [tensor for tensor in chosen if tensor is not None]
+
+
+def _resized(dlc: Dlc, options: argparse.Namespace) -> Dlc:
+    """With the dimensions that were given for inputs, as the container has them."""
+    given = dict(zip(options.input_name, options.input_dimensions, strict=True))
+    if not given:
+        return dlc
+    model = onnx.load_model_from_string(dlc.model)
+    inputs = []
+    for tensor in dlc.inputs:
+        outside = tuple(int(side) for side in given.pop(tensor.name, "").split(",") if side)
+        if outside and outside[1:] != tensor.outside[1:]:
+            raise _Refused(f"error_code=311; error_message=Cannot resize {tensor.name}")
+        count = outside[0] if outside else tensor.shape[0]
+        inputs.append(replace(tensor, shape=(count, *tensor.shape[1:])))
+        value = next(value for value in model.graph.input if value.name == tensor.name)
+        value.type.tensor_type.shape.dim[0].dim_value = count
+    if given:
+        raise _Refused(f"error_code=310; error_message=Unknown inputs: {', '.join(given)}")
+    del model.graph.value_info[:]
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    return replace(dlc, model=model.SerializeToString(), inputs=tuple(inputs))
 
 
 def _session(dlc: Dlc) -> Any:
@@ -179,6 +221,14 @@ def _session(dlc: Dlc) -> Any:
     return onnxruntime.InferenceSession(dlc.model, settings, providers=["CPUExecutionProvider"])
 
 
+def _computed(session: Any, names: list[str], fed: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    try:
+        found: list[NDArray[Any]] = session.run(names, fed)
+    except Exception as error:
+        raise _Refused(f"error_code=1000; error_message={str(error).splitlines()[0]}") from None
+    return found
+
+
 def _write(
     folder: Path,
     outputs: list[Tensor],
@@ -186,8 +236,9 @@ def _write(
     options: argparse.Namespace,
     faults: Faults,
 ) -> None:
-    for tensor, value in zip(outputs, values, strict=True):
-        turned = value.transpose(0, 2, 3, 1) if tensor.turned else value
+    written = list(zip(outputs, values, strict=True))
+    for tensor, value in written[: len(written) - faults.lacks]:
+        turned = np.moveaxis(value, 1, -1) if tensor.turned else value
         if options.use_native_output_files:
             turned = _native(tensor, turned)
         else:
@@ -196,7 +247,8 @@ def _write(
             turned = np.full_like(turned, np.nan)
         file = folder / f"{tensor.name}.raw"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(np.ascontiguousarray(turned).tobytes())
+        content = np.ascontiguousarray(turned).tobytes()
+        file.write_bytes(content[: len(content) - faults.short])
 
 
 def _native(tensor: Tensor, value: NDArray[Any]) -> NDArray[Any]:
@@ -208,11 +260,14 @@ def _native(tensor: Tensor, value: NDArray[Any]) -> NDArray[Any]:
 
 
 def _profile(
-    path: Path, dlc: Dlc, options: argparse.Namespace, times_us: list[float], loaded_us: int
+    path: Path,
+    weights: list[int],
+    options: argparse.Namespace,
+    times_us: list[float],
+    loaded_us: int,
 ) -> None:
     """Layers have no clocks of their own here: each gets the share that its MACs are."""
     average_us = round(sum(times_us) / max(len(times_us), 1))
-    weights = [layer.macs + 1 for layer in dlc.layers]
     share = average_us / sum(weights) * (_CYCLES_IN_US if options.use_dsp else 1)
     is_detailed = options.profiling_level in ("detailed", "linting")
     life = {"Load": loaded_us // 3, "Deserialize": loaded_us // 3, "Create": loaded_us // 3}

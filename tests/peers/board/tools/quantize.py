@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from tests.peers.board.tools.dlc import Dlc, Encoding, Tensor, command_line, read_dlc
-from tests.peers.board.tools.inputs import InputList, load
+from tests.peers.board.tools.inputs import InputList, as_taken, load
 
 NAME = "snpe-dlc-quantize"
 _ACTIVATIONS = {8: QuantType.QUInt8, 16: QuantType.QUInt16}
@@ -49,12 +50,15 @@ def main(arguments: list[str], version: str) -> int:
 def _quantize(source: Dlc, listed: InputList, options: argparse.Namespace) -> Dlc:
     if source.quantized:
         raise ValueError("the model is quantized already")
+    batches = {tensor.shape[0] for tensor in source.inputs if len(tensor.shape) > 1}
+    if batches - {1}:
+        raise ValueError("the batch dimension of the model must be 1 for quantization")
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "quantized.onnx"
         quantize_static(
             onnx.load_model_from_string(source.model),
             made,
-            _Images(source.inputs, listed),
+            _Images(source, listed),
             quant_format=QuantFormat.QDQ,
             per_channel=options.per_channel,
             activation_type=_ACTIVATIONS[options.act_bitwidth],
@@ -72,9 +76,10 @@ def _quantize(source: Dlc, listed: InputList, options: argparse.Namespace) -> Dl
 
 
 class _Images(CalibrationDataReader):  # type: ignore[misc]
-    def __init__(self, tensors: tuple[Tensor, ...], listed: InputList) -> None:
+    def __init__(self, source: Dlc, listed: InputList) -> None:
+        session = onnxruntime.InferenceSession(source.model, providers=["CPUExecutionProvider"])
         self._items: Iterator[dict[str, NDArray[Any]]] = (
-            load(tensors, line, native=False) for line in listed.lines
+            as_taken(session, load(source.inputs, line, native=False)) for line in listed.lines
         )
 
     def get_next(self) -> dict[str, NDArray[Any]] | None:
