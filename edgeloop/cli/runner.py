@@ -255,9 +255,9 @@ def compare(
 ) -> None:
     """Compare float and quantized side by side.
 
-    Variants: float, quantized on the CPU, quantized and fp16 on the HTP simulator. Columns: F1 and
-    the paired difference to float with bootstrap intervals, agreement with float per pixel, size
-    and latency.
+    Variants: float, quantized on the CPU, quantized and fp16 on the HTP simulator. Columns: F1 (or
+    the metric of another task) and the paired difference to float with bootstrap intervals,
+    agreement with float per pixel (or the cosine of the outputs), size and latency.
 
     Example: edgeloop compare calm-heron --dataset faces --images 40
     """
@@ -357,6 +357,9 @@ def _print_report(report: RunnerEvent, echo: Callable[[str], None]) -> None:
         echo(f"{mark} {report.stage:<10} {report.model:<20} {report.seconds:6.1f} s   {text}")
 
 
+_AGAINST_FLOAT = ("Δ to float [95 %]", "agreement")
+
+
 def _print_comparison(comparison: Comparison) -> None:
     from edgeloop._util.units import size_text
     from edgeloop.cli.output import table
@@ -375,7 +378,8 @@ def _print_comparison(comparison: Comparison) -> None:
         )
         for variant in comparison.variants
     ]
-    headings = ("variant", "F1 [95 %]", "Δ to float [95 %]", "agreement", "size", "latency")
+    metric = "F1" if comparison.metric == "f1" else comparison.metric
+    headings = ("variant", f"{metric} [95 %]", *_AGAINST_FLOAT, "size", "latency")
     click.echo(f"{comparison.model}, {comparison.images} test images")
     click.echo(table(headings, cells, right=("agreement", "size", "latency")))
 

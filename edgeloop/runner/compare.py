@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +27,19 @@ from edgeloop.platforms import (
     open_toolchain,
 )
 from edgeloop.runner.stages import batches
-from edgeloop.runner.stages.base import Assignment
-from edgeloop.tasks import Interval, Output, Samples, Score, Task, open_task
+from edgeloop.runner.stages.base import Assignment, check_fits, task_for
+from edgeloop.tasks import (
+    Interval,
+    Output,
+    Samples,
+    Score,
+    TakesOutputs,
+    Task,
+    Tensors,
+    are_logits,
+    metric_of,
+    open_task,
+)
 from edgeloop.workspace import Workspace
 
 
@@ -38,12 +50,15 @@ def fetched(workspace: Workspace, model: str, folder: Path, match: str = "*") ->
     return Assignment(model, "", row, files, folder)
 
 
-Classes = NDArray[np.uint8]
+Answers = dict[str, NDArray[Any]]
+REMEMBERED = 32  # images whose outputs are compared as they are
 
 
 @dataclass(frozen=True)
 class Variant:
-    """`delta` and `agreement` are against float, on the same images; float has no delta."""
+    """`f1` is the headline of the task, whatever its metric is called. `delta` and `agreement` are
+    against float, on the same images; float has no delta. Agreement is the share of equal classes,
+    or the cosine of the output that differs most where a task is not about classes."""
 
     name: str
     f1: Interval
@@ -58,17 +73,19 @@ class Comparison:
     model: str
     images: int
     variants: tuple[Variant, ...]
+    metric: str = "f1"
 
     def rows(self) -> Iterator[dict[str, object]]:
+        about = {"model": self.model, "images": self.images, "metric": self.metric}
         for variant in self.variants:
-            yield {"model": self.model, "images": self.images, **asdict(variant)}
+            yield {**about, **asdict(variant)}
 
 
 @dataclass(frozen=True)
 class _VariantRun:
     name: str
     score: Score
-    classes: Classes
+    answers: Answers
     size: int
     latency: str
 
@@ -83,10 +100,11 @@ def compare_model(
     toolchain = converter_of(device)
     with TemporaryDirectory() as name, ExitStack() as opened:
         folder = Path(name)
-        opened_task = open_task(task, dataset, folder / "data")
         work = fetched(workspace, model, folder / "files")
         inspector = opened.enter_context(closing(open_toolchain(toolchain, settings)))
         info = inspector.inspect(work.onnx)
+        opened_task = task_for(open_task(task, dataset, folder / "data"), info)
+        check_fits(work, opened_task, info)
         samples = opened_task.test(info.height, info.width, images)
         host = opened.enter_context(closing(open_device("host", settings)))
         chip = opened.enter_context(closing(open_device(device, settings)))
@@ -102,7 +120,7 @@ def compare_model(
             if run := _tried(title, runs_on, kind, file, opened_task, info, samples):
                 runs.append(run)
     variants = tuple(_variant(opened_task, run, runs[0]) for run in runs)
-    return Comparison(model, len(samples), variants)
+    return Comparison(model, len(samples), variants, metric_of(opened_task))
 
 
 def _tried(
@@ -131,32 +149,48 @@ def _run(
     samples: Samples,
 ) -> _VariantRun:
     scorer = task.scorer(curves=False)
-    classes: list[Classes] = []
+    answers: list[Tensors] = []
     seen = 0
     for batch in device.infer(model, info, kind, batches(samples, info)):
-        outputs = batch[info.output_name]
-        scorer.add(outputs, samples.labels[seen : seen + len(outputs)])
-        classes.append(_classes(outputs, info))
-        seen += len(outputs)
+        first = batch[info.output_name]
+        outputs = batch if isinstance(task, TakesOutputs) else first
+        scorer.add(outputs, samples.labels[seen : seen + len(first)])
+        if metric_of(task) == "f1":
+            answers.append({info.output_name: _classes(first, info)})
+        elif seen < REMEMBERED:
+            answers.append({name: np.array(array) for name, array in batch.items()})
+        seen += len(first)
     is_measured = kind == "quantized" or device.name == "host"
     latency = _latency(device.measure(model, info)) if is_measured else ""
-    return _VariantRun(name, scorer.score(), np.concatenate(classes), model.stat().st_size, latency)
+    whole = {name: np.concatenate([part[name] for part in answers]) for name in answers[0]}
+    return _VariantRun(name, scorer.score(), whole, model.stat().st_size, latency)
 
 
 def _variant(task: Task, run: _VariantRun, reference: _VariantRun) -> Variant:
     delta = None
     if run is not reference:
         delta = task.difference(run.score.counts, reference.score.counts)
-    agreement = float(np.mean(run.classes == reference.classes))
+    pairs = [(run.answers[name], reference.answers[name]) for name in run.answers]
+    agreement = min(_agreement(own, other) for own, other in pairs)
     interval = task.interval(run.score.counts)
     return Variant(run.name, interval, delta, agreement, run.size, run.latency)
 
 
-def _classes(outputs: Output, info: GraphInfo) -> Classes:
+def _agreement(own: NDArray[Any], other: NDArray[Any]) -> float:
+    if own.dtype.kind != "f":
+        return float(np.mean(own == other))
+    first, second = own.ravel().astype(np.float64), other.ravel().astype(np.float64)
+    length = float(np.linalg.norm(first) * np.linalg.norm(second))
+    return float(first @ second) / length if length else float(np.array_equal(first, second))
+
+
+def _classes(outputs: Output, info: GraphInfo) -> NDArray[np.uint8]:
     """The class of each pixel, or of each image, whatever the layout of the logits."""
     axis = 1 if outputs.ndim == 2 else class_axis(info, (1, *outputs.shape[1:]))
-    if axis is not None:
+    if axis is not None and outputs.shape[axis] > 1:
         outputs = outputs.argmax(axis=axis)
+    elif outputs.dtype.kind == "f" and not np.array_equal(outputs, np.rint(outputs)):
+        outputs = outputs > (0 if are_logits(outputs) else 0.5)  # of the second of two classes
     return outputs.astype(np.uint8)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from edgeloop._util.suggest import suggestion
 from edgeloop.errors import BadInput
 from edgeloop.tasks.base import (
+    FitsModels,
     Images,
     Interval,
     Labels,
@@ -27,6 +28,7 @@ from edgeloop.tasks.base import (
     metric_of,
 )
 from edgeloop.tasks.labels import FACE_CLASSES, IGNORE
+from edgeloop.tasks.metrics import are_logits
 from edgeloop.tasks.results import (
     write_pr_curve,
     write_pr_points,
@@ -42,6 +44,7 @@ __all__ = [
     "IGNORE",
     "Agreement",
     "AgreementScorer",
+    "FitsModels",
     "Images",
     "Interval",
     "Labels",
@@ -54,6 +57,7 @@ __all__ = [
     "Tensors",
     "TensorsTask",
     "Trainable",
+    "are_logits",
     "metric_of",
     "open_task",
     "task_names",

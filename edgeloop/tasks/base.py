@@ -128,6 +128,15 @@ class TakesOutputs(Protocol):
         """Raises BadInput when a model with such outputs cannot be scored by this task."""
 
 
+@runtime_checkable
+class FitsModels(Protocol):
+    """What a task has besides where its samples depend on what a model gives."""
+
+    def for_model(self, height: int, width: int, shapes: Mapping[str, Sequence[int]]) -> Task:
+        """The same task for a model with such an input and outputs. Raises nothing: what cannot be
+        is for `check_outputs` to say."""
+
+
 def metric_of(task: Task) -> str:
     """What the headline of a task is called: its attribute `metric`, F1 where it has none."""
     return str(getattr(task, "metric", "f1"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from edgeloop.errors import ModelFailed, NoSuchPrecision
 from edgeloop.platforms import Device, GivesClasses, GraphInfo, Kind
 from edgeloop.runner.stages.agreement import COMPARED, compare_with_float
-from edgeloop.runner.stages.base import Assignment, Equipment, Result, choose_task
+from edgeloop.runner.stages.base import Assignment, Equipment, Result, choose_task, task_for
 from edgeloop.runner.stages.running import NOT_AVAILABLE, ahead, batches, is_finite
 from edgeloop.store import Value
 from edgeloop.tasks import (
@@ -46,6 +46,7 @@ TESTS = {
 def accuracy(work: Assignment, equipment: Equipment) -> Result:
     test = TESTS[work.stage]
     info = equipment.toolchain.inspect(work.onnx)
+    equipment = replace(equipment, task=task_for(equipment.task, info))
     chosen = choose_task(work, equipment, info)
     if isinstance(chosen.task, TensorsTask):
         if work.stage not in COMPARED:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from edgeloop.graph import write_viewer
@@ -14,12 +15,14 @@ from edgeloop.runner.stages.base import (
     Result,
     calibration_samples,
     choose_task,
+    task_for,
 )
 from edgeloop.store import Value
 
 
 def convert(work: Assignment, equipment: Equipment) -> Result:
     info = equipment.toolchain.inspect(work.onnx)
+    equipment = replace(equipment, task=task_for(equipment.task, info))
     chosen = None
     if not is_true(work.row.get("benchmark_only")):  # latency needs no task
         chosen = choose_task(work, equipment, info)

@@ -86,21 +86,28 @@ class SuperResolution:
     metric = "PSNR"
     classes: Sequence[str] = ()
 
-    def __init__(self, dataset: Path, cache: Path, factor: int | None = None) -> None:
-        self._root, self._cache, self._factor = dataset, cache, factor
+    def __init__(
+        self, dataset: Path, cache: Path, factor: int | None = None, misfit: str = ""
+    ) -> None:
+        """`misfit` says why no image can be made for the model."""
+        self._root, self._cache, self._factor, self._misfit = dataset, cache, factor, misfit
 
     def for_model(
         self, height: int, width: int, shapes: Mapping[str, Sequence[int]]
     ) -> SuperResolution:
         """The same with the factor of a model, by the sizes of its input and output."""
-        shape = shapes[chosen(shapes, 3, _WANTED)]
+        try:
+            shape = shapes[chosen(shapes, 3, _WANTED)]
+        except BadInput as error:
+            return SuperResolution(self._root, self._cache, misfit=str(error))
         high, wide = shape[2:] if shape[1] == 3 else shape[1:3]
         factor = high // height
         if factor < 1 or (high, wide) != (factor * height, factor * width):
-            raise BadInput(
-                reason=f"the model makes {high} × {wide} of {height} × {width}, which is not a "
-                "whole number of times larger"
+            misfit = (
+                f"the model makes {high} × {wide} of {height} × {width}, which is not a whole "
+                "number of times larger"
             )
+            return SuperResolution(self._root, self._cache, misfit=misfit)
         return SuperResolution(self._root, self._cache, factor)
 
     def calibration(self, height: int, width: int, count: int) -> Samples:
@@ -121,6 +128,10 @@ class SuperResolution:
 
     def check_outputs(self, shapes: Mapping[str, Sequence[int]]) -> None:
         chosen(shapes, 3, _WANTED)
+        if self._misfit:
+            raise BadInput(reason=self._misfit)
+        if self._factor:
+            _ = self._scale  # pairs may have another
 
     def interval(self, counts: Floats) -> Interval:
         return mean_interval(counts)
