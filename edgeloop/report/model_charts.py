@@ -77,10 +77,11 @@ def evidence_charts(found: Evidence) -> list[tuple[str, Callable[[], Chart]]]:
     layers, stage = found.layers, found.stage
     if layers and layers.times_us:
         charts.append(("Layer times", lambda: layers_chart(layers)))
-    if found.scores:
+    if class_metrics(found.scores):
         charts.append(("Classes", lambda: classes_chart(found.scores, f"Classes, {stage}")))
     if found.curves:
-        title, average = f"Precision and recall, {stage}", found.scores.get("AP")
+        title = f"Precision and recall, {stage}"
+        average = found.scores.get("AP") or found.scores.get("AP50")
         charts.append((title, lambda: pr_chart(found.curves, title, average)))
     return charts
 
@@ -110,7 +111,8 @@ def _read(workspace: Workspace, file: ModelFile | None, most: int) -> bytes:
 
 
 MOST_LAYERS = 25
-METRICS = ("f1", "iou", "AP")
+METRICS = ("f1", "iou", "AP")  # the order in which they are shown, before all others
+MOST_METRICS = 3
 _DASHES = ([1, 0], [6, 3], [2, 3])
 Curve = tuple[Sequence[float], Sequence[float]]  # recall, precision
 
@@ -165,9 +167,22 @@ def read_scores(text: str) -> dict[str, dict[str, float]]:
 
 
 def interval_of(scores: Mapping[str, Mapping[str, float]]) -> tuple[float, float] | None:
-    """The 95 % interval of F1, if the test recorded one."""
-    low, high = (scores.get(m, {}).get("overall", math.nan) for m in ("f1_low", "f1_high"))
+    """The 95 % interval of F1, or of another task's headline, if the test recorded one."""
+    metric = next((name.removesuffix("_low") for name in scores if name.endswith("_low")), "f1")
+    bounds = (f"{metric}_low", f"{metric}_high")
+    low, high = (scores.get(name, {}).get("overall", math.nan) for name in bounds)
     return None if math.isnan(low + high) else (low, high)
+
+
+def class_metrics(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """The metrics that have a value per class, the most important first; none for depths."""
+    found = [
+        metric
+        for metric, values in scores.items()
+        if any(name != "overall" and not math.isnan(value) for name, value in values.items())
+    ]
+    known = [metric for metric in METRICS if metric in found]
+    return [*known, *(metric for metric in found if metric not in known)][:MOST_METRICS]
 
 
 def read_curves(text: str) -> dict[str, Curve]:
@@ -225,22 +240,24 @@ def layers_chart(
 
 
 def classes_chart(scores: Mapping[str, Mapping[str, float]], title: str = "Classes") -> Chart:
-    """F1, IoU and average precision per class, the weakest on top."""
+    """F1, IoU and average precision per class (or what another task has), the weakest on top."""
+    metrics = class_metrics(scores)
     rows = [
         {"class": name, "metric": metric, "value": value, "about": f"{name}: {metric} {value:.4f}"}
-        for metric in METRICS
+        for metric in metrics
         for name, value in scores.get(metric, {}).items()
         if name != "overall" and not math.isnan(value)
     ]
     if not rows:
         return empty_chart("No scores per class for this model.")
     a = altair()
-    leading = scores.get("f1") or next(iter(scores.values()))
+    leading = scores[metrics[0]]
     order = sorted({str(row["class"]) for row in rows}, key=lambda name: leading.get(name, 0.0))
-    overall = {metric: scores.get(metric, {}).get("overall", math.nan) for metric in METRICS}
+    overall = {metric: scores.get(metric, {}).get("overall", math.nan) for metric in metrics}
     said = ", ".join(f"{m} {value:.4f}" for m, value in overall.items() if not math.isnan(value))
-    scale = a.Scale(domain=list(METRICS), range=[BLUE, VERMILLION, GREEN])
-    shapes = a.Scale(domain=list(METRICS), range=["circle", "diamond", "triangle-up"])
+    colours, forms = [BLUE, VERMILLION, GREEN], ["circle", "diamond", "triangle-up"]
+    scale = a.Scale(domain=metrics, range=colours[: len(metrics)])
+    shapes = a.Scale(domain=metrics, range=forms[: len(metrics)])
     legend = a.Legend(title=None, orient="top")
     marks = a.Chart(data(rows)).mark_point(filled=True, size=80, opacity=0.9)
     chart = marks.encode(

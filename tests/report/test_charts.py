@@ -14,8 +14,10 @@ from PIL import Image
 
 from edgeloop.errors import BadInput, LocalFileError
 from edgeloop.report import (
+    Evidence,
     Layers,
     classes_chart,
+    evidence_charts,
     f1_chart,
     front_frames,
     interval_of,
@@ -311,3 +313,20 @@ def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path):
     with pytest.raises(LocalFileError, match="folder"):
         (tmp_path / "a.svg").mkdir()
         write_chart(chart, tmp_path / "a.svg", "Front")
+
+
+def test_results_of_other_tasks_are_shown_with_their_own_metrics():
+    detection = read_scores(
+        "metric,cat,dog,overall\nmAP,0.5,,0.5\nAP50,0.75,,0.75\nmAP_low,,,0.4\n"
+    )
+    shown = classes_chart(detection).to_dict()
+    assert shown["encoding"]["color"]["scale"]["domain"] == ["mAP", "AP50"]
+    assert interval_of(read_scores("metric,overall\nPSNR,30\nPSNR_low,29\nPSNR_high,31\n")) == (
+        29,
+        31,
+    )
+    depths = Evidence(stage="f1_1k", scores=read_scores("metric,overall\ndelta1,0.9\nrmse,0.4\n"))
+    assert evidence_charts(depths) == []
+    found = Evidence(stage="f1_1k", scores=detection, curves={"cat": ([0.5, 1.0], [1.0, 0.5])})
+    titles = [title for title, _ in evidence_charts(found)]
+    assert titles == ["Classes", "Precision and recall, f1_1k"]
