@@ -14,7 +14,13 @@ from edgeloop.platforms import GivesClasses, SharedDevice, image_batches, open_d
 from edgeloop.platforms.snpe.board.adb import attached_boards
 from edgeloop.platforms.snpe.board.device import AdbDevice
 from edgeloop.platforms.snpe.board.files import InputFile
-from edgeloop.testing.contracts.platform import DeviceContract, infer_images
+from edgeloop.platforms.snpe.sdk import find_sdk
+from edgeloop.platforms.snpe.toolchain import SnpeToolchain
+from edgeloop.testing.contracts.platform import (
+    DeviceContract,
+    convert_tensor_models,
+    infer_images,
+)
 from tests.converted import SIZE, smooth_images
 from tests.peers.board import VirtualBoard
 from tests.platforms.boards import ROOT, board, listed, opened_board, small_net
@@ -32,7 +38,11 @@ def device(board: VirtualBoard, sdk: Path) -> Iterator[AdbDevice]:
 class TestAdb(DeviceContract):
     """On a board."""
 
-    takes_tensors = False
+    @pytest.fixture(scope="class")
+    @classmethod
+    def tensor_models(cls, sdk: Path, tmp_path_factory: pytest.TempPathFactory):
+        with SnpeToolchain(find_sdk(sdk)) as toolchain:
+            return convert_tensor_models(toolchain, tmp_path_factory.mktemp("tensors"))
 
 
 def test_a_board_opens_by_its_serial_and_is_shared_and_gives_classes(board, sdk, monkeypatch):

@@ -219,8 +219,6 @@ def test_a_graph_with_nan_weights_is_refused_as_by_the_other_toolchain(chain, tm
 
 
 class TestContract(ToolchainContract):
-    takes_tensors = False
-
     @pytest.fixture
-    def toolchain(self, sdk, graphs):
-        return SnpeToolchain(find_sdk(sdk), 60, graphs)
+    def toolchain(self, newest, graphs):
+        return SnpeToolchain(find_sdk(newest), 60, graphs)

@@ -45,6 +45,11 @@ class SmallModel:
     def quantized(self) -> Path:
         return self.converted.files[self.converted.quantized]
 
+    def file_for(self, device: Device, kind: Kind) -> Path:
+        """What the device runs of this kind: a converted file, or the model itself."""
+        suffix = device.artefacts.get(kind, "")
+        return self.converted.files[f"{self.model.stem}{suffix}"] if suffix else self.model
+
 
 def smooth_images(count: int, size: int = SIZE, seed: int = 0) -> Images:
     """Blurred noise: neighbouring pixels are alike, as in photographs."""
@@ -219,7 +224,7 @@ class DeviceContract:
         self, device: Device, small_model: SmallModel, precision: str
     ) -> None:
         kind = "quantized" if precision == "quantized" else device.float_kind
-        model = small_model.quantized if kind == "quantized" else small_model.model
+        model = small_model.file_for(device, kind)
         info = small_model.converted.info
         images = smooth_images(5, seed=3)
 
@@ -246,8 +251,8 @@ class DeviceContract:
         assert device.measure(quantized, info).seconds > 0
         samples = random_tensors(info, 5, seed=3)
         expected = _reference(small.model, info, samples)
-        files: dict[Kind, Path] = {"quantized": quantized, device.float_kind: small.model}
-        for kind, model in files.items():
+        for kind in dict.fromkeys(("quantized", device.float_kind)):
+            model = small.file_for(device, kind)
             try:
                 (whole,) = device.infer(model, info, kind, iter([samples]))
             except NoSuchPrecision:  # some chips do not run every graph in floats, and say so
