@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from edgeloop.errors import EdgeloopError
-from edgeloop.graph import GraphInfo, GraphProcess, Shape
+from edgeloop.graph import GraphInfo, GraphProcess, Shape, needs_preparing
 from edgeloop.inspection import check_file
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
@@ -119,9 +119,9 @@ class _Bench:
     def run(self, path: Path) -> BenchReport:
         """Devices load their libraries while the model is quantized."""
         probes = {device.name: self._pool.submit(device.probe) for _, device in self._devices}
-        if self._options.shapes:
+        if needs_preparing(path, self._options.shapes):
             with closing(GraphProcess()) as graphs:
-                path = graphs.write_fixed(path, self._options.shapes, self._folder)
+                path = graphs.prepare(path, self._options.shapes, self._folder)
         self._model = path
         made = {name: self._converted(name, path) for name in dict(self._devices)}
         results = self._results([(device, made[name], probes) for name, device in self._devices])

@@ -113,7 +113,7 @@ def inspect_model(
         pool = stack.enter_context(ThreadPoolExecutor(available_cpus()))
         for inquiry in inquiries:
             stack.callback(inquiry.close)
-        model = graphs.write_fixed(path, shapes, folder) if shapes else path
+        model = graphs.prepare(path, shapes, folder) if shapes else path
         answers = [pool.submit(inquiry.ask, model) for inquiry in inquiries]
         summary = graphs.summarize(path, shapes)
         chips = () if summary.problem else tuple(answer.result() for answer in answers)

@@ -9,10 +9,26 @@ from edgeloop.graph.count import (
     with_times,
     write_layers,
 )
-from edgeloop.graph.fit import TaskFit, fitting_task, parse_shapes, shape_text
-from edgeloop.graph.info import GraphInfo, Layout, Shape, TensorInfo, image_info, info_from
+from edgeloop.graph.fit import TaskFit, fitting_task
+from edgeloop.graph.info import (
+    GraphInfo,
+    Layout,
+    Shape,
+    TensorInfo,
+    image_info,
+    info_from,
+    shape_text,
+)
 from edgeloop.graph.operators import refusal
 from edgeloop.graph.process import GraphProcess
+from edgeloop.graph.reading import (
+    needs_preparing,
+    parse_shapes,
+    prepare_model,
+    save_model,
+    shapes_from,
+    shapes_text,
+)
 from edgeloop.graph.reading.indices import index_limits
 from edgeloop.graph.rewrites import (
     AppliedRewrite,
@@ -61,12 +77,17 @@ __all__ = [
     "index_limits",
     "info_from",
     "layout_of",
+    "needs_preparing",
     "parse_shapes",
+    "prepare_model",
     "read_graph",
     "refusal",
     "rewrite_notes",
+    "save_model",
     "shape_text",
+    "shapes_from",
     "shapes_of",
+    "shapes_text",
     "single_sample",
     "single_sample_info",
     "with_class_output",

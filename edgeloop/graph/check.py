@@ -11,21 +11,28 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeloop.errors import LocalFileError, UnusableModel
-from edgeloop.graph.fold import fold_constants
+from edgeloop.errors import UnusableModel
 from edgeloop.graph.info import Layout, Shape
 from edgeloop.graph.operators import refusal, unknown_layers, untaken_layers
-from edgeloop.graph.reading import fix_shapes, is_fixed, real_inputs, shape_of
-from edgeloop.graph.simplify import simplify
+from edgeloop.graph.reading import (
+    STANDARD_DOMAINS,
+    fix_shapes,
+    fold_constants,
+    infer_types,
+    inline_functions,
+    is_fixed,
+    load_model,
+    one_float,
+    real_inputs,
+    shape_of,
+)
+from edgeloop.graph.reading.simplify import simplify
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, ValueInfoProto
 
-STANDARD_DOMAINS = frozenset(("", "ai.onnx"))
-
 
 LARGEST_TENSOR = 2**32  # elements: bytes once quantized
-LARGEST_FILE = 2**31 - 1
 OLDEST_OPSET = 13  # the first with per-channel QuantizeLinear
 NEW_OPSET = 17
 _WHOLE_NUMBERS = (f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
@@ -38,15 +45,15 @@ def read_graph(path: Path, shapes: Mapping[str, Shape] | None = None) -> ModelPr
 
     `shapes` gives sizes of inputs that the file leaves open; a free batch is 1 without them.
     """
-    model = load_model(path)
+    model = inline_functions(path.name, load_model(path))
     _check_domains(path.name, model)
     _check_ends(path.name, model.graph)
     fix_shapes(path.name, model.graph, shapes)
-    fold_constants(model)
+    fold_constants(one_float(model))
     _check_operators(path.name, model)
     model = _recent(path.name, model)
     simplify(model.graph)
-    model = _with_shapes(path.name, model)
+    _infer(path.name, model)
     _check_tensors(path.name, model)
     _check_rewritten(path.name, model)
     _check_convolutions(path.name, model.graph)
@@ -68,30 +75,12 @@ def shapes_of(graph: GraphProto) -> dict[str, Shape]:
     return shapes
 
 
-def load_model(path: Path) -> ModelProto:
-    import onnx
-    from google.protobuf.message import DecodeError
-
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise UnusableModel(file=path.name, reason="it is larger than 2 GB")
-        model = onnx.load_model(str(path))
-    except (DecodeError, ValueError, onnx.checker.ValidationError):
-        reason = "it is not an ONNX model, it was cut off, or its external data is missing"
-        raise UnusableModel(file=path.name, reason=reason) from None
-    except OSError as error:
-        raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
-    if not model.graph.node:
-        raise UnusableModel(file=path.name, reason="its graph is empty")
-    return model
-
-
 def _check_domains(file: str, model: ModelProto) -> None:
     foreign = sorted({n.domain for n in model.graph.node if n.domain not in STANDARD_DOMAINS})
-    if foreign or model.functions:
+    if foreign:
         kinds = sorted({n.op_type for n in model.graph.node if n.domain in foreign})
         reason = (
-            f"it uses operators outside ONNX's own set ({', '.join(foreign) or 'functions'}: "
+            f"it uses operators outside ONNX's own set ({', '.join(foreign)}: "
             f"{', '.join(kinds[:5])}). Export it with standard operators"
         )
         raise UnusableModel(file=file, reason=reason)
@@ -142,21 +131,14 @@ def _kind(value: ValueInfoProto) -> str:
     return str(TensorProto.DataType.Name(value.type.tensor_type.elem_type)).lower()
 
 
-def _with_shapes(file: str, model: ModelProto) -> ModelProto:
-    """Shapes from the graph itself: those written in the file may be wrong or missing."""
+def _infer(file: str, model: ModelProto) -> None:
     import onnx
 
-    del model.graph.value_info[:]
-    for output in model.graph.output:
-        output.type.tensor_type.ClearField("shape")
     try:
-        model = onnx.shape_inference.infer_shapes(
-            model, check_type=True, strict_mode=True, data_prop=True
-        )
+        infer_types(model)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
         raise UnusableModel(file=file, reason=f"its shapes do not fit together: {first}") from None
-    return model
 
 
 def _check_tensors(file: str, model: ModelProto) -> None:

@@ -7,11 +7,9 @@ once there is a dataset.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from edgeloop.errors import BadInput
-from edgeloop.graph.info import GraphInfo, Shape, TensorInfo
+from edgeloop.graph.info import GraphInfo, Shape, TensorInfo, shape_text
 
 _BOX = 4
 _MOST_KEYPOINTS = 200
@@ -113,20 +111,3 @@ def _boxes_and_scores(shapes: list[Shape]) -> str:
         if any(len(shape) <= 2 for shape in others):
             return f"{box[0]:,} boxes with scores out"
     return ""
-
-
-def shape_text(shape: Shape) -> str:
-    return "x".join(str(side) for side in shape) or "scalar"
-
-
-def parse_shapes(texts: Iterable[str]) -> dict[str, Shape]:
-    """`x=1x3x224x224`, one input each; raises BadInput."""
-    shapes: dict[str, Shape] = {}
-    for text in texts:
-        name, equals, sides = text.rpartition("=")
-        parts = sides.replace(",", "x").split("x")
-        if not (name and equals) or not all(part.isdecimal() and int(part) for part in parts):
-            reason = f"--shape takes NAME=SIZES such as x=1x3x224x224, not {text!r}"
-            raise BadInput(reason=reason)
-        shapes[name] = tuple(map(int, parts))
-    return shapes

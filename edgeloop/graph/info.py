@@ -10,6 +10,10 @@ Layout = Literal["NCHW", "NHWC", ""]
 Shape = tuple[int, ...]
 
 
+def shape_text(shape: Shape) -> str:
+    return "x".join(str(side) for side in shape) or "scalar"
+
+
 @dataclass(frozen=True)
 class TensorInfo:
     """An input or output. The shape is the file's, with the batch; `layout` says that it is an RGB

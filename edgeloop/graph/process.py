@@ -40,17 +40,17 @@ class GraphProcess:
         )
         return summary_from(answer)
 
-    def write_fixed(self, model: Path, shapes: Mapping[str, Shape] | None, folder: Path) -> Path:
-        """The same model with every size of its inputs fixed, in one file in `folder`."""
-        target = folder.resolve() / model.name
-        self._process.call(
-            "write_fixed",
+    def prepare(self, model: Path, shapes: Mapping[str, Shape] | None, folder: Path) -> Path:
+        """The same model with fixed sizes and in float32: a copy in `folder`, or the file itself if
+        it is so already."""
+        answer, _ = self._process.call(
+            "prepare",
             limit_s=self._limit_s,
             model=str(model.resolve()),
             shapes=_plain(shapes),
-            target=str(target),
+            folder=str(folder.resolve()),
         )
-        return target
+        return Path(answer["model"])
 
     def write_variants(self, model: Path, folder: Path) -> tuple[GraphInfo, int, list[str]]:
         """Write the simplified model, variants that end in class maps, and the layer table to

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from edgeloop.errors import UnusableModel
 from edgeloop.graph.caveats import estimate_caveats
-from edgeloop.graph.check import STANDARD_DOMAINS, read_graph
+from edgeloop.graph.check import read_graph
 from edgeloop.graph.count import graph_info
 from edgeloop.graph.info import GraphInfo, Shape, info_from
+from edgeloop.graph.reading import STANDARD_DOMAINS
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, ValueInfoProto

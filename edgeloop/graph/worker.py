@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edgeloop.graph.caveats import estimate_caveats
-from edgeloop.graph.check import load_model, read_graph
+from edgeloop.graph.check import read_graph
 from edgeloop.graph.count import count_layers, graph_info, write_layers
 from edgeloop.graph.info import Shape
-from edgeloop.graph.reading import fix_shapes
+from edgeloop.graph.reading import prepare_model
 from edgeloop.graph.rewrites import ALL, FUSIONS, apply_rewrites, rewrite_notes
 from edgeloop.graph.summary import summarize as _summarize
 from edgeloop.graph.variants import (
@@ -41,15 +41,8 @@ def summarize(model: str, shapes: Mapping[str, Sequence[int]]) -> Answer:
     return _summarize(Path(model), _tuples(shapes)).to_fields(), ()
 
 
-def write_fixed(model: str, shapes: Mapping[str, Sequence[int]], target: str) -> Answer:
-    """The model as it is, with the sizes that its inputs leave open filled in, in one file."""
-    import onnx
-
-    path = Path(model)
-    loaded = load_model(path)
-    fix_shapes(path.name, loaded.graph, _tuples(shapes))
-    onnx.save_model(loaded, target)
-    return {}, ()
+def prepare(model: str, shapes: Mapping[str, Sequence[int]], folder: str) -> Answer:
+    return {"model": str(prepare_model(Path(model), _tuples(shapes), Path(folder)))}, ()
 
 
 def write_variants(model: str, folder: str) -> Answer:
@@ -88,7 +81,7 @@ def _table() -> Mapping[str, Work]:
         "hello": hello,
         "inspect": inspect,
         "summarize": summarize,
-        "write_fixed": write_fixed,
+        "prepare": prepare,
         "write_variants": write_variants,
     }
 

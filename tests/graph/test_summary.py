@@ -68,7 +68,7 @@ def test_free_sizes_are_shown_and_filled_in_for_good(graphs, tmp_path):
     shapes = {"image": (1, 3, 40, 48)}
     assert graphs.summarize(model, shapes).info.input_shape == (1, 3, 40, 48)
     (tmp_path / "fixed").mkdir()
-    fixed = graphs.write_fixed(model, shapes, tmp_path / "fixed")
+    fixed = graphs.prepare(model, shapes, tmp_path / "fixed")
     assert graphs.inspect(fixed).input_shape == (1, 3, 40, 48)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from edgeloop.errors import UnusableModel
-from edgeloop.graph.info import Shape
+from edgeloop.graph.info import Shape, shape_text
+from edgeloop.graph.reading.given import ONLY_INPUT
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ValueInfoProto
@@ -21,7 +22,7 @@ def fix_shapes(file: str, graph: GraphProto, shapes: Mapping[str, Shape] | None 
     another's. Raises UnusableModel where a size stays open, or `shapes` does not fit.
     """
     inputs = real_inputs(graph)
-    given = dict(shapes or {})
+    given = _named(file, inputs, shapes or {})
     unknown = sorted(set(given) - {value.name for value in inputs})
     if unknown:
         names = ", ".join(value.name for value in inputs)
@@ -56,8 +57,28 @@ def is_fixed(value: ValueInfoProto) -> bool:
     return value.type.tensor_type.HasField("shape") and all(shape_of(value))
 
 
-def shape_words(shape: Shape) -> str:
-    return "x".join(str(side) for side in shape) or "scalar"
+def _named(
+    file: str, inputs: list[ValueInfoProto], shapes: Mapping[str, Shape]
+) -> dict[str, Shape]:
+    """A shape without a name is that of the only input."""
+    if ONLY_INPUT not in shapes:
+        return dict(shapes)
+    if len(inputs) != 1:
+        names = ", ".join(value.name for value in inputs)
+        example = f"{inputs[0].name}={shape_text(shapes[ONLY_INPUT])}"
+        reason = f"its inputs are {names}: say whose shape it is, as in --shape {example}"
+        raise UnusableModel(file=file, reason=reason)
+    others = {name: shape for name, shape in shapes.items() if name != ONLY_INPUT}
+    return {inputs[0].name: _whole(inputs[0], shapes[ONLY_INPUT]), **others}
+
+
+def _whole(value: ValueInfoProto, shape: Shape) -> Shape:
+    """224x224 are the sides of an image: batch and channels are as in the file."""
+    sides = shape_of(value)
+    if len(shape) != 2 or len(sides) != 4:
+        return shape
+    batch, first, _, last = sides
+    return (batch or 1, *shape, last) if last and not first else (batch or 1, first or 3, *shape)
 
 
 def _give(file: str, value: ValueInfoProto, shape: Shape, sizes: dict[str, int]) -> None:
@@ -74,7 +95,7 @@ def _give(file: str, value: ValueInfoProto, shape: Shape, sizes: dict[str, int])
     )
     if not fits:
         reason = (
-            f"its input {value.name!r} is {_words(value)}, so it cannot be {shape_words(shape)}: "
+            f"its input {value.name!r} is {_words(value)}, so it cannot be {shape_text(shape)}: "
             "only sizes that the file leaves open can be given"
         )
         raise UnusableModel(file=file, reason=reason)
@@ -114,7 +135,7 @@ def _open_sizes(value: ValueInfoProto) -> str:
     sides = value.type.tensor_type.shape.dim
     names = [side.dim_param or "?" for side in sides if side.dim_value <= 0]
     usual = _IMAGE_SIDE if len(sides) == 4 else _OTHER_SIDE
-    example = shape_words(tuple(side or usual for side in shape_of(value)))
+    example = shape_text(tuple(side or usual for side in shape_of(value)))
     return (
         f"the size of its input {value.name!r} is not fixed ({', '.join(names)}): "
         f"give it, as in --shape {value.name}={example}"

@@ -6,10 +6,13 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from edgeloop.errors import BadInput, UnusableModel
+from edgeloop.graph import GraphProcess, needs_preparing, shapes_from
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
     Device,
@@ -81,9 +84,19 @@ class Assignment:
     files: Mapping[str, Path]
     folder: Path
 
-    @property
+    @cached_property
     def onnx(self) -> Path:
-        """The model as it was uploaded; old rows may not say its name, but have only one."""
+        """The model with fixed sizes and in float32, as toolchains and runtimes take it: the file
+        that was uploaded, or a copy of the same name in the stage's folder."""
+        path, shapes = self.uploaded, shapes_from(self.row.get("shapes"))
+        if not needs_preparing(path, shapes):
+            return path
+        with closing(GraphProcess()) as graphs:
+            return graphs.prepare(path, shapes, self.folder / "prepared")
+
+    @property
+    def uploaded(self) -> Path:
+        """Old rows may not say its name, but have only one."""
         named = self.files.get(str(self.row.get("model_name", "")))
         plain = [p for n, p in self.files.items() if n.endswith(".onnx") and not is_converted(n)]
         if named is None and len(plain) != 1:
@@ -100,7 +113,7 @@ class Assignment:
         found = [p for n, p in self.files.items() if n.endswith(suffix) and _is_whole(n, suffix)]
         if len(found) < 2:
             return found[0] if found else None
-        return self.files.get(f"{self.onnx.stem}{suffix}")
+        return self.files.get(f"{self.uploaded.stem}{suffix}")
 
     def artefact(self, suffix: str, toolchain: str) -> Path:
         """The file that a device runs, by its suffix; without one the uploaded model.
@@ -189,7 +202,7 @@ def check_fits(work: Assignment, task: Task, info: GraphInfo) -> None:
         else:
             task.check_output(info.output_shape)
     except BadInput as error:
-        raise UnusableModel(file=work.onnx.name, reason=str(error)) from None
+        raise UnusableModel(file=work.uploaded.name, reason=str(error)) from None
 
 
 def _is_whole(name: str, suffix: str) -> bool:

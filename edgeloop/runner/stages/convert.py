@@ -67,7 +67,7 @@ def _viewer(work: Assignment, files: Mapping[str, Path]) -> dict[str, Path]:
     for name, table in files.items():
         if name.endswith(".layers.csv"):
             page = work.folder / f"{name.removesuffix('.csv')}.html"
-            write_viewer(page, work.onnx.name, table)
+            write_viewer(page, work.uploaded.name, table)
             return {page.name: page}
     return {}
 

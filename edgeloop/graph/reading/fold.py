@@ -12,6 +12,8 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from edgeloop.graph.reading.branches import take_known_branches
+
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, TypeProto
 
@@ -23,6 +25,12 @@ _NEVER = frozenset(("Bernoulli", "Multinomial", *_RANDOM, "Identity"))  # shared
 
 def fold_constants(model: ModelProto) -> None:
     """In place. Nodes that cannot be computed now stay as they are."""
+    _fold(model)
+    while take_known_branches(model.graph):
+        _fold(model)
+
+
+def _fold(model: ModelProto) -> None:
     graph = model.graph
     folding = _Folding(model)
     kept = [node for node in graph.node if not folding.computes(node)]
