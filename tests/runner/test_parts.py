@@ -12,7 +12,7 @@ import pytest
 
 from edgeloop.architectures import build, export_onnx, find_space
 from edgeloop.demo import make_faces
-from edgeloop.errors import BadInput, LocalFileError, StoreUnavailable
+from edgeloop.errors import BadInput, LocalFileError, StoreUnavailable, UnusableModel
 from edgeloop.models import Leases, ModelFile, default_plan
 from edgeloop.platforms import open_device
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
@@ -25,6 +25,7 @@ from edgeloop.runner.workdir import WorkFolder
 from edgeloop.tasks import open_task
 from edgeloop.testing import MemoryStore
 from tests.converted import open_htp
+from tests.exports import export_everyday
 from tests.jobs.waiting import eventually
 from tests.nets import save_external
 
@@ -237,6 +238,24 @@ def test_an_assignment_finds_its_models_by_what_the_row_says(tmp_path: Path) -> 
         assert empty.onnx
     with pytest.raises(BadInput, match="no quantized model"):
         assert empty.artefact(".quant.onnx", "qnn")
+
+
+def test_an_assignment_hands_out_a_model_with_fixed_sizes(tmp_path: Path) -> None:
+    path = export_everyday("dynamic_size", tmp_path / "in", external=True)
+    row = {"model_name": path.name, "shapes": '{"image": [1, 3, 32, 48]}'}
+    files = {path.name: path, f"{path.name}.data": path.with_name(f"{path.name}.data")}
+    work = Assignment("m", "convert", row, files, tmp_path / "out")
+    assert work.uploaded == path
+    assert work.onnx.name == path.name and work.onnx.is_relative_to(tmp_path / "out")
+    assert image_sizes(work.onnx) == [1, 3, 32, 48]
+    assert image_sizes(path) != [1, 3, 32, 48], "what was uploaded stays as it is"
+    with pytest.raises(UnusableModel, match=r"--shape image=1x3x224x224"):
+        assert Assignment("m", "convert", {}, files, tmp_path / "other").onnx
+
+
+def image_sizes(path: Path) -> list[int]:
+    value = onnx.load_model(str(path), load_external_data=False).graph.input[0]
+    return [side.dim_value for side in value.type.tensor_type.shape.dim]
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgeloop._util.external_data import external_files
+from edgeloop.errors import BadModel, LocalFileError
 from edgeloop.graph.info import Shape
 from edgeloop.graph.reading.floats import has_other_floats, pass_empty_casts, to_float32
 from edgeloop.graph.reading.fold import fold_constants
@@ -21,8 +22,12 @@ if TYPE_CHECKING:
 
 
 def needs_preparing(path: Path, shapes: Mapping[str, Shape] | None) -> bool:
-    """Whether `prepare_model` would have something to do; quick, and without native code."""
-    model = load_model(path, with_weights=False)
+    """Whether `prepare_model` would have something to do; quick, and without native code. A file
+    that cannot be read needs none: whoever reads it says why."""
+    try:
+        model = load_model(path, with_weights=False)
+    except (BadModel, LocalFileError):
+        return False
     return bool(shapes) or _is_open(model) or has_other_floats(model)
 
 
