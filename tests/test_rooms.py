@@ -21,7 +21,7 @@ ALLOWED = {
     "project_files": {"errors", "_util"},
     "store": {"errors", "_util"},
     "settings": {"errors", "_util", "store", "project_files", "paths"},
-    "models": {"errors", "_util", "settings", "store"},
+    "models": {"errors", "_util", "settings", "store", "graph"},
     "data": {"errors", "_util", "store"},
     "paths": set(),
     "azure": {"errors", "_util", "settings", "project_files"},

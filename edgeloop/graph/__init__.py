@@ -22,6 +22,7 @@ from edgeloop.graph.info import (
 from edgeloop.graph.operators import refusal
 from edgeloop.graph.process import GraphProcess
 from edgeloop.graph.reading import (
+    external_files,
     needs_preparing,
     parse_shapes,
     prepare_model,
@@ -71,6 +72,7 @@ __all__ = [
     "count_layers",
     "dlc_names",
     "estimate_caveats",
+    "external_files",
     "fitting_task",
     "graph_info",
     "image_info",

@@ -1,5 +1,6 @@
 """From a model's file to a graph in which every size is known."""
 
+from edgeloop.graph.reading.external_data import external_files
 from edgeloop.graph.reading.fold import fold_constants
 from edgeloop.graph.reading.given import parse_shapes, shapes_from, shapes_text
 from edgeloop.graph.reading.inference import infer_types
@@ -10,6 +11,7 @@ from edgeloop.graph.reading.standard import STANDARD_DOMAINS, inline_functions
 
 __all__ = [
     "STANDARD_DOMAINS",
+    "external_files",
     "fix_shapes",
     "fold_constants",
     "infer_types",

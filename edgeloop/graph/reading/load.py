@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeloop._util.external_data import all_tensors, load_external_data
+from edgeloop.graph.reading.external_data import all_tensors, load_external_data
 from edgeloop.errors import LocalFileError, UnusableModel
 
 if TYPE_CHECKING:
