@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeloop.graph import external_files
 from edgeloop.errors import BadModel, LocalFileError
+from edgeloop.graph import external_files
 from edgeloop.models.names import check_file_name
 from edgeloop.store import check_blob_key
 

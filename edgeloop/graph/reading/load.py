@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeloop.graph.reading.external_data import all_tensors, load_external_data
 from edgeloop.errors import LocalFileError, UnusableModel
+from edgeloop.graph.reading.external_data import all_tensors, load_external_data
 
 if TYPE_CHECKING:
     from onnx import ModelProto

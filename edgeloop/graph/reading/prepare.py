@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeloop.graph.reading.external_data import external_files
 from edgeloop.errors import BadModel, LocalFileError
 from edgeloop.graph.info import Shape
+from edgeloop.graph.reading.external_data import external_files
 from edgeloop.graph.reading.floats import has_other_floats, pass_empty_casts, to_float32
 from edgeloop.graph.reading.fold import fold_constants
 from edgeloop.graph.reading.inference import infer_types
