@@ -7,6 +7,7 @@ import pytest
 from edgeloop.errors import BadInput, ModelFailed
 from edgeloop.graph import image_info
 from edgeloop.platforms import as_input, open_device
+from edgeloop.platforms.host import device as host_device
 from edgeloop.platforms.host.device import HostDevice
 from edgeloop.testing.contracts.platform import DeviceContract, infer_images
 from tests.converted import smooth_images
@@ -51,3 +52,13 @@ def test_a_run_without_end_is_stopped(tmp_path):
     info = image_info("x", "y", (1, 3, 1024, 1024), (1, 64, 1024, 1024))
     with pytest.raises(ModelFailed, match=r"did not end within 0\.2 s"):
         HostDevice(limit_s=0.2).measure(model, info)
+
+
+def test_a_cpu_whose_products_saturate_gives_the_same_outputs(small_net, monkeypatch):
+    images, info = smooth_images(2), small_net.converted.info
+    device = open_device("host")
+    (usual,) = infer_images(device, small_net.quantized, info, "quantized", images)
+    chosen = not host_device.saturates()
+    monkeypatch.setattr(host_device, "saturates", lambda: chosen)
+    (other,) = infer_images(device, small_net.quantized, info, "quantized", images)
+    assert np.mean(usual.argmax(1) == other.argmax(1)) > 0.95
