@@ -19,6 +19,7 @@ from edgeloop.graph.info import (
     info_from,
     shape_text,
 )
+from edgeloop.graph.masks import soften_masks
 from edgeloop.graph.operators import refusal
 from edgeloop.graph.process import GraphProcess
 from edgeloop.graph.reading import (
@@ -92,6 +93,7 @@ __all__ = [
     "shapes_text",
     "single_sample",
     "single_sample_info",
+    "soften_masks",
     "with_class_output",
     "with_fixed_names",
     "with_times",

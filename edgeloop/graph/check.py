@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from edgeloop.errors import UnusableModel
 from edgeloop.graph.info import Layout, Shape
+from edgeloop.graph.masks import mask_constants
 from edgeloop.graph.operators import refusal, unknown_layers, untaken_layers
 from edgeloop.graph.reading import (
     STANDARD_DOMAINS,
@@ -178,8 +179,11 @@ def _check_weights(file: str, graph: GraphProto) -> None:
     import numpy as np
     from onnx import numpy_helper
 
+    masks = {tensor.name for tensor in mask_constants(graph)}
     for tensor in graph.initializer:
         values = numpy_helper.to_array(tensor)
+        if tensor.name in masks:
+            values = np.maximum(values, 0)  # minus infinity is what a mask may be
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             bad = int(values.size - np.isfinite(values).sum())
             reason = f"{bad} of the {values.size} weights {tensor.name!r} are NaN or infinite"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeloop.errors import BadInput
-from edgeloop.graph import GraphInfo, Layout
+from edgeloop.graph import GraphInfo, Layout, soften_masks
 from edgeloop.platforms.base import Precision
 from edgeloop.platforms.batching import calibration_batch, calibration_runs, is_pixels
 from edgeloop.platforms.qnn.overrides import weight_overrides
@@ -29,6 +29,8 @@ from edgeloop.tasks import Samples
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from onnx import ModelProto, NodeProto
+
+_LOWEST_MASK, _LOWEST_WIDE_MASK = -20.0, -100.0  # exp(-20) is 2e-9
 
 
 def quantize_model(
@@ -44,6 +46,7 @@ def quantize_model(
         reason = "fp16 needs no quantized model: the device runs the float model with kind 'fp16'"
         raise BadInput(reason=reason)
     is_wide = precision == "a16w8"
+    soften_masks(model.graph, _LOWEST_WIDE_MASK if is_wide else _LOWEST_MASK)
     levels = 65535 if is_wide else 255
     pixels = {
         "quant_type": QuantType.QUInt16 if is_wide else QuantType.QUInt8,
