@@ -1,6 +1,6 @@
 """python -m bench NAME…: all of them but `architectures`, which takes an hour, without a name.
 
-startup, data, csv, scoring, estimate, evaluate, claims, throughput, nemesis, jobs, azureml,
+startup, first, data, csv, scoring, estimate, evaluate, claims, throughput, nemesis, jobs, azureml,
 verbs, sampler, screen, training, asynchronous, laptop, pareto, portal, boards,
 architectures, structure, trace
 
@@ -16,6 +16,7 @@ from importlib import import_module
 # The modules are imported when their turn comes: counting lines needs no PyTorch.
 BENCHES = {
     "startup": "startup",
+    "first": "first_minute",
     "data": "data",
     "csv": "csv_export",
     "scoring": "scoring",

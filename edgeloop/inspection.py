@@ -115,7 +115,7 @@ def inspect_model(
             stack.callback(inquiry.close)
         model = graphs.prepare(path, shapes, folder) if shapes else path
         answers = [pool.submit(inquiry.ask, model) for inquiry in inquiries]
-        summary = graphs.summarize(path, shapes)
+        summary = graphs.summarize(path, shapes, rewrites=True)
         chips = () if summary.problem else tuple(answer.result() for answer in answers)
     fit = fitting_task(summary.info) if summary.info else None
     names = [inquiry.device for inquiry in inquiries]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -89,6 +89,8 @@ class Workspace:
         benchmark_only: bool = False,
         tags: Sequence[str] = (),
         architecture: str = "",
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+        check: bool = True,
     ) -> Model:
         """Check an ONNX file and store it as a model.
 
@@ -102,12 +104,16 @@ class Workspace:
             tags: Labels to find it by.
             architecture: JSON of the architecture that it was built from. It is stored beside the
                 model as `architecture.json`, from which `edgeloop train` builds the model again.
+            shapes: Shapes of inputs whose sizes the file leaves open, for example
+                `{"image": (1, 3, 224, 224)}`. A free batch becomes 1 without them.
+            check: Whether to read the graph first and refuse a model that no runner could use.
+                The first check starts a process, which takes a moment.
 
         Returns:
             A handle on the model.
 
         Raises:
-            BadModel: If the file is not a complete, valid ONNX model.
+            BadModel: If the file is not a complete, valid ONNX model, or no runner could use it.
             NameTaken: If another model has this name.
 
         Examples:
@@ -115,7 +121,9 @@ class Workspace:
             >>> model.row["priority"]
             0
         """
-        options = UploadOptions(priority, benchmark_only, tags, architecture)
+        options = UploadOptions(
+            priority, benchmark_only, tags, architecture, dict(shapes or {}), check
+        )
         return self.catalog.upload(path, name, options).model
 
     def upload_many(

@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgeloop.cli.context import shape_option
+
 if TYPE_CHECKING:
     from edgeloop.benchmark import BenchReport, BenchResult
     from edgeloop.inspection import ChipAnswer, Inspection
 
 model_argument = click.argument("model", metavar="FILE", type=click.Path(path_type=Path))
-shape_option = click.option(
-    "--shape",
-    "shapes",
-    multiple=True,
-    metavar="NAME=SIZES",
-    help="Shape of an input that the file leaves open, such as x=1x3x224x224; repeatable.",
-)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 _LABEL = 12
 _WIDTH = 80

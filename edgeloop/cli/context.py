@@ -51,6 +51,15 @@ def common_options(command: Command) -> Command:
     return command
 
 
+shape_option = click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="NAME=SIZES",
+    help="Shape of an input that the file leaves open, such as x=1x3x224x224; repeatable.",
+)
+
+
 demo_option = click.option("--demo", is_flag=True, help="Show the results shipped with Edgeloop.")
 
 

@@ -13,11 +13,13 @@ from edgeloop.cli.context import (
     confirm,
     names_argument,
     opened,
+    shape_option,
     yes_option,
 )
 
 if TYPE_CHECKING:
-    from edgeloop.models import Uploaded
+    from edgeloop.errors import EdgeloopError
+    from edgeloop.models import Uploaded, UploadOptions
     from edgeloop.workspace import Workspace
 
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 )
 @click.option("--benchmark-only", is_flag=True, help="Only convert and benchmark.")
 @click.option("--tag", multiple=True, help="Label to filter by; repeatable.")
+@shape_option
+@click.option("--no-check", is_flag=True, help="Upload valid ONNX that no known chip takes, too.")
 @common_options
 def upload(
     paths: tuple[Path, ...],
@@ -36,34 +40,42 @@ def upload(
     priority: int | None,
     benchmark_only: bool,
     tag: tuple[str, ...],
+    shapes: tuple[str, ...],
+    no_check: bool,
     experiment: str | None,
     store: str | None,
     as_json: bool,
 ) -> None:
     """Upload ONNX models to the store.
 
-    Every file is checked first. External data files are uploaded with their model. Content that is
-    already in the experiment is recognised and not stored twice.
+    Every file is checked first: what no runner could use is refused, with the reason, and for the
+    others it says what will be evaluated. External data files are uploaded with their model.
+    Content that is already in the experiment is recognised and not stored twice.
+
+    A free batch becomes 1. Other sizes that a file leaves open are given with --shape, and asked
+    for on a terminal.
 
     Example: edgeloop upload nets/*.onnx --tag unet --priority 10
     """
     from edgeloop._util.units import size_text
     from edgeloop.cli.output import plural, print_json, printable, shown
+    from edgeloop.graph import parse_shapes
     from edgeloop.models import UploadOptions
 
     files = [file for path in paths for file in _models_in(path)]
     if name is not None and len(files) != 1:
         raise click.UsageError(f"--name takes one file, not {len(files)}.")
-    options = UploadOptions(priority, benchmark_only, tag)
+    given = parse_shapes(shapes)
+    options = UploadOptions(priority, benchmark_only, tag, shapes=given, check=not no_check)
     with opened(store, experiment) as workspace:
         uploaded, failed = _upload_all(workspace, files, name, options)
         if as_json:
             print_json(_as_json(item) for item in uploaded)
         else:
             for item in uploaded:
-                note = "" if item.is_new else "   already uploaded: same content"
-                file = printable(item.path.name)
-                click.echo(f"{item.model.name:<20} {file:<30} {size_text(item.size):>9}{note}")
+                file, size = printable(item.path.name), size_text(item.size)
+                note = _outlook(item) if item.is_new else "already uploaded: same content"
+                click.echo(f"{item.model.name:<20} {file:<30} {size:>9}   {note}".rstrip())
             new = sum(item.is_new for item in uploaded)
             where = f"experiment '{workspace.experiment}' ({shown(workspace.store.description)})"
             click.echo(f"{plural(new, 'model')} uploaded to {where}. Next: edgeloop status")
@@ -155,34 +167,84 @@ def _models_in(path: Path) -> list[Path]:
 
 
 def _upload_all(
-    workspace: Workspace, files: list[Path], name: str | None, options: object
+    workspace: Workspace, files: list[Path], name: str | None, options: UploadOptions
 ) -> tuple[list[Uploaded], int]:
     """The uploaded models, and the number of failures; each failure is printed at once."""
     from edgeloop._util.redact import redact
     from edgeloop.errors import EdgeloopError
-    from edgeloop.models import Uploaded, UploadOptions
+    from edgeloop.models import Uploaded
 
-    assert isinstance(options, UploadOptions)
     if len(files) == 1:
-        return [workspace.catalog.upload(files[0], name, options)], 0
+        try:
+            return [workspace.catalog.upload(files[0], name, options)], 0
+        except EdgeloopError as error:
+            given = _asked_shapes(files[0], options, error)
+            if given is None:
+                raise
+            return [workspace.catalog.upload(files[0], name, given)], 0
     uploaded: list[Uploaded] = []
-    for item in workspace.upload_many(files, options):
-        if isinstance(item, Uploaded):
-            uploaded.append(item)
-        elif isinstance(item, EdgeloopError):
-            click.echo(redact(f"edgeloop: {item}"), err=True)
+    for file, item in zip(files, workspace.upload_many(files, options), strict=True):
+        result: Uploaded | Exception = item
+        if isinstance(item, EdgeloopError) and (given := _asked_shapes(file, options, item)):
+            (result,) = workspace.upload_many([file], given)
+        if isinstance(result, Uploaded):
+            uploaded.append(result)
+        elif isinstance(result, EdgeloopError):
+            click.echo(redact(f"edgeloop: {result}"), err=True)
         else:
-            raise item
+            raise result
     return uploaded, len(files) - len(uploaded)
 
 
+def _asked_shapes(file: Path, options: UploadOptions, error: EdgeloopError) -> UploadOptions | None:
+    """The same options with the sizes that somebody at a terminal typed; None where nobody can be
+    asked, or no size is missing."""
+    import sys
+    from dataclasses import replace
+
+    from edgeloop.cli.output import printable
+    from edgeloop.errors import UnusableModel
+    from edgeloop.graph import graph_pool, parse_shapes
+
+    asked = isinstance(error, UnusableModel) and "--shape" in str(error)
+    if not asked or sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+    given = dict(options.shapes)
+    for tensor in graph_pool().summarize(file, given).inputs:
+        if tensor.name in given or not tensor.needs_shape:
+            continue
+        words = "x".join(map(str, tensor.shape))
+        text = f"{printable(file.name)}: shape of input {printable(tensor.name)} ({words})"
+        typed = click.prompt(text, default=tensor.example, err=True)
+        given |= parse_shapes([f"{tensor.name}={typed.strip()}"])
+    return replace(options, shapes=given)
+
+
+def _outlook(item: Uploaded) -> str:
+    """What will be evaluated, in a few words."""
+    from edgeloop.graph import fitting_task
+
+    if item.summary is None or item.summary.info is None:
+        return "not checked"
+    fit = fitting_task(item.summary.info)
+    if fit.task == "tensors":
+        return "no task fits: latency, agreement with float"
+    return f"latency, {fit.task}"
+
+
 def _as_json(item: Uploaded) -> dict[str, object]:
+    from edgeloop.graph import fitting_task
+
+    info = item.summary.info if item.summary else None
+    fit = fitting_task(info) if info else None
     return {
         "name": item.model.name,
         "model_name": item.path.name,
         "experiment": item.model.catalog.experiment,
         "size": item.size,
         "new": item.is_new,
+        "task": fit.task if fit else None,
+        "task_reason": fit.why if fit else None,
     }
 
 

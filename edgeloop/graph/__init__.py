@@ -9,7 +9,13 @@ from edgeloop.graph.count import (
     with_times,
     write_layers,
 )
-from edgeloop.graph.fit import TaskFit, fitting_task
+from edgeloop.graph.describe import (
+    DeclaredTensor,
+    GraphMemory,
+    GraphSummary,
+    TaskFit,
+    fitting_task,
+)
 from edgeloop.graph.info import (
     GraphInfo,
     Layout,
@@ -21,7 +27,7 @@ from edgeloop.graph.info import (
 )
 from edgeloop.graph.masks import soften_masks
 from edgeloop.graph.operators import refusal
-from edgeloop.graph.process import GraphProcess
+from edgeloop.graph.process import GraphPool, GraphProcess, graph_pool
 from edgeloop.graph.reading import (
     external_files,
     needs_preparing,
@@ -38,7 +44,6 @@ from edgeloop.graph.rewrites import (
     apply_rewrites,
     rewrite_notes,
 )
-from edgeloop.graph.summary import DeclaredTensor, GraphMemory, GraphSummary
 from edgeloop.graph.variants import (
     DLC_CLASSES,
     DLC_INPUT,
@@ -61,6 +66,7 @@ __all__ = [
     "DeclaredTensor",
     "GraphInfo",
     "GraphMemory",
+    "GraphPool",
     "GraphProcess",
     "GraphSummary",
     "Layout",
@@ -76,6 +82,7 @@ __all__ = [
     "external_files",
     "fitting_task",
     "graph_info",
+    "graph_pool",
     "image_info",
     "index_limits",
     "info_from",

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from queue import LifoQueue
 
+from edgeloop._util.system import available_cpus
+from edgeloop.graph.describe import GraphSummary, summary_from
 from edgeloop.graph.info import GraphInfo, Shape, info_from
-from edgeloop.graph.summary import GraphSummary, summary_from
 from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess
 
 _MODULE = "edgeloop.graph.worker"
+_MOST_IN_POOL = 2
 
 
 class GraphProcess:
@@ -33,10 +39,16 @@ class GraphProcess:
         )
         return info_from(answer["info"])
 
-    def summarize(self, model: Path, shapes: Mapping[str, Shape] | None = None) -> GraphSummary:
+    def summarize(
+        self, model: Path, shapes: Mapping[str, Shape] | None = None, rewrites: bool = False
+    ) -> GraphSummary:
         """What the file says of itself; where it cannot be used, with the reason."""
         answer, _ = self._process.call(
-            "summarize", limit_s=self._limit_s, model=str(model.resolve()), shapes=_plain(shapes)
+            "summarize",
+            limit_s=self._limit_s,
+            model=str(model.resolve()),
+            shapes=_plain(shapes),
+            rewrites=rewrites,
         )
         return summary_from(answer)
 
@@ -69,6 +81,39 @@ class GraphProcess:
 
     def close(self) -> None:
         self._process.close()
+
+
+class GraphPool:
+    """Processes for several threads at once; the first one is started by the first call, another
+    only while that is busy."""
+
+    def __init__(self, count: int) -> None:
+        self._processes = [GraphProcess() for _ in range(count)]
+        self._free: LifoQueue[GraphProcess] = LifoQueue()
+        for process in self._processes:
+            self._free.put(process)
+
+    def summarize(self, model: Path, shapes: Mapping[str, Shape] | None = None) -> GraphSummary:
+        process = self._free.get()
+        try:
+            return process.summarize(model, shapes)
+        finally:
+            self._free.put(process)
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.close()
+
+
+@cache
+def graph_pool() -> GraphPool:
+    """One for this whole program, kept until it ends: starting it costs more than most models."""
+    pool = GraphPool(max(1, min(available_cpus(), _MOST_IN_POOL)))
+    atexit.register(pool.close)
+    return pool
+
+
+os.register_at_fork(after_in_child=graph_pool.cache_clear)
 
 
 def _plain(shapes: Mapping[str, Shape] | None) -> dict[str, list[int]]:

@@ -11,10 +11,10 @@ from pathlib import Path
 from edgeloop.graph.caveats import estimate_caveats
 from edgeloop.graph.check import read_graph
 from edgeloop.graph.count import count_layers, graph_info, write_layers
+from edgeloop.graph.describe import summarize as _summarize
 from edgeloop.graph.info import Shape
 from edgeloop.graph.reading import prepare_model
 from edgeloop.graph.rewrites import ALL, FUSIONS, apply_rewrites, rewrite_notes
-from edgeloop.graph.summary import summarize as _summarize
 from edgeloop.graph.variants import (
     class_axis,
     single_sample,
@@ -37,8 +37,8 @@ def inspect(model: str, shapes: Mapping[str, Sequence[int]]) -> Answer:
     return {"info": info.to_fields(), "caveats": estimate_caveats(graph)}, ()
 
 
-def summarize(model: str, shapes: Mapping[str, Sequence[int]]) -> Answer:
-    return _summarize(Path(model), _tuples(shapes)).to_fields(), ()
+def summarize(model: str, shapes: Mapping[str, Sequence[int]], rewrites: bool) -> Answer:
+    return _summarize(Path(model), _tuples(shapes), rewrites).to_fields(), ()
 
 
 def prepare(model: str, shapes: Mapping[str, Sequence[int]], folder: str) -> Answer:

@@ -9,17 +9,21 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgeloop.errors import BadInput, ModelBusy, NoSuchModel, RowChanged, WaitTimeout
 from edgeloop.models.files import ModelFile, ModelFiles
 from edgeloop.models.names import can_be_key, check_experiment_name, is_pattern, matches
-from edgeloop.models.onnx_check import check_onnx
+from edgeloop.models.onnx_check import check_graph, check_onnx
 from edgeloop.models.plan import Plan
 from edgeloop.models.queue import Queue
 from edgeloop.models.records import UPLOAD, holders_of, is_foreign, is_on, records_of, summary
 from edgeloop.models.row import CANDIDATE, Edit, change_row
 from edgeloop.models.upload import Uploader, UploadOptions
 from edgeloop.store import Changes, Condition, Record, Store, Value, Values, check_blob_key
+
+if TYPE_CHECKING:
+    from edgeloop.graph import GraphSummary
 
 PARALLEL_MODELS = 4
 ENDED = ("complete", "error")
@@ -104,12 +108,14 @@ class Model:
 
 @dataclass(frozen=True)
 class Uploaded:
-    """What became of one file: its model, and whether it is new or was here already."""
+    """What became of one file: its model, and whether it is new or was here already. `summary` is
+    what its graph says; None where that was not looked at."""
 
     path: Path
     model: Model
     is_new: bool
     size: int
+    summary: GraphSummary | None = None
 
 
 class Catalog:
@@ -136,9 +142,11 @@ class Catalog:
         self, path: Path | str, name: str | None = None, options: UploadOptions | None = None
     ) -> Uploaded:
         """Check a model, then store it under a name of its own."""
-        file = check_onnx(Path(path))
-        chosen, is_new = self._uploader.upload(file, name, options or UploadOptions())
-        return Uploaded(Path(path), Model(chosen, self), is_new, file.size)
+        options = options or UploadOptions()
+        file = check_onnx(Path(path), options.shapes)
+        summary = check_graph(file, options.shapes) if options.check else None
+        chosen, is_new = self._uploader.upload(file, name, options)
+        return Uploaded(Path(path), Model(chosen, self), is_new, file.size, summary)
 
     def upload_many(
         self, paths: Sequence[Path], options: UploadOptions | None = None

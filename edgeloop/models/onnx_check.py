@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeloop.errors import BadModel, LocalFileError
-from edgeloop.graph import external_files
+from edgeloop.errors import (
+    BadModel,
+    LocalFileError,
+    ModelFailed,
+    ModelRefused,
+    UnusableModel,
+    WorkerFailed,
+)
 from edgeloop.models.names import check_file_name
 from edgeloop.store import check_blob_key
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+    from edgeloop.graph import GraphSummary
 
 LARGEST_PROTOBUF = 2**31 - 1
 _CHUNK = 1 << 20
@@ -28,8 +37,11 @@ class OnnxFile:
     content: str
 
 
-def check_onnx(path: Path) -> OnnxFile:
-    """Raises BadModel, with the reason and the remedy, unless everything is there and valid."""
+def check_onnx(path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None) -> OnnxFile:
+    """Raises BadModel, with the reason and the remedy, unless everything is there and valid. With
+    other shapes of its inputs it is another model."""
+    from edgeloop.graph import external_files
+
     name = check_file_name(path.name)
     try:
         size = path.stat().st_size if path.is_file() else None
@@ -47,8 +59,24 @@ def check_onnx(path: Path) -> OnnxFile:
         path=path,
         files=files,
         size=sum(file.stat().st_size for file in files.values()),
-        content=_digest(files),
+        content=_digest(files, shapes or {}),
     )
+
+
+def check_graph(file: OnnxFile, shapes: Mapping[str, tuple[int, ...]]) -> GraphSummary | None:
+    """Raises UnusableModel for what no runner could evaluate. None where this machine could not
+    find out, which is no fault of the model: a runner will."""
+    from edgeloop.graph import graph_pool
+
+    try:
+        summary = graph_pool().summarize(file.path, shapes)
+    except ModelRefused:
+        raise
+    except (ModelFailed, WorkerFailed):
+        return None
+    if summary.problem:
+        raise UnusableModel(file=file.path.name, reason=summary.problem)
+    return summary
 
 
 def _check_size(name: str, size: int) -> None:
@@ -89,8 +117,9 @@ def _check_graph(path: Path) -> None:
         raise BadModel(file=path.name, reason=f"ONNX's own check says: {first.strip()}") from None
 
 
-def _digest(files: dict[str, Path]) -> str:
-    """One hash over the model and its external data; the model's own name does not count."""
+def _digest(files: dict[str, Path], shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """One hash over the model, its external data and shapes that were given for it; the model's own
+    name does not count."""
     import hashlib
 
     model, *others = files
@@ -101,4 +130,6 @@ def _digest(files: dict[str, Path]) -> str:
         with files[name].open("rb") as file:
             while chunk := file.read(_CHUNK):
                 total.update(chunk)
+    for name, shape in sorted(shapes.items()):
+        total.update(f"\0{name}={shape}".encode())
     return total.hexdigest()

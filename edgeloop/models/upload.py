@@ -12,8 +12,8 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from edgeloop.errors import EdgeloopError, ModelBusy, NameTaken, RowChanged, RowExists, StoreFull
 from edgeloop.models.names import check_model_name, friendly_names
@@ -35,12 +35,16 @@ ARCHITECTURE = "architecture.json"
 
 @dataclass(frozen=True)
 class UploadOptions:
-    """`architecture` is the JSON that builds the model again; it becomes a file of the model."""
+    """`architecture` is the JSON that builds the model again; it becomes a file of the model.
+    `shapes` are those of inputs whose sizes the file leaves open. `check`: whether to find out
+    first that runners can use the model, which takes a process of its own."""
 
     priority: int | None = None
     benchmark_only: bool = False
     tags: Sequence[str] = ()
     architecture: str = ""
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    check: bool = True
 
 
 class Uploader:
@@ -200,6 +204,8 @@ class Uploader:
             columns["priority"] = options.priority
         if options.architecture:
             columns["arch"] = options.architecture
+        if options.shapes:
+            columns["shapes"] = json.dumps(dict(options.shapes))
         if options.tags:
             columns["tags"] = json.dumps(list(options.tags), ensure_ascii=False)
         return columns

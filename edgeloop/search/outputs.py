@@ -173,10 +173,18 @@ def publish(
     another training or an interrupted upload has taken `ID.KIND`, a digest of the file is added."""
     name = f"{arch.id}.{kind}"
     try:
-        patiently(lambda: workspace.upload(model, name, tags=[tag], architecture=arch.canonical))
+        patiently(
+            lambda: workspace.upload(
+                model, name, tags=[tag], architecture=arch.canonical, check=False
+            )
+        )
     except (NameTaken, ModelBusy):
         name = f"{name}.{sha256(model.read_bytes()).hexdigest()[:12]}"
-        patiently(lambda: workspace.upload(model, name, tags=[tag], architecture=arch.canonical))
+        patiently(
+            lambda: workspace.upload(
+                model, name, tags=[tag], architecture=arch.canonical, check=False
+            )
+        )
     experiment = workspace.experiment
     table = Candidates(workspace.store.models(experiment), experiment)
     patiently(lambda: table.note(name, arch.canonical, kind, values, columns))

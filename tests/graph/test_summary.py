@@ -63,7 +63,8 @@ def test_free_sizes_are_shown_and_filled_in_for_good(graphs, tmp_path):
     free.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     onnx.save_model(free, str(model))
     found = graphs.summarize(model)
-    assert found.inputs[0].shape == ("batch", 3, "h", "w") and found.inputs[0].is_free
+    assert found.inputs[0].shape == ("batch", 3, "h", "w") and found.inputs[0].needs_shape
+    assert found.inputs[0].example == "1x3x224x224"
     assert "--shape image=1x3x224x224" in found.problem
     shapes = {"image": (1, 3, 40, 48)}
     assert graphs.summarize(model, shapes).info.input_shape == (1, 3, 40, 48)
@@ -78,7 +79,9 @@ def test_free_sizes_are_shown_and_filled_in_for_good(graphs, tmp_path):
         (image_to((10,)), "classification"),
         (image_to((1000, 1, 1)), "classification"),
         (image_to((19, 128, 192)), "segmentation"),
-        (image_to((32, 48, 21)), "keypoints"),
+        (image_to((32, 48, 21)), "segmentation"),
+        (image_to((32, 48, 21), name="heatmap"), "keypoints"),
+        (image_to((16, 32, 48), (16, 32, 48)), "keypoints"),
         (image_to((150, 32, 48)), "segmentation"),
         (image_to((128, 192), dtype="int64"), "segmentation"),
         (image_to((1, 128, 192)), "depth"),

@@ -235,7 +235,7 @@ def test_bad_models_rest_in_error_with_their_reason_and_stop_nobody(
     farm: Farm, tmp_path: Path
 ) -> None:
     for name, path in bad_models(tmp_path / "bad").items():
-        farm.edgeloop("upload", str(path), "--name", name)
+        farm.edgeloop("upload", str(path), "--name", name, "--no-check")
     farm.edgeloop("upload", str(NETS / "unet-w8.onnx"), "--name", "good")
 
     runner = farm.runner("--drain")

@@ -9,6 +9,7 @@ from edgeloop.graph.rewrites.apply import (
     applied_rewrites,
     apply_rewrites,
     plan_rewrites,
+    planned_rewrites,
     rewrite_notes,
 )
 from edgeloop.graph.rewrites.ranks import LARGEST_RANK
@@ -23,5 +24,6 @@ __all__ = [
     "applied_rewrites",
     "apply_rewrites",
     "plan_rewrites",
+    "planned_rewrites",
     "rewrite_notes",
 ]

@@ -141,6 +141,11 @@ def plan_rewrites(model: ModelProto, wanted: Collection[str] = ALL) -> ModelProt
     return _rewritten(model, wanted)[1]
 
 
+def planned_rewrites(model: ModelProto) -> list[AppliedRewrite]:
+    """What would be done to a model, not checked and not in place."""
+    return _rewritten(model, ALL)[0]
+
+
 def applied_rewrites(model: ModelProto) -> list[AppliedRewrite]:
     """What was done to a model, which carries it in its metadata."""
     text = next((p.value for p in model.metadata_props if p.key == _NOTED), "[]")

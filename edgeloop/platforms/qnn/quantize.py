@@ -23,7 +23,7 @@ from edgeloop.errors import BadInput
 from edgeloop.graph import GraphInfo, Layout, soften_masks
 from edgeloop.platforms.base import Precision
 from edgeloop.platforms.batching import calibration_batch, calibration_runs, is_pixels
-from edgeloop.platforms.qnn.overrides import weight_overrides
+from edgeloop.platforms.qnn.overrides import kernel_scales, weight_overrides
 from edgeloop.tasks import Samples
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def quantize_with_fixed_scales(
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
         per_channel=True,
-        init_overrides=weight_overrides(model),
+        init_overrides={**weight_overrides(model), **kernel_scales(model)},
     )
     guessed: dict[str, Range] = {
         source.name: (0.0, 1.0) if layouts.get(source.name) else (-4.0, 4.0)

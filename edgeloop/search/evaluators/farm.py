@@ -212,6 +212,7 @@ class RemoteBenchmark(PollingEvaluator):
                     benchmark_only=benchmark_only,
                     tags=self._tags,
                     architecture=asked.request.arch.canonical,
+                    check=False,
                 )
             asked.is_uploaded, asked.last = True, "status new"
         except StoreUnavailable:

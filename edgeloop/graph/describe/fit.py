@@ -7,13 +7,13 @@ once there is a dataset.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgeloop.graph.info import GraphInfo, Shape, TensorInfo, shape_text
 
 _BOX = 4
 _MOST_KEYPOINTS = 200
-_KEYPOINT_COUNTS = frozenset((5, 14, 16, 17, 18, 19, 21, 26, 33, 51, 65, 68, 98, 106, 133))
+_KEYPOINT_COUNTS = frozenset((14, 16, 17, 26, 51, 68, 98, 106, 133))  # no usual number of classes
 _HEATMAP_NAMES = ("heat", "keypoint", "pose", "landmark")
 _DEPTH_NAMES = ("depth", "disp")
 
@@ -35,6 +35,10 @@ def fitting_task(info: GraphInfo) -> TaskFit:
         return _of_one(info.outputs[0], shapes[info.output_name], (image.height, image.width))
     if found := _boxes_and_scores(list(shapes.values())):
         return TaskFit("detection", f"one image in, {found}")
+    size = (image.height, image.width)
+    fits = {_of_one(tensor, shapes[tensor.name], size) for tensor in info.outputs}
+    if len(fits) == 1 and (fit := fits.pop()).task == "keypoints":  # of every stage of a net
+        return replace(fit, why=f"{fit.why}, {len(shapes)} times")
     return TaskFit("tensors", f"one image in, {len(shapes)} outputs that no other task scores")
 
 

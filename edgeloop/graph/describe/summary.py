@@ -18,9 +18,12 @@ from edgeloop.graph.check import read_graph
 from edgeloop.graph.count import graph_info
 from edgeloop.graph.info import GraphInfo, Shape, info_from
 from edgeloop.graph.reading import STANDARD_DOMAINS
+from edgeloop.graph.rewrites import planned_rewrites
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, ValueInfoProto
+
+_IMAGE_SIDE, _OTHER_SIDE = 224, 128
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,18 @@ class DeclaredTensor:
     dtype: str
 
     @property
-    def is_free(self) -> bool:
-        return not all(isinstance(side, int) for side in self.shape)
+    def needs_shape(self) -> bool:
+        """Whether more than the batch is free."""
+        sides = self.shape if len(self.shape) == 1 else self.shape[1:]
+        return not all(isinstance(side, int) for side in sides)
+
+    @property
+    def example(self) -> str:
+        """Its shape with sizes that are usual, as people type it."""
+        usual = _IMAGE_SIDE if len(self.shape) == 4 else _OTHER_SIDE
+        sides = [side if isinstance(side, int) else usual for side in self.shape]
+        first = [1 if isinstance(side, str) else side for side in self.shape[:1]]
+        return "x".join(map(str, [*first, *sides[1:]]))
 
 
 @dataclass(frozen=True)
@@ -80,8 +93,11 @@ def summary_from(fields: Mapping[str, Any]) -> GraphSummary:
     return GraphSummary(**{**fields, **ends, **texts, "info": info, "memory": memory})
 
 
-def summarize(path: Path, shapes: Mapping[str, Shape] | None = None) -> GraphSummary:
-    """Raises UnusableModel only where the file cannot be read as ONNX at all."""
+def summarize(
+    path: Path, shapes: Mapping[str, Shape] | None = None, rewrites: bool = False
+) -> GraphSummary:
+    """Raises UnusableModel only where the file cannot be read as ONNX at all. Which `rewrites` the
+    compiler would need takes a copy of the model to find out."""
     declared = _declared(path)
     try:
         graph = read_graph(path, shapes)
@@ -92,6 +108,7 @@ def summarize(path: Path, shapes: Mapping[str, Shape] | None = None) -> GraphSum
         info=graph_info(path.name, graph),
         memory=graph_memory(graph.graph),
         caveats=tuple(estimate_caveats(graph)),
+        rewrites=tuple(map(str, planned_rewrites(graph))) if rewrites else (),
     )
 
 
