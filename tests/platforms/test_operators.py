@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional
 
 from edgeloop.platforms import as_input
 from edgeloop.platforms.qnn.chips import find_chip
@@ -45,3 +48,31 @@ def test_a_transformer_is_taken_at_every_precision(vit, toolchain, tmp_path, pre
         [session.run(None, {source: as_input(images[n : n + 1], "NCHW")})[0] for n in range(4)]
     )
     assert np.corrcoef(chip.ravel(), wanted.ravel())[0, 1] > 0.98
+
+
+class LinearAttention(nn.Module):
+    """As EfficientViT has it: keys and queries through a Relu, sums beside the values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 24, 3, padding=1)
+        self.more = nn.Conv2d(24, 24, 1)
+        self.head = nn.Conv2d(16, 4, 1)
+
+    def forward(self, image):
+        stem = self.stem(image)
+        count, _, height, width = stem.shape
+        rows = torch.cat([stem, self.more(stem)], 1).reshape(count, 4, 12, -1).transpose(-1, -2)
+        query, key, value = rows[..., 0:4], rows[..., 4:8], rows[..., 8:]
+        sums = torch.relu(key).transpose(-1, -2) @ functional.pad(value, (0, 1), value=1.0)
+        mixed = torch.relu(query) @ sums
+        scaled = mixed[..., :-1] / (mixed[..., -1:] + 1e-5)
+        return self.head(scaled.transpose(-1, -2).reshape(count, -1, height, width))
+
+
+def test_a_relu_behind_a_part_of_a_tensor_is_taken(toolchain, tmp_path):
+    """Made part of the scale of a Slice or Split, which cannot change scales, it would not be."""
+    model = export(LinearAttention(), tmp_path / "attention.onnx", SIDE)
+    converted = toolchain.convert(model, samples(smooth_images(2, SIDE)), tmp_path / "out")
+    assert toolchain.estimate(converted.files[converted.quantized], CHIP).raw_us > 0
+    assert toolchain.screen(model, CHIP).raw_us > 0

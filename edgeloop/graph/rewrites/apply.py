@@ -53,6 +53,7 @@ class AppliedRewrite:
 
 
 REWRITES: tuple[Rewrite, ...] = (
+    Rewrite("cast", "Cast to the same type → dropped", layout.drop_casts),
     Rewrite("gelu", "Erf of a GELU → Gelu", activations.fuse_gelu),
     Rewrite(
         "layer-norm",

@@ -8,7 +8,7 @@ graph stays sorted; the shape of every new tensor is given by whoever adds it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -114,6 +114,19 @@ class GraphEditor:
 
     def replacement(self, nodes: Sequence[NodeProto]) -> Replacement:
         return Replacement(self, nodes)
+
+    def bypass(self, renamed: Mapping[str, str]) -> None:
+        """Whoever reads a key reads its value instead; the nodes that make the keys go."""
+        from onnx import NodeProto
+
+        kept = [n for n in self.nodes if not any(name in renamed for name in n.output)]
+        for place, node in enumerate(kept):
+            if any(name in renamed for name in node.input):
+                kept[place] = copy = NodeProto()
+                copy.CopyFrom(node)
+                copy.input[:] = [renamed.get(name, name) for name in node.input]
+        self.nodes = kept
+        self._index()
 
     def commit(self) -> None:
         """Write nodes, weights and shapes to the model, and drop what nothing reads any more."""

@@ -1,4 +1,4 @@
-"""Pools, kernels and copies in forms that compilers take."""
+"""Pools, kernels, copies and casts in forms that compilers take."""
 
 from __future__ import annotations
 
@@ -9,6 +9,21 @@ from edgeloop.graph.rewrites.editor import GraphEditor, attribute, each, is_floa
 
 if TYPE_CHECKING:
     from onnx import NodeProto
+
+
+def drop_casts(editor: GraphEditor) -> list[str]:
+    """Casts to the type that a tensor has: nothing is quantized across them."""
+    renamed: dict[str, str] = {}
+    layers = []
+    for node in editor.nodes:
+        if node.op_type != "Cast" or node.output[0] in editor.ends:
+            continue
+        if attribute(node, "to") == editor.kind(node.input[0]):
+            renamed[node.output[0]] = renamed.get(node.input[0], node.input[0])
+            layers.append(node.name or node.output[0])
+    if renamed:
+        editor.bypass(renamed)
+    return layers
 
 
 @each("Gather")

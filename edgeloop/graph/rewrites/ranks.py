@@ -95,8 +95,8 @@ def _pointwise(editor: GraphEditor, node: NodeProto) -> bool:
         return False
     flat = (math.prod(shape[:-1]), shape[-1])
     large = [name for name in node.input if editor.shape(name) == shape]
-    small = [n for n in node.input if n not in large and math.prod(editor.shape(n) or (0,)) != 1]
-    if not large or small:
+    others = [editor.shape(name) for name in node.input if name not in large]
+    if not large or any(other is None or math.prod(other) != 1 for other in others):
         return False
     new = editor.replacement([node])
     inputs = [new.reshape(name, flat) if name in large else name for name in node.input]

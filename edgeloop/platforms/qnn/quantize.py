@@ -61,12 +61,21 @@ def quantize_model(
         activation_type=QuantType.QUInt16 if is_wide else QuantType.QUInt8,
         weight_type=QuantType.QUInt8 if precision == "a8w8" else QuantType.QInt8,
         per_channel=precision != "a8w8",
+        keep_removable_activations=_activates_moved(model),
         init_overrides={
             **weight_overrides(model),
             **{name: [dict(pixels)] for name in _moved(model, images)},
         },
     )
     quantize(model, str(target), settings)
+
+
+def _activates_moved(model: ModelProto) -> bool:
+    """Whether a Relu or Clip follows an operator that only moves values. The quantizer makes it
+    part of the scale of the operator before it, and one that moves values cannot change scales."""
+    moved = {name for node in model.graph.node if node.op_type in _MOVING for name in node.output}
+    activations = (node for node in model.graph.node if node.op_type in ("Relu", "Clip"))
+    return any(node.input[0] in moved for node in activations)
 
 
 def _moved(model: ModelProto, sources: Sequence[str]) -> list[str]:
@@ -89,6 +98,7 @@ def _reader(runs: Iterator[dict[str, NDArray[Any]]]) -> Any:
     return Reader()
 
 
+_MOVING = frozenset(("Gather", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"))
 _POSITIVE = frozenset(("Relu", "Clip", "Sigmoid", "Softmax", "HardSigmoid"))
 _KEEPING = frozenset(("MaxPool", "Resize", "Transpose", "Reshape", "Flatten", "DepthToSpace"))
 
@@ -110,6 +120,7 @@ def quantize_with_fixed_scales(
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
         per_channel=True,
+        keep_removable_activations=_activates_moved(model),
         init_overrides={**weight_overrides(model), **kernel_scales(model)},
     )
     guessed: dict[str, Range] = {
