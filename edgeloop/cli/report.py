@@ -39,7 +39,9 @@ def selection_options(command: Command) -> Command:
         ),
         click.option("--y-goal", type=GOAL, help="Goal of --y  [default: known per column]"),
         click.option("--x-goal", type=GOAL, help="Goal of --x  [default: known per column]"),
-        click.option("--y", default="f1_1k", show_default=True, help="Column of the y axis."),
+        click.option(
+            "--y", help="Column of the y axis  [default: f1_1k; sqnr_db if no model has F1]"
+        ),
         click.option("--x", default="mean", show_default=True, help="Column of the x axis."),
     )
     for option in options:
@@ -69,7 +71,7 @@ def pareto(
     more: tuple[str, ...],
     y_goal: str | None,
     x_goal: str | None,
-    y: str,
+    y: str | None,
     x: str,
     outputs: tuple[Path, ...],
     dark: bool,
@@ -93,6 +95,7 @@ def pareto(
     store, experiment, members = _of_search(search, store, experiment)
     with opened(store, experiment, demo) as workspace:
         rows = _rows(workspace, names, tag, device, wanted, members)
+    wanted = _objectives(x, x_goal, y, y_goal, more, rows)
     found = pareto_of(rows, wanted)
     for path in outputs:
         _write(found, rows, path, "dark" if dark else "light")
@@ -131,7 +134,7 @@ def report(
     more: tuple[str, ...],
     y_goal: str | None,
     x_goal: str | None,
-    y: str,
+    y: str | None,
     x: str,
     output: Path,
     details: int,
@@ -157,6 +160,7 @@ def report(
     store, experiment, members = _of_search(search, store, experiment)
     with opened(store, experiment, demo) as workspace:
         rows = _rows(workspace, names, tag, device, wanted, members)
+        wanted = _objectives(x, x_goal, y, y_goal, more, rows)
         uses = _uses(workspace)
         gathered = gather(workspace, rows, wanted, datetime.now(UTC), uses, details)
     page = render(gathered).encode()
@@ -186,10 +190,17 @@ def _of_search(
 
 
 def _objectives(
-    x: str, x_goal: str | None, y: str, y_goal: str | None, more: Sequence[str]
+    x: str,
+    x_goal: str | None,
+    y: str | None,
+    y_goal: str | None,
+    more: Sequence[str],
+    rows: Sequence[Values] = (),
 ) -> list[ColumnObjective]:
-    from edgeloop.report import objective
+    """Without --y, what the rows have."""
+    from edgeloop.report import objective, quality_column
 
+    y = y or quality_column(rows)
     return [objective(x, x_goal), objective(y, y_goal), *(objective(text) for text in more)]
 
 

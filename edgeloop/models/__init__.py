@@ -22,6 +22,7 @@ from edgeloop.models.row import (
     ran_on,
     runs_of,
     score_headings,
+    shared_metric,
     shown_scores,
     visible_columns,
 )
@@ -82,6 +83,7 @@ __all__ = [
     "records_of",
     "runs_of",
     "score_headings",
+    "shared_metric",
     "shown_scores",
     "visible_columns",
     "write_csv",

@@ -166,27 +166,32 @@ def _finite(text: str) -> float | None:
     return value if math.isfinite(value := float(text)) else None
 
 
-def score_headings(rows: Iterable[Mapping[str, object]]) -> dict[str, str]:
-    """What people see above the columns of scores: the metric that all rows share, such as
-    `mAP_1k`, else the columns' own names."""
+def shared_metric(rows: Iterable[Mapping[str, object]]) -> str:
+    """What all rows that say it measured, such as `mAP`; F1 where they differ."""
     metrics = {str(row["metric"]) for row in rows if row.get("metric")}
-    metric = metrics.pop() if len(metrics) == 1 else "f1"
+    return metrics.pop() if len(metrics) == 1 else "f1"
+
+
+def score_headings(rows: Iterable[Mapping[str, object]]) -> dict[str, str]:
+    """What people see above the columns of scores: `mAP_1k` where all rows measured mAP."""
+    metric = shared_metric(rows)
     return {column: metric + column.removeprefix("f1") for column in SCORE_COLUMNS}
 
 
 def shown_scores(rows: Iterable[Mapping[str, object]]) -> list[str]:
     """Columns that say how good models are: those of scores, unless no row has one and some were
-    compared with their float form instead; then those of agreement that some row has."""
-    every = list(rows)
-
-    def is_number(row: Mapping[str, object], column: str) -> bool:
-        value = row.get(column)
-        return isinstance(value, int | float) and not isinstance(value, bool)
-
-    agreement = [name for name in AGREEMENT_COLUMNS if any(is_number(r, name) for r in every)]
-    has_scores = any(is_number(row, name) for row in every for name in SCORE_COLUMNS)
-    scores = SCORE_COLUMNS if has_scores or not agreement else ()
-    return [*scores, *agreement]
+    compared with their float form instead. Beside scores, agreement takes two columns."""
+    numbers: set[str] = set()
+    wanted = {*SCORE_COLUMNS, *AGREEMENT_COLUMNS}
+    for row in rows:
+        numbers.update(name for name in wanted if type(row.get(name)) in (int, float))
+        if len(numbers) > len(SCORE_COLUMNS):  # some of both
+            break
+    if not numbers.intersection(AGREEMENT_COLUMNS):
+        return list(SCORE_COLUMNS)
+    if not numbers.intersection(SCORE_COLUMNS):
+        return list(AGREEMENT_COLUMNS)
+    return [*SCORE_COLUMNS, "sqnr_db", "top1_agreement"]
 
 
 def visible_columns(rows: Iterable[Values], every: bool = False) -> list[str]:

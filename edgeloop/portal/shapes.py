@@ -198,6 +198,7 @@ class ModelView:
     frame: Frame
     name: str
     line: Line
+    headings: tuple[Heading, ...]
     priority: float | None
     facts: tuple[Fact, ...]
     stages: tuple[StageView, ...]
@@ -214,10 +215,11 @@ class ModelView:
 
 @dataclass(frozen=True)
 class ParetoQuery:
-    """`x` and `y` are columns, or `COLUMN:min` and `COLUMN:max` if the goal is not known."""
+    """`x` and `y` are columns, or `COLUMN:min` and `COLUMN:max` if the goal is not known. Without
+    `y`, F1 or, where no model has it, agreement with the float model."""
 
     x: str = "mean"
-    y: str = "f1_1k"
+    y: str = ""
     text: str = ""
     status: str = ""
     tag: str = ""

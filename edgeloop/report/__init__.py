@@ -12,6 +12,7 @@ from __future__ import annotations
 from edgeloop.pareto import hypervolume, non_dominated
 from edgeloop.report.charts import front_frames, pareto_chart
 from edgeloop.report.comparisons import (
+    agreement_chart,
     f1_chart,
     quantization_chart,
     training_chart,
@@ -40,6 +41,7 @@ from edgeloop.report.measures import (
     is_estimate,
     measure_of,
     objective,
+    quality_column,
     sigma_ms,
 )
 from edgeloop.report.model_charts import (
@@ -73,6 +75,7 @@ __all__ = [
     "Shown",
     "Source",
     "Theme",
+    "agreement_chart",
     "check_columns",
     "classes_chart",
     "empty_chart",
@@ -94,6 +97,7 @@ __all__ = [
     "png_address",
     "pr_chart",
     "provenance",
+    "quality_column",
     "quantization_chart",
     "read_curves",
     "read_layers",

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from edgeloop.models import shared_metric
 from edgeloop.report.measures import Row, measure_of, number
 from edgeloop.report.style import (
     BLUE,
@@ -92,6 +93,8 @@ def quantization_chart(rows: Iterable[Row]) -> Chart:
     if not losses:
         return empty_chart("No model has F1 of both its float and its quantized form yet.")
     a = altair()
+    metric = shared_metric(every)
+    named = "F1" if metric == "f1" else metric
     shown = losses[:MOST_LINES]
     order = [name for name, _, _ in shown]
     ends = [
@@ -102,7 +105,7 @@ def quantization_chart(rows: Iterable[Row]) -> Chart:
     lines = [{"name": name, "low": two, "high": one} for name, one, two in shown]
     y = a.Y("name:N", sort=order, title=None, axis=a.Axis(grid=True, domain=False, ticks=False))
     rule = a.Chart(data(lines)).mark_rule(strokeWidth=2, opacity=0.5)
-    x = a.X("f1:Q", title=f"F1 ({images} test images)", scale=a.Scale(zero=False, nice=True))
+    x = a.X("f1:Q", title=f"{named} ({images} test images)", scale=a.Scale(zero=False, nice=True))
     marks = a.Chart(data(ends)).mark_point(filled=True, size=90, opacity=1)
     forms, colours, shapes = ["float", "quantized"], [BLUE, VERMILLION], ["circle", "diamond"]
     legend = a.Legend(title=None, orient="top")
@@ -117,8 +120,43 @@ def quantization_chart(rows: Iterable[Row]) -> Chart:
     chart = a.layer(rule.encode(x=a.X("low:Q"), x2="high:Q", y=y), marks)
     mean = sum(one - two for _, one, two in losses) / len(losses)
     of = f" (the {len(shown)} that lose most)" if len(shown) < len(losses) else ""
-    subtitle = f"{count_of(len(losses), 'model')}{of}; quantizing costs {mean:.4f} of F1 on average"
+    subtitle = (
+        f"{count_of(len(losses), 'model')}{of}; quantizing costs {mean:.4f} of {named} on average"
+    )
     return sized(chart, "Float and quantized", subtitle, height=lines_high(len(shown)))
+
+
+def agreement_chart(rows: Iterable[Row]) -> Chart:
+    """How well quantized models agree with their float form, the worst on top: SQNR, in dB."""
+    measure, top1 = measure_of("sqnr_db"), measure_of("top1_agreement")
+    named = [(str(row.get("name", "")), measure.of(row), top1.of(row)) for row in rows]
+    found = sorted(item for item in named if not math.isnan(item[1]))
+    if not found:
+        return empty_chart("No model was compared with its float form yet.")
+    a = altair()
+    shown = sorted(found, key=lambda item: item[1])[:MOST_LINES]
+    points = [
+        {"name": n, "db": db, "top1": or_null(share), "about": f"{n}: {db:.1f} dB"}
+        for n, db, share in shown
+    ]
+    y = a.Y(
+        "name:N",
+        sort=[name for name, _, _ in shown],
+        title=None,
+        axis=a.Axis(grid=True, domain=False, ticks=False),
+    )
+    marks = a.Chart(data(points)).mark_point(filled=True, size=90, opacity=1, color=BLUE)
+    chart = marks.encode(
+        x=a.X("db:Q", title=measure.title, scale=a.Scale(zero=False, nice=True)),
+        y=y,
+        tooltip=["name:N", *numbers(db="SQNR in dB", top1="top-1 agreement")],
+        description="about:N",
+    )
+    of = f" (the worst {len(shown)})" if len(shown) < len(found) else ""
+    subtitle = (
+        f"{count_of(len(found), 'model')}{of}; the worst output of each, quantized on the device"
+    )
+    return sized(chart, "Agreement with float", subtitle, height=lines_high(len(shown)))
 
 
 def f1_chart(

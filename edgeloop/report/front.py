@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from edgeloop.errors import BadInput
-from edgeloop.models import LATENCY_COLUMNS, runs_of
+from edgeloop.models import LATENCY_COLUMNS, runs_of, shared_metric
 from edgeloop.pareto import Floats, hypervolume, non_dominated
 from edgeloop.report.measures import LATENCY, ColumnObjective, Row
 
@@ -79,8 +79,9 @@ def pareto_of(rows: Iterable[Row], objectives: Sequence[ColumnObjective]) -> Par
     numbers = [[item.of(row) for item in objectives] for row in every]
     complete = [index for index, line in enumerate(numbers) if not any(map(math.isnan, line))]
     values = np.array([numbers[index] for index in complete], dtype=np.float64)
+    metric = shared_metric(every[index] for index in complete)
     return Pareto(
-        tuple(objectives),
+        tuple(replace(item, metric=metric) for item in objectives),
         tuple(every[index] for index in complete),
         values.reshape(len(complete), len(columns)),
         len(every) - len(complete),

@@ -19,9 +19,21 @@ from typing import TYPE_CHECKING, Any
 
 from edgeloop._version import __version__
 from edgeloop.errors import MissingExtra
-from edgeloop.models import COLUMNS, records_of, visible_columns
+from edgeloop.models import (
+    AGREEMENT_COLUMNS,
+    COLUMNS,
+    SCORE_COLUMNS,
+    records_of,
+    shared_metric,
+    visible_columns,
+)
 from edgeloop.report.charts import pareto_chart
-from edgeloop.report.comparisons import quantization_chart, training_chart, utilisation_chart
+from edgeloop.report.comparisons import (
+    agreement_chart,
+    quantization_chart,
+    training_chart,
+    utilisation_chart,
+)
 from edgeloop.report.drawing import to_page_part
 from edgeloop.report.front import Pareto, pareto_of
 from edgeloop.report.measures import (
@@ -30,6 +42,7 @@ from edgeloop.report.measures import (
     Row,
     is_estimate,
     measure_of,
+    number,
     sigma_ms,
 )
 from edgeloop.report.model_charts import Evidence, evidence_charts, evidence_of, png_address
@@ -41,8 +54,8 @@ if TYPE_CHECKING:
 
 MOST_DETAILS = 12
 SIDE_BY_SIDE = (
-    *(LATENCY, "macs", "params", "f1_onnx", "f1_1k", "f1_1k_f", "f1_10k", "val_iou"),
-    "final_val_iou",
+    *(LATENCY, "macs", "params", *SCORE_COLUMNS, *AGREEMENT_COLUMNS),
+    *("val_iou", "final_val_iou"),
 )
 _AT_ONCE = 4
 _MEANINGS = {column.name: column.meaning for column in COLUMNS}
@@ -82,6 +95,7 @@ class _Model:
     charts: list[Any]
     image: str
     note: str
+    outputs: list[tuple[str, list[str]]]  # per output: the values of AGREEMENT_COLUMNS
 
 
 def gather(
@@ -92,9 +106,12 @@ def gather(
     uses: Iterable[Mapping[str, object]] = (),
     details: int = MOST_DETAILS,
 ) -> ReportData:
-    """Read from the store what a report needs. `details` models of the front are shown with layers,
-    classes and PR curves: each costs a few reads and up to half a megabyte of the page."""
-    names = [str(row.get("name", "")) for row in pareto_of(rows, objectives).front[:details]]
+    """Read from the store what a report needs. `details` models are shown with layers, classes and
+    PR curves, or the agreement of each output; those of the front first. Each costs a few reads and
+    up to half a megabyte of the page."""
+    compared = [row for row in rows if not math.isnan(number(row.get("sqnr_db")))]
+    shown = [*pareto_of(rows, objectives).front, *compared]
+    names = list(dict.fromkeys(str(row.get("name", "")) for row in shown))[:details]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = list(pool.map(lambda name: evidence_of(workspace, name), names))
     source = Source(workspace.store.description, workspace.experiment, when)
@@ -123,7 +140,8 @@ def render(report: ReportData) -> str:
     links = {model.name: f"#{model.anchor}" for model in models}
     charts = [
         pareto_chart(report.rows, report.objectives, links=links),
-        *(quantization_chart(report.rows), training_chart(report.rows)),
+        *_quality_charts(report.rows),
+        training_chart(report.rows),
         utilisation_chart(report.uses),
     ]
     conditions = [item.layers.conditions for item in report.evidence.values() if item.layers]
@@ -131,13 +149,26 @@ def render(report: ReportData) -> str:
         source=report.source,
         facts=_facts(report.rows, found),
         charts=[_part(chart, f"c{number}-") for number, chart in enumerate(charts)],
-        columns=[measure_of(column) for column in columns],
+        columns=[measure_of(column, shared_metric(report.rows)) for column in columns],
         models=models,
         front=[model for model in models if model.is_front],
+        agreement=[measure_of(column) for column in AGREEMENT_COLUMNS],
         missing=found.missing,
         detailed=len(report.evidence),
         provenance=provenance(report.rows, report.source, conditions),
     )
+
+
+def _quality_charts(rows: Sequence[Row]) -> list[alt.TopLevelMixin]:
+    """Of scores, of agreement, or of both, whichever there are."""
+    agreement = any(not math.isnan(number(row.get("sqnr_db"))) for row in rows)
+    scores = any(not math.isnan(number(row.get(name))) for row in rows for name in SCORE_COLUMNS)
+    charts: list[alt.TopLevelMixin] = []
+    if scores or not agreement:
+        charts.append(quantization_chart(rows))
+    if agreement:
+        charts.append(agreement_chart(rows))
+    return charts
 
 
 def _models(report: ReportData, found: Pareto, columns: Sequence[str]) -> list[_Model]:
@@ -179,7 +210,21 @@ def _model(
         [_part(chart, f"{anchor}-{place}-") for place, chart in enumerate(charts)],
         png_address(evidence.pr_image),
         note if evidence.pr_image else "",
+        _outputs(evidence),
     )
+
+
+def _outputs(evidence: Evidence) -> list[tuple[str, list[str]]]:
+    scores = evidence.scores
+    if "sqnr_db" not in scores:
+        return []
+    return [
+        (
+            name,
+            [measure_of(c).text(scores.get(c, {}).get(name, math.nan)) for c in AGREEMENT_COLUMNS],
+        )
+        for name in scores["sqnr_db"]
+    ]
 
 
 def _part(chart: alt.TopLevelMixin, prefix: str) -> Any:
@@ -237,7 +282,7 @@ def provenance(
         ),
         "precisions": _counted(str(row["precision"]) for row in rows if row.get("precision")),
         "calibrated on": _counted(
-            f"{row['calibration']} images" for row in rows if row.get("calibration")
+            f"{row['calibration']} inputs" for row in rows if row.get("calibration")
         ),
         "test images prepared with Pillow": _counted(
             "yes" if str(row["use_pillow"]) in ("True", "1") else "no"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Literal
 
 from edgeloop.errors import BadInput
-from edgeloop.models import COLUMNS, mean_latency_ms
+from edgeloop.models import COLUMNS, SCORE_COLUMNS, mean_latency_ms
 
 Goal = Literal["min", "max"]
 Row = Mapping[str, object]
@@ -46,12 +46,14 @@ class Measure:
     def text(self, value: float) -> str:
         if math.isnan(value):
             return ""
-        is_score = self.column.startswith("f1_") or self.column.endswith("val_iou")
-        if is_score and abs(value) < 1000:
+        if self.column in _FOUR_PLACES and abs(value) < 1000:
             return f"{value:.4f}"
+        if self.column == "cosine":
+            return f"{value:.5f}"
         return f"{value:.4g}"
 
 
+_FOUR_PLACES = (*SCORE_COLUMNS, "val_iou", "final_val_iou", "top1_agreement")
 _KNOWN = (
     Measure(LATENCY, "latency", "min", "ms", 1e3, "latency_ms"),
     Measure("onnx_latency", "latency on the host's CPU", "min", "ms", 1e3, "onnx_latency_ms"),
@@ -65,14 +67,32 @@ _KNOWN = (
     Measure("f1_10k", "F1 on the device, quantized, 10k images", "max"),
     Measure("f1_1k_f", "F1 of the float model, 1k images", "max"),
     Measure("f1_onnx", "F1 of the float ONNX model, 10k images", "max"),
+    Measure("sqnr_db", "SQNR against the float model", "max", "dB"),
+    Measure("cosine", "cosine similarity with the float model", "max"),
+    Measure("max_error", "largest difference from the float model", "min"),
+    Measure("top1_agreement", "top-1 agreement with the float model", "max"),
     Measure("val_iou", "mIoU after partial training", "max"),
     Measure("final_val_iou", "mIoU after full training", "max"),
 )
 MEASURES: Mapping[str, Measure] = {measure.column: measure for measure in _KNOWN}
 
 
-def measure_of(column: str) -> Measure:
-    return MEASURES.get(column) or Measure(column, column)
+def measure_of(column: str, metric: str = "f1") -> Measure:
+    """`metric` is what the columns of scores hold, where that is not F1."""
+    found = MEASURES.get(column) or Measure(column, column)
+    if metric == "f1" or column not in SCORE_COLUMNS:
+        return found
+    shown = metric + column.removeprefix("f1")
+    return replace(found, label=found.label.replace("F1", metric, 1), shown=shown)
+
+
+def quality_column(rows: Iterable[Row]) -> str:
+    """What fronts show beside latency: F1 of the quantized model, or its agreement with the float
+    model where no row has F1 and some have that."""
+    columns = ("f1_1k", "sqnr_db")
+    every = list(rows)
+    has = [any(not math.isnan(number(row.get(column))) for row in every) for column in columns]
+    return "sqnr_db" if has == [False, True] else "f1_1k"
 
 
 @dataclass(frozen=True)
@@ -81,10 +101,11 @@ class ColumnObjective:
 
     column: str
     goal: Goal
+    metric: str = "f1"
 
     @property
     def measure(self) -> Measure:
-        return measure_of(self.column)
+        return measure_of(self.column, self.metric)
 
     def of(self, row: Row) -> float:
         return self.measure.of(row)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edgeloop.errors import BlobMissing
-from edgeloop.models import ModelFile
+from edgeloop.models import AGREEMENT_COLUMNS, ModelFile
 from edgeloop.report.drawing import drawable
 from edgeloop.report.measures import ESTIMATE, MEASURED, number
 from edgeloop.report.style import (
@@ -175,7 +175,10 @@ def interval_of(scores: Mapping[str, Mapping[str, float]]) -> tuple[float, float
 
 
 def class_metrics(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """The metrics that have a value per class, the most important first; none for depths."""
+    """The metrics that have a value per class, the most important first; none for depths, nor for
+    outputs that were compared with those of the float model."""
+    if any(name in scores for name in AGREEMENT_COLUMNS):
+        return []
     found = [
         metric
         for metric, values in scores.items()

@@ -225,13 +225,14 @@ def _add_overviews(routes: APIRouter, portal: Portal) -> None:
     def pareto(
         experiment: Which = None,
         x: Text = "mean",
-        y: Text = "f1_1k",
+        y: Text = "",
         text: Text = "",
         status: Text = "",
         tag: Text = "",
         device: Text = "",
     ) -> ParetoView:
-        """The front of two columns; `COLUMN:min` or `COLUMN:max` if the goal is not known."""
+        """The front of two columns; `COLUMN:min` or `COLUMN:max` if the goal is not known. Without
+        `y`, `f1_1k` or, where no model has it, `sqnr_db`."""
         query = ParetoQuery(x, y, text, status, tag, device)
         return views.pareto_view(portal, experiment, query)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -23,6 +23,7 @@ from edgeloop.report import (
     objective,
     pareto_chart,
     pareto_of,
+    quality_column,
     sigma_ms,
 )
 
@@ -48,6 +49,8 @@ def pareto_view(
     query = query or ParetoQuery()
     snapshot = portal.rows(experiment)
     frame = frame_of(portal, experiment)
+    if not query.y:
+        query = replace(query, y=_quality(portal, snapshot, frame.experiment))
     choices = summary_of(portal, snapshot, frame.experiment)[1]
     columns = _columns(portal, snapshot, frame.experiment)
     try:
@@ -72,6 +75,12 @@ def pareto_view(
         portal.draw((query, found.points), lambda: _chart(found), "front-"),
         "",
     )
+
+
+def _quality(portal: Portal, snapshot: TableSnapshot, experiment: str) -> str:
+    key = ("quality", experiment, snapshot.generation, id(snapshot.rows))
+    rows = snapshot.rows.values()
+    return portal.cache.get(key, lambda: quality_column(row.values for row in rows))
 
 
 def anchor(name: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from edgeloop.errors import NoSuchModel
-from edgeloop.models import ran_on
+from edgeloop.models import SCORE_COLUMNS, ran_on, shared_metric, shown_scores
 from edgeloop.portal.feed import Row, TableSnapshot, seconds_of
 from edgeloop.portal.shapes import (
     PAGE_SIZES,
@@ -24,11 +24,14 @@ from edgeloop.portal.shapes import (
     Work,
 )
 from edgeloop.portal.state import Portal, frame_of
-from edgeloop.report import LATENCY, is_estimate, measure_of
+from edgeloop.report import LATENCY, Measure, is_estimate, measure_of
 
-NUMBERS = (LATENCY, "macs", "f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
+NUMBERS = (LATENCY, "macs", *SCORE_COLUMNS)
 MOST_CHOICES = 200
-_TITLES = {LATENCY: "latency", "macs": "MACs"}
+_TITLES = {
+    **{LATENCY: "latency", "macs": "MACs", "sqnr_db": "SQNR", "cosine": "cosine"},
+    **{"max_error": "max error", "top1_agreement": "top-1"},
+}
 
 SortKey = tuple[int, float, str]
 
@@ -47,11 +50,12 @@ def table_view(
     first = (query.page - 1) * query.size
     now = time.time()
     counts, choices = summary_of(portal, snapshot, frame.experiment)
+    columns, metric = columns_of(portal, snapshot, frame.experiment)
     return TableView(
         frame,
         query,
-        headings(),
-        tuple(line_of(row, now) for row in found[first : first + query.size]),
+        headings(columns, metric),
+        tuple(line_of(row, now, columns) for row in found[first : first + query.size]),
         counts,
         len(found),
         len(snapshot.rows),
@@ -69,20 +73,38 @@ def line_view(portal: Portal, experiment: str | None, name: str) -> Line:
     return line_of(row, time.time())
 
 
-def headings() -> tuple[Heading, ...]:
-    numbers = [measure_of(column) for column in NUMBERS]
+def columns_of(
+    portal: Portal, snapshot: TableSnapshot, experiment: str
+) -> tuple[Sequence[str], str]:
+    """The columns with numbers that its rows have, and what scores are; once per generation."""
+    key = ("numbers", experiment, snapshot.generation, id(snapshot.rows))
+
+    def make() -> tuple[Sequence[str], str]:
+        rows = [row.values for row in snapshot.rows.values()]
+        return (LATENCY, "macs", *shown_scores(rows)), shared_metric(rows)
+
+    return portal.cache.get(key, make)
+
+
+def headings(columns: Sequence[str] = NUMBERS, metric: str = "f1") -> tuple[Heading, ...]:
+    numbers = [measure_of(column, metric) for column in columns]
     return (
         Heading("name", "name", "", False),
         Heading("status", "status", "", False),
         Heading("node", "machine", "", False),
-        *(Heading(m.column, _TITLES.get(m.column, m.column), m.unit, True) for m in numbers),
+        *(Heading(m.column, _title(m), m.unit, True) for m in numbers),
         Heading("device", "device", "", False),
         Heading("since", "since", "", False),
     )
 
 
-def line_of(row: Row, now: float) -> Line:
-    numbers = (_cell(row, column) for column in NUMBERS)
+def _title(measure: Measure) -> str:
+    scored = measure.heading if measure.column in SCORE_COLUMNS else measure.column
+    return _TITLES.get(measure.column, scored)
+
+
+def line_of(row: Row, now: float, columns: Sequence[str] = NUMBERS) -> Line:
+    numbers = (_cell(row, column) for column in columns)
     return Line(
         name=row.name,
         status=row.text("status"),

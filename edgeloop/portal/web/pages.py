@@ -29,7 +29,6 @@ from edgeloop.portal.shapes import (
     Point,
     TableQuery,
 )
-from edgeloop.portal.views.table import headings
 from edgeloop.portal.web.rendering import (
     HERE,
     Link,
@@ -204,6 +203,7 @@ def _add_table(routes: APIRouter, portal: Portal, templates: Templates) -> None:
         values = table_values(view)
         return JSONResponse(
             {
+                "columns": " ".join(heading.name for heading in view.headings),
                 "marks": [mark for mark, _ in rows],
                 "html": "".join(row for mark, row in rows if mark not in known),
                 "chips": templates.part(request, "table_chips", **values),
@@ -217,8 +217,8 @@ def _add_model(routes: APIRouter, portal: Portal, templates: Templates) -> None:
     @routes.get("/models/{name:path}")
     def model(request: Request, name: str) -> HTMLResponse:
         view = views.model_view(portal, _experiment(request), name)
-        table = headings()
-        numbers = [(h, cell) for h, cell in plain_cells(table, view.line) if h.is_number and cell]
+        cells = plain_cells(view.headings, view.line)
+        numbers = [(h, cell) for h, cell in cells if h.is_number and cell]
         return templates.page(
             request,
             "model",

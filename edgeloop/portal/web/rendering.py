@@ -18,7 +18,9 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup, escape
 
 from edgeloop._util.units import size_text
+from edgeloop.models import AGREEMENT_COLUMNS
 from edgeloop.portal.shapes import PAGE_SIZES, Frame, Heading, Line, StageView, TableView, UsePeriod
+from edgeloop.report import measure_of
 
 if TYPE_CHECKING:
     import jinja2
@@ -130,8 +132,10 @@ def in_seconds(seconds: float) -> str:
     return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02} min"
 
 
-def score(value: float | None) -> str:
-    return "" if value is None or math.isnan(value) else f"{value:.4f}"
+def score(value: float | None, metric: str = "f1_1k") -> str:
+    if value is None or math.isnan(value):
+        return ""
+    return f"{value:.4f}" if metric not in AGREEMENT_COLUMNS else measure_of(metric).text(value)
 
 
 def tidy(text: str) -> str:

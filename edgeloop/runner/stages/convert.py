@@ -57,8 +57,8 @@ def _why(chosen: Chosen | None, equipment: Equipment) -> str:
     if chosen is None or not chosen.because:
         return ""
     return (
-        f"compared with the float model instead of scored, since it does not fit the task "
-        f"{equipment.task.name}: {chosen.because}"
+        f"compared with the float model instead of scored by the task {equipment.task.name}: "
+        f"{chosen.because}"
     )
 
 

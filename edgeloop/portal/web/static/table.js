@@ -54,8 +54,9 @@ async function refresh() {
   const answer = await fetch(`/parts/table?${query}`, { headers: { Accept: "application/json" } });
   if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
   const content = await answer.json();
-  if (!body || (content.marks.length === 0) !== (marks.length === 0)) {
-    location.reload(); // from an empty page to a table, or back
+  const columns = body?.closest("table").dataset.columns;
+  if (columns !== content.columns || (content.marks.length === 0) !== (marks.length === 0)) {
+    location.reload(); // from an empty page to a table, or back; or to other columns
     return;
   }
   replace_part("chips", content.chips);
