@@ -83,8 +83,8 @@ REWRITES: tuple[Rewrite, ...] = (
     ),
     Rewrite(
         "batch-norm",
-        "BatchNormalization of a volume → of an image",
-        normalization.flatten_batch_norm,
+        "BatchNormalization alone → part of a Gemm, Conv by channel, or Mul and Add",
+        normalization.scale_channels,
     ),
     Rewrite(
         "l1-norm", "LpNormalization with p=1 → Abs, ReduceSum, Div", normalization.expand_l1_norm
@@ -109,6 +109,7 @@ REWRITES: tuple[Rewrite, ...] = (
     Rewrite("kernel", "dilated ConvTranspose → one with a spread kernel", layout.spread_kernels),
     Rewrite("average-pool", "AveragePool that rounds up → plain", layout.drop_rounding_up),
     Rewrite("softmax", "Softmax or LogSoftmax of many sides → fewer", ranks.flatten_softmax),
+    Rewrite("transpose", "Transpose of many sides → fewer", ranks.merge_sides),
     Rewrite("rank", "more than five sides → fewer", ranks.lower_ranks),
 )
 ALL = frozenset(rewrite.name for rewrite in REWRITES)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 _LAYER_NORM_OPSET = 17
+_IMAGE_RANK = 4
 
 
 @each("Sqrt", "Pow")
@@ -234,19 +235,88 @@ def flatten_instance_norm(editor: GraphEditor, node: NodeProto) -> bool:
 
 
 @each("BatchNormalization")
-def flatten_batch_norm(editor: GraphEditor, node: NodeProto) -> bool:
-    """Of a video: of an image, after a Reshape."""
+def scale_channels(editor: GraphEditor, node: NodeProto) -> bool:
+    """Behind a Gemm a part of its weights; of an image a Conv of each channel; else Mul and Add.
+    With 8 bits its five operands lose much, and compilers refuse some."""
+    import numpy as np
+
     shape = editor.shape(node.input[0])
-    if shape is None or len(shape) < 5 or not is_float(editor, node) or len(node.output) > 1:
+    values = [editor.constant(name) for name in node.input[1:]]
+    if shape is None or not is_float(editor, node) or len(node.output) > 1:
         return False
+    if any(value is None for value in values):
+        return False
+    gain, bias, mean, variance = (np.asarray(value) for value in values)
+    factor = gain / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
+    shift = bias - mean * factor
+    name, output = node.name or node.output[0], node.output[0]
+    gemm = _gemm_before(editor, node)
+    if gemm is not None:
+        _fold_into_gemm(editor, gemm, node, factor, shift)
+        return True
     new = editor.replacement([node])
-    flat = (shape[0], shape[1], shape[2], math.prod(shape[3:]))
-    inputs = [new.reshape(node.input[0], flat), *node.input[1:]]
-    epsilon = attribute(node, "epsilon", 1e-5)
-    made = new.add("BatchNormalization", inputs, flat, epsilon=epsilon)
-    new.reshape(made, shape, node.output[0])
+    if len(shape) == _IMAGE_RANK:
+        kernel = editor.floats(f"{name}_factor", factor.reshape(-1, 1, 1, 1))
+        inputs = [node.input[0], kernel, editor.floats(f"{name}_shift", shift)]
+        new.add("Conv", inputs, shape, output, group=shape[1], kernel_shape=[1, 1])
+    else:
+        sides = (1, -1, *[1] * (len(shape) - 2))
+        factors = editor.floats(f"{name}_factor", factor.reshape(sides))
+        scaled = new.add("Mul", [node.input[0], factors], shape)
+        shifts = editor.floats(f"{name}_shift", shift.reshape(sides))
+        new.add("Add", [scaled, shifts], shape, output)
     new.done()
     return True
+
+
+def _gemm_before(editor: GraphEditor, node: NodeProto) -> NodeProto | None:
+    """The plain Gemm or MatMul whose columns are the channels of a batch norm, if nothing else
+    reads it; a Reshape of its rows may stand between."""
+    source = node.input[0]
+    shape = editor.shape(source) or ()
+    if len(shape) != 2 or editor.only_reader(source) is not node:
+        return None
+    moved = editor.maker(source, "Reshape")
+    if moved is not None:
+        source = moved.input[0]
+        if (editor.shape(source) or (0,))[-1] != shape[1] or editor.only_reader(
+            source
+        ) is not moved:
+            return None
+    maker = editor.maker(source, "Gemm", "MatMul")
+    if maker is None or source in editor.ends:
+        return None
+    matrix = editor.shape(maker.input[1]) or ()
+    plain = attribute(maker, "alpha", 1.0) == attribute(maker, "beta", 1.0) == 1
+    constants = all(editor.is_constant(item) for item in maker.input[1:])
+    return maker if plain and constants and len(matrix) == 2 else None
+
+
+def _fold_into_gemm(
+    editor: GraphEditor,
+    gemm: NodeProto,
+    norm: NodeProto,
+    factor: NDArray[Any],
+    shift: NDArray[Any],
+) -> None:
+    matrix = editor.constant(gemm.input[1])
+    assert matrix is not None
+    old = editor.constant(gemm.input[2]) if len(gemm.input) > 2 else None
+    if attribute(gemm, "transB", 0):
+        matrix = matrix.T
+    bias = shift if old is None else old.reshape(-1) * factor + shift
+    name, output = norm.name or norm.output[0], norm.output[0]
+    shape, flat = editor.shape(norm.output[0]) or (), editor.shape(gemm.output[0]) or ()
+    moved = [node for node in [editor.maker(norm.input[0], "Reshape")] if node is not None]
+    new = editor.replacement([gemm, *moved, norm])
+    first = gemm.input[0]
+    if attribute(gemm, "transA", 0):
+        first = new.transpose(first, (1, 0))
+    rows = (math.prod(flat[:-1]), matrix.shape[0])
+    inputs = [new.reshape(first, rows), editor.floats(f"{name}_matrix", matrix * factor)]
+    inputs.append(editor.floats(f"{name}_shift", bias))
+    new.add("Gemm", inputs, shape, output)
+    new.done()
 
 
 @each("LpNormalization")

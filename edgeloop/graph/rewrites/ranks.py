@@ -28,8 +28,7 @@ def lower_ranks(editor: GraphEditor) -> list[str]:
     """Everything with more than five sides, as far as it can be written with fewer."""
     if not _has_large_ranks(editor):
         return []
-    layers = _transposes(editor) + _pointwise(editor) + _reductions(editor)
-    return layers + _reshape_once(editor)
+    return _pointwise(editor) + _reductions(editor) + _reshape_once(editor)
 
 
 def _has_large_ranks(editor: GraphEditor) -> bool:
@@ -38,13 +37,18 @@ def _has_large_ranks(editor: GraphEditor) -> bool:
 
 
 @each("Transpose")
-def _transposes(editor: GraphEditor, node: NodeProto) -> bool:
+def merge_sides(editor: GraphEditor, node: NodeProto) -> bool:
+    """Transposes of more than five sides, and those of five that move the innermost one, with
+    fewer: the compiler takes these, and then needs up to a thousand times as long for them."""
     shape = editor.shape(node.input[0])
-    if shape is None or len(shape) <= LARGEST_RANK:
+    if shape is None or len(shape) < LARGEST_RANK:
         return False
     order = list(attribute(node, "perm", range(len(shape) - 1, -1, -1)))
     result = tuple(shape[side] for side in order)
+    moves_innermost = order[-1] != len(shape) - 1
     sides, order = _merged(shape, order)
+    if len(shape) == LARGEST_RANK and (len(sides) == len(shape) or not moves_innermost):
+        return False
     new = editor.replacement([node])
     moved = new.reshape(node.input[0], sides)
     if len(sides) <= LARGEST_RANK:
