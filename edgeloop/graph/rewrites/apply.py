@@ -64,8 +64,6 @@ REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         "gemm", "Gemm with factors or a computed matrix → plain Gemm, MatMul", matrices.plain_gemm
     ),
-    Rewrite("linear", "MatMul with a constant matrix, Add → Gemm", matrices.fuse_linear),
-    Rewrite("matmul", "MatMul of many sides → fewer sides", matrices.flatten_matmul),
     Rewrite(
         "layer-norm-axes",
         "LayerNormalization over several axes → over one",
@@ -108,8 +106,11 @@ REWRITES: tuple[Rewrite, ...] = (
     Rewrite("max-pool", "MaxPool of a volume → two of images", layout.pool_videos_in_two_steps),
     Rewrite("kernel", "dilated ConvTranspose → one with a spread kernel", layout.spread_kernels),
     Rewrite("average-pool", "AveragePool that rounds up → plain", layout.drop_rounding_up),
+    Rewrite("linear", "MatMul with a constant matrix, Add → Gemm", matrices.fuse_linear),
+    Rewrite("matmul", "MatMul of many sides → fewer sides", matrices.flatten_matmul),
     Rewrite("softmax", "Softmax or LogSoftmax of many sides → fewer", ranks.flatten_softmax),
     Rewrite("transpose", "Transpose of many sides → fewer", ranks.merge_sides),
+    Rewrite("slice", "Slice or Gather of many sides → fewer", ranks.flatten_slices),
     Rewrite("rank", "more than five sides → fewer", ranks.lower_ranks),
 )
 ALL = frozenset(rewrite.name for rewrite in REWRITES)

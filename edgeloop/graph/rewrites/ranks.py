@@ -128,6 +128,45 @@ def flatten_softmax(editor: GraphEditor, node: NodeProto) -> bool:
     return True
 
 
+@each("Slice", "Gather")
+def flatten_slices(editor: GraphEditor, node: NodeProto) -> bool:
+    """Parts along one of five or more sides: of four at most. The compiler takes five, has no
+    cost for them, and needs up to a thousand times as long."""
+    shape, result = editor.shape(node.input[0]), editor.shape(node.output[0])
+    if shape is None or result is None or len(shape) < LARGEST_RANK:
+        return False
+    axis = _cut_axis(editor, node, len(shape))
+    if axis is None:
+        return False
+    count = math.prod(result) * shape[axis] // math.prod(shape)
+    before, behind = math.prod(shape[:axis]), shape[axis + 1 :]
+    rest = (math.prod(behind[:-1]), behind[-1]) if behind else ()
+    new, name = editor.replacement([node]), node.name or node.output[0]
+    kind = editor.kind(node.input[0])
+    flat = new.reshape(node.input[0], (before, shape[axis], *rest))
+    if node.op_type == "Slice":
+        inputs = [flat, *node.input[1:3], editor.ints(f"{name}_axis", [1]), *node.input[4:5]]
+        made = new.add("Slice", inputs, (before, count, *rest), "", kind)
+    else:
+        places = editor.constant(node.input[1])
+        assert places is not None
+        chosen = editor.ints(f"{name}_places", [int(place) for place in places.reshape(-1)])
+        made = new.add("Gather", [flat, chosen], (before, count, *rest), "", kind, axis=1)
+    new.reshape(made, result, node.output[0])
+    new.done()
+    return True
+
+
+def _cut_axis(editor: GraphEditor, node: NodeProto, rank: int) -> int | None:
+    """The one side that a Slice or Gather with constant places is about."""
+    if not all(editor.is_constant(name) for name in node.input[1:] if name):
+        return None
+    if node.op_type == "Gather":
+        return int(attribute(node, "axis", 0)) % rank
+    axes = editor.constant(node.input[3]) if len(node.input) > 3 and node.input[3] else None
+    return int(axes.reshape(-1)[0]) % rank if axes is not None and axes.size == 1 else None
+
+
 @each(*_REDUCING)
 def _reductions(editor: GraphEditor, node: NodeProto) -> bool:
     """Over neighbouring sides: over the middle one of three."""

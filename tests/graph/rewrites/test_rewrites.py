@@ -13,6 +13,7 @@ from edgeloop.graph.rewrites.editor import GraphEditor
 from tests.graph.rewrites.cases import (
     gelu,
     graph,
+    group_norm,
     layer_norm,
     linear,
     node,
@@ -66,7 +67,7 @@ CASES = {
     "einsum-constant": (
         "einsum",
         lambda: one("Einsum", IMAGE, values(8, 5), equation="bchw,ck->bkhw"),
-        "MatMul Reshape Transpose",
+        "Gemm Reshape Transpose",
     ),
     "einsum-outer": (
         "einsum",
@@ -97,17 +98,12 @@ CASES = {
     ),
     "linear": ("linear", linear, "Gemm Relu Reshape"),
     "linear-elsewhere": ("linear", lambda: linear((6,), True), "Add Gemm Mul Reshape"),
-    "matmul": ("matmul", lambda: one("MatMul", (1, 2, 3, 4, 8), values(8, 5)), None),
-    "group-norm": (
-        "group-norm",
-        lambda: graph(
-            [node("GroupNormalization", "x", "a", "b", "n", num_groups=2), node("Relu", "n", "y")],
-            {"x": IMAGE},
-            {"a": values(8), "b": values(8)},
-            21,
-        ),
-        "Add InstanceNormalization Mul Relu Reshape",
+    "matmul": (
+        "matmul",
+        lambda: one("MatMul", (1, 2, 2, 3, 4, 8), others=[(1, 2, 2, 3, 8, 5)]),
+        "MatMul Reshape",
     ),
+    "group-norm": ("group-norm", group_norm, "Add InstanceNormalization Mul Reshape"),
     "instance-norm": (
         "instance-norm",
         lambda: one("InstanceNormalization", (1, 4, 3, 4, 5), values(4), values(4)),
@@ -138,11 +134,11 @@ CASES = {
         "Add Exp Log ReduceMax ReduceSum Reshape Sub",
     ),
     "global-lp-pool": ("reductions", lambda: one("GlobalLpPool", IMAGE), "Mul ReduceSum Sqrt"),
-    "cumsum": ("cumsum", lambda: one("CumSum", IMAGE, np.int64(1)), "MatMul Transpose"),
+    "cumsum": ("cumsum", lambda: one("CumSum", IMAGE, np.int64(1)), "Gemm Reshape Transpose"),
     "cumsum-back": (
         "cumsum",
         lambda: one("CumSum", (1, 4, 8), np.int64(-1), exclusive=1, reverse=1),
-        "MatMul",
+        "Gemm Reshape",
     ),
     "trilu": ("trilu", lambda: one("Trilu", (1, 2, 6, 6), upper=0), "Mul"),
     "trilu-offset": ("trilu", lambda: one("Trilu", (1, 6, 8), np.int64(1)), "Mul"),
@@ -154,11 +150,7 @@ CASES = {
     "cosh": ("composed", lambda: one("Cosh", IMAGE), "Add Exp Mul Neg"),
     "acos": ("composed", lambda: one("Acos", IMAGE), "Asin Sub"),
     "copy": ("copy", lambda: one("Gather", (8,), np.arange(8).reshape(1, 8, 1)), "Reshape"),
-    "copy-nd": (
-        "copy",
-        lambda: one("GatherND", (2, 4), np.indices((2, 4)).reshape(2, -1).T.reshape(1, 8, 2)),
-        "Reshape",
-    ),
+    "gather": ("gather", lambda: one("GatherND", (2, 4), whole(0, 3, 1, 1).reshape(2, 2)), None),
     "max-pool": (
         "max-pool",
         lambda: one(
@@ -182,8 +174,23 @@ CASES = {
         lambda: one("Transpose", (1, 4, 3, 2, 5), perm=[2, 0, 3, 4, 1]),
         None,
     ),
-    "windows": ("rank", lambda: windows((2, 3, 4, 5, 7, 1), [0, 1, 3, 2, 4, 5], 4), None),
-    "shuffled": ("rank", lambda: windows((2, 3, 4, 5, 7, 1), [5, 3, 1, 4, 2, 0], 2), None),
+    "slice": (
+        "slice",
+        lambda: one("Slice", (2, 4, 3, 2, 5), whole(7), whole(0), whole(1), whole(-2)),
+        "Reshape Slice",
+    ),
+    "slice-gather": (
+        "slice",
+        lambda: one("Gather", (3, 1, 2, 4, 5), np.int64(-1), axis=0),
+        "Gather Reshape",
+    ),
+    "slice-last": (
+        "slice",
+        lambda: one("Gather", (2, 1, 2, 4, 5), whole(3, 0).reshape(1, 2), axis=-1),
+        "Gather Reshape",
+    ),
+    "windows": ("rank", lambda: windows((2, 3, 4, 5, 7, 1), [0, 1, 3, 2, 4, 5]), None),
+    "shuffled": ("rank", lambda: windows((2, 3, 4, 5, 7, 1), [5, 3, 1, 4, 2, 0]), None),
 }
 
 # Graphs that no rewrite may touch.
