@@ -139,9 +139,11 @@ def apply_rewrites(model: ModelProto, wanted: Collection[str] = ALL) -> list[App
     return applied
 
 
-def plan_rewrites(model: ModelProto, wanted: Collection[str] = ALL) -> ModelProto:
-    """The model as it would be, not checked and not in place: to see what would be left."""
-    return _rewritten(model, wanted)[1]
+def plan_rewrites(
+    model: ModelProto, wanted: Collection[str] = ALL
+) -> tuple[list[AppliedRewrite], ModelProto]:
+    """What would be done, and the model as it would be; not checked, and not in place."""
+    return _rewritten(model, wanted)
 
 
 def planned_rewrites(model: ModelProto) -> list[AppliedRewrite]:
@@ -177,12 +179,9 @@ def _rewritten(
     """The model is copied when the first rewrite is to be written to it."""
     import onnx
 
-    applied, changed = [], model
+    applied, changed, editor = [], model, GraphEditor(model)
     for rewrite in REWRITES:
-        if rewrite.name not in wanted:
-            continue
-        editor = GraphEditor(changed)
-        layers = rewrite.function(editor)
+        layers = rewrite.function(editor) if rewrite.name in wanted else []
         if not layers:
             continue
         if changed is model:
@@ -192,6 +191,7 @@ def _rewritten(
             layers = rewrite.function(editor)
         ranks.drop_unread(editor)
         editor.commit()
+        editor = GraphEditor(changed)
         applied.append(AppliedRewrite(rewrite.name, rewrite.text, tuple(layers)))
     return applied, changed
 

@@ -50,6 +50,8 @@ _LEFT_OVER = "assigned to the default CPU EP"
 _TIME = "Simulated (Accelerator exec time us)"
 _LOW = "Simulated (Accelerator exec time us (lower estimate))"
 _HIGH = "Simulated (Accelerator exec time us (upper estimate))"
+_UNKNOWN = "Missing Ops (Number of Ops with no Costs associated)"
+_TOO_LOW = "the compiler has no cost for {count} of its steps, so the estimate is too low"
 _TRAFFIC = {
     "input_fill_bytes": "Input Fill",
     "fill_bytes": "Intermediate Fill",
@@ -190,7 +192,10 @@ class NativeWork:
         traffic = {name: int(events.get(event, 0)) for name, event in _TRAFFIC.items()}
         times = {"raw_us": _TIME, "low_us": _LOW, "high_us": _HIGH}
         found = {name: float(events[event]) for name, event in times.items()}
-        return {**found, **traffic, "caveats": estimate_caveats(onnx.load_model(quantized))}, ()
+        caveats = estimate_caveats(onnx.load_model(quantized))
+        if unknown := int(events.get(_UNKNOWN, 0)):
+            caveats.append(_TOO_LOW.format(count=unknown))
+        return {**found, **traffic, "caveats": caveats}, ()
 
     def screen(self, model: str, soc: int, output: str = "logits") -> Answer:
         """The estimate of a model that is not trained yet: scales are made up."""

@@ -7,6 +7,7 @@ import onnx
 import onnxruntime
 import pytest
 
+from edgeloop.graph.check import read_graph
 from edgeloop.graph.rewrites import REWRITES, applied_rewrites, apply_rewrites, rewrite_notes
 from edgeloop.graph.rewrites import apply as module
 from edgeloop.graph.rewrites.editor import GraphEditor
@@ -301,3 +302,10 @@ def test_a_model_carries_what_was_done_to_it():
 def test_a_rewrite_that_cannot_be_checked_is_not_used(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
     assert apply_rewrites(linear()) == []
+
+
+def test_group_normalization_is_read_and_rewritten(tmp_path):
+    path = tmp_path / "m.onnx"
+    onnx.save_model(group_norm(), path)
+    model = read_graph(path)
+    assert [item.name for item in apply_rewrites(model)] == ["group-norm"]
