@@ -100,7 +100,7 @@ def untaken_layers(model: ModelProto) -> list[tuple[str, str]]:
     sides. The model needs the shape of every tensor."""
     if not _in_the_way(model):
         return []
-    return [_named(node) for node in _in_the_way(plan_rewrites(model)[1])]
+    return [_named(node) for node in _in_the_way(plan_rewrites(model))]
 
 
 def _in_the_way(model: ModelProto) -> list[NodeProto]:

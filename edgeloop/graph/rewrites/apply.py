@@ -139,11 +139,9 @@ def apply_rewrites(model: ModelProto, wanted: Collection[str] = ALL) -> list[App
     return applied
 
 
-def plan_rewrites(
-    model: ModelProto, wanted: Collection[str] = ALL
-) -> tuple[list[AppliedRewrite], ModelProto]:
-    """What would be done, and the model as it would be; not checked, and not in place."""
-    return _rewritten(model, wanted)
+def plan_rewrites(model: ModelProto, wanted: Collection[str] = ALL) -> ModelProto:
+    """The model as it would be, not checked and not in place: to see what would be left."""
+    return _rewritten(model, wanted)[1]
 
 
 def planned_rewrites(model: ModelProto) -> list[AppliedRewrite]:
