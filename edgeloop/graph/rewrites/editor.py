@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 FLOAT = 1  # TensorProto.FLOAT
 AXES_AS_INPUT = 18  # opset of all reductions but ReduceSum, whose axes are an input since 13
+_STANDARD = ("", "ai.onnx")
 CONTRIBUTED = "com.microsoft"  # operators of ONNX Runtime that ONNX got later, or not yet
 
 
@@ -28,7 +29,7 @@ class GraphEditor:
         self.model = model
         self.graph = model.graph
         self.nodes: list[NodeProto] = list(model.graph.node)
-        self.opset = next((o.version for o in model.opset_import if not o.domain), 1)
+        self.opset = next((o.version for o in model.opset_import if o.domain in _STANDARD), 1)
         self.ends = {value.name for value in self.graph.output}
         self._tensors = {tensor.name: tensor for tensor in self.graph.initializer}
         self._shapes: dict[str, Shape] = {}
@@ -149,6 +150,9 @@ class GraphEditor:
         for name, kind, shape in self._new:
             if name in made and name not in self.ends:
                 graph.value_info.append(helper.make_tensor_value_info(name, kind, shape))
+        for opset in self.model.opset_import:
+            if opset.domain in _STANDARD:
+                opset.version = self.opset
         domains = {opset.domain for opset in self.model.opset_import}
         if CONTRIBUTED not in domains and any(n.domain == CONTRIBUTED for n in graph.node):
             self.model.opset_import.append(helper.make_opsetid(CONTRIBUTED, 1))
@@ -156,9 +160,7 @@ class GraphEditor:
     def raise_opset(self, wanted: int) -> None:
         """To an opset that only adds operators. Between 13 and 17 that is so for everything but
         RoiAlign."""
-        for opset in self.model.opset_import:
-            if not opset.domain and opset.version < wanted:
-                opset.version = self.opset = wanted
+        self.opset = max(self.opset, wanted)
 
     def _learn(self, value: ValueInfoProto) -> None:
         tensor = value.type.tensor_type

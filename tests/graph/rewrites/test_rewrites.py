@@ -31,6 +31,11 @@ IMAGE = (1, 8, 6, 6)
 
 # The rewrite, a graph that it is for, and operators that are left afterwards.
 CASES = {
+    "cast": (
+        "cast",
+        lambda: graph([node("Cast", "x", "a", to=1), node("Relu", "a", "y")], {"x": IMAGE}, {}),
+        "Relu",
+    ),
     "gelu-0": ("gelu", lambda: gelu(0), "Gelu"),
     "gelu-1": ("gelu", lambda: gelu(1), "Gelu"),
     "gelu-2": ("gelu", lambda: gelu(2), "Gelu"),
