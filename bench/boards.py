@@ -20,8 +20,10 @@ import onnx
 
 from bench.tables import markdown
 from edgeloop.demo import make_faces
+from edgeloop.graph import DLC_INPUT
 from edgeloop.platforms import GraphInfo
 from edgeloop.platforms.snpe.board.device import AdbDevice
+from edgeloop.platforms.snpe.board.files import InputFile
 from edgeloop.platforms.snpe.options import BoardOptions
 from edgeloop.platforms.snpe.profile import profile_of
 from edgeloop.platforms.snpe.sdk import Sdk, find_sdk
@@ -76,8 +78,8 @@ def _bench() -> Iterator[Bench]:
         settings = Settings(
             project=folder,
             location=SqliteLocation(folder / "store"),
-            snpe_root=str(sdk.root),
             toolchain="snpe",
+            platform_keys={"snpe_root": str(sdk.root)},
             benchmark_runs=2,
         )
         options = RunnerOptions(
@@ -301,7 +303,7 @@ def _files(bench: Bench) -> str:
     for side in (32, 64):
         images = bench.task.test(side, side, IMAGES).images
         began = time.monotonic()
-        with device.board.placed(NET, images):
+        with device.board.placed(NET, [{DLC_INPUT: InputFile(image)} for image in images]):
             ours_s = time.monotonic() - began
         with tempfile.TemporaryDirectory(dir=bench.folder) as name:
             for number, image in enumerate(images):
