@@ -17,7 +17,11 @@ from edgeloop.platforms.snpe.board.device import AdbDevice
 from edgeloop.platforms.snpe.dlc import read_tensors
 from edgeloop.platforms.snpe.sdk import find_sdk
 from edgeloop.platforms.snpe.toolchain import SnpeToolchain
+from edgeloop.runner import RunnerOptions, Sizes, run
+from edgeloop.settings import Settings
+from edgeloop.store import SqliteLocation
 from edgeloop.tasks import Samples, Tensors
+from edgeloop.workspace import Workspace
 from tests.peers.board import VirtualBoard
 from tests.platforms import board_nets
 from tests.platforms.boards import board, listed, opened_board
@@ -203,3 +207,25 @@ def test_calibration_that_is_not_what_the_model_takes_is_refused(sdk, graphs, tm
     said = "takes ids, and was given images" if kind == "images" else "has other; the model takes"
     with pytest.raises(BadInput, match=said):
         toolchain.convert(model, samples, tmp_path / "out")
+
+
+def test_a_runner_without_a_dataset_says_how_models_agree_on_a_board(board, sdk, tmp_path):
+    """Through all stages: what the board computes of random inputs, against the float model."""
+    settings = Settings(
+        project=tmp_path,
+        location=SqliteLocation(tmp_path / "store"),
+        toolchain="snpe",
+        benchmark_runs=1,
+        platform_keys={"snpe_root": str(sdk)},
+    )
+    options = RunnerOptions((f"adb:{board.serial}",), drain=True, sizes=Sizes(16, 4, 4))
+    board.set_tool()
+    with Workspace(settings) as workspace:
+        for name in ("two", "four"):
+            workspace.upload(NETS[name](tmp_path / f"{name}.onnx"), name)
+        run(workspace, options, lambda report: None)
+        for row in workspace.status():
+            assert not row.get("error"), row
+            assert row["status"] == "complete"
+            assert row["mean"] > 0
+            assert row["cosine"] > 0.9
