@@ -3,6 +3,7 @@ nothing for the CPU."""
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +97,21 @@ def test_odd_ends_become_bytes_and_give_the_same(make, precision, toolchain, tmp
     for name, floats in expected.items():
         np.testing.assert_array_equal(on_host[name].ravel(), floats.ravel())
         assert np.abs(on_chip[name].ravel() - floats.ravel()).max() <= 0.05 * np.ptp(floats) + 0.02
+
+
+def test_names_that_a_model_uses_already_are_not_given_again(toolchain, tmp_path):
+    names = ("x_pixels", "x_moved", "x_channel_first", "y_bytes", "y_channel_last")
+    chain = ["x", *names, "y"]
+    nodes = [node("Conv", ["x", "w"], ["x_pixels"], name="conv", pads=[1] * 4)]
+    nodes += [
+        node("Relu" if number % 2 else "Sigmoid", [one], [other], name=other)
+        for number, (one, other) in enumerate(itertools.pairwise(chain[1:]))
+    ]
+    ends = [info("x", [1, 3, 8, 8])], [info("y", [1, 4, 8, 8]), info("y_bytes", [1, 4, 8, 8])]
+    model = odd_models.save(tmp_path / "m.onnx", nodes, *ends, {"w": odd_models.weights()})
+    graph = graph_info(model.name, read_graph(model))
+    made = toolchain.convert(model, tensor_samples(graph, 2), tmp_path / "out")
+    assert toolchain.estimate(made.files[made.quantized], find_chip("qcs8550")).raw_us > 0
 
 
 def test_a_model_that_computes_nothing_is_refused(tmp_path):

@@ -60,15 +60,15 @@ def _take_pixels(graph: GraphProto, source: ValueInfoProto, layout: Layout) -> N
 
     shape = _shape(source)
     readers = _readers(graph, source.name)
-    pixels = f"{source.name}_pixels"
+    pixels = _fresh(graph, f"{source.name}_pixels")
     scale, zero = f"{pixels}_scale", f"{pixels}_zero"
     graph.initializer.append(numpy_helper.from_array(np.array(_INPUT_SCALE, np.float32), scale))
     graph.initializer.append(numpy_helper.from_array(np.array(0, np.uint8), zero))
-    moved = f"{source.name}_moved"
+    moved = _fresh(graph, f"{source.name}_moved")
     front = [helper.make_node("DequantizeLinear", [pixels, scale, zero], [moved], name=moved)]
     if layout == "NCHW":
         shape = [shape[0], shape[2], shape[3], shape[1]]
-        first = f"{source.name}_channel_first"
+        first = _fresh(graph, f"{source.name}_channel_first")
         front.append(
             helper.make_node("Transpose", [moved], [first], name=first, perm=_TO_CHANNEL_FIRST)
         )
@@ -92,14 +92,14 @@ def _take_tensor(graph: GraphProto, source: ValueInfoProto) -> None:
 
     kind = source.type.tensor_type.elem_type
     if kind == TensorProto.INT64:
-        narrow, name = f"{source.name}_int32", source.name
+        narrow, name = _fresh(graph, f"{source.name}_int32"), source.name
         _put_in_front(graph, [helper.make_node("Cast", [narrow], [name], name=narrow, to=kind)])
         shape = _shape(source)
         source.CopyFrom(helper.make_tensor_value_info(narrow, TensorProto.INT32, shape))
     quantizer = _first_quantizer(graph, source.name) if kind == TensorProto.FLOAT else None
     if quantizer is None:
         return
-    given, scales = f"{source.name}_bytes", list(quantizer.input[1:])
+    given, scales = _fresh(graph, f"{source.name}_bytes"), list(quantizer.input[1:])
     for node in _readers(graph, source.name):
         if node.op_type == "QuantizeLinear" and list(node.input[1:]) == scales:
             _rename_inputs(graph, node.output[0], given)
@@ -144,7 +144,7 @@ def _give_tensor(graph: GraphProto, output: ValueInfoProto, is_channel_first: bo
 
     kind, shape = output.type.tensor_type.elem_type, _shape(output)
     if kind == TensorProto.INT64:
-        narrow = f"{output.name}_int32"
+        narrow = _fresh(graph, f"{output.name}_int32")
         graph.node.append(
             helper.make_node("Cast", [output.name], [narrow], name=narrow, to=TensorProto.INT32)
         )
@@ -156,10 +156,10 @@ def _give_tensor(graph: GraphProto, output: ValueInfoProto, is_channel_first: bo
     moves = is_channel_first and len(shape) == 4
     is_given = name in (other.name for other in graph.output)
     if moves or is_given or not is_at_end:
-        moved, name = output.name, f"{output.name}_bytes"
+        moved, name = output.name, _fresh(graph, f"{output.name}_bytes")
         if moves:
             shape = [shape[0], shape[2], shape[3], shape[1]]
-            moved = f"{output.name}_channel_last"
+            moved = _fresh(graph, f"{output.name}_channel_last")
             move = helper.make_node(
                 "Transpose", [output.name], [moved], name=moved, perm=_TO_CHANNEL_LAST
             )
@@ -182,7 +182,7 @@ def _give_classes(graph: GraphProto, is_channel_first: bool) -> None:
     output = graph.output[0]
     shape = _shape(output)
     axis = 3 if not is_channel_first and len(shape) == 4 else 1
-    wide, name = f"{output.name}_int64", f"{output.name}_classes"
+    wide, name = (_fresh(graph, f"{output.name}_{end}") for end in ("int64", "classes"))
     graph.node.append(
         helper.make_node("ArgMax", [output.name], [wide], name=wide, axis=axis, keepdims=0)
     )
@@ -245,6 +245,15 @@ def _rename_inputs(graph: GraphProto, old: str, new: str) -> None:
 def _put_in_front(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:
     for node in reversed(list(nodes)):
         graph.node.insert(0, node)
+
+
+def _fresh(graph: GraphProto, name: str) -> str:
+    """A name that no tensor and no node has yet: this one, or one with a line behind it."""
+    named = (*graph.input, *graph.output, *graph.initializer, *graph.node)
+    taken = {one.name for one in named} | {n for node in graph.node for n in node.output}
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _kind_of(graph: GraphProto, zero_point: str) -> int:
