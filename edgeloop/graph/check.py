@@ -17,6 +17,7 @@ from edgeloop.graph.masks import mask_constants
 from edgeloop.graph.operators import refusal, unknown_layers, untaken_layers
 from edgeloop.graph.reading import (
     STANDARD_DOMAINS,
+    convert_opset,
     fix_shapes,
     fold_constants,
     infer_types,
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 
 LARGEST_TENSOR = 2**32  # elements: bytes once quantized
-OLDEST_OPSET = 13  # the first with per-channel QuantizeLinear
-NEW_OPSET = 17
 _WHOLE_NUMBERS = (f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _NUMBERS = frozenset(("bool", "float", "float16", "bfloat16", "double", *_WHOLE_NUMBERS))
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
@@ -52,7 +51,7 @@ def read_graph(path: Path, shapes: Mapping[str, Shape] | None = None) -> ModelPr
     fix_shapes(path.name, model.graph, shapes)
     fold_constants(one_float(model))
     _check_operators(path.name, model)
-    model = _recent(path.name, model)
+    model = convert_opset(path.name, model)
     simplify(model.graph)
     _infer(path.name, model)
     _check_tensors(path.name, model)
@@ -94,21 +93,6 @@ def _check_operators(file: str, model: ModelProto) -> None:
     """After folding: what only computes shapes never reaches the compiler."""
     if unknown := unknown_layers(model):
         raise UnusableModel(file=file, reason=refusal(unknown))
-
-
-def _recent(file: str, model: ModelProto) -> ModelProto:
-    from onnx import version_converter
-
-    versions = [o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS]
-    if not versions:
-        raise UnusableModel(file=file, reason="it names no ONNX opset")
-    if versions[0] >= OLDEST_OPSET:
-        return model
-    try:
-        return version_converter.convert_version(model, NEW_OPSET)
-    except (RuntimeError, ValueError):
-        reason = f"its opset {versions[0]} is too old. Export it with opset {NEW_OPSET} or newer"
-        raise UnusableModel(file=file, reason=reason) from None
 
 
 def _check_ends(file: str, graph: GraphProto) -> None:

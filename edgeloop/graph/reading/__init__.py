@@ -7,10 +7,11 @@ from edgeloop.graph.reading.inference import infer_types
 from edgeloop.graph.reading.load import load_model, save_model
 from edgeloop.graph.reading.prepare import needs_preparing, one_float, prepare_model
 from edgeloop.graph.reading.shapes import fix_shapes, is_fixed, real_inputs, shape_of
-from edgeloop.graph.reading.standard import STANDARD_DOMAINS, inline_functions
+from edgeloop.graph.reading.standard import STANDARD_DOMAINS, convert_opset, inline_functions
 
 __all__ = [
     "STANDARD_DOMAINS",
+    "convert_opset",
     "external_files",
     "fix_shapes",
     "fold_constants",

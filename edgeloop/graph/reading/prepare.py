@@ -15,7 +15,11 @@ from edgeloop.graph.reading.fold import fold_constants
 from edgeloop.graph.reading.inference import infer_types
 from edgeloop.graph.reading.load import load_model, save_model
 from edgeloop.graph.reading.shapes import fix_shapes, is_fixed, real_inputs
-from edgeloop.graph.reading.standard import inline_functions
+from edgeloop.graph.reading.standard import (
+    convert_opset,
+    inline_functions,
+    is_newer_than_the_runtime,
+)
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -28,14 +32,14 @@ def needs_preparing(path: Path, shapes: Mapping[str, Shape] | None) -> bool:
         model = load_model(path, with_weights=False)
     except (BadModel, LocalFileError):
         return False
-    return bool(shapes) or _is_open(model) or has_other_floats(model)
+    return bool(shapes) or _is_open(model) or _changes(model)
 
 
 def prepare_model(path: Path, shapes: Mapping[str, Shape] | None, folder: Path) -> Path:
     """A copy in `folder` with the file's name that computes the same, or `path` itself if it needs
     no change. Raises UnusableModel where a size stays open, or `shapes` does not fit."""
     model = load_model(path, with_weights=False)
-    converts = has_other_floats(model)
+    converts = _changes(model)
     if not converts and not _is_open(model) and not shapes:
         return path
     fix_shapes(path.name, model.graph, shapes)
@@ -44,7 +48,10 @@ def prepare_model(path: Path, shapes: Mapping[str, Shape] | None, folder: Path) 
     if converts:
         model = load_model(path)
         fix_shapes(path.name, model.graph, shapes)
-        save_model(one_float(inline_functions(path.name, model)), target)
+        model = one_float(inline_functions(path.name, model))
+        if is_newer_than_the_runtime(model):
+            model = convert_opset(path.name, model)
+        save_model(model, target)
         return target
     for location, file in external_files(path, model).items():
         (folder / location).parent.mkdir(parents=True, exist_ok=True)
@@ -63,6 +70,11 @@ def one_float(model: ModelProto) -> ModelProto:
         pass_empty_casts(model.graph)
         del model.graph.value_info[:]
     return model
+
+
+def _changes(model: ModelProto) -> bool:
+    """Whether more than its inputs' sizes has to change."""
+    return has_other_floats(model) or is_newer_than_the_runtime(model)
 
 
 def _is_open(model: ModelProto) -> bool:
