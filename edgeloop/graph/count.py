@@ -1,6 +1,7 @@
 """MACs and parameters counted from the graph, and the table of its layers.
 
-A MAC is one multiplication with its addition; only convolutions and matrix products have them.
+A MAC is one multiplication with its addition; only convolutions and matrix products have them,
+Einsum among these.
 Parameters are the trained numbers: weights, biases, and the constants that other layers apply to a
 whole tensor, each counted once however many layers share it.
 """
@@ -115,7 +116,23 @@ def _macs(node: NodeProto, shapes: Mapping[str, Shape]) -> int:
         first = shapes[node.input[0]]
         transposed = any(a.name == "transA" and a.i for a in node.attribute)
         return math.prod(shapes[node.output[0]]) * first[0 if transposed else 1]
+    if node.op_type == "Einsum":
+        return _einsum_macs(node, shapes)
     return 0
+
+
+def _einsum_macs(node: NodeProto, shapes: Mapping[str, Shape]) -> int:
+    """Every combination of its indices once, if it multiplies at all."""
+    equation = next(a.s.decode() for a in node.attribute if a.name == "equation")
+    terms = equation.partition("->")[0].replace(" ", "").split(",")
+    sizes: dict[str, int] = {}
+    for term, name in zip(terms, node.input, strict=True):
+        before, dots, behind = term.partition("...")
+        shape = shapes[name]
+        hidden = [f".{i}" for i in range(len(shape) - len(before) - len(behind), 0, -1)]
+        for index, size in zip([*before, *(hidden if dots else ()), *behind], shape, strict=True):
+            sizes[index] = max(size, sizes.get(index, 1))
+    return math.prod(sizes.values()) if len(terms) > 1 else 0
 
 
 def _words(shapes: Iterable[Shape]) -> str:

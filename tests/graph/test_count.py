@@ -70,6 +70,22 @@ def test_shared_weights_count_once_and_settings_not_at_all(tmp_path):
     assert counted(path) == (2 * 64 * 3 * 3 * 9, 81)
 
 
+@pytest.mark.parametrize(
+    ("equation", "shapes", "macs"),
+    [
+        ("bhqd,bhkd->bhqk", [(1, 2, 5, 4), (1, 2, 7, 4)], 2 * 5 * 7 * 4),
+        ("...ij,jk->...ik", [(1, 3, 5, 4), (4, 6)], 3 * 5 * 4 * 6),
+        ("b i j -> b j i", [(1, 5, 4)], 0),
+    ],
+)
+def test_einsum_by_hand(equation, shapes, macs):
+    names = [f"x{index}" for index in range(len(shapes))]
+    node = helper.make_node("Einsum", names, ["y"], equation=equation, name="e")
+    inputs = [info(name, list(shape)) for name, shape in zip(names, shapes, strict=True)]
+    model = helper.make_model(helper.make_graph([node], "g", inputs, [info("y", None)]))
+    assert [layer.macs for layer in count_layers(model)] == [macs]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "size"),
