@@ -23,7 +23,7 @@ from edgeloop.errors import (
     WorkerFailed,
 )
 from edgeloop.graph import GraphProcess, GraphSummary, Shape, TaskFit, fitting_task
-from edgeloop.platforms import Estimator, list_devices, platform_of
+from edgeloop.platforms import Estimator, platform_of
 from edgeloop.settings import Settings
 
 DEFAULT_DEVICES = ("htp",)
@@ -166,6 +166,9 @@ class _Inquiry:
 
 
 def _others(asked: Sequence[str], settings: Settings) -> tuple[str, ...]:
-    """Chips that have a compiler, and were not asked."""
-    known = [device.device for device in list_devices(settings) if device.state == "simulated"]
-    return tuple(name for name in known if name not in asked)
+    """Other chips of the platforms whose compilers were asked."""
+    used = {platform.name: platform for platform in map(platform_of, asked)}
+    listed = [device for one in used.values() for device in one.list_devices(settings)]
+    return tuple(
+        one.device for one in listed if one.state == "simulated" and one.device not in asked
+    )

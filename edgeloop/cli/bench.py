@@ -230,7 +230,8 @@ def _latency(result: BenchResult) -> str:
 def _range(result: BenchResult) -> str:
     """In one unit: `218 – 328 µs`."""
     assert result.low_ms is not None and result.high_ms is not None
-    factor, unit = (1000, "µs") if result.high_ms < 1 else (1, "ms")
+    ms = result.high_ms
+    factor, unit = (1000, "µs") if ms < 1 else (1, "ms") if ms < 1000 else (0.001, "s")
     return f"{factor * result.low_ms:.3g} – {factor * result.high_ms:.3g} {unit}"
 
 

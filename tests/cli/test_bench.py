@@ -34,7 +34,7 @@ def test_inspect_says_what_a_model_is_and_what_a_chip_thinks_of_it(
 
 
 def test_inspect_as_json_is_complete(edgeloop: Edgeloop, net: Path):
-    (found,) = edgeloop("inspect", net, "--device", "host", "--json").json
+    (found,) = edgeloop("inspect", net, "--device", "host", "--device", "htp", "--json").json
     assert found["task"] == "classification" and found["usable"] is True
     assert found["inputs"][0]["layout"] == "NCHW" and found["outputs"][0]["shape"] == [1, 7]
     assert found["macs"] > 0 and found["params"] > 0 and found["memory"]["activations"] > 0

@@ -121,8 +121,9 @@ def quantize_with_fixed_scales(
         weight_type=QuantType.QInt8,
         per_channel=True,
         keep_removable_activations=_activates_moved(model),
-        init_overrides={**weight_overrides(model), **kernel_scales(model)},
+        init_overrides=weight_overrides(model),
     )
+    settings.extra_options["TensorQuantOverrides"].update(kernel_scales(model))
     guessed: dict[str, Range] = {
         source.name: (0.0, 1.0) if layouts.get(source.name) else (-4.0, 4.0)
         for source in model.graph.input
