@@ -118,6 +118,9 @@ def _macs(node: NodeProto, shapes: Mapping[str, Shape]) -> int:
         return math.prod(shapes[node.output[0]]) * first[0 if transposed else 1]
     if node.op_type == "Einsum":
         return _einsum_macs(node, shapes)
+    if node.op_type in ("GRU", "LSTM"):
+        steps, samples, _ = shapes[node.input[0]]
+        return steps * samples * sum(math.prod(shapes[name]) for name in node.input[1:3])
     return 0
 
 

@@ -86,6 +86,14 @@ def test_einsum_by_hand(equation, shapes, macs):
     assert [layer.macs for layer in count_layers(model)] == [macs]
 
 
+def test_a_recurrent_layer_multiplies_its_weights_at_every_step():
+    node = helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=5, name="lstm")
+    shapes = {"x": [7, 2, 3], "w": [1, 20, 3], "r": [1, 20, 5]}
+    inputs = [info(name, shape) for name, shape in shapes.items()]
+    model = helper.make_model(helper.make_graph([node], "g", inputs, [info("y", None)]))
+    assert [layer.macs for layer in count_layers(model)] == [7 * 2 * 20 * (3 + 5)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "size"),
