@@ -62,3 +62,8 @@ def test_an_architecture_gets_its_latency_without_a_store(name: str, rebuilt: Pa
     assert not result.reason
     assert result.latency_ms is not None
     assert 0.01 < result.latency_ms < 100
+
+
+def test_the_documentation_names_every_architecture() -> None:
+    page = (HERE.parents[1] / "docs" / "reference" / "architectures.md").read_text("utf-8")
+    assert [entry["name"] for entry in architectures() if f"`{entry['name']}`" not in page] == []
