@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edgeloop.errors import BadInput
 from edgeloop.tasks.base import Output, Tensors
 from edgeloop.tasks.detection.layout import BOX, Classes, Columns, Layout, recognized, trimmed
-from edgeloop.tasks.detection.metric import Found, ious
+from edgeloop.tasks.detection.metric import Found
 from edgeloop.tasks.metrics import Floats, are_logits
 
 NMS_IOU = 0.65
@@ -138,14 +138,14 @@ class Decoder:
     ) -> Found:
         """Every class of every box is a detection of its own."""
         least = self._options.score_threshold
-        box, column = np.nonzero(scores > (THRESHOLD if least is None else least))
-        values = scores[box, column]
-        if len(values) > CANDIDATES:
-            chosen = np.argpartition(-values, CANDIDATES)[:CANDIDATES]
-            chosen.sort()
-            box, column, values = box[chosen], column[chosen], values[chosen]
-        order = np.argsort(-values, kind="stable")
-        box, classes, values = box[order], categories[column[order]], values[order]
+        flat = np.ascontiguousarray(scores).ravel()
+        places = np.flatnonzero(flat > (THRESHOLD if least is None else least))
+        if len(places) > CANDIDATES:
+            best = np.argpartition(-flat[places], CANDIDATES)[:CANDIDATES]
+            places = np.sort(places[best])
+        places = places[np.argsort(-flat[places], kind="stable")]
+        box, column = np.divmod(places, scores.shape[1])
+        classes, values = categories[column], flat[places]
         kept = suppressed(boxes[box], classes, self._nms_iou, self._options.max_detections)
         return Found(boxes[box[kept]], values[kept].astype(np.float64), classes[kept])
 
@@ -185,13 +185,21 @@ def suppressed(
     """Which of the boxes, best first, are no duplicates of a better one of their class."""
     if overlap >= 1:
         return np.arange(min(len(boxes), most))
+    span = float(np.ptp(boxes)) + 1 if boxes.size else 1.0
+    left, top, right, bottom = (boxes + span * classes[:, None]).T.copy()  # classes lie far apart
+    area = np.clip(right - left, 0, None) * np.clip(bottom - top, 0, None)
+    numbers = np.arange(len(boxes))
     kept: list[int] = []
-    left = np.arange(len(boxes))
-    while left.size and len(kept) < most:
-        best, left = left[0], left[1:]
-        kept.append(int(best))
-        rivals = ious(boxes[best : best + 1], boxes[left])[0]
-        left = left[(rivals <= overlap) | (classes[left] != classes[best])]
+    while numbers.size and len(kept) < most:
+        kept.append(int(numbers[0]))
+        wide = np.minimum(right, right[0]) - np.maximum(left, left[0])
+        high = np.minimum(bottom, bottom[0]) - np.maximum(top, top[0])
+        shared = np.maximum(wide, 0) * np.maximum(high, 0)
+        others = shared <= overlap * (area + area[0] - shared)
+        others[0] = False
+        parts = (left, top, right, bottom, area)
+        left, top, right, bottom, area = (part[others] for part in parts)
+        numbers = numbers[others]
     return np.array(kept, np.intp)
 
 
