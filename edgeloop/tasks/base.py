@@ -7,12 +7,15 @@ floats divides by 255.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from edgeloop.errors import BadInput
 
 Images = NDArray[np.uint8]
 Labels = NDArray[Any]
@@ -126,6 +129,37 @@ class TakesOutputs(Protocol):
 
     def check_outputs(self, shapes: Mapping[str, Sequence[int]]) -> None:
         """Raises BadInput when a model with such outputs cannot be scored by this task."""
+
+
+def fitting_output(
+    shapes: Mapping[str, Sequence[int]], check: Callable[[Sequence[int]], None]
+) -> str:
+    """The largest output that `check` accepts, the first of equal ones: a model may have others
+    besides, such as those that help its training. Raises what is wrong with the first one."""
+    fitting: dict[str, int] = {}
+    problems: list[BadInput] = []
+    for name, shape in shapes.items():
+        try:
+            check(shape)
+            fitting[name] = math.prod(shape)
+        except BadInput as error:
+            problems.append(error)
+    if not fitting:
+        raise problems[0]
+    return max(fitting, key=lambda name: fitting[name])
+
+
+Fitting = Callable[[Mapping[str, Sequence[int]]], str]
+
+
+def single_output(outputs: Output | Tensors, fitting: Fitting | None) -> Output:
+    """The array that a task of one output scores: the only one, or that which fits."""
+    if not isinstance(outputs, Mapping):
+        return outputs
+    name = next(iter(outputs))
+    if fitting is not None and len(outputs) > 1:
+        name = fitting({other: array.shape for other, array in outputs.items()})
+    return outputs[name]
 
 
 @runtime_checkable

@@ -8,7 +8,7 @@ Of two classes a model may give only the score of the second, as a logit or a pr
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
@@ -17,7 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeloop.errors import BadInput, NotFound
-from edgeloop.tasks.base import Images, Interval, Labels, Output, Samples, Score
+from edgeloop.tasks.base import (
+    Fitting,
+    Images,
+    Interval,
+    Labels,
+    Output,
+    Samples,
+    Score,
+    Tensors,
+    fitting_output,
+    single_output,
+)
 from edgeloop.tasks.cache import Preparation, prepared
 from edgeloop.tasks.dataset import (
     as_rgb,
@@ -97,7 +108,7 @@ class Classification:
         return self._prepared(items, "", height, width)
 
     def scorer(self, curves: bool = True) -> ClassificationScorer:
-        return ClassificationScorer(self.classes, curves, self._outputs)
+        return ClassificationScorer(self.classes, curves, self._outputs, self._fitting)
 
     def check_output(self, shape: Sequence[int]) -> None:
         """(n, classes) logits or (n) classes; sides of length 1 do no harm. One output is a class,
@@ -113,6 +124,13 @@ class Classification:
                 f"{len(self.classes)} classes, which needs [n, {len(self.classes)}]; a {FILE} in "
                 "the dataset says which output is which class"
             )
+
+    def check_outputs(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """One of the outputs must fit."""
+        self._fitting(shapes)
+
+    def _fitting(self, shapes: Mapping[str, Sequence[int]]) -> str:
+        return fitting_output(shapes, self.check_output)
 
     def interval(self, counts: Counts) -> Interval:
         return bootstrap(len(counts), _headline(counts, len(self.classes)))
@@ -153,15 +171,22 @@ class ClassificationScorer:
     """Keeps truth and prediction of each image, and the sums of the histograms."""
 
     def __init__(
-        self, classes: Sequence[str], curves: bool = True, outputs: OutputMap | None = None
+        self,
+        classes: Sequence[str],
+        curves: bool = True,
+        outputs: OutputMap | None = None,
+        fitting: Fitting | None = None,
     ) -> None:
+        """`fitting` says which of several outputs is scored; the first one without it."""
+        self._fitting = fitting
         self._classes = classes
         self._map = outputs
         self._gives_logits = False  # of a model with one output
         self._histograms = Histograms.empty(len(classes)) if curves else None
         self._pairs: list[Counts] = []
 
-    def add(self, outputs: Output, labels: Labels) -> None:
+    def add(self, outputs: Output | Tensors, labels: Labels) -> None:
+        outputs = single_output(outputs, self._fitting)
         classes, count = len(self._classes), len(labels)
         if labels.size and labels.max() >= classes:
             raise BadInput(reason=f"a label is {labels.max()}, but the classes are 0–{classes - 1}")

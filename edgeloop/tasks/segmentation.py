@@ -7,7 +7,7 @@ give only the score of the second, as a logit or a probability.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,7 +16,17 @@ import numpy as np
 
 from edgeloop._util.system import available_cpus
 from edgeloop.errors import BadInput
-from edgeloop.tasks.base import Interval, Labels, Output, Samples, Score
+from edgeloop.tasks.base import (
+    Fitting,
+    Interval,
+    Labels,
+    Output,
+    Samples,
+    Score,
+    Tensors,
+    fitting_output,
+    single_output,
+)
 from edgeloop.tasks.dataset import FaceFolder
 from edgeloop.tasks.labels import FACE_CLASSES, FACES, FILE, LabelMap, read_label_map
 from edgeloop.tasks.metrics import (
@@ -77,7 +87,8 @@ class Segmentation:
         return self._folder.validation(height, width)
 
     def scorer(self, curves: bool = True) -> SegmentationScorer:
-        return SegmentationScorer(self.classes, self._labels.counted, curves)
+        counted = self._labels.counted
+        return SegmentationScorer(self.classes, counted, curves, fitting=self._fitting)
 
     def check_output(self, shape: Sequence[int]) -> None:
         """(n, classes, H, W) or (n, H, W, classes) logits, or a class map (n, H, W). One channel is
@@ -103,6 +114,13 @@ class Segmentation:
         names = ", ".join(lacking[:_NAMED])
         more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
         return f": with {channels} classes it lacks {names}{more}" if lacking else ""
+
+    def check_outputs(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """One of the outputs must fit."""
+        self._fitting(shapes)
+
+    def _fitting(self, shapes: Mapping[str, Sequence[int]]) -> str:
+        return fitting_output(shapes, self.check_output)
 
     def interval(self, counts: Counts) -> Interval:
         return bootstrap(len(counts), self._headline(counts))
@@ -136,7 +154,10 @@ class SegmentationScorer:
         counted: Sequence[int] = COUNTED,
         curves: bool = True,
         threads: int | None = None,
+        fitting: Fitting | None = None,
     ) -> None:
+        """`fitting` says which of several outputs is scored; the first one without it."""
+        self._fitting = fitting
         self._classes = classes
         self._counted = counted
         self._histograms = Histograms.empty(len(classes)) if curves else None
@@ -144,8 +165,9 @@ class SegmentationScorer:
         self._gives_logits = False  # of a model with one channel
         self._pool = ThreadPoolExecutor(threads or available_cpus(), "score")
 
-    def add(self, outputs: Output, labels: Labels) -> None:
+    def add(self, outputs: Output | Tensors, labels: Labels) -> None:
         """A batch of logits or class maps; a class map ends the curves, having no probabilities."""
+        outputs = single_output(outputs, self._fitting)
         pixels = labels.reshape(len(labels), -1)
         answers = self._as_class_maps(outputs, labels)
         if answers is not None:

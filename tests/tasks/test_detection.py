@@ -340,3 +340,13 @@ def test_labels_by_id_are_asked_for(dataset: Path, tmp_path: Path):
     task = open_task("detection", tmp_path / "data", tmp_path / "cache")
     assert isinstance(task, Detection)
     assert scored(task, outputs, samples).headline == pytest.approx(1.0)
+
+
+def test_raw_offsets_to_anchors_are_no_boxes(dataset: Path):
+    """Of an SSD before its decoding: small numbers around zero."""
+    task = opened(dataset)
+    samples = task.test(64, 64, 6)
+    dice = np.random.default_rng(0)
+    raw = {"boxes": dice.normal(0, 0.5, (6, 200, 4)), "scores": dice.normal(-3, 1, (6, 200, 4))}
+    with pytest.raises(BadInput, match="raw offsets to anchors, which the model itself must"):
+        scored(task, raw, samples)

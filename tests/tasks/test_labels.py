@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from edgeloop.errors import BadInput
-from edgeloop.tasks import FACE_CLASSES, open_task
+from edgeloop.tasks import FACE_CLASSES, TakesOutputs, open_task
 from edgeloop.tasks.segmentation import SegmentationScorer
 from tests.tasks.outputs import made_up
 
@@ -134,3 +134,19 @@ def test_a_model_of_the_wrong_classes_is_told_which(tmp_path: Path):
         task.check_output((1, 2, 64, 64))
     with pytest.raises(BadInput, match="it has 21 classes, 15 too many;"):
         task.check_output((1, 64, 64, 21))
+
+
+def test_of_several_outputs_the_one_that_fits_is_scored(tmp_path: Path):
+    labels = np.array([[0, 1], [2, 0]])
+    root = dataset(tmp_path / "d", labels, ["background", "a", "b"])
+    task = open_task("segmentation", root, tmp_path / "cache")
+    assert isinstance(task, TakesOutputs)
+    samples = task.test(2, 2, 4)
+    right = np.stack([samples.labels == number for number in range(3)], axis=1).astype(np.float32)
+    outputs = {"features": np.zeros((4, 64, 8, 8), np.float32), "out": right, "aux": 0 * right}
+    task.check_outputs({name: array.shape for name, array in outputs.items()})
+    scorer = task.scorer()
+    scorer.add(outputs, samples.labels)
+    assert scorer.score().headline == 1
+    with pytest.raises(BadInput, match=r"\[1, 7, 2, 2\] does not fit the 3 classes"):
+        task.check_outputs({"one": (1, 7, 2, 2), "two": (1, 9, 2, 2)})

@@ -25,6 +25,8 @@ CANDIDATES = 3_000  # of an image that duplicates are looked for in
 _PIXELS = 4.0  # no normalized coordinate is that far outside
 _TURNED = 0.05  # the share of boxes that quantization may turn inside out
 _SLACK = 0.02
+_ENOUGH = 100  # boxes that tell something about a model
+_INVERTED = 0.25  # the share of negative sizes from which on boxes are none
 
 
 class Decoder:
@@ -175,6 +177,13 @@ class Decoder:
         self._gives_pixels = self._gives_pixels or largest > _PIXELS
         turned = (shown[:, 2:] < shown[:, :2] - _SLACK * largest).any(axis=1)
         self._gives_centres = self._gives_centres or bool(turned.sum() > _TURNED * len(turned))
+        if self._box_format in ("cxcywh", "xywh"):
+            inverted = (shown[:, 2:] < -_SLACK * largest).any(axis=1)
+            if len(inverted) >= _ENOUGH and inverted.sum() > _INVERTED * len(inverted):
+                raise BadInput(
+                    reason=f"{inverted.mean():.0%} of the model's boxes have a negative size: they "
+                    "look like raw offsets to anchors, which the model itself must decode"
+                )
         corners = _as_corners(boxes, self._box_format)
         return corners / self._size if self._are_pixels else corners
 
