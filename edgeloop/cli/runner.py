@@ -13,7 +13,7 @@ import click
 from edgeloop.cli.context import common_options, confirm, names_argument, opened, yes_option
 
 if TYPE_CHECKING:
-    from edgeloop.runner import Comparison, RunnerEvent, Sizes
+    from edgeloop.runner import Comparison, RunnerEvent, Sizes, Variant
     from edgeloop.settings import Settings
 
 dataset_option = click.option(
@@ -257,7 +257,9 @@ def compare(
 
     Variants: float, quantized on the CPU, quantized and fp16 on the HTP simulator. Columns: F1 (or
     the metric of another task) and the paired difference to float with bootstrap intervals,
-    agreement with float per pixel (or the cosine of the outputs), size and latency.
+    agreement with float per pixel (or the cosine of the outputs), size and latency. Without a
+    dataset, and for models that do not fit its task: SQNR, cosine, largest error and top-1
+    agreement with float.
 
     Example: edgeloop compare calm-heron --dataset faces --images 40
     """
@@ -272,7 +274,7 @@ def compare(
                 row.key,
                 device,
                 _dataset(dataset, settings),
-                task or settings.task,
+                task or "",
                 images,
             )
             for row in workspace.find(names)
@@ -365,23 +367,35 @@ def _print_comparison(comparison: Comparison) -> None:
     from edgeloop.cli.output import table
 
     cells = [
-        (
-            variant.name,
-            f"{variant.f1.value:.4f} [{variant.f1.low:.4f}, {variant.f1.high:.4f}]",
-            ""
-            if variant.delta is None
-            else f"{variant.delta.value:+.4f} "
-            f"[{variant.delta.low:+.4f}, {variant.delta.high:+.4f}]",
-            f"{variant.agreement:.4f}",
-            size_text(variant.size),
-            variant.latency,
-        )
+        [*_figures(variant), size_text(variant.size), variant.latency]
         for variant in comparison.variants
     ]
     metric = "F1" if comparison.metric == "f1" else comparison.metric
-    headings = ("variant", f"{metric} [95 %]", *_AGAINST_FLOAT, "size", "latency")
-    click.echo(f"{comparison.model}, {comparison.images} test images")
-    click.echo(table(headings, cells, right=("agreement", "size", "latency")))
+    if metric:
+        headings: tuple[str, ...] = ("variant", f"{metric} [95 %]", *_AGAINST_FLOAT)
+        right: tuple[str, ...] = ("agreement", "size", "latency")
+    else:
+        headings = ("variant", "SQNR", "cosine", "max error", "top-1")
+        right = (*headings[1:], "size", "latency")
+    what = "test images" if metric else "inputs, compared with float"
+    click.echo(f"{comparison.model}, {comparison.images} {what}")
+    click.echo(table((*headings, "size", "latency"), cells, right=right))
+
+
+def _figures(variant: Variant) -> list[str]:
+    score, delta = variant.f1, variant.delta
+    if score is not None:
+        against = f"{delta.value:+.4f} [{delta.low:+.4f}, {delta.high:+.4f}]" if delta else ""
+        own = f"{score.value:.4f} [{score.low:.4f}, {score.high:.4f}]"
+        return [variant.name, own, against, f"{variant.agreement:.4f}"]
+    top1 = variant.top1_agreement
+    return [
+        variant.name,
+        "" if variant.sqnr_db is None else f"{variant.sqnr_db:.1f} dB",
+        f"{variant.agreement:.5f}",
+        "" if variant.max_error is None else f"{variant.max_error:.3g}",
+        "" if top1 is None else f"{top1:.4f}",
+    ]
 
 
 def _spread(value: object) -> float:

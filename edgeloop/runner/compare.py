@@ -26,8 +26,9 @@ from edgeloop.platforms import (
     open_device,
     open_toolchain,
 )
-from edgeloop.runner.stages import batches
-from edgeloop.runner.stages.base import Assignment, check_fits, task_for
+from edgeloop.runner.stages import Sizes, batches
+from edgeloop.runner.stages.agreement import agreement_of, test_batches, test_samples
+from edgeloop.runner.stages.base import Assignment, Equipment, choose_task, task_for
 from edgeloop.tasks import (
     Interval,
     Output,
@@ -36,6 +37,7 @@ from edgeloop.tasks import (
     TakesOutputs,
     Task,
     Tensors,
+    TensorsTask,
     are_logits,
     metric_of,
     open_task,
@@ -61,15 +63,21 @@ class Variant:
     or the cosine of the output that differs most where a task is not about classes."""
 
     name: str
-    f1: Interval
+    f1: Interval | None
     delta: Interval | None
     agreement: float
     size: int
     latency: str
+    sqnr_db: float | None = None
+    max_error: float | None = None
+    top1_agreement: float | None = None
 
 
 @dataclass(frozen=True)
 class Comparison:
+    """`metric` is empty for models that are not scored but compared with float: their variants have
+    no `f1`, but SQNR, largest error and top-1 agreement; `agreement` is the cosine then."""
+
     model: str
     images: int
     variants: tuple[Variant, ...]
@@ -78,7 +86,10 @@ class Comparison:
     def rows(self) -> Iterator[dict[str, object]]:
         about = {"model": self.model, "images": self.images, "metric": self.metric}
         for variant in self.variants:
-            yield {**about, **asdict(variant)}
+            values = asdict(variant)
+            unknown = ("f1", "sqnr_db", "max_error", "top1_agreement")
+            kept = {k: v for k, v in values.items() if v is not None or k not in unknown}
+            yield {**about, **kept}
 
 
 @dataclass(frozen=True)
@@ -93,19 +104,23 @@ class _VariantRun:
 def compare_model(
     workspace: Workspace, model: str, device: str, dataset: Path | None, task: str, images: int
 ) -> Comparison:
-    """Needs a model that was converted. Everything is run afresh, on the last test images."""
-    if dataset is None:
-        raise BadInput(reason="compare needs a dataset: --dataset FOLDER, or INPUT_DATASET")
+    """Needs a model that was converted. Everything is run afresh, on the last test images; without
+    a dataset on random inputs. An empty task is that of the settings, as for a runner: a model that
+    does not fit it is compared with its float form."""
     settings = workspace.settings
+    if dataset is None and task not in ("", TensorsTask.name):
+        reason = f"the task {task} needs a dataset: --dataset FOLDER, or INPUT_DATASET"
+        raise BadInput(reason=reason)
     toolchain = converter_of(device)
     with TemporaryDirectory() as name, ExitStack() as opened:
         folder = Path(name)
         work = fetched(workspace, model, folder / "files")
         inspector = opened.enter_context(closing(open_toolchain(toolchain, settings)))
         info = inspector.inspect(work.onnx)
-        opened_task = task_for(open_task(task, dataset, folder / "data"), info)
-        check_fits(work, opened_task, info)
-        samples = opened_task.test(info.height, info.width, images)
+        opened_task: Task = TensorsTask()
+        if dataset is not None and (task or settings.task) != TensorsTask.name:
+            named = open_task(task or settings.task, dataset, folder / "data")
+            opened_task = task_for(named, info)
         host = opened.enter_context(closing(open_device("host", settings)))
         chip = opened.enter_context(closing(open_device(device, settings)))
         ways: list[tuple[str, Device, Kind]] = [("float, CPU", host, "float")]
@@ -114,6 +129,25 @@ def compare_model(
         if chip.name != host.name:
             ways.append((f"quantized, {chip.name}", chip, "quantized"))
             ways.append((f"{chip.float_kind}, {chip.name}", chip, chip.float_kind))
+        fallback = None if task else TensorsTask()
+        equipment = Equipment(
+            *(inspector, host, opened_task, chip), sizes=Sizes(quick=images), fallback=fallback
+        )
+        chosen = choose_task(work, equipment, info).task
+        if isinstance(chosen, TensorsTask):
+            samples = test_samples(work, equipment, info, chosen)
+            float_model = work.artefact(host.artefacts.get("float", ""), toolchain)
+            found = [
+                _compared(
+                    *(title, runs_on, kind),
+                    work.artefact(runs_on.artefacts.get(kind, ""), toolchain),
+                    *(host, float_model, info, samples),
+                )
+                for title, runs_on, kind in ways
+            ]
+            variants = tuple(variant for variant in found if variant is not None)
+            return Comparison(model, len(samples), variants, "")
+        samples = opened_task.test(info.height, info.width, images)
         runs = []
         for title, runs_on, kind in ways:
             file = work.artefact(runs_on.artefacts.get(kind, ""), toolchain)
@@ -121,6 +155,32 @@ def compare_model(
                 runs.append(run)
     variants = tuple(_variant(opened_task, run, runs[0]) for run in runs)
     return Comparison(model, len(samples), variants, metric_of(opened_task))
+
+
+def _compared(
+    name: str,
+    device: Device,
+    kind: Kind,
+    model: Path,
+    host: Device,
+    float_model: Path,
+    info: GraphInfo,
+    samples: Samples,
+) -> Variant | None:
+    """None as in `_tried`. The float model on the host agrees with itself."""
+    is_measured = kind == "quantized" or device.name == "host"
+    try:
+        latency = _latency(device.measure(model, info)) if is_measured else ""
+        size = model.stat().st_size
+        if device.name == host.name and kind == "float":
+            return Variant(name, None, None, 1.0, size, latency)
+        outputs = device.infer(model, info, kind, test_batches(samples, info))
+        expected = host.infer(float_model, info, "float", test_batches(samples, info))
+        found = agreement_of(outputs, expected, info, device.name).worst().values()
+    except NoSuchPrecision:
+        return None
+    cosine = found.pop("cosine", found.get("top1_agreement", 0.0))
+    return Variant(name, None, None, cosine, size, latency, **found)
 
 
 def _tried(

@@ -30,7 +30,7 @@ def compare_with_float(
     if device.name == equipment.host.name and kind == "float":
         reason = "it is what others are compared with"
         return Result(columns, {}, f"{work.stage} n/a: {reason}")
-    samples = _test_samples(work, equipment, info, task)
+    samples = test_samples(work, equipment, info, task)
     model = work.artefact(device.artefacts.get(kind, ""), equipment.toolchain.name)
     outputs = device.infer(model, info, kind, test_batches(samples, info))
     reference = equipment.host.infer(work.onnx, info, "float", test_batches(samples, info))
@@ -51,7 +51,7 @@ def compare_with_float(
     return Result(columns, {path.name: path}, summary)
 
 
-def _test_samples(
+def test_samples(
     work: Assignment, equipment: Equipment, info: GraphInfo, task: TensorsTask
 ) -> Samples:
     """The dataset's test images where it has some for this model."""

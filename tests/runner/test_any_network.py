@@ -1,0 +1,65 @@
+"""The eight everyday exports, and a stacked hourglass of Archai, from upload to the portal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from edgeloop.portal import create_app
+from tests.conftest import clean_environ
+from tests.exports import EVERYDAY, export_everyday
+from tests.nets_archai import export_archai
+from tests.runner.conftest import Farm
+
+pytestmark = pytest.mark.slow
+
+FEW = ("--quick-images", "2", "--thorough-images", "2", "--calibration-images", "2")
+COMPARED = {"two_outputs", "two_classes", "classifier"}
+
+
+def test_everyday_exports_walk_from_upload_to_portal(tmp_path: Path, faces: Path) -> None:
+    farm = Farm.make(tmp_path / "project", faces, clean_environ())
+    for number, (name, export) in enumerate(EVERYDAY.items()):
+        path = export_everyday(name, tmp_path / "exports", external=bool(number % 2))
+        sizes = "x".join(map(str, export.shape))
+        shape = ("--shape", f"image={sizes}") if export.needs_shape else ()
+        farm.edgeloop("upload", str(path), "--name", name, *shape)
+    farm.edgeloop(
+        "upload", str(export_archai(tmp_path / "archai.onnx", size=64)), "--name", "archai"
+    )
+    farm.drain(*FEW, "--max-benchmark-runs", "1")
+
+    with farm.workspace() as workspace:
+        rows = {str(row["name"]): row for row in workspace.status()}
+        assert {row["status"] for row in rows.values()} <= {"complete", "waiting"}, rows
+        for name, row in rows.items():
+            assert float(row["mean"]) > 0, name
+            if name in COMPARED:
+                assert (row["task"], row["f1_1k"]) == ("tensors", "n/a"), name
+                assert float(row["sqnr_db"]) > 15, name
+                assert "instead of scored" in str(row["notes"]), name
+            else:
+                assert (row["task"], row["metric"]) == ("segmentation", "f1"), name
+                assert isinstance(row["f1_1k"], float), name
+
+        with TestClient(create_app(workspace), "http://127.0.0.1:8750") as visitor:
+            page = visitor.get("/models/two_outputs").text
+            assert "Agreement with the float model, per output" in page
+            assert "edges" in page
+            assert "SQNR" in visitor.get("/").text
+            assert visitor.get("/api/v1/pareto?y=sqnr_db").json()["points"]
+
+    done = farm.edgeloop(
+        "compare", "two_outputs", "--dataset", str(faces), "--images", "2", "--json"
+    )
+    variants = json.loads(done.stdout)
+    assert len(variants) == 4
+    assert all(variant["sqnr_db"] > 15 for variant in variants[1:])
+    assert not any("f1" in variant for variant in variants)
+    farm.edgeloop("report", "-o", "report.html")
+    report = (farm.folder / "report.html").read_text()
+    assert "Agreement with float" in report
+    assert '<td class="v">edges</td>' in report
