@@ -137,14 +137,11 @@ def compare_model(
         if isinstance(chosen, TensorsTask):
             samples = test_samples(work, equipment, info, chosen)
             float_model = work.artefact(host.artefacts.get("float", ""), toolchain)
-            found = [
-                _compared(
-                    *(title, runs_on, kind),
-                    work.artefact(runs_on.artefacts.get(kind, ""), toolchain),
-                    *(host, float_model, info, samples),
-                )
-                for title, runs_on, kind in ways
-            ]
+            found = []
+            for title, runs_on, kind in ways:
+                file = work.artefact(runs_on.artefacts.get(kind, ""), toolchain)
+                reference = (host, float_model)
+                found.append(_compared(title, runs_on, kind, file, reference, info, samples))
             variants = tuple(variant for variant in found if variant is not None)
             return Comparison(model, len(samples), variants, "")
         samples = opened_task.test(info.height, info.width, images)
@@ -162,12 +159,12 @@ def _compared(
     device: Device,
     kind: Kind,
     model: Path,
-    host: Device,
-    float_model: Path,
+    reference: tuple[Device, Path],
     info: GraphInfo,
     samples: Samples,
 ) -> Variant | None:
     """None as in `_tried`. The float model on the host agrees with itself."""
+    host, float_model = reference
     is_measured = kind == "quantized" or device.name == "host"
     try:
         latency = _latency(device.measure(model, info)) if is_measured else ""
