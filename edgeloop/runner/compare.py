@@ -137,7 +137,7 @@ def compare_model(
         if isinstance(chosen, TensorsTask):
             samples = test_samples(work, equipment, info, chosen)
             float_model = work.artefact(host.artefacts.get("float", ""), toolchain)
-            found = []
+            found: list[Variant | None] = []
             for title, runs_on, kind in ways:
                 file = work.artefact(runs_on.artefacts.get(kind, ""), toolchain)
                 reference = (host, float_model)
