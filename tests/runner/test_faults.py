@@ -254,7 +254,7 @@ def test_bad_models_rest_in_error_with_their_reason_and_stop_nobody(
     for name, words in {
         "dynamic": "shape",
         "nan": "NaN",
-        "two-inputs": "input",
+        "two-inputs": "takes one RGB image",
         "ten-classes": "does not fit",
         "unsupported": "",
     }.items():
