@@ -11,7 +11,7 @@ import re
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -151,6 +151,10 @@ class Settings:
             written |= {"project": str(self.project), "azure": dict(self.azure)}
         filled = filled_in(written, f"{SETTINGS_FILE}, compute {name}", environ)
         return filled if isinstance(filled, dict) else {}
+
+    def with_keys(self, **keys: object) -> Settings:
+        """With keys of platforms as an option of a command has set them."""
+        return replace(self, platform_keys={**self.platform_keys, **keys})
 
     def section(
         self, model: type[PlatformSection], environ: Mapping[str, str] = os.environ

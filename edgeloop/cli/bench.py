@@ -84,6 +84,9 @@ def inspect(model: Path, devices: tuple[str, ...], shapes: tuple[str, ...], as_j
     metavar="FOLDER|FILE",
     help="Images, .npy, .npz or .raw  [default: random inputs]",
 )
+@click.option(
+    "--allow-cpu-fallback", is_flag=True, help="Leave operators that a chip lacks to the CPU."
+)
 @json_option
 def bench(
     model: Path,
@@ -92,6 +95,7 @@ def bench(
     precision: str,
     runs: int,
     calibration: Path | None,
+    allow_cpu_fallback: bool,
     as_json: bool,
 ) -> None:
     """Time a model on several devices.
@@ -106,10 +110,14 @@ def bench(
     from edgeloop.benchmark import BenchOptions, bench_model
     from edgeloop.cli.output import print_json, waiting
     from edgeloop.graph import parse_shapes
+    from edgeloop.settings import Settings
 
     options = BenchOptions(precision, runs, calibration, parse_shapes(shapes))  # type: ignore[arg-type]
+    settings = Settings.load()
+    if allow_cpu_fallback:
+        settings = settings.with_keys(allow_cpu_fallback=True)
     with waiting("quantizing and compiling"):
-        report = bench_model(model, devices, options)
+        report = bench_model(model, devices, options, settings)
     if as_json:
         shared = {"model": model.name, "precision": report.precision}
         print_json({**shared, **asdict(result)} for result in report.results)

@@ -60,6 +60,9 @@ dataset_option = click.option(
     show_default=True,
     help="Quantization of activations and weights.",
 )
+@click.option(
+    "--allow-cpu-fallback", is_flag=True, help="Leave operators that a chip lacks to the CPU."
+)
 @click.option("--max-benchmark-runs", type=click.IntRange(min=1), help="Number of benchmark runs.")
 @click.option(
     "--calibration-images", type=click.IntRange(min=1), help="Number of calibration images."
@@ -87,6 +90,7 @@ def runner(
     no_quantize: bool,
     toolchain: str | None,
     precision: str,
+    allow_cpu_fallback: bool,
     max_benchmark_runs: int | None,
     calibration_images: int | None,
     quick_images: int | None,
@@ -118,6 +122,8 @@ def runner(
     from edgeloop.workspace import Workspace
 
     settings = Settings.load(store=store, experiment=experiment)
+    if allow_cpu_fallback:
+        settings = settings.with_keys(allow_cpu_fallback=True)
     if max_benchmark_runs:
         settings = replace(settings, benchmark_runs=max_benchmark_runs)
     options = RunnerOptions(

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
 import torch
+from onnx import helper
 from torch import nn
 from torch.nn import functional
 
+from edgeloop.errors import UnusableModel
 from edgeloop.platforms import as_input
+from edgeloop.platforms.qnn import QnnPlatform
 from edgeloop.platforms.qnn.chips import find_chip
+from edgeloop.settings import Settings
 from tests.converted import open_htp, samples, smooth_images
+from tests.graph import odd_models
 from tests.nets_torch import SmallViT, export
 
 pytestmark = pytest.mark.slow
@@ -76,3 +82,44 @@ def test_a_relu_behind_a_part_of_a_tensor_is_taken(toolchain, tmp_path):
     converted = toolchain.convert(model, samples(smooth_images(2, SIDE)), tmp_path / "out")
     assert toolchain.estimate(converted.files[converted.quantized], CHIP).raw_us > 0
     assert toolchain.screen(model, CHIP).raw_us > 0
+
+
+def test_a_graph_may_be_split_and_says_which_part_runs_where(tmp_path):
+    """ReduceProd is refused; the convolutions around it still run on the chip."""
+    kernel = np.random.default_rng(0).normal(size=(3, 3, 3, 3)).astype(np.float32) / 5
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "first", pads=[1] * 4),
+        helper.make_node("Sigmoid", ["a"], ["s"], "sigmoid"),
+        helper.make_node("ReduceProd", ["s"], ["p"], "odd", axes=[1]),
+        helper.make_node("Add", ["s", "p"], ["b"], "sum"),
+        helper.make_node("Conv", ["b", "w2"], ["y"], "second", pads=[1] * 4),
+    ]
+    ends = [odd_models.info("x", [1, 3, 32, 32])], [odd_models.info("y", None)]
+    weights = {"w": kernel, "w2": kernel[::-1].copy()}
+    model = odd_models.save(tmp_path / "m.onnx", nodes, *ends, weights)
+    images = smooth_images(2, SIDE)
+    settings = Settings.load(tmp_path)
+    with (
+        closing(QnnPlatform().open_toolchain(settings)) as strict,
+        pytest.raises(UnusableModel, match=r"does not take ReduceProd \(layer 'odd'\): use Mul"),
+    ):
+        strict.convert(model, samples(images), tmp_path / "no")
+    allowed = settings.with_keys(allow_cpu_fallback=True)
+    with (
+        closing(QnnPlatform().open_toolchain(allowed)) as toolchain,
+        closing(QnnPlatform().open_device("htp:qcs8550", allowed, 1)) as device,
+    ):
+        converted = toolchain.convert(model, samples(images), tmp_path / "out")
+        said = (
+            "ReduceProd 'odd' run on the CPU (0.0 % of the MACs), the rest in 2 parts on the chip"
+        )
+        assert said in converted.notes[-1]
+        quantized = converted.files[converted.quantized]
+        measured = device.measure(quantized, converted.info)
+        assert "the latency is that of these parts alone" in measured.conditions["note"]
+        assert measured.raw_us > 0
+        batches = iter([{converted.info.input_name: images}])
+        outputs = next(device.infer(quantized, converted.info, "quantized", batches))
+    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    wanted = session.run(None, {"x": as_input(images[:1], "NCHW")})[0]
+    assert np.corrcoef(outputs["y"][:1].ravel(), wanted.ravel())[0, 1] > 0.98

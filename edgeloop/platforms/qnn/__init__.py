@@ -6,7 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import Field
+
 from edgeloop._util.health import HealthCheck
+from edgeloop._util.schema import Section
 from edgeloop.platforms.base import (
     LatencyProfile,
     ListedDevice,
@@ -21,17 +24,28 @@ if TYPE_CHECKING:
     from edgeloop.settings import Settings
 
 
+class QnnSettings(Section):
+    """Keys of `edgeloop.yaml`."""
+
+    allow_cpu_fallback: bool = Field(
+        False,
+        description="Leave operators that the chip's compiler does not take to the CPU; also "
+        "`--allow-cpu-fallback`.",
+    )
+
+
 class QnnPlatform(Platform):
     """`htp`, `htp:CHIP`, and `htp:PROFILE` for a board that was calibrated in this project."""
 
     name = "qnn"
     device_names = ("htp", "htp:CHIP")
+    settings = QnnSettings
     file_suffixes = (".quant.onnx", ".ctx.onnx", ".dlc", ".bin", ".layers.csv")
 
     def open_toolchain(self, settings: Settings) -> QnnToolchain:
         from edgeloop.platforms.qnn.toolchain import QnnToolchain
 
-        return QnnToolchain()
+        return QnnToolchain(may_split=settings.section(QnnSettings).allow_cpu_fallback)
 
     def open_device(self, name: str, settings: Settings, workers: int | None = None) -> HtpDevice:
         """`workers` is how many simulators run at once; by default one per core."""
@@ -39,7 +53,8 @@ class QnnPlatform(Platform):
         from edgeloop.platforms.qnn.profiles import find_target
 
         target, chip, profile = find_target(name, profiles_folder(settings))
-        return HtpDevice(chip, profile, name=f"htp:{target}", workers=workers)
+        may_split = settings.section(QnnSettings).allow_cpu_fallback
+        return HtpDevice(chip, profile, name=f"htp:{target}", workers=workers, may_split=may_split)
 
     def list_devices(self, settings: Settings) -> Iterable[ListedDevice]:
         from edgeloop.platforms.qnn.chips import chips

@@ -39,7 +39,9 @@ class HtpDevice:
         name: str = "",
         workers: int | None = None,
         limit_s: float = DEFAULT_LIMIT_S,
+        may_split: bool = False,
     ) -> None:
+        self._may_split = may_split
         self.name = name or f"htp:{chip.name}"
         self.chip = chip.name
         self._chip = chip
@@ -65,7 +67,7 @@ class HtpDevice:
     def measure(self, model: Path, info: GraphInfo) -> Measurement:
         """The compiler's estimate; the same for the same model, so one sample says it all."""
         with self._process() as process:
-            toolchain = QnnToolchain(limit_s=self._limit_s, process=process)
+            toolchain = QnnToolchain(self._limit_s, process, self._may_split)
             estimate = toolchain.estimate(model, self._chip)
         profile = self._profile
         time_us = estimate.raw_us if profile is None else calibrated(estimate.raw_us, profile)
@@ -109,6 +111,7 @@ class HtpDevice:
                     model=path,
                     info=info.to_fields(),
                     options=dict(options),
+                    may_split=self._may_split,
                 )
             return {one.name: array for one, array in zip(info.outputs, outputs, strict=True)}
 

@@ -9,7 +9,6 @@ be made or fails; that is switched off everywhere here, in both places.
 
 from __future__ import annotations
 
-import csv
 import sys
 import time
 from collections.abc import Mapping
@@ -39,6 +38,7 @@ from edgeloop.platforms.qnn.quantize import (
     quantize_model,
     quantize_with_fixed_scales,
 )
+from edgeloop.platforms.qnn.split import division, events_of
 from edgeloop.tasks import Samples
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class NativeWork:
             "deploy": self.deploy,
             "dlc": self.dlc,
             "context": self.context,
+            "divide": self.divide,
             "estimate": self.estimate,
             "screen": self.screen,
             "infer": self.infer,
@@ -96,9 +97,10 @@ class NativeWork:
         time.sleep(seconds)
         return {}, ()
 
-    def inspect(self, model: str) -> Answer:
+    def inspect(self, model: str, may_split: bool = False) -> Answer:
         path = Path(model)
-        return {"info": graph_info(path.name, read_graph(path)).to_fields()}, ()
+        graph = read_graph(path, any_operator=may_split)
+        return {"info": graph_info(path.name, graph).to_fields()}, ()
 
     def quantize(
         self,
@@ -109,13 +111,14 @@ class NativeWork:
         precision: str,
         images: Mapping[str, Any] | None = None,
         tensors: Mapping[str, Mapping[str, Any]] | None = None,
+        may_split: bool = False,
     ) -> Answer:
         """The simplified float model, the quantized one and the layer table, from one reading.
         Calibrated with images, for a model that takes one, or with tensors by name."""
         import onnx
 
         path = Path(model)
-        graph = read_graph(path)
+        graph = read_graph(path, any_operator=may_split)
         info = graph_info(path.name, graph)
         apply_rewrites(graph)
         samples = _samples(images, tensors)
@@ -173,7 +176,17 @@ class NativeWork:
         onnx.save_model(shell, wrapper)
         return {}, ()
 
-    def estimate(self, quantized: str, soc: int, output: str = "logits") -> Answer:
+    def divide(self, model: str, options: Mapping[str, str]) -> Answer:
+        """Which layers of a deployed model the CPU would run; empty where the chip runs all."""
+        import onnx
+
+        session = self._session(model, options, may_split=True)
+        found = division(session, onnx.load_model(model), _PROVIDER)
+        return {"note": str(found) if found.layers else ""}, ()
+
+    def estimate(
+        self, quantized: str, soc: int, output: str = "logits", may_split: bool = False
+    ) -> Answer:
         """What the compiler thinks of the deployed graph's time, without running it."""
         import onnx
 
@@ -184,9 +197,12 @@ class NativeWork:
             "profiling_level": "detailed",
             "profiling_file_path": str(profile.resolve()),
         }
-        self._session("deployed.onnx", settings)
-        with profile.open(newline="") as file:
-            events = {row["Event Identifier"]: row["Time"] for row in csv.DictReader(file)}
+        session = self._session("deployed.onnx", settings, may_split=may_split)
+        divided = None
+        if may_split:
+            divided = division(session, onnx.load_model("deployed.onnx"), _PROVIDER)
+        wanted = (_TIME, _LOW, _HIGH, _UNKNOWN, *_TRAFFIC.values())
+        events = events_of(profile, divided.parts if divided else 1, wanted)
         if _TIME not in events:
             raise ModelFailed(reason=f"the compiler gives no estimate for chip number {soc}")
         traffic = {name: int(events.get(event, 0)) for name, event in _TRAFFIC.items()}
@@ -195,6 +211,8 @@ class NativeWork:
         caveats = estimate_caveats(onnx.load_model(quantized))
         if unknown := int(events.get(_UNKNOWN, 0)):
             caveats.append(_TOO_LOW.format(count=unknown))
+        if divided and divided.layers:
+            caveats.append(str(divided))
         return {**found, **traffic, "caveats": caveats}, ()
 
     def screen(self, model: str, soc: int, output: str = "logits") -> Answer:
@@ -211,6 +229,7 @@ class NativeWork:
         model: str,
         info: Mapping[str, Any],
         options: Mapping[str, str],
+        may_split: bool = False,
     ) -> Answer:
         """Outputs of samples, one run after the other, on the simulator."""
         path = Path(model)
@@ -218,7 +237,8 @@ class NativeWork:
         key = (model, state.st_mtime_ns, state.st_size, *sorted(options.items()))
         session = self._sessions.pop(key, None)
         if session is None:
-            session = self._session(_simplified(path, options), options)
+            simplified = _simplified(path, options, may_split)
+            session = self._session(simplified, options, may_split=may_split)
             session.disable_fallback()
         self._sessions[key] = session
         while len(self._sessions) > _KEPT_SESSIONS:
@@ -230,12 +250,17 @@ class NativeWork:
         return {}, tuple(outputs[name] for name in wanted)
 
     def _session(
-        self, model: str, options: Mapping[str, str], config: Mapping[str, str] | None = None
+        self,
+        model: str,
+        options: Mapping[str, str],
+        config: Mapping[str, str] | None = None,
+        may_split: bool = False,
     ) -> Any:
         import onnxruntime
 
         settings = onnxruntime.SessionOptions()
-        settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        entry = "record_ep_graph_assignment_info" if may_split else "disable_cpu_ep_fallback"
+        settings.add_session_config_entry(f"session.{entry}", "1")
         for name, value in (config or {}).items():
             settings.add_session_config_entry(name, value)
         chosen = {"backend_path": str(_library("libQnnHtp.so")), **options}
@@ -295,13 +320,13 @@ def _library(name: str) -> Path:
     return Path(onnxruntime_qnn.LIB_DIR_FULL_PATH) / name
 
 
-def _simplified(path: Path, options: Mapping[str, str]) -> str:
+def _simplified(path: Path, options: Mapping[str, str], may_split: bool) -> str:
     """A float model as uploaded has to be simplified before the compiler accepts it."""
     import onnx
 
     if "enable_htp_fp16_precision" not in options:
         return str(path)
-    graph = read_graph(path)
+    graph = read_graph(path, any_operator=may_split)
     apply_rewrites(graph)
     onnx.save_model(graph, "simplified.onnx")
     return "simplified.onnx"

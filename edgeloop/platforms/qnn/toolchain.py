@@ -45,8 +45,13 @@ class QnnToolchain:
     name = "qnn"
 
     def __init__(
-        self, limit_s: float = DEFAULT_LIMIT_S, process: NativeProcess | None = None
+        self,
+        limit_s: float = DEFAULT_LIMIT_S,
+        process: NativeProcess | None = None,
+        may_split: bool = False,
     ) -> None:
+        """`may_split` leaves operators that the compiler does not take to the CPU."""
+        self._may_split = may_split
         self._limit_s = limit_s
         self._process = process or NativeProcess(NATIVE)
 
@@ -66,7 +71,8 @@ class QnnToolchain:
 
     def inspect(self, model: Path) -> GraphInfo:
         """Raises UnusableModel (a BadModel) with the reason in plain words."""
-        return info_from(self._call("inspect", model=_text(model))["info"])
+        found = self._call("inspect", model=_text(model), may_split=self._may_split)
+        return info_from(found["info"])
 
     def convert(
         self,
@@ -99,11 +105,16 @@ class QnnToolchain:
                 target=_text(files[quantized]),
                 layers=_text(files[table]),
                 precision=precision,
+                may_split=self._may_split,
                 **_calibration_files(calibration, work),
             )
             info = info_from(made["info"])
             deployed = str(work / "deployed.onnx")
             self._call("deploy", quantized=_text(files[quantized]), target=deployed)
+            note = self._divide(deployed, wanted)
+            if note:
+                kept = {name: files[name] for name in (quantized, table)}
+                return Converted(info, precision, kept, quantized, (*made["caveats"], note))
             self._call("dlc", model=str(work / "simplified.onnx"), target=_text(files[float_dlc]))
             self._call("dlc", model=deployed, target=_text(files[quant_dlc]))
             for chip in wanted:
@@ -113,7 +124,13 @@ class QnnToolchain:
     def estimate(self, quantized: Path, chip: Chip, output: OutputForm = "logits") -> Estimate:
         """Of the graph that would be deployed; deterministic. The chip must have an estimate."""
         soc = chip.require_estimate()
-        found = self._call("estimate", quantized=_text(quantized), soc=soc, output=output)
+        found = self._call(
+            "estimate",
+            quantized=_text(quantized),
+            soc=soc,
+            output=output,
+            may_split=self._may_split,
+        )
         return _estimate(soc, found)
 
     def screen(self, model: Path, chip: Chip, output: OutputForm = "logits") -> Estimate:
@@ -125,6 +142,14 @@ class QnnToolchain:
 
     def close(self) -> None:
         self._process.close()
+
+    def _divide(self, deployed: str, chips: list[Chip]) -> str:
+        """Which part of a graph runs where, in a sentence; empty where the chip runs all of it.
+        Only a whole graph is written as a DLC and as a binary."""
+        if not self._may_split:
+            return ""
+        options = target_options(chips[0]) if chips else {}
+        return str(self._call("divide", model=deployed, options=options)["note"])
 
     def _context(self, deployed: str, folder: Path, stem: str, chip: Chip) -> dict[str, Path]:
         binary, wrapper = f"{stem}.{chip.name}.bin", f"{stem}.{chip.name}.ctx.onnx"
