@@ -116,6 +116,34 @@ def test_a_constant_that_would_fill_the_memory_is_not_computed(tmp_path: Path):
         read_graph(path)
 
 
+def test_what_a_training_would_compute_of_weights_is_numbers(tmp_path: Path):
+    """Weights standardized by a batch norm, with a gain that several share through Identity."""
+    nodes = [
+        helper.make_node("Identity", ["one"], ["gain"]),
+        helper.make_node("Reshape", ["kernel", "rows"], ["flat"]),
+        helper.make_node(
+            "BatchNormalization",
+            ["flat", "gain", "zero", "zero", "one"],
+            ["even", "mean", "variance"],
+            training_mode=1,
+        ),
+        helper.make_node("Reshape", ["even", "sides"], ["standard"]),
+        helper.make_node("Conv", ["x", "standard"], ["y"]),
+    ]
+    given = {
+        "kernel": weights(),
+        "one": np.ones(4, np.float32),
+        "zero": np.zeros(4, np.float32),
+        "rows": np.array([1, 4, 27]),
+        "sides": np.array([4, 3, 3, 3]),
+    }
+    path = save(tmp_path / "m.onnx", nodes, X, [info("y", [1, 4, 14, 14])], given)
+    model = read_graph(path)
+    assert kinds(model) == ["Conv"]
+    shape = (1, 3, 16, 16)
+    np.testing.assert_allclose(answers(model, shape), answers(path, shape), 1e-3, 1e-5)
+
+
 def test_random_numbers_are_no_constants(tmp_path: Path):
     nodes = [
         helper.make_node("RandomNormal", [], ["r"], shape=[1], dtype=TensorProto.FLOAT),

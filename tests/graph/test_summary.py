@@ -93,6 +93,11 @@ def test_free_sizes_are_shown_and_filled_in_for_good(graphs, tmp_path):
         (image_to((100, 4), (100, 91)), "detection"),
         (image_to((100, 4), (100,), (100,)), "detection"),
         (image_to((64, 32, 48), (128, 16, 24)), "tensors"),
+        (image_to((21, 128, 192), (21, 128, 192)), "segmentation"),
+        (image_to((19, 128, 192), (1, 64, 96)), "segmentation"),
+        (image_to((19, 128, 192), (7, 128, 192)), "tensors"),
+        (image_to((10,), (10,)), "classification"),
+        (image_to((10,), (512,)), "tensors"),
         (image_to((12, 7, 5)), "tensors"),
         (
             GraphInfo((TensorInfo("ids", (1, 64), "int64"),), (TensorInfo("y", (1, 2)),), 0, 0),

@@ -12,7 +12,7 @@ from edgeloop.inspection import inspect_model
 from tests.exports import EVERYDAY, export_everyday
 
 pytestmark = pytest.mark.slow
-TASKS = {"classifier": "classification", "two_outputs": "tensors"}
+TASKS = {"classifier": "classification"}
 
 
 def test_a_board_is_measured_beside_an_estimate(board, sdk, small_net, monkeypatch):

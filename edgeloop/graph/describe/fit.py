@@ -7,6 +7,7 @@ once there is a dataset.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from edgeloop.graph.info import GraphInfo, Shape, TensorInfo, shape_text
@@ -36,10 +37,28 @@ def fitting_task(info: GraphInfo) -> TaskFit:
     if found := _boxes_and_scores(list(shapes.values())):
         return TaskFit("detection", f"one image in, {found}")
     size = (image.height, image.width)
-    fits = {_of_one(tensor, shapes[tensor.name], size) for tensor in info.outputs}
-    if len(fits) == 1 and (fit := fits.pop()).task == "keypoints":  # of every stage of a net
-        return replace(fit, why=f"{fit.why}, {len(shapes)} times")
-    return TaskFit("tensors", f"one image in, {len(shapes)} outputs that no other task scores")
+    fits = {one.name: _of_one(one, shapes[one.name], size) for one in info.outputs}
+    if len(set(fits.values())) == 1 and (fit := fits[info.output_name]).task == "keypoints":
+        return replace(fit, why=f"{fit.why}, {len(shapes)} times")  # of every stage of a net
+    return _of_main_output(fits, shapes, size)
+
+
+def _of_main_output(
+    fits: Mapping[str, TaskFit], shapes: Mapping[str, Shape], size: tuple[int, int]
+) -> TaskFit:
+    """Others may be there for training only: class maps as large as the image count, or scores if
+    there is nothing else."""
+    whole = {
+        fit
+        for name, fit in fits.items()
+        if fit.task == "segmentation" and size in (shapes[name][1:], shapes[name][:2])
+    }
+    if not whole and all(fit.task == "classification" for fit in fits.values()):
+        whole = set(fits.values())
+    if len(whole) == 1:
+        fit = whole.pop()
+        return replace(fit, why=f"{fit.why}, of {len(fits)} outputs")
+    return TaskFit("tensors", f"one image in, {len(fits)} outputs that no other task scores")
 
 
 def _not_an_image(info: GraphInfo) -> str:

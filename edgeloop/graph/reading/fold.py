@@ -59,6 +59,8 @@ class _Folding:
         """Whether the node's outputs are constants now, so that it can go."""
         types = self._inferred(node)
         self._types |= types
+        if node.op_type == "Identity" and node.input[0] in self._constants:
+            self._constants[node.output[0]] = self._constants[node.input[0]]
         is_foldable = (
             not self._outputs.intersection(node.output)
             and node.op_type not in _NEVER
