@@ -67,7 +67,8 @@ def accuracy(work: Assignment, equipment: Equipment) -> Result:
     interval = equipment.task.interval(score.counts)
     metric = metric_of(equipment.task)
     files = write_score_files(score, work.folder, work.stage, interval, metric)
-    summary = f"{work.stage} {score.headline:.4f} on {len(samples)} images, {device.name} ({kind})"
+    named = work.stage if metric == "f1" else f"{work.stage} {metric}"
+    summary = f"{named} {score.headline:.4f} on {len(samples)} images, {device.name} ({kind})"
     if score.curve_images:
         summary += f", PR curves of {score.curve_images}"
     if score.note:
