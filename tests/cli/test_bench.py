@@ -33,6 +33,17 @@ def test_inspect_says_what_a_model_is_and_what_a_chip_thinks_of_it(
     assert list(project.iterdir()) == []
 
 
+def test_bench_leaves_to_the_cpu_what_a_chip_lacks_where_that_is_allowed(
+    edgeloop: Edgeloop, tmp_path: Path
+):
+    call = ("bench", odd_models.with_product(tmp_path / "odd.onnx"), "--device", "htp:qcs8550")
+    refused = edgeloop(*call)
+    assert refused.code == 1 and "does not take ReduceProd (layer 'odd')" in refused.err
+    done = edgeloop(*call, "--allow-cpu-fallback")
+    assert done.code == 0, done.err
+    assert "ReduceProd 'odd' run on the CPU (0.0 % of the MACs)" in done.out
+
+
 def test_inspect_as_json_is_complete(edgeloop: Edgeloop, net: Path):
     (found,) = edgeloop("inspect", net, "--device", "host", "--device", "htp", "--json").json
     assert found["task"] == "classification" and found["usable"] is True

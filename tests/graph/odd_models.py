@@ -123,3 +123,17 @@ def with_batch_norm(path: Path) -> Path:
     numbers = {name: (dice.random(4) + 0.5).astype(np.float32) for name in "gbmv"}
     ends = [info("x", [1, 3, 8, 8])], [info("y", [1, 4, 8, 8])]
     return save(path, nodes, *ends, {"w": weights(), **numbers})
+
+
+def with_product(path: Path) -> Path:
+    """x → Conv → Sigmoid → ReduceProd (which no chip takes), both → Add → Conv → y."""
+    kernel = weights(3)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "first", pads=[1] * 4),
+        helper.make_node("Sigmoid", ["a"], ["s"], "sigmoid"),
+        helper.make_node("ReduceProd", ["s"], ["p"], "odd", axes=[1]),
+        helper.make_node("Add", ["s", "p"], ["b"], "sum"),
+        helper.make_node("Conv", ["b", "w2"], ["y"], "second", pads=[1] * 4),
+    ]
+    ends = [info("x", [1, 3, 32, 32])], [info("y", None)]
+    return save(path, nodes, *ends, {"w": kernel, "w2": kernel[::-1].copy()})

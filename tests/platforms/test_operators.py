@@ -9,7 +9,6 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from onnx import helper
 from torch import nn
 from torch.nn import functional
 
@@ -86,17 +85,7 @@ def test_a_relu_behind_a_part_of_a_tensor_is_taken(toolchain, tmp_path):
 
 def test_a_graph_may_be_split_and_says_which_part_runs_where(tmp_path):
     """ReduceProd is refused; the convolutions around it still run on the chip."""
-    kernel = np.random.default_rng(0).normal(size=(3, 3, 3, 3)).astype(np.float32) / 5
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"], "first", pads=[1] * 4),
-        helper.make_node("Sigmoid", ["a"], ["s"], "sigmoid"),
-        helper.make_node("ReduceProd", ["s"], ["p"], "odd", axes=[1]),
-        helper.make_node("Add", ["s", "p"], ["b"], "sum"),
-        helper.make_node("Conv", ["b", "w2"], ["y"], "second", pads=[1] * 4),
-    ]
-    ends = [odd_models.info("x", [1, 3, 32, 32])], [odd_models.info("y", None)]
-    weights = {"w": kernel, "w2": kernel[::-1].copy()}
-    model = odd_models.save(tmp_path / "m.onnx", nodes, *ends, weights)
+    model = odd_models.with_product(tmp_path / "m.onnx")
     images = smooth_images(2, SIDE)
     settings = Settings.load(tmp_path)
     with (
