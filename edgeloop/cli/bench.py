@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import shape_option
+from edgeloop.cli.context import fallback_option, precision_option, shape_option
 
 if TYPE_CHECKING:
     from edgeloop.benchmark import BenchReport, BenchResult
@@ -64,13 +64,7 @@ def inspect(model: Path, devices: tuple[str, ...], shapes: tuple[str, ...], as_j
     help="host, htp:CHIP, adb:SERIAL, or a chip: all its boards; repeatable  [default: htp, host]",
 )
 @shape_option
-@click.option(
-    "--precision",
-    type=click.Choice(["a8w8", "a8w8-per-channel", "a16w8"]),
-    default="a8w8-per-channel",
-    show_default=True,
-    help="Quantization of activations and weights.",
-)
+@precision_option
 @click.option(
     "--runs",
     type=click.IntRange(min=1),
@@ -84,9 +78,7 @@ def inspect(model: Path, devices: tuple[str, ...], shapes: tuple[str, ...], as_j
     metavar="FOLDER|FILE",
     help="Images, .npy, .npz or .raw  [default: random inputs]",
 )
-@click.option(
-    "--allow-cpu-fallback", is_flag=True, help="Leave operators that a chip lacks to the CPU."
-)
+@fallback_option
 @json_option
 def bench(
     model: Path,

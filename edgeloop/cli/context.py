@@ -60,6 +60,20 @@ shape_option = click.option(
 )
 
 
+precision_option = click.option(
+    "--precision",
+    type=click.Choice(["a8w8", "a8w8-per-channel", "a16w8"]),
+    default="a8w8-per-channel",
+    show_default=True,
+    help="Quantization of activations and weights.",
+)
+
+
+fallback_option = click.option(
+    "--allow-cpu-fallback", is_flag=True, help="Leave operators that a chip lacks to the CPU."
+)
+
+
 demo_option = click.option("--demo", is_flag=True, help="Show the results shipped with Edgeloop.")
 
 

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import common_options, confirm, names_argument, opened, yes_option
+from edgeloop.cli.context import (
+    common_options,
+    confirm,
+    fallback_option,
+    names_argument,
+    opened,
+    precision_option,
+    yes_option,
+)
 
 if TYPE_CHECKING:
     from edgeloop.runner import Comparison, RunnerEvent, Sizes, Variant
@@ -53,16 +61,8 @@ dataset_option = click.option(
     metavar="NAME",
     help="Converter: qnn, snpe or a plug-in's  [default: what the devices run]",
 )
-@click.option(
-    "--precision",
-    type=click.Choice(["a8w8", "a8w8-per-channel", "a16w8"]),
-    default="a8w8-per-channel",
-    show_default=True,
-    help="Quantization of activations and weights.",
-)
-@click.option(
-    "--allow-cpu-fallback", is_flag=True, help="Leave operators that a chip lacks to the CPU."
-)
+@precision_option
+@fallback_option
 @click.option("--max-benchmark-runs", type=click.IntRange(min=1), help="Number of benchmark runs.")
 @click.option(
     "--calibration-images", type=click.IntRange(min=1), help="Number of calibration images."
