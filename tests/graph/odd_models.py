@@ -135,5 +135,5 @@ def with_product(path: Path) -> Path:
         helper.make_node("Add", ["s", "p"], ["b"], "sum"),
         helper.make_node("Conv", ["b", "w2"], ["y"], "second", pads=[1] * 4),
     ]
-    ends = [info("x", [1, 3, 32, 32])], [info("y", None)]
+    ends = [info("x", [1, 3, 32, 32])], [info("y", [1, 3, 32, 32])]
     return save(path, nodes, *ends, {"w": kernel, "w2": kernel[::-1].copy()})

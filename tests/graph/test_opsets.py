@@ -210,7 +210,30 @@ def test_a_branch_whose_condition_is_known_is_taken(tmp_path: Path, channels: in
     np.testing.assert_allclose(run(model, shape), run(path, shape), atol=1e-6)
 
 
-def test_a_loop_and_a_number_of_boxes_that_depends_on_the_data_are_named(tmp_path: Path):
+def test_a_loop_is_named_with_what_to_do_instead(tmp_path: Path):
+    flag, count = (helper.make_tensor_value_info(n, k, []) for n, k in (("c", 9), ("i", 7)))
+    steps = [node("Identity", ["c"], ["go"]), node("Add", ["v", "v"], ["twice"])]
+    ends = [helper.make_tensor_value_info("go", TensorProto.BOOL, []), info("twice", IMAGE)]
+    body = helper.make_graph(steps, "body", [count, flag, info("v", IMAGE)], ends)
+    nodes = [helper.make_node("Loop", ["n", "c", "x"], ["y"], "again", body=body)]
+    given = {"n": np.array(3), "c": np.array(True)}
+    path = save(tmp_path / "m.onnx", nodes, [info("x", IMAGE)], [info("y", IMAGE)], given)
+    with pytest.raises(UnusableModel, match=r"Loop \(layer 'again'\): use an export for a fixed"):
+        read_graph(path)
+
+
+def test_boxes_without_duplicates_are_named_with_what_to_do_instead(tmp_path: Path):
+    nodes = [
+        helper.make_node("NonMaxSuppression", ["boxes", "scores", "most"], ["i"], "nms"),
+        node("Cast", ["i"], ["y"], to=TensorProto.FLOAT),
+    ]
+    ends = [info("boxes", [1, 10, 4]), info("scores", [1, 2, 10])]
+    path = save(tmp_path / "m.onnx", nodes, ends, [info("y", None)], {"most": np.array([5])})
+    with pytest.raises(UnusableModel, match=r"NonMaxSuppression \(layer 'nms'\): use the model w"):
+        read_graph(path)
+
+
+def test_an_output_whose_size_depends_on_the_data_is_named(tmp_path: Path):
     nodes = [node("NonZero", ["x"], ["i"]), node("Cast", ["i"], ["y"], to=TensorProto.FLOAT)]
     path = save(tmp_path / "m.onnx", nodes, [info("x", IMAGE)], [info("y", None)])
     with pytest.raises(UnusableModel, match="NonZero"):

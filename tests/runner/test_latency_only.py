@@ -10,6 +10,7 @@ from edgeloop.models import Registry, RunnerEntry
 from edgeloop.store import Values
 from edgeloop.testing.models import save_segmentation_model
 from tests.conftest import clean_environ
+from tests.graph import odd_models
 from tests.runner.conftest import NETS, Farm
 
 pytestmark = pytest.mark.slow
@@ -73,3 +74,19 @@ def test_models_are_calibrated_on_given_images(farm: Farm) -> None:
     assert {row["calibration"] for row in rows(farm).values()} == {"given"}
     farm.drain(device="host")
     assert all(float(rows(farm)["full"][score]) > 0.3 for score in SCORES)
+
+
+def test_a_runner_leaves_to_the_cpu_what_the_chip_lacks_where_that_is_allowed(
+    tmp_path: Path, faces: Path
+) -> None:
+    farm = Farm.make(tmp_path / "project", faces, clean_environ())
+    net = odd_models.with_product(tmp_path / "net.onnx")
+    farm.edgeloop("upload", str(net), "--name", "net", "--no-check", "--benchmark-only")
+    drain = ("runner", "--device", "htp:qcs8550", "--drain", "--ok-if-errors")
+    farm.edgeloop(*drain)
+    assert "does not take ReduceProd (layer 'odd')" in str(rows(farm)["net"]["error"])
+    farm.edgeloop("reset", "net")
+    farm.edgeloop(*drain, "--allow-cpu-fallback")
+    row = rows(farm)["net"]
+    assert row["status"] == "complete" and float(row["mean"]) > 0
+    assert "ReduceProd 'odd' run on the CPU" in str(row["notes"])

@@ -13,6 +13,7 @@ import pytest
 from edgeloop.architectures import build, export_onnx, find_space
 from edgeloop.demo import make_faces
 from edgeloop.errors import BadInput, LocalFileError, StoreUnavailable, UnusableModel
+from edgeloop.graph import shapes_text
 from edgeloop.models import Leases, ModelFile, default_plan
 from edgeloop.platforms import open_device
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
@@ -240,9 +241,10 @@ def test_an_assignment_finds_its_models_by_what_the_row_says(tmp_path: Path) -> 
         assert empty.artefact(".quant.onnx", "qnn")
 
 
-def test_an_assignment_hands_out_a_model_with_fixed_sizes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["image", ""], ids=["named", "the only input"])
+def test_an_assignment_hands_out_a_model_with_fixed_sizes(tmp_path: Path, name: str) -> None:
     path = export_everyday("dynamic_size", tmp_path / "in", external=True)
-    row = {"model_name": path.name, "shapes": '{"image": [1, 3, 32, 48]}'}
+    row = {"model_name": path.name, "shapes": shapes_text({name: (1, 3, 32, 48)})}
     files = {path.name: path, f"{path.name}.data": path.with_name(f"{path.name}.data")}
     work = Assignment("m", "convert", row, files, tmp_path / "out")
     assert work.uploaded == path

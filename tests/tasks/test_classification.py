@@ -211,3 +211,19 @@ def test_a_label_map_says_what_the_outputs_of_a_model_mean(animals: Path):
     (animals / "label_map.json").write_text('{"0": "cat"}')
     with pytest.raises(BadInput, match="at least two classes"):
         opened(animals).test(8, 8, 12)
+
+
+def test_of_several_outputs_the_one_that_fits_is_scored(animals: Path):
+    task = opened(animals)
+    samples = task.test(8, 8, 4)
+    right = np.eye(len(NAMES), dtype=np.float32)[samples.labels]
+    outputs = {"features": np.zeros((len(right), 64), np.float32), "scores": right}
+    task.check_outputs({name: array.shape for name, array in outputs.items()})
+    scorer = task.scorer()
+    scorer.add(outputs, samples.labels)
+    assert (
+        scorer.score().table["f1"]["overall"]
+        == scored(right, samples.labels).table["f1"]["overall"]
+    )
+    with pytest.raises(BadInput):
+        task.check_outputs({"one": (1, 7), "two": (1, 9)})

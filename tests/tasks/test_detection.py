@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +17,7 @@ from edgeloop.tasks.detection import Detection
 from edgeloop.tasks.detection.decode import suppressed
 from edgeloop.tasks.detection.metric import Found, Truth, matched, matches_type, score_of
 from tests.tasks import coco
+from tests.tasks.coco_reference import coco_stats
 
 
 @pytest.fixture(scope="module")
@@ -154,8 +153,6 @@ def random_images(dice: np.random.Generator, classes: int) -> tuple[list[Truth],
 
 
 def pycocotools(truths: list[Truth], founds: list[Found], classes: int) -> Any:
-    from pycocotools.coco import COCO
-    from pycocotools.cocoeval import COCOeval
 
     def box(corners: np.ndarray) -> list[float]:
         return [*corners[:2].tolist(), *(corners[2:] - corners[:2]).tolist()]
@@ -170,19 +167,7 @@ def pycocotools(truths: list[Truth], founds: list[Found], classes: int) -> Any:
         for corners, label, score in zip(found.boxes, found.classes, found.scores, strict=True):
             row = {"image_id": image, "category_id": int(label) + 1, "bbox": box(corners)}
             answers.append({**row, "score": float(score)})
-    with contextlib.redirect_stdout(io.StringIO()):
-        known = COCO()
-        known.dataset = {
-            "images": [{"id": n + 1} for n in range(len(truths))],
-            "annotations": real,
-            "categories": [{"id": n + 1, "name": str(n)} for n in range(classes)],
-        }
-        known.createIndex()
-        evaluation = COCOeval(known, known.loadRes(answers), "bbox")
-        evaluation.evaluate()
-        evaluation.accumulate()
-        evaluation.summarize()
-    return evaluation.stats
+    return coco_stats("bbox", len(truths), [str(n) for n in range(classes)], real, answers)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +16,7 @@ from edgeloop.tasks import Labels, Samples, Score, Tensors, open_task
 from edgeloop.tasks.keypoints import Keypoints
 from edgeloop.tasks.keypoints.metric import COCO_SIGMAS, Pose, oks_precision
 from tests.tasks import coco
+from tests.tasks.coco_reference import coco_stats
 
 POINTS = 5
 HEIGHT, WIDTH = 64, 48
@@ -166,8 +165,6 @@ def random_poses(dice: np.random.Generator) -> list[Pose]:
 
 
 def pycocotools(poses: list[Pose]) -> Any:
-    from pycocotools.coco import COCO
-    from pycocotools.cocoeval import COCOeval
 
     real, answers = [], []
     for number, pose in enumerate(poses, 1):
@@ -179,19 +176,7 @@ def pycocotools(poses: list[Pose]) -> Any:
         real.append({**row, **more, "keypoints": points, "bbox": box, "area": pose.area})
         points = np.column_stack([pose.answer, np.ones(17)]).ravel().tolist()
         answers.append({**row, "keypoints": points, "score": pose.score})
-    with contextlib.redirect_stdout(io.StringIO()):
-        known = COCO()
-        known.dataset = {
-            "images": [{"id": n + 1} for n in range(20)],
-            "annotations": real,
-            "categories": [{"id": 1, "name": "person"}],
-        }
-        known.createIndex()
-        evaluation = COCOeval(known, known.loadRes(answers), "keypoints")
-        evaluation.evaluate()
-        evaluation.accumulate()
-        evaluation.summarize()
-    return evaluation.stats
+    return coco_stats("keypoints", 20, ["person"], real, answers)
 
 
 @pytest.mark.parametrize("seed", range(3))
