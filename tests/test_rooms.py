@@ -40,6 +40,10 @@ ALLOWED = {
         *("errors", "_util", "settings", "store", "models", "tasks", "graph", "platforms"),
         *("workspace", "_version"),
     },
+    "fleet": {
+        *("errors", "_util", "settings", "store", "models", "workspace", "jobs", "data"),
+        *("runner", "platforms", "_version"),
+    },
     "inspection": {"errors", "_util", "settings", "graph", "platforms"},
     "benchmark": {"errors", "settings", "graph", "platforms", "tasks", "inspection"},
     "service": {"errors", "_util", "settings"},
@@ -47,7 +51,7 @@ ALLOWED = {
     "report": {"_version", "errors", "_util", "store", "models", "workspace", "pareto"},
     "portal": {
         *("_version", "errors", "_util", "settings", "store", "models", "workspace", "runner"),
-        *("jobs", "search", "report", "pareto"),
+        *("jobs", "search", "report", "pareto", "fleet"),
     },
     "testing": {
         "errors",
@@ -68,7 +72,7 @@ ALLOWED = {
         *("_version", "errors", "_util", "settings", "store", "models", "workspace", "tasks"),
         *("platforms", "runner", "doctor", "data", "jobs", "paths", "architectures", "training"),
         *("search", "report", "portal", "azure", "demo", "service"),
-        *("graph", "inspection", "benchmark"),
+        *("graph", "inspection", "benchmark", "fleet"),
     },
     "__main__": {"cli"},
 }
