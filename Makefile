@@ -6,13 +6,14 @@ READY := $(VENV)/.ready
 AZURITE := .tools/azurite/.ready
 ADBD := .tools/adbd/.ready
 PYTHONS := .tools/pythons/.ready
+KEDA := .tools/keda/.ready
 
 .PHONY: help setup unit test lint format docs wheel bench demo clean
 
 help:  ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
-setup: $(READY) $(AZURITE) $(ADBD) $(PYTHONS) servers  ## make .venv with everything, and the servers the tests use
+setup: $(READY) $(AZURITE) $(ADBD) $(PYTHONS) $(KEDA) servers  ## make .venv with everything, and the servers the tests use
 
 .PHONY: servers
 servers:
@@ -29,6 +30,11 @@ $(AZURITE): scripts/install-azurite
 # After the packages that it is built with; built again only when its script changes.
 $(ADBD): scripts/install-adbd | servers
 	@scripts/install-adbd .tools/adbd
+	@touch $@
+
+# After npm, which Azurite brings.
+$(KEDA): scripts/install-keda | $(AZURITE)
+	@scripts/install-keda .tools/keda
 	@touch $@
 
 # Other Pythons than this machine's: jobs run on any from 3.8 on.
