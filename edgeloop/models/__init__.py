@@ -9,7 +9,7 @@ from edgeloop.models.files import ModelFile, ModelFiles
 from edgeloop.models.leases import Lease, Leases, Outcome
 from edgeloop.models.names import check_experiment_name, check_model_name, matches, matches_any
 from edgeloop.models.plan import LATENCY_COLUMNS, Plan, Stage, default_plan
-from edgeloop.models.queue import FINISHED, ready_at
+from edgeloop.models.queue import FINISHED, capability_of, plain_key, ready_at
 from edgeloop.models.records import StageRecord, holders_of, is_foreign, is_on, records_of
 from edgeloop.models.row import (
     AGREEMENT_COLUMNS,
@@ -65,6 +65,7 @@ __all__ = [
     "StageRecord",
     "UploadOptions",
     "Uploaded",
+    "capability_of",
     "check_experiment_name",
     "check_model_name",
     "decoded",
@@ -77,6 +78,7 @@ __all__ = [
     "matches_any",
     "mean_latency_ms",
     "new_runner_id",
+    "plain_key",
     "ran_on",
     "read_csv",
     "ready_at",

@@ -104,10 +104,10 @@ class Leases:
         not begun. `only` narrows the choice to some models.
         """
         if time.monotonic() >= self._busy_sweep_at:
-            self._sweep_if_due(BUSY_SWEEP_SECONDS)
+            self.sweep_if_due(BUSY_SWEEP_SECONDS)
         lease = self._claim_from_queue(capabilities, node, only)
         idle = lease is None and time.monotonic() >= self._idle_sweep_at
-        if idle and self._sweep_if_due(IDLE_SWEEP_SECONDS):
+        if idle and self.sweep_if_due(IDLE_SWEEP_SECONDS):
             lease = self._claim_from_queue(capabilities, node, only)
         return lease or self._claim_queued(capabilities, node, only)
 
@@ -233,7 +233,7 @@ class Leases:
         """Put every missing hint back, from the rows. A drain ends with this, then looks again."""
         self._queue.sweep(self._models)
 
-    def _sweep_if_due(self, interval_s: float) -> bool:
+    def sweep_if_due(self, interval_s: float) -> bool:
         """Not more often than that by this runner, nor by all runners together."""
         self._idle_sweep_at = time.monotonic() + IDLE_SWEEP_SECONDS
         self._busy_sweep_at = time.monotonic() + BUSY_SWEEP_SECONDS

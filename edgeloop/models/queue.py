@@ -78,7 +78,7 @@ class Queue:
     ) -> Iterator[Hint]:
         """Hints at work that may be taken now, best first. In a `crowd` of runners, some of the
         best that many come first at random."""
-        prefixes = sorted({f"{_plain(capability)}|" for capability in capabilities})
+        prefixes = sorted({f"{plain_key(capability)}|" for capability in capabilities})
         streams = [
             itertools.starmap(Hint, self._hints.due(now, models, prefix, rank_of, crowd))
             for prefix in prefixes
@@ -109,7 +109,7 @@ class Queue:
         began = time.monotonic()
         if began < self._look_again_at or rank <= _rank_text(0.0):
             return []
-        wanted = {_plain(capability) for capability in capabilities}
+        wanted = {plain_key(capability) for capability in capabilities}
         found = []
         for row in models.prioritized(_number(rank), FINISHED):
             if own_priority(row.values) is None or not only(row.key):
@@ -135,7 +135,7 @@ class Queue:
     def queued(self, capabilities: Collection[str]) -> list[Hint]:
         """Hints at work that somebody has claimed ahead and not begun, best first."""
         found = []
-        for prefix in sorted({f"{_plain(capability)}|" for capability in capabilities}):
+        for prefix in sorted({f"{plain_key(capability)}|" for capability in capabilities}):
             for record in self._hints.query(prefix):
                 if record.values.get("queued"):
                     found.append(Hint(record, lambda: None))
@@ -187,14 +187,8 @@ class Queue:
         own, natural = own_priority(row), max(stage.priority(row), 0.0)
         rank = _rank_text(natural) if own is None else _rank_text(own) + OWN + _rank_text(natural)
         uploaded = str(row.get("model_date") or "")[:19]
-        capability = _plain(self._capability(row, stage))
-        return f"{capability}|{rank}|{_plain(uploaded)}|{_plain(name)}|{stage.name}"
-
-    def _capability(self, row: Values, stage: Stage) -> str:
-        """A model that Archai converted has files for SNPE only: other devices cannot run it."""
-        found = self._plan.capability(row, stage)
-        is_open = found == stage.capability and found.startswith("device")
-        return f"{found}@{ARCHAI_TOOLCHAIN}" if is_open and is_converted_by_archai(row) else found
+        capability = plain_key(capability_of(row, stage, self._plan))
+        return f"{capability}|{rank}|{plain_key(uploaded)}|{plain_key(name)}|{stage.name}"
 
     def _wanted(self, name: str, row: Values) -> Iterator[tuple[str, Values]]:
         for stage in self._plan.for_model(row):
@@ -226,6 +220,14 @@ def ready_at(row: Values, stage: Stage, plan: Plan, margin_s: float) -> float | 
     return max(lease_end, record.not_before)
 
 
+def capability_of(row: Values, stage: Stage, plan: Plan) -> str:
+    """What a runner must have for it. A model that Archai converted has files for SNPE only: other
+    devices cannot run it."""
+    found = plan.capability(row, stage)
+    is_open = found == stage.capability and found.startswith("device")
+    return f"{found}@{ARCHAI_TOOLCHAIN}" if is_open and is_converted_by_archai(row) else found
+
+
 _NEVER = StageRecord()
 
 
@@ -246,6 +248,6 @@ def _number(rank: str) -> float:
         return math.inf
 
 
-def _plain(text: str) -> str:
+def plain_key(text: str) -> str:
     """Keys of every store: no characters that Azure refuses in a row key, none that we split at."""
     return "".join("~" if char in "/\\#?|%" or ord(char) < 32 else char for char in text)
