@@ -139,7 +139,7 @@ def summed_work(
         states[each.capability, state] += 1
         if state == "ready":
             ready[each.capability, each.stage] += 1
-            since = max(each.waits_since, 0.0 if each.is_queued else each.free_at)
+            since = max(each.waits_since, 0.0 if each.is_queued else each.free_at) or math.inf
             oldest[each.capability] = min(since, oldest.get(each.capability, math.inf))
     devices = [
         _ServingDevice(entry, device)
@@ -301,8 +301,8 @@ def _counted_hints(
             for hint in page:
                 after, capability = hint.key, hint.key.partition("|")[0]
                 found = counts.setdefault(capability, Counter())
-                if hint.key.rpartition("|")[2] in plan:
-                    found[_hint_state(hint.values, now)] += 1
+                is_known = hint.key.rpartition("|")[2] in plan
+                found[_hint_state(hint.values, now) if is_known else "unknown"] += 1
             if len(page) < size:
                 break
             if found["ready"] >= most or found.total() >= 4 * most + HELD_HINTS:
