@@ -23,7 +23,8 @@
     │   ├── JobNameTaken        submit: runs/ has a job of that name
     │   ├── JobRunning          remove: the job is still running
     │   ├── ModelBusy           the row keeps changing, or its upload is in progress
-    │   └── LeaseLost           a result whose lease token is no longer in the row
+    │   ├── LeaseLost           a result whose lease token is no longer in the row
+    │   └── SupervisorReplaced  a fleet whose record has the token of another supervisor
     ├── StoreError              the store
     │   ├── StoreUnavailable    unreachable: infrastructure, worth retrying
     │   ├── StoreRefused        credentials or permissions
@@ -171,6 +172,10 @@ class ModelBusy(Conflict):
 class LeaseLost(Conflict):
     """the lease on {stage} of {model} is no longer held by {owner}: another machine took over,
     or the model was reset or deleted. This result was discarded."""
+
+
+class SupervisorReplaced(Conflict):
+    """another supervisor has taken over the fleet {fleet!r}, or the fleet was removed."""
 
 
 class StoreError(EdgeloopError):

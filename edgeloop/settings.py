@@ -103,6 +103,11 @@ class Settings:
     azure: Mapping[str, object] = field(
         default_factory=dict, repr=False, metadata={"about": "The Azure ML workspace."}
     )
+    fleet: Mapping[str, object] = field(
+        default_factory=dict,
+        repr=False,
+        metadata={"about": "What `edgeloop fleet up` starts if it is not told otherwise."},
+    )
     platform_keys: Mapping[str, object] = field(default_factory=dict, repr=False)
 
     @classmethod

@@ -180,6 +180,8 @@ class _Reader:
     def _scalar(self, node: yaml.Node) -> Any:
         if self._texts:
             return node.value
+        if ":" in node.value and node.tag in (f"{_TAG}int", f"{_TAG}float"):
+            return node.value  # 2:16 was a number to the base of 60, which nobody means
         try:
             return self._loader.construct_object(node)
         except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError):

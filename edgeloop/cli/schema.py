@@ -61,9 +61,10 @@ def _of_kind(kind: str, model: Any) -> dict[str, Any]:
 
 
 def _settings() -> dict[str, Any]:
-    """The settings, with those parts that rooms above them know: computes and the workspace."""
+    """The settings, with those parts that rooms above them know: computes, workspace, fleet."""
     from edgeloop._util.schema import model_schema
     from edgeloop.azure import AzureKeys
+    from edgeloop.fleet import FleetSpec
     from edgeloop.jobs import compute_kinds, compute_options
     from edgeloop.settings import settings_model
 
@@ -71,14 +72,15 @@ def _settings() -> dict[str, Any]:
     properties = dict(document["properties"])
     known = {kind: compute_options(kind) for kind in compute_kinds()}
     kinds = [_of_kind(kind, model) for kind, model in known.items() if model]
-    azure = model_schema(AzureKeys)
-    properties["azure"] = {**azure, "description": properties["azure"]["description"]}
+    sections = {"azure": model_schema(AzureKeys), "fleet": model_schema(FleetSpec)}
+    for name, section in sections.items():
+        properties[name] = {**section, "description": properties[name]["description"]}
     properties["computes"] = {
         **{"type": "object", "description": properties["computes"]["description"]},
         "additionalProperties": {"anyOf": kinds},
     }
     definitions: dict[str, Any] = {}
-    for part in (document, azure, *kinds):
+    for part in (document, *sections.values(), *kinds):
         definitions |= part.pop("$defs", {})
     beside = {"type": "object", "required": ["kind"]}
     return {

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 # waiting: the engine has no place for it yet, or is starting it again
@@ -26,6 +27,37 @@ class RunnerOrder:
     cpus: int = 1
     resources: Mapping[str, float] = field(default_factory=dict)
     words: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Of `python -m edgeloop.fleet.start`, which becomes the runner."""
+        device = ("--device", self.device) if self.device else ()
+        return (
+            *("--experiment", self.experiment),
+            *("--cpus", str(self.cpus)),
+            *device,
+            *self.words,
+        )
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> RunnerOrder:
+        fields = json.loads(text)
+        return cls(**{**fields, "words": tuple(fields.get("words", ()))})
+
+
+@dataclass(frozen=True)
+class StartedSupervisor:
+    """A supervisor that was started somewhere and has yet to report through the store.
+
+    `where` is shown to people. `failure` is empty while it lives or may still come; else it says
+    in one sentence why it will not.
+    """
+
+    where: str
+    failure: Callable[[], str] = lambda: ""
 
 
 class Launcher(ABC):

@@ -13,7 +13,9 @@ from edgeloop.errors import BadName
 
 MODEL_NAME_LIMIT = 100
 EXPERIMENT_NAME_LIMIT = 40
-RESERVED_EXPERIMENTS = frozenset({"usage", "tables", "edgeloopqueue", "edgeloop-runners"})
+RESERVED_EXPERIMENTS = frozenset(
+    {"usage", "tables", "edgeloopqueue", "edgeloop-runners", "edgeloop-fleets"}
+)
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         PostgresLocation,
         SqliteLocation,
         datastore_location,
+        location_text,
         parse_connection_string,
         parse_location,
     )
@@ -74,6 +75,7 @@ __all__ = [
     "datastore_location",
     "job_access",
     "json_safe",
+    "location_text",
     "merged",
     "open_access",
     "open_blobs",
@@ -89,7 +91,7 @@ _WHERE = {
     "blobs": ("FolderBlobs", "ObjectBlobs", "url_blobs"),
     "location": (
         *("AzureLocation", "Location", "PluginLocation", "PostgresLocation", "SqliteLocation"),
-        *("datastore_location", "parse_connection_string", "parse_location"),
+        *("datastore_location", "location_text", "parse_connection_string", "parse_location"),
     ),
     "node": ("open_from_job", "url_from_job"),
     "registry": ("job_access", "open_access", "open_blobs", "open_store"),

@@ -36,6 +36,7 @@ NEXT_DUE = 128
 ROW_LIMIT_BYTES = 1_000_000
 WHOLE_TEXT_BYTES = 64_000
 RUNNERS = "edgeloop-runners"  # no experiment may have this name
+FLEETS = "edgeloop-fleets"  # nor this one
 PART_MARK = "__part"  # Azure's columns that hold one part of a long text
 _TAKEN_COLUMNS = ("PartitionKey", "RowKey", "Timestamp")
 _LARGEST_INT = 2**63 - 1
@@ -321,6 +322,10 @@ class Store(ABC):
         """One row per runner, of all experiments. Unless a store has a better place, they lie
         beside the queues, where nothing that lists models meets them."""
         return self.queue(RUNNERS)
+
+    def fleets(self) -> Table:
+        """One row per fleet; beside the queues too, unless a store has a better place."""
+        return self.queue(FLEETS)
 
     def now(self) -> float:
         """Seconds since the epoch by a clock that all machines share: the server's, if the store

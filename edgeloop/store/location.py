@@ -211,7 +211,36 @@ def parse_connection_string(text: str) -> AzureLocation:
         raise _bad_connection_string("its endpoints must be http(s) URLs")
     if key and not _is_base64(key):
         raise _bad_connection_string("its AccountKey is cut off or mistyped")
-    return AzureLocation(account, blob.rstrip("/"), table.rstrip("/"), key, sas)
+    container = fields.get("container") or CONTAINER  # ours: Azure's own tools ignore it
+    return AzureLocation(account, blob.rstrip("/"), table.rstrip("/"), key, sas, container)
+
+
+def location_text(location: Location) -> str:
+    """What `parse_location` reads as this location, for the environment of another process. It
+    holds the store's secret. A plug-in's relative path starts from the folder it was read in."""
+    if isinstance(location, SqliteLocation):
+        return f"sqlite:{location.folder}"
+    if isinstance(location, PostgresLocation):
+        joint = "&" if urlsplit(location.url).query else "?"
+        return f"{location.url}{joint}blobs={quote(location.blobs, safe='')}"
+    if isinstance(location, AzureLocation):
+        return _azure_text(location)
+    return location.url
+
+
+def _azure_text(location: AzureLocation) -> str:
+    if not (location.key or location.sas):
+        options = urlencode({"table": location.table_endpoint, "container": location.container})
+        return f"azure:{location.blob_endpoint}?{options}"
+    fields = {
+        "AccountName": location.account,
+        "AccountKey": location.key,
+        "SharedAccessSignature": location.sas,
+        "BlobEndpoint": location.blob_endpoint,
+        "TableEndpoint": location.table_endpoint,
+        "Container": location.container,
+    }
+    return ";".join(f"{name}={value}" for name, value in fields.items() if value)
 
 
 def datastore_location(account: str, container: str, key: str, endpoint: str) -> AzureLocation:

@@ -11,6 +11,8 @@ from edgeloop.store import (
     AzureLocation,
     PostgresLocation,
     SqliteLocation,
+    datastore_location,
+    location_text,
     parse_connection_string,
     parse_location,
 )
@@ -69,6 +71,27 @@ def test_a_connection_string_is_read_as_the_portal_prints_it():
     assert found.table_endpoint == "https://acme.table.core.chinacloudapi.cn"
     assert found.key == KEY
     assert parse_location(text) == parse_connection_string(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sqlite:/srv/my store",
+        "postgresql://me:p%40ss@h:5433/db?sslmode=require&blobs=s3://bucket/a b?region=x",
+        "postgresql://h/db?blobs=file:///srv/b",
+        "azure:https://acme.blob.core.windows.net?container=mine",
+        f"AccountName=acme;AccountKey={KEY};EndpointSuffix=core.chinacloudapi.cn",
+        "BlobEndpoint=https://x.example/acme;SharedAccessSignature=sv=1&sig=a%2Bb",
+    ],
+)
+def test_a_location_can_be_given_to_another_process_as_text(text: str):
+    location = parse_location(text)
+    assert parse_location(location_text(location)) == location
+
+
+def test_the_container_of_an_account_with_a_key_is_given_too():
+    location = datastore_location("acme", "faces", KEY, "")
+    assert parse_location(location_text(location)) == location
 
 
 def test_a_connection_string_may_hold_a_signature_instead_of_a_key():

@@ -121,3 +121,8 @@ def test_files_that_are_missing_too_large_or_no_text_are_refused(tmp_path: Path)
     ):
         with pytest.raises(NotYaml, match=said):
             read_yaml(tmp_path / name)
+
+
+def test_numbers_with_colons_are_texts_and_not_minutes_of_hours():
+    found = parse_yaml("bounds: 2:16\nlong: 1:20:30.5\nplain: 16\n").value
+    assert found == {"bounds": "2:16", "long": "1:20:30.5", "plain": 16}
