@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -93,3 +96,52 @@ def is_running(pid: int) -> bool:
     except PermissionError:  # somebody else's
         return True
     return True
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def dies_with_parent(number: int = signal.SIGKILL) -> Callable[[], None] | None:
+    """To run in a new process before its program: the kernel sends it this signal when the thread
+    that started it ends. None where the system cannot."""
+    call, parent = prctl(), os.getpid()
+    if call is None:
+        return None
+
+    def arrange() -> None:
+        call(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return arrange
+
+
+def prctl() -> Callable[..., int] | None:
+    import ctypes
+
+    return ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+
+def descendants(root: int) -> set[int]:
+    """Every living process below `root`, without itself."""
+    parents = {
+        pid: int(fields[1]) for pid in process_numbers() if is_alive(fields := process_fields(pid))
+    }
+    found: set[int] = set()
+    children = {root}
+    while children:
+        children = {pid for pid, parent in parents.items() if parent in children} - found - {root}
+        found |= children
+    return found
+
+
+def process_numbers() -> set[int]:
+    try:
+        return {int(name) for name in os.listdir("/proc") if name.isdigit()}  # noqa: PTH208
+    except OSError:  # not Linux
+        return set()
+
+
+def is_alive(fields: list[str]) -> bool:
+    """Whether a process with these `process_fields` still runs."""
+    return bool(fields) and fields[0] not in ("Z", "X")

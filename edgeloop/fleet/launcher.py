@@ -24,20 +24,16 @@ class RunnerOrder:
     id: str
     experiment: str
     device: str = ""  # adb:SERIAL, htp:CHIP; empty: the machine itself
-    cpus: int = 1
+    cpus: int = 1  # 0: it reserves none, as a board's runner
     resources: Mapping[str, float] = field(default_factory=dict)
     words: tuple[str, ...] = ()
 
     @property
     def arguments(self) -> tuple[str, ...]:
         """Of `python -m edgeloop.fleet.start`, which becomes the runner."""
+        cpus = ("--cpus", str(self.cpus)) if self.cpus else ()
         device = ("--device", self.device) if self.device else ()
-        return (
-            *("--experiment", self.experiment),
-            *("--cpus", str(self.cpus)),
-            *device,
-            *self.words,
-        )
+        return ("--experiment", self.experiment, *cpus, *device, *self.words)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -86,6 +82,10 @@ class Launcher(ABC):
     @abstractmethod
     def devices(self) -> Sequence[str]:
         """The boards on machines of this engine, such as `adb:8c2f11d0`."""
+
+    def notes(self) -> Mapping[str, str]:
+        """Why runners wait, by id: no machine has such a board, a program that ends at once."""
+        return {}
 
     @abstractmethod
     def close(self) -> None:

@@ -190,13 +190,18 @@ class FleetSpec(Section):
         (), "Further options of `edgeloop runner`, such as `[--precision, a16w8]`."
     )
 
+    kubernetes: Annotated[
+        dict[str, Any], Reads(mapping, {"type": "object", "additionalProperties": True})
+    ] = key(dict, "Values of the chart, for `edgeloop fleet manifest`; `fleet up` ignores them.")
+
     def to_json(self) -> dict[str, Any]:
-        """What `read_spec` reads as this."""
+        """What `read_spec` reads as this, without what is only for Kubernetes."""
         shares = {
             name: {"weight": share.weight, "quota": share.quota}
             for name, share in self.experiments.items()
         }
-        plain = {name: getattr(self, name) for name in type(self).model_fields}
+        names = [name for name in type(self).model_fields if name != "kubernetes"]
+        plain = {name: getattr(self, name) for name in names}
         lists = {name: list(plain[name]) for name in ("devices", "options")}
         return {**plain, **lists, "runners": str(self.runners), "experiments": shares}
 

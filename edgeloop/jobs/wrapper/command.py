@@ -8,24 +8,28 @@ the supervisor becomes its new parent (a "subreaper"). One of the two finds it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from edgeloop._util.system import process_fields
+from edgeloop._util.system import (
+    descendants,
+    dies_with_parent,
+    is_alive,
+    prctl,
+    process_fields,
+    process_numbers,
+)
 from edgeloop.errors import BadInput
 from edgeloop.jobs.wrapper.events import Events
 
 JOB_VARIABLE = "EDGELOOP_JOB_ID"
 TIMED_OUT = 124
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_POLL_S = 0.01
 _KILL_LIMIT_S = 30.0
@@ -105,7 +109,7 @@ def _start(command: PreparedCommand) -> subprocess.Popen[bytes]:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_dies_with_parent(),  # noqa: PLW1509 - one system call
+                preexec_fn=dies_with_parent(),  # noqa: PLW1509 - one system call
             )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         cause = getattr(error, "strerror", None) or str(error)
@@ -183,38 +187,9 @@ def _memory_files(line: str, root: Path) -> list[Path]:
 
 def adopt_orphans() -> None:
     """From now on, processes below this one whose parent ends become children of this one."""
-    prctl = _prctl()
-    if prctl is not None:
-        prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def _dies_with_parent() -> Callable[[], None] | None:
-    """To run in a new process before its program: the kernel kills it when its parent ends."""
-    prctl, parent = _prctl(), os.getpid()
-    if prctl is None:
-        return None
-
-    def arrange() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return arrange
-
-
-def _prctl() -> Callable[..., int] | None:
-    return ctypes.CDLL(None).prctl if sys.platform == "linux" else None
-
-
-def descendants(root: int) -> set[int]:
-    """Every living process below `root`, without itself."""
-    parents = {pid: int(fields[1]) for pid in _pids() if _alive(fields := process_fields(pid))}
-    found: set[int] = set()
-    children = {root}
-    while children:
-        children = {pid for pid, parent in parents.items() if parent in children} - found - {root}
-        found |= children
-    return found
+    call = prctl()
+    if call is not None:
+        call(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def processes_of(job: str, rank: str = "") -> set[int]:
@@ -223,10 +198,10 @@ def processes_of(job: str, rank: str = "") -> set[int]:
     marks = {f"{JOB_VARIABLE}={job}".encode()}
     marks |= {f"NODE_RANK={rank}".encode()} if rank else set()
     found = set()
-    for pid in _pids() - {os.getpid(), os.getppid()}:
+    for pid in process_numbers() - {os.getpid(), os.getppid()}:
         with contextlib.suppress(OSError):
             content = Path(f"/proc/{pid}/environ").read_bytes()
-            if marks <= set(content.split(b"\0")) and _alive(process_fields(pid)):
+            if marks <= set(content.split(b"\0")) and is_alive(process_fields(pid)):
                 found.add(pid)
     return found
 
@@ -261,14 +236,3 @@ def reap_adopted(own: int) -> None:
             return
         with contextlib.suppress(ChildProcessError):
             os.waitpid(ended.si_pid, os.WNOHANG)
-
-
-def _pids() -> set[int]:
-    try:
-        return {int(name) for name in os.listdir("/proc") if name.isdigit()}  # noqa: PTH208
-    except OSError:  # not Linux: only the command's group can be reached
-        return set()
-
-
-def _alive(fields: list[str]) -> bool:
-    return bool(fields) and fields[0] not in ("Z", "X")
