@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from edgeloop._util.redact import redact
+from edgeloop._util.system import descendants
 from edgeloop.errors import EdgeloopError, LocalFileError
 from edgeloop.jobs.protocol.ticket import WrapperOrder
 from edgeloop.jobs.wrapper import command
@@ -210,7 +211,7 @@ class Follower(Supervisor):
         return outcome
 
     def _finish(self, outcome: JobOutcome) -> int:
-        command.kill_all(lambda: command.descendants(os.getpid()))
+        command.kill_all(lambda: descendants(os.getpid()))
         if outcome.reason:
             self._log.write(outcome.reason)
         shutil.rmtree(self._scratch.folder, ignore_errors=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from edgeloop._util.system import start_time
+from edgeloop._util.system import descendants, start_time
 from edgeloop.data import Datasets
 from edgeloop.errors import BadInput, BlobMissing, EdgeloopError
 from edgeloop.jobs.protocol.ticket import (
@@ -259,7 +259,7 @@ class Supervisor:
         return JobOutcome("canceled", CANCELED, self._events.canceled, exit_code)
 
     def _finish(self, outcome: JobOutcome) -> int:
-        command.kill_all(lambda: command.descendants(os.getpid()))
+        command.kill_all(lambda: descendants(os.getpid()))
         for task in self._tasks.values():
             task.stop()
         return JobFinisher(
