@@ -27,6 +27,7 @@
     │   └── SupervisorReplaced  a fleet whose record has the token of another supervisor
     ├── StoreError              the store
     │   ├── StoreUnavailable    unreachable: infrastructure, worth retrying
+    │   │   └── StoreLimited    the service's rate limit: too many requests
     │   ├── StoreRefused        credentials or permissions
     │   ├── StoreFull           no space left
     │   └── RowTooLarge         above the size limit of a row
@@ -185,6 +186,12 @@ class StoreError(EdgeloopError):
 class StoreUnavailable(StoreError):
     """the store {store} cannot be reached: {reason}. Check the address and that the server runs,
     then try again."""
+
+
+class StoreLimited(StoreUnavailable):
+    """the storage account is limiting requests ({reason}): {store} was asked again for
+    {seconds:.0f} s. It recovers by itself; fewer runners, or a second account, keep it from
+    happening again."""
 
 
 class StoreRefused(StoreError):

@@ -15,6 +15,7 @@ from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from edgeloop._util.limits import spread
 from edgeloop._util.redact import redact
 from edgeloop.azure.workspace import WorkspaceAddress
 
@@ -35,6 +36,7 @@ _TRIES = 8
 _LONGEST_PAUSE_S = 20
 _THROTTLED = (429, 503)
 _BEGAN = "edgeloop.began"
+_WAITED = "edgeloop.waited"  # as long as the service asked, before this request is sent again
 _BATCH = 100
 _LARGEST_LOG = 16 * 1024 * 1024
 _MOST_PAGES = 1_000
@@ -67,13 +69,15 @@ def network_limits(patience_s: float = PATIENCE_S) -> dict[str, Any]:
 
 def patience_policy(patience_s: float) -> Any:
     """A policy inside of Azure's retries. Those wait as long as a service asks, which may be an
-    hour: this one ends them. Several clients may share it."""
+    hour: this one ends them, and lets each request come back at a moment of its own. Several
+    clients may share it."""
     from azure.core.exceptions import HttpResponseError
     from azure.core.pipeline.policies import RetryPolicy, SansIOHTTPPolicy
 
     class PatiencePolicy(SansIOHTTPPolicy[Any, Any]):
         def on_request(self, request: Any) -> None:
             request.context.setdefault(_BEGAN, time.monotonic())
+            time.sleep(spread(float(request.context.pop(_WAITED, 0.0))))
 
         def on_response(self, request: Any, response: Any) -> None:
             if response.http_response.status_code not in _THROTTLED:
@@ -81,6 +85,7 @@ def patience_policy(patience_s: float) -> Any:
             after = RetryPolicy().get_retry_after(response) or 0.0
             if time.monotonic() - request.context[_BEGAN] + after > patience_s:
                 raise RetriesExhausted(HttpResponseError(response=response.http_response))
+            request.context[_WAITED] = after
 
     return PatiencePolicy()
 

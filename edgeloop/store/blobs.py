@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import shutil
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
+from edgeloop._util.limits import PATIENCE_S, RateLimit, limit_of
+from edgeloop._util.retry import delays
 from edgeloop.errors import (
     BadSetting,
     BlobMissing,
     EdgeloopError,
     LocalFileError,
     StoreFull,
+    StoreLimited,
     StoreRefused,
     StoreUnavailable,
 )
@@ -32,12 +38,20 @@ DELETE_BATCH = 256
 ONE_REQUEST_BYTES = 32 << 20  # bytes in memory go as one request up to here: faster than parts
 ONE_PIECE_BYTES = 1 << 20  # a file up to here is read whole: half the work of reading in pieces
 SPARE_BYTES = 256 * 1024
+REPEATS = 3  # of what failed for a reason that may pass; each is tried twice by obstore
+FIRST_DELAY_S = 0.25
 NO_SIGNING = "no links can be made with this kind of access: use the store's own address"
 NO_LINKS = "a folder of this machine has no links: use 'results' to copy, or a store in the cloud"
 
 
 class ObjectBlobs(Blobs):
-    """Blobs on an obstore store that is there already, or that a first put may make."""
+    """Blobs on an obstore store that is there already, or that a first put may make.
+
+    `ask_pause`: obstore does not say how long a service that limits requests asks to wait, so this
+    asks for that; 0 where it does not say.
+    """
+
+    _limit: RateLimit | None = None  # None: nothing that fails here passes by waiting
 
     def __init__(
         self,
@@ -46,7 +60,11 @@ class ObjectBlobs(Blobs):
         make_container: Callable[[], None] | None = None,
         make_access: Callable[[int], Access] | None = None,
         make_link: Callable[[str, int], str] | None = None,
+        ask_pause: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        self._limit = limit_of(f"files of {description}")
+        self._ask_pause = ask_pause
+        self._asking = threading.Lock()
         self._store = store
         self._description = description
         self._make_container = make_container
@@ -57,20 +75,21 @@ class ObjectBlobs(Blobs):
         check_blob_key(key)
         if isinstance(source, Path) and not source.is_file():
             raise LocalFileError(path=source, reason="the file is not there")
-        with self._our_errors(key):
-            self._put(key, source, "overwrite")
+        self._asked(key, lambda: self._put(key, source, "overwrite"))
 
     def read(self, key: str) -> bytes:
         import obstore
 
         check_blob_key(key)
-        with self._our_errors(key):
-            return bytes(obstore.get(self._for_reading(key), key).bytes())
+        return self._asked(key, lambda: bytes(obstore.get(self._for_reading(key), key).bytes()))
 
     def get(self, key: str, target: Path) -> None:
+        check_blob_key(key)
+        self._asked(key, lambda: self._get(key, target))
+
+    def _get(self, key: str, target: Path) -> None:
         import obstore
 
-        check_blob_key(key)
         with self._our_errors(key):
             found = obstore.get(self._for_reading(key), key)
             is_small = found.meta["size"] <= ONE_PIECE_BYTES
@@ -91,23 +110,25 @@ class ObjectBlobs(Blobs):
     def create(self, key: str, content: bytes) -> bool:
         from obstore.exceptions import AlreadyExistsError
 
-        check_blob_key(key)
-        with self._our_errors(key):
+        def put() -> bool:
             try:
                 self._put(key, content, "create")
             except (AlreadyExistsError, FileExistsError):
                 return False
-        return True
+            return True
+
+        check_blob_key(key)
+        return self._asked(key, put)
 
     def size(self, key: str) -> int | None:
         import obstore
 
         check_blob_key(key)
         try:
-            with self._our_errors(key):
-                return int(obstore.head(self._for_reading(key), key)["size"])
+            found = self._asked(key, lambda: obstore.head(self._for_reading(key), key))
         except BlobMissing:
             return None
+        return int(found["size"])
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
         """A range that begins at or after the end is refused by some stores: that is no bytes."""
@@ -120,9 +141,12 @@ class ObjectBlobs(Blobs):
         length = min(length, size - start)
         if length <= 0:
             return b""
-        with self._our_errors(key):
+
+        def read() -> bytes:
             store = self._for_reading(key)
             return bytes(obstore.get_range(store, key, start=start, length=length))
+
+        return self._asked(key, read)
 
     def link(self, key: str, seconds: int) -> str:
         """obstore signs for S3 and GCS; for Azure it signs names with spaces wrongly."""
@@ -145,20 +169,39 @@ class ObjectBlobs(Blobs):
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         """obstore's prefixes are whole folders; the filter makes them plain prefixes."""
-        import obstore
-
         folder = prefix.rpartition("/")[0]
         if not self._is_there() or not is_blob_key(f"{folder or 'x'}/x"):
             return
-        pages = obstore.list(self._for_reading(prefix), folder or None)
         try:
-            for page in self._guarded(prefix, iter(pages)):
+            for page in self._pages(prefix, folder or None):
                 for meta in page:
                     if meta["path"].startswith(prefix):
                         version = meta["e_tag"] or ""
                         yield BlobInfo(meta["path"], meta["size"], meta["last_modified"], version)
         except BlobMissing:  # the container itself is not there yet
             return
+
+    def _pages(self, key: str, folder: str | None) -> Iterator[Sequence[Any]]:
+        """One that breaks off is continued after the last key that it gave."""
+        import obstore
+
+        stream: Iterator[Sequence[Any]] | None = None
+        last = ""
+
+        def following() -> Sequence[Any] | None:
+            nonlocal stream
+            found, stream = stream, None
+            if found is None:
+                listed = obstore.list(self._for_reading(key), folder, offset=last or None)
+                found = iter(cast("Any", listed))
+            page = next(found, None)
+            stream = found
+            return page
+
+        while (page := self._asked(key, following)) is not None:
+            if page:
+                last = page[-1]["path"]
+                yield page
 
     def delete(self, keys: Iterable[str]) -> None:
         checked = [check_blob_key(key) for key in keys]
@@ -172,8 +215,7 @@ class ObjectBlobs(Blobs):
         import obstore
 
         try:
-            with self._our_errors(keys[0]):
-                obstore.delete(self._for_reading(keys[0]), keys)
+            self._asked(keys[0], lambda: obstore.delete(self._for_reading(keys[0]), keys))
         except BlobMissing:
             for key in keys if len(keys) > 1 else ():
                 self._delete_batch([key])
@@ -205,6 +247,42 @@ class ObjectBlobs(Blobs):
 
     def _for_writing(self) -> ObjectStore:
         return self._store
+
+    def _asked(self, key: str, action: Callable[[], Item]) -> Item:
+        """What `action` returns, with our errors. What a service limits is asked again when its
+        pause is over, for a time; another failure that may pass, a few times."""
+        limit = self._limit
+        if limit is None:
+            with self._our_errors(key):
+                return action()
+
+        def once() -> Item | StoreLimited:
+            try:
+                return self._repeated(key, action)
+            except StoreLimited as error:
+                return error
+
+        def pause_of(found: Item | StoreLimited) -> float | None:
+            if not isinstance(found, StoreLimited):
+                return None
+            with self._asking:  # one thread asks for all
+                return 0.0 if limit.is_paused else self._ask_pause()
+
+        answer = limit.keep(once, pause_of)
+        if isinstance(answer, StoreLimited):
+            raise answer
+        return answer
+
+    def _repeated(self, key: str, action: Callable[[], Item]) -> Item:
+        for number, delay in enumerate(delays(FIRST_DELAY_S)):
+            try:
+                with self._our_errors(key):
+                    return action()
+            except StoreUnavailable as error:
+                if isinstance(error, StoreLimited) or number >= REPEATS:
+                    raise
+            time.sleep(delay * random.uniform(0.5, 1.0))
+        raise AssertionError("delays never end")
 
     def _guarded(self, key: str, items: Iterator[Item]) -> Iterator[Item]:
         """The stream's own errors become ours; those of whoever consumes it stay theirs."""
@@ -294,14 +372,15 @@ def open_access(access: Access) -> ObjectBlobs:
 
 
 def network_limits(allow_http: bool = False) -> tuple[ClientConfig, RetryConfig]:
-    """No call without a time limit, no retry without an end."""
+    """No call without a time limit, no retry without an end. obstore itself repeats a request once:
+    it does not know what a service that limits requests asks for (see `ObjectBlobs`)."""
     client: ClientConfig = {
         "connect_timeout": timedelta(seconds=5),
         "read_timeout": timedelta(seconds=60),
         "timeout": timedelta(hours=6),  # one large file as a whole
         "allow_http": allow_http,
     }
-    retry: RetryConfig = {"max_retries": 4, "retry_timeout": timedelta(seconds=60)}
+    retry: RetryConfig = {"max_retries": 1, "retry_timeout": timedelta(seconds=60)}
     return client, retry
 
 
@@ -320,7 +399,18 @@ def _explain(error: Exception, key: str, store: str) -> EdgeloopError:
     refused = re.search(r"status code: 40[13]\b", text)  # what a listing says
     if refused or isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
         return StoreRefused(store=store, reason=reason)
+    if reason_of_limit := _limit_reason(text):
+        return StoreLimited(store=store, reason=reason_of_limit, seconds=PATIENCE_S)
     return StoreUnavailable(store=store, reason=reason)
+
+
+def _limit_reason(text: str) -> str:
+    """What a service that limits requests says: its status and its own word for it. Azure also
+    limits by letting an operation time out."""
+    status = re.search(r"status code: (429|500|503)\b", text)
+    code = re.search(r"<Code>(\w{1,60})</Code>", text)
+    is_limit = status and (status[1] != "500" or (code and code[1] == "OperationTimedOut"))
+    return f"{status[1]} {code[1] if code else ''}".strip() if status and is_limit else ""
 
 
 def _first_line(error: Exception) -> str:

@@ -28,7 +28,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _WRAPPER_FILES = (
     *("__init__.py", "_version.py", "errors.py", "paths.py"),
     *(f"_util/{name}.py" for name in ("__init__", "files", "locks", "parallel", "redact")),
-    *("_util/retry.py", "_util/system.py", "_util/units.py"),
+    *("_util/limits.py", "_util/retry.py", "_util/system.py", "_util/units.py"),
     *("store/__init__.py", "store/base.py", "store/identity.py"),
     *("jobs/__init__.py", "jobs/protocol/__init__.py", "jobs/protocol/ticket.py"),
     *("jobs/protocol/codec.py", "jobs/protocol/patterns.py"),
@@ -134,7 +134,7 @@ def _packed_client() -> str:
 
 # In the order in which they import each other.
 _CLIENT = (
-    *("_util.retry", "_util.parallel", "store.identity"),
+    *("_util.limits", "_util.retry", "_util.parallel", "store.identity"),
     *(f"store.node.{name}" for name in ("transport", "remote", "azure", "s3", "rsa")),
     "store.node.environment",
 )
@@ -161,7 +161,7 @@ exit 1
 # Runs before anything of Edgeloop is available, so it is self-contained. An account of Azure is
 # opened by an address alone, or with a token of the machine; for other stores it has a client.
 _BOOTSTRAP = """\
-import hashlib, json, os, sys, tempfile, time
+import hashlib, json, os, random, sys, tempfile, time
 from urllib.error import HTTPError
 from urllib.parse import quote, urlencode
 from urllib.request import Request, urlopen
@@ -244,7 +244,7 @@ def why(error):
     if isinstance(error, HTTPError):
         return "it answered %d" % error.code
     return str(getattr(error, "strerror", None) or getattr(error, "reason", None) or error)
-tries = 0 if good() else 4
+tries, end = 0 if good() else 4, time.time() + 120
 while tries and not good():
     tries -= 1
     try:
@@ -254,7 +254,11 @@ while tries and not good():
         is_final = isinstance(error, HTTPError) and error.code < 500 and error.code != 429
         if is_final or client or make == "LocalStore" or not tries:
             stop("the wrapper could not be fetched from the store: " + why(error))
-        time.sleep(4 - tries)
+        wait = 4 - tries
+        if isinstance(error, HTTPError) and error.code in (429, 503) and time.time() < end:
+            asked = error.headers.get("Retry-After") or ""
+            tries, wait = tries + 1, min(int(asked), 60) if asked.isdigit() else 5
+        time.sleep(wait * random.uniform(1, 1.25))
 if not good():
     stop("the wrapper in the store is damaged: submit the job again")
 os.execv(sys.executable, [sys.executable, path])

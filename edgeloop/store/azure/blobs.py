@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from edgeloop.errors import MissingExtra, StoreRefused
 from edgeloop.store.azure.errors import our_errors
+from edgeloop.store.azure.limits import limited_transport, pause_of_error
 from edgeloop.store.base import Access
 from edgeloop.store.blobs import ObjectBlobs, network_limits
 from edgeloop.store.identity import identity_client
@@ -49,6 +50,7 @@ def azure_blobs(location: AzureLocation, credential: TokenCredential | None = No
         lambda: _make_container(location, credential),
         lambda seconds: _access(location, credential, seconds),
         lambda key, seconds: _link(location, credential, key, seconds),
+        lambda: _asked_pause(location, credential),
     )
 
 
@@ -155,7 +157,8 @@ def _signing(
         secret: dict[str, Any] = {"account_key": location.key}
         return now - CLOCK_MARGIN, now + timedelta(seconds=seconds), secret
     ends = now + timedelta(seconds=min(seconds, IDENTITY_SIGNATURE_SECONDS))
-    service = BlobServiceClient(location.blob_endpoint, credential=credential)
+    transport = limited_transport(location.blob_endpoint, str(location))
+    service = BlobServiceClient(location.blob_endpoint, credential=credential, transport=transport)
     with our_errors(str(location)), service:
         key = service.get_user_delegation_key(now - CLOCK_MARGIN, ends)
     return now - CLOCK_MARGIN, ends, {"user_delegation_key": key}
@@ -163,15 +166,38 @@ def _signing(
 
 def _make_container(location: AzureLocation, credential: TokenCredential | None) -> None:
     """The one thing that obstore cannot do."""
-    from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
     from azure.core.exceptions import ResourceExistsError
     from azure.storage.blob import ContainerClient
 
-    secret: Any = credential
-    if location.key is not None:
-        secret = AzureNamedKeyCredential(location.account, location.key)
-    elif location.sas is not None:
-        secret = AzureSasCredential(location.sas)
-    container = ContainerClient(location.blob_endpoint, location.container, credential=secret)
+    container = ContainerClient(
+        *(location.blob_endpoint, location.container, _secret(location, credential)),
+        transport=limited_transport(location.blob_endpoint, str(location)),
+    )
     with our_errors(str(location)), container, contextlib.suppress(ResourceExistsError):
         container.create_container()
+
+
+def _asked_pause(location: AzureLocation, credential: TokenCredential | None) -> float:
+    """How long the account asks to wait, from its answer to one more request: obstore keeps the
+    headers of answers to itself. 0 where it does not say, or limits us no longer."""
+    from azure.core.exceptions import AzureError, HttpResponseError
+    from azure.storage.blob import BlobClient
+
+    secret = _secret(location, credential)
+    place = (location.blob_endpoint, location.container, "_limits")
+    try:
+        with BlobClient(*place, credential=secret, retry_total=0, read_timeout=20) as blob:
+            blob.exists()
+    except HttpResponseError as error:
+        return pause_of_error(error) or 0.0
+    except AzureError:
+        pass
+    return 0.0
+
+
+def _secret(location: AzureLocation, credential: TokenCredential | None) -> Any:
+    from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
+
+    if location.key is not None:
+        return AzureNamedKeyCredential(location.account, location.key)
+    return credential if location.sas is None else AzureSasCredential(location.sas)

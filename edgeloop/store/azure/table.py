@@ -20,6 +20,7 @@ from edgeloop.errors import BadName, MissingExtra, RowChanged, RowExists, RowToo
 from edgeloop.store.azure.blobs import azure_blobs, default_identity
 from edgeloop.store.azure.drift import drift_of
 from edgeloop.store.azure.errors import NoTable, is_table_missing, missing, our_errors
+from edgeloop.store.azure.limits import limited_transport
 from edgeloop.store.base import (
     RUNNERS,
     Changes,
@@ -307,6 +308,7 @@ def _table_service(
     return TableServiceClient(
         location.table_endpoint,
         credential=secret,
+        transport=limited_transport(location.table_endpoint, str(location)),
         connection_timeout=5,
         read_timeout=20,
         retry_total=3,

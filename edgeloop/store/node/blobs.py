@@ -9,12 +9,14 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
+from edgeloop._util.limits import LIMITING, PATIENCE_S
 from edgeloop.errors import (
     BadSetting,
     BlobMissing,
     EdgeloopError,
     LocalFileError,
     StoreFull,
+    StoreLimited,
     StoreRefused,
     StoreUnavailable,
 )
@@ -158,6 +160,8 @@ class PlainBlobs(Blobs):
             return BlobMissing(key=key, store=self._description)
         if error.status in (401, 403):
             return StoreRefused(store=self._description, reason=reason)
+        if error.status in LIMITING:
+            return StoreLimited(store=self._description, reason=reason, seconds=PATIENCE_S)
         if error.status == 507:
             return StoreFull(store=self._description, reason=reason)
         return StoreUnavailable(store=self._description, reason=reason)

@@ -265,7 +265,7 @@ def _posted(url: str, form: Mapping[str, str]) -> str:
 def _asked(method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
     """A machine's own services speak plain HTTP, and no proxy leads to them."""
     transport = Transport(allow_http=True, is_direct=url.startswith("http:"))
-    answer = persistently(lambda: transport.send(method, url, headers, body))
+    answer = persistently(lambda: transport.send(method, url, headers, body), url)
     if answer.status >= 300:
         reason = f"{urlsplit(url).hostname} gives this node no credentials ({answer.status})"
         raise RemoteError(401, "", reason)

@@ -167,7 +167,7 @@ class Remote(ABC):
             signed, complete = self.sign(method, url, given, body)
             return self._transport.send(method, signed, complete, body)
 
-        answer = persistently(send)
+        answer = persistently(send, self.address)
         if answer.status >= 300:
             raise RemoteError.of(answer)
         return answer

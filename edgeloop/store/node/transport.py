@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from edgeloop._util.limits import asked_pause, limit_of
 from edgeloop._util.retry import delays
 
 CONNECT_LIMIT_S = 5.0
 READ_LIMIT_S = 60.0
 MOST_RETRIES = 4
 RETRY_LIMIT_S = 60.0
-_RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+_RETRIED = frozenset({408, 500, 502, 504})
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -105,8 +106,15 @@ class Transport:
             return self._tls
 
 
-def persistently(send: Callable[[], Answer]) -> Answer:
-    """Repeat a request that got no answer, or one that says "later", with growing delays."""
+def persistently(send: Callable[[], Answer], service: str) -> Answer:
+    """Repeat a request that got no answer, or one that says "later", with growing delays. What a
+    service asks us to wait, all threads of this process wait; `service` is its address."""
+    return limit_of(urlsplit(service).netloc).keep(
+        lambda: _repeated(send), lambda answer: asked_pause(answer.status, answer.headers)
+    )
+
+
+def _repeated(send: Callable[[], Answer]) -> Answer:
     deadline = time.monotonic() + RETRY_LIMIT_S
     for number, delay in enumerate(delays(0.1, 15.0)):
         is_last = number >= MOST_RETRIES or time.monotonic() + delay > deadline
