@@ -15,8 +15,8 @@ from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from edgeloop._util.limits import spread
 from edgeloop._util.redact import redact
+from edgeloop._util.retry import spread
 from edgeloop.azure.workspace import WorkspaceAddress
 
 if TYPE_CHECKING:

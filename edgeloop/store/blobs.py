@@ -14,8 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from edgeloop._util.limits import PATIENCE_S, RateLimit, limit_of
-from edgeloop._util.retry import delays
+from edgeloop._util.retry import PATIENCE_S, RateLimit, delays, limit_of
 from edgeloop.errors import (
     BadSetting,
     BlobMissing,

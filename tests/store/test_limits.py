@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop._util import limits
-from edgeloop._util.limits import LONGEST_PAUSE_S, RateLimit, asked_pause
+from edgeloop._util import retry
+from edgeloop._util.retry import LONGEST_PAUSE_S, RateLimit, asked_pause
 from edgeloop.errors import RowChanged, StoreLimited
 from edgeloop.store import Blobs, Store, open_from_job, open_store, parse_location
 from tests.peers.azurite import Azurite
@@ -83,12 +81,6 @@ def test_one_limited_answer_makes_all_threads_wait():
     began = clock.now
     assert limit.keep(lambda: 200, lambda _: None) == 200
     assert clock.now - began >= 7.0
-
-
-@pytest.fixture(scope="module")
-def azurite() -> Iterator[Azurite]:
-    with Azurite() as server:
-        yield server
 
 
 @pytest.fixture
@@ -191,7 +183,7 @@ def test_an_account_that_keeps_limiting_is_given_up_with_a_reason(
 ):
     store, tables, files = tables_and_files
     plain = open_from_job(store.blobs.access(600))
-    monkeypatch.setattr(limits, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(retry, "PATIENCE_S", 1.0)
     for limiter in (tables, files):
         limiter.limit(600.0, 503, {"Retry-After": "30"})
     for action in (
@@ -203,13 +195,3 @@ def test_an_account_that_keeps_limiting_is_given_up_with_a_reason(
     ):
         with pytest.raises(StoreLimited, match="the storage account is limiting requests"):
             action()
-
-
-def test_a_job_s_program_waits_as_long_as_the_store_asks():
-    """The client that travels with jobs, on its own: no package of ours is installed there."""
-    from edgeloop.jobs.protocol import bundle
-
-    assert "_util/limits.py" in bundle._WRAPPER_FILES
-    assert "_util.limits" in bundle._CLIENT
-    code = "import sys; sys.modules['azure'] = None; import edgeloop.store.node"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

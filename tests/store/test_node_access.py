@@ -317,7 +317,7 @@ def test_a_request_is_repeated_until_it_is_answered(service: Service):
 
 
 def test_a_store_that_never_answers_is_given_up_without_its_signature(service: Service):
-    service.gives((503, {}, b"<Code>ServerBusy</Code><Message>Later.\nsig=verysecret</Message>"))
+    service.gives((500, {}, b"<Code>InternalError</Code><Message>Later.\nsig=verysecret</Message>"))
     with pytest.raises(StoreUnavailable, match="Later") as caught:
         open_from_job(in_azure(service)).read("key")
     assert "verysecret" not in str(caught.value)

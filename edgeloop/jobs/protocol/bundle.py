@@ -28,7 +28,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _WRAPPER_FILES = (
     *("__init__.py", "_version.py", "errors.py", "paths.py"),
     *(f"_util/{name}.py" for name in ("__init__", "files", "locks", "parallel", "redact")),
-    *("_util/limits.py", "_util/retry.py", "_util/system.py", "_util/units.py"),
+    *("_util/retry.py", "_util/system.py", "_util/units.py"),
     *("store/__init__.py", "store/base.py", "store/identity.py"),
     *("jobs/__init__.py", "jobs/protocol/__init__.py", "jobs/protocol/ticket.py"),
     *("jobs/protocol/codec.py", "jobs/protocol/patterns.py"),
@@ -134,7 +134,7 @@ def _packed_client() -> str:
 
 # In the order in which they import each other.
 _CLIENT = (
-    *("_util.limits", "_util.retry", "_util.parallel", "store.identity"),
+    *("_util.retry", "_util.parallel", "store.identity"),
     *(f"store.node.{name}" for name in ("transport", "remote", "azure", "s3", "rsa")),
     "store.node.environment",
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from edgeloop._util.limits import PATIENCE_S, asked_pause, limit_of
+from edgeloop._util.retry import PATIENCE_S, asked_pause, limit_of
 from edgeloop.errors import StoreLimited
 
 if TYPE_CHECKING:

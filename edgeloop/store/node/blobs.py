@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
-from edgeloop._util.limits import LIMITING, PATIENCE_S
+from edgeloop._util.retry import LIMITING, PATIENCE_S
 from edgeloop.errors import (
     BadSetting,
     BlobMissing,

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from edgeloop._util.limits import asked_pause, limit_of
-from edgeloop._util.retry import delays
+from edgeloop._util.retry import asked_pause, delays, limit_of
 
 CONNECT_LIMIT_S = 5.0
 READ_LIMIT_S = 60.0
