@@ -183,18 +183,20 @@ def read_waiting_work(workspace: Workspace) -> tuple[WaitingWork, ...]:
     )
 
 
-def quick_demand(workspace: Workspace, most: int) -> Mapping[str, Demand]:
+def quick_demand(workspace: Workspace, most: int, now: float | None = None) -> Mapping[str, Demand]:
     """Estimate the work of an experiment from hints alone.
 
     Args:
         workspace: The experiment.
         most: As many runners as there may be. More ready stages than that are not looked for.
+        now: The time that leases are compared with. By default this machine's.
 
     Returns:
         By capability as in `waiting_work`: ready stages, `most` at most, and running ones. The
         latter include those that wait for a retry. Always `linux` and `device`.
     """
-    hints, now = workspace.store.queue(workspace.experiment), time.time()
+    hints = workspace.store.queue(workspace.experiment)
+    now = time.time() if now is None else now
     demand = {LINUX: Demand(), DEVICE: Demand()}
     for capability, found in _counted_hints(hints, workspace.plan, most, now).items():
         before = demand.get(group_of(capability), Demand())

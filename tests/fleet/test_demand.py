@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeloop.fleet import waiting_work
+from edgeloop.fleet import Demand, WaitingWork, quick_demand, restore_hints, waiting_work
 from edgeloop.fleet.demand import group_of
-from edgeloop.models import Leases, capability_of, default_plan
-from edgeloop.store import Store, Value, Values
-from edgeloop.testing import MemoryStore
+from edgeloop.models import Leases, RunnerDevice, RunnerEntry, capability_of, default_plan
+from edgeloop.settings import Settings
+from edgeloop.store import Record, Store, Table, Value, Values
+from edgeloop.testing import MemoryStore, MemoryTable
+from edgeloop.workspace import Workspace
 from tests.conftest import StoreUnderTest
 
 NOW = 1_790_000_000.0
@@ -115,6 +121,160 @@ def claimed(store: Store, experiment: str, rows: Mapping[str, Values]) -> dict[s
 def test_ready_is_what_claims_hand_out(table: list[dict[str, Value]]) -> None:
     named = {f"model-{number}": row for number, row in enumerate(table)}
     assert counted(named) == claimed(MemoryStore(), "e", named)
+
+
+def opened(store: Store) -> Workspace:
+    chosen = Settings.load(experiment="farm")
+    return Workspace(replace(chosen, benchmark_runs=3, clock_margin_seconds=MARGIN_S), store)
+
+
+@given(tables)
+@settings(max_examples=50, deadline=None)
+def test_fresh_hints_tell_the_same(table: list[dict[str, Value]]) -> None:
+    """Where attempts are left: a hint does not say how many were made."""
+    named = {f"model-{number}": row for number, row in enumerate(table)}
+    workspace = opened(MemoryStore())
+    workspace.store.models("farm").insert_many(named.items())
+    assert restore_hints(workspace)
+    assert not restore_hints(workspace), "somebody just has"
+    found = {
+        name: demand.ready
+        for name, demand in quick_demand(workspace, 1000, NOW).items()
+        if demand.ready
+    }
+    lines = waiting_work(named.items(), PLAN, (), NOW, MARGIN_S, max_attempts=1000)
+    assert found == {line.capability: line.ready for line in lines if line.ready}
+
+
+class CountingTable(MemoryTable):
+    """Counts the rows that are read."""
+
+    reads = 0
+
+    def query(self, *args: Any, **options: Any) -> Iterator[Record]:
+        for record in super().query(*args, **options):
+            self.reads += 1
+            yield record
+
+
+class OneQueue(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hints = CountingTable()
+
+    def queue(self, experiment: str) -> Table:
+        return self.hints
+
+
+def test_hints_are_read_as_far_as_they_matter() -> None:
+    """Thousands of ready stages, of several capabilities, behind others that somebody holds."""
+    store = OneQueue()
+    parts = [("quantize", 3000, 20), ("onnx", 3, 60)]
+    parts += [("device@snapdragon-888", 2000, 30), ("device@htp:snapdragon-888", 5, 30)]
+    for number, (capability, count, rank) in enumerate(parts):
+        stage = {"quantize": "convert", "onnx": "f1_onnx"}.get(capability, "benchmark")
+        for index in range(count):
+            key = f"{capability}|{rank:012.3f}|2026-01-01|{number}-{index:05}|{stage}"
+            until = NOW + 60 if capability == "quantize" and index < 40 else 0.0
+            store.hints.insert(key, {"model": "m", "stage": stage, "until": until})
+    for index in range(500):
+        store.hints.insert(f"content|{index:064x}", {"model": "m"})
+    store.hints.insert("quantize|000000005.000|x|m|stage-of-another-version", {"until": 0.0})
+    workspace = opened(store)
+    assert quick_demand(workspace, 16, NOW) == {
+        "linux": Demand(ready=16, running=40),
+        "device": Demand(),
+        "snapdragon-888": Demand(ready=16),
+        "htp:snapdragon-888": Demand(ready=5),
+    }
+    assert store.hints.reads < 500
+
+
+def runner(name: str, *devices: RunnerDevice, age_s: float = 0.0) -> RunnerEntry:
+    return RunnerEntry(name, name, "farm", toolchain="snpe", devices=devices, age_s=age_s)
+
+
+def machine(*can: str) -> RunnerDevice:
+    return RunnerDevice("", can=can or ("quantize", "onnx"))
+
+
+def board(serial: str, state: str = "idle") -> RunnerDevice:
+    can = tuple(
+        kind + pin
+        for kind in ("device", "device-accuracy", "device-float")
+        for pin in ("", "@snapdragon-888", f"@adb:{serial}", "@snpe")
+    )
+    return RunnerDevice(f"adb:{serial}", state, chip="snapdragon-888", can=can)
+
+
+def simulator(chip: str) -> RunnerDevice:
+    return RunnerDevice(f"htp:{chip}", can=("device", f"device@htp:{chip}", "device@snpe"))
+
+
+def lines(*args: Any) -> dict[str, WaitingWork]:
+    return {line.capability: line for line in waiting_work(*args, NOW, MARGIN_S)}
+
+
+def test_runners_that_would_help() -> None:
+    pinned = {**CONVERTED, "toolchain": "snpe", "status": "waiting", "benchmark_only": 1}
+    rows: dict[str, Values] = {
+        **{f"new-{i}": {"status": "new", "benchmark_only": 1} for i in range(5)},
+        **{f"board-{i}": {**pinned, "device": "snapdragon-888"} for i in range(7)},
+        **{f"htp-{i}": {**pinned, "device": "htp:hexagon-v73"} for i in range(3)},
+        "on-one-board": {**pinned, "device": "adb:a"},
+    }
+    nobody = lines(rows.items(), PLAN, ())
+    assert list(nobody) == ["linux", "device", "adb:a", "htp:hexagon-v73", "snapdragon-888"]
+    assert nobody["linux"] == WaitingWork("linux", {"convert": 5}, ready=5, runners=5)
+    assert nobody["device"] == WaitingWork("device", blocked=5)
+    assert nobody["snapdragon-888"].runners == 7, "nobody knows how many boards there are"
+
+    farm = [
+        runner("bench", machine(), board("a"), board("b", "busy"), board("c", "unplugged")),
+        runner("desk", machine("quantize"), simulator("hexagon-v73")),
+        runner("gone", machine(), board("d"), age_s=41.0),
+    ]
+    found = lines(rows.items(), PLAN, farm)
+    assert list(found) == list(nobody), "neither boards nor toolchains are lines of their own"
+    assert (found["linux"].runners, found["linux"].have) == (5, 2)
+    assert (found["device"].runners, found["device"].have) == (0, 3)
+    assert (found["snapdragon-888"].runners, found["snapdragon-888"].have) == (3, 2)
+    assert (found["htp:hexagon-v73"].runners, found["htp:hexagon-v73"].have) == (3, 1)
+    assert (found["adb:a"].runners, found["adb:a"].have) == (1, 1)
+    idle = lines((), PLAN, farm)
+    assert list(idle) == ["linux", "device", "htp:hexagon-v73", "snapdragon-888"]
+
+
+def test_how_long_the_oldest_has_waited() -> None:
+    ago = {s: datetime.fromtimestamp(NOW - s, UTC).isoformat() for s in (10, 50, 900)}
+    stalled = {"token": "t", "owner": "n", "expires": NOW - MARGIN_S - 20, "attempts": 1}
+    rows: dict[str, Values] = {
+        "a": {"status": "new", "benchmark_only": 1, "since": ago[10]},
+        "b": {"status": "new", "benchmark_only": 1, "since": ago[50]},
+        "archai": {"status": "new", "benchmark_only": 1, "model_date": "spring"},
+        "stalled": {
+            **{"status": "running f1_onnx", "since": ago[900], "node": "n", **CONVERTED},
+            **{"toolchain": "qnn", "stages": json.dumps({"f1_onnx": stalled})},
+        },
+    }
+    assert lines(rows.items(), PLAN, ())["linux"].oldest_s == pytest.approx(50, abs=1)
+    only = {name: row for name, row in rows.items() if name == "stalled"}
+    found = lines(only.items(), PLAN, ())
+    assert found["linux"].oldest_s == pytest.approx(20, abs=1), "since it may be taken over"
+    assert found["device"].oldest_s == pytest.approx(900, abs=1)
+    assert lines([("archai", rows["archai"])], PLAN, ())["linux"].oldest_s == 0.0
+
+
+def test_a_model_in_error_has_no_ready_stage_but_may_have_a_running_one() -> None:
+    held = {"token": "t", "owner": "n", "expires": NOW + 60, "attempts": 1}
+    row = {"status": "error", "node": "n", "stages": json.dumps({"convert": held})}
+    assert lines([("m", row)], PLAN, ())["linux"] == WaitingWork("linux", running=1, runners=1)
+    assert lines([("m", {"status": "error"})], PLAN, ())["linux"] == WaitingWork("linux")
+
+
+def test_an_unreadable_record_counts_as_nothing() -> None:
+    row = {"status": "new", "stages": json.dumps({"convert": {"token": "t", "expires": "soon"}})}
+    assert lines([("m", row)], PLAN, ()) == lines((), PLAN, ())
 
 
 def test_on_every_store(place: StoreUnderTest, make_store: Callable[..., Store]) -> None:
