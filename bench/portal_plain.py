@@ -28,7 +28,7 @@ class Scanning(Portal):
         workspace = self.workspace
         feed = Feed(
             workspace.store.models(workspace.experiment),
-            lambda record: read_row(record, workspace.plan, 15.0),
+            lambda record: read_row(record, workspace.plan, 15.0, 3),
         )
         feed.refresh()
         return feed.snapshot

@@ -27,7 +27,7 @@ SECTIONS = {
     "Evaluate": {
         **{"inspect": "bench", "bench": "bench"},
         **{"runner": "runner", "compare": "runner", "devices": "devices", "steady": "runner"},
-        "usage": "runner",
+        **{"usage": "runner", "queue": "fleet.queue"},
     },
     "Jobs and data": {"run": "jobs.run", "job": "jobs.submit", "data": "data"},
     "Search": {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,13 +44,14 @@ def devices(
     if context.invoked_subcommand is not None:
         return
     from edgeloop.cli.output import print_json, table
+    from edgeloop.cli.output import watch as show
 
     if watch:
         with opened(store, experiment) as workspace:
             if as_json:
                 print_json(_as_rows(workspace))
             else:
-                _watch(workspace, interval)
+                show(lambda: machine_table(_lines(workspace)), interval)
         return
     from edgeloop.platforms import list_devices
     from edgeloop.settings import Settings
@@ -300,29 +300,6 @@ def _as_rows(workspace: Workspace) -> list[dict[str, object]]:
         }
         for line in _lines(workspace)
     ]
-
-
-def _watch(workspace: Workspace, interval: float) -> None:
-    """Redraws until Ctrl-C; a store that is away for a moment is said and tried again."""
-    import time
-
-    from rich.live import Live
-    from rich.text import Text
-
-    from edgeloop._util.redact import redact
-    from edgeloop.errors import EdgeloopError
-
-    def look() -> Text:
-        try:
-            text = machine_table(_lines(workspace))
-        except EdgeloopError as error:
-            text = redact(str(error))
-        return Text(text, no_wrap=True, overflow="ellipsis")
-
-    with contextlib.suppress(KeyboardInterrupt), Live(look(), auto_refresh=False) as live:
-        while True:
-            time.sleep(interval)
-            live.update(look(), refresh=True)
 
 
 def machine_table(lines: Sequence[MachineLine]) -> str:

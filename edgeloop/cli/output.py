@@ -80,6 +80,29 @@ def waiting(text: str) -> Iterator[None]:
         yield
 
 
+def watch(look: Callable[[], str], interval_s: float) -> None:
+    """Redraws a text until Ctrl-C. An unreachable store is reported and tried again."""
+    import time
+
+    from rich.live import Live
+    from rich.text import Text
+
+    from edgeloop._util.redact import redact
+    from edgeloop.errors import EdgeloopError
+
+    def shown_text() -> Text:
+        try:
+            text = look()
+        except EdgeloopError as error:
+            text = redact(str(error))
+        return Text(text, no_wrap=True, overflow="ellipsis")
+
+    with contextlib.suppress(KeyboardInterrupt), Live(shown_text(), auto_refresh=False) as live:
+        while True:
+            time.sleep(interval_s)
+            live.update(shown_text(), refresh=True)
+
+
 @contextlib.contextmanager
 def count_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
     """A progress bar on a terminal; logs and pipes get the last line only."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,6 +64,7 @@ def status(
     Example: edgeloop status --status error --status running
     """
     from edgeloop.cli.output import print_json, shown
+    from edgeloop.cli.output import watch as show
     from edgeloop.models import decoded, ran_on, visible_columns
 
     if sum((csv is not None, as_json, watch)) > 1:
@@ -79,7 +79,7 @@ def status(
             return [row for row in found if _is_wanted(row, workspace, states, node, stage)]
 
         if watch:
-            _watch(read, interval)
+            show(lambda: _table(read()), interval)
             return
         rows = read()
         if as_json:
@@ -153,26 +153,6 @@ def _is_wanted(
     margin_s = workspace.settings.clock_margin_seconds
     ready = ready_at(row, workspace.plan[stage], workspace.plan, margin_s)
     return ready is not None or (record is not None and record.is_held)
-
-
-def _watch(read: Callable[[], list[Values]], interval: float) -> None:
-    """Refreshes until Ctrl-C. An unreachable store is reported and tried again."""
-    from rich.live import Live
-    from rich.text import Text
-
-    from edgeloop._util.redact import redact
-    from edgeloop.errors import EdgeloopError
-
-    def look() -> Text:
-        try:
-            return Text(_table(read()), no_wrap=True)
-        except EdgeloopError as error:
-            return Text(redact(str(error)))
-
-    with contextlib.suppress(KeyboardInterrupt), Live(look(), auto_refresh=False) as live:
-        while True:
-            time.sleep(interval)
-            live.update(look(), refresh=True)
 
 
 def _table(rows: Sequence[Values]) -> str:

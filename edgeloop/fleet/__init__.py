@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edgeloop.fleet.demand import (
+        DEVICE,
+        LINUX,
         Demand,
         StageWork,
         WaitingWork,
+        group_of,
+        group_of_pin,
         quick_demand,
         read_waiting_work,
         restore_hints,
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
     from edgeloop.fleet.spec import Bounds, ExperimentShare, FleetSpec, read_spec
 
 __all__ = [
+    "DEVICE",
+    "LINUX",
     "Bounds",
     "Demand",
     "ExperimentShare",
@@ -35,6 +41,8 @@ __all__ = [
     "StageWork",
     "StartedSupervisor",
     "WaitingWork",
+    "group_of",
+    "group_of_pin",
     "quick_demand",
     "read_spec",
     "read_waiting_work",
@@ -48,6 +56,7 @@ _WHERE = {
     "demand": (
         *("Demand", "StageWork", "WaitingWork", "quick_demand", "read_waiting_work"),
         *("restore_hints", "stage_work", "summed_work", "waiting_work"),
+        *("DEVICE", "LINUX", "group_of", "group_of_pin"),
     ),
     "launcher": ("Launcher", "RunnerOrder", "RunnerState", "StartedSupervisor"),
     "records": ("FleetObservation", "FleetRecord", "Fleets"),

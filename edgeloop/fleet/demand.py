@@ -33,11 +33,11 @@ from edgeloop.workspace import Workspace
 
 LINUX = "linux"  # stages that need no device: convert, f1_onnx
 DEVICE = "device"  # stages of models that no device has measured yet: any will do
-TOTAL = "total"
 SERVING = ("busy", "idle", "hot")  # states of a device that does work
 PAGE = 100
 HELD_HINTS = 1_000  # hints at what somebody holds may lie before those at ready work
 _MAX_ATTEMPTS = 3
+_TAKEN_NAMES = ("", LINUX, DEVICE, "total", "runners", "experiment", "read_at")
 
 WorkState = Literal["ready", "running", "blocked"]
 
@@ -129,8 +129,8 @@ def summed_work(
     now: float,
     known: Iterable[str] = (),
 ) -> tuple[WaitingWork, ...]:
-    """As `waiting_work`, of what `stage_work` has told. Capabilities that are `known` are there
-    even if there is neither work nor a runner for them."""
+    """As `waiting_work`, of what `stage_work` has told. There is a line for each name that is
+    `known`, even if there is neither work nor a runner for it."""
     states: Counter[tuple[str, str]] = Counter()
     ready: Counter[tuple[str, str]] = Counter()
     oldest: dict[str, float] = {}
@@ -141,14 +141,10 @@ def summed_work(
             ready[each.capability, each.stage] += 1
             since = max(each.waits_since, 0.0 if each.is_queued else each.free_at) or math.inf
             oldest[each.capability] = min(since, oldest.get(each.capability, math.inf))
-    devices = [
-        _ServingDevice(entry, device)
-        for entry in entries
-        for device in entry.devices
-        if device.can and not entry.is_dead
-    ]
-    found = {name for name, _ in states} | {group_of_pin(name) for name in known}
-    found = found.union(*(device.types for device in devices)) - {LINUX, DEVICE}
+    served = [_ServedDevice(entry, device) for entry in entries for device in entry.devices]
+    found = {name for name, _ in states} | set(known)
+    found = found.union(*(device.types for device in served)) - {LINUX, DEVICE}
+    devices = [device for device in served if not device.is_dead]
     return tuple(
         _line(name, states, ready, max(0.0, now - oldest.get(name, now)), devices)
         for name in (LINUX, DEVICE, *sorted(found))
@@ -168,15 +164,18 @@ def stage_work(
         return ()
 
 
-def read_waiting_work(workspace: Workspace) -> tuple[WaitingWork, ...]:
-    """The work of a workspace's experiment as it is now. Reads all rows that are not complete."""
+def read_waiting_work(
+    workspace: Workspace, entries: Sequence[RunnerEntry]
+) -> tuple[WaitingWork, ...]:
+    """The work of a workspace's experiment as it is now; `entries` are its runners. Reads all rows
+    that are not complete."""
     settings = workspace.settings
     unread = [Condition("status", "!=", status) for status in FINISHED if status != "error"]
     rows = workspace.store.models(workspace.experiment).query(where=unread)
     return waiting_work(
         ((row.key, row.values) for row in rows),
         workspace.plan,
-        workspace.runners(),
+        entries,
         time.time(),
         settings.clock_margin_seconds,
         settings.max_attempts,
@@ -222,7 +221,7 @@ def group_of(capability: str) -> str:
 def group_of_pin(pin: str) -> str:
     """The line of models that are pinned to this device type."""
     plain = plain_key(pin)
-    return f"{DEVICE}@{plain}" if plain in ("", LINUX, DEVICE, TOTAL) else plain
+    return f"{DEVICE}@{plain}" if plain in _TAKEN_NAMES else plain
 
 
 def _stage_work(row: Values, plan: Plan, margin_s: float, max_attempts: int) -> Iterator[StageWork]:
@@ -249,8 +248,8 @@ def _stage_work(row: Values, plan: Plan, margin_s: float, max_attempts: int) -> 
         )
 
 
-class _ServingDevice:
-    """A device of a live runner, or its machine, and what it can do."""
+class _ServedDevice:
+    """A device of a runner, or its machine, and what it can do."""
 
     def __init__(self, entry: RunnerEntry, device: RunnerDevice) -> None:
         pins = {can.partition("@")[2] for can in device.can} - {""}
@@ -259,6 +258,7 @@ class _ServingDevice:
         self.groups = {group_of(can) for can in device.can}
         self.is_board = bool(types)  # one of a type; other devices are their own
         self.types = {group_of_pin(name) for name in types or pins & {device.device}}
+        self.is_dead = entry.is_dead
         self.is_serving = device.state in SERVING
 
 
@@ -267,7 +267,7 @@ def _line(
     states: Mapping[tuple[str, str], int],
     stages: Mapping[tuple[str, str], int],
     oldest_s: float,
-    devices: Sequence[_ServingDevice],
+    devices: Sequence[_ServedDevice],
 ) -> WaitingWork:
     ready, running, blocked = (
         states.get((name, state), 0) for state in ("ready", "running", "blocked")

@@ -26,7 +26,7 @@ from edgeloop.errors import (
     StoreError,
     StoreUnavailable,
 )
-from edgeloop.portal.api import metrics
+from edgeloop.portal.api import metrics, queue
 from edgeloop.portal.api import routes as api
 from edgeloop.portal.auth import Guard, local_path, set_cookie
 from edgeloop.portal.state import Portal, PortalOptions
@@ -70,13 +70,13 @@ def create_app(workspace: Workspace, options: PortalOptions | None = None) -> Fa
     )
     app.state.portal = portal
     app.include_router(api.router(portal))
+    app.include_router(queue.router(portal))
     _add_login(app, portal)
 
     @app.get("/metrics", include_in_schema=False)
-    def numbers(experiment: str | None = None) -> Response:
-        return PlainTextResponse(
-            metrics.metrics(portal, experiment), media_type=metrics.CONTENT_TYPE
-        )
+    def numbers(experiment: str | None = None, capabilities: queue.Capabilities = None) -> Response:
+        text = metrics.metrics(portal, experiment, capabilities or ())
+        return PlainTextResponse(text, media_type=metrics.CONTENT_TYPE)
 
     app.include_router(pages.router(portal))
     _add_errors(app, portal)

@@ -20,7 +20,8 @@ from datetime import UTC, datetime
 
 from edgeloop._util.redact import redact
 from edgeloop.errors import EdgeloopError
-from edgeloop.models import Plan, StageRecord, ready_at, records_of
+from edgeloop.fleet import StageWork, stage_work
+from edgeloop.models import Plan, StageRecord, records_of
 from edgeloop.store import Record, Table, Value, Values
 
 LONG_TEXT = 2_000
@@ -46,14 +47,14 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`ready` has the stages that a runner may claim, each with its earliest time."""
+    """`left` are the stages that are still to be done."""
 
     name: str
     values: Values
     word: str
     tags: tuple[str, ...]
     held: tuple[Held, ...]
-    ready: tuple[tuple[str, float], ...]
+    left: tuple[StageWork, ...]
 
     def text(self, column: str) -> str:
         value = self.values.get(column)
@@ -61,10 +62,10 @@ class Row:
 
     def waiting(self, now: float) -> tuple[str, ...]:
         """Stages that a runner could claim now."""
-        return tuple(stage for stage, at in self.ready if at <= now)
+        return tuple(work.stage for work in self.left if work.state(now) == "ready")
 
 
-def read_row(record: Record, plan: Plan, margin_s: float) -> Row:
+def read_row(record: Record, plan: Plan, margin_s: float, max_attempts: int) -> Row:
     values = record.values
     status = values.get("status")
     held = tuple(
@@ -78,7 +79,7 @@ def read_row(record: Record, plan: Plan, margin_s: float) -> Row:
         sys.intern(str(status or "no status").partition(" ")[0]),
         tags_of(values),
         held,
-        _ready(values, plan, margin_s),
+        stage_work(values, plan, margin_s, max_attempts),
     )
 
 
@@ -120,15 +121,6 @@ def tags_of(values: Values) -> tuple[str, ...]:
     except (ValueError, RecursionError):
         return ()
     return tuple(sys.intern(str(tag)) for tag in found) if isinstance(found, list) else ()
-
-
-def _ready(values: Values, plan: Plan, margin_s: float) -> tuple[tuple[str, float], ...]:
-    """Empty for an invalid record, which must not hide all other rows."""
-    try:
-        found = [(stage.name, ready_at(values, stage, plan, margin_s)) for stage in plan.stages]
-    except (TypeError, ValueError, OverflowError):
-        return ()
-    return tuple((stage, at) for stage, at in found if at is not None)
 
 
 def _kept(name: str, value: Value) -> Value:

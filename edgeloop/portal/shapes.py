@@ -7,9 +7,11 @@ come from a foreign row and must be escaped by whoever puts it into a page. Time
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from edgeloop.fleet import WaitingWork
 from edgeloop.runner import MachineLine
 
 PAGE_SIZES = (50, 100, 200)
@@ -297,6 +299,26 @@ class DayUse:
 
 
 @dataclass(frozen=True)
+class QueueView:
+    """The work of an experiment by capability, and how many of its runners are working, idle and
+    dead. It says nothing before the store has answered once (`is_loaded`)."""
+
+    experiment: str
+    read_at: float | None
+    is_loaded: bool
+    lines: tuple[WaitingWork, ...]
+    runners: Mapping[str, int]
+
+    @property
+    def stages(self) -> Mapping[str, int]:
+        """How many stages are ready, by name."""
+        found: Counter[str] = Counter()
+        for line in self.lines:
+            found.update(line.stages)
+        return found
+
+
+@dataclass(frozen=True)
 class DevicesView:
     """`machines` are those of all runners of the store, and whoever else holds a stage of this
     experiment; `read_at` is when they were read, so that `seconds` can be counted from there."""
@@ -306,6 +328,7 @@ class DevicesView:
     read_at: float
     now: tuple[Busy, ...]
     waiting: Mapping[str, int]
+    queue: QueueView
     days: tuple[DayUse, ...]
     svg: str
     trouble: str

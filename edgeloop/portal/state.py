@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from edgeloop._util.redact import redact
@@ -89,6 +90,13 @@ class RunnersReader:
                 self._read_at = time.monotonic()
             return self._entries, self._now_s
 
+    def last_known(self, is_away: bool) -> tuple[RunnerEntry, ...]:
+        """All of them as last read, and not read again while the store `is_away`."""
+        if not is_away:
+            with contextlib.suppress(EdgeloopError):
+                self.read()
+        return self._entries
+
 
 def _key(seconds: float) -> str:
     """The key of a use that started then."""
@@ -104,7 +112,7 @@ def _use(row: Values) -> UsePeriod | None:
     )
 
 
-FEEDS = 4  # experiments in memory at once
+FEEDS = 16  # experiments in memory at once: a scaler asks for each of them all the time
 IDLE_S = 600.0
 FIRST_LOOK_S = 20.0
 EXPERIMENTS_S = 5.0
@@ -236,11 +244,7 @@ class Portal:
     def _new(self, name: str) -> _Opened:
         settings = replace(self.workspace.settings, experiment=name)
         workspace = Workspace(settings, self.workspace.store)
-        plan, margin_s = workspace.plan, settings.clock_margin_seconds
-
-        def read(record: Record) -> Row:
-            return read_row(record, plan, margin_s)
-
+        read = partial(row_of, workspace)
         feed = Feed(workspace.store.models(name), read, name=name).start()
         return _Opened(feed, workspace, time.monotonic())
 
@@ -256,6 +260,12 @@ class Portal:
                 others, key=lambda n: (self._opened[n].feed.listeners > 0, self._opened[n].used)
             )
             self._opened.pop(oldest).feed.stop(0.0)
+
+
+def row_of(workspace: Workspace, record: Record) -> Row:
+    settings = workspace.settings
+    margin_s, most = settings.clock_margin_seconds, settings.max_attempts
+    return read_row(record, workspace.plan, margin_s, most)
 
 
 def frame_of(portal: Portal, experiment: str | None = None) -> Frame:

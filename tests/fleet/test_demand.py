@@ -13,8 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeloop.fleet import Demand, WaitingWork, quick_demand, restore_hints, waiting_work
-from edgeloop.fleet.demand import group_of
+from edgeloop.fleet import (
+    Demand,
+    WaitingWork,
+    group_of,
+    quick_demand,
+    restore_hints,
+    waiting_work,
+)
 from edgeloop.models import Leases, RunnerDevice, RunnerEntry, capability_of, default_plan
 from edgeloop.settings import Settings
 from edgeloop.store import Record, Store, Table, Value, Values

@@ -18,7 +18,7 @@ PLAN = default_plan()
 
 
 def read(record: Record) -> Row:
-    return read_row(record, PLAN, 15.0)
+    return read_row(record, PLAN, 15.0, 3)
 
 
 class Away(Table):

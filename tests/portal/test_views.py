@@ -13,7 +13,7 @@ import pytest
 
 from edgeloop.errors import BadName, NoSuchModel, NotFound
 from edgeloop.portal.shapes import ParetoQuery, TableQuery
-from edgeloop.portal.state import Cache, Portal, frame_of
+from edgeloop.portal.state import FEEDS, Cache, Portal, frame_of
 from edgeloop.portal.views import (
     devices_view,
     model_view,
@@ -228,11 +228,11 @@ def test_another_experiment_of_the_store_has_its_own_rows(workspace: Workspace, 
 
 
 def test_many_experiments_leave_the_memory_again(workspace: Workspace, portal: Portal):
-    for number in range(8):
+    for number in range(FEEDS + 4):
         workspace.store.models(f"exp-{number}").insert("a", {})
-    for number in range(8):
+    for number in range(FEEDS + 4):
         assert table_view(portal, f"exp-{number}").total == 1
-    assert len(portal._opened) <= 4
+    assert len(portal._opened) <= FEEDS
     assert table_view(portal, "exp-0").total == 1
 
 

@@ -21,7 +21,7 @@ from edgeloop.errors import NotFound
 from edgeloop.portal import views
 from edgeloop.portal.api import streams
 from edgeloop.portal.auth import change_token, refuse_strangers
-from edgeloop.portal.feed import Row, read_row
+from edgeloop.portal.feed import Row
 from edgeloop.portal.shapes import (
     PAGE_SIZES,
     DayUse,
@@ -38,7 +38,7 @@ from edgeloop.portal.shapes import (
     TableQuery,
     Work,
 )
-from edgeloop.portal.state import Portal, frame_of
+from edgeloop.portal.state import Portal, frame_of, row_of
 from edgeloop.portal.views.devices import days_of
 from edgeloop.portal.views.model import stages_view
 from edgeloop.portal.views.table import matching, work_of
@@ -212,9 +212,8 @@ def _add_models(routes: APIRouter, portal: Portal) -> None:
         """The current state of a model and its stages, and its files."""
         workspace = portal.workspace_of(experiment)
         record = workspace.catalog.get(name)
-        margin_s = workspace.settings.clock_margin_seconds
         return ModelDetail(
-            model=_row(read_row(record, workspace.plan, margin_s)),
+            model=_row(row_of(workspace, record)),
             stages=list(stages_view(portal, experiment, record)),
             files=list(views.files_view(portal, experiment, name)),
         )

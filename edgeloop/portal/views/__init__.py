@@ -9,6 +9,7 @@ from edgeloop.portal.views.devices import devices_view
 from edgeloop.portal.views.jobs import job_log, job_view, jobs_view
 from edgeloop.portal.views.model import files_view, model_view
 from edgeloop.portal.views.pareto import pareto_view
+from edgeloop.portal.views.queue import queue_view
 from edgeloop.portal.views.searches import search_view, searches_view
 from edgeloop.portal.views.table import headings, line_view, summary_of, table_view
 
@@ -22,6 +23,7 @@ __all__ = [
     "line_view",
     "model_view",
     "pareto_view",
+    "queue_view",
     "search_view",
     "searches_view",
     "summary_of",

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping
 
 from edgeloop._util.redact import redact
 from edgeloop.errors import EdgeloopError
 from edgeloop.models import RunnerEntry
-from edgeloop.portal.feed import Row, TableSnapshot
+from edgeloop.portal.feed import TableSnapshot
 from edgeloop.portal.shapes import Busy, DayUse, DevicesView
 from edgeloop.portal.state import Portal, frame_of
+from edgeloop.portal.views.queue import queue_view
 from edgeloop.report import utilisation_chart
 from edgeloop.runner import HeldStage, MachineLine, machine_lines, utilisation
 
@@ -30,10 +29,17 @@ def devices_view(portal: Portal, experiment: str | None = None, days: int = DAYS
         trouble = redact(str(error))
     used = [{"device": u.device, "day": u.day, "seconds": u.seconds, "uses": u.uses} for u in found]
     svg = portal.draw(("use", found), lambda: utilisation_chart(used), "use-")
-    rows = snapshot.rows.values()
-    machines = machines_of(portal, snapshot)
+    queue = queue_view(portal, experiment)
     return DevicesView(
-        frame, machines, time.time(), busy_of(snapshot), waiting_of(rows), found, svg, trouble
+        frame=frame,
+        machines=machines_of(portal, snapshot),
+        read_at=time.time(),
+        now=busy_of(snapshot),
+        waiting=queue.stages,
+        queue=queue,
+        days=found,
+        svg=svg,
+        trouble=trouble,
     )
 
 
@@ -78,9 +84,3 @@ def busy_of(snapshot: TableSnapshot) -> tuple[Busy, ...]:
         for held in row.held
     ]
     return tuple(sorted(found, key=lambda busy: (busy.node, busy.since)))
-
-
-def waiting_of(rows: Iterable[Row]) -> Mapping[str, int]:
-    """How many models a runner could claim now, by stage."""
-    now = time.time()
-    return dict(Counter(stage for row in rows if row.ready for stage in row.waiting(now)))

@@ -19,9 +19,9 @@ from edgeloop.models import (
     shown_scores,
     visible_columns,
 )
-from edgeloop.portal.feed import read_row, sound_records
+from edgeloop.portal.feed import sound_records
 from edgeloop.portal.shapes import Chart, Fact, FileView, LayerRow, ModelView, StageView, UsePeriod
-from edgeloop.portal.state import Portal, frame_of
+from edgeloop.portal.state import Portal, frame_of, row_of
 from edgeloop.portal.views.table import headings, line_of
 from edgeloop.report import LATENCY, Evidence, evidence_charts, evidence_of, png_address
 from edgeloop.store import Record, Values
@@ -106,14 +106,13 @@ def model_view(portal: Portal, experiment: str | None, name: str) -> ModelView:
     none: tuple[FileView, ...] = ()
     files = _or_else(lambda: files_view(portal, experiment, name), none, troubles)
     evidence = _or_else(lambda: evidence_of(workspace, name), Evidence(), troubles)
-    margin_s = workspace.settings.clock_margin_seconds
     layers, priority = evidence.layers, record.values.get("priority")
     columns = (LATENCY, "macs", *shown_scores([record.values]))
     is_number = isinstance(priority, int | float) and not isinstance(priority, bool)
     return ModelView(
         frame=frame,
         name=name,
-        line=line_of(read_row(record, workspace.plan, margin_s), time.time(), columns),
+        line=line_of(row_of(workspace, record), time.time(), columns),
         headings=headings(columns, shared_metric([record.values])),
         priority=float(priority) if is_number and math.isfinite(priority) else None,  # type: ignore[arg-type]
         facts=tuple(

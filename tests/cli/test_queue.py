@@ -1,0 +1,78 @@
+"""`edgeloop queue`: how much work waits, how many runners would help, and who is dead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgeloop.models import RunnerDevice, RunnerEntry
+from edgeloop.models.runners import columns_of
+from edgeloop.workspace import Workspace
+from tests.cli.conftest import Edgeloop
+
+LONG = "htp:" + "a-chip-with-quite-a-long-name-" * 3
+
+
+def fill(experiment: str, count: int, **columns: object) -> None:
+    with Workspace.open(experiment=experiment) as workspace:
+        rows = {f"m-{i}": {"status": "new", "benchmark_only": 1, **columns} for i in range(count)}
+        workspace.store.models(experiment).insert_many(rows.items())
+
+
+def register(node: str, age_s: float, experiment: str = "default") -> None:
+    with Workspace.open() as workspace:
+        machine = RunnerDevice("", can=("quantize", "onnx"))
+        entry = RunnerEntry(f"{node}|1", node, experiment, devices=(machine,))
+        beat = workspace.store.now() - age_s
+        workspace.store.runners().insert(entry.id, {**columns_of(entry), "beat": beat})
+
+
+def test_the_table_and_what_would_help(project: Path, edgeloop: Edgeloop):
+    assert edgeloop("queue").out.endswith("\nNo work is left.\n")
+    fill("default", 12_345)
+    converted = {"quantized": True, "macs": 1, "params": 1, "shape": "[1]", "output_shape": "[1]"}
+    with Workspace.open() as workspace:
+        row = {"status": "waiting", **converted, "toolchain": "qnn", "device": LONG}
+        workspace.store.models("default").insert("pinned", row)
+        assert workspace.leases().claim(["quantize"], "bench-1:runner")
+    register("bench-1", 0.0)
+    for age_s, node in ((700, "lost\x1b[31m"), (7_300, "b"), (60, "c"), (80_000, "d")):
+        register(node, age_s)
+    said = edgeloop("queue").out
+    lines = said.splitlines()
+    assert lines[0].split() == [
+        *("capability", "ready", "running", "blocked", "oldest", "runners", "have"),
+    ]
+    assert lines[1].split() == ["linux", "12345", "1", "0", "0", "s", "12346", "1"]
+    assert lines[2].split() == ["device", "0", "0", "12345", "0", "0"]
+    assert lines[3].startswith("htp:a-chip-with-quite-a-lon… ")
+    assert all(len(line) <= 80 for line in lines[:4])
+    assert lines[5] == (
+        "More runners would help: 12,345 for linux, 1 for htp:a-chip-with-quite-a-lon…."
+    )
+    assert lines[6] == (
+        "4 dead runners: c (silent for 60 s), lost�[31m (silent for 12 min), b (silent for 2 h), "
+        "and 1 more."
+    )
+    assert "edgeloop devices --watch" in lines[7]
+
+
+def test_every_experiment(project: Path, edgeloop: Edgeloop):
+    fill("faces", 2)
+    fill("hands", 3, status="error")
+    fill("hands-2", 1, node="archai-host")
+    register("gone", 100.0, "elsewhere")
+    found = edgeloop("queue", "--all-experiments", "--json").json
+    ready = {line["experiment"]: line["ready"] for line in found if line["capability"] == "linux"}
+    assert ready == {"faces": 2, "hands": 0, "hands-2": 0}
+    assert found[0]["stages"] == {"convert": 2}
+    said = edgeloop("queue", "--all-experiments").out
+    assert said.startswith("faces\ncapability") and "\n\nhands-2\ncapability" in said
+    assert said.endswith("\n\nMore runners would help: 2 for linux.\n"), "no word of other stores"
+    assert edgeloop("queue", "-e", "hands-2").out.endswith("Nothing is ready: 2 stages blocked.\n")
+    assert edgeloop("queue", "-e", "faces", "--json").json == found[:2]
+
+
+def test_options_that_do_not_go_together(project: Path, edgeloop: Edgeloop):
+    for words in (("--json", "--watch"), ("-e", "faces", "--all-experiments")):
+        done = edgeloop("queue", *words)
+        assert done.code == 2 and "choose one of" in done.err
