@@ -285,15 +285,15 @@ def test_an_unreadable_record_counts_as_nothing() -> None:
 
 def test_on_every_store(place: StoreUnderTest, make_store: Callable[..., Store]) -> None:
     """A table with a bit of everything, the same on each."""
-    drawn: list[list[dict[str, Value]]] = []
+    drawn: list[dict[str, Value]] = []
 
-    @given(st.lists(rows(), min_size=25, max_size=25))
-    @settings(max_examples=3, deadline=None, derandomize=True, database=None)
+    @given(st.lists(rows(), min_size=8, max_size=8))
+    @settings(max_examples=8, deadline=None, derandomize=True, database=None)
     def draw(table: list[dict[str, Value]]) -> None:
-        drawn.append(table)
+        drawn.extend(table)
 
     draw()
-    named = {f"model-{number}": row for number, row in enumerate(drawn[-1])}
+    named = {f"model-{number}": row for number, row in enumerate(drawn)}
     found = counted(named)
-    assert sum(count.total() for count in found.values()) > 10
+    assert found.keys() > {"linux"}
     assert found == claimed(make_store(place), "every", named)
