@@ -135,12 +135,13 @@ class Fleets:
 
         return self._change(name, wanted)
 
-    def claim(self, name: str, where: str, token: str = "") -> FleetRecord:
-        """Become the supervisor; raises Conflict while another one lives."""
-        token = token or secrets.token_hex(8)
+    def claim(self, name: str, where: str, *, is_alone: bool = False) -> FleetRecord:
+        """Become the supervisor; raises Conflict while another one lives, unless the engine has
+        made sure that we are alone."""
+        token = secrets.token_hex(8)
         for _ in range(_TRIES):
             record = self.named(name)
-            if record.is_supervised and record.supervisor != token:
+            if record.is_supervised and not is_alone:
                 reason = f"the fleet {name!r} has a supervisor already: {record.where or 'unknown'}"
                 raise Conflict(reason=reason)
             changes: Changes = {

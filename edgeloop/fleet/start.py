@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edgeloop._util.files import write_atomic
@@ -76,7 +76,7 @@ def _project(written: Sequence[str]) -> Path:
     return file.parent
 
 
-def settings_words(settings: dict[str, object]) -> tuple[str, ...]:
+def settings_words(settings: Mapping[str, object]) -> tuple[str, ...]:
     """Settings as words of `start`: JSON is YAML."""
     pairs = (f"{name}={json.dumps(value)}" for name, value in sorted(settings.items()))
     return tuple(word for pair in pairs for word in ("--set", pair))
