@@ -1,8 +1,8 @@
-"""python -m bench NAME…: all of them but `architectures`, which takes an hour, without a name.
+"""python -m bench NAME…: all of them but `architectures` and `resources` without a name.
 
 startup, first, data, csv, scoring, estimate, evaluate, claims, throughput, nemesis, jobs, azureml,
 verbs, sampler, screen, training, asynchronous, laptop, pareto, portal, boards,
-architectures, structure, trace
+architectures, resources, structure, trace
 
 `architectures`, `structure` and `trace` take options, and are then the only name:
 `structure --list FOLDER`, `architectures NAME…`.
@@ -37,11 +37,12 @@ BENCHES = {
     "portal": "portal",
     "boards": "boards",
     "architectures": "architectures",
+    "resources": "resources",
     "structure": "structure",
     "trace": "trace",
 }
-WITH_OPTIONS = ("architectures", "structure", "trace")
-ON_REQUEST = ("architectures",)
+WITH_OPTIONS = ("architectures", "resources", "structure", "trace")
+ON_REQUEST = ("architectures", "resources")
 
 
 def main() -> None:
