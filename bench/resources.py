@@ -8,7 +8,7 @@ processes together, with shared pages counted once; the page cache is not in it.
 
 from __future__ import annotations
 
-import os
+import contextlib
 import resource
 import subprocess
 import sys
@@ -56,13 +56,11 @@ def _processor_s() -> float:
 def _tree(root: int) -> set[int]:
     """A process and all below it."""
     parents: dict[int, int] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            parents[int(entry)] = int(fields[1])
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parents[int(entry.name)] = int(
+                (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            )
     found = {root}
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more

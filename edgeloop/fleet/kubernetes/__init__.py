@@ -1,0 +1,10 @@
+"""A fleet on Kubernetes: the objects that the Helm chart renders, from the settings and without
+Helm."""
+
+from __future__ import annotations
+
+from edgeloop.fleet.kubernetes.objects import fleet_objects
+from edgeloop.fleet.kubernetes.pods import Release
+from edgeloop.fleet.kubernetes.values import KubernetesValues
+
+__all__ = ["KubernetesValues", "Release", "fleet_objects"]
