@@ -43,6 +43,7 @@ def _values(section: BaseModel, depth: int) -> Iterator[str]:
         if isinstance(value, BaseModel):
             yield f"{indent}{field.alias}:"
             yield from _values(value, depth + 1)
+            yield from [] if depth else [""]
             continue
         plain = section.model_dump(include={name}, by_alias=True, exclude_none=True)
         text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=False, width=1000)

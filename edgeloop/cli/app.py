@@ -38,6 +38,7 @@ SECTIONS = {
     "Set up": {
         "doctor": "devices",
         "service": "devices",
+        "fleet": "fleet.commands",
         "azure": "azure.commands",
         "schema": "schema",
     },

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         summed_work,
         waiting_work,
     )
+    from edgeloop.fleet.kubernetes import fleet_manifest, manifest_text
     from edgeloop.fleet.launcher import Launcher, RunnerOrder, RunnerState, StartedSupervisor
     from edgeloop.fleet.records import FleetObservation, FleetRecord, Fleets
     from edgeloop.fleet.spec import Bounds, ExperimentShare, FleetSpec, read_spec
@@ -41,8 +42,10 @@ __all__ = [
     "StageWork",
     "StartedSupervisor",
     "WaitingWork",
+    "fleet_manifest",
     "group_of",
     "group_of_pin",
+    "manifest_text",
     "quick_demand",
     "read_spec",
     "read_waiting_work",
@@ -58,6 +61,7 @@ _WHERE = {
         *("restore_hints", "stage_work", "summed_work", "waiting_work"),
         *("DEVICE", "LINUX", "group_of", "group_of_pin"),
     ),
+    "kubernetes": ("fleet_manifest", "manifest_text"),
     "launcher": ("Launcher", "RunnerOrder", "RunnerState", "StartedSupervisor"),
     "records": ("FleetObservation", "FleetRecord", "Fleets"),
     "spec": ("Bounds", "ExperimentShare", "FleetSpec", "read_spec"),

@@ -1,10 +1,10 @@
 {{/* An experiment's name as part of an object's name; two experiments never have the same. */}}
 {{- define "edgeloop.slug" -}}
 {{- $plain := lower . | replace "_" "-" | trimAll "-" -}}
-{{- if eq $plain . -}}
+{{- if and (eq $plain .) (le (len $plain) 30) -}}
 {{ $plain }}
 {{- else -}}
-{{ $plain }}-{{ sha256sum . | trunc 6 }}
+{{ trunc 23 $plain | trimAll "-" }}-{{ sha256sum . | trunc 6 }}
 {{- end -}}
 {{- end -}}
 

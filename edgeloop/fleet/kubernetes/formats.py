@@ -104,6 +104,4 @@ def quantity(value: object) -> Decimal | None:
 
 
 def _fits(pattern: re.Pattern[str], text: object, limit: int) -> bool:
-    return (
-        isinstance(text, str) and 0 < len(text) <= limit and bool(pattern.fullmatch(text))
-    )
+    return isinstance(text, str) and 0 < len(text) <= limit and bool(pattern.fullmatch(text))

@@ -46,7 +46,7 @@ SCALERS = {
         numbers=("targetValue", "activationTargetValue"),
         choices={
             "format": ("json", "prometheus", "xml", "yaml"),
-            "authMode": ("apiKey", "basic", "tls", "bearer"),
+            "authMode": ("apiKey", "basic", "tls", "bearer", "custom", "oauth"),
             "method": ("header", "query"),
             "unsafeSsl": ("true", "false"),
             "aggregationType": ("average", "sum", "max", "min"),
@@ -139,7 +139,10 @@ def _common_problems(where: str, found: Plain, authentications: Mapping[str, Pla
     spec = mapping_of(found.get("spec"))
     name = str(mapping_of(found.get("metadata")).get("name"))
     if len(name) > SCALED_NAME_LIMIT:
-        yield f"{where}: its name has {len(name)} characters; {SCALED_NAME_LIMIT} are the limit"
+        yield (
+            f"{where}: its name has {len(name)} characters; {SCALED_NAME_LIMIT} are the limit: "
+            "choose a shorter name for the fleet"
+        )
     least, most = spec.get("minReplicaCount", 0), spec.get("maxReplicaCount", _MOST_REPLICAS)
     if not (isinstance(least, int) and isinstance(most, int) and 0 <= least <= most and most):
         yield f"{where}: minReplicaCount must be at most maxReplicaCount, which must be 1 or more"

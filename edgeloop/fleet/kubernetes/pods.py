@@ -21,7 +21,7 @@ from edgeloop.fleet.kubernetes.values import (
 USER = 10001  # of the image
 WORK, DATA, SNPE = "/work", "/data", "/opt/snpe"
 IN_AZURE = "azure.workload.identity/"
-_SLUG_DIGEST = 6
+_SLUG_LIMIT, _SLUG_DIGEST = 30, 6
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ class Release:
 def slug(experiment: str) -> str:
     """An experiment's name as part of an object's name. Two experiments never have the same."""
     plain = experiment.lower().replace("_", "-").strip("-")
-    if plain == experiment:
+    if plain == experiment and len(plain) <= _SLUG_LIMIT:
         return plain
-    digest = hashlib.sha256(experiment.encode()).hexdigest()
-    return f"{plain}-{digest[:_SLUG_DIGEST]}"
+    digest = hashlib.sha256(experiment.encode()).hexdigest()[:_SLUG_DIGEST]
+    return f"{plain[: _SLUG_LIMIT - _SLUG_DIGEST - 1].strip('-')}-{digest}"
 
 
 def effective_runner(values: KubernetesValues, experiment: ExperimentValues) -> RunnerValues:

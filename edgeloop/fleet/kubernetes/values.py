@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.alias_generators import to_camel
 
 from edgeloop._util.redact import redact
@@ -74,8 +74,32 @@ ExperimentName = Annotated[
     Reads(_experiment, {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{2,39}$"}),
 ]
 PublicUrl = Annotated[str, Reads(_public_url, {"type": "string"})]
-Capability = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9:._-]{0,99}$")]
-Device = Annotated[str, Field(pattern=r"^(host|htp:[A-Za-z0-9._-]{1,80})?$")]
+_CAPABILITY = r"[A-Za-z0-9][A-Za-z0-9:._-]{0,99}"
+_DEVICE = r"(host|htp:[A-Za-z0-9._-]{1,80})?"
+
+
+def _capability(text: str) -> str:
+    if not re.fullmatch(_CAPABILITY, text):
+        raise ValueError(f"must be a line of 'edgeloop queue', such as linux, not {text!r}")
+    return text
+
+
+def _device(text: str) -> str:
+    if not re.fullmatch(_DEVICE, text):
+        reason = ": boards are outside of the cluster" if text.startswith("adb") else ""
+        raise ValueError(f"must be htp:CHIP or host, not {text!r}{reason}")
+    return text
+
+
+# Not `Reads`: types of keys that may be left out must be hashable.
+Capability = Annotated[
+    str,
+    AfterValidator(_capability),
+    WithJsonSchema({"type": "string", "pattern": f"^{_CAPABILITY}$"}),
+]
+Device = Annotated[
+    str, AfterValidator(_device), WithJsonSchema({"type": "string", "pattern": f"^{_DEVICE}$"})
+]
 
 
 class ChartSection(Section):
