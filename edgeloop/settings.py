@@ -284,6 +284,11 @@ def service_environment(environ: Mapping[str, str] = os.environ) -> dict[str, st
     return {k: v for k, v in environ.items() if v and (k in exact or k.startswith(prefixes))}
 
 
+def whole_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """All of ours, secrets included: for processes of ours on this machine."""
+    return dict(environ)
+
+
 def _own_folder(environ: Mapping[str, str], own: str, shared: str, usual: str) -> Path:
     if environ.get(own):
         return Path(environ[own]).expanduser().absolute()

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from edgeloop.fleet.control import bring_up, completed_spec, ensure_supervisor
     from edgeloop.fleet.demand import (
         DEVICE,
         LINUX,
@@ -27,21 +28,24 @@ if TYPE_CHECKING:
     from edgeloop.fleet.spec import Bounds, ExperimentShare, FleetSpec, read_spec
 
 __all__ = [
-    "DEVICE",
-    "LINUX",
     "Bounds",
+    "DEVICE",
     "Demand",
     "ExperimentShare",
     "FleetObservation",
     "FleetRecord",
     "FleetSpec",
     "Fleets",
+    "LINUX",
     "Launcher",
     "RunnerOrder",
     "RunnerState",
     "StageWork",
     "StartedSupervisor",
     "WaitingWork",
+    "bring_up",
+    "completed_spec",
+    "ensure_supervisor",
     "fleet_manifest",
     "group_of",
     "group_of_pin",
@@ -56,6 +60,7 @@ __all__ = [
 ]
 
 _WHERE = {
+    "control": ("bring_up", "completed_spec", "ensure_supervisor"),
     "demand": (
         *("Demand", "StageWork", "WaitingWork", "quick_demand", "read_waiting_work"),
         *("restore_hints", "stage_work", "summed_work", "waiting_work"),

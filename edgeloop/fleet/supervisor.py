@@ -22,9 +22,11 @@ from edgeloop.errors import ComputeUnavailable, EdgeloopError, StoreError, Super
 from edgeloop.fleet.demand import Demand, group_of, quick_demand, restore_hints
 from edgeloop.fleet.launcher import Launcher, RunnerOrder, RunnerState
 from edgeloop.fleet.orders import (
+    BOARD,
     board_groups,
     board_order,
     is_board,
+    is_board_name,
     machine_groups,
     machine_order,
 )
@@ -96,6 +98,7 @@ class _Seen:
     states: Mapping[str, RunnerState]
     orders: Mapping[str, RunnerOrder]
     demand: Mapping[str, Mapping[str, Demand]] = field(default_factory=dict)
+    served_boards: tuple[str, ...] = ()
 
     def active(self) -> dict[str, RunnerOrder]:
         """Runners that are there or will be, and have not been told to end."""
@@ -212,9 +215,8 @@ class FleetSupervisor:
                 self._read_entries_at = self._clock()
             most = record.bounds.most
             demand = {name: self._demand(name, most) for name in record.spec.experiments}
-        else:
-            demand = {}
-        return _Seen(record, states, orders, demand)
+            return _Seen(record, states, orders, demand, self._served_boards(record))
+        return _Seen(record, states, orders)
 
     def _look_again(self, seen: _Seen) -> _Seen:
         """With what this tick has started and drained."""
@@ -287,7 +289,7 @@ class FleetSupervisor:
     def _replace_outdated(self, seen: _Seen) -> None:
         """Runners that were told otherwise than they would be now end after their stage."""
         spec, record = seen.record.spec, seen.record
-        machine = machine_order("", "", record, self._boards_of(record))
+        machine = machine_order("", "", record, seen.served_boards)
         for id_, order in seen.active().items():
             template = board_order("", "", order.device, record) if is_board(order) else machine
             is_served = order.experiment in spec.experiments
@@ -308,7 +310,7 @@ class FleetSupervisor:
             for name in list(lacking):
                 if not free:
                     break
-                self._start(machine_order(self._new_id(), name, record, self._boards_of(record)))
+                self._start(machine_order(self._new_id(), name, record, seen.served_boards))
                 lacking[name], free = lacking[name] - 1, free - 1
                 if not lacking[name]:
                     del lacking[name]
@@ -355,12 +357,14 @@ class FleetSupervisor:
                 self._tell(f"{id_} of {name} ends: {reason}")
                 seen.states = {**seen.states, id_: "draining"}
 
-    def _boards_of(self, record: FleetRecord) -> tuple[str, ...]:
-        """The boards that the fleet serves: all of the engine, unless it is told which."""
-        asked = record.spec.devices
-        there = self._launcher.devices()
-        if not asked or "adb" in asked:
-            return tuple(there)
+    def _served_boards(self, record: FleetRecord) -> tuple[str, ...]:
+        """All boards that a cluster announces, unless it is told which. A board that is plugged
+        into this machine may be somebody's phone: it is served only if it is asked for."""
+        asked = [device for device in record.spec.devices if is_board_name(device)]
+        is_told_nothing = not record.spec.devices and record.kind != "local"
+        if is_told_nothing or BOARD in asked:
+            return tuple(self._launcher.devices())
+        there = self._launcher.devices() if asked else ()
         return tuple(device for device in there if device in asked)
 
     def _serve_boards(self, seen: _Seen, passed_s: float) -> int:
@@ -375,7 +379,7 @@ class FleetSupervisor:
         )
         holders = {board: order.experiment for board, (_, order) in seen.boards.items()}
         self._turns.account(holders.values(), weights, passed_s)
-        boards = self._boards_of(record)
+        boards = seen.served_boards
         for board in boards:
             current = holders.get(board, "")
             since = self._held_since.setdefault(board, now)

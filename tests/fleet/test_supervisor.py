@@ -346,7 +346,8 @@ def test_why_runners_wait_is_told(folder: Path):
 
 def test_every_board_has_one_runner_and_experiments_take_turns(folder: Path):
     engine = Engine(boards=["adb:one"])
-    house = House(folder, engine, runners="0:1", experiments={"faces": None, "hands": None})
+    both = {"faces": None, "hands": None}
+    house = House(folder, engine, runners="0:1", devices=("adb",), experiments=both)
     house.tick()
     (first,) = engine.there.values()
     assert (first.device, first.cpus, first.resources) == ("adb:one", 0, {"adb:one": 1.0})
@@ -372,7 +373,7 @@ def test_every_board_has_one_runner_and_experiments_take_turns(folder: Path):
 
 
 def test_a_fleet_of_boards_converts_for_them(folder: Path):
-    house = House(folder, Engine(boards=["adb:one"]), runners="1:1")
+    house = House(folder, Engine(boards=["adb:one"]), runners="1:1", devices=("adb:one",))
     house.tick()
     (machine,) = [order for order in house.engine.there.values() if not order.device]
     assert machine.words[:2] == ("--toolchain", "snpe")
