@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from edgeloop.fleet.spec import Bounds, ExperimentShare, FleetSpec, read_spec
 
 __all__ = [
-    "Bounds",
     "DEVICE",
+    "LINUX",
+    "Bounds",
     "Demand",
     "ExperimentShare",
     "FleetObservation",
     "FleetRecord",
     "FleetSpec",
     "Fleets",
-    "LINUX",
     "Launcher",
     "RunnerOrder",
     "RunnerState",
