@@ -83,6 +83,11 @@ class Launcher(ABC):
     def devices(self) -> Sequence[str]:
         """The boards on machines of this engine, such as `adb:8c2f11d0`."""
 
+    def places(self, cpus: int) -> int | None:
+        """How many runners with so many CPUs can ever be at work; None: nobody knows, because
+        machines come and go."""
+        return None
+
     def notes(self) -> Mapping[str, str]:
         """Why runners wait, by id: no machine has such a board, a program that ends at once."""
         return {}

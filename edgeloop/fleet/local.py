@@ -26,6 +26,7 @@ from typing import Any
 from edgeloop._util.files import write_atomic
 from edgeloop._util.locks import try_lock
 from edgeloop._util.redact import redact
+from edgeloop._util.system import available_cpus
 from edgeloop.errors import BadInput, ComputeUnavailable, EdgeloopError
 from edgeloop.fleet.keeper import (
     ALIVE,
@@ -39,6 +40,7 @@ from edgeloop.fleet.keeper import (
 )
 from edgeloop.fleet.launcher import Launcher, RunnerOrder, RunnerState, StartedSupervisor
 from edgeloop.fleet.orders import is_board_name
+from edgeloop.fleet.process import last_line
 from edgeloop.fleet.records import FleetRecord
 from edgeloop.fleet.supervisor import supervise
 from edgeloop.settings import Settings, state_folder, whole_environment
@@ -47,7 +49,7 @@ from edgeloop.store import location_text
 MOST_LOGS = 50
 _LOOK_FOR_BOARDS_S = 10.0
 _LOCK_S = 10.0  # keepers hold the lock for moments, when they look whether somebody has it
-_LOG_TAIL_BYTES = 4_096
+_LARGEST_LOG_BYTES = 2_000_000
 
 
 def fleet_folder(settings: Settings, name: str) -> Path:
@@ -70,7 +72,10 @@ def start_supervisor(settings: Settings, record: FleetRecord) -> StartedSupervis
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
         log = folder / "supervisor.log"
-        with log.open("wb") as output:
+        if log.is_file() and log.stat().st_size > _LARGEST_LOG_BYTES:
+            log.replace(log.with_suffix(".old.log"))
+        with log.open("ab") as output:
+            before = output.tell()
             process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
                 [sys.executable, "-m", "edgeloop.fleet.local", record.name],
                 cwd=settings.project,
@@ -87,10 +92,7 @@ def start_supervisor(settings: Settings, record: FleetRecord) -> StartedSupervis
     def failure() -> str:
         if process.poll() is None:
             return ""
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
-            lines = file.read().decode(errors="replace").strip().splitlines()
-        said = lines[-1].removeprefix("edgeloop: ") if lines else f"see {log}"
+        said = last_line(log, before).removeprefix("edgeloop: ") or f"see {log}"
         return f"the supervisor ended with exit code {process.returncode}: {said}"
 
     return StartedSupervisor(f"process {process.pid} on {socket.gethostname()}, {log}", failure)
@@ -179,6 +181,9 @@ class LocalLauncher(Launcher):
                 if listed.is_attached and is_board_name(listed.device)
             )
         return self._boards
+
+    def places(self, cpus: int) -> int:
+        return max(1, available_cpus() // cpus)
 
     def notes(self) -> Mapping[str, str]:
         notes = {folder.name: str(self._told(folder).get("note", "")) for folder in self._folders()}

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from edgeloop._util.redact import redact
 from edgeloop._util.system import descendants, dies_with_parent
 from edgeloop.fleet.launcher import RunnerOrder, RunnerState
 
@@ -23,6 +24,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 GOOD_S = 60.0  # a runner that lived so long is started again without delay
 GRACE_S, AFTER_GRACE_S = 30.0, 30.0
 _KILL_WAIT_S = 10.0
+_TAIL_BYTES, _LINE_LIMIT = 4_096, 300
 
 
 class RunnerProcess:
@@ -52,6 +54,7 @@ class RunnerProcess:
         self._start_at = clock()
         self._kill_at: float | None = None  # set when it is to end
         self._is_over = False
+        self._logged = 0  # bytes that earlier ones wrote
 
     @property
     def pid(self) -> int | None:
@@ -106,6 +109,7 @@ class RunnerProcess:
         try:
             with contextlib.ExitStack() as opened:
                 output = opened.enter_context(self._log.open("ab")) if self._log else None
+                self._logged = output.tell() if output else 0
                 self._process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
                     command,
                     cwd=self._cwd,
@@ -128,12 +132,24 @@ class RunnerProcess:
         if now - self._began >= GOOD_S:
             self._pause_s = 0.0
         ending = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        self._wait(ending, now)
+        said = last_line(self._log, self._logged) if self._log and code > 0 else ""
+        self._wait(f"{ending} ({said})" if said else ending, now)
 
     def _wait(self, ending: str, now: float) -> None:
         self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s or FIRST_PAUSE_S)
         self._start_at = now + self._pause_s
         self.note = f"it {ending}, and starts again in {self._pause_s:g} s"
+
+
+def last_line(log: Path, start: int = 0) -> str:
+    """What a program said last, from this byte of its log on."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return redact(lines[-1].strip())[:_LINE_LIMIT] if lines else ""
 
 
 def _grace_s(order: RunnerOrder) -> float:

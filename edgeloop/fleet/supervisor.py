@@ -2,8 +2,8 @@
 
 Every second: read the record, which must still have our token; count the work that waits; share the
 runners out; start what is missing, and drain what is too much. It grows at once. It shrinks slowly
-and by idle runners only; a runner at work is told to end after its stage only where another
-experiment has waited for its share. Nothing is killed, except by `fleet down --now`.
+and by idle runners; a runner at work is told to end after its stage only if another experiment has
+waited for its share, or if people want fewer. Nothing is killed, except by `fleet down --now`.
 
 Everything that it knows is in the record, the queue, the registry and the engine. So it may die at
 any moment: its successor finds the runners there and continues.
@@ -38,6 +38,7 @@ from edgeloop.fleet.records import (
     new_runner_name,
 )
 from edgeloop.fleet.sharing import BoardTurns, Claim, fair_shares
+from edgeloop.fleet.spec import Bounds
 from edgeloop.models import Registry, RunnerEntry
 from edgeloop.settings import Settings
 from edgeloop.store import Store, open_store
@@ -299,7 +300,7 @@ class FleetSupervisor:
                 seen.states = {**seen.states, id_: "draining"}
 
     def _share_out(self, seen: _Seen) -> dict[str, int]:
-        record, bounds = seen.record, seen.record.bounds
+        record, bounds = seen.record, self._bounds(seen.record)
         have = Counter(order.experiment for order in seen.machines.values())
         shares = fair_shares(self._claims(seen, have), bounds)
         lacking = {name: share - have[name] for name, share in shares.items() if share > have[name]}
@@ -316,8 +317,19 @@ class FleetSupervisor:
                     del lacking[name]
         surplus = {name: have[name] - share for name, share in shares.items() if have[name] > share}
         ending = seen.machine_count - len(seen.machines)
-        self._take_back(seen, surplus, max(0, sum(lacking.values()) - ending))
+        beyond = max(0, len(seen.machines) - bounds.most)
+        self._take_back(seen, surplus, max(0, sum(lacking.values()) - ending), beyond)
         return shares
+
+    def _bounds(self, record: FleetRecord) -> Bounds:
+        """Those of the record, as far as the engine has places."""
+        places = self._launcher.places(record.spec.cpus)
+        bounds = record.bounds
+        return (
+            bounds
+            if places is None
+            else Bounds(min(bounds.least, places), min(bounds.most, places))
+        )
 
     def _claims(self, seen: _Seen, have: Mapping[str, int]) -> list[Claim]:
         groups = machine_groups(seen.record.spec)
@@ -336,26 +348,29 @@ class FleetSupervisor:
         starved = lacking if sum(lacking.values()) > free else {}
         self._starved_since = {name: self._starved_since.get(name, now) for name in starved}
 
-    def _take_back(self, seen: _Seen, surplus: Mapping[str, int], needed: int) -> None:
-        """Drain runners of experiments that have too many: those that are idle for long, and as
-        many as others need, idle ones first."""
+    def _take_back(self, seen: _Seen, surplus: Mapping[str, int], needed: int, beyond: int) -> None:
+        """Drain runners of experiments that have too many, idle ones first: those that are idle for
+        long, as many as are `beyond` the bound, and as many as others have `needed` for a while."""
         now, idle_limit_s = self._clock(), seen.record.spec.idle_seconds
         is_urgent = any(now - since >= PATIENCE_S for since in self._starved_since.values())
-        for name, count in surplus.items():
-            own = [id_ for id_, order in seen.machines.items() if order.experiment == name]
-            idle = {id_: s for id_ in own if (s := self._idle_s(id_)) is not None}
-            by_idleness = sorted(own, key=lambda id_: -idle.get(id_, -1.0))
-            for id_ in by_idleness[:count]:
-                idle_s = idle.get(id_)
-                is_idle_long = idle_s is not None and idle_s >= idle_limit_s
-                is_needed = needed > 0 and (idle_s is not None or is_urgent)
-                if not (is_idle_long or is_needed):
-                    continue
-                needed -= needed > 0
-                self._launcher.drain(id_)
-                reason = "it is idle" if idle_s is not None else "others have waited for it"
-                self._tell(f"{id_} of {name} ends: {reason}")
-                seen.states = {**seen.states, id_: "draining"}
+        idle = {id_: s for id_ in seen.machines if (s := self._idle_s(id_)) is not None}
+        left = dict(surplus)
+        for id_, order in sorted(seen.machines.items(), key=lambda each: -idle.get(each[0], -1.0)):
+            if left.get(order.experiment, 0) <= 0:
+                continue
+            if idle.get(id_, -1.0) >= idle_limit_s:
+                reason = "it is idle"
+            elif beyond > 0:
+                reason = "the fleet may have fewer now"
+            elif needed > 0 and (id_ in idle or is_urgent):
+                reason = "another experiment has waited for it"
+            else:
+                continue
+            beyond, needed = beyond - 1, needed - 1
+            left[order.experiment] -= 1
+            self._launcher.drain(id_)
+            self._tell(f"{id_} of {order.experiment} ends: {reason}")
+            seen.states = {**seen.states, id_: "draining"}
 
     def _served_boards(self, record: FleetRecord) -> tuple[str, ...]:
         """All boards that a cluster announces, unless it is told which. A board that is plugged
@@ -431,16 +446,19 @@ class FleetSupervisor:
             waiting=counts["waiting"],
             draining=counts["draining"],
             boards=serving,
-            note=self._note(boards - serving),
+            note=self._note(seen.record, boards - serving),
             shares=lines,
         )
 
-    def _note(self, missing_boards: int) -> str:
+    def _note(self, record: FleetRecord, missing_boards: int) -> str:
         notes = Counter(self._launcher.notes().values())
         if notes:
             text, count = notes.most_common(1)[0]
             return redact(f"{count} {'waits' if count == 1 else 'wait'}: {text}")
-        return f"{missing_boards} boards have no runner yet" if missing_boards > 0 else ""
+        if missing_boards > 0:
+            return f"{missing_boards} boards have no runner yet"
+        most = self._bounds(record).most
+        return f"there is room for {most} runners" if most < record.bounds.most else ""
 
     def _report(self, record: FleetRecord, observed: FleetObservation) -> FleetRecord:
         """Not more often than it tells something new, or than people need to see us alive."""

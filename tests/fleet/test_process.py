@@ -63,11 +63,15 @@ def test_it_gets_its_words_and_its_name_and_the_secret_is_in_no_command(
 
 def test_what_dies_is_started_again_later_each_time(tmp_path: Path, program: Callable[[str], str]):
     now = [0.0]
-    process = RunnerProcess(ORDER, {}, tmp_path / "log", program("exit 3"), clock=lambda: now[0])
+    process = RunnerProcess(
+        ORDER, {}, tmp_path / "log", program("echo no such device; exit 3"), clock=lambda: now[0]
+    )
     for pause_s in (1, 2, 4):
         until(process, lambda: process.note)
         assert process.state == "waiting"
-        assert process.note == f"it ended with exit code 3, and starts again in {pause_s} s"
+        assert process.note == (
+            f"it ended with exit code 3 (no such device), and starts again in {pause_s} s"
+        )
         now[0] += pause_s - 0.1
         assert process.poll() == "waiting"
         now[0] += 0.1

@@ -39,6 +39,7 @@ class Engine(Launcher):
         self.there: dict[str, RunnerOrder] = {}
         self.told: dict[str, RunnerState] = {}
         self.killed: list[str] = []
+        self.most: int | None = None
         self.is_away = False
 
     def start(self, order: RunnerOrder) -> None:
@@ -65,6 +66,9 @@ class Engine(Launcher):
 
     def devices(self) -> Sequence[str]:
         return self.boards
+
+    def places(self, cpus: int) -> int | None:
+        return self.most
 
     def notes(self) -> Mapping[str, str]:
         return {i: "no node has 1 CPU" for i, s in self.states().items() if s == "waiting"}
@@ -251,6 +255,30 @@ def test_what_people_want_anew_is_obeyed(folder: Path):
     house.engine.finish()
     house.tick()
     assert {order.cpus for order in house.engine.there.values()} == {2}
+
+
+def test_a_lower_bound_is_obeyed_though_all_are_at_work(folder: Path):
+    house = House(folder, runners="0:4")
+    house.offer(9)
+    house.tick()
+    runners = list(house.engine.there)
+    for runner in runners:
+        house.register(runner, is_working=runner != runners[2])
+    house.tick(3)
+    house.fleets.scale("fleet", Bounds(0, 2))
+    house.tick()
+    assert len(house.engine.told) == 2 and runners[2] in house.engine.told
+    assert not house.engine.killed
+
+
+def test_there_are_no_more_runners_than_places(folder: Path):
+    engine = Engine()
+    engine.most = 3
+    house = House(folder, engine, runners="2:9")
+    house.offer(9)
+    house.tick()
+    assert len(engine.there) == 3
+    assert house.record.observed.note == "there is room for 3 runners"
 
 
 def test_down_waits_for_stages_and_forgets_the_fleet_and_now_does_not_wait(folder: Path):

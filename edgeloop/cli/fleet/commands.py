@@ -12,7 +12,13 @@ from edgeloop.cli.context import opened
 from edgeloop.cli.fleet.manifest import manifest
 
 if TYPE_CHECKING:
-    from edgeloop.fleet import FleetObservation, FleetRecord, Fleets, FleetSpec
+    from edgeloop.fleet import (
+        FleetObservation,
+        FleetRecord,
+        Fleets,
+        FleetSpec,
+        StartedSupervisor,
+    )
     from edgeloop.settings import Settings
 
 _WATCH_S = 2.0
@@ -208,7 +214,7 @@ def down(
     """
     from edgeloop.cli.output import print_json
     from edgeloop.errors import Conflict
-    from edgeloop.fleet import Fleets, ensure_supervisor
+    from edgeloop.fleet import Fleets
 
     with opened(store, None) as workspace:
         settings, fleets = workspace.settings, Fleets(workspace.store)
@@ -220,7 +226,7 @@ def down(
             fleets.remove(record)
         else:
             record = fleets.end(_name(name, settings), now)
-            started = ensure_supervisor(settings, record)
+            started = _supervised(settings, record)
             if not no_wait:
                 _wait_for_end(fleets, record, started.failure if started else lambda: "", as_json)
     verb = "is going down" if no_wait and not forget else "is down"
@@ -281,6 +287,19 @@ def _described(record: FleetRecord) -> str:
         f"{count} runners with {plural(spec.cpus, 'core')} each on {spec.compute}, for "
         f"{'experiment' if len(spec.experiments) == 1 else 'experiments'} {names}"
     )
+
+
+def _supervised(settings: Settings, record: FleetRecord) -> StartedSupervisor | None:
+    from edgeloop.errors import ComputeUnavailable
+    from edgeloop.fleet import ensure_supervisor
+
+    try:
+        return ensure_supervisor(settings, record)
+    except ComputeUnavailable as error:
+        reason = (
+            f"{error}; if it is gone, 'edgeloop fleet down --forget' removes the fleet's record"
+        )
+        raise ComputeUnavailable(compute=record.spec.compute, reason=reason) from None
 
 
 def _wait_for_end(
