@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from edgeloop._util.redact import redact
+from edgeloop._util.system import available_cpus
 from edgeloop.errors import EdgeloopError
 from edgeloop.platforms import HealthCheck, health, package_check
 from edgeloop.settings import Settings
@@ -32,7 +32,7 @@ def examine(store: str | None, experiment: str | None) -> list[HealthCheck]:
             for module, extra, purpose in _EXTRAS
         ),
         HealthCheck("dataset", bool(dataset), dataset or hint),
-        HealthCheck("cores", True, f"{os.cpu_count()}"),
+        HealthCheck("cores", True, f"{available_cpus()}"),
     ]
 
 

@@ -189,6 +189,7 @@ def _word(text: str) -> str:
 
 def check_unused(arguments: Sequence[str]) -> None:
     """A service that ends by itself would be started again for ever."""
-    ending = [word for word in arguments if word in ("--drain", "--once")]
+    ends = ("--drain", "--once", "--idle")
+    ending = [word for word in arguments if word.partition("=")[0] in ends]
     if ending:
         raise BadInput(reason=f"a service never ends, so {ending[0]} has no use here: leave it out")

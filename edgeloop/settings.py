@@ -93,6 +93,9 @@ class Settings:
     board_patience_seconds: float = _key(
         900.0, "How long a board may be away before a runner with `--drain` gives up."
     )
+    stuck_seconds: float = _key(
+        3_600.0, "How long a stage may show no progress before `edgeloop health` calls it stuck."
+    )
     compute: str = _key(LOCAL, "Where jobs run that name no compute; also `EDGELOOP_COMPUTE`.")
     computes: Mapping[str, Mapping[str, object]] = field(
         default_factory=lambda: {LOCAL: {"kind": LOCAL}},

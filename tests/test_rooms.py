@@ -24,6 +24,7 @@ ALLOWED = {
     "models": {"errors", "_util", "settings", "store", "graph"},
     "data": {"errors", "_util", "store"},
     "paths": set(),
+    "health": {"errors", "_util"},
     "azure": {"errors", "_util", "settings", "project_files"},
     "jobs": {"errors", "_util", "settings", "paths", "store", "data", "azure"},
     "search": {
@@ -38,7 +39,7 @@ ALLOWED = {
     "training": {"errors", "_util", "architectures", "tasks"},
     "runner": {
         *("errors", "_util", "settings", "store", "models", "tasks", "graph", "platforms"),
-        *("workspace", "_version"),
+        *("workspace", "_version", "health"),
     },
     "fleet": {
         *("errors", "_util", "settings", "store", "models", "workspace", "jobs", "data"),
@@ -72,7 +73,11 @@ ALLOWED = {
         *("_version", "errors", "_util", "settings", "store", "models", "workspace", "tasks"),
         *("platforms", "runner", "doctor", "data", "jobs", "paths", "architectures", "training"),
         *("search", "report", "portal", "azure", "demo", "service"),
+<<<<<<< HEAD
         *("graph", "inspection", "benchmark", "fleet"),
+=======
+        *("graph", "inspection", "benchmark", "health"),
+>>>>>>> ced73a3 (Runners reserve CPUs (--cpus), end when idle (--idle), take a grace period (--grace) and tell their health by a file)
     },
     "__main__": {"cli"},
 }
@@ -147,8 +152,10 @@ def test_only_the_settings_read_the_environment(file: Path):
     ]
     # A user's script imports `paths` alone, so that reads the two variables of a job itself; the
     # store is below the settings, and finds a machine's identity itself.
+    # `_util/system.py` is below them too: a runner's processes learn how many CPUs it has reserved.
     # `azure/workspace.py` takes the names of a workspace from the variables that Azure ML sets.
-    allowed = (PACKAGE / "paths.py", PACKAGE / "store/identity.py", PACKAGE / "azure/workspace.py")
+    names = ("paths.py", "store/identity.py", "azure/workspace.py", "_util/system.py")
+    allowed = [PACKAGE / name for name in names]
     assert file.name in ("settings.py", "environment.py") or file in allowed or not found, found
 
 

@@ -1,21 +1,158 @@
-"""What differs between operating systems: CPUs and processes."""
+"""What differs between operating systems: CPUs and processes; and progress, by which a program that
+waits for them is told from one that hangs."""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 
+CPUS_VARIABLE = "EDGELOOP_CPUS"  # for a runner and all its processes: how many it has reserved
+THREAD_VARIABLES = (
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "BLIS_NUM_THREADS"),
+    *("NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
+)
+_CGROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
-def available_cpus() -> int:
-    """The CPUs this process may use; a container or `taskset` may allow fewer than there are."""
+
+def available_cpus(environ: Mapping[str, str] = os.environ) -> int:
+    """The CPUs this process may use: `taskset`, a container or `runner --cpus` may allow fewer than
+    there are. A part of a CPU counts as one."""
+    count = len(usable_cpus())
+    limit = cgroup_cpus()
+    if limit is not None:
+        count = min(count, math.ceil(limit))
+    if environ.get(CPUS_VARIABLE, "").isdecimal():
+        count = min(count, int(environ[CPUS_VARIABLE]))
+    return max(1, count)
+
+
+def usable_cpus() -> list[int]:
+    """The numbers of the CPUs that the system runs this process on."""
     if hasattr(os, "sched_getaffinity"):  # Linux
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def cgroup_cpus(root: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> float | None:
+    """How many CPUs' time a container or service may use, by its control groups (version 2, or 1)
+    and those around them; None without a limit, and outside Linux."""
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return None
+    limits = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            bases, read = (root, root / "unified"), _limit_2
+        elif "cpu" in controllers.split(","):
+            bases, read = (root / controllers, root / "cpu"), _limit_1
+        else:
+            continue
+        limits += [read(folder) for base in bases for folder in _upwards(base, path)]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _upwards(base: Path, path: str) -> Iterator[Path]:
+    """A container may see its own group as the root, and a path that leads nowhere."""
+    parts = [part for part in path.split("/") if part not in ("", "..")]
+    for count in range(len(parts), -1, -1):
+        yield base.joinpath(*parts[:count])
+
+
+def _limit_2(folder: Path) -> float | None:
+    with suppress(OSError, ValueError, ZeroDivisionError):
+        quota, period = (folder / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    return None
+
+
+def _limit_1(folder: Path) -> float | None:
+    with suppress(OSError, ValueError, ZeroDivisionError):
+        quota = int((folder / "cpu.cfs_quota_us").read_text())
+        period = int((folder / "cpu.cfs_period_us").read_text())
+        return quota / period if quota > 0 else None
+    return None
+
+
+def thread_limit() -> int:
+    """How many threads a numerical library may use; 0: as many as it wants, since the machine is
+    ours. Libraries count the machine's CPUs themselves, and some even bind threads to them."""
+    count = available_cpus()
+    return 0 if count >= (os.cpu_count() or 1) else count
+
+
+@contextmanager
+def announced_cpus(count: int, for_libraries: bool) -> Iterator[None]:
+    """This process and those it starts count on so many CPUs, and `for_libraries` the threads of
+    numerical libraries too, where nothing else would limit them."""
+    names = [name for name in THREAD_VARIABLES if for_libraries and name not in os.environ]
+    before = os.environ.get(CPUS_VARIABLE)
+    os.environ.update(dict.fromkeys((CPUS_VARIABLE, *names), str(count)))
+    try:
+        yield
+    finally:
+        for name in (CPUS_VARIABLE, *names):
+            os.environ.pop(name, None)
+        if before is not None:
+            os.environ[CPUS_VARIABLE] = before
+
+
+def is_container(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether others, whom this process cannot see, may use the same CPUs."""
+    marks = (root / ".dockerenv", root / "run/.containerenv")
+    named = environ.get("KUBERNETES_SERVICE_HOST") or environ.get("container")
+    return bool(named) or any(mark.exists() for mark in marks)
+
+
+def bind_to_cpus(cpus: Collection[int]) -> None:
+    """All threads of this process and of the processes it started run on these CPUs only, and what
+    they start from now on. Linux only; elsewhere nothing happens."""
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    for pid in (os.getpid(), *_descendants(os.getpid())):
+        for task in Path(f"/proc/{pid}/task").glob("*"):
+            with suppress(OSError):  # it has just ended
+                os.sched_setaffinity(int(task.name), cpus)
+
+
+def _descendants(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        fields = process_fields(int(folder.name))
+        if len(fields) > 1:
+            children.setdefault(int(fields[1]), []).append(int(folder.name))
+    found = list(children.get(pid, ()))
+    for child in found:  # grows while it is read
+        found += children.get(child, ())
+    return found
+
+
+_on_progress: ContextVar[Callable[[], None] | None] = ContextVar("on_progress", default=None)
+
+
+def show_progress() -> None:
+    """Called by whatever waits with a limit or works piece by piece: it does not hang."""
+    on_progress = _on_progress.get()
+    if on_progress is not None:
+        on_progress()
+
+
+@contextmanager
+def progress_shown_to(listener: Callable[[], None]) -> Iterator[None]:
+    """In this thread, and in those that run in a copy of its context."""
+    token = _on_progress.set(listener)
+    try:
+        yield
+    finally:
+        _on_progress.reset(token)
 
 
 def start_time(pid: int) -> str:
@@ -63,6 +200,7 @@ class FairLimit:
 
     def pause_s(self) -> float:
         """How long to wait before asking again; 0 when the time is over."""
+        show_progress()
         left_s = self._left_s()
         first_s = self._first_look_s if self._waited_before_s is None else 1.0
         return max(0.0, min(left_s, first_s))

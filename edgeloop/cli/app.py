@@ -37,6 +37,7 @@ SECTIONS = {
     "Look": {"pareto": "report", "report": "report", "portal": "report", "notebook": "report"},
     "Set up": {
         "doctor": "devices",
+        "health": "devices",
         "service": "devices",
         "fleet": "fleet.commands",
         "azure": "azure.commands",

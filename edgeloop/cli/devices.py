@@ -1,4 +1,4 @@
-"""devices, doctor, service: what this machine has and lacks, and what it runs for good."""
+"""devices, doctor, health, service: what this machine has and lacks, and what it runs for good."""
 
 from __future__ import annotations
 
@@ -254,7 +254,43 @@ def service_status(is_system: bool | None, into: Path | None, as_json: bool) -> 
         click.echo(f"No service of Edgeloop is installed in {place.units}.")
 
 
-COMMANDS = (devices, doctor, service)
+@click.command()
+@click.argument(
+    "file",
+    required=False,
+    envvar="EDGELOOP_HEALTH",
+    type=click.Path(path_type=Path, dir_okay=False),
+)
+@click.option("--ready", is_flag=True, help="Whether it takes work now, not only whether it lives.")
+@_json_option
+def health(file: Path | None, ready: bool, as_json: bool) -> None:
+    """Tell whether a runner here is well.
+
+    For the probes of containers: exits with 0 or 1 and asks neither a port nor the store. FILE is
+    what the runner was given with --health  [default: $EDGELOOP_HEALTH].
+
+    A runner is well while its threads make progress, also while the store is away or a stage takes
+    hours: only then would a restart not help. It is ready when its devices are open, the store has
+    answered lately, and it is not told to stop.
+
+    Example: edgeloop health /tmp/runner-health --ready
+    """
+    from edgeloop.health import health_problem
+
+    if file is None:
+        raise click.UsageError("name the runner's health file, or set EDGELOOP_HEALTH")
+    problem = health_problem(file, ready)
+    if as_json:
+        from edgeloop.cli.output import print_json
+
+        print_json([{"ok": not problem, "reason": problem}])
+    else:
+        click.echo(problem or ("ready" if ready else "healthy"))
+    if problem:
+        raise SystemExit(1)
+
+
+COMMANDS = (devices, doctor, health, service)
 
 
 def _is_system(chosen: bool | None) -> bool:

@@ -53,6 +53,23 @@ dataset_option = click.option(
 @click.option("--drain", is_flag=True, help="Exit when no work is left; 1 if a model failed.")
 @click.option("--ok-if-errors", is_flag=True, help="With --drain: exit 0 if models failed.")
 @click.option("--once", is_flag=True, help="Exit after one stage.")
+@click.option(
+    "--idle",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Exit when no work was found for so long.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="What the current stage has to finish when told to stop.",
+)
+@click.option(
+    "--cpus", type=click.IntRange(min=1), metavar="N", help="Reserve N CPUs of this machine."
+)
 @click.option("--subset", multiple=True, metavar="GLOB", help="Only models that match; repeatable.")
 @click.option("--benchmark-only", is_flag=True, help="Only convert and benchmark.")
 @click.option("--no-quantize", is_flag=True, help="Leave conversion to other machines.")
@@ -74,7 +91,17 @@ dataset_option = click.option(
     "--thorough-images", type=click.IntRange(min=1), help="Test images of f1_onnx and f1_10k."
 )
 @click.option(
-    "--workdir", type=click.Path(path_type=Path), help="Working folder  [default: .edgeloop/work]"
+    "--workdir",
+    type=click.Path(path_type=Path),
+    envvar="EDGELOOP_WORKDIR",
+    help="Working folder  [default: $EDGELOOP_WORKDIR, else .edgeloop/work]",
+)
+@click.option(
+    "--health",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="EDGELOOP_HEALTH",
+    metavar="FILE",
+    help="File for 'edgeloop health'  [default: $EDGELOOP_HEALTH]",
 )
 @common_options
 def runner(
@@ -85,6 +112,9 @@ def runner(
     drain: bool,
     ok_if_errors: bool,
     once: bool,
+    idle: float | None,
+    grace: float,
+    cpus: int | None,
     subset: tuple[str, ...],
     benchmark_only: bool,
     no_quantize: bool,
@@ -96,6 +126,7 @@ def runner(
     quick_images: int | None,
     thorough_images: int | None,
     workdir: Path | None,
+    health: Path | None,
     experiment: str | None,
     store: str | None,
     as_json: bool,
@@ -103,14 +134,19 @@ def runner(
     """Find ready work and do it, by priority.
 
     Any number of runners share the work. A runner can be killed at any moment; another continues
-    where it stopped. The first Ctrl-C finishes the current stage, the second one stops at once.
+    where it stopped. SIGTERM or the first Ctrl-C finishes the current stage if --grace is enough,
+    else gives it back, and exits with 0; the second one stops at once.
 
     Without a dataset, models are calibrated on --calibration or on random inputs, and compared with
     their float form instead of scored (task tensors). So are models that do not fit the task of the
     dataset, unless --task names it: then they fail.
 
     With --drain it ends with how many models are done, failed, and left: who holds them, or what
-    they wait for. The exit code is then 1 if any model is in error.
+    they wait for. The exit code is then 1 if any model is in error. --idle 60 waits a minute for
+    more work before it ends, with and without --drain.
+
+    With --cpus, runners on one machine quantize at the same time, each on CPUs of its own. If they
+    are taken, it waits and says so. Without, one of them quantizes, on the CPUs that are left.
 
     Example: edgeloop runner --device htp:snapdragon-888 --dataset faces --drain
     """
@@ -140,6 +176,10 @@ def runner(
         precision=precision,  # type: ignore[arg-type]
         sizes=_sizes(settings, calibration_images, quick_images, thorough_images),
         workdir=workdir,
+        grace_s=grace,
+        idle_s=idle,
+        cpus=cpus or 0,
+        health=health,
     )
     reports: list[RunnerEvent] = []
     with Workspace(settings) as workspace:

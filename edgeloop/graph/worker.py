@@ -87,4 +87,4 @@ def _table() -> Mapping[str, Work]:
 
 
 if __name__ == "__main__":
-    serve(_table)
+    serve(_table, what="Reading models")

@@ -96,12 +96,15 @@ class NativeProcess:
         self.call("hello", warm=True, limit_s=_START_LIMIT_S)
 
     def kill(self) -> None:
-        """End it in the middle of a call, which then fails; `close` would wait for its end."""
+        """End it, in the middle of a call too, which then fails; the next call gets a new one."""
         child = self._child
         if child is not None:
             child.kill()
 
     def close(self) -> None:
+        """A call of another thread, which may take minutes, fails: nobody waits for it."""
+        if self._lock.locked():
+            self.kill()
         with self._lock:
             self._stop()
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgeloop.errors import EdgeloopError
+from edgeloop.errors import EdgeloopError, MissingExtra
 from edgeloop.isolation.messages import Array, ConnectionLost, receive, send
 
 Answer = tuple[dict[str, Any], Sequence[Array]]
@@ -29,10 +29,14 @@ _GRACE_S = 5
 _LARGEST_LOG = 1 << 20
 
 
-def serve(make: Callable[[], Mapping[str, Work]], extra: str = "qnn") -> None:
+def serve(
+    make: Callable[[], Mapping[str, Work]],
+    extra: str = "qnn",
+    what: str = "Conversion and simulation for Qualcomm chips",
+) -> None:
     """Do what the table says, call by call; it is made once the pipes are out of its way. A table
-    has `hello`, which takes `warm` and says what is installed. `extra` is what to install where an
-    import fails."""
+    has `hello`, which takes `warm` and says what is installed. Where an import fails, `what` needs
+    the optional package `extra`."""
     folder = Path(sys.argv[1]).resolve()
     calls, answers = _take_over_pipes(folder / "log")
     work = folder / "work"
@@ -53,7 +57,7 @@ def serve(make: Callable[[], Mapping[str, Work]], extra: str = "qnn") -> None:
         except ConnectionLost:
             break
         signal.alarm(int(body["limit_s"]) + _GRACE_S)
-        answer, more = _answer(table, body, arrays, extra)
+        answer, more = _answer(table, body, arrays, MissingExtra(what=what, extra=extra))
         signal.alarm(0)
         _sweep(work)
         try:
@@ -64,7 +68,7 @@ def serve(make: Callable[[], Mapping[str, Work]], extra: str = "qnn") -> None:
 
 
 def _answer(
-    table: Mapping[str, Work], body: dict[str, Any], arrays: list[Array], extra: str
+    table: Mapping[str, Work], body: dict[str, Any], arrays: list[Array], missing: MissingExtra
 ) -> tuple[dict[str, Any], list[Array]]:
     """Errors of ours travel with their fields; any other is what a library said of the model."""
     try:
@@ -73,7 +77,7 @@ def _answer(
         fields = {name: str(value) for name, value in error.fields.items()}
         return {"error": type(error).__name__, "fields": fields}, []
     except ImportError:
-        return {"error": "MissingExtra", "fields": {"what": "Native work", "extra": extra}}, []
+        return {"error": type(missing).__name__, "fields": missing.fields}, []
     except (MemoryError, OSError) as error:
         return {"error": "OSError", "text": str(error) or "out of memory"}, []
     except Exception as error:  # noqa: BLE001  libraries raise what they like; the call has an answer

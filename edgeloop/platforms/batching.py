@@ -7,6 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,6 +95,11 @@ def infer_in_order(
         for name, array in infer(piece).items():
             outputs[name][:] = array
 
+    def submit(piece: Tensors, outputs: Tensors) -> Future[None]:
+        """Progress is shown to whom it would be shown here."""
+        context = copy_context()
+        return pool.submit(lambda: context.run(work, piece, outputs))
+
     try:
         for batch in batches:
             count = check_batch(batch, info)
@@ -101,7 +107,7 @@ def infer_in_order(
             length = info.batch * _runs_per_piece(count, info, workers)
             pieces = [slice(start, start + length) for start in range(0, count, length)]
             parts = [(_part(batch, piece), _part(outputs, piece)) for piece in pieces]
-            waiting.append((outputs, [pool.submit(work, *part) for part in parts]))
+            waiting.append((outputs, [submit(*part) for part in parts]))
             if len(waiting) > batches_ahead:
                 yield finished()
         while waiting:

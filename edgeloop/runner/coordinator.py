@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Collection, Mapping
 
 from edgeloop.models import Lease
@@ -43,8 +44,13 @@ class Coordinator:
     """A stage finished by one worker may be what another waits for, so idle ones wake at once."""
 
     def __init__(
-        self, workers: int, first: Mapping[object, Collection[object]] | None = None
+        self,
+        workers: int,
+        first: Mapping[object, Collection[object]] | None = None,
+        idle_s: float | None = None,
     ) -> None:
+        """`idle_s`: how long nobody may have had work before all end; None: they do not end, or,
+        on a drain, at once."""
         self._workers = workers
         self._first = first or {}
         self._looking: set[object] = {other for many in self._first.values() for other in many}
@@ -52,6 +58,8 @@ class Coordinator:
         self._looked: dict[object, int] = {}
         self._changed = threading.Condition()
         self._over = False
+        self._idle_s = idle_s
+        self._quiet_since = time.monotonic()
         self.news = 0
 
     def look(self, worker: object) -> int:
@@ -66,6 +74,11 @@ class Coordinator:
             self._looking.add(worker)
             return self.news
 
+    def disturbed(self) -> None:
+        """A look failed: what it would have found is not known."""
+        with self._changed:
+            self._quiet_since = time.monotonic()
+
     def looked(self, worker: object) -> None:
         """The worker has finished looking, or ends: nobody waits for it."""
         with self._changed:
@@ -75,6 +88,7 @@ class Coordinator:
 
     def tell(self) -> None:
         with self._changed:
+            self._quiet_since = time.monotonic()
             self.news += 1
             self._looking |= self._idle  # they wake and look
             self._changed.notify_all()
@@ -86,14 +100,17 @@ class Coordinator:
             self._changed.notify_all()
 
     def wait(self, worker: object, news: int, drain: bool) -> bool:
-        """Waits for news since `news`, for a second at most. Returns False when draining is over:
-        every worker has looked since the last news and found nothing."""
+        """Waits for news since `news`, for a second at most. Returns False when all is over: every
+        worker has looked since the last news and found nothing, and on a drain or after `idle_s`
+        that is the end."""
         with self._changed:
             if self.news != news:
                 return True
             self._looked[worker] = news
             idle = [looked for looked in self._looked.values() if looked == self.news]
-            if drain and len(idle) >= self._workers:
+            quiet_s = time.monotonic() - self._quiet_since
+            is_end = drain if self._idle_s is None else quiet_s >= self._idle_s
+            if is_end and len(idle) >= self._workers:
                 self._over = True
                 self._changed.notify_all()
             if not self._over:

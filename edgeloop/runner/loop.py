@@ -30,6 +30,8 @@ from edgeloop.platforms import (
 )
 from edgeloop.runner.backoff import Backoff
 from edgeloop.runner.coordinator import Coordinator, DeviceSessions
+from edgeloop.runner.cpus import CpuPool, NoCpusError
+from edgeloop.runner.heartbeat import HealthBeat
 from edgeloop.runner.outlook import drain_summary
 from edgeloop.runner.presence import Presence
 from edgeloop.runner.stages.base import CachingToolchain, Equipment, Sizes
@@ -62,6 +64,9 @@ class RunnerOptions:
     workdir: Path | None = None
     cap_bytes: int = DEFAULT_CAP_BYTES
     grace_s: float = 30.0
+    idle_s: float | None = None  # end when nothing was found for so long
+    cpus: int = 0  # to reserve; 0: none
+    health: Path | None = None  # the file for probes
 
 
 def run(workspace: Workspace, options: RunnerOptions, report: Callable[[RunnerEvent], None]) -> int:
@@ -71,15 +76,23 @@ def run(workspace: Workspace, options: RunnerOptions, report: Callable[[RunnerEv
     """
     stopping = threading.Event()
     with ExitStack() as opened:
-        shared = workspace.settings.project / ".edgeloop/work"  # by all runners of a project
+        settings = workspace.settings
+        health = opened.enter_context(HealthBeat(options.health, settings.stuck_seconds))
+        cpus = CpuPool()
+        try:
+            _reserve(cpus, options, stopping, report, opened)
+        except NoCpusError:
+            return 0
+        shared = settings.project / ".edgeloop/work"  # by all runners of a project
         folder = WorkFolder(options.workdir or shared, options.cap_bytes)
         if options.dataset is None:
             report(RunnerEvent("note", text=_without_dataset(options)))
-        task = _task(options, workspace.settings, folder)
-        crew = _crew(workspace, options, task, folder, stopping, report, opened)
+        task = _task(options, settings, folder)
+        crew = _crew(workspace, options, task, folder, cpus, stopping, report, opened)
         toolchain = crew[0].equipment.toolchain.name
         waits = not (options.once or options.drain)
         presence = Presence(workspace, crew, toolchain, options.subset, report, waits)
+        health.watch(crew, lambda: "it is stopping" if stopping.is_set() else presence.not_ready())
         with _signals(stopping), presence:
             stages = _run_all(crew, options, stopping)
         if options.drain and not stopping.is_set():
@@ -89,11 +102,30 @@ def run(workspace: Workspace, options: RunnerOptions, report: Callable[[RunnerEv
         return stages
 
 
+def _reserve(
+    cpus: CpuPool,
+    options: RunnerOptions,
+    stopping: threading.Event,
+    report: Callable[[RunnerEvent], None],
+    opened: ExitStack,
+) -> None:
+    """Before anything is opened: what is started later inherits the CPUs."""
+    if not options.cpus:
+        return
+
+    def note(text: str) -> None:
+        report(RunnerEvent("note", text=text))
+
+    with _signals(stopping):
+        opened.enter_context(cpus.reserve(options.cpus, stopping, note, options.idle_s))
+
+
 def _crew(
     workspace: Workspace,
     options: RunnerOptions,
     task: Task,
     folder: WorkFolder,
+    cpus: CpuPool,
     stopping: threading.Event,
     report: Callable[[RunnerEvent], None],
     opened: ExitStack,
@@ -147,6 +179,7 @@ def _crew(
             hand,
             name,
             sessions,
+            cpus,
         )
 
     crew = [worker("", base, _host_capabilities(options))]  # the machine itself
@@ -262,7 +295,8 @@ def _device_capabilities(device: Device, toolchain: str, options: RunnerOptions)
 def _run_all(crew: list[Worker], options: RunnerOptions, stopping: threading.Event) -> int:
     if options.once:
         return next((done for worker in crew if (done := worker.run_once())), 0)
-    coordinator = Coordinator(len(crew), {worker: _before(worker, crew) for worker in crew})
+    first: dict[object, list[Worker]] = {worker: _before(worker, crew) for worker in crew}
+    coordinator = Coordinator(len(crew), first, options.idle_s)
     counts: list[int] = []
     errors: list[Exception] = []
 

@@ -5,6 +5,7 @@ Also what a runner says of itself: whom it serves, and what it waits for while i
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import threading
@@ -26,6 +27,7 @@ SOONEST_S = 3.0  # between two writes, however quickly the work changes
 PRUNE_S = 3600.0
 QUIET_S = 3.0  # without work, before that is said
 LOOK_AGAIN_S = 60.0
+ANSWER_S = 4 * BEAT_S  # a store that was silent for so long is away
 _LEFT = DeviceCondition("unplugged", "it was plugged in here, and nobody used it")
 
 
@@ -54,6 +56,7 @@ class Presence:
         self._changed_at: dict[str, tuple[object, float]] = {}
         self._waits_for = ""
         self._looked = -LOOK_AGAIN_S
+        self._answered_s = -math.inf  # when the store last did
         node = workspace.settings.node
         self.entry = RunnerEntry(
             id=new_runner_id(node),
@@ -86,6 +89,15 @@ class Presence:
         except EdgeloopError:
             return  # it will be shown as dead, and forgotten
 
+    def not_ready(self) -> str:
+        """Why this runner can do no work now: its store or a device is away; else empty."""
+        for worker in self._crew:
+            if worker.device_error:
+                return worker.device_error
+        if time.monotonic() - self._answered_s > ANSWER_S:
+            return f"{self._workspace.store.description} does not answer"
+        return ""
+
     def _run(self) -> None:
         written, pruned = -BEAT_S, -PRUNE_S
         shown: object = None
@@ -98,7 +110,7 @@ class Presence:
                     self._offset_s = self._workspace.store.now() - time.time()
                     fresh = self._described()
                     self._registry.write(fresh)
-                    shown = fresh
+                    shown, self._answered_s = fresh, time.monotonic()
                     if now - pruned >= PRUNE_S:
                         self._registry.prune()
                         pruned = now

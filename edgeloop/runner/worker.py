@@ -7,19 +7,16 @@ then the files under their plain names.
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Literal
 
-from edgeloop._util.locks import try_lock
+from edgeloop._util.system import progress_shown_to, show_progress
 from edgeloop.errors import (
     BadInput,
     BadModel,
@@ -40,6 +37,7 @@ from edgeloop.models import CurrentStage, Lease, Leases, Outcome
 from edgeloop.platforms import SharedDevice, TakesTurns
 from edgeloop.runner.backoff import Backoff
 from edgeloop.runner.coordinator import Coordinator, DeviceSessions
+from edgeloop.runner.cpus import CpuPool, NoCpusError
 from edgeloop.runner.heartbeat import Heartbeat
 from edgeloop.runner.outlook import DrainSummary
 from edgeloop.runner.stages import perform
@@ -90,10 +88,6 @@ class PreparedStage:
     held: ExitStack
 
 
-class StoppedError(Exception):
-    """The runner was told to stop before the stage began."""
-
-
 class PreemptedError(Exception):
     """Something more urgent goes first, and the stage has not begun."""
 
@@ -116,9 +110,12 @@ class Worker:
         hand: int | None = None,
         served_device: str = "",
         sessions: DeviceSessions | None = None,
+        cpus: CpuPool | None = None,
     ) -> None:
         self.name = name
         self.served_device = served_device  # empty: the machine itself
+        self.progressed_s = time.monotonic()
+        self._cpus = cpus or CpuPool()
         self._workspace = workspace
         self.equipment = equipment
         self._folder = folder
@@ -136,6 +133,7 @@ class Worker:
         self._current: PreparedStage | None = None
         self._began = 0.0
         self._ahead: Future[PreparedStage | None] | None = None
+        self._has_given_up = False
 
     @property
     def doing(self) -> CurrentStage | None:
@@ -153,13 +151,15 @@ class Worker:
     def run(self, coordinator: Coordinator, drain: bool) -> int:
         """Until told to stop or, on a drain, until nobody of the crew has work; how many done."""
         done = 0
-        with ThreadPoolExecutor(1, "prefetch") as prefetch:
+        with ThreadPoolExecutor(1, "prefetch") as prefetch, progress_shown_to(self._progressed):
             while not self._stopping.is_set():
+                show_progress()
                 news = coordinator.look(self)
                 prepared = self._next(drain)
                 coordinator.looked(self)
                 if prepared is None:
                     if self._wait_out_trouble(drain):
+                        coordinator.disturbed()
                         continue
                     if not coordinator.wait(self, news, drain):
                         break
@@ -187,8 +187,12 @@ class Worker:
         return True
 
     def run_once(self) -> int:
-        prepared = self._next(thorough=True)
-        return 0 if prepared is None else self._perform(prepared)
+        with progress_shown_to(self._progressed):
+            prepared = self._next(thorough=True)
+            return 0 if prepared is None else self._perform(prepared)
+
+    def _progressed(self) -> None:
+        self.progressed_s = time.monotonic()
 
     def stop(self) -> None:
         """What waits for its turn on a shared device does not begin any more."""
@@ -198,6 +202,7 @@ class Worker:
     def give_up(self) -> None:
         """The grace time is over: what is under way goes back to the queue, uncounted, and what
         was prepared meanwhile."""
+        self._has_given_up = True
         ahead = self._ahead
         is_ready = ahead is not None and ahead.done() and ahead.exception() is None
         for prepared in (self._current, ahead.result() if ahead and is_ready else None):
@@ -338,14 +343,15 @@ class Worker:
         with prepared.held:
             try:
                 self._begin_in_turn(prepared)
-                with self._turn(work.stage):
+                is_heavy = work.stage == "convert"
+                with self._cpus.turn(self._stopping) if is_heavy else contextlib.nullcontext():
                     result = perform(work, self.equipment)
                 self._hand_in(prepared, result)
             except LeaseLost as error:
                 if prepared.heartbeat.lease.queued:  # an idle runner took it before it began
                     return 0
                 self._say(work, began, str(error), ok=False)
-            except StoppedError:
+            except NoCpusError:
                 self._leases.release(prepared.heartbeat.lease)
             except PreemptedError:
                 self._release(prepared)
@@ -388,23 +394,6 @@ class Worker:
         for begin, end in uses:
             record_use(usage, device.name, begin, end, model=work.model, stage=work.stage)
 
-    @contextlib.contextmanager
-    def _turn(self, stage: str) -> Iterator[None]:
-        """One quantization at a time on a machine, whatever the number of runners on it: it takes
-        all cores and much memory. The heartbeat goes on while this one waits."""
-        if stage != "convert":
-            yield
-            return
-        folder = Path(tempfile.gettempdir()) / f"edgeloop-{os.getuid()}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        while (lock := try_lock(folder / "quantize.lock")) is None:
-            if self._stopping.wait(0.1):
-                raise StoppedError
-        try:
-            yield
-        finally:
-            os.close(lock)
-
     def _hand_in(self, prepared: PreparedStage, result: Result) -> None:
         """Files first, under this attempt's own folder; then the row, while the lease holds. A
         store that is away is asked again: the same word said twice does no harm."""
@@ -423,7 +412,10 @@ class Worker:
                 self._stopping.wait(self._backoff.left_s)
 
     def _blame(self, lease: Lease, error: Exception) -> None:
-        """The model's fault counts as an attempt; the store's or the disk's does not."""
+        """The model's fault counts as an attempt; the store's or the disk's does not, nor that the
+        runner ended its tools."""
+        if self._has_given_up:
+            return
         try:
             if isinstance(error, INFRASTRUCTURE):
                 self._back_off(error)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from edgeloop._util.system import thread_limit
 from edgeloop.graph.rewrites import (
     activations,
     layout,
@@ -211,6 +212,7 @@ def _outputs(model: ModelProto) -> list[NDArray[Any]] | None:
     }
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    options.intra_op_num_threads = thread_limit()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         session = onnxruntime.InferenceSession(

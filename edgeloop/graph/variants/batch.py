@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from edgeloop._util.system import thread_limit
 from edgeloop.graph.info import GraphInfo, TensorInfo
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def _run(model: ModelProto, batch: dict[str, NDArray[Any]]) -> list[NDArray[Any]
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    options.intra_op_num_threads = thread_limit()
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )

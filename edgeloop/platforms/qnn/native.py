@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from edgeloop._util.system import thread_limit
 from edgeloop.errors import MissingExtra, ModelFailed, ModelRefused, WorkerFailed
 from edgeloop.graph import (
     Layout,
@@ -259,6 +260,7 @@ class NativeWork:
         import onnxruntime
 
         settings = onnxruntime.SessionOptions()
+        settings.intra_op_num_threads = thread_limit()
         entry = "record_ep_graph_assignment_info" if may_split else "disable_cpu_ep_fallback"
         settings.add_session_config_entry(f"session.{entry}", "1")
         for name, value in (config or {}).items():
@@ -277,6 +279,7 @@ class NativeWork:
         import onnxruntime
 
         settings = onnxruntime.SessionOptions()
+        settings.intra_op_num_threads = thread_limit()
         settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         settings.add_provider_for_devices(self._provider(), dict(options))
         session = onnxruntime.InferenceSession(model, sess_options=settings)

@@ -16,9 +16,11 @@ eight others (random weights) five gave the calibrated estimate on both chips tr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgeloop._util.system import thread_limit
 from edgeloop.errors import BadInput
 from edgeloop.graph import GraphInfo, Layout, soften_masks
 from edgeloop.platforms.base import Precision
@@ -67,7 +69,31 @@ def quantize_model(
             **{name: [dict(pixels)] for name in _moved(model, images)},
         },
     )
-    quantize(model, str(target), settings)
+    with limited_sessions():
+        quantize(model, str(target), settings)
+
+
+@contextmanager
+def limited_sessions() -> Iterator[None]:
+    """The calibrator makes its session with the library's defaults, which count all CPUs of the
+    machine and bind threads to them, whatever CPUs this process is bound to."""
+    import onnxruntime
+
+    plain, threads = onnxruntime.SessionOptions, thread_limit()
+    if not threads:
+        yield
+        return
+
+    def limited() -> Any:
+        options = plain()
+        options.intra_op_num_threads = threads
+        return options
+
+    onnxruntime.SessionOptions = limited
+    try:
+        yield
+    finally:
+        onnxruntime.SessionOptions = plain
 
 
 def _activates_moved(model: ModelProto) -> bool:

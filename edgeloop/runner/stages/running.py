@@ -5,10 +5,12 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterable, Iterator
+from contextvars import copy_context
 from typing import TypeVar
 
 import numpy as np
 
+from edgeloop._util.system import show_progress
 from edgeloop.platforms import GraphInfo
 from edgeloop.tasks import Output, Samples, Tensors
 
@@ -51,12 +53,13 @@ def ahead(outputs: Iterable[T]) -> Iterator[T]:
             last = error
         ready.put(last)
 
-    thread = threading.Thread(target=draw, daemon=True)
+    thread = threading.Thread(target=copy_context().run, args=(draw,), daemon=True)
     thread.start()
     try:
         while (item := ready.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
+            show_progress()
             yield item
     finally:
         stopped.set()

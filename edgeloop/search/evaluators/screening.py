@@ -70,7 +70,7 @@ def main() -> None:
     """Killed first when memory runs out: it can be started again."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-    serve(lambda: {"hello": _hello, "build": _build, "run": _run})
+    serve(lambda: {"hello": _hello, "build": _build, "run": _run}, what="Screening")
 
 
 def _hello(warm: bool = True) -> Answer:

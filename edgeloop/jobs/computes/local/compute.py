@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, cast
 
 from edgeloop._util.schema import key
-from edgeloop._util.system import start_time
+from edgeloop._util.system import available_cpus, start_time
 from edgeloop._util.values import BYTES, Amount, Reads, number, shown
 from edgeloop.errors import BadInput, ComputeUnavailable, Infeasible
 from edgeloop.jobs.computes.base import Compute, ComputeOptions, JobOrder, ObservedState, Resources
@@ -151,7 +151,7 @@ class LocalCompute(Compute):
     def _capacity(self) -> Capacity:
         with self._as_compute_errors():
             self._queue.create()
-        cpus = float(os.cpu_count() or 1) if self._cpus is None else self._cpus
+        cpus = float(available_cpus()) if self._cpus is None else self._cpus
         memory = memory_bytes() if self._memory_bytes is None else self._memory_bytes
         gpus = gpu_names(self._queue.folder) if self._gpus is None else self._gpus
         return Capacity(cpus, gpus, memory, self._custom)

@@ -8,12 +8,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from edgeloop._util.system import THREAD_VARIABLES
+
 PYTHON_VARIABLE = "EDGELOOP_PYTHON"
 GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
-THREAD_VARIABLES = (
-    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "BLIS_NUM_THREADS"),
-    *("NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
-)
 _NVIDIA_SMI_LIMIT_S = 20
 
 
