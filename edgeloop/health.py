@@ -16,7 +16,7 @@ from pathlib import Path
 from edgeloop._util.system import start_time
 from edgeloop.errors import BadInput, LocalFileError
 
-BEAT_S = 2.0
+BEAT_S = 1.0
 SILENT_S = 60.0  # on a machine that swaps, beats come late
 
 

@@ -276,7 +276,7 @@ def tool_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 def config_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Where a user's own configuration files are, by the XDG specification."""
     given = environ.get("XDG_CONFIG_HOME", "")
-    return Path(given) if given.startswith("/") else Path.home() / ".config"
+    return Path(given) if given.startswith("/") else _home(environ) / ".config"
 
 
 def service_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -297,8 +297,19 @@ def _own_folder(environ: Mapping[str, str], own: str, shared: str, usual: str) -
         return Path(environ[own]).expanduser().absolute()
     if environ.get(shared, "").startswith("/"):  # a relative one is void, by its specification
         return Path(environ[shared]) / "edgeloop"
-    home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
-    return home / usual / "edgeloop"
+    return _home(environ) / usual / "edgeloop"
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    """A container may run as a user that does not exist, and so has no home."""
+    if environ.get("HOME"):
+        return Path(environ["HOME"])
+    try:
+        return Path.home()
+    except RuntimeError:
+        import tempfile
+
+        return Path(tempfile.gettempdir()) / f"edgeloop-{os.getuid()}"
 
 
 def portal_token(environ: Mapping[str, str] = os.environ) -> str:

@@ -23,6 +23,7 @@ WITHOUT_A_STORE = {
     "bench",
     "data faces",
     "export",
+    "health",
     "inspect",
     "notebook",
     "schema",

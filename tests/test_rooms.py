@@ -73,11 +73,7 @@ ALLOWED = {
         *("_version", "errors", "_util", "settings", "store", "models", "workspace", "tasks"),
         *("platforms", "runner", "doctor", "data", "jobs", "paths", "architectures", "training"),
         *("search", "report", "portal", "azure", "demo", "service"),
-<<<<<<< HEAD
-        *("graph", "inspection", "benchmark", "fleet"),
-=======
-        *("graph", "inspection", "benchmark", "health"),
->>>>>>> ced73a3 (Runners reserve CPUs (--cpus), end when idle (--idle), take a grace period (--grace) and tell their health by a file)
+        *("graph", "inspection", "benchmark", "fleet", "health"),
     },
     "__main__": {"cli"},
 }

@@ -226,6 +226,15 @@ class FairLimit:
         return self._granted_s >= self.MOST * self._limit_s
 
 
+def user_name() -> str:
+    """Of this process; a container may have no name for its user."""
+    with suppress(OSError, KeyError, ImportError):
+        import getpass
+
+        return getpass.getuser()
+    return "unknown"
+
+
 def is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)

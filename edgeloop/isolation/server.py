@@ -32,7 +32,7 @@ _LARGEST_LOG = 1 << 20
 def serve(
     make: Callable[[], Mapping[str, Work]],
     extra: str = "qnn",
-    what: str = "Conversion and simulation for Qualcomm chips",
+    what: str = "Conversion for Qualcomm chips",
 ) -> None:
     """Do what the table says, call by call; it is made once the pipes are out of its way. A table
     has `hello`, which takes `warm` and says what is installed. Where an import fails, `what` needs

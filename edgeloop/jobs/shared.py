@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-import getpass
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from socket import gethostname
 from urllib.parse import quote
 
 from edgeloop._util.parallel import ordered_map
+from edgeloop._util.system import user_name
 from edgeloop.errors import BlobMissing
 from edgeloop.jobs.protocol.codec import from_json
 from edgeloop.jobs.protocol.ticket import cancel_key, folder_key
@@ -26,10 +25,7 @@ _PARALLEL = 32
 
 def submitter() -> str:
     """Who submits a job: `ada@laptop`."""
-    user = "unknown"
-    with suppress(OSError, KeyError, ImportError):  # a container may have no name for its user
-        user = getpass.getuser()
-    return f"{user}@{gethostname()}"
+    return f"{user_name()}@{gethostname()}"
 
 
 def record_key(record: JobRecord) -> str:

@@ -80,7 +80,8 @@ class WorkFolder:
                     raise LocalFileError(path=self._root, reason=reason)
                 (self._root / MARK).touch()
         except OSError as error:
-            raise LocalFileError(path=self._root, reason=error.strerror) from None
+            reason = f"{error.strerror}: choose another folder with --workdir or EDGELOOP_WORKDIR"
+            raise LocalFileError(path=self._root, reason=reason) from None
 
     def _clear_the_dead(self) -> None:
         """Folders of runners that were killed: their names begin with the process's number."""

@@ -172,3 +172,22 @@ def test_an_unknown_chip_lists_those_known():
     with pytest.raises(BadInput, match=r"did you mean 'snapdragon-888'.*qcs8550"):
         find_chip("snapdragon-898")
     assert find_chip("Snapdragon 8 Gen 2").arch == 73
+
+
+def test_closing_in_the_middle_of_a_call_ends_it(process):
+    """A runner whose grace period is over does not wait for a compiler."""
+    process.call("hello")
+    failures = []
+
+    def call() -> None:
+        try:
+            process.call("wait", seconds=600, limit_s=600)
+        except ModelFailed as error:
+            failures.append(str(error))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    eventually(process._lock.locked)
+    process.close()
+    thread.join(60)
+    assert len(failures) == 1

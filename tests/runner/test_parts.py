@@ -148,6 +148,25 @@ class TestShift:
         last.join()
         assert answers == [True, False]
 
+    @pytest.mark.parametrize("drain", [True, False])
+    def test_one_that_may_be_idle_for_a_while_ends_after_that(
+        self, drain: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = 100.0
+        monkeypatch.setattr("edgeloop.runner.coordinator.time.monotonic", lambda: now)
+        monkeypatch.setattr("edgeloop.runner.coordinator.IDLE_S", 0.001)
+        coordinator = Coordinator(1, idle_s=60)
+        now = 159.0
+        assert coordinator.wait("a", 0, drain) is True, "more may come"
+        coordinator.disturbed()  # the store was away: nobody knows what there was
+        now = 218.0
+        assert coordinator.wait("a", 0, drain) is True
+        coordinator.tell()
+        now = 277.0
+        assert coordinator.wait("a", 1, drain) is True, "a stage has ended since"
+        now = 278.0
+        assert coordinator.wait("a", 1, drain) is False
+
 
 class TestUsage:
     def test_overlaps_count_once_and_days_are_split_at_midnight(self) -> None:

@@ -9,13 +9,13 @@ time is over. Every run of a tool checks the token first.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import secrets
 import socket
 import time
 from pathlib import Path
 
+from edgeloop._util.system import user_name
 from edgeloop.errors import DeviceBusy, DeviceUnavailable
 from edgeloop.platforms.snpe.board.adb import Adb, words
 
@@ -92,7 +92,7 @@ class BoardLease:
     def _try(self) -> dict[str, str] | None:
         """None when the lease was free and is ours now, else what it says."""
         said = {
-            "owner": f"{getpass.getuser()}@{socket.gethostname()} (process {os.getpid()})",
+            "owner": f"{user_name()}@{socket.gethostname()} (process {os.getpid()})",
             "machine": _machine(),
             "pid": str(os.getpid()),
         }

@@ -1,0 +1,178 @@
+"""A runner that is told to stop, has nothing to do, or hangs: real processes and signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from edgeloop.health import health_problem
+from edgeloop.models import records_of
+from edgeloop.settings import Settings
+from edgeloop.store import Values
+from edgeloop.testing.models import save_segmentation_model
+from edgeloop.workspace import Workspace
+from tests.jobs.waiting import eventually
+
+pytestmark = pytest.mark.slow
+
+LIMIT_S = 240
+# The program itself, but each stage waits for a file first, and shows progress or not; and a store
+# counts as away after two seconds.
+SLOW = """
+import sys, time
+from pathlib import Path
+from edgeloop._util.system import show_progress
+from edgeloop.cli import main
+from edgeloop.runner import presence, worker
+presence.BEAT_S, presence.ANSWER_S = 0.5, 2
+perform = worker.perform
+def waiting(work, equipment):
+    while not Path("go").exists():
+        time.sleep(0.02)
+        if not Path("hang").exists():
+            show_progress()
+    return perform(work, equipment)
+worker.perform = waiting
+main()
+"""
+
+
+class Place:
+    """A project with one model, and runners in it whose stages wait."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.health = folder / "probes" / "health"
+        (folder / "edgeloop.yaml").write_text("stuck_seconds: 1.5\n")
+        self.workspace = Workspace(Settings.load(folder, {}))
+        self.workspace.upload(save_segmentation_model(folder / "net.onnx", 32), name="net")
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self, *options: str) -> subprocess.Popen[str]:
+        runner = subprocess.Popen(
+            [sys.executable, "-c", SLOW, "runner", "--health", str(self.health), *options],
+            cwd=self.folder,
+            env={k: v for k, v in os.environ.items() if not k.startswith("EDGELOOP_")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._started.append(runner)
+        return runner
+
+    def close(self) -> None:
+        self.workspace.close()
+        for runner in self._started:
+            runner.kill()
+            runner.communicate()
+
+    @property
+    def row(self) -> Values:
+        (row,) = self.workspace.status()
+        return row
+
+    def is_held(self, stage: str) -> bool:
+        record = records_of(self.row).get(stage)
+        return record is not None and record.is_held
+
+    def beat_s(self) -> float:
+        return float(json.loads(self.health.read_text())["beat_s"])
+
+    def probe(self, *options: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "edgeloop", "health", *options],
+            cwd=self.folder,
+            env={**os.environ, "EDGELOOP_HEALTH": str(self.health)},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        return done.returncode, done.stdout.strip() or done.stderr.strip()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path)
+    yield made
+    made.close()
+
+
+def soon(is_true: Callable[[], object]) -> None:
+    eventually(is_true, LIMIT_S)
+
+
+def test_a_hung_stage_is_told_from_a_long_one_and_given_back_uncounted(place: Place) -> None:
+    runner = place.start("--grace", "0.5")
+    soon(lambda: place.is_held("convert"))
+    soon(lambda: health_problem(place.health, ready=True) == "")
+    longer_s = time.monotonic() + 2
+    soon(lambda: place.beat_s() > longer_s and health_problem(place.health) == "")
+    assert place.probe("--ready") == (0, "ready"), "it shows progress for longer than that takes"
+
+    (place.folder / "hang").touch()
+    soon(lambda: "no progress" in health_problem(place.health))
+    code, text = place.probe()
+    assert code == 1 and text.endswith("(convert net)"), text
+
+    runner.send_signal(signal.SIGTERM)
+    output, _ = runner.communicate(timeout=LIMIT_S)
+    assert runner.returncode == 0, output
+    assert not place.is_held("convert") and records_of(place.row)["convert"].attempts == 0
+    code, text = place.probe()
+    assert code == 1 and text.startswith("there is no"), text
+
+
+def test_a_stage_that_ends_in_the_grace_period_counts_and_an_idle_runner_ends(place: Place) -> None:
+    runner = place.start("--grace", "200")
+    soon(lambda: place.is_held("convert"))
+    soon(lambda: health_problem(place.health, ready=True) == "")
+    with closing(sqlite3.connect(place.folder / ".edgeloop/store.db")) as other:
+        other.execute("BEGIN EXCLUSIVE")  # nobody else can write to it now
+        soon(lambda: "does not answer" in health_problem(place.health, ready=True))
+        assert health_problem(place.health) == "", "a restart would not bring the store back"
+    soon(lambda: health_problem(place.health, ready=True) == "")
+    runner.send_signal(signal.SIGTERM)
+    soon(lambda: health_problem(place.health, ready=True) == "it is stopping")
+    assert health_problem(place.health) == "", "what is told to stop is well"
+    (place.folder / "go").touch()
+    output, _ = runner.communicate(timeout=LIMIT_S)
+    assert runner.returncode == 0 and "1 stage done." in output, output
+    assert place.row["quantized"] is True and "f1_onnx" not in place.row
+
+    idle = place.start("--idle", "0.2")
+    output, _ = idle.communicate(timeout=LIMIT_S)
+    assert idle.returncode == 0 and "1 stage done." in output, output
+    assert place.row["f1_onnx"] == "n/a", "the task tensors has none"
+
+
+def test_a_drain_without_the_optional_package_says_so_at_once(place: Place) -> None:
+    fake = place.folder / "fake" / "onnxruntime"
+    fake.mkdir(parents=True)
+    (fake / "__init__.py").write_text("raise ImportError('not installed')")
+    done = subprocess.run(
+        [sys.executable, "-m", "edgeloop", "runner", "--drain"],
+        cwd=place.folder,
+        env={**os.environ, "PYTHONPATH": str(fake.parent)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "edgeloop: Conversion for Qualcomm chips needs an optional package: "
+        "pip install 'edgeloop[qnn]'."
+    ]
+    assert done.stdout.count("Trying again") <= 1, done.stdout
+    assert records_of(place.row)["convert"].attempts == 0
