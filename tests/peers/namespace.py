@@ -1,7 +1,9 @@
 """The first process of a network and process namespace: it runs one server, and a way in.
 
-Run by path inside `unshare --net --pid --fork`: `namespace.py SOCKET PORT COMMAND…`. Whatever the
-server starts ends with this process, because the kernel ends a process namespace as a whole.
+Run by path inside `unshare --net --pid --fork`: `namespace.py [PORT=SOCKET…] SOCKET PORT COMMAND…`.
+The last socket leads in, to a port of the server. The others lead out: ports inside that are
+servers outside. Whatever the server starts ends with this process, because the kernel ends a
+process namespace as a whole.
 """
 
 from __future__ import annotations
@@ -86,9 +88,14 @@ def _stop(_signal: int, _frame: object) -> None:
 
 
 def main() -> None:
-    entrance, port, command = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    words, ways_out = sys.argv[1:], []
+    while "=" in words[0]:
+        ways_out.append(words.pop(0).partition("="))
+    entrance, port, command = Path(words[0]), int(words[1]), words[2:]
     signal.signal(signal.SIGTERM, _stop)
     _raise_loopback()
+    for number, _, path in ways_out:
+        forward(socket.create_server(("127.0.0.1", int(number)), backlog=128), to_unix(Path(path)))
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(entrance))
     listener.listen(128)
