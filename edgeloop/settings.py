@@ -292,6 +292,16 @@ def whole_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]
     return dict(environ)
 
 
+def store_credentials(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What other machines need of this one's environment to open the store; secret. Paths name
+    files of this machine, so they stay."""
+    prefixes = ("AZURE_", "AWS_", "GOOGLE_")
+    given = {
+        k: v for k, v in environ.items() if v and (k == "PGPASSWORD" or k.startswith(prefixes))
+    }
+    return {name: value for name, value in given.items() if not value.startswith("/")}
+
+
 def _own_folder(environ: Mapping[str, str], own: str, shared: str, usual: str) -> Path:
     if environ.get(own):
         return Path(environ[own]).expanduser().absolute()

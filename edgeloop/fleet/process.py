@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from edgeloop._util.redact import redact
@@ -32,7 +32,8 @@ class RunnerProcess:
     when the thread that started it ends.
 
     `environ` has the store's secret, and nothing of it is shown or written anywhere. Without a
-    `log` the runner writes where this process does.
+    `log` the runner writes where this process does. A `command` is kept alive instead of the
+    runner, until it ends with exit code 0.
     """
 
     def __init__(
@@ -43,11 +44,13 @@ class RunnerProcess:
         python: str = sys.executable,
         cwd: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
+        command: Sequence[str] = (),
     ) -> None:
         self.order = order
         self.note = ""  # why it waits; empty while it runs
         self._environ = {**environ, NODE_VARIABLE: order.id}
         self._log, self._python, self._cwd, self._clock = log, python, cwd, clock
+        self._command = tuple(command)
         self._process: subprocess.Popen[bytes] | None = None
         self._began = 0.0
         self._pause_s = 0.0
@@ -105,13 +108,13 @@ class RunnerProcess:
             process.wait(_KILL_WAIT_S)
 
     def _start(self, now: float) -> None:
-        command = [self._python, "-m", "edgeloop.fleet.start", *self.order.arguments]
+        runner = (self._python, "-m", "edgeloop.fleet.start", *self.order.arguments)
         try:
             with contextlib.ExitStack() as opened:
                 output = opened.enter_context(self._log.open("ab")) if self._log else None
                 self._logged = output.tell() if output else 0
                 self._process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
-                    command,
+                    self._command or runner,
                     cwd=self._cwd,
                     env=self._environ,
                     stdin=subprocess.DEVNULL,
@@ -127,7 +130,9 @@ class RunnerProcess:
 
     def _ended(self, code: int, now: float) -> None:
         self._process = None
-        if self._kill_at is not None:
+        if self._command and code == 0:
+            self._is_over = True
+        if self._is_over or self._kill_at is not None:
             return
         if now - self._began >= GOOD_S:
             self._pause_s = 0.0

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
         make_compute,
     )
     from edgeloop.jobs.computes.azureml.requirements import SetupChoices, azure_requirements
+    from edgeloop.jobs.computes.ray import RayCompute
     from edgeloop.jobs.fields import ENVIRONMENT, JobFile
-    from edgeloop.jobs.package import edgeloop_requirements
+    from edgeloop.jobs.package import edgeloop_requirements, package_snapshot
     from edgeloop.jobs.protocol.bundle import bootstrap_command
     from edgeloop.jobs.protocol.resources import listed, missing
     from edgeloop.jobs.protocol.ticket import FINAL_STATES, Environment, State, order_variables
@@ -50,6 +51,7 @@ __all__ = [
     "Jobs",
     "Listing",
     "ObservedState",
+    "RayCompute",
     "Resources",
     "Run",
     "ServedPlace",
@@ -65,6 +67,7 @@ __all__ = [
     "make_compute",
     "missing",
     "order_variables",
+    "package_snapshot",
     "parse_sweep",
     "read_spec",
     "select",
@@ -80,10 +83,11 @@ _WHERE = {
         "ServedPlace",
         *("compute_kinds", "compute_options", "make_compute"),
     ),
+    "computes.ray": ("RayCompute",),
     "records": ("RUNS_FOLDER", "JobRecord", "Listing", "Run", "select"),
     "shared": ("shared_runs",),
     "fields": ("ENVIRONMENT", "JobFile"),
-    "package": ("edgeloop_requirements",),
+    "package": ("edgeloop_requirements", "package_snapshot"),
     "transfer": ("Fetched",),
     "spec": ("JobSpec", "read_spec", "spec_of_script"),
     "sweep": ("parse_sweep",),

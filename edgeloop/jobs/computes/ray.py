@@ -13,6 +13,7 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, urlsplit
@@ -174,6 +175,55 @@ class RayCompute(Compute):
         over = [job for job in jobs if known.get(job, {}).get("status") in _OVER]
         for_each(self._delete, over)
         self._forget_cleanups(known)
+
+    @property
+    def address(self) -> str:
+        return self._ray.address
+
+    def send_package(self, content: bytes, is_kept: bool = False) -> str:
+        """A zip file for nodes, as `ray job submit` sends a folder; its address inside Ray. One
+        that is kept has a name by its content; any other is gone with the job that needs it."""
+        digest = blake2b(content, digest_size=16).hexdigest()
+        name = f"_ray_pkg_{digest if is_kept else secrets.token_hex(16)}.zip"
+        path = f"/api/packages/gcs/{name}"
+        try:
+            if not (is_kept and self._has(path)):
+                self._ray.ask("PUT", path, content)
+        except DashboardRefused as refusal:
+            raise self._said(refusal) from None
+        return f"gcs://{name}"
+
+    def start_driver(self, job: str, module: str, package: str, folder: str) -> str:
+        """Run a module of `package` as a job that needs no resources, in `folder`; both are
+        addresses of packages."""
+        self._submit(
+            {
+                "submission_id": job,
+                "entrypoint": shlex.join([self._python, "-m", module]),
+                "runtime_env": {"py_modules": [package], "working_dir": folder},
+                "metadata": {"name": job},
+            }
+        )
+        return job
+
+    def driver_failure(self, job: str) -> str:
+        """Why it failed; empty while it has not."""
+        observed = self.states([job])[job]
+        if observed.state == "completed":
+            self._delete(job)
+        if observed.state not in ("failed", "canceled"):
+            return ""
+        return last_line(self.logs(job)) or observed.reason or f"the job {job} was stopped"
+
+    def _has(self, path: str) -> bool:
+        """Asking also keeps a package for the next minutes, until a job needs it."""
+        try:
+            self._ray.ask("GET", path)
+        except DashboardRefused as refusal:
+            if refusal.status == 404:
+                return False
+            raise
+        return True
 
     def _submit(self, request: Mapping[str, object]) -> None:
         try:
@@ -347,8 +397,10 @@ class Dashboard:
     def _request(self, method: str, path: str, body: object) -> Request:
         from urllib.request import Request
 
-        content = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json", **self.headers}
+        is_file = isinstance(body, bytes)
+        content = body if is_file else None if body is None else json.dumps(body).encode()
+        kind = "application/octet-stream" if is_file else "application/json"
+        headers = {"Content-Type": kind, **self.headers}
         return Request(self.address + path, content, headers, method=method)  # noqa: S310
 
     def _opener(self) -> OpenerDirector:

@@ -1,0 +1,107 @@
+"""How the supervisor gets onto a cluster, from a machine that needs no Ray: by a short job.
+
+Edgeloop itself is sent as a package that Ray distributes to the nodes. What opens the store is sent
+as another one, which the job reads once and removes: it stands neither in the job's variables nor
+in its command, which everybody sees on the dashboard.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import secrets
+import zipfile
+from collections.abc import Callable, Mapping
+
+from edgeloop._util.redact import redact
+from edgeloop.errors import BadInput, EdgeloopError
+from edgeloop.fleet.launcher import StartedSupervisor
+from edgeloop.fleet.ray.shipment import ORDER_FILE, SUPERVISOR, Shipment
+from edgeloop.fleet.records import FleetRecord
+from edgeloop.fleet.start import settings_words
+from edgeloop.jobs import RayCompute, edgeloop_requirements, make_compute, package_snapshot
+from edgeloop.settings import Settings, store_credentials
+from edgeloop.store import AzureLocation, SqliteLocation, location_text
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def start_supervisor(settings: Settings, compute: str, record: FleetRecord) -> StartedSupervisor:
+    """Start the supervisor of a fleet as an actor that outlives this process. Raises
+    ComputeUnavailable, BadSetting or BadInput."""
+    check_store(settings)
+    cluster = make_compute(compute, settings.compute_settings(compute))
+    if not isinstance(cluster, RayCompute):
+        raise BadInput(reason=f"the compute {compute} is of kind {cluster.kind}, not ray")
+    package = cluster.send_package(_zipped(package_contents()), is_kept=True)
+    shipment = Shipment(
+        fleet=record.name,
+        namespace=_namespace(settings, record.name),
+        package=package,
+        requirements=_requirements(settings),
+        words=settings_words(dict(record.settings)),
+        variables=_variables(settings),
+    )
+    order = _zipped({ORDER_FILE: shipment.to_json().encode()})
+    job = cluster.start_driver(
+        f"edgeloop-fleet-{record.name}-{secrets.token_hex(4)}",
+        "edgeloop.fleet.ray.start",
+        package,
+        cluster.send_package(order),
+    )
+    where = f"actor {SUPERVISOR} of {cluster.address}, namespace {shipment.namespace}"
+    return StartedSupervisor(where, _failure(cluster, job))
+
+
+def check_store(settings: Settings) -> None:
+    """Raises BadInput where no other machine could open the store."""
+    if isinstance(settings.location, SqliteLocation):
+        raise BadInput(
+            reason=f"the store {settings.location} is a folder of this machine, which the nodes of "
+            "a cluster cannot open: use PostgreSQL or an Azure storage account (--store, or "
+            "EDGELOOP_STORE)"
+        )
+
+
+def package_contents() -> dict[str, bytes]:
+    """Edgeloop's own files, with its metadata."""
+    return {file.path: file.content for file in package_snapshot().files}
+
+
+def _failure(cluster: RayCompute, job: str) -> Callable[[], str]:
+    def failure() -> str:
+        try:
+            reason = cluster.driver_failure(job)
+        except EdgeloopError as error:
+            return redact(str(error))
+        return redact(reason.removeprefix("edgeloop: "))
+
+    return failure
+
+
+def _requirements(settings: Settings) -> tuple[str, ...]:
+    """What runners and supervisors need on a node."""
+    azure = ("azure",) if isinstance(settings.location, AzureLocation) else ()
+    return edgeloop_requirements("qnn", *azure)
+
+
+def _variables(settings: Settings) -> dict[str, str]:
+    return {**store_credentials(), "EDGELOOP_STORE": location_text(settings.location)}
+
+
+def _namespace(settings: Settings, fleet: str) -> str:
+    """One per fleet and store: several teams may share a cluster."""
+    digest = hashlib.blake2b(str(settings.location).encode(), digest_size=4).hexdigest()
+    return f"edgeloop-{fleet}-{digest}"
+
+
+def _zipped(contents: Mapping[str, bytes]) -> bytes:
+    """The same contents give the same bytes."""
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        for name in sorted(contents):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o600 << 16
+            archive.writestr(entry, contents[name], compresslevel=6)
+    return target.getvalue()

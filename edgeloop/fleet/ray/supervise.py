@@ -1,0 +1,71 @@
+"""`python -m edgeloop.fleet.ray.supervise`: the supervisor of a fleet, inside its cluster.
+
+An actor keeps this process alive. It ends with 0 when the fleet has ended or is somebody else's.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from edgeloop._util.redact import redact
+from edgeloop.errors import Conflict, EdgeloopError, NotFound
+from edgeloop.fleet.ray.environment import own_variables
+from edgeloop.fleet.ray.launcher import RayLauncher
+from edgeloop.fleet.ray.shipment import SHIPMENT_VARIABLE, SUPERVISOR, Shipment
+from edgeloop.fleet.start import prepared
+from edgeloop.fleet.supervisor import supervise
+from edgeloop.settings import Settings
+
+if TYPE_CHECKING:
+    from edgeloop.fleet.launcher import Launcher
+    from edgeloop.fleet.records import FleetRecord
+
+
+_TRY_AGAIN_S = 2.0
+
+
+def main() -> None:
+    prepared(sys.argv[1:])
+    environ = own_variables()
+    shipment = Shipment.from_json(environ[SHIPMENT_VARIABLE], environ)
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+
+    def make_launcher(_: FleetRecord) -> Launcher:
+        launcher = RayLauncher(shipment)
+        _report(shipment)
+        return launcher
+
+    settings = Settings.load()
+    where = f"actor {SUPERVISOR} in Ray's namespace {shipment.namespace}"
+    while not stop.is_set():
+        try:
+            supervise(settings, shipment.fleet, make_launcher, where=where, stop=stop, tell=_tell)
+            return
+        except NotFound:
+            return  # the fleet ended
+        except Conflict as error:  # the one before us, which nobody has heard from for a while
+            _tell(str(error))
+            stop.wait(_TRY_AGAIN_S)
+        except EdgeloopError as error:
+            sys.exit(f"edgeloop: {redact(str(error))}")
+
+
+def _tell(sentence: str) -> None:
+    sys.stderr.write(f"edgeloop: {redact(sentence)}\n")
+
+
+def _report(shipment: Shipment) -> None:
+    """Tell the actor, which tells whoever waits for the fleet to come up."""
+    import ray
+
+    with suppress(ValueError, ray.exceptions.RayError):
+        ray.get_actor(SUPERVISOR, namespace=shipment.namespace).is_ready.remote()
+
+
+if __name__ == "__main__":
+    main()
