@@ -173,6 +173,6 @@ def last_words() -> str:
     with suppress(OSError):
         with Path("/proc/self/fd/2").resolve().open("rb") as file:
             lines = _tail(file.fileno()).splitlines()
-        said = [line for line in lines if line.startswith("edgeloop: ")]
-        return said[-1][len("edgeloop: ") :][:_SENTENCE] if said else ""
+        said = [line for line in lines if line.startswith(("edgeloop: ", "Error: "))]
+        return said[-1].partition(": ")[2][:_SENTENCE] if said else ""
     return ""
