@@ -14,7 +14,7 @@ from typing import Any
 
 from edgeloop.errors import ComputeUnavailable
 from edgeloop.fleet.launcher import Launcher, RunnerOrder, RunnerState
-from edgeloop.fleet.ray.keeper import actor_options, keeper_actor
+from edgeloop.fleet.ray.actor import actor_options, process_actor
 from edgeloop.fleet.ray.shipment import Shipment
 
 BOARD = "adb:"  # resources of nodes with this beginning are boards
@@ -61,7 +61,7 @@ class RayLauncher(Launcher):
         options = actor_options(_name(order), order.cpus, {**board, **order.resources})
         with self._calls():
             handle = (
-                keeper_actor()
+                process_actor()
                 .options(**options)
                 .remote(  # type: ignore[attr-defined]
                     self._shipment.to_json(), order.to_json()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeloop.fleet.ray.environment import forget_job
-from edgeloop.fleet.ray.keeper import actor_options, keeper_actor
+from edgeloop.fleet.ray.actor import actor_options, process_actor
 from edgeloop.fleet.ray.shipment import ORDER_FILE, SUPERVISOR, Shipment
 
 _POLL_S = 0.2
@@ -35,7 +35,7 @@ def main() -> None:
         logging_level="warning",
     )
     _end_earlier()
-    actor = keeper_actor().options(**actor_options(SUPERVISOR)).remote(text)  # type: ignore[attr-defined]
+    actor = process_actor().options(**actor_options(SUPERVISOR)).remote(text)  # type: ignore[attr-defined]
     reason = _awaited(actor)
     if reason:
         sys.exit(f"edgeloop: {reason}")

@@ -26,7 +26,7 @@ _POLL_S = 0.2
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 10.0, 300.0  # before an environment is built again
 
 
-class Keeper:
+class ProcessActor:
     """Keeps a runner alive, or (without an order) the supervisor, until it is told to end.
 
     All of its arguments are small texts: Ray keeps those for as long as the actor lives, but would
@@ -128,11 +128,11 @@ def _leave() -> None:
         ray.kill(ray.get_runtime_context().current_actor)
 
 
-def keeper_actor() -> Callable[..., Any]:
+def process_actor() -> Callable[..., Any]:
     """The class as Ray wants it."""
     import ray
 
-    made: Callable[..., Any] = ray.remote(Keeper)
+    made: Callable[..., Any] = ray.remote(ProcessActor)
     return made
 
 
