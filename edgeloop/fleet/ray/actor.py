@@ -6,10 +6,11 @@ killed by the kernel when the actor ends, however it ends. It needs Ray and the 
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -128,18 +129,36 @@ def _leave() -> None:
         ray.kill(ray.get_runtime_context().current_actor)
 
 
-def process_actor() -> Callable[..., Any]:
-    """The class as Ray wants it."""
+def connect(shipment: Shipment) -> None:
+    """Join the cluster of this node, in the namespace of a fleet. Whatever is created then has the
+    fleet's package."""
     import ray
 
-    made: Callable[..., Any] = ray.remote(ProcessActor)
-    return made
+    ray.init(
+        namespace=shipment.namespace,
+        runtime_env={"py_modules": [shipment.package]},
+        log_to_driver=False,
+        logging_level=logging.WARNING,
+    )
 
 
-def actor_options(name: str, cpus: float = 0, resources: Mapping[str, float] | None = None) -> Any:
-    """Of every actor of a fleet. It outlives whoever created it, and Ray starts it again whenever
-    it dies. CPUs are always said: without them, an autoscaler does not see what waits."""
-    return {
-        **{"name": name, "lifetime": "detached", "max_restarts": -1, "max_task_retries": 0},
-        **{"num_cpus": cpus, "resources": dict(resources or {}), "max_concurrency": 4},
-    }
+def create_actor(
+    name: str,
+    arguments: Sequence[str],
+    cpus: float = 0,
+    resources: Mapping[str, float] | None = None,
+) -> Any:
+    """Its handle. The actor outlives whoever creates it, and Ray starts it again whenever it dies.
+    CPUs are always said: without them, an autoscaler does not see what waits."""
+    import ray
+
+    kind: Any = ray.remote(ProcessActor)
+    return kind.options(
+        name=name,
+        lifetime="detached",
+        max_restarts=-1,
+        max_task_retries=0,
+        num_cpus=cpus,
+        resources=dict(resources or {}),
+        max_concurrency=4,
+    ).remote(*arguments)

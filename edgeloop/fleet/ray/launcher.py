@@ -9,17 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from edgeloop.errors import ComputeUnavailable
 from edgeloop.fleet.launcher import Launcher, RunnerOrder, RunnerState
-from edgeloop.fleet.ray.actor import actor_options, process_actor
+from edgeloop.fleet.ray.actor import connect, create_actor
 from edgeloop.fleet.ray.shipment import Shipment
 
 BOARD = "adb:"  # resources of nodes with this beginning are boards
 _ANSWER_S = 0.2
 _SILENCE_S = 5.0  # until an actor that does not answer counts as waiting
+_LOST_S = 60.0
 _NODES_KNOWN_FOR_S = 5.0
 
 
@@ -34,7 +35,11 @@ class _Actor:
     state: RunnerState = "waiting"
     note: str = ""
     is_placed: bool = False
-    is_drained: bool = field(default=False)  # it was told to end
+    is_drained: bool = False  # it was told to end
+
+    def is_lost(self, now: float) -> bool:
+        """Whether nobody knows if it was ever told to end: it has no place, or no connection."""
+        return self.is_drained and self.question is not None and now - self.asked > _LOST_S
 
 
 class RayLauncher(Launcher):
@@ -47,26 +52,14 @@ class RayLauncher(Launcher):
         self._actors: dict[str, _Actor] = {}
         self._nodes: tuple[float, list[dict[str, float]]] = (float("-inf"), [])
         with self._calls():
-            ray.init(
-                namespace=shipment.namespace,
-                runtime_env={"py_modules": [shipment.package]},
-                log_to_driver=False,
-                logging_level="warning",
-            )
+            connect(shipment)
 
     def start(self, order: RunnerOrder) -> None:
         if order.id in self._actors:
             return
-        board = {order.device: 1.0} if order.device.startswith(BOARD) else {}
-        options = actor_options(_name(order), order.cpus, {**board, **order.resources})
+        arguments = [self._shipment.to_json(), order.to_json()]
         with self._calls():
-            handle = (
-                process_actor()
-                .options(**options)
-                .remote(  # type: ignore[attr-defined]
-                    self._shipment.to_json(), order.to_json()
-                )
-            )
+            handle = create_actor(_name(order), arguments, order.cpus, _resources_of(order))
         self._actors[order.id] = _Actor(order, handle)
 
     def states(self) -> Mapping[str, RunnerState]:
@@ -140,7 +133,9 @@ class RayLauncher(Launcher):
             if actor.question in ready:
                 self._take(actor)
             elif now - actor.asked > _SILENCE_S:
-                actor.state, actor.is_placed, actor.note = "waiting", False, ""
+                actor.state = "draining" if actor.is_drained else "waiting"
+        for name in [name for name, actor in self._actors.items() if actor.is_lost(now)]:
+            self.kill(name)
 
     def _take(self, actor: _Actor) -> None:
         question, actor.question = actor.question, None
@@ -158,9 +153,7 @@ class RayLauncher(Launcher):
 
     def _obstacle(self, order: RunnerOrder) -> str:
         """Why it has no place. Ray itself lets what no node can have wait for ever."""
-        needed = {"CPU": float(order.cpus), **order.resources}
-        if order.device.startswith(BOARD):
-            needed[order.device] = 1.0
+        needed = {"CPU": float(order.cpus), **_resources_of(order)}
         nodes = self._resources()
         if not any(all(node.get(n, 0.0) >= v for n, v in needed.items()) for node in nodes):
             what = ", ".join(f"{value:g} × {name}" for name, value in needed.items() if value)
@@ -172,7 +165,8 @@ class RayLauncher(Launcher):
         asked, nodes = self._nodes
         if time.monotonic() - asked > _NODES_KNOWN_FOR_S:
             with self._calls():
-                nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+                listed: list[Any] = self._ray.nodes()  # type: ignore[no-untyped-call]
+            nodes = [node["Resources"] for node in listed if node["Alive"]]
             self._nodes = (time.monotonic(), nodes)
         return nodes
 
@@ -187,6 +181,11 @@ class RayLauncher(Launcher):
 
 def _name(order: RunnerOrder) -> str:
     return f"{order.id} {order.to_json()}"
+
+
+def _resources_of(order: RunnerOrder) -> dict[str, float]:
+    board = {order.device: 1.0} if order.device.startswith(BOARD) else {}
+    return {**board, **order.resources}
 
 
 def _order(name: str) -> RunnerOrder | None:

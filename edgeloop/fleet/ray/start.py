@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from edgeloop.fleet.ray.actor import connect, create_actor
 from edgeloop.fleet.ray.environment import forget_job
-from edgeloop.fleet.ray.actor import actor_options, process_actor
 from edgeloop.fleet.ray.shipment import ORDER_FILE, SUPERVISOR, Shipment
 
 _POLL_S = 0.2
@@ -21,21 +21,14 @@ _FAILURES = 3  # how often its process may end before this job gives up
 
 
 def main() -> None:
-    import ray
-
     file = Path(ORDER_FILE)
     text = file.read_text(encoding="utf-8")
     file.unlink()
     shipment = Shipment.from_json(text)
     forget_job()
-    ray.init(
-        namespace=shipment.namespace,
-        runtime_env={"py_modules": [shipment.package]},
-        log_to_driver=False,
-        logging_level="warning",
-    )
+    connect(shipment)
     _end_earlier()
-    actor = process_actor().options(**actor_options(SUPERVISOR)).remote(text)  # type: ignore[attr-defined]
+    actor = create_actor(SUPERVISOR, [text])
     reason = _awaited(actor)
     if reason:
         sys.exit(f"edgeloop: {reason}")

@@ -397,9 +397,11 @@ class Dashboard:
     def _request(self, method: str, path: str, body: object) -> Request:
         from urllib.request import Request
 
-        is_file = isinstance(body, bytes)
-        content = body if is_file else None if body is None else json.dumps(body).encode()
-        kind = "application/octet-stream" if is_file else "application/json"
+        content, kind = None, "application/json"
+        if isinstance(body, bytes):
+            content, kind = body, "application/octet-stream"
+        elif body is not None:
+            content = json.dumps(body).encode()
         headers = {"Content-Type": kind, **self.headers}
         return Request(self.address + path, content, headers, method=method)  # noqa: S310
 
