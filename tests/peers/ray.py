@@ -103,7 +103,7 @@ class RayCluster(ServerProcess):
 
     def kill_head(self) -> None:
         """Ray alone dies, as on a machine that runs out of memory; what jobs started lives on."""
-        for process in self._inside():
+        for process in self.processes():
             with contextlib.suppress(OSError):
                 command = (process / "cmdline").read_bytes()
                 if command.startswith(b"ray::") or b"/site-packages/ray/" in command:
@@ -113,7 +113,7 @@ class RayCluster(ServerProcess):
         self._listener.close()
         super().close()
 
-    def _inside(self) -> list[Path]:
+    def processes(self) -> list[Path]:
         """The processes of this namespace, by their folders in /proc: no other Ray is touched."""
         assert self._process is not None
         namespace_id = Path(f"/proc/{self._process.pid}/ns/pid_for_children").readlink()

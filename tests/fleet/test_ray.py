@@ -1,0 +1,296 @@
+"""Fleets on a real Ray cluster of two nodes, whose nodes have what the how-to page says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from edgeloop.errors import StoreError
+from edgeloop.jobs import edgeloop_requirements
+from edgeloop.settings import Settings
+from edgeloop.store import Values
+from edgeloop.testing import wait_until
+from edgeloop.testing.models import save_classification_model
+from edgeloop.workspace import Workspace
+from tests.peers.postgres import Postgres
+from tests.peers.ray import RayCluster, RayNode
+
+pytestmark = pytest.mark.timeout(900)
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/how-to/fleet.md"
+WALK = "A cluster quantizes while other machines benchmark"
+LIMIT_S = 400.0
+PASSWORD = "hush-4f1c09"
+BOARD = "adb:8c2f11d0"
+MODELS, RUNS = 60, 2
+AUDIT = """
+CREATE TABLE audit (number serial, key text, before text, after text);
+CREATE FUNCTION note_it() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    INSERT INTO audit (key, before, after) VALUES (NEW.key, OLD.data, NEW.data);
+    RETURN NEW;
+END $$;
+CREATE TRIGGER audit AFTER UPDATE ON edgeloop_rows FOR EACH ROW
+    WHEN (NEW.space = 'models/reach') EXECUTE FUNCTION note_it();
+"""
+
+
+@dataclass
+class Lab:
+    """A cluster, a database that its nodes and this machine reach, and a project on this machine."""
+
+    folder: Path
+    postgres: Postgres
+    cluster: RayCluster
+    second: RayNode
+    database: str
+    store: str = field(repr=False)
+
+    def write_settings(self, **keys: object) -> None:
+        computes = {"cluster": {"kind": "ray", "address": self.cluster.address}}
+        (self.folder / "edgeloop.yaml").write_text(json.dumps({"computes": computes, **keys}))
+
+    def shell(self, line: str) -> str:
+        """What a command printed; `edgeloop` is the one under test."""
+        environ = {n: v for n, v in os.environ.items() if not n.startswith("EDGELOOP_")}
+        done = subprocess.run(
+            [
+                "bash",
+                "-euc",
+                f'edgeloop() {{ {shlex.quote(sys.executable)} -m edgeloop "$@"; }}; {line}',
+            ],
+            cwd=self.folder,
+            env={**environ, "EDGELOOP_STORE": self.store, "COLUMNS": "200", "TERM": "dumb"},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def json(self, line: str) -> Any:
+        return json.loads(self.shell(f"{line} --json"))
+
+    @contextlib.contextmanager
+    def workspace(self, experiment: str) -> Iterator[Workspace]:
+        environ = {"EDGELOOP_STORE": self.store}
+        with Workspace(Settings.load(self.folder, environ, experiment=experiment)) as opened:
+            yield opened
+
+    def dashboard(self, path: str) -> str:
+        with urllib.request.urlopen(f"{self.cluster.address}{path}", timeout=30) as page:
+            return page.read().decode()
+
+    def actors(self) -> list[dict[str, Any]]:
+        found = json.loads(self.dashboard("/api/v0/actors?detail=1&limit=1000"))
+        rows: list[dict[str, Any]] = found["data"]["result"]["result"]
+        return [row for row in rows if row["class_name"] == "ProcessActor"]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    folder = tmp_path_factory.mktemp("lab")
+    needed = edgeloop_requirements("qnn")
+    with ExitStack() as running:
+        postgres = running.enter_context(Postgres())
+        ways_out = {postgres.port: postgres.folder / f".s.PGSQL.{postgres.port}"}
+        cluster = running.enter_context(RayCluster(needed, 3, {}, ways_out))
+        second = running.enter_context(RayNode(cluster, needed, 2, {BOARD: 1}))
+        database, role = postgres.make_database(), postgres.make_role(PASSWORD)
+        with psycopg.connect(postgres.url_of(database), autocommit=True) as link:
+            link.execute(f'GRANT ALL ON SCHEMA public TO "{role}"')
+        address = postgres.url_of(database, role, PASSWORD)
+        store = f"{address}?blobs=file://{folder}/blobs"
+        yield Lab(folder, postgres, cluster, second, database, store)
+
+
+def commands_of(section: str) -> list[str]:
+    """The commands that a section of the page shows, each after a `$`."""
+    _, found, rest = PAGE.read_text().partition(f"\n## {section}\n")
+    assert found, f"{PAGE.name} has no section {section!r}"
+    shown = re.split(r"^## ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+    return [line.removeprefix("$ ") for line in shown.splitlines() if line.startswith("$ ")]
+
+
+def test_the_page_s_walk(lab: Lab):
+    """Every command of the page, in its order, as it stands there."""
+    lab.write_settings()
+    nets = lab.folder / "nets"
+    nets.mkdir()
+    for seed in range(2):
+        save_classification_model(nets / f"net-{seed}.onnx", size=16, classes=4, seed=seed)
+    printed = {}
+    for command in commands_of(WALK):
+        if command.startswith("export EDGELOOP_STORE="):
+            continue  # the page's database is not ours
+        printed[command] = lab.shell(command.partition(" #")[0].strip())
+    with lab.workspace("default") as workspace:
+        rows = [row.values for row in workspace.find(())]
+    assert [row["status"] for row in rows] == ["complete"] * 2
+    assert {row["device"] for row in rows} == {"htp:snapdragon-888"}
+    assert any("is up" in text for text in printed.values())
+    assert lab.shell("edgeloop fleet status").startswith("No fleet.")
+
+
+def test_boards_are_placed_by_their_resource_and_secrets_are_nowhere(lab: Lab):
+    """The node that has the board runs its runner, which says in one line what is wrong there."""
+    lab.write_settings()
+    lab.shell("edgeloop fleet up --compute cluster --name boards --runners 0:1 --device adb")
+
+    def of_board() -> list[dict[str, Any]]:
+        return [actor for actor in lab.actors() if BOARD in actor["required_resources"]]
+
+    wait_until(lambda: [a for a in of_board() if a["state"] == "ALIVE"], LIMIT_S, "its actor")
+    [actor] = [a for a in of_board() if a["state"] == "ALIVE"]
+    [node] = [n for n in lab.cluster.nodes() if BOARD in n["resources_total"]]
+    assert actor["node_id"] == node["node_id"]
+
+    def note() -> str:
+        [status] = lab.json("edgeloop fleet status --name boards")
+        return str(status["note"])
+
+    wait_until(lambda: "it ended with exit code" in note(), LIMIT_S, "what the runner said")
+    assert "\n" not in note()
+    assert not leaks(lab)
+    lab.shell("edgeloop fleet down --name boards")
+
+
+def leaks(lab: Lab) -> list[str]:
+    """Where the store's password is to be seen."""
+    found = [
+        path
+        for path in ("/api/jobs/", "/api/v0/actors?detail=1", "/api/v0/runtime_envs?detail=1")
+        if PASSWORD in lab.dashboard(path)
+    ]
+    for file in (*lab.cluster.folder.rglob("*"), *lab.second.folder.rglob("*")):
+        with suppress(OSError):
+            if file.is_file() and PASSWORD.encode() in file.read_bytes():
+                found.append(str(file))
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if PASSWORD.encode() in (process / "cmdline").read_bytes():
+                found.append((process / "cmdline").read_bytes().decode())
+    return found
+
+
+def test_sixty_models_are_done_once_each_while_actors_a_node_and_the_store_die(lab: Lab):
+    lab.write_settings(
+        lease_seconds=10,
+        clock_margin_seconds=2,
+        fleet={
+            "devices": ["host"],
+            "options": ["--benchmark-only", "--max-benchmark-runs", str(RUNS)],
+        },
+    )
+    nets = lab.folder / "sixty"
+    nets.mkdir()
+    for seed in range(MODELS):
+        save_classification_model(nets / f"net-{seed}.onnx", size=16, classes=4, seed=seed)
+    lab.shell("edgeloop experiments")  # creates the tables
+    with psycopg.connect(lab.postgres.url_of(lab.database), autocommit=True) as link:
+        link.execute(AUDIT)
+    lab.shell("edgeloop fleet up --compute cluster --name reach --runners 4 -e reach")
+    wait_until(lambda: len(runners(lab)) == 4, LIMIT_S, "four runners")
+    lab.shell("edgeloop upload sixty -e reach --benchmark-only")
+    with lab.workspace("reach") as workspace:
+
+        def rows() -> list[Values]:
+            with suppress(StoreError):
+                return [row.values for row in workspace.store.models("reach").query()]
+            return []
+
+        def done() -> int:
+            return sum(row["status"] == "complete" for row in rows())
+
+        def kill_one_at_work() -> None:
+            wait_until(lambda: at_work(rows(), runners(lab)), LIMIT_S, "a runner at work")
+            runner = next(iter(at_work(rows(), runners(lab))))
+            os.kill(parent_of(runner), signal.SIGKILL)  # the actor; the runner dies with it
+            wait_until(lambda: not is_running(runner), LIMIT_S, "its runner to die with it")
+
+        for count, deed in (
+            (3, kill_one_at_work),
+            (12, lab.postgres.kill),
+            (12, lab.postgres.start),
+            (20, kill_one_at_work),
+            (28, lab.second.kill),
+        ):
+            if deed != lab.postgres.start:
+                wait_until(lambda least=count: done() >= least, LIMIT_S, f"{count} models")
+            deed()
+        wait_until(lambda: done() == MODELS, LIMIT_S, "all models")
+    lab.shell("edgeloop fleet down --name reach")
+    with psycopg.connect(lab.postgres.url_of(lab.database)) as link:
+        log = link.execute("SELECT key, before, after FROM audit ORDER BY number").fetchall()
+    assert results_in(log) == dict.fromkeys(results_in(log), ["convert", *["benchmark"] * RUNS])
+    assert len(results_in(log)) == MODELS
+
+
+def results_in(log: list[tuple[str, str, str]]) -> dict[str, list[str]]:
+    """The results of each model in the order in which the database took them in."""
+    found: dict[str, list[str]] = {}
+    for key, before, after in log:
+        old, new = json.loads(before), json.loads(after)
+        results = found.setdefault(key, [])
+        if "macs" in new and "macs" not in old:
+            results.append("convert")
+        runs = [json.loads(str(v.get("total_inference_avg", "[]"))) for v in (old, new)]
+        assert runs[1][: len(runs[0])] == runs[0], "a result was lost"
+        results += ["benchmark"] * (len(runs[1]) - len(runs[0]))
+    return found
+
+
+def runners(lab: Lab) -> dict[int, str]:
+    """The runner processes of the cluster: their names by process."""
+    found = {}
+    for process in lab.cluster.processes():
+        with suppress(OSError):
+            if b"edgeloop\0runner\0" in (process / "cmdline").read_bytes():
+                name = re.search(rb"EDGELOOP_NODE=([^\0]*)", (process / "environ").read_bytes())
+                found[int(process.name)] = name[1].decode() if name else ""
+    return found
+
+
+def at_work(rows: list[Values], running: dict[int, str]) -> list[int]:
+    held = {re.split("[:/]", str(row["node"]))[0] for row in rows if row.get("node")}
+    return [process for process, name in running.items() if name in held]
+
+
+def parent_of(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def is_running(process: int) -> bool:
+    with suppress(OSError):
+        return b"edgeloop" in Path(f"/proc/{process}/cmdline").read_bytes()
+    return False
+
+
+def test_what_no_node_has_is_said(lab: Lab):
+    """Ray itself lets it wait for ever. The node with the board is dead by now."""
+    lab.write_settings()
+    lab.shell("edgeloop fleet up --compute cluster --name large --runners 1 --cpus 64")
+
+    def note() -> str:
+        [status] = lab.json("edgeloop fleet status --name large")
+        return str(status["note"])
+
+    wait_until(lambda: "no node of the cluster has 64 × CPU" in note(), LIMIT_S, "the reason")
+    lab.shell("edgeloop fleet down --name large")
