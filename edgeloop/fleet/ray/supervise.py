@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from edgeloop._util.redact import redact
-from edgeloop.errors import Conflict, EdgeloopError, NotFound
+from edgeloop.errors import EdgeloopError, NotFound
 from edgeloop.fleet.ray.environment import own_variables
 from edgeloop.fleet.ray.launcher import RayLauncher
 from edgeloop.fleet.ray.shipment import SHIPMENT_VARIABLE, SUPERVISOR, Shipment
@@ -23,9 +23,6 @@ from edgeloop.settings import Settings
 if TYPE_CHECKING:
     from edgeloop.fleet.launcher import Launcher
     from edgeloop.fleet.records import FleetRecord
-
-
-_TRY_AGAIN_S = 2.0
 
 
 def main() -> None:
@@ -40,19 +37,23 @@ def main() -> None:
         _report(shipment)
         return launcher
 
-    settings = Settings.load()
     where = f"actor {SUPERVISOR} in Ray's namespace {shipment.namespace}"
-    while not stop.is_set():
-        try:
-            supervise(settings, shipment.fleet, make_launcher, where=where, stop=stop, tell=_tell)
-            return
-        except NotFound:
-            return  # the fleet ended
-        except Conflict as error:  # the one before us, which nobody has heard from for a while
-            _tell(str(error))
-            stop.wait(_TRY_AGAIN_S)
-        except EdgeloopError as error:
-            sys.exit(f"edgeloop: {redact(str(error))}")
+    try:
+        # Ray has one actor of this name. Should an older one live on behind a broken network, it
+        # finds another's token in the record and ends.
+        supervise(
+            Settings.load(),
+            shipment.fleet,
+            make_launcher,
+            where=where,
+            stop=stop,
+            is_alone=True,
+            tell=_tell,
+        )
+    except NotFound:
+        return  # the fleet ended
+    except EdgeloopError as error:
+        sys.exit(f"edgeloop: {redact(str(error))}")
 
 
 def _tell(sentence: str) -> None:
