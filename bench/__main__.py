@@ -1,7 +1,7 @@
 """python -m bench NAME…: all of them but `architectures` and `resources` without a name.
 
 startup, first, data, csv, scoring, estimate, evaluate, claims, throughput, nemesis, jobs, azureml,
-verbs, sampler, screen, training, asynchronous, laptop, pareto, portal, boards,
+verbs, sampler, screen, training, asynchronous, laptop, pareto, portal, boards, fleet,
 architectures, resources, structure, trace
 
 `architectures`, `structure` and `trace` take options, and are then the only name:
@@ -36,6 +36,7 @@ BENCHES = {
     "pareto": "pareto",
     "portal": "portal",
     "boards": "boards",
+    "fleet": "fleet",
     "architectures": "architectures",
     "resources": "resources",
     "structure": "structure",

@@ -1,0 +1,105 @@
+"""A Ray cluster of two nodes, a database that both and this machine reach, and a project here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from edgeloop.jobs import edgeloop_requirements
+from edgeloop.settings import Settings
+from edgeloop.workspace import Workspace
+from tests.peers.postgres import Postgres
+from tests.peers.ray import RayCluster, RayNode
+
+LIMIT_S = 400.0
+PASSWORD = "hush-4f1c09"
+
+
+@dataclass
+class Lab:
+    """A cluster, a database that its nodes and this machine reach, and a project here."""
+
+    folder: Path
+    postgres: Postgres
+    cluster: RayCluster
+    second: RayNode
+    database: str
+    store: str = field(repr=False)
+    requirements: tuple[str, ...] = ()
+
+    def write_settings(self, **keys: object) -> None:
+        computes = {"cluster": {"kind": "ray", "address": self.cluster.address}}
+        (self.folder / "edgeloop.yaml").write_text(json.dumps({"computes": computes, **keys}))
+
+    def shell(self, line: str) -> str:
+        """What a command printed; `edgeloop` is the one under test."""
+        with self.background(line) as process:
+            out, err = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0, f"{line}\n{out}{err}"
+        return out + err
+
+    @contextlib.contextmanager
+    def background(self, line: str) -> Iterator[subprocess.Popen[str]]:
+        environ = {n: v for n, v in os.environ.items() if not n.startswith("EDGELOOP_")}
+        edgeloop = f'edgeloop() {{ {shlex.quote(sys.executable)} -m edgeloop "$@"; }}'
+        process = subprocess.Popen(
+            ["bash", "-euc", f"{edgeloop}; {line}"],
+            cwd=self.folder,
+            env={**environ, "EDGELOOP_STORE": self.store, "COLUMNS": "200", "TERM": "dumb"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    @contextlib.contextmanager
+    def workspace(self, experiment: str) -> Iterator[Workspace]:
+        environ = {"EDGELOOP_STORE": self.store}
+        with Workspace(Settings.load(self.folder, environ, experiment=experiment)) as opened:
+            yield opened
+
+    def dashboard(self, path: str) -> str:
+        with urllib.request.urlopen(f"{self.cluster.address}{path}", timeout=30) as page:
+            return page.read().decode()
+
+    def actors(self) -> list[dict[str, Any]]:
+        found = json.loads(self.dashboard("/api/v0/actors?detail=1&limit=1000"))
+        rows: list[dict[str, Any]] = found["data"]["result"]["result"]
+        return [row for row in rows if row["class_name"] == "ProcessActor"]
+
+
+@contextlib.contextmanager
+def open_lab(folder: Path) -> Iterator[Lab]:
+    """Nodes have what the how-to page says: Ray, and what Edgeloop requires with `qnn`."""
+    needed = edgeloop_requirements("qnn")
+    with ExitStack() as running:
+        postgres = running.enter_context(Postgres())
+        ways_out = {postgres.port: postgres.folder / f".s.PGSQL.{postgres.port}"}
+        cluster = running.enter_context(RayCluster(needed, 3, {}, ways_out))
+        second = running.enter_context(RayNode(cluster, needed, 2))
+        database, role = postgres.make_database(), postgres.make_role(PASSWORD)
+        with psycopg.connect(postgres.url_of(database), autocommit=True) as link:
+            link.execute(f'GRANT ALL ON SCHEMA public TO "{role}"')
+        address = postgres.url_of(database, role, PASSWORD)
+        store = f"{address}?blobs=file://{folder}/blobs"
+        yield Lab(folder, postgres, cluster, second, database, store, needed)
