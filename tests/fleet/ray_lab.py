@@ -95,7 +95,7 @@ def open_lab(folder: Path) -> Iterator[Lab]:
     with ExitStack() as running:
         postgres = running.enter_context(Postgres())
         ways_out = {postgres.port: postgres.folder / f".s.PGSQL.{postgres.port}"}
-        cluster = running.enter_context(RayCluster(needed, 3, {}, ways_out))
+        cluster = running.enter_context(RayCluster(needed, 2, {}, ways_out))
         second = running.enter_context(RayNode(cluster, needed, 2))
         database, role = postgres.make_database(), postgres.make_role(PASSWORD)
         with psycopg.connect(postgres.url_of(database), autocommit=True) as link:

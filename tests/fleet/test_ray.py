@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import psycopg
 import pytest
@@ -100,6 +101,7 @@ def test_boards_are_placed_by_their_resource_and_secrets_are_nowhere(lab: Lab):
     with machine:
         check_board(lab)
         assert not leaks(lab, machine)
+        wait_until(lambda: not orders_left(lab), LIMIT_S, "Ray to remove what it was sent")
         lab.shell("edgeloop fleet down --name large")
 
 
@@ -135,6 +137,24 @@ def leaks(lab: Lab, machine: RayNode) -> list[str]:
             if PASSWORD.encode() in (process / "cmdline").read_bytes():
                 found.append((process / "cmdline").read_bytes().decode())
     return found
+
+
+def orders_left(lab: Lab) -> list[str]:
+    """The packages that hold what opens the store and are still there."""
+    jobs = json.loads(lab.dashboard("/api/jobs/"))
+    ours = [job for job in jobs if (job["submission_id"] or "").startswith("edgeloop-fleet-")]
+    names = [job["runtime_env"]["working_dir"].removeprefix("gcs://") for job in ours]
+    assert names, "the jobs that started supervisors"
+    return [name for name in names if is_there(lab, f"/api/packages/gcs/{name}")]
+
+
+def is_there(lab: Lab, path: str) -> bool:
+    try:
+        lab.dashboard(path)
+    except HTTPError as error:
+        assert error.code == 404
+        return False
+    return True
 
 
 def test_sixty_models_are_done_once_each_while_actors_a_node_and_the_store_die(lab: Lab):

@@ -37,10 +37,14 @@ def node_programs(requirements: Sequence[str]) -> Path:
 
 
 def node_environ(programs: Path, folder: Path) -> dict[str, str]:
+    """A node is a machine of its own: what machines share through their temporary folder, such as
+    the CPUs that runners reserve, it does not share with us."""
+    (folder / "tmp").mkdir(exist_ok=True)
     inherited = {n: v for n, v in os.environ.items() if n not in ("PYTHONPATH", "VIRTUAL_ENV")}
     return inherited | {
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "EDGELOOP_CACHE": str(folder / "cache"),
+        "TMPDIR": str(folder / "tmp"),
     }
 
 
