@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,12 +14,11 @@ from edgeloop.testing import wait_until
 from edgeloop.testing.models import save_classification_model
 from edgeloop.workspace import Workspace
 from tests.fleet.ray_lab import LIMIT_S, Lab, open_lab
-from tests.peers.ray import node_programs
 
 REPEATS = 3
 GOAL_S = 10.0
 ACTOR = """
-import json, sys, time
+import time
 import ray
 ray.init(address="127.0.0.1:6379", log_to_driver=False, logging_level="ERROR")
 
@@ -33,7 +30,7 @@ class Actor:
 began = time.perf_counter()
 actor = Actor.remote()
 ray.get(actor.answer.remote())
-print(json.dumps(time.perf_counter() - began))
+print(time.perf_counter() - began)
 """
 
 
@@ -46,7 +43,7 @@ def run() -> str:
 
 
 def _figures(lab: Lab) -> Iterator[tuple[str, str, str]]:
-    actors = [_actor_s(lab) for _ in range(REPEATS)]
+    actors = [float(lab.inside(ACTOR)) for _ in range(REPEATS)]
     yield "Ray alone: a new actor with a worker of its own, until it answers", _median(actors), ""
     lab.write_settings(fleet={"idle_seconds": 1, "options": ["--benchmark-only"]})
     yield (
@@ -62,14 +59,6 @@ def _figures(lab: Lab) -> Iterator[tuple[str, str, str]]:
     yield "the slowest of them", f"{max(claims):.1f}", goal
     down = _seconds(lambda: lab.shell("edgeloop fleet down"))
     yield "`edgeloop fleet down` of an idle fleet", f"{down:.1f}", ""
-
-
-def _actor_s(lab: Lab) -> float:
-    python = node_programs(lab.requirements) / "python"
-    inside = ["nsenter", f"--target={lab.cluster.first_process}", "--net", "--pid", "--mount"]
-    command = [*inside, str(python), "-c", ACTOR]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return float(json.loads(done.stdout.splitlines()[-1]))
 
 
 def _alone_s(lab: Lab) -> float:

@@ -22,7 +22,7 @@ from edgeloop.jobs import edgeloop_requirements
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 from tests.peers.postgres import Postgres
-from tests.peers.ray import RayCluster, RayNode
+from tests.peers.ray import RayCluster, RayNode, node_programs
 
 LIMIT_S = 400.0
 PASSWORD = "hush-4f1c09"
@@ -77,6 +77,15 @@ class Lab:
         environ = {"EDGELOOP_STORE": self.store}
         with Workspace(Settings.load(self.folder, environ, experiment=experiment)) as opened:
             yield opened
+
+    def inside(self, code: str, *words: str) -> str:
+        """The last line that a script prints on a node of the cluster."""
+        python = node_programs(self.requirements) / "python"
+        enter = ["nsenter", f"--target={self.cluster.first_process}", "--net", "--pid", "--mount"]
+        command = [*enter, str(python), "-c", code, *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()[-1]
 
     def dashboard(self, path: str) -> str:
         with urllib.request.urlopen(f"{self.cluster.address}{path}", timeout=30) as page:
