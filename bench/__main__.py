@@ -1,7 +1,7 @@
 """python -m bench NAME…: all of them but `architectures` and `resources` without a name.
 
-startup, first, data, csv, scoring, estimate, evaluate, claims, throughput, nemesis, jobs, azureml,
-verbs, sampler, screen, training, asynchronous, laptop, pareto, portal, boards, fleet,
+startup, first, data, csv, scoring, estimate, evaluate, claims, queue, throughput, nemesis, jobs,
+azureml, verbs, sampler, screen, training, asynchronous, laptop, pareto, portal, boards, fleet,
 architectures, resources, structure, trace
 
 `architectures`, `structure` and `trace` take options, and are then the only name:
@@ -23,6 +23,7 @@ BENCHES = {
     "estimate": "estimate",
     "evaluate": "evaluate",
     "claims": "claims",
+    "queue": "queue",
     "throughput": "throughput",
     "nemesis": "nemesis",
     "sampler": "sampler",

@@ -8,6 +8,7 @@ running, so ready and running together are better than each alone.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections import Counter
@@ -23,9 +24,10 @@ from edgeloop.models import (
     RunnerEntry,
     StageRecord,
     capability_of,
+    free_at,
+    is_claimable,
     is_foreign,
     plain_key,
-    ready_at,
     records_of,
 )
 from edgeloop.store import Condition, Table, Values, after_prefix
@@ -34,9 +36,10 @@ from edgeloop.workspace import Workspace
 LINUX = "linux"  # stages that need no device: convert, f1_onnx
 DEVICE = "device"  # stages of models that no device has measured yet: any will do
 SERVING = ("busy", "idle", "hot")  # states of a device that does work
-PAGE = 100
+FIRST_HINTS, NEXT_HINTS = 100, 1_000  # read at once
 HELD_HINTS = 1_000  # hints at what somebody holds may lie before those at ready work
 _MAX_ATTEMPTS = 3
+_NEVER = StageRecord()
 _TAKEN_NAMES = ("", LINUX, DEVICE, "total", "runners", "experiment", "read_at")
 
 WorkState = Literal["ready", "running", "blocked"]
@@ -131,22 +134,22 @@ def summed_work(
 ) -> tuple[WaitingWork, ...]:
     """As `waiting_work`, of what `stage_work` has told. There is a line for each name that is
     `known`, even if there is neither work nor a runner for it."""
-    states: Counter[tuple[str, str]] = Counter()
-    ready: Counter[tuple[str, str]] = Counter()
+    counts: dict[tuple[str, str, str], int] = {}
     oldest: dict[str, float] = {}
     for each in work:
         state = each.state(now)
-        states[each.capability, state] += 1
+        key = each.capability, state, each.stage
+        counts[key] = counts.get(key, 0) + 1
         if state == "ready":
-            ready[each.capability, each.stage] += 1
             since = max(each.waits_since, 0.0 if each.is_queued else each.free_at) or math.inf
-            oldest[each.capability] = min(since, oldest.get(each.capability, math.inf))
+            if since < oldest.get(each.capability, math.inf):
+                oldest[each.capability] = since
     served = [_ServedDevice(entry, device) for entry in entries for device in entry.devices]
-    found = {name for name, _ in states} | set(known)
+    found = {name for name, _, _ in counts} | set(known)
     found = found.union(*(device.types for device in served)) - {LINUX, DEVICE}
     devices = [device for device in served if not device.is_dead]
     return tuple(
-        _line(name, states, ready, max(0.0, now - oldest.get(name, now)), devices)
+        _line(name, counts, max(0.0, now - oldest.get(name, now)), devices)
         for name in (LINUX, DEVICE, *sorted(found))
     )
 
@@ -210,6 +213,7 @@ def restore_hints(workspace: Workspace, interval_s: float = 10.0) -> bool:
     return workspace.leases().sweep_if_due(interval_s)
 
 
+@functools.lru_cache(maxsize=1_000)
 def group_of(capability: str) -> str:
     """The line on which a capability of a runner or a hint is counted: `quantize` is `linux`."""
     kind, _, pin = capability.partition("@")
@@ -226,24 +230,26 @@ def group_of_pin(pin: str) -> str:
 
 def _stage_work(row: Values, plan: Plan, margin_s: float, max_attempts: int) -> Iterator[StageWork]:
     records = records_of(row)
-    since = _seconds(row.get("since")) or _seconds(row.get("model_date")) or 0.0
+    is_open = is_claimable(row, records)
+    is_resting = row.get("status") in FINISHED
     is_lost = is_foreign(row, records)  # whoever held a lease there cannot write any more
+    since = _seconds(row.get("since")) or _seconds(row.get("model_date")) or 0.0
+    done = {stage.name for stage in plan.stages if stage.is_done(row)}
     for stage in plan.for_model(row):
-        if stage.is_done(row):
+        if stage.name in done:
             continue
-        record = records.get(stage.name, StageRecord())
-        at = ready_at(row, stage, plan, margin_s)
-        held_until = record.expires + margin_s if record.is_held and not is_lost else 0.0
-        is_queued = record.queued and at is not None
-        if row.get("status") in FINISHED and (not held_until or record.queued):
+        record = records.get(stage.name, _NEVER)
+        is_ready = is_open and done.issuperset(stage.needs)
+        is_queued = record.queued and is_ready
+        is_held = record.is_held and not is_lost and (is_queued or not record.queued)
+        if is_resting and not is_held:
             continue
-        is_free = at is not None and record.attempts < max_attempts
         yield StageWork(
             stage.name,
             group_of(capability_of(row, stage, plan)),
             since,
-            float(at) if at is not None and is_free else math.inf,
-            held_until if is_queued or not record.queued else 0.0,
+            free_at(record, margin_s) if is_ready and record.attempts < max_attempts else math.inf,
+            record.expires + margin_s if is_held else 0.0,
             is_queued,
         )
 
@@ -264,25 +270,28 @@ class _ServedDevice:
 
 def _line(
     name: str,
-    states: Mapping[tuple[str, str], int],
-    stages: Mapping[tuple[str, str], int],
+    counts: Mapping[tuple[str, str, str], int],
     oldest_s: float,
     devices: Sequence[_ServedDevice],
 ) -> WaitingWork:
-    ready, running, blocked = (
-        states.get((name, state), 0) for state in ("ready", "running", "blocked")
-    )
+    states, stages = Counter[str](), {}
+    for (capability, state, stage), count in sorted(counts.items()):
+        if capability == name:
+            states[state] += count
+            if state == "ready":
+                stages[stage] = count
+    runners = states["ready"] + states["running"]
     able = [device for device in devices if name in device.groups]
     boards = {device.name for device in able if device.is_board}
     is_limited = name != DEVICE and bool(able) and all(device.is_board for device in able)
     return WaitingWork(
         capability=name,
-        stages={stage: count for (of, stage), count in sorted(stages.items()) if of == name},
-        ready=ready,
-        running=running,
-        blocked=blocked,
+        stages=stages,
+        ready=states["ready"],
+        running=states["running"],
+        blocked=states["blocked"],
         oldest_s=oldest_s,
-        runners=min(ready + running, len(boards)) if is_limited else ready + running,
+        runners=min(runners, len(boards)) if is_limited else runners,
         have=sum(device.is_serving for device in able),
     )
 
@@ -294,21 +303,22 @@ def _counted_hints(
     pinned to: capabilities follow each other in the order of keys, and of each as much is read as
     matters."""
     counts: dict[str, Counter[str]] = {}
+    names = {stage.name for stage in plan.stages}
     kinds = {stage.capability for stage in plan.stages}
     others = {f"{kind}|" for kind in kinds if not kind.startswith(DEVICE)}
-    size = 2 * most + PAGE
     for prefix in sorted({DEVICE} | others):
-        after = ""
+        after, size = "", 2 * most + FIRST_HINTS
         while page := list(hints.query(prefix, after=after, limit=size)):
             for hint in page:
                 after, capability = hint.key, hint.key.partition("|")[0]
                 found = counts.setdefault(capability, Counter())
-                is_known = hint.key.rpartition("|")[2] in plan
+                is_known = hint.key.rpartition("|")[2] in names
                 found[_hint_state(hint.values, now) if is_known else "unknown"] += 1
             if len(page) < size:
                 break
+            size = max(size, NEXT_HINTS)
             if found["ready"] >= most or found.total() >= 4 * most + HELD_HINTS:
-                after = after_prefix(f"{capability}|")
+                after, size = after_prefix(f"{capability}|"), 2 * most + FIRST_HINTS
     return counts
 
 

@@ -9,7 +9,14 @@ from edgeloop.models.files import ModelFile, ModelFiles
 from edgeloop.models.leases import Lease, Leases, Outcome
 from edgeloop.models.names import check_experiment_name, check_model_name, matches, matches_any
 from edgeloop.models.plan import LATENCY_COLUMNS, Plan, Stage, default_plan
-from edgeloop.models.queue import FINISHED, capability_of, plain_key, ready_at
+from edgeloop.models.queue import (
+    FINISHED,
+    capability_of,
+    free_at,
+    is_claimable,
+    plain_key,
+    ready_at,
+)
 from edgeloop.models.records import StageRecord, holders_of, is_foreign, is_on, records_of
 from edgeloop.models.row import (
     AGREEMENT_COLUMNS,
@@ -70,7 +77,9 @@ __all__ = [
     "check_model_name",
     "decoded",
     "default_plan",
+    "free_at",
     "holders_of",
+    "is_claimable",
     "is_foreign",
     "is_on",
     "is_true",

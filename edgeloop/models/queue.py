@@ -25,6 +25,7 @@ from edgeloop.models.plan import Plan, Stage
 from edgeloop.models.records import (
     ARCHAI_TOOLCHAIN,
     UPLOAD,
+    Records,
     StageRecord,
     is_converted_by_archai,
     is_foreign,
@@ -206,16 +207,23 @@ class Queue:
 
 def ready_at(row: Values, stage: Stage, plan: Plan, margin_s: float) -> float | None:
     """When the stage may be claimed (0: now); None when there is nothing to claim."""
-    if row.get("status") in FINISHED:
-        return None
     records = records_of(row)
-    if UPLOAD in records and records[UPLOAD].is_held:
+    if not is_claimable(row, records) or not plan.is_ready(row, stage):
         return None
-    if is_foreign(row, records) or not plan.is_ready(row, stage):
-        return None
-    record = records.get(stage.name)
-    if record is None:
-        return 0.0
+    return free_at(records.get(stage.name, _NEVER), margin_s)
+
+
+def is_claimable(row: Values, records: Records) -> bool:
+    """Whether runners may take stages of this model: it is neither finished, nor half uploaded, nor
+    held by another tool."""
+    if row.get("status") in FINISHED or (UPLOAD in records and records[UPLOAD].is_held):
+        return False
+    return not is_foreign(row, records)
+
+
+def free_at(record: StageRecord, margin_s: float) -> float:
+    """When a stage may be claimed as far as its record is concerned: after its lease and its delay;
+    0 if it has neither."""
     lease_end = record.expires + margin_s if record.is_held else 0.0
     return max(lease_end, record.not_before)
 

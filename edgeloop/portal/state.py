@@ -174,6 +174,7 @@ class Portal:
         self.sessions = Sessions(self.options.token)
         self.cache = Cache()
         self.drawings = Cache()
+        self.queues = Cache(FEEDS)
         self.jobs: JobsMonitor = JobsMonitor(workspace)
         self.usage: UsageReader = UsageReader(workspace.store)
         self.runners = RunnersReader(workspace.store)

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Collection
 
-from edgeloop.fleet import DEVICE, LINUX, group_of_pin, summed_work
+from edgeloop.fleet import DEVICE, LINUX, WaitingWork, group_of_pin, summed_work
 from edgeloop.portal.shapes import QueueView
 from edgeloop.portal.state import Portal
 
@@ -22,10 +22,15 @@ def queue_view(
     snapshot = portal.rows(experiment)
     every = portal.runners.last_known(bool(snapshot.problem))
     entries = [entry for entry in every if entry.experiment == name]
-    rows = snapshot.rows.values()
-    pins = {row.text("device") for row in rows}.union(known) - {"", LINUX, DEVICE}
-    work = (work for row in rows for work in row.left)
-    lines = summed_work(work, entries, time.time(), map(group_of_pin, pins))
+    now = int(time.time())  # several who look within a second see the same
+
+    def count() -> tuple[WaitingWork, ...]:
+        rows = snapshot.rows.values()
+        pins = {row.text("device") for row in rows}.union(known) - {"", LINUX, DEVICE}
+        work = (work for row in rows for work in row.left)
+        return summed_work(work, entries, now, map(group_of_pin, pins))
+
+    lines = portal.queues.get((name, snapshot.generation, now, frozenset(known)), count)
     states = Counter(entry.state for entry in entries)
     return QueueView(
         experiment=name,
