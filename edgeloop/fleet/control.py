@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import MISSING, fields
-from importlib import import_module
 from pathlib import Path
 from socket import gethostname
 
@@ -104,9 +103,9 @@ def ensure_supervisor(settings: Settings, record: FleetRecord) -> StartedSupervi
         return local.start_supervisor(settings, record)
     if record.is_supervised:
         return None
-    start = import_module("edgeloop.fleet.ray").start_supervisor
-    started: StartedSupervisor = start(settings, record.spec.compute, record)
-    return started
+    from edgeloop.fleet.ray import start_supervisor
+
+    return start_supervisor(settings, record.spec.compute, record)
 
 
 def wait_until_obeyed(
