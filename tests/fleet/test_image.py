@@ -1,0 +1,225 @@
+"""The container image: its Dockerfile is executed, and the result is run as a cluster runs it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from edgeloop.models import records_of
+from edgeloop.settings import Settings
+from edgeloop.testing import wait_until
+from edgeloop.testing.models import (
+    save_classification_model,
+    save_pair_model,
+    save_segmentation_model,
+)
+from edgeloop.workspace import Workspace
+from tests.conftest import clean_environ
+from tests.peers.azurite import Azurite
+from tests.peers.container import REPOSITORY, Image
+from tests.peers.ports import free_port
+
+pytestmark = pytest.mark.server
+
+FOLDER = REPOSITORY / "deploy/docker"
+LARGEST_MB = 900
+SHORT = ("--quick-images", "2", "--thorough-images", "2", "--calibration-images", "2")
+TOKEN = "a-token-of-the-image-test"
+# Run inside: what a process there is, and where it can write.
+LOOK = """
+import json, os, pathlib, shutil
+
+def why_not(folder):
+    try:
+        pathlib.Path(folder, "new").write_text("x")
+    except OSError as error:
+        return os.strerror(error.errno)
+    return ""
+
+def files():
+    for folder, folders, names in os.walk("/"):
+        folders[:] = [] if folder == "/proc" else folders
+        yield from (os.path.join(folder, name) for name in names)
+
+lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+status = dict(line.split(":\\t", 1) for line in lines)
+found = {path: os.lstat(path) for path in files()}
+folders = ("/", "/etc", "/opt/edgeloop", "/var", "/work", "/tmp")
+print(json.dumps({
+    "user": os.getuid(),
+    "groups": os.getgroups(),
+    "home": os.path.expanduser("~"),
+    "capabilities": int(status["CapEff"], 16) | int(status["CapBnd"], 16),
+    "no_new_privileges": status["NoNewPrivs"],
+    "writes": {folder: why_not(folder) for folder in folders},
+    "tools": [name for name in ("pip", "gcc", "curl") if shutil.which(name)],
+    "size": sum(info.st_blocks for info in found.values()) * 512,
+    "setuid": [path for path, info in found.items() if info.st_mode & 0o6000],
+}))
+"""
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Dockerfile's own, in order: keyword and the rest, with continued lines joined."""
+    lines = (FOLDER / "Dockerfile").read_text().splitlines()
+    text = "\n".join(line for line in lines if not line.startswith("#"))
+    joined = re.sub(r"\\\n\s*", " ", text)
+    return [
+        (keyword, rest.strip())
+        for keyword, _, rest in (line.partition(" ") for line in joined.splitlines())
+        if keyword
+    ]
+
+
+def checked_by(tool: str, *files: Path) -> None:
+    program = Path(sys.executable).parent / tool
+    done = subprocess.run([program, *files], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_linters_have_nothing_to_say() -> None:
+    scripts = sorted(FOLDER.glob("install-*"))
+    checked_by("hadolint", FOLDER / "Dockerfile")
+    checked_by("shellcheck", *(path for path in scripts if "/sh" in path.open().readline()))
+
+
+def test_a_build_takes_what_is_here_and_runs_only_scripts_of_the_repository() -> None:
+    assert instructions()[0] == ("ARG", "BASE=debian:bookworm-slim"), "no registry is named"
+    stages = {"scratch", "${BASE}"}
+    copied = set()
+    for keyword, rest in instructions():
+        words = [word for word in shlex.split(rest) if not word.startswith("--")]
+        if keyword == "FROM":
+            assert words[0] in stages, f"{words[0]} is neither the base nor a stage before"
+            stages.add(words[-1])
+        elif keyword == "COPY" and "--from=" not in rest:
+            sources = [REPOSITORY / word for word in words[:-1]]
+            assert all(path.exists() for path in sources), rest
+            copied |= {path.name for path in sources}
+        elif keyword == "RUN":
+            program, *_ = json.loads(rest[rest.index("[") :])
+            assert Path(program).name in copied, f"{rest} runs something else"
+    assert {path.name for path in FOLDER.glob("install-*")} <= copied
+
+
+@pytest.fixture(scope="module")
+def image() -> Image:
+    return Image.build()
+
+
+def test_a_container_runs_as_nobody_on_a_read_only_root_with_nothing_to_build_with(
+    image: Image,
+) -> None:
+    seen = json.loads(image.run(entrypoint=["python", "-c", LOOK]))
+    read_only = "Read-only file system"
+    assert seen["writes"] == {
+        **dict.fromkeys(("/", "/etc", "/opt/edgeloop", "/var"), read_only),
+        **dict.fromkeys(image.config["Volumes"], ""),
+    }
+    assert (seen["user"], seen["home"]) == (image.user[0], image.config["WorkingDir"])
+    assert seen["user"] >= 10_000, "no user of the node has this number"
+    assert (seen["groups"], seen["capabilities"], seen["no_new_privileges"]) == ([], 0, "1")
+    assert (seen["setuid"], seen["tools"]) == ([], [])
+    assert seen["size"] < LARGEST_MB * 1e6, f"{seen['size'] / 1e6:.0f} MB"
+
+    lines = image.run("doctor").splitlines()
+    checks = {words[1]: words[0] for words in map(str.split, lines[1:])}
+    working = ("python", "store", "onnxruntime", "onnxruntime-qnn", "azure")
+    assert {checks[name] for name in working} == {"ok"}, lines
+
+
+@pytest.fixture(scope="module")
+def environ(azurite: Azurite) -> dict[str, str]:
+    address = azurite.connection_string_of(azurite.new_account())
+    return {"MODEL_STORAGE_CONNECTION_STRING": address, "EDGELOOP_EXPERIMENT": "fleet"}
+
+
+@pytest.fixture(scope="module")
+def workspace(
+    environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Workspace]:
+    folder = tmp_path_factory.mktemp("outside")
+    with Workspace(Settings.load(folder, {**clean_environ(), **environ})) as opened:
+        for save in (save_segmentation_model, save_classification_model, save_pair_model):
+            path = save(folder / f"{save.__name__}.onnx", size=32)
+            opened.upload(path, name=save.__name__.split("_")[1])
+        yield opened
+
+
+def test_runners_drain_a_queue_and_sigterm_ends_a_stage_first(
+    image: Image, environ: dict[str, str], workspace: Workspace
+) -> None:
+    def held() -> set[tuple[str, str]]:
+        return {
+            (str(row["name"]), stage)
+            for row in workspace.status()
+            for stage, record in records_of(row).items()
+            if record.is_held and not record.queued
+        }
+
+    patient = ("runner", "--grace", "200", *SHORT)
+    with image.container(*patient, environ=environ) as runner:
+        wait_until(lambda: held() or not runner.is_running, 120, "a stage to begin")
+        begun = held()
+        healthy = runner.exec(*image.config["Healthcheck"]["Test"][1:])
+        ready = runner.exec("edgeloop", "health", "--ready")
+        runner.terminate()
+        code = runner.wait()
+    assert (code, healthy.returncode, ready.returncode) == (0, 0, 0), runner.output
+    rows = {str(row["name"]): row for row in workspace.status()}
+    for model, stage in begun:
+        assert records_of(rows[model])[stage].is_done, (model, stage, runner.output)
+    assert held() == set(), "nothing is left behind that others would have to wait for"
+
+    said = image.run("runner", "--drain", "--device", "htp", *SHORT, environ=environ)
+    assert "3 models done" in said, said
+    rows = {str(row["name"]): row for row in workspace.status()}
+    assert {row["status"] for row in rows.values()} == {"complete"}, said
+    assert all(float(row["mean"]) > 0 for row in rows.values())
+    names = {file.name for file in workspace.model("segmentation").files()}
+    assert any(name.endswith(".qdq.onnx") for name in names), names
+
+
+def test_the_portal_serves_from_the_same_image(
+    image: Image, environ: dict[str, str], workspace: Workspace
+) -> None:
+    port = free_port()
+    secret = {**environ, "EDGELOOP_PORTAL_TOKEN": TOKEN}
+    address = ("--host", "0.0.0.0", "--port", str(port))
+    with (
+        image.container("portal", *address, environ=secret) as portal,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as visitor,
+    ):
+
+        def answers() -> bool:
+            assert portal.is_running, portal.output
+            try:
+                return visitor.get("/api/v1/health").json()["status"] == "ok"
+            except httpx.TransportError:
+                return False
+
+        wait_until(answers, 60, "the portal to answer")
+        assert visitor.get("/metrics").status_code == 401
+        visitor.headers["authorization"] = f"Bearer {TOKEN}"
+        page = visitor.get("/?experiment=fleet")
+        portal.terminate()
+        code = portal.wait()
+    assert page.status_code == 200
+    assert all(str(row["name"]) in page.text for row in workspace.status())
+    assert (code, TOKEN in portal.output) == (0, False)
+
+
+def test_the_snpe_sdk_is_mounted_or_built_in(image: Image, sdk: Path) -> None:
+    where = {"SNPE_ROOT": "/opt/snpe"}
+    mounted = image.run("doctor", environ=where, mounts={sdk: "/opt/snpe"})
+    built = Image.build("--build-context", f"snpe={sdk}").run("doctor", environ=where)
+    line = re.search(r"^ok +snpe-sdk .*/opt/snpe$", mounted, re.MULTILINE)
+    assert line and line[0] in built, (mounted, built)
