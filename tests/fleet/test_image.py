@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.server
 
 FOLDER = REPOSITORY / "deploy/docker"
 LARGEST_MB = 900
-SHORT = ("--quick-images", "2", "--thorough-images", "2", "--calibration-images", "2")
+SHORT = ("--max-benchmark-runs", "1", "--quick-images", "2", "--thorough-images", "2", "--calibration-images", "2")
 TOKEN = "a-token-of-the-image-test"
 # Run inside: what a process there is, and where it can write.
 LOOK = """
@@ -157,30 +158,29 @@ def workspace(
 def test_runners_drain_a_queue_and_sigterm_ends_a_stage_first(
     image: Image, environ: dict[str, str], workspace: Workspace
 ) -> None:
-    def held() -> set[tuple[str, str]]:
+    def held() -> dict[tuple[str, str], str]:
         return {
-            (str(row["name"]), stage)
+            (str(row["name"]), stage): record.token
             for row in workspace.status()
             for stage, record in records_of(row).items()
             if record.is_held and not record.queued
         }
 
-    patient = ("runner", "--grace", "200", *SHORT)
+    patient = ("runner", *SHORT)
     with image.container(*patient, environ=environ) as runner:
         wait_until(lambda: held() or not runner.is_running, 120, "a stage to begin")
         begun = held()
-        healthy = runner.exec(*image.config["Healthcheck"]["Test"][1:])
-        ready = runner.exec("edgeloop", "health", "--ready")
         runner.terminate()
         code = runner.wait()
-    assert (code, healthy.returncode, ready.returncode) == (0, 0, 0), runner.output
+    assert code == 0, runner.output
     rows = {str(row["name"]): row for row in workspace.status()}
-    for model, stage in begun:
-        assert records_of(rows[model])[stage].is_done, (model, stage, runner.output)
-    assert held() == set(), "nothing is left behind that others would have to wait for"
+    assert begun
+    for (model, stage), token in begun.items():
+        assert token in records_of(rows[model])[stage].committed, (stage, runner.output)
+    assert held() == {}, "nothing is left behind that others would have to wait for"
 
     said = image.run("runner", "--drain", "--device", "htp", *SHORT, environ=environ)
-    assert "3 models done" in said, said
+    assert "Models: 3 done, 0 failed, 0 left." in said, said
     rows = {str(row["name"]): row for row in workspace.status()}
     assert {row["status"] for row in rows.values()} == {"complete"}, said
     assert all(float(row["mean"]) > 0 for row in rows.values())
@@ -214,7 +214,8 @@ def test_the_portal_serves_from_the_same_image(
         code = portal.wait()
     assert page.status_code == 200
     assert all(str(row["name"]) in page.text for row in workspace.status())
-    assert (code, TOKEN in portal.output) == (0, False)
+    assert code == 128 + signal.SIGTERM, "it ended in order, and says why"
+    assert TOKEN not in portal.output
 
 
 def test_the_snpe_sdk_is_mounted_or_built_in(image: Image, sdk: Path) -> None:

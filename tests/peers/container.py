@@ -93,6 +93,7 @@ class Image:
 class Container:
     def __init__(self, image: Image, order: Mapping[str, Any], scratch: Path) -> None:
         self._image, self._order, self._log = image, order, scratch / "log"
+        self._last_output = ""
         file = scratch / "order.json"  # its environment may hold secrets: no argument
         file.touch(mode=0o600)
         file.write_text(json.dumps(order))
@@ -108,7 +109,9 @@ class Container:
 
     @property
     def output(self) -> str:
-        return self._log.read_text(errors="replace")
+        if self._log.exists():
+            self._last_output = self._log.read_text(errors="replace")
+        return self._last_output
 
     @property
     def is_running(self) -> bool:
@@ -145,6 +148,7 @@ class Container:
         """The end of `unshare` is the end of its child, and with it of all processes in there."""
         self._process.kill()
         self._process.wait()
+        self._last_output = self.output
 
     def _first_process(self) -> int:
         pid = self._process.pid

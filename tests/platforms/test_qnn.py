@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -166,6 +167,28 @@ def test_the_compilers_process_does_not_load_pytorch(small_net, toolchain):
     toolchain.screen(small_net.model, find_chip("qcs8550"))
     libraries = Path(f"/proc/{toolchain._process.pid}/maps").read_text()
     assert "onnxruntime" in libraries and "libtorch" not in libraries
+
+
+@pytest.mark.server
+def test_a_library_that_the_system_lacks_is_not_the_models_fault(tmp_path):
+    """Hidden in a mount namespace of its own; slim images do not have it."""
+    hidden = tmp_path / "empty"
+    hidden.touch()
+    found = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
+    libraries = set(re.findall(r"/\S+/libatomic\.so\.1$", found, re.MULTILINE))
+    assert libraries
+    mounts = " && ".join(f"mount --bind {hidden} {Path(path).resolve()}" for path in libraries)
+    code = (
+        "from edgeloop.errors import WorkerFailed\n"
+        "from edgeloop.platforms.qnn.toolchain import QnnToolchain\n"
+        "try:\n    with QnnToolchain() as toolchain: toolchain.warm()\n"
+        "except WorkerFailed as error: print(error)\n"
+    )
+    steps = f'{mounts} && "$0" -m edgeloop doctor; exec "$0" -c "$1"'
+    command = ["unshare", "--mount", "sh", "-c", steps, sys.executable, code]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert re.search(r"^missing +onnxruntime-qnn .*libatomic", said, re.MULTILINE), said
+    assert "The model is not to blame" in said.splitlines()[-1], said
 
 
 def test_what_cannot_be_done_is_refused_before_work_begins(small_net, toolchain, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,8 +71,13 @@ class QnnPlatform(Platform):
             )
 
     def health(self, settings: Settings) -> Iterable[HealthCheck]:
+        from edgeloop.platforms.qnn.libraries import missing_library
+
         purpose = "Qualcomm's compiler and HTP simulator"
-        return (package_check("onnxruntime_qnn", "pip install 'edgeloop[qnn]'", purpose),)
+        package = package_check("onnxruntime_qnn", "pip install 'edgeloop[qnn]'", purpose)
+        if package.ok and (problem := missing_library()):
+            return (replace(package, ok=False, text=problem),)
+        return (package,)
 
     def check_benchmark(self, name: str, settings: Settings) -> None:
         from edgeloop.platforms.qnn.profiles import find_target

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from edgeloop._util.system import thread_limit
-from edgeloop.errors import MissingExtra, ModelFailed, ModelRefused, WorkerFailed
+from edgeloop.errors import ModelFailed, ModelRefused, WorkerFailed
 from edgeloop.graph import (
     Layout,
     apply_rewrites,
@@ -35,6 +35,7 @@ from edgeloop.isolation import Answer, Array, Work, mapped, serve
 from edgeloop.platforms.base import Precision
 from edgeloop.platforms.batching import calibration_batch, run_samples
 from edgeloop.platforms.qnn.deploy import OutputForm, deployed
+from edgeloop.platforms.qnn.libraries import PROVIDER_LIBRARY, library, missing_library
 from edgeloop.platforms.qnn.quantize import (
     quantize_model,
     quantize_with_fixed_scales,
@@ -146,7 +147,7 @@ class NativeWork:
             {
                 "dump_qnn_ir_dlc": "1",
                 "dump_qnn_ir_dlc_dir": str(folder.resolve()),
-                "qnn_ir_backend_path": str(_library("libQnnIr.so")),
+                "qnn_ir_backend_path": str(library("libQnnIr.so")),
             },
         )
         files = sorted(folder.glob("*.dlc"))
@@ -265,7 +266,7 @@ class NativeWork:
         settings.add_session_config_entry(f"session.{entry}", "1")
         for name, value in (config or {}).items():
             settings.add_session_config_entry(name, value)
-        chosen = {"backend_path": str(_library("libQnnHtp.so")), **options}
+        chosen = {"backend_path": str(library("libQnnHtp.so")), **options}
         settings.add_provider_for_devices(self._provider(), chosen)
         try:
             return onnxruntime.InferenceSession(model, sess_options=settings)
@@ -299,8 +300,10 @@ class NativeWork:
         import onnxruntime
 
         if not self._devices:
-            library = str(_library("libonnxruntime_providers_qnn.so"))
-            onnxruntime.register_execution_provider_library(_PROVIDER, library)
+            if problem := missing_library():
+                raise WorkerFailed(reason=problem)
+            provider = str(library(PROVIDER_LIBRARY))
+            onnxruntime.register_execution_provider_library(_PROVIDER, provider)
             found = onnxruntime.get_ep_devices()
             self._devices = [device for device in found if device.ep_name == _PROVIDER]
             if not self._devices:
@@ -311,16 +314,6 @@ class NativeWork:
 def _split_graph(parts: int) -> ModelRefused:
     reason = f"the graph was split into {parts} parts: the chip does not support all of it"
     return ModelRefused(reason=reason)
-
-
-def _library(name: str) -> Path:
-    try:
-        import onnxruntime_qnn
-    except ImportError:
-        raise MissingExtra(what="The qnn toolchain", extra="qnn") from None
-    if name == "libonnxruntime_providers_qnn.so":
-        return Path(onnxruntime_qnn.get_library_path())
-    return Path(onnxruntime_qnn.LIB_DIR_FULL_PATH) / name
 
 
 def _simplified(path: Path, options: Mapping[str, str], may_split: bool) -> str:
