@@ -7,13 +7,14 @@ AZURITE := .tools/azurite/.ready
 ADBD := .tools/adbd/.ready
 PYTHONS := .tools/pythons/.ready
 KEDA := .tools/keda/.ready
+IMAGE := .tools/image/.ready
 
 .PHONY: help setup unit test lint format docs wheel bench demo clean
 
 help:  ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
-setup: $(READY) $(AZURITE) $(ADBD) $(PYTHONS) $(KEDA) servers  ## make .venv with everything, and the servers the tests use
+setup: $(READY) $(AZURITE) $(ADBD) $(PYTHONS) $(KEDA) $(IMAGE) servers  ## make .venv with everything, and the servers the tests use
 
 .PHONY: servers
 servers:
@@ -35,6 +36,11 @@ $(ADBD): scripts/install-adbd | servers
 # After npm, which Azurite brings.
 $(KEDA): scripts/install-keda | $(AZURITE)
 	@scripts/install-keda .tools/keda
+	@touch $@
+
+# The container image, and all that its next builds need: tests build it again, from the sources of the moment.
+$(IMAGE): $(wildcard deploy/docker/*) .dockerignore constraints.txt pyproject.toml scripts/build-image | $(READY) servers
+	@scripts/build-image .tools/image >/dev/null
 	@touch $@
 
 # Other Pythons than this machine's: jobs run on any from 3.8 on.

@@ -32,7 +32,16 @@ pytestmark = pytest.mark.server
 
 FOLDER = REPOSITORY / "deploy/docker"
 LARGEST_MB = 900
-SHORT = ("--max-benchmark-runs", "1", "--quick-images", "2", "--thorough-images", "2", "--calibration-images", "2")
+SHORT = (
+    "--max-benchmark-runs",
+    "1",
+    "--quick-images",
+    "2",
+    "--thorough-images",
+    "2",
+    "--calibration-images",
+    "2",
+)
 TOKEN = "a-token-of-the-image-test"
 # Run inside: what a process there is, and where it can write.
 LOOK = """
