@@ -28,7 +28,7 @@ from tests.peers.azurite import Azurite
 from tests.peers.container import REPOSITORY, Image
 from tests.peers.ports import free_port
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
 FOLDER = REPOSITORY / "deploy/docker"
 LARGEST_MB = 900
@@ -140,7 +140,7 @@ def test_a_container_runs_as_nobody_on_a_read_only_root_with_nothing_to_build_wi
     assert (seen["setuid"], seen["tools"]) == ([], [])
     assert seen["size"] < LARGEST_MB * 1e6, f"{seen['size'] / 1e6:.0f} MB"
 
-    lines = image.run("doctor").splitlines()
+    lines = image.run("doctor", user=(54_321, 0)).splitlines()  # some clusters choose one
     checks = {words[1]: words[0] for words in map(str.split, lines[1:])}
     working = ("python", "store", "onnxruntime", "onnxruntime-qnn", "azure")
     assert {checks[name] for name in working} == {"ok"}, lines
@@ -194,7 +194,7 @@ def test_runners_drain_a_queue_and_sigterm_ends_a_stage_first(
     assert {row["status"] for row in rows.values()} == {"complete"}, said
     assert all(float(row["mean"]) > 0 for row in rows.values())
     names = {file.name for file in workspace.model("segmentation").files()}
-    assert any(name.endswith(".qdq.onnx") for name in names), names
+    assert any(name.endswith(".quant.onnx") for name in names), names
 
 
 def test_the_portal_serves_from_the_same_image(

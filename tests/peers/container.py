@@ -67,6 +67,7 @@ class Image:
         environ: Mapping[str, str] | None = None,
         mounts: Mapping[Path, str] | None = None,
         entrypoint: Sequence[str] | None = None,
+        user: tuple[int, int] | None = None,
     ) -> Iterator[Container]:
         """`docker run --read-only`: arguments replace the image's CMD; `mounts` are read-only."""
         name = f"test-{secrets.token_hex(6)}"
@@ -78,7 +79,7 @@ class Image:
                 "volumes": list(self.config["Volumes"]),
                 "mounts": {str(source): target for source, target in (mounts or {}).items()},
                 "folder": self.config["WorkingDir"],
-                "user": self.user,
+                "user": user or self.user,
                 "environ": self.environ(environ or {}),
                 "command": list(command),
             }
@@ -119,7 +120,7 @@ class Container:
 
     def exec(self, *command: str) -> subprocess.CompletedProcess[str]:
         """`docker exec`, and how a cluster probes."""
-        user, group = self._image.user
+        user, group = self._order["user"]
         return subprocess.run(
             [
                 *("nsenter", "--target", str(self._first_process()), "--mount", "--pid", "--ipc"),
