@@ -146,26 +146,21 @@ def test_a_container_runs_as_nobody_on_a_read_only_root_with_nothing_to_build_wi
     assert {checks[name] for name in working} == {"ok"}, lines
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def environ(azurite: Azurite) -> dict[str, str]:
     address = azurite.connection_string_of(azurite.new_account())
     return {"MODEL_STORAGE_CONNECTION_STRING": address, "EDGELOOP_EXPERIMENT": "fleet"}
 
 
-@pytest.fixture(scope="module")
-def workspace(
-    environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Workspace]:
-    folder = tmp_path_factory.mktemp("outside")
-    with Workspace(Settings.load(folder, {**clean_environ(), **environ})) as opened:
-        for save in (save_segmentation_model, save_classification_model, save_pair_model):
-            path = save(folder / f"{save.__name__}.onnx", size=32)
-            opened.upload(path, name=save.__name__.split("_")[1])
+@pytest.fixture
+def workspace(environ: dict[str, str], tmp_path: Path) -> Iterator[Workspace]:
+    """The same store, from outside of the containers."""
+    with Workspace(Settings.load(tmp_path, {**clean_environ(), **environ})) as opened:
         yield opened
 
 
 def test_runners_drain_a_queue_and_sigterm_ends_a_stage_first(
-    image: Image, environ: dict[str, str], workspace: Workspace
+    image: Image, environ: dict[str, str], workspace: Workspace, tmp_path: Path
 ) -> None:
     def held() -> dict[tuple[str, str], str]:
         return {
@@ -175,18 +170,28 @@ def test_runners_drain_a_queue_and_sigterm_ends_a_stage_first(
             if record.is_held and not record.queued
         }
 
-    patient = ("runner", *SHORT)
-    with image.container(*patient, environ=environ) as runner:
-        wait_until(lambda: held() or not runner.is_running, 120, "a stage to begin")
+    with image.container("runner", "--grace", "200", *SHORT, environ=environ) as runner:
+
+        def is_ready() -> bool:
+            assert runner.is_running, runner.output
+            return runner.exec("edgeloop", "health", "--ready").returncode == 0
+
+        wait_until(is_ready, 120, "the runner to be ready")
+        healthy = runner.exec(*image.config["Healthcheck"]["Test"][1:])
+        assert healthy.returncode == 0, healthy.stdout
+        for save in (save_segmentation_model, save_classification_model, save_pair_model):
+            path = save(tmp_path / f"{save.__name__}.onnx", size=32)
+            workspace.upload(path, name=save.__name__.split("_")[1])
+        wait_until(held, 120, "a stage to begin")
         begun = held()
         runner.terminate()
         code = runner.wait()
     assert code == 0, runner.output
     rows = {str(row["name"]): row for row in workspace.status()}
-    assert begun
     for (model, stage), token in begun.items():
         assert token in records_of(rows[model])[stage].committed, (stage, runner.output)
     assert held() == {}, "nothing is left behind that others would have to wait for"
+    assert {row["status"] for row in rows.values()} != {"complete"}, "and nothing new was begun"
 
     said = image.run("runner", "--drain", "--device", "htp", *SHORT, environ=environ)
     assert "Models: 3 done, 0 failed, 0 left." in said, said
@@ -198,8 +203,9 @@ def test_runners_drain_a_queue_and_sigterm_ends_a_stage_first(
 
 
 def test_the_portal_serves_from_the_same_image(
-    image: Image, environ: dict[str, str], workspace: Workspace
+    image: Image, environ: dict[str, str], workspace: Workspace, tmp_path: Path
 ) -> None:
+    workspace.upload(save_classification_model(tmp_path / "net.onnx"), name="calm-heron")
     port = free_port()
     secret = {**environ, "EDGELOOP_PORTAL_TOKEN": TOKEN}
     address = ("--host", "0.0.0.0", "--port", str(port))
@@ -215,14 +221,14 @@ def test_the_portal_serves_from_the_same_image(
             except httpx.TransportError:
                 return False
 
-        wait_until(answers, 60, "the portal to answer")
+        wait_until(answers, 120, "the portal to answer")
         assert visitor.get("/metrics").status_code == 401
         visitor.headers["authorization"] = f"Bearer {TOKEN}"
-        page = visitor.get("/?experiment=fleet")
+        page, waiting = visitor.get("/"), visitor.get("/api/queue")
         portal.terminate()
         code = portal.wait()
-    assert page.status_code == 200
-    assert all(str(row["name"]) in page.text for row in workspace.status())
+    assert page.status_code == 200 and "calm-heron" in page.text
+    assert waiting.json()["linux"]["ready"] == 2, "what KEDA asks: convert, and f1_onnx"
     assert code == 128 + signal.SIGTERM, "it ended in order, and says why"
     assert TOKEN not in portal.output
 

@@ -93,6 +93,8 @@ class Image:
 
 class Container:
     def __init__(self, image: Image, order: Mapping[str, Any], scratch: Path) -> None:
+        from edgeloop.testing import wait_until
+
         self._image, self._order, self._log = image, order, scratch / "log"
         self._last_output = ""
         file = scratch / "order.json"  # its environment may hold secrets: no argument
@@ -107,6 +109,7 @@ class Container:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        wait_until(self._has_entered, LIMIT_S, "the container to start")
 
     @property
     def output(self) -> str:
@@ -151,11 +154,16 @@ class Container:
         self._process.wait()
         self._last_output = self.output
 
+    def _has_entered(self) -> bool:
+        """Or ended already. Before, its root is that of this machine."""
+        try:
+            return Path(f"/proc/{self._first_process()}/root").readlink() != Path("/")
+        except (OSError, IndexError):
+            return not self.is_running
+
     def _first_process(self) -> int:
         pid = self._process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        assert children, f"it has ended: {self.output}"
-        return int(children[0])
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
 def _storage(scratch: str) -> list[str]:
