@@ -45,6 +45,10 @@ ALLOWED = {
         *("errors", "_util", "settings", "store", "models", "workspace", "jobs", "data"),
         *("runner", "platforms", "_version"),
     },
+    "housekeeping": {
+        *("errors", "_util", "settings", "store", "models", "workspace", "jobs", "platforms"),
+        *("data", "runner", "fleet"),
+    },
     "inspection": {"errors", "_util", "settings", "graph", "platforms"},
     "benchmark": {"errors", "settings", "graph", "platforms", "tasks", "inspection"},
     "service": {"errors", "_util", "settings"},
@@ -73,7 +77,7 @@ ALLOWED = {
         *("_version", "errors", "_util", "settings", "store", "models", "workspace", "tasks"),
         *("platforms", "runner", "doctor", "data", "jobs", "paths", "architectures", "training"),
         *("search", "report", "portal", "azure", "demo", "service"),
-        *("graph", "inspection", "benchmark", "fleet", "health"),
+        *("graph", "inspection", "benchmark", "fleet", "health", "housekeeping"),
     },
     "__main__": {"cli"},
 }

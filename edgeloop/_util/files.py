@@ -28,3 +28,10 @@ def write_atomic(path: Path, content: str | bytes, durable: bool = False) -> Non
     """Readers see the old content or the new one, never a part of it."""
     with replacing(path, durable) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def mark_used(path: Path) -> None:
+    """What is in a cache and was not used for long goes first. Somebody else's file may not be
+    touched; that is no reason not to use it."""
+    with contextlib.suppress(OSError):
+        os.utime(path)

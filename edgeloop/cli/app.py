@@ -41,6 +41,7 @@ SECTIONS = {
         "service": "devices",
         "fleet": "fleet.commands",
         "azure": "azure.commands",
+        "gc": "fleet.gc",
         "schema": "schema",
     },
 }

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+from edgeloop._util.files import mark_used
 from edgeloop._util.locks import file_lock
 from edgeloop._util.parallel import ordered_map
 from edgeloop._util.units import size_text
@@ -187,6 +188,7 @@ class Datasets:
         target = cache / "datasets" / f"{key_part(name)}@{version}-{wanted.digest[:16]}"
         with file_lock(target.with_name(f"{target.name}.lock")):
             if target.is_dir():
+                mark_used(target)
                 tell(f"{wanted.reference} is in this node's cache")
                 return target
             partial = target.with_name(f"{target.name}.partial")

@@ -29,8 +29,16 @@ if TYPE_CHECKING:
     from edgeloop.jobs.protocol.bundle import bootstrap_command
     from edgeloop.jobs.protocol.resources import listed, missing
     from edgeloop.jobs.protocol.ticket import FINAL_STATES, Environment, State, order_variables
-    from edgeloop.jobs.records import RUNS_FOLDER, JobRecord, Listing, Run, select
-    from edgeloop.jobs.shared import shared_runs
+    from edgeloop.jobs.records import RUNS_FOLDER, JobRecord, Listing, Run, RunRecords, select
+    from edgeloop.jobs.shared import (
+        StoredJob,
+        ended_jobs,
+        has_record,
+        shared_runs,
+        stored_code,
+        stored_jobs,
+        used_code,
+    )
     from edgeloop.jobs.spec import JobSpec, read_spec, spec_of_script
     from edgeloop.jobs.sweep import parse_sweep
     from edgeloop.jobs.transfer import Fetched
@@ -54,15 +62,19 @@ __all__ = [
     "RayCompute",
     "Resources",
     "Run",
+    "RunRecords",
     "ServedPlace",
     "SetupChoices",
     "State",
     "Status",
+    "StoredJob",
     "azure_requirements",
     "bootstrap_command",
     "compute_kinds",
     "compute_options",
     "edgeloop_requirements",
+    "ended_jobs",
+    "has_record",
     "listed",
     "make_compute",
     "missing",
@@ -73,6 +85,9 @@ __all__ = [
     "select",
     "shared_runs",
     "spec_of_script",
+    "stored_code",
+    "stored_jobs",
+    "used_code",
 ]
 
 _WHERE = {
@@ -84,8 +99,11 @@ _WHERE = {
         *("compute_kinds", "compute_options", "make_compute"),
     ),
     "computes.ray": ("RayCompute",),
-    "records": ("RUNS_FOLDER", "JobRecord", "Listing", "Run", "select"),
-    "shared": ("shared_runs",),
+    "records": ("RUNS_FOLDER", "JobRecord", "Listing", "Run", "RunRecords", "select"),
+    "shared": (
+        *("StoredJob", "ended_jobs", "has_record", "shared_runs", "stored_code", "stored_jobs"),
+        "used_code",
+    ),
     "fields": ("ENVIRONMENT", "JobFile"),
     "package": ("edgeloop_requirements", "package_snapshot"),
     "transfer": ("Fetched",),

@@ -1,4 +1,5 @@
-"""The jobs of a whole team: a record of each in the store, so that any machine can list them.
+"""The jobs of a whole team: a record of each in the store, so that any machine can list them; and
+what the store keeps for them.
 
 `_records/<experiment>/<id>.json`  what was submitted, by whom; written with the ticket
 """
@@ -6,19 +7,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from socket import gethostname
 from urllib.parse import quote
 
 from edgeloop._util.parallel import ordered_map
 from edgeloop._util.system import user_name
-from edgeloop.errors import BlobMissing
+from edgeloop.errors import BadInput, BlobMissing
 from edgeloop.jobs.protocol.codec import from_json
-from edgeloop.jobs.protocol.ticket import cancel_key, folder_key
+from edgeloop.jobs.protocol.ticket import (
+    CODE_FOLDER,
+    FINAL_STATES,
+    WRAPPER_FOLDER,
+    JobProgress,
+    Ticket,
+    cancel_key,
+    folder_key,
+    state_key,
+    ticket_key,
+)
 from edgeloop.jobs.records import JobRecord, Listing, Run, age
 from edgeloop.jobs.watch import status_from_store
-from edgeloop.store import Blobs
+from edgeloop.store import BlobInfo, Blobs
 
 _PARALLEL = 32
 
@@ -67,6 +79,87 @@ def shared_runs(
         elif found:
             damaged.append(f"{key} {found}")
     return Listing(tuple(sorted(runs, key=age)), tuple(damaged))
+
+
+@dataclass
+class StoredJob:
+    """What the store has of one job. `record` is the key of its record; empty: it has none."""
+
+    id: str
+    record: str = ""
+    size: int = 0
+    modified: float = 0.0  # of the newest of its files
+    logs: list[BlobInfo] = field(default_factory=list)
+
+
+def stored_jobs(blobs: Blobs) -> dict[str, StoredJob]:
+    """All jobs of a store, of every experiment. Job folders are listed before records, which are
+    written after them: a job that is being submitted has a young folder."""
+    found: dict[str, StoredJob] = {}
+    for info in blobs.list("_jobs/"):
+        _, job, rest = (*info.key.split("/", 2), "", "")[:3]
+        if rest:
+            stored = found.setdefault(job, StoredJob(job))
+            stored.size += info.size
+            stored.modified = max(stored.modified, info.modified.timestamp())
+            if rest.startswith("log/"):
+                stored.logs.append(info)
+    for info in blobs.list("_records/"):
+        name = info.key.rpartition("/")[2]
+        if name.endswith(".json"):
+            job = name[: -len(".json")]
+            found.setdefault(job, StoredJob(job)).record = info.key
+    return found
+
+
+def stored_code(blobs: Blobs) -> tuple[dict[str, BlobInfo], dict[str, BlobInfo]]:
+    """The snapshots of code by their digests, and the wrappers by their keys."""
+    codes = {
+        info.key[len(CODE_FOLDER) :].partition(".")[0]: info for info in blobs.list(CODE_FOLDER)
+    }
+    return codes, {info.key: info for info in blobs.list(WRAPPER_FOLDER)}
+
+
+def used_code(blobs: Blobs, jobs: Iterable[StoredJob]) -> set[str]:
+    """Digests of the code that these jobs need, to run or to be submitted again. Raises BadInput if
+    one of them cannot be read: then nobody knows."""
+
+    def digests(job: StoredJob) -> tuple[str, ...]:
+        with suppress(BlobMissing):
+            ticket = Ticket.from_json(blobs.read(ticket_key(job.id)))
+            return ticket.code, ticket.package
+        try:
+            return (from_json(JobRecord, blobs.read(job.record)).code,) if job.record else ()
+        except BlobMissing:  # deleted since it was listed
+            return ()
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise BadInput(reason=f"the record {job.record} cannot be read") from None
+
+    found = ordered_map(digests, list(jobs), _PARALLEL, 2 * _PARALLEL)
+    return {digest for each in found for digest in each if digest}
+
+
+def ended_jobs(blobs: Blobs, jobs: Sequence[str]) -> Mapping[str, JobProgress]:
+    """Those of these that have ended, by the last word of their wrappers."""
+
+    def progress(job: str) -> JobProgress | None:
+        with suppress(BlobMissing, BadInput):
+            return JobProgress.from_json(blobs.read(state_key(job)))
+        return None
+
+    read = ordered_map(progress, jobs, _PARALLEL, 2 * _PARALLEL)
+    pairs = zip(jobs, read, strict=True)
+    return {job: state for job, state in pairs if state and state.state in FINAL_STATES}
+
+
+def has_record(blobs: Blobs, job: str) -> bool:
+    """Whether a job has a record now, by the experiment that its ticket names. Without a ticket
+    there is no job."""
+    try:
+        ticket = Ticket.from_json(blobs.read(ticket_key(job)))
+    except (BlobMissing, BadInput):
+        return False
+    return blobs.size(f"{_folder(ticket.experiment)}{job}.json") is not None
 
 
 def _read(blobs: Blobs, key: str, now: float) -> Run | str:

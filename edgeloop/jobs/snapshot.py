@@ -19,7 +19,7 @@ from pathlib import Path
 from edgeloop._util.units import size_text
 from edgeloop.errors import BadJob, LocalFileError
 from edgeloop.jobs.ignore import HEAD_BYTES, SourceFile, holds_private_key, source_files
-from edgeloop.jobs.protocol.ticket import code_key
+from edgeloop.jobs.protocol.ticket import code_key, is_fresh
 from edgeloop.store import Blobs
 
 LIMIT_BYTES = 100_000_000
@@ -84,7 +84,7 @@ class CodeSnapshot:
     def ensure(self, blobs: Blobs) -> tuple[str, bool]:
         """Store it, if the same code is not stored yet: its key, and whether it had to be sent."""
         key = code_key(self.digest)
-        if blobs.size(key) is not None:
+        if is_fresh(blobs, key):
             return key, False
         blobs.put(key, self.archive())
         return key, True

@@ -5,19 +5,20 @@ from __future__ import annotations
 from edgeloop.models.candidates import Candidates
 from edgeloop.models.catalog import Catalog, Model, Uploaded
 from edgeloop.models.csv_file import read_csv, write_csv
-from edgeloop.models.files import ModelFile, ModelFiles
+from edgeloop.models.files import ATTEMPTS_FOLDER, Leftovers, ModelFile, ModelFiles, is_copy
 from edgeloop.models.leases import Lease, Leases, Outcome
 from edgeloop.models.names import check_experiment_name, check_model_name, matches, matches_any
 from edgeloop.models.plan import LATENCY_COLUMNS, Plan, Stage, default_plan
 from edgeloop.models.queue import (
     FINISHED,
+    Queue,
     capability_of,
     free_at,
     is_claimable,
     plain_key,
     ready_at,
 )
-from edgeloop.models.records import StageRecord, holders_of, is_foreign, is_on, records_of
+from edgeloop.models.records import UPLOAD, StageRecord, holders_of, is_foreign, is_on, records_of
 from edgeloop.models.row import (
     AGREEMENT_COLUMNS,
     CANDIDATE,
@@ -47,6 +48,7 @@ from edgeloop.models.upload import UploadOptions
 
 __all__ = [
     "AGREEMENT_COLUMNS",
+    "ATTEMPTS_FOLDER",
     "BEAT_S",
     "CANDIDATE",
     "COLUMNS",
@@ -54,17 +56,20 @@ __all__ = [
     "FINISHED",
     "LATENCY_COLUMNS",
     "SCORE_COLUMNS",
+    "UPLOAD",
     "Candidates",
     "Catalog",
     "CurrentStage",
     "DeviceState",
     "Lease",
     "Leases",
+    "Leftovers",
     "Model",
     "ModelFile",
     "ModelFiles",
     "Outcome",
     "Plan",
+    "Queue",
     "Registry",
     "RunnerDevice",
     "RunnerEntry",
@@ -80,6 +85,7 @@ __all__ = [
     "free_at",
     "holders_of",
     "is_claimable",
+    "is_copy",
     "is_foreign",
     "is_on",
     "is_true",

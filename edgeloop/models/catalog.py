@@ -3,6 +3,7 @@ compare-and-set, so that it may be used while runners work on the same rows."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import time
@@ -11,13 +12,34 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeloop.errors import BadInput, ModelBusy, NoSuchModel, RowChanged, WaitTimeout
+from edgeloop.errors import (
+    BadInput,
+    ModelBusy,
+    NoSuchModel,
+    RowChanged,
+    RowExists,
+    WaitTimeout,
+)
 from edgeloop.models.files import ModelFile, ModelFiles
-from edgeloop.models.names import can_be_key, check_experiment_name, is_pattern, matches
+from edgeloop.models.names import (
+    can_be_key,
+    check_experiment_name,
+    check_model_name,
+    is_pattern,
+    matches,
+)
 from edgeloop.models.onnx_check import check_graph, check_onnx
 from edgeloop.models.plan import Plan
 from edgeloop.models.queue import Queue
-from edgeloop.models.records import UPLOAD, holders_of, is_foreign, is_on, records_of, summary
+from edgeloop.models.records import (
+    UPLOAD,
+    holders_of,
+    is_foreign,
+    is_on,
+    records_of,
+    summary,
+    utc,
+)
 from edgeloop.models.row import CANDIDATE, Edit, change_row
 from edgeloop.models.upload import Uploader, UploadOptions
 from edgeloop.store import Changes, Condition, Record, Store, Value, Values, check_blob_key
@@ -27,6 +49,7 @@ if TYPE_CHECKING:
 
 PARALLEL_MODELS = 4
 ENDED = ("complete", "error")
+_OF_STAGES = ("quantized", "mean", "f1_onnx", "completed")
 
 
 @dataclass(frozen=True)
@@ -228,7 +251,8 @@ class Catalog:
         """The row and all files. Cut off half-way it can be said again: the row goes last."""
 
         def close(row: Record) -> Changes:
-            return {"status": "deleting", "node": "", "stages": None}
+            closed: Changes = {"status": "deleting", "node": "", "stages": None}
+            return {**closed, "since": utc(self._clock())}
 
         before, _ = self._change(name, close)
         self.stored.delete(before)
@@ -238,6 +262,32 @@ class Catalog:
                 self._models.delete(row)
             except RowChanged:
                 raise ModelBusy(name=name, reason="it was changed while it was deleted") from None
+
+    def clear_half_made(self, row: Record) -> bool:
+        """Finish an upload or a delete that broke off; False if somebody else is at it. What a
+        search found out about a model outlives its upload."""
+        is_upload = row.values.get("status") == "uploading"
+        had_results = any(row.values.get(column) for column in _OF_STAGES)
+        if is_upload or ("results" in row.values and not had_results):
+            self._uploader.take_back(row)
+        else:
+            with contextlib.suppress(NoSuchModel):
+                self.delete(row.key)
+        after = self._models.get(row.key)
+        return after is None or after.values.get("status") not in ("uploading", "deleting")
+
+    def clear_orphans(self, name: str) -> bool:
+        """Delete the files of a model that has no row. A row keeps the name meanwhile, so that
+        nobody uploads to the folder that is being emptied; False if somebody has."""
+        values = {"name": name, "status": "deleting", "since": utc(self._clock())}
+        try:
+            row = self._models.insert(check_model_name(name), values)
+        except RowExists:
+            return False
+        self._store.blobs.delete_folder(f"{self.experiment}/{name}")
+        with contextlib.suppress(RowChanged):
+            self._models.delete(row)
+        return True
 
     def unlock(self, name: str, node: str | None = None) -> list[str]:
         """Take the model's claims (or those of one machine) from their holders; names the stages.

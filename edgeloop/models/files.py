@@ -26,12 +26,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from edgeloop.errors import ModelBusy
+from edgeloop.errors import BlobMissing, ModelBusy
 from edgeloop.models.names import matches
 from edgeloop.models.records import ARCHAI_TOOLCHAIN, UPLOAD, records_of, with_records
 from edgeloop.models.row import CANDIDATE, change_row
@@ -40,6 +40,7 @@ from edgeloop.store import BlobInfo, Changes, Record, Store
 ATTEMPTS_FOLDER = ".attempts"
 MOST_OF_A_NAME = 50
 _OF_ARCHAI = ("model.dlc", "model.quant.dlc")
+_HALF_MADE = ("uploading", "deleting", CANDIDATE)
 _NUMBER = re.compile(r"~\d+(?=\.|$)")
 
 
@@ -60,6 +61,18 @@ class ModelFile:
     size: int
     modified: datetime
     version: str = ""
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """Files of a model that nobody needs: of attempts that never counted, and results under names
+    that the row does not use. `unpublished` are results whose row names their hidden places, since
+    the machine that committed them died; `tokens` are those of their attempts."""
+
+    attempts: Sequence[BlobInfo]
+    results: Sequence[BlobInfo]
+    unpublished: Sequence[BlobInfo]
+    tokens: frozenset[str]
 
 
 class ModelFiles:
@@ -100,16 +113,30 @@ class ModelFiles:
 
     def publish(self, model: str, token: str, files: Mapping[str, Path]) -> None:
         """Steps 3 to 5, after the commit. Repeating them does no harm."""
+        self._publish(model, token, files, lambda name, key: files[name].read_bytes())
+
+    def finish_publishing(self, model: str, token: str) -> None:
+        """Steps 3 to 5 for a machine that died after its commit, from the files that it stored."""
         row = self._models.get(model)
-        own = {
-            key: name
-            for record in (records_of(row.values).values() if row else ())
-            for name, key in record.files.items()
-            if key.startswith(f"{ATTEMPTS_FOLDER}/{token}/") and name in files
-        }
-        hidden = f"{ATTEMPTS_FOLDER}/{token}/"
+        names = _hidden(row, token).values() if row else ()
+        self._publish(model, token, tuple(names), lambda _, key: self._store.blobs.read(key))
+
+    def _publish(
+        self,
+        model: str,
+        token: str,
+        names: Collection[str],
+        content_of: Callable[[str, str], bytes],
+    ) -> None:
+        """`content_of` gets a file's name and its whole key."""
+        row = self._models.get(model)
+        own = {k: name for k, name in _hidden(row, token).items() if name in names} if row else {}
+        hidden, folder = f"{ATTEMPTS_FOLDER}/{token}/", self._folder(model)
+        taken = _named(row)
         created = {
-            key: self._create(model, key.removeprefix(hidden), files[name])
+            key: self._create(
+                model, key.removeprefix(hidden), content_of(name, f"{folder}/{key}"), taken
+            )
             for key, name in own.items()
         }
         plain = {key: created_key for key, created_key in created.items() if created_key}
@@ -129,12 +156,32 @@ class ModelFiles:
                 change_row(self._models, model, rename, row)
         self.clear_attempt(model, token)
 
+    def leftovers(self, row: Record, blobs: Iterable[BlobInfo]) -> Leftovers:
+        """Which of these files of a model nobody needs. The row must have been read after the files
+        were listed: an attempt stores its files while its token is in the row, and a token never
+        comes back. So what a token stored that the row neither holds nor names can never count."""
+        records = records_of(row.values)
+        held = {record.token for record in records.values() if record.is_held}
+        named, folder = _named(row), self._folder(row.key)
+        names = {name for record in records.values() for name in record.files}
+        unfinished = {_token(key) for key in named if _token(key)} - held
+        is_quiet = not held and not unfinished and row.values.get("status") not in _HALF_MADE
+        attempts, unpublished, results = [], [], []
+        for blob in blobs:
+            key = blob.key.removeprefix(f"{folder}/")
+            token = _token(key)
+            if token in unfinished and key in named:
+                unpublished.append(blob)
+            elif token and token not in held and key not in named:
+                attempts.append(blob)
+            elif is_quiet and not token and key not in named and is_copy(key, names):
+                results.append(blob)
+        return Leftovers(attempts, results, unpublished, frozenset(unfinished))
+
     def clear_attempt(self, model: str, token: str) -> None:
         """Delete what an attempt left, except what the row names."""
-        row = self._models.get(model)
-        records = records_of(row.values).values() if row else ()
         folder = self._folder(model)
-        named = {f"{folder}/{key}" for record in records for key in record.files.values()}
+        named = {f"{folder}/{key}" for key in _named(self._models.get(model))}
         left = self._store.blobs.list(f"{folder}/{ATTEMPTS_FOLDER}/{token}/")
         self._store.blobs.delete([blob.key for blob in left if blob.key not in named])
 
@@ -175,15 +222,25 @@ class ModelFiles:
         folder = f"{row.key}/"
         return [b for b in self._store.blobs.list(folder) if "/" not in b.key.removeprefix(folder)]
 
-    def _create(self, model: str, stored: str, path: Path) -> str:
-        """Store a file under its plain name or, if that is taken, the name with a number. Empty:
+    def _create(self, model: str, stored: str, content: bytes, named: Collection[str]) -> str:
+        """Store a file under its plain name or, if that is taken, the name with a number. One with
+        this content that no record names is from a publication that broke off, and will do. Empty:
         all were taken, and the file stays where it is."""
-        content = path.read_bytes()
         for number in range(1, MOST_OF_A_NAME + 1):
             key = stored if number == 1 else _numbered(stored, number)
-            if self._store.blobs.create(f"{self._folder(model)}/{key}", content):
+            place = f"{self._folder(model)}/{key}"
+            if self._store.blobs.create(place, content):
+                return key
+            if key not in named and self._is_stored(place, content):
                 return key
         return ""
+
+    def _is_stored(self, key: str, content: bytes) -> bool:
+        if self._store.blobs.size(key) != len(content):
+            return False
+        with contextlib.suppress(BlobMissing):
+            return self._store.blobs.read(key) == content
+        return False
 
     def _folder(self, model: str) -> str:
         return f"{self._experiment}/{model}"
@@ -197,6 +254,33 @@ def stored_name(name: str, toolchain: str = "") -> str:
     if toolchain == ARCHAI_TOOLCHAIN:
         return "model.quant.dlc" if stored.endswith(".quant.dlc") else "model.dlc"
     return stored.replace(".dlc", "~dlc") if stored in _OF_ARCHAI else stored
+
+
+def _named(row: Record | None) -> set[str]:
+    """Keys below the model's folder."""
+    records = records_of(row.values).values() if row else ()
+    return {key for record in records for key in record.files.values()}
+
+
+def _hidden(row: Record, token: str) -> dict[str, str]:
+    """Names of the files that an attempt stored and the row names, by their hidden keys."""
+    return {
+        key: name
+        for record in records_of(row.values).values()
+        for name, key in record.files.items()
+        if key.startswith(f"{ATTEMPTS_FOLDER}/{token}/")
+    }
+
+
+def _token(key: str) -> str:
+    """That of the attempt in whose folder a file is; empty: in no attempt's."""
+    parts = key.split("/")
+    return parts[1] if len(parts) > 2 and parts[0] == ATTEMPTS_FOLDER else ""
+
+
+def is_copy(key: str, names: Collection[str]) -> bool:
+    """Whether it is another copy of a file that the row names elsewhere."""
+    return "/" not in key and _plain_name(key) in names
 
 
 def _shown_name(stored: str) -> str:

@@ -181,6 +181,26 @@ class Queue:
             return True
         return False
 
+    def orphans(self, models: Table) -> Iterator[Record]:
+        """Hints and notes that speak of a model that is gone. The row is read after the hint, and
+        a hint of a later model of that name is another one, or has another version."""
+        is_there: dict[str, bool] = {}
+        for record in list(self._hints.query()):
+            name = record.values.get("model")
+            if not isinstance(name, str):
+                continue
+            if name not in is_there:
+                is_there[name] = models.get(name) is not None
+            if not is_there[name]:
+                yield record
+
+    def remove(self, record: Record) -> bool:
+        """False if somebody changed it meanwhile."""
+        with contextlib.suppress(RowChanged):
+            self._hints.delete(record)
+            return True
+        return False
+
     def ready_at(self, row: Values, stage: Stage) -> float | None:
         return ready_at(row, stage, self._plan, self._margin_s)
 

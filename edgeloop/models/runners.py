@@ -169,15 +169,24 @@ class Registry:
             if record is not None:
                 self._table.delete(record)
 
-    def prune(self) -> None:
-        """Forget runners that died long ago, and the oldest of too many."""
+    def prune(self, older_s: float = FORGET_S) -> int:
+        """Forget runners that died long ago, and the oldest of too many; how many."""
+        forgotten = 0
+        for _, record in self._dead(older_s):
+            with contextlib.suppress(RowChanged):
+                self._table.delete(record)
+                forgotten += 1
+        return forgotten
+
+    def forgettable(self, older_s: float = FORGET_S) -> list[RunnerEntry]:
+        """Those that `prune` forgets."""
+        return [entry for entry, _ in self._dead(older_s)]
+
+    def _dead(self, older_s: float) -> list[tuple[RunnerEntry, Record]]:
         now = self._store.now()
-        dead = [(_entry(record, now), record) for record in self._table.query()]
-        dead = sorted((pair for pair in dead if pair[0].is_dead), key=lambda pair: pair[0].age_s)
-        for number, (entry, record) in enumerate(dead):
-            if entry.age_s > FORGET_S or number >= MOST_DEAD:
-                with contextlib.suppress(RowChanged):
-                    self._table.delete(record)
+        found = [(_entry(record, now), record) for record in self._table.query()]
+        dead = sorted((pair for pair in found if pair[0].is_dead), key=lambda pair: pair[0].age_s)
+        return [pair for n, pair in enumerate(dead) if pair[0].age_s > older_s or n >= MOST_DEAD]
 
 
 def columns_of(entry: RunnerEntry) -> dict[str, Value]:

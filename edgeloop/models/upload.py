@@ -106,25 +106,26 @@ class Uploader:
             changes = summary(row.values, records, self._plan, self._clock())
             self._queue.update(self._models, row, changes)
         except BaseException:
-            self._take_back(row, folder)
+            self.take_back(row)
             raise
 
-    def _take_back(self, row: Record, folder: str) -> None:
+    def take_back(self, row: Record) -> None:
         """Best effort: a store that is away keeps a row that says who began, for 'delete'.
 
         The row goes last: it keeps others from filling the folder that is being emptied. Files
         that cannot be reached now are cleared away by the next upload of that name.
         """
         with contextlib.suppress(EdgeloopError):
-            row = self._models.update(row, {"status": "deleting", "stages": None})
+            closed = {"status": "deleting", "stages": None, "since": utc(self._clock())}
+            row = self._models.update(row, closed)
             with contextlib.suppress(EdgeloopError):
-                self._blobs.delete_folder(folder)
+                self._blobs.delete_folder(f"{self._experiment}/{row.key}")
             if "results" in row.values:  # a search's results outlive an upload that failed
                 back = {"status": CANDIDATE, "node": SEARCH_NODE, "content": None, "size": None}
                 self._models.update(row, back)
             else:
                 self._models.delete(row)
-            note = self._notes.get(_note_key(str(row.values["content"])))
+            note = self._notes.get(_note_key(str(row.values.get("content", ""))))
             if note is not None and note.values.get("model") == row.key:
                 self._notes.delete(note)
 

@@ -71,6 +71,14 @@ class Platform:
         """Lines for `edgeloop doctor`: what is installed, and how to get what is missing."""
         return ()
 
+    def leftovers(
+        self, device: str, settings: Settings, older_s: float
+    ) -> Sequence[DeviceLeftover]:
+        """What lies on one of its attached devices and was not used for so long, for `edgeloop gc
+        --boards`. Looks without changing anything; raises DeviceUnavailable where it cannot, and
+        DeviceBusy where a runner uses the device."""
+        return ()
+
     def check_benchmark(self, name: str, settings: Settings) -> None:
         """Raises BadInput where this device has no latency to give: said before a runner starts,
         since it is no model's fault."""
@@ -303,6 +311,18 @@ class ListedDevice:
     is_attached: bool = False
     """Plugged into this machine: runners report it even while nobody uses it."""
     condition: DeviceCondition = DeviceCondition()
+
+
+@dataclass(frozen=True)
+class DeviceLeftover:
+    """One kind of thing on a device. `remove` looks again, and returns how many went."""
+
+    device: str
+    kind: str
+    names: Sequence[str]
+    sizes: Sequence[int]
+    why: str
+    remove: Callable[[], int] = field(repr=False, compare=False)
 
 
 def package_check(module: str, install: str, purpose: str) -> HealthCheck:

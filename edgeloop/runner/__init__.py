@@ -9,9 +9,11 @@ from edgeloop.runner.machines import HeldStage, MachineLine, held_stages, machin
 from edgeloop.runner.outlook import DrainSummary
 from edgeloop.runner.stages import Sizes
 from edgeloop.runner.usage import DeviceUse, record_use, utilisation
+from edgeloop.runner.workdir import MARK as WORKDIR_MARK
 from edgeloop.runner.worker import RunnerEvent
 
 __all__ = [
+    "WORKDIR_MARK",
     "Comparison",
     "DeviceUse",
     "DrainSummary",

@@ -21,6 +21,7 @@ from edgeloop.store import Blobs, check_blob_key
 
 MARK = ".edgeloop-workdir"
 DEFAULT_CAP_BYTES = 20 * 10**9
+TRIES = 10
 
 
 class WorkFolder:
@@ -46,11 +47,12 @@ class WorkFolder:
         blobs.get_many(missing)
         fetched = {}
         for name, path in kept.items():
-            path.touch()
             target = folder / check_blob_key(name)
             target.parent.mkdir(parents=True, exist_ok=True)
-            # Not a link: onnx refuses external data with several names, and tools may write to it.
-            shutil.copyfile(path, target)
+            for _ in range(TRIES):
+                if _copied(path, target):
+                    break
+                blobs.get(files[name].key, path)  # another process made room, or cleaned up
             fetched[name] = target
         self._shrink()
         return fetched
@@ -99,6 +101,17 @@ class WorkFolder:
                 return
             path.unlink(missing_ok=True)
             total -= size
+
+
+def _copied(path: Path, target: Path) -> bool:
+    """Copies a file of the cache, and says there that it was used; False if it is gone. Not a link:
+    onnx refuses external data with several names, and tools may write to it."""
+    try:
+        os.utime(path)
+        shutil.copyfile(path, target)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _version(file: ModelFile) -> str:

@@ -252,6 +252,10 @@ class Blobs(ABC):
     def size(self, key: str) -> int | None:
         """The size in bytes; None if there is no such file."""
 
+    def info(self, key: str) -> BlobInfo | None:
+        """Size, time and version of one file; None if there is no such file."""
+        return next((found for found in self.list(key) if found.key == key), None)
+
     @abstractmethod
     def read_range(self, key: str, start: int, length: int) -> bytes:
         """A part of a file; shorter if the file ends before. Raises BlobMissing."""

@@ -120,14 +120,18 @@ class ObjectBlobs(Blobs):
         return self._asked(key, put)
 
     def size(self, key: str) -> int | None:
+        found = self.info(key)
+        return None if found is None else found.size
+
+    def info(self, key: str) -> BlobInfo | None:
         import obstore
 
         check_blob_key(key)
         try:
-            found = self._asked(key, lambda: obstore.head(self._for_reading(key), key))
+            meta = self._asked(key, lambda: obstore.head(self._for_reading(key), key))
         except BlobMissing:
             return None
-        return int(found["size"])
+        return BlobInfo(key, int(meta["size"]), meta["last_modified"], meta["e_tag"] or "")
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
         """A range that begins at or after the end is refused by some stores: that is no bytes."""

@@ -28,6 +28,7 @@ from typing import Any, BinaryIO, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeloop._util.files import mark_used
 from edgeloop._util.system import available_cpus
 from edgeloop.errors import LocalFileError
 from edgeloop.tasks.base import Images, Labels, Samples
@@ -81,6 +82,7 @@ def _open(folder: Path, note: str) -> Samples | None:
         key = json.loads((folder / "set.json").read_bytes())["content"]
         images = np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False)
         labels = np.load(folder / "labels.npy", mmap_mode="r", allow_pickle=False)
+        mark_used(folder / "set.json")
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, EOFError):

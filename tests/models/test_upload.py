@@ -145,7 +145,7 @@ def dead_upload(store: Store, path: Path, name: str | None, now: float = NOW) ->
     catalog = catalog_on(store, now, node="dead")
     uploader = catalog._uploader
     uploader._blobs = BlobsThatBreak(store.blobs, SystemExit(), 2)
-    uploader._take_back = lambda row, folder: None  # type: ignore[method-assign]
+    uploader.take_back = lambda row: None  # type: ignore[method-assign]
     with pytest.raises(SystemExit):
         catalog.upload(path, name)
 

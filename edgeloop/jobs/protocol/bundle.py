@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from edgeloop._util.files import write_atomic
-from edgeloop.jobs.protocol.ticket import wrapper_key
+from edgeloop.jobs.protocol.ticket import is_fresh, wrapper_key
 from edgeloop.store import Access, Blobs
 
 _PACKAGE = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ def ensure_wrapper(blobs: Blobs) -> str:
     """The wrapper's key in the store; it is sent if it is missing."""
     content = bundle()
     key = wrapper_key(hashlib.sha256(content).hexdigest())
-    if blobs.size(key) is None:
+    if not is_fresh(blobs, key):
         blobs.put(key, content)
     return key
 
@@ -261,5 +261,9 @@ while tries and not good():
         time.sleep(wait * random.uniform(1, 1.25))
 if not good():
     stop("the wrapper in the store is damaged: submit the job again")
+try:
+    os.utime(path)
+except OSError:
+    pass
 os.execv(sys.executable, [sys.executable, path])
 """

@@ -15,6 +15,7 @@ No experiment or model has such a name: theirs begin with a letter or a digit.
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Literal
 from edgeloop._util.units import size_text
 from edgeloop.errors import BadInput, BadSetting
 from edgeloop.jobs.protocol.codec import from_json, to_json
-from edgeloop.store import Access
+from edgeloop.store import Access, Blobs
 
 if TYPE_CHECKING:
     from edgeloop.jobs.computes.base import JobOrder
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 State = Literal["queued", "preparing", "running", "completed", "failed", "canceled"]
 FINAL_STATES: frozenset[State] = frozenset({"completed", "failed", "canceled"})
 LOG_PIECE = 1 << 20
+CODE_FOLDER = "_code/"
+WRAPPER_FOLDER = "_wrapper/"
+REFRESH_S = 86_400.0  # code that is found in the store and older than this is sent again
 ORDER_VARIABLE = "EDGELOOP_ORDER"
 PLACE_PREFIX = "EDGELOOP_PLACE_"  # of variables with the paths of what a compute mounts
 NODE_CACHE = "EDGELOOP_NODE_CACHE"  # a folder for data that outlives the job on its node
@@ -250,11 +254,18 @@ def outputs_folder(job: str) -> str:
 
 
 def code_key(digest: str) -> str:
-    return f"_code/{digest}.tar.gz"
+    return f"{CODE_FOLDER}{digest}.tar.gz"
 
 
 def wrapper_key(digest: str) -> str:
-    return f"_wrapper/{digest}.pyz"
+    return f"{WRAPPER_FOLDER}{digest}.pyz"
+
+
+def is_fresh(blobs: Blobs, key: str) -> bool:
+    """Whether a file that all jobs share is in the store, and so young that no clean-up will take
+    it before the job that wants it has its record. One that is older is to be sent again."""
+    found = blobs.info(key)
+    return found is not None and time.time() - found.modified.timestamp() < REFRESH_S
 
 
 def check_apart(datasets: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from edgeloop._util.files import mark_used
 from edgeloop._util.locks import file_lock
 from edgeloop.errors import BadInput, Conflict
 from edgeloop.jobs.protocol.ticket import (
@@ -155,6 +156,7 @@ class EnvironmentBuilder:
                     shutil.rmtree(target, ignore_errors=True)
                     self._build(kind, file, target)
                     (target / _READY).touch()
+                mark_used(target / _READY)
         except Conflict:
             reason = "Another job has been building the same environment for too long"
             raise BadInput(reason=reason) from None

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from edgeloop._util.files import mark_used
 from edgeloop.data import Datasets, check_name
 from edgeloop.errors import BadInput, BlobMissing
 from edgeloop.jobs.protocol.ticket import (
@@ -186,6 +187,7 @@ def _package(ticket: Ticket, scratch: Scratch, blobs: Blobs, cache: Path) -> Pat
             _unpack(ticket.package, scratch, blobs, Path(folder, "package"))
             with contextlib.suppress(OSError):  # another job was faster
                 Path(folder, "package").rename(target)
+    mark_used(target)
     return target
 
 

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 
+from edgeloop._util.files import mark_used
 from edgeloop._util.locks import file_lock
 from edgeloop._util.units import size_text
 from edgeloop.errors import BadInput, BadName
@@ -93,6 +94,7 @@ def _fetched(
     target.parent.mkdir(parents=True, exist_ok=True)
     with file_lock(target.with_name(f"{target.name}.lock")):
         if target.is_dir():
+            mark_used(target)
             log(f"{place.url} is in this node's cache")
         else:
             _download(place, blobs, files, target)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from edgeloop._util.health import HealthCheck
 from edgeloop.errors import EdgeloopError
-from edgeloop.platforms.base import ListedDevice, Platform
+from edgeloop.platforms.base import DeviceLeftover, ListedDevice, Platform
 from edgeloop.platforms.snpe.options import SnpeSettings
 
 if TYPE_CHECKING:
@@ -68,6 +68,21 @@ class SnpePlatform(Platform):
             finally:
                 device.close()
         return found
+
+    def leftovers(
+        self, device: str, settings: Settings, older_s: float
+    ) -> Sequence[DeviceLeftover]:
+        from edgeloop.platforms.snpe.board.adb import Adb
+        from edgeloop.platforms.snpe.board.board import ROOT
+        from edgeloop.platforms.snpe.board.leftovers import BoardLeftovers
+        from edgeloop.platforms.snpe.sdk import find_sdk
+
+        own, digest = settings.section(SnpeSettings), ""
+        with contextlib.suppress(EdgeloopError):
+            digest = find_sdk(own.snpe_root).digest
+        adb = Adb(device.partition(":")[2])
+        lease_s = own.board_options.lease_s
+        return BoardLeftovers(adb, ROOT, digest, older_s, lease_s).find()
 
     def health(self, settings: Settings) -> Iterable[HealthCheck]:
         """One line for the SDK, one for each part of it that is missing, and one for adb."""

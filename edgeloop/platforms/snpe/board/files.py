@@ -82,7 +82,7 @@ for program in {_PROGRAMS}; do
 done
 command -v gzip >/dev/null && echo gzip
 {f"( cd {home} && {_AS_SUMS} ) || rm -rf {home}" if self.is_sdk_suspect else ""}
-[ -d {home} ] && echo sdk
+[ -d {home} ] && touch {home} && echo sdk
 true""")
         self.is_sdk_suspect = False
         self._check(answer)

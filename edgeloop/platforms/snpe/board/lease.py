@@ -44,21 +44,31 @@ class BoardLease:
             if held["token"] == self.token:
                 self.renew()
                 return
-            left_s = _number(held["expires"]) - _number(held["up"])
-            is_old = held["boot"] != held["now"] or left_s <= 0 or left_s > LONGEST_S
-            if not held["token"]:
+            if held["token"]:
+                self._refuse_live(held)
+            else:
                 time.sleep(0.5)  # made this moment, or its maker died in it
                 held = self._try()
                 if held is None:
                     return
                 if held["token"]:
                     continue
-                is_old = True
-            if not is_old and not _died_here(held["machine"], held["pid"]):
-                owner = held["owner"] or "another runner"
-                raise DeviceBusy(device=f"adb:{self._adb.serial}", owner=owner, seconds=left_s)
             self._clear(held["token"])
         raise self._adb.unavailable("its lease keeps changing owners; check who else uses it")
+
+    def check_free(self) -> None:
+        """Raises DeviceBusy where another one holds the board; changes nothing there."""
+        answer = self._adb.shell("\n".join((_CLOCK, *self._reads())))
+        held = _fields(answer.text)
+        if held["token"] and held["token"] != self.token:
+            self._refuse_live(held)
+
+    def _refuse_live(self, held: dict[str, str]) -> None:
+        left_s = _number(held["expires"]) - _number(held["up"])
+        is_old = held["boot"] != held["now"] or left_s <= 0 or left_s > LONGEST_S
+        if not is_old and not _died_here(held["machine"], held["pid"]):
+            owner = held["owner"] or "another runner"
+            raise DeviceBusy(device=f"adb:{self._adb.serial}", owner=owner, seconds=left_s)
 
     def renew(self) -> None:
         answer = self._adb.shell(f"{self.guard('exit 9')}\n{self.extension(self._lease_s)}")
@@ -102,10 +112,6 @@ class BoardLease:
         ]
         token = f"echo {words(self.token)} > {words(f'{self._folder}/token')}"
         boot = f'printf %s "$boot" > {words(f"{self._folder}/boot")}'
-        reads = [
-            f'echo "{name}=$(cat {words(f"{self._folder}/{name}")} 2>/dev/null)"'
-            for name in _FIELDS
-        ]
         script = "\n".join(
             (
                 _CLOCK,
@@ -113,8 +119,7 @@ class BoardLease:
                 " && ".join((*writes, boot, self.extension(self._lease_s), token)),
                 f"[ $? = 0 ] || {{ {words('rm', '-rf', self._folder)}; exit 1; }}",
                 "echo taken; else",
-                'echo "up=$up"; echo "now=$boot"',
-                *reads,
+                *self._reads(),
                 "fi",
             )
         )
@@ -123,8 +128,17 @@ class BoardLease:
             raise self._adb.unavailable(f"no lease could be written to it: {answer.last_line}")
         if answer.text.startswith("taken"):
             return None
-        found = dict(line.partition("=")[::2] for line in answer.text.splitlines())
-        return {name: found.get(name, "").strip() for name in ("up", "now", *_FIELDS)}
+        return _fields(answer.text)
+
+    def _reads(self) -> list[str]:
+        """Shell text that says what the lease says, and the time of the board."""
+        return [
+            'echo "up=$up"; echo "now=$boot"',
+            *(
+                f'echo "{name}=$(cat {words(f"{self._folder}/{name}")} 2>/dev/null)"'
+                for name in _FIELDS
+            ),
+        ]
 
     def _clear(self, judged: str) -> None:
         """Moved away first, so that of two who judge it dead one alone clears it; what turns out
@@ -138,6 +152,11 @@ then {words("rm", "-rf", away)}
 else [ -e {words(self._folder)} ] || {words("mv", away, self._folder)}
 fi"""
         self._adb.shell(script)
+
+
+def _fields(text: str) -> dict[str, str]:
+    found = dict(line.partition("=")[::2] for line in text.splitlines())
+    return {name: found.get(name, "").strip() for name in ("up", "now", *_FIELDS)}
 
 
 def _machine() -> str:
