@@ -33,7 +33,13 @@ from pathlib import Path
 
 from edgeloop.errors import BlobMissing, ModelBusy
 from edgeloop.models.names import matches
-from edgeloop.models.records import ARCHAI_TOOLCHAIN, UPLOAD, records_of, with_records
+from edgeloop.models.records import (
+    ARCHAI_TOOLCHAIN,
+    UPLOAD,
+    is_foreign,
+    records_of,
+    with_records,
+)
 from edgeloop.models.row import CANDIDATE, change_row
 from edgeloop.store import BlobInfo, Changes, Record, Store
 
@@ -165,7 +171,8 @@ class ModelFiles:
         named, folder = _named(row), self._folder(row.key)
         names = {name for record in records.values() for name in record.files}
         unfinished = {_token(key) for key in named if _token(key)} - held
-        is_quiet = not held and not unfinished and row.values.get("status") not in _HALF_MADE
+        is_free = not held and not is_foreign(row.values, records)
+        is_quiet = is_free and not unfinished and row.values.get("status") not in _HALF_MADE
         attempts, unpublished, results = [], [], []
         for blob in blobs:
             key = blob.key.removeprefix(f"{folder}/")
@@ -279,8 +286,8 @@ def _token(key: str) -> str:
 
 
 def is_copy(key: str, names: Collection[str]) -> bool:
-    """Whether it is another copy of a file that the row names elsewhere."""
-    return "/" not in key and _plain_name(key) in names
+    """Whether it is another copy of a file that the row names elsewhere. Archai's are its own."""
+    return "/" not in key and key not in _OF_ARCHAI and _plain_name(key) in names
 
 
 def _shown_name(stored: str) -> str:

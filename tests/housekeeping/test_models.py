@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import threading
@@ -20,6 +21,8 @@ from edgeloop.store import Store
 from edgeloop.testing import MemoryStore
 from edgeloop.workspace import Workspace
 from tests.conftest import StoreUnderTest
+from tests.models.test_files import DiedError as MachineDiedError
+from tests.models.test_files import DyingBlobs
 from tests.nets import save_tiny
 
 EXPERIMENT = "farm"
@@ -208,6 +211,24 @@ def test_a_name_that_is_taken_again_keeps_its_files(store: Store):
     assert store.blobs.read(f"{EXPERIMENT}/net/net.onnx") == b"net"
 
 
+def test_copies_that_the_row_no_longer_names_go_and_those_of_another_tool_stay(store: Store):
+    add(store, "net")
+    row = store.models(EXPERIMENT).get("net")
+    assert row is not None
+    stages = json.loads(str(row.values["stages"]))
+    stages["benchmark"] = {"files": {"runs.csv": "runs~2.csv", "model.dlc": "model~dlc"}}
+    row = store.models(EXPERIMENT).update(row, {"stages": json.dumps(stages)})
+    names = ("runs.csv", "runs~2.csv", "runs~3.csv", "model~dlc", "model.dlc", "theirs.csv")
+    for name in names:
+        store.blobs.put(f"{EXPERIMENT}/net/{name}", b"x")
+    row = store.models(EXPERIMENT).update(row, {"node": "archai-host"})
+    assert kinds(found_in(store)) == {}, "another tool works on it"
+    store.models(EXPERIMENT).update(row, {"node": ""})
+    assert collect(store) == {"replaced results": 2}
+    left = {blob.key.rpartition("/")[2] for blob in store.blobs.list(f"{EXPERIMENT}/net/")}
+    assert left == {"net.onnx", "runs~2.csv", "model~dlc", "model.dlc", "theirs.csv"}
+
+
 def test_uploads_and_deletes_that_broke_off_are_finished(store: Store, tmp_path: Path):
     models = store.models(EXPERIMENT)
     workspace = workspace_on(store)
@@ -240,6 +261,39 @@ def test_dead_runners_and_fleets_are_forgotten(store: Store):
     assert collect(store) == {"dead runners": 1, "dead fleets": 1}
     assert [row.key for row in store.runners().query()] == ["live|1"]
     assert [row.key for row in store.fleets().query()] == ["new"]
+
+
+def _mess(store: Store, folder: Path) -> None:
+    """Something of every kind that is in files."""
+    for name, step in (("a", "committed"), ("b", "published half"), ("c", "")):
+        add(store, name)
+        with contextlib.suppress(DiedError):
+            Worker(store, folder).convert(step)
+    store.blobs.put(f"{EXPERIMENT}/c/.attempts/lost/x", b"x")
+    store.blobs.put(f"{EXPERIMENT}/gone/net.onnx", b"x")
+    columns = {"status": "uploading", "since": "2026-01-01T00:00:00+00:00", "content": "abc"}
+    store.models(EXPERIMENT).insert("half", {"name": "half", **columns})
+    store.blobs.put(f"{EXPERIMENT}/half/net.onnx", b"x")
+
+
+def test_a_gc_that_is_killed_anywhere_is_finished_by_the_next(tmp_path: Path):
+    for changes in range(20):
+        store = MemoryStore()
+        _mess(store, tmp_path)
+        real, store.blobs = store.blobs, DyingBlobs(store.blobs, changes)
+        is_killed = True
+        with contextlib.suppress(MachineDiedError):
+            collect(store)
+            is_killed = False
+        store.blobs = real
+        for _ in range(2):
+            collect(store)
+        check_results(store, ["a", "b", "c"])
+        assert {row.key for row in store.models(EXPERIMENT).query()} == {"a", "b", "c"}
+        assert len(list(store.blobs.list(""))) == 9
+        if not is_killed:
+            return
+    raise AssertionError("it never came to its end")
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "postgresql", "azure"])
