@@ -1,0 +1,96 @@
+"""What KEDA asks, as the chart tells it to, is asked of a real portal and of a real database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+from starlette.testclient import TestClient
+
+from edgeloop.fleet import read_waiting_work
+from edgeloop.fleet.kubernetes import KubernetesValues, Release, fleet_objects
+from edgeloop.portal import PortalOptions, create_app
+from edgeloop.settings import Settings
+from edgeloop.testing.models import save_classification_model
+from edgeloop.workspace import Workspace
+from tests.peers.postgres import Postgres
+from tests.portal.test_queue import keda_json
+
+TOKEN = "a-token-nobody-guesses"
+CHIP = "htp:snapdragon-888"
+
+
+def triggers(experiment: str, **runner: Any) -> list[dict[str, Any]]:
+    values = {"runner": runner, "experiments": [{"name": experiment}]}
+    release = Release(KubernetesValues.model_validate(values), "edgeloop", "fleet")
+    scaled = [item for item in fleet_objects(release) if item["kind"].startswith("Scaled")]
+    found: list[dict[str, Any]] = scaled[0]["spec"]["triggers"]
+    return found
+
+
+def fill(workspace: Workspace, folder: Path) -> dict[str, int]:
+    """Five models: three are new, one of them is being converted, one waits for any device, and one
+    for a chip. How many runners would help, by capability."""
+    model = save_classification_model(folder / "model.onnx")
+    for name in ("one", "two", "three", "any", "pinned"):
+        workspace.upload(model, name=name, check=False)
+    table = workspace.store.models(workspace.experiment)
+    done = {"quantized": True, "macs": 1, "params": 1, "shape": "[1]", "output_shape": "[1]"}
+    for name, device in (("any", ""), ("pinned", CHIP)):
+        row = table.get(name)
+        assert row is not None
+        table.update(row, {**done, "toolchain": "qnn", "f1_onnx": 0.8, "device": device})
+    leases = workspace.leases()
+    leases.sweep_if_due(0)
+    assert leases.claim(["quantize"], "a-node") is not None
+    lines = read_waiting_work(workspace, workspace.runners())
+    return {line.capability: line.runners for line in lines}
+
+
+def test_keda_finds_every_number_at_the_portal(tmp_path: Path):
+    settings = Settings.load(tmp_path, {}, store=f"sqlite:{tmp_path}/store", experiment="My_Nets")
+    with Workspace(settings) as workspace:
+        wanted = fill(workspace, tmp_path)
+        app = create_app(workspace, PortalOptions("0.0.0.0", 8750, TOKEN))
+        with TestClient(app, "http://edgeloop-portal.fleet.svc:8750") as client:
+            headers = {"Authorization": f"Bearer {TOKEN}"}
+            for runner, names in (
+                ({}, ["linux"]),
+                ({"device": CHIP}, ["linux", "device", CHIP]),
+                ({"capabilities": ["htp:chip-v2.5"]}, []),  # nobody has it yet
+            ):
+                asked = triggers("My_Nets", **runner)
+                numbers = []
+                for trigger in asked:
+                    url = urlsplit(trigger["metadata"]["url"])
+                    assert client.get(f"{url.path}?{url.query}").status_code == 401
+                    answer = client.get(trigger["metadata"]["url"], headers=headers)
+                    assert answer.status_code == 200, answer.text
+                    location = trigger["metadata"]["valueLocation"]
+                    numbers.append(keda_json(answer.json(), location))
+                assert numbers == ([wanted[name] for name in names] or [0])
+
+
+def test_the_database_answers_what_the_portal_would(postgres: Postgres, tmp_path: Path):
+    url = postgres.url_of(postgres.make_database())
+    settings = Settings.load(
+        tmp_path, {}, store=f"{url}?blobs=file://{tmp_path}/blobs", experiment="My_Nets"
+    )
+    with Workspace(settings) as workspace:
+        wanted = fill(workspace, tmp_path)
+        assert (wanted["linux"], wanted["device"], wanted[CHIP]) == (6, 1, 1)
+        scaler = {"type": "postgresql"}
+        for runner, names in (
+            ({}, ["linux"]),
+            ({"device": CHIP}, ["linux", "device", CHIP]),
+            ({"capabilities": ["device"]}, ["device"]),
+        ):
+            (trigger,) = triggers("My_Nets", scaler=scaler, **runner)
+            with psycopg.connect(url, autocommit=True) as connection:
+                answer = connection.execute(trigger["metadata"]["query"]).fetchall()
+            assert answer == [(sum(wanted[name] for name in names),)]
+        (trigger,) = triggers("nobody", scaler=scaler)
+        with psycopg.connect(url, autocommit=True) as connection:
+            assert connection.execute(trigger["metadata"]["query"]).fetchall() == [(0,)]
