@@ -18,7 +18,7 @@ IDS = [
     *(f"D{number}" for number in range(1, 12)),
     *(f"E{number}" for number in range(1, 10)),
 ]
-NOT_BUILT = {"B4"}
+NOT_BUILT: set[str] = set()
 
 
 def rows() -> dict[str, str]:

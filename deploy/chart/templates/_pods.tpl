@@ -94,7 +94,7 @@ annotations: {{- toYaml $annotations | nindent 2 }}
 {{- $experiment := .experiment.name -}}
 {{- $runner := include "edgeloop.runner" . | fromJson -}}
 {{- $dataset := .experiment.dataset | default $root.Values.dataset -}}
-{{- $variables := list (dict "name" "EDGELOOP_EXPERIMENT" "value" $experiment) -}}
+{{- $variables := list (dict "name" "EDGELOOP_EXPERIMENT" "value" $experiment) (dict "name" "EDGELOOP_HEALTH" "value" "/tmp/edgeloop-health") -}}
 {{- if $runner.snpeClaim }}{{ $variables = append $variables (dict "name" "SNPE_ROOT" "value" "/opt/snpe") }}{{ end -}}
 {{- $words := list "runner" -}}
 {{- if eq $runner.mode "job" }}{{ $words = concat $words (list "--drain" "--ok-if-errors") }}{{ end -}}

@@ -130,6 +130,7 @@ def _container_problems(where: str, container: Plain) -> Problems:
     yield from _variable_problems(where, container)
     yield from _mount_problems(where, list_of(container.get("volumeMounts")))
     yield from _resource_problems(where, container.get("resources"))
+    yield from _core_problems(where, container)
     ports = list_of(container.get("ports"))
     for port in ports:
         if not is_port(port.get("containerPort")):
@@ -208,6 +209,16 @@ def _resource_problems(where: str, resources: object) -> Problems:
         limit = amounts.get(("limits", name))
         if kind == "requests" and amount is not None and limit is not None and amount > limit:
             yield f"{where}: it requests more {name} than its limit"
+
+
+def _core_problems(where: str, container: Plain) -> Problems:
+    """A runner refuses to start with more cores than it may use."""
+    words = [str(word) for word in container.get("args") or ()]
+    limit = mapping_of(mapping_of(container.get("resources")).get("limits")).get("cpu")
+    amount = None if limit is None else quantity(limit)
+    cores = next((words[i + 1] for i, w in enumerate(words[:-1]) if w == "--cpus"), "0")
+    if amount is not None and cores.isdecimal() and int(cores) > amount:
+        yield f"{where}: it uses {cores} cores (cpus), and its limit is {limit}"
 
 
 def _probe_problems(where: str, kind: str, probe: object, ports: set[object]) -> Problems:

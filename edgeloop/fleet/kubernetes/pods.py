@@ -20,6 +20,7 @@ from edgeloop.fleet.kubernetes.values import (
 
 USER = 10001  # of the image
 WORK, DATA, SNPE = "/work", "/data", "/opt/snpe"
+HEALTH = "/tmp/edgeloop-health"  # noqa: S108 - in a container of our own
 IN_AZURE = "azure.workload.identity/"
 _SLUG_LIMIT, _SLUG_DIGEST = 30, 6
 
@@ -98,7 +99,10 @@ def runner_pod(release: Release, experiment: ExperimentValues) -> Plain:
     values = release.values
     runner = effective_runner(values, experiment)
     dataset = experiment.dataset or values.dataset
-    variables = [{"name": "EDGELOOP_EXPERIMENT", "value": experiment.name}]
+    variables = [
+        {"name": "EDGELOOP_EXPERIMENT", "value": experiment.name},
+        {"name": "EDGELOOP_HEALTH", "value": HEALTH},
+    ]
     mounts = [_mount("tmp", "/tmp"), *_work_mounts()]  # noqa: S108 - in a container of our own
     volumes = [*_volumes(release, runner.work_size)]
     if dataset.claim:

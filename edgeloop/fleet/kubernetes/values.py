@@ -248,7 +248,9 @@ class RunnerValues(PlacementValues):
         "Lines of `edgeloop queue` that the number of runners follows; by default `linux`, and "
         "with a device also `device` and the device's own.",
     )
-    cpus: Natural = key(0, "Cores per runner (`--cpus`); 0: all that its container may use.")
+    cpus: Natural = key(
+        2, "Cores that a runner uses (`--cpus`), as it requests; 0: all that its container may use."
+    )
     args: list[str] = key(
         list, "More options of `edgeloop runner`, such as `[--precision, a16w8]`."
     )
@@ -285,6 +287,7 @@ class ExperimentValues(ChartSection):
     max_replicas: Positive | None = key(None, "Runners at the most: the experiment's quota.")
     stages_per_runner: Positive | None = key(None, "Waiting stages per runner.")
     device: Device | None = key(None, "Its device.")
+    cpus: Natural | None = key(None, "Cores that a runner uses.")
     capabilities: list[Capability] | None = key(None, "Lines of `edgeloop queue` to follow.")
     args: list[str] | None = key(None, "More options of `edgeloop runner`.")
     resources: Plain | None = key(None, "What a container gets.")

@@ -29,7 +29,7 @@ CASES: dict[str, dict[str, Any]] = {
         "dataset": {"claim": "faces", "subPath": "v3/images"},
         "runner": {
             "device": "htp:snapdragon-888",
-            "cpus": 2,
+            "cpus": 0,
             "args": ["--precision", "a16w8"],
             "snpeClaim": "snpe",
             "env": [{"name": "OMP_NUM_THREADS", "value": "2"}],
@@ -42,6 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
                 "maxReplicas": 3,
                 "minReplicas": 0,
                 "device": "",
+                "cpus": 3,
                 "dataset": {"pull": "faces@3"},
                 "resources": {"limits": {"memory": "8Gi"}},
                 "nodeSelector": {"disk": "ssd"},

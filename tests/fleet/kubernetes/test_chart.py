@@ -200,6 +200,7 @@ MUTATIONS: list[tuple[str, str, str, Any]] = [
     ("ScaledJob", f"{RUNNER}/resources/requests/memory", "2 GB", "cannot be '2 GB'"),
     ("ScaledJob", f"{RUNNER}/resources/requests/memory", "16Gi", "more memory than its limit"),
     ("ScaledJob", f"{RUNNER}/resources/requests/gpu", "1", "unknown resource 'gpu'"),
+    ("ScaledJob", f"{RUNNER}/resources/limits/cpu", "1500m", "its limit is 1500m"),
     ("ScaledJob", f"{RUNNER}/livenessProbe/httpGet", {"port": 80}, "one handler, not 2"),
     ("ScaledJob", f"{RUNNER}/livenessProbe/successThreshold", 2, "must be 1"),
     ("ScaledJob", f"{RUNNER}/livenessProbe/periodSeconds", 0, "1 or more"),

@@ -107,7 +107,7 @@ def test_the_command_prints_the_same_every_time(tmp_path: Path, monkeypatch: pyt
         (["store.create.A=b"], "store.create would put a secret into the manifest"),
         (["store.url=postgresql://u:p@h/d"], "holds a password or a key"),
         (["settings.store=postgresql://u:p@h/d"], "settings holds a password or a key"),
-        (["image.repository=No Image"], "'No Image:0.1.0' is not an image"),
+        (["image.repository=No Image"], "is not an image"),
         (["runner.tolerations=[{kee: spot}]"], "a toleration has an unknown key 'kee'"),
         (["runner.tolerations=[{operator: Exists, value: x}]"], "cannot have a value"),
         (["runner.env=[{name: EDGELOOP_NODE, value: me}]"], "'EDGELOOP_NODE' twice"),
