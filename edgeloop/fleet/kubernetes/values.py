@@ -56,7 +56,7 @@ def _merged(default: Plain) -> Reads:
     def read(value: object) -> Plain:
         return _merge(default, mapping(value))
 
-    return Reads(read, {"type": "object"})
+    return Reads(read, {"type": "object", "additionalProperties": True})
 
 
 def _merge(default: Plain, written: Plain) -> Plain:
