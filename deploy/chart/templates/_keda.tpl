@@ -8,11 +8,9 @@
 {{- if eq $runner.scaler.type "postgresql" -}}
 {{- $kinds := list -}}
 {{- range $name := $capabilities -}}
-{{- if eq $name "linux" -}}
-{{- $kinds = append $kinds "(starts_with(key, 'device') IS FALSE AND strpos(key, '|') > 1)" -}}
-{{- else -}}
-{{- $kinds = append $kinds (printf "starts_with(key, '%s|')" (ternary $name (printf "device@%s" $name) (eq $name "device"))) -}}
-{{- end -}}
+{{- $parts := ternary (list "quantize" "onnx") (list "device" "device-accuracy" "device-float") (eq $name "linux") -}}
+{{- $pin := ternary "" (printf "@%s" $name) (or (eq $name "linux") (eq $name "device")) -}}
+{{- range $parts }}{{ $kinds = append $kinds (printf "starts_with(key, '%s%s|')" . $pin) }}{{ end -}}
 {{- end -}}
 - type: postgresql
   authenticationRef: {name: {{ printf "%s-queue" $root.Release.Name | quote }}}

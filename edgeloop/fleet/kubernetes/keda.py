@@ -9,6 +9,8 @@ from edgeloop.fleet.kubernetes.values import ExperimentValues, Plain, RunnerValu
 
 GROUP = "keda.sh/v1alpha1"
 LINUX, DEVICE = "linux", "device"
+# What stages need, as hints have it.
+ON_LINUX, ON_DEVICE = ("quantize", "onnx"), ("device", "device-accuracy", "device-float")
 
 
 def trigger_authentication(release: Release) -> Plain:
@@ -127,13 +129,14 @@ def _address(release: Release, experiment: str, capability: str) -> str:
 
 
 def _query(experiment: str, names: list[str]) -> str:
-    """Hints at work that is ready or running; `linux` is all that needs no device."""
-    kinds = [
-        "(starts_with(key, 'device') IS FALSE AND strpos(key, '|') > 1)"
-        if name == LINUX
-        else f"starts_with(key, '{DEVICE if name == DEVICE else f'{DEVICE}@{name}'}|')"
-        for name in names
-    ]
+    """Hints at work that is ready or running, by what a runner must have for it."""
+    parts: list[str] = []
+    for name in names:
+        if name == LINUX:
+            parts += ON_LINUX
+        else:
+            parts += ON_DEVICE if name == DEVICE else [f"{kind}@{name}" for kind in ON_DEVICE]
+    kinds = [f"starts_with(key, '{part}|')" for part in parts]
     return (
         f"SELECT count(*) FROM edgeloop_rows WHERE space = 'queue/{experiment}' "  # noqa: S608
         f"AND ({' OR '.join(kinds)})"

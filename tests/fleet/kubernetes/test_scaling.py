@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from edgeloop.fleet import read_waiting_work
 from edgeloop.fleet.kubernetes import KubernetesValues, Release, fleet_objects
+from edgeloop.fleet.kubernetes.keda import ON_DEVICE, ON_LINUX
 from edgeloop.portal import PortalOptions, create_app
 from edgeloop.settings import Settings
 from edgeloop.testing.models import save_classification_model
@@ -31,8 +32,8 @@ def triggers(experiment: str, **runner: Any) -> list[dict[str, Any]]:
 
 
 def fill(workspace: Workspace, folder: Path) -> dict[str, int]:
-    """Five models: three are new, one of them is being converted, one waits for any device, and one
-    for a chip. How many runners would help, by capability."""
+    """Five models: three are new, one of them is being converted, one waits for any device, and one is
+    to be scored on a chip. How many runners would help, by capability."""
     model = save_classification_model(folder / "model.onnx")
     for name in ("one", "two", "three"):
         workspace.upload(model, name=name, check=False)
@@ -40,7 +41,8 @@ def fill(workspace: Workspace, folder: Path) -> dict[str, int]:
     done = {"quantized": True, "macs": 1, "params": 1, "shape": "[1]", "output_shape": "[1]"}
     done |= {"status": "waiting", "toolchain": "qnn", "f1_onnx": 0.8}
     table.insert("any", {"name": "any", **done})
-    table.insert("pinned", {"name": "pinned", **done, "device": CHIP})
+    measured = {"total_inference_avg": "[1, 1, 1, 1, 1]", "mean": 0.1, "stdev": 0.0, "device": CHIP}
+    table.insert("pinned", {"name": "pinned", **done, **measured})
     leases = workspace.leases()
     leases.sweep_if_due(0)
     assert leases.claim(["quantize"], "a-node") is not None
@@ -79,7 +81,9 @@ def test_the_database_answers_what_the_portal_would(postgres: Postgres, tmp_path
     )
     with Workspace(settings) as workspace:
         wanted = fill(workspace, tmp_path)
-        assert (wanted["linux"], wanted["device"], wanted[CHIP]) == (6, 1, 1)
+        assert (wanted["linux"], wanted["device"], wanted[CHIP]) == (6, 1, 3)
+        needs = {stage.capability for stage in workspace.plan.stages}
+        assert needs == {*ON_LINUX, *ON_DEVICE}, "hints of a kind that the query does not know"
         scaler = {"type": "postgresql"}
         for runner, names in (
             ({}, ["linux"]),
