@@ -32,7 +32,7 @@ def triggers(experiment: str, **runner: Any) -> list[dict[str, Any]]:
 
 
 def fill(workspace: Workspace, folder: Path) -> dict[str, int]:
-    """Five models: three are new, one of them is being converted, one waits for any device, and one is
+    """Five models: three are new, one of them is being converted, one waits for any device, one is
     to be scored on a chip. How many runners would help, by capability."""
     model = save_classification_model(folder / "model.onnx")
     for name in ("one", "two", "three"):
