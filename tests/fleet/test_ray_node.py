@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from edgeloop.fleet.ray.submit import package_contents
 from edgeloop.jobs import edgeloop_requirements
+from edgeloop.jobs.computes.ray import driver_command
 from tests.peers.ray import node_programs
 from tests.peers.wheels import make_wheels
 
@@ -87,3 +89,23 @@ def test_a_node_that_cannot_build_says_why_in_one_sentence(package: Path, tmp_pa
         "the environment of this node was not built: No matching distribution found for "
         "no-such-thing==7"
     )
+
+
+@pytest.fixture
+def raylet() -> Iterator[subprocess.Popen[bytes]]:
+    """A process with the command line of a raylet that runs in an environment of its own."""
+    python = node_programs(()) / "python"
+    words = ["raylet", "--x=y", f"--python_worker_command={python} setup_worker.py", "--z"]
+    with subprocess.Popen(["bash", "-c", "read", *words], stdin=subprocess.PIPE) as process:
+        yield process
+        process.communicate()
+
+
+def test_the_python_of_ray_is_found_wherever_it_is(raylet: subprocess.Popen[bytes]):
+    command = driver_command("python3", "ray.scripts.scripts")
+    bare = {"PATH": "/usr/bin:/bin", "RAY_RAYLET_PID": str(raylet.pid)}
+    done = subprocess.run(command, env=bare, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 2) and "Usage:" in done.stdout + done.stderr, done.stderr
+    del bare["RAY_RAYLET_PID"]
+    done = subprocess.run(command, env=bare, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr.startswith("edgeloop: no Python of this node has")

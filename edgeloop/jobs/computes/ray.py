@@ -81,6 +81,18 @@ for actor in list_actors(filters=filters, limit=10000):
 _CLEANUP_PREFIX = "edgeloop-sweep-"
 # Ray's messages for those; the second if one was about to start.
 _CLEANED_UP = ("cancelled before it started running", "killed by `ray.kill`")
+# Ray may have been started by the path of its program, in an environment that is on no PATH.
+_WITH_RAY = """\
+module=$1; shift
+words=$(tr '\\0' '\\n' </proc/${RAY_RAYLET_PID:-self}/cmdline)
+own=$(echo "$words" | sed -n 's/^--python_worker_command=\\([^ ]*\\) .*/\\1/p' | head -n 1)
+for python in "$@" $own; do
+  has='import sys, importlib.util as u; sys.exit(u.find_spec("ray") is None)'
+  if "$python" -c "$has" 2>/dev/null; then exec "$python" -m "$module"; fi
+done
+echo "edgeloop: no Python of this node has ray: name one with the key python of the compute" >&2
+exit 1
+"""
 
 
 def _address(value: object) -> str:
@@ -199,7 +211,7 @@ class RayCompute(Compute):
         self._submit(
             {
                 "submission_id": job,
-                "entrypoint": shlex.join([self._python, "-m", module]),
+                "entrypoint": shlex.join(driver_command(self._python, module)),
                 "runtime_env": {"py_modules": [package], "working_dir": folder},
                 "metadata": {"name": job},
             }
@@ -286,6 +298,13 @@ class RayCompute(Compute):
 
     def _said(self, refusal: DashboardRefused) -> ComputeUnavailable:
         return ComputeUnavailable(compute=self.name, reason=f"Ray said: {refusal}")
+
+
+def driver_command(python: str, module: str) -> list[str]:
+    """Run a module with the first Python that has Ray: the one that is named, or whatever the
+    node's raylet itself starts workers with."""
+    names = list(dict.fromkeys((python, "python", "python3")))
+    return ["/bin/sh", "-c", _WITH_RAY, "edgeloop", module, *names]
 
 
 def _observed(job: Job) -> ObservedState:
