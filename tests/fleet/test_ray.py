@@ -184,12 +184,15 @@ def test_sixty_models_are_done_once_each_while_actors_a_node_and_the_store_die(l
 
         def kill_one_at_work() -> None:
             wait_until(lambda: at_work(rows(), runners(lab)), LIMIT_S, "a runner at work")
-            runner = next(iter(at_work(rows(), runners(lab))))
-            os.kill(parent_of(runner), signal.SIGKILL)  # the actor; the runner dies with it
-            wait_until(lambda: not is_running(runner), LIMIT_S, "its runner to die with it")
+            kill_actor_of(next(iter(at_work(rows(), runners(lab)))))
+
+        def kill_the_supervisor() -> None:
+            wait_until(lambda: supervisors(lab), LIMIT_S, "the supervisor")
+            kill_actor_of(supervisors(lab)[0])
 
         for count, deed in (
             (3, kill_one_at_work),
+            (8, kill_the_supervisor),
             (12, lab.postgres.kill),
             (12, lab.postgres.start),
             (20, kill_one_at_work),
@@ -224,12 +227,34 @@ def results_in(log: list[tuple[str, str, str]]) -> dict[str, list[str]]:
 def runners(lab: Lab) -> dict[int, str]:
     """The runner processes of the cluster: their names by process."""
     found = {}
+    for process in processes_with(lab, b"\0-m\0edgeloop\0runner\0"):
+        with suppress(OSError):
+            environ = Path(f"/proc/{process}/environ").read_bytes()
+            name = re.search(rb"EDGELOOP_NODE=([^\0]*)", environ)
+            found[process] = name[1].decode() if name else ""
+    return found
+
+
+def supervisors(lab: Lab) -> list[int]:
+    return processes_with(lab, b"\0-m\0edgeloop.fleet.ray.supervise\0")
+
+
+def processes_with(lab: Lab, words: bytes) -> list[int]:
+    found = []
     for process in lab.cluster.processes():
         with suppress(OSError):
-            if b"edgeloop\0runner\0" in (process / "cmdline").read_bytes():
-                name = re.search(rb"EDGELOOP_NODE=([^\0]*)", (process / "environ").read_bytes())
-                found[int(process.name)] = name[1].decode() if name else ""
+            if words in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
     return found
+
+
+def kill_actor_of(process: int) -> None:
+    """The kernel then kills what the actor kept alive."""
+    with suppress(OSError):  # it is dead already
+        actor = parent_of(process)
+        if Path(f"/proc/{actor}/cmdline").read_bytes().startswith(b"ray::ProcessActor"):
+            os.kill(actor, signal.SIGKILL)
+    wait_until(lambda: not is_running(process), LIMIT_S, "its process to die with it")
 
 
 def at_work(rows: list[Values], running: dict[int, str]) -> list[int]:

@@ -86,7 +86,7 @@ _WITH_RAY = """\
 module=$1; shift
 words=$(tr '\\0' '\\n' </proc/${RAY_RAYLET_PID:-self}/cmdline)
 own=$(echo "$words" | sed -n 's/^--python_worker_command=\\([^ ]*\\) .*/\\1/p' | head -n 1)
-for python in "$@" $own; do
+for python in "$@" $own python3 python; do
   has='import sys, importlib.util as u; sys.exit(u.find_spec("ray") is None)'
   if "$python" -c "$has" 2>/dev/null; then exec "$python" -m "$module"; fi
 done
@@ -301,10 +301,10 @@ class RayCompute(Compute):
 
 
 def driver_command(python: str, module: str) -> list[str]:
-    """Run a module with the first Python that has Ray: the one that is named, or whatever the
-    node's raylet itself starts workers with."""
-    names = list(dict.fromkeys((python, "python", "python3")))
-    return ["/bin/sh", "-c", _WITH_RAY, "edgeloop", module, *names]
+    """Run a module with the first Python that has Ray: the one that is named, or what the node's
+    raylet itself starts workers with."""
+    named = [] if python in ("python", "python3") else [python]
+    return ["/bin/sh", "-c", _WITH_RAY, "edgeloop", module, *named]
 
 
 def _observed(job: Job) -> ObservedState:
