@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 from bench.tables import markdown
 from edgeloop.fleet import Fleets
+from edgeloop.jobs import edgeloop_requirements
 from edgeloop.testing import wait_until
 from edgeloop.testing.models import save_classification_model
 from edgeloop.workspace import Workspace
 from tests.fleet.ray_lab import LIMIT_S, Lab, open_lab
+from tests.peers.wheels import make_wheels
 
 REPEATS = 3
 GOAL_S = 10.0
@@ -39,6 +43,7 @@ def run() -> str:
         folder = Path(name)
         with open_lab(folder) as lab:
             rows = list(_figures(lab))
+        rows += _bare_figures(folder / "bare")
     return markdown(("what", "s", "goal, s"), rows)
 
 
@@ -59,6 +64,23 @@ def _figures(lab: Lab) -> Iterator[tuple[str, str, str]]:
     yield "the slowest of them", f"{max(claims):.1f}", goal
     down = _seconds(lambda: lab.shell("edgeloop fleet down"))
     yield "`edgeloop fleet down` of an idle fleet", f"{down:.1f}", ""
+
+
+def _bare_figures(folder: Path) -> list[tuple[str, str, str]]:
+    """On nodes that have only Ray and build the rest once; pip takes it from this disk."""
+    folder.mkdir()
+    wheels = make_wheels(folder / "wheels", edgeloop_requirements("qnn"))
+    pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+    with patch.dict(os.environ, pip), open_lab(folder, requirements=()) as lab:
+        lab.write_settings(fleet={"idle_seconds": 1, "options": ["--benchmark-only"]})
+        up = _seconds(lambda: lab.shell("edgeloop fleet up --compute cluster --runners 0:2"))
+        claims = [_claim_s(lab, number) for number in range(2)]
+        lab.shell("edgeloop fleet down")
+    return [
+        ("`edgeloop fleet up`, nodes with only Ray (packages on disk)", f"{up:.1f}", ""),
+        ("no runners, nodes with only Ray: first claim", f"{claims[0]:.1f}", ""),
+        ("the next one", f"{claims[1]:.1f}", ""),
+    ]
 
 
 def _alone_s(lab: Lab) -> float:

@@ -98,9 +98,9 @@ class Lab:
 
 
 @contextlib.contextmanager
-def open_lab(folder: Path) -> Iterator[Lab]:
-    """Nodes have what the how-to page says: Ray, and what Edgeloop requires with `qnn`."""
-    needed = edgeloop_requirements("qnn")
+def open_lab(folder: Path, requirements: tuple[str, ...] | None = None) -> Iterator[Lab]:
+    """Nodes have Ray, and what the how-to page says that Edgeloop requires."""
+    needed = edgeloop_requirements("qnn") if requirements is None else requirements
     with ExitStack() as running:
         postgres = running.enter_context(Postgres())
         ways_out = {postgres.port: postgres.folder / f".s.PGSQL.{postgres.port}"}
