@@ -78,7 +78,7 @@ def bring_up(
     try:
         started = ensure_supervisor(settings, record)
         return wait_until_obeyed(fleets, record, started), before
-    except (ComputeUnavailable, Conflict, NotFound):
+    except (BadInput, ComputeUnavailable, Conflict, NotFound):
         if before is None and (left := fleets.get(record.name)) and not left.is_supervised:
             fleets.remove(left)
         raise

@@ -55,6 +55,7 @@ def run_command(
     environ: dict[str, str],
     stdin: str | None = None,
     prefix: Iterable[str] = (),
+    limit_s: float = LIMIT_S,
 ) -> Finished:
     done = subprocess.run(
         [*prefix, *command_line(arguments)],
@@ -63,7 +64,7 @@ def run_command(
         input=stdin or "",
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
+        timeout=limit_s,
         check=False,
     )
     return Finished(done.returncode, done.stdout, done.stderr)

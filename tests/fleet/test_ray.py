@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -20,7 +21,9 @@ from edgeloop.jobs import edgeloop_requirements
 from edgeloop.store import Values
 from edgeloop.testing import wait_until
 from edgeloop.testing.models import save_classification_model
+from tests.cli.running import run_command
 from tests.fleet.ray_lab import LIMIT_S, PASSWORD, Lab, open_lab
+from tests.peers.postgres import Postgres
 from tests.peers.ray import RayNode
 
 pytestmark = pytest.mark.timeout(900)
@@ -96,6 +99,21 @@ def is_complete(lab: Lab, experiment: str, count: int) -> bool:
     with lab.workspace(experiment) as workspace:
         rows = [row.values for row in workspace.find(())]
     return [row["status"] for row in rows] == ["complete"] * count
+
+
+def test_what_cannot_work_is_one_sentence_and_leaves_nothing(lab: Lab, tmp_path: Path):
+    lab.write_settings()
+    shutil.copy(lab.folder / "edgeloop.yaml", tmp_path)
+    up = ["fleet", "up", "--compute", "cluster", "--name", "lost"]
+    said = run_command(up, tmp_path, {}, limit_s=LIMIT_S).sentence
+    assert "is a folder of this machine" in said and "use PostgreSQL" in said
+    with Postgres() as elsewhere:  # the nodes do not reach it
+        store = {"EDGELOOP_STORE": f"{elsewhere.url}?blobs=file://{tmp_path}/blobs"}
+        said = run_command(up, tmp_path, store, limit_s=LIMIT_S).sentence
+        assert "the supervisor does not start: it ended with exit code 1" in said
+        assert f"{elsewhere.port}" in said and "refused" in said
+        left = run_command(["fleet", "status"], tmp_path, store)
+        assert left.out.startswith("No fleet.")
 
 
 def test_boards_are_placed_by_their_resource_and_secrets_are_nowhere(lab: Lab):

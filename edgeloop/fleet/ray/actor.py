@@ -39,7 +39,7 @@ class ProcessActor:
         self._order = RunnerOrder.from_json(order) if order else None
         self._process: RunnerProcess | None = None
         self._note = "its node is being made ready"
-        self._is_ready = self._is_ending = self._is_killed = False
+        self._is_unfit = self._is_ready = self._is_ending = self._is_killed = False
         # The kernel kills a process with the thread that started it: this one lives to the end.
         threading.Thread(target=self._keep, daemon=True).start()
 
@@ -55,6 +55,7 @@ class ProcessActor:
             "state": state,
             "note": f"{note}: {said}" if said else note,
             "ready": self._is_ready,
+            "unfit": self._is_unfit,  # the node cannot be made ready
             "pid": None if process is None else process.pid,
         }
 
@@ -83,10 +84,10 @@ class ProcessActor:
         pause_s = _FIRST_PAUSE_S
         while not self._is_ending:
             try:
-                self._process = self._new_process()
+                self._process, self._is_unfit = self._new_process(), False
                 return self._process
             except (EdgeloopError, OSError) as error:
-                self._note = str(error)
+                self._note, self._is_unfit = str(error), True
                 sys.stderr.write(f"edgeloop: {error}\n")
             self._wait(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

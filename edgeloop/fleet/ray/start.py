@@ -27,16 +27,17 @@ def main() -> None:
     shipment = Shipment.from_json(text)
     forget_job()
     connect(shipment)
-    _end_earlier()
+    _end_supervisor()
     actor = create_actor(SUPERVISOR, [text])
     reason = _awaited(actor)
     if reason:
+        _end_supervisor()
         sys.exit(f"edgeloop: {reason}")
 
 
-def _end_earlier() -> None:
-    """One whose process cannot work any more, perhaps with a password that is no longer valid. Its
-    runners go on, and the new one adopts them."""
+def _end_supervisor() -> None:
+    """One that cannot work, perhaps with a password that is no longer valid. Its runners go on, and
+    the next one adopts them."""
     import ray
 
     with suppress(ValueError):
@@ -65,7 +66,7 @@ def _awaited(actor: Any) -> str:
             note = status["note"]
             failures += 1
             sys.stderr.write(f"{note}\n")
-        if failures > _FAILURES:
+        if status["unfit"] or failures > _FAILURES:
             return f"the supervisor does not start: {note}"
         time.sleep(_POLL_S)
 

@@ -16,9 +16,11 @@ from edgeloop.errors import EdgeloopError, NotFound
 from edgeloop.fleet.ray.environment import own_variables
 from edgeloop.fleet.ray.launcher import RayLauncher
 from edgeloop.fleet.ray.shipment import SHIPMENT_VARIABLE, SUPERVISOR, Shipment
+from edgeloop.fleet.records import Fleets
 from edgeloop.fleet.start import prepared
 from edgeloop.fleet.supervisor import supervise
 from edgeloop.settings import Settings
+from edgeloop.store import open_store
 
 if TYPE_CHECKING:
     from edgeloop.fleet.launcher import Launcher
@@ -39,10 +41,12 @@ def main() -> None:
 
     where = f"actor {SUPERVISOR} in Ray's namespace {shipment.namespace}"
     try:
+        settings = Settings.load()
+        check_fleet(settings, shipment.fleet)
         # Ray has one actor of this name. Should an older one live on behind a broken network, it
         # finds another's token in the record and ends.
         supervise(
-            Settings.load(),
+            settings,
             shipment.fleet,
             make_launcher,
             where=where,
@@ -54,6 +58,16 @@ def main() -> None:
         return  # the fleet ended
     except EdgeloopError as error:
         sys.exit(f"edgeloop: {redact(str(error))}")
+
+
+def check_fleet(settings: Settings, fleet: str) -> None:
+    """Raises NotFound, or StoreError where this node cannot open the store: whoever starts the
+    fleet is then told, instead of waiting with it."""
+    store = open_store(settings.location)
+    try:
+        Fleets(store).named(fleet)
+    finally:
+        store.close()
 
 
 def _tell(sentence: str) -> None:
