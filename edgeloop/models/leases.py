@@ -28,11 +28,13 @@ from edgeloop.models.row import Edit, change_row
 from edgeloop.store import Changes, Record, Table, Value, Values
 
 LARGEST_SPREAD = 64
+LARGEST_SPREAD_UNJOINED = 16  # where hints are read one by one, each of them counts
 LOOKS = 10
 EDIT_LOOKS = 3  # of these, how many ask for priorities that were edited by hand
 GRAB_SECONDS = 10.0
 SETTLE_SECONDS = 2.0  # an idle runner looks every second
 QUEUED_LOOK_SECONDS = 1.5
+LONGEST_QUEUED_LOOK_SECONDS = 24.0
 IDLE_SWEEP_SECONDS = 10.0
 BUSY_SWEEP_SECONDS = 600.0
 ERROR_TEXT_LIMIT = 2_000
@@ -88,6 +90,7 @@ class Leases:
         self._mended = 0
         self._last_seen = "", 0.0  # the last piece of its kind, and since when it has been seen
         self._queued_look_at = 0.0
+        self._queued_look_s = QUEUED_LOOK_SECONDS
         self._idle_sweep_at = 0.0
         self._busy_sweep_at = time.monotonic() + random.uniform(0.5, 1.0) * BUSY_SWEEP_SECONDS
 
@@ -184,7 +187,8 @@ class Leases:
             records = self._held(row, lease)
             held = records[lease.stage]
             files = {**held.files, **outcome.files}
-            records[lease.stage] = replace(held.settled(), attempts=0, not_before=0.0, files=files)
+            done = replace(held.settled(), attempts=0, silent=0, not_before=0.0, files=files)
+            records[lease.stage] = done
             if stage.progress({**row.values, **outcome.columns}) <= stage.progress(row.values):
                 missing = ", ".join(stage.fills)  # it would be done again forever
                 reason = f"the result of {stage.name} does not fill its columns ({missing})"
@@ -237,10 +241,7 @@ class Leases:
         """Not more often than that by this runner, nor by all runners together."""
         self._idle_sweep_at = time.monotonic() + IDLE_SWEEP_SECONDS
         self._busy_sweep_at = time.monotonic() + BUSY_SWEEP_SECONDS
-        if not self._queue.may_sweep(self._clock(), interval_s):
-            return False
-        self.sweep()
-        return True
+        return self._queue.sweep_if_due(self._models, self._clock(), interval_s)
 
     def _claim_from_queue(
         self,
@@ -298,7 +299,8 @@ class Leases:
         return row if self._has_attempts_left(row, stage) else None
 
     def _has_attempts_left(self, row: Record, stage: Stage) -> bool:
-        if records_of(row.values).get(stage.name, StageRecord()).attempts < self._max_attempts:
+        record = records_of(row.values).get(stage.name, StageRecord())
+        if record.has_attempts_left(self._max_attempts):
             return True
         self._give_up(row, stage)
         return False
@@ -318,10 +320,12 @@ class Leases:
     def _claim_queued(
         self, capabilities: Collection[str], node: str, only: Callable[[str], bool]
     ) -> Lease | None:
-        """Take what another has claimed ahead. Its holder finds the token gone when it begins."""
+        """Take what another has claimed ahead. Its holder finds the token gone when it begins.
+        After looks in vain it looks less often: in a large fleet many are idle at the end."""
         if time.monotonic() < self._queued_look_at:
             return None
-        self._queued_look_at = time.monotonic() + QUEUED_LOOK_SECONDS
+        self._queued_look_at = time.monotonic() + random.uniform(0.8, 1.2) * self._queued_look_s
+        self._queued_look_s = min(2 * self._queued_look_s, LONGEST_QUEUED_LOOK_SECONDS)
         for hint in self._queue.queued(capabilities):
             row = self._models.get(hint.model) if only(hint.model) else None
             if row is None or hint.stage not in self._plan:
@@ -347,7 +351,8 @@ class Leases:
 
     def _lost_race(self) -> None:
         self._races_lost += 1
-        self._spread = min(2 * self._spread, LARGEST_SPREAD)
+        largest = LARGEST_SPREAD if self._models.is_atomic else LARGEST_SPREAD_UNJOINED
+        self._spread = min(2 * self._spread, largest)
 
     def _acquire(
         self, row: Record, stage: Stage, node: str, queued: bool = False, taken_from: str = ""
@@ -370,7 +375,8 @@ class Leases:
                 owner=node,
                 expires=now + self._lease_s,
                 since=now,
-                attempts=before.attempts + (not is_taken),
+                attempts=before.attempts + (not before.is_held),
+                silent=before.silent + before.has_begun,  # its lease has run out
                 queued=queued,
             )
             return self._summary(row, records)
@@ -382,9 +388,11 @@ class Leases:
         if held is None or held.token != token:
             return None
         self._spread = max(self._spread - 1, 1)
+        self._queued_look_s = QUEUED_LOOK_SECONDS
         rank = rank_of(self._queue.key(row.key, after.values, stage))
         return Lease(
-            *(row.key, stage.name, node, token, held.attempts, held.expires, after, rank, queued)
+            *(row.key, stage.name, node, token, held.attempts + held.silent),
+            *(held.expires, after, rank, queued),
         )
 
     def _update(self, row: Record, changes: Changes) -> Record:
@@ -395,8 +403,9 @@ class Leases:
         records = records_of(row.values)
         record = records[stage.name]
         records[stage.name] = record.free()
+        attempts = record.attempts + record.silent
         reason = (
-            f"{stage.name}: gave up after {record.attempts} attempts; the last, on "
+            f"{stage.name}: gave up after {attempts} attempts; the last, on "
             f"{record.owner or 'a machine'}, ended without a result or a reason"
         )
         with contextlib.suppress(RowChanged):

@@ -18,6 +18,7 @@ from edgeloop.models.row import filled, is_true
 from edgeloop.store import Value, Values
 
 REMEMBERED = 8
+SILENT_ATTEMPTS = 10
 ARCHAI_TOOLCHAIN = "snpe"  # what Archai converts with
 UPLOAD = "upload"  # an upload is held like a stage, so that two people cannot fill one name
 
@@ -25,7 +26,9 @@ UPLOAD = "upload"  # an upload is held like a stage, so that two people cannot f
 @dataclass(frozen=True)
 class StageRecord:
     """What a row remembers of one stage. `token` is empty when nobody holds it. `queued`: whoever
-    holds it has claimed it ahead and not begun, so an idle runner may take it away."""
+    holds it has claimed it ahead and not begun, so an idle runner may take it away. `attempts` are
+    those that failed and the one under way; `silent` are those whose holder was not heard of again,
+    most often because its machine is gone."""
 
     token: str = ""
     owner: str = ""
@@ -36,10 +39,20 @@ class StageRecord:
     committed: Sequence[str] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     queued: bool = False
+    silent: int = 0
 
     @property
     def is_held(self) -> bool:
         return bool(self.token)
+
+    def has_attempts_left(self, most: int) -> bool:
+        """Machines of a fleet come and go, so silence says less of a model than a failure does."""
+        failures, silences = self.attempts - self.is_held, self.silent + self.has_begun
+        return failures < most and silences < max(most, SILENT_ATTEMPTS)
+
+    @property
+    def has_begun(self) -> bool:
+        return self.is_held and not self.queued
 
     def free(self) -> StageRecord:
         return replace(self, token="", owner="", expires=0.0, since=0.0, queued=False)

@@ -236,14 +236,31 @@ def test_one_failure_is_forgotten_once_the_stage_succeeds(farm: Farm) -> None:
 def test_a_model_that_kills_every_runner_rests_in_error_and_says_so(farm: Farm) -> None:
     farm.add("killer")
     leases = farm.leases()
-    for _ in range(3):
+    for _ in range(10):
         assert leases.claim(["quantize"], "victim") is not None
         farm.clock.now += 1_000
     assert leases.claim(["quantize"], "victim") is None
     row = farm.row("killer")
     assert row["status"] == "error"
-    assert "gave up after 3 attempts" in str(row["error"])
+    assert "gave up after 10 attempts" in str(row["error"])
     assert "victim" in str(row["error"])
+
+
+def test_machines_that_vanish_use_up_no_attempt_and_failures_still_count(farm: Farm) -> None:
+    """A spot fleet loses nodes all the time; that says nothing of the model."""
+    farm.add("otter")
+    leases = farm.leases()
+    for number in range(1, 10):
+        lease = leases.claim(["quantize"], f"spot-{number}")
+        assert lease is not None and lease.attempt == number
+        if number in (3, 6):
+            leases.fail(lease, "flaky")
+        farm.clock.now += 1_000
+    last = leases.claim(["quantize"], "spot-10")
+    assert last is not None
+    leases.fail(last, "flaky")
+    assert farm.row("otter")["status"] == "error"
+    assert farm.row("otter")["error"] == "convert: flaky"
 
 
 def test_work_given_back_uses_up_no_attempt_and_can_wait(farm: Farm) -> None:
@@ -634,8 +651,10 @@ def test_stale_hints_are_mended_by_whoever_meets_them(farm: Farm) -> None:
     gone, done = farm.models.get("gone"), farm.models.get("done")
     assert gone is not None and done is not None
     farm.models.delete(gone)
-    farm.hints.insert("quantize|00000001.000|x|done|convert", {"model": "done", "stage": "convert"})
-    farm.hints.insert("quantize|00000002.000|x|y|melt", {"model": "here", "stage": "melt"})
+    done_hint = {"model": "done", "stage": "convert", "until": 0.0}
+    farm.hints.insert("quantize|00000001.000|x|done|convert", done_hint)
+    unknown_stage = {"model": "here", "stage": "melt", "until": 0.0}
+    farm.hints.insert("quantize|00000002.000|x|y|melt", unknown_stage)
     lease = leases.claim(["quantize"], "bench-1")
     assert lease is not None and lease.model == "here"
     assert {str(h.values["model"]) for h in farm.hints.query("quantize|")} == {"here"}
