@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         DEVICE,
         LINUX,
         Demand,
+        DemandReader,
         StageWork,
         WaitingWork,
         group_of,
@@ -32,6 +33,7 @@ __all__ = [
     "LINUX",
     "Bounds",
     "Demand",
+    "DemandReader",
     "ExperimentShare",
     "FleetObservation",
     "FleetRecord",
@@ -62,7 +64,8 @@ __all__ = [
 _WHERE = {
     "control": ("bring_up", "completed_spec", "ensure_supervisor"),
     "demand": (
-        *("Demand", "StageWork", "WaitingWork", "quick_demand", "read_waiting_work"),
+        *("Demand", "DemandReader", "StageWork", "WaitingWork", "quick_demand"),
+        "read_waiting_work",
         *("restore_hints", "stage_work", "summed_work", "waiting_work"),
         *("DEVICE", "LINUX", "group_of", "group_of_pin"),
     ),

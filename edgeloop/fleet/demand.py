@@ -12,7 +12,7 @@ import functools
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
@@ -37,6 +37,7 @@ LINUX = "linux"  # stages that need no device: convert, f1_onnx
 DEVICE = "device"  # stages of models that no device has measured yet: any will do
 SERVING = ("busy", "idle", "hot")  # states of a device that does work
 FIRST_HINTS, NEXT_HINTS = 100, 1_000  # read at once
+HINTS_PER_SECOND = 100  # a reader reads on average; a partition on Azure gives 2,000 to all
 HELD_HINTS = 1_000  # hints at what somebody holds may lie before those at ready work
 _MAX_ATTEMPTS = 3
 _NEVER = StageRecord()
@@ -207,6 +208,25 @@ def quick_demand(workspace: Workspace, most: int, now: float | None = None) -> M
     return demand
 
 
+class DemandReader:
+    """`quick_demand` for a loop that asks every second: where much waits, the hints are read again
+    only after a while, so that on average a reader costs the store little. Little or no work is
+    counted at every call, so a fleet grows at once."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._known: dict[tuple[str, int], tuple[float, Mapping[str, Demand]]] = {}
+
+    def __call__(self, workspace: Workspace, most: int) -> Mapping[str, Demand]:
+        key = workspace.experiment, most
+        read_again_at, demand = self._known.get(key, (-math.inf, {}))
+        if self._clock() >= read_again_at:
+            demand = quick_demand(workspace, most)
+            hints = sum(each.ready + each.running for each in demand.values())
+            self._known[key] = (self._clock() + hints / HINTS_PER_SECOND, demand)
+        return demand
+
+
 def restore_hints(workspace: Workspace, interval_s: float = 10.0) -> bool:
     """Put hints back that are missing, for example of rows that another tool wrote, unless somebody
     has within this time. Idle runners do the same; where none is alive, a supervisor must."""
@@ -244,11 +264,12 @@ def _stage_work(row: Values, plan: Plan, margin_s: float, max_attempts: int) -> 
         is_held = record.is_held and not is_lost and (is_queued or not record.queued)
         if is_resting and not is_held:
             continue
+        is_free = is_ready and record.has_attempts_left(max_attempts)
         yield StageWork(
             stage.name,
             group_of(capability_of(row, stage, plan)),
             since,
-            free_at(record, margin_s) if is_ready and record.attempts < max_attempts else math.inf,
+            free_at(record, margin_s) if is_free else math.inf,
             record.expires + margin_s if is_held else 0.0,
             is_queued,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from edgeloop.fleet.demand import DEVICE, LINUX
 from edgeloop.fleet.launcher import RunnerOrder
@@ -32,9 +33,15 @@ def machine_order(
     devices = tuple(word for device in own for word in ("--device", device))
     tool: tuple[str, ...] = ()
     if boards and not own and "--toolchain" not in record.spec.options:
-        tool = ("--toolchain", converter_of(boards[0]))
+        tool = ("--toolchain", _converter_of(boards[0]))
     words = (*devices, *tool, *_common_words(record))
     return RunnerOrder(name, experiment, cpus=record.spec.cpus, words=words)
+
+
+@cache
+def _converter_of(board: str) -> str:
+    """Asked at every tick of a supervisor; it looks through all installed packages."""
+    return converter_of(board)
 
 
 def board_order(name: str, experiment: str, board: str, record: FleetRecord) -> RunnerOrder:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from edgeloop._util.redact import redact
 from edgeloop.errors import ComputeUnavailable, EdgeloopError, StoreError, SupervisorReplaced
-from edgeloop.fleet.demand import Demand, group_of, quick_demand, restore_hints
+from edgeloop.fleet.demand import Demand, DemandReader, group_of, restore_hints
 from edgeloop.fleet.launcher import Launcher, RunnerOrder, RunnerState
 from edgeloop.fleet.orders import (
     BOARD,
@@ -142,15 +142,18 @@ class FleetSupervisor:
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
         tell: Callable[[str], None] = lambda _: None,
-        demand_of: DemandOf = quick_demand,
+        demand_of: DemandOf | None = None,
     ) -> None:
         self._settings, self._store, self._launcher = settings, store, launcher
         self._fleets, self._registry = Fleets(store), Registry(store)
         self._name, self._token = record.name, record.supervisor
-        self._clock, self._tell, self._demand_of = clock, tell, demand_of
+        self._clock, self._tell = clock, tell
+        self._demand_of = demand_of or DemandReader(clock)
         self._wait = wait or (stop or threading.Event()).wait
         self._workspaces: dict[str, Workspace] = {}
         self._entries: list[RunnerEntry] = []
+        self._entries_of: dict[str, list[RunnerEntry]] = {}  # by runner
+        self._offset_s = 0.0  # from our clock to the store's
         self._read_entries_at = -REGISTRY_S
         self._restored_at: dict[str, float] = {}
         self._starved_since: dict[str, float] = {}
@@ -212,12 +215,19 @@ class FleetSupervisor:
         self._remember_waiting(states)
         if record.state == "up":
             if self._clock() - self._read_entries_at >= REGISTRY_S:
-                self._entries = [e for e in self._registry.entries() if not e.is_dead]
-                self._read_entries_at = self._clock()
+                self._read_entries()
             most = record.bounds.most
             demand = {name: self._demand(name, most) for name in record.spec.experiments}
             return _Seen(record, states, orders, demand, self._served_boards(record))
         return _Seen(record, states, orders)
+
+    def _read_entries(self) -> None:
+        self._entries = [e for e in self._registry.entries() if not e.is_dead]
+        self._entries_of = {}
+        for entry in self._entries:
+            self._entries_of.setdefault(entry.node, []).append(entry)
+        self._read_entries_at = self._clock()
+        self._offset_s = self._store.now() - self._read_entries_at
 
     def _look_again(self, seen: _Seen) -> _Seen:
         """With what this tick has started and drained."""
@@ -249,10 +259,10 @@ class FleetSupervisor:
         """For how long a runner has had nothing to do; None: it works, or nobody knows."""
         if runner in self._waiting_since:
             return self._clock() - self._waiting_since[runner]
-        own = [entry for entry in self._entries if entry.node == runner]
+        own = self._entries_of.get(runner, [])
         if not own or any(entry.state != "idle" for entry in own):
             return None
-        return min(self._store.now() - entry.since for entry in own)
+        return min(self._clock() + self._offset_s - entry.since for entry in own)
 
     def _elsewhere(self, experiment: str, seen: _Seen, groups: frozenset[str]) -> int:
         """Stages that runners outside this fleet are doing: ours would not help with those."""

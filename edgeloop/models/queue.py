@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
-from edgeloop.errors import RowChanged, RowExists
+from edgeloop.errors import EdgeloopError, RowChanged, RowExists
 from edgeloop.models.plan import Plan, Stage
 from edgeloop.models.records import (
     ARCHAI_TOOLCHAIN,
@@ -35,9 +35,11 @@ from edgeloop.models.row import CANDIDATE, own_priority
 from edgeloop.store import Changes, Condition, ReadRow, Record, Table, Value, Values, merged
 
 SWEPT = "!swept"
+LOOKED = "!looked"  # for priorities that were edited
 OWN = "+"  # sorts before the bar, so of equal numbers a model's own goes first
 QUICK_LOOK_S = 0.25  # a look for edited priorities that takes longer is made less often,
-REST = 10  # so that it takes a tenth of the time at most
+REST = 10  # so that it takes a tenth of the time at most, of all runners together
+SWEEP_REST = 20
 FINISHED = ("complete", "error", "uploading", "deleting", CANDIDATE)
 
 
@@ -73,6 +75,7 @@ class Queue:
         self._plan = plan
         self._margin_s = margin_s
         self._look_again_at = 0.0
+        self._look_took_s = 0.0
 
     def open(
         self, capabilities: Collection[str], now: float, models: Table, crowd: int = 1
@@ -106,10 +109,16 @@ class Queue:
     ) -> list[tuple[str, Values, Record]]:
         """Work that may be taken now whose row has a priority of its own, which makes it better
         than this rank: its hint's key and values, and the row; the best first. Where a store has to
-        search the whole table and that takes long, it is asked less often."""
+        search the whole table and that takes long, it is asked less often, and by one runner for
+        all."""
         began = time.monotonic()
         if began < self._look_again_at or rank <= _rank_text(0.0):
             return []
+        if self._look_took_s > QUICK_LOOK_S:
+            rest_s = REST * self._look_took_s
+            self._look_again_at = began + rest_s
+            if not self._is_due(LOOKED, now, rest_s):
+                return []
         wanted = {plain_key(capability) for capability in capabilities}
         found = []
         for row in models.prioritized(_number(rank), FINISHED):
@@ -119,8 +128,9 @@ class Queue:
                 is_ours = key.partition("|")[0] in wanted and rank_of(key) < rank
                 if is_ours and float(values["until"]) <= now:
                     found.append((key, values, row))
-        took_s = time.monotonic() - began
-        self._look_again_at = began + (REST * took_s if took_s > QUICK_LOOK_S else 0.0)
+        self._look_took_s = time.monotonic() - began
+        if self._look_took_s > QUICK_LOOK_S:
+            self._look_again_at = began + REST * self._look_took_s
         return sorted(found, key=lambda each: each[0].partition("|")[2])
 
     def put(self, key: str, values: Values) -> None:
@@ -137,9 +147,8 @@ class Queue:
         """Hints at work that somebody has claimed ahead and not begun, best first."""
         found = []
         for prefix in sorted({f"{plain_key(capability)}|" for capability in capabilities}):
-            for record in self._hints.query(prefix):
-                if record.values.get("queued"):
-                    found.append(Hint(record, lambda: None))
+            for record in self._hints.marked(prefix, "queued"):
+                found.append(Hint(record, lambda: None))
         return sorted(found, key=lambda hint: hint.order)
 
     def update(self, models: Table, record: Record, changes: Changes) -> Record:
@@ -161,19 +170,33 @@ class Queue:
         """Put in every hint that is missing. Stale ones are mended by whoever meets them."""
         unfinished = [Condition("status", "!=", status) for status in FINISHED]
         rows = models.query(where=unfinished)
-        self._hints.insert_many(
-            hint for record in rows for hint in self._wanted(record.key, record.values)
-        )
+        hints = (hint for record in rows for hint in self._wanted(record.key, record.values))
+        if not self._hints.is_atomic:  # each hint that is there would cost a request of its own
+            known = {record.key for record in self._hints.query()}
+            hints = (hint for hint in hints if hint[0] not in known)
+        self._hints.insert_many(hints)
 
-    def may_sweep(self, now: float, interval_s: float) -> bool:
-        """Whether nobody has swept for that long; then it is ours to do. One look a sweep spares
-        the store as many full reads as there are idle runners."""
-        note = self._hints.get(SWEPT)
+    def sweep_if_due(self, models: Table, now: float, interval_s: float) -> bool:
+        """Sweep, unless somebody has within that time: one look at a note spares the store as many
+        full reads as there are idle runners. Where a sweep takes long, it is made less often."""
+        if not self._is_due(SWEPT, now, interval_s):
+            return False
+        began = time.monotonic()
+        self.sweep(models)
+        rest_s = SWEEP_REST * (time.monotonic() - began)
+        with contextlib.suppress(EdgeloopError):
+            self._hints.put(SWEPT, {"at": now, "rest_s": rest_s})
+        return True
+
+    def _is_due(self, key: str, now: float, interval_s: float) -> bool:
+        """Whether nobody has done for that long what this note is about; then it is ours to do."""
+        note = self._hints.get(key)
         if note is None:
             with contextlib.suppress(RowExists):
-                self._hints.insert(SWEPT, {"at": now})
+                self._hints.insert(key, {"at": now})
                 return True
             return False
+        interval_s = max(interval_s, float(note.values.get("rest_s", 0.0)))
         if abs(now - float(note.values.get("at", 0.0))) < interval_s:
             return False
         with contextlib.suppress(RowChanged):

@@ -149,9 +149,9 @@ class Registry:
         live = [entry for entry in self.live(experiment) if entry.id not in besides]
         return [entry for entry in live if entry.is_idle_for(capability)]
 
-    def write(self, entry: RunnerEntry) -> None:
-        """Register a runner, or renew its row."""
-        values = {"beat": self._store.now(), **columns_of(entry)}
+    def write(self, entry: RunnerEntry, now: float | None = None) -> None:
+        """Register a runner, or renew its row; `now` is the store's time, if it was just asked."""
+        values = {"beat": self._store.now() if now is None else now, **columns_of(entry)}
         record = self._records.get(entry.id)
         if record is not None:
             with contextlib.suppress(RowChanged):  # somebody took us for dead

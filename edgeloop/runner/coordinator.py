@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 from edgeloop.models import Lease
 
 LONGEST_LOOK_S = 30.0
 IDLE_S = 1.0
+QUICK_LOOKS = 30  # after that many in vain, idle workers look less and less often,
+LONGEST_IDLE_S = 5.0  # down to this: a thousand that look every second are a load
 
 
 class DeviceSessions:
@@ -56,6 +60,7 @@ class Coordinator:
         self._looking: set[object] = {other for many in self._first.values() for other in many}
         self._idle: set[object] = set()
         self._looked: dict[object, int] = {}
+        self._in_vain: Counter[object] = Counter()
         self._changed = threading.Condition()
         self._over = False
         self._idle_s = idle_s
@@ -100,12 +105,14 @@ class Coordinator:
             self._changed.notify_all()
 
     def wait(self, worker: object, news: int, drain: bool) -> bool:
-        """Waits for news since `news`, for a second at most. Returns False when all is over: every
-        worker has looked since the last news and found nothing, and on a drain or after `idle_s`
-        that is the end."""
+        """Waits for news since `news`, for a second at most, or for a few after half a minute
+        without work. Returns False when all is over: every worker has looked since the last news
+        and found nothing, and on a drain or after `idle_s` that is the end."""
         with self._changed:
             if self.news != news:
+                self._in_vain.clear()
                 return True
+            self._in_vain[worker] += 1
             self._looked[worker] = news
             idle = [looked for looked in self._looked.values() if looked == self.news]
             quiet_s = time.monotonic() - self._quiet_since
@@ -115,6 +122,14 @@ class Coordinator:
                 self._changed.notify_all()
             if not self._over:
                 self._idle.add(worker)
-                self._changed.wait_for(lambda: self._over or self.news != news, IDLE_S)
+                idle_s = _idle_s(self._in_vain[worker])
+                self._changed.wait_for(lambda: self._over or self.news != news, idle_s)
             self._looked.pop(worker)
             return not self._over
+
+
+def _idle_s(in_vain: int) -> float:
+    """How long to wait after so many looks in a row that found nothing."""
+    if in_vain <= QUICK_LOOKS:
+        return IDLE_S
+    return random.uniform(0.8, 1.2) * min(IDLE_S + 0.1 * (in_vain - QUICK_LOOKS), LONGEST_IDLE_S)

@@ -11,7 +11,7 @@ from edgeloop.models import CANDIDATE, FINISHED, is_foreign, matches_any, record
 from edgeloop.store import Condition, Values
 from edgeloop.workspace import Workspace
 
-MOST_ROWS = 500  # a look costs the same however many models there are
+MOST_ROWS = 100  # a look costs the same however many models there are
 MOST_NAMES = 3
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import socket
 import threading
 import time
@@ -28,6 +29,7 @@ PRUNE_S = 3600.0
 QUIET_S = 3.0  # without work, before that is said
 LOOK_AGAIN_S = 60.0
 ANSWER_S = 4 * BEAT_S  # a store that was silent for so long is away
+LONGEST_LOOK_AGAIN_S = 600.0
 _LEFT = DeviceCondition("unplugged", "it was plugged in here, and nobody used it")
 
 
@@ -55,7 +57,8 @@ class Presence:
         self._offset_s = 0.0  # from our clock to the store's
         self._changed_at: dict[str, tuple[object, float]] = {}
         self._waits_for = ""
-        self._looked = -LOOK_AGAIN_S
+        self._looked = -LONGEST_LOOK_AGAIN_S
+        self._look_again_s = LOOK_AGAIN_S
         self._answered_s = -math.inf  # when the store last did
         node = workspace.settings.node
         self.entry = RunnerEntry(
@@ -99,7 +102,8 @@ class Presence:
         return ""
 
     def _run(self) -> None:
-        written, pruned = -BEAT_S, -PRUNE_S
+        written = -BEAT_S
+        pruned = time.monotonic() - random.uniform(0, PRUNE_S)  # not all of a fleet at once
         shown: object = None
         while True:
             now = time.monotonic()
@@ -107,9 +111,10 @@ class Presence:
             waited_s = now - written
             if waited_s >= BEAT_S or (waited_s >= SOONEST_S and fresh != shown):
                 try:
-                    self._offset_s = self._workspace.store.now() - time.time()
+                    store_now = self._workspace.store.now()
+                    self._offset_s = store_now - time.time()
                     fresh = self._described()
-                    self._registry.write(fresh)
+                    self._registry.write(fresh, store_now)
                     shown, self._answered_s = fresh, time.monotonic()
                     if now - pruned >= PRUNE_S:
                         self._registry.prune()
@@ -198,12 +203,14 @@ class Presence:
         """Once it has nothing to do, and again when the reason changes."""
         idle = [d for d in self.entry.devices if d.can]
         if any(device.doing for device in idle):
-            self._waits_for, self._looked = "", -LOOK_AGAIN_S
+            self._waits_for, self._looked = "", -LONGEST_LOOK_AGAIN_S
+            self._look_again_s = LOOK_AGAIN_S
             return
         quiet_s = time.time() + self._offset_s - max((d.since for d in idle), default=0.0)
-        if quiet_s < QUIET_S or time.monotonic() - self._looked < LOOK_AGAIN_S:
+        if quiet_s < QUIET_S or time.monotonic() - self._looked < self._look_again_s:
             return
         self._looked = time.monotonic()
+        self._look_again_s = min(1.5 * self._look_again_s, LONGEST_LOOK_AGAIN_S)
         try:
             awaited = outlook(self._workspace, self.entry.capabilities, self._subset)
         except EdgeloopError:

@@ -153,7 +153,7 @@ class Table(ABC):
         import random
 
         best: list[Record] = []
-        for record in self._due(now, prefix, 2 * (FIRST_DUE + crowd)):
+        for record in self._due(now, prefix, FIRST_DUE + crowd):
             if best and (len(best) >= crowd or rank(record.key) != rank(best[0].key)):
                 random.shuffle(best)
                 yield from ((row, partial(about.get, str(row.values.get("model")))) for row in best)
@@ -170,6 +170,11 @@ class Table(ABC):
             if len(page) < size:
                 return
             after, size = page[-1].key, NEXT_DUE
+
+    def marked(self, prefix: str, column: str) -> Iterator[Record]:
+        """Rows under `prefix` whose column is true, in the order of their keys. Idle runners ask
+        this again and again: a store should answer without sending the other rows."""
+        return (record for record in self.query(prefix) if record.values.get(column) is True)
 
     def prioritized(self, below: float, finished: Sequence[str]) -> Iterator[Record]:
         """Rows whose column `priority`, a number or the text of one, is less than `below`, and

@@ -22,6 +22,7 @@ from edgeloop.store.azure.drift import drift_of
 from edgeloop.store.azure.errors import NoTable, is_table_missing, missing, our_errors
 from edgeloop.store.azure.limits import limited_transport
 from edgeloop.store.base import (
+    NEXT_DUE,
     RUNNERS,
     Changes,
     Condition,
@@ -193,6 +194,33 @@ class AzureTable(Table):
         )
         for entity in itertools.islice(self._guarded(iter(entities)), limit):
             yield _record(entity)
+
+    def marked(self, prefix: str, column: str) -> Iterator[Record]:
+        return self._under(prefix, f"{column} eq true")
+
+    def _due(self, now: float, prefix: str, size: int) -> Iterator[Record]:
+        """The service leaves out what is hidden: in a large fleet that is most of the first
+        thousands, and the limit of a partition counts entities."""
+        after = prefix
+        while True:
+            is_open = f"not (until gt {float(now)!r})"  # also without that column
+            open_hints = self._under(prefix, is_open, after, size)
+            page = list(itertools.islice(open_hints, size))
+            yield from page
+            if len(page) < size:
+                return
+            after, size = page[-1].key, NEXT_DUE
+
+    def _under(
+        self, prefix: str, clause: str, after: str = "", page: int | None = None
+    ) -> Iterator[Record]:
+        """Rows below a prefix that meet a condition of the service's own."""
+        keys = {"after": after or prefix, "end": after_prefix(prefix)}
+        text = f"PartitionKey eq @partition and RowKey gt @after and RowKey lt @end and {clause}"
+        entities = self._client.query_entities(
+            text, parameters={"partition": self._partition, **keys}, results_per_page=page
+        )
+        return map(_record, self._guarded(iter(entities)))
 
     def prioritized(self, below: float, finished: Sequence[str]) -> Iterator[Record]:
         """The service compares numbers of one type with each other and texts with texts."""

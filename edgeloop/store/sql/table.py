@@ -140,17 +140,35 @@ class SqlTable(Table):
         where: Sequence[Condition] = (),
         limit: int | None = None,
     ) -> Iterator[Record]:
-        """Page by page, so that no connection is held while the caller works."""
-        clauses = "AND key < :end " if prefix else ""
-        values: dict[str, object] = {"space": self._space, "first": prefix}
-        if prefix:
-            values["end"] = after_prefix(prefix)
+        clauses = ""
+        values: dict[str, object] = {}
         for number, condition in enumerate(where):
             if not condition.column.isidentifier():  # it becomes part of the statement
                 raise BadInput(reason=f"{condition.column!r} is not a column name")
             operator = "=" if condition.operator == "==" else "!="
             clauses += f"AND {self._database.column(condition.column)} {operator} :value{number} "
             values[f"value{number}"] = condition.value
+        return self._pages(prefix, after, clauses, values, limit)
+
+    def marked(self, prefix: str, column: str) -> Iterator[Record]:
+        """JSON's true is 1 in SQLite."""
+        is_true = f"AND CAST({self._database.column(column)} AS TEXT) IN ('true', '1') "
+        found = self._pages(prefix, "", is_true, {}, None)
+        return (record for record in found if record.values.get(column) is True)
+
+    def _pages(
+        self,
+        prefix: str,
+        after: str,
+        clauses: str,
+        values: dict[str, object],
+        limit: int | None,
+    ) -> Iterator[Record]:
+        """Page by page, so that no connection is held while the caller works."""
+        values |= {"space": self._space, "first": prefix}
+        if prefix:
+            clauses += "AND key < :end "
+            values["end"] = after_prefix(prefix)
         while limit is None or limit > 0:
             size = PAGE if limit is None else min(PAGE, limit)
             page = self._database.read("page", {**values, "after": after, "size": size}, clauses)

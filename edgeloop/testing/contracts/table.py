@@ -8,7 +8,7 @@ from threading import Barrier
 import pytest
 
 from edgeloop.errors import RowChanged, RowExists
-from edgeloop.store import Condition, Record, Table
+from edgeloop.store import Condition, Record, Table, Values
 from edgeloop.testing.contracts.rows import RowContract, keys, read
 
 THREADS = 8
@@ -67,6 +67,33 @@ class TableContract(RowContract):
         found = {row.key for row in table.prioritized(5.0, ("complete", "uploading"))}
         assert {"zero", "half", "text"} <= found
         assert not found & {"none", "done", "up"}
+
+    def test_due_leaves_out_what_is_hidden_and_keeps_the_order(self, table: Table) -> None:
+        """More are hidden than a page holds, and what is open lies behind them too."""
+        hidden = {f"do|1|{n:04d}": 2_000.5 for n in range(300)}
+        others = {"do|0|a": 0.0, "done|1|b": 0.0, "do|2|b": 1_000.0, "do|2|c": 1_000.5}
+        table.insert_many((key, {"until": until}) for key, until in {**hidden, **others}.items())
+
+        def due(now: float, crowd: int = 1) -> list[str]:
+            found = table.due(now, table, "do|", lambda key: key.split("|")[1], crowd)
+            return [record.key for record, _ in found]
+
+        assert due(1_000.0) == ["do|0|a", "do|2|b"]
+        assert due(1_000.5) == ["do|0|a", "do|2|b", "do|2|c"]
+        assert sorted(set(due(1_000.5, crowd=4))) == ["do|0|a", "do|2|b", "do|2|c"]
+        assert due(3_000.0) == ["do|0|a", *hidden, "do|2|b", "do|2|c"]
+
+    def test_marked_keeps_rows_whose_column_is_true(self, table: Table) -> None:
+        rows: dict[str, Values] = {
+            "do|a": {"queued": True, "n": 1},
+            "do|b": {"queued": False},
+            "do|c": {"n": 1},
+            "do|d": {"queued": True},
+            "done|e": {"queued": True},
+        }
+        table.insert_many(rows.items())
+        assert [row.key for row in table.marked("do|", "queued")] == ["do|a", "do|d"]
+        assert list(table.marked("none|", "queued")) == []
 
     def test_insert_many_of_nothing_does_nothing(self, table: Table) -> None:
         table.insert_many([])
