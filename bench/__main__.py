@@ -42,6 +42,7 @@ BENCHES = {
     "resources": "resources",
     "structure": "structure",
     "trace": "trace",
+    "fleet-sim": "fleet_sim",
 }
 WITH_OPTIONS = ("architectures", "resources", "structure", "trace")
 ON_REQUEST = ("architectures", "resources")
