@@ -63,6 +63,13 @@ class SimFolder:
         return dict.fromkeys(files, SimPath())
 
 
+class OwnCpus:
+    """The CPUs of a node that has one runner: nobody waits for them."""
+
+    def turn(self, stopping: object) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
 class SimBoard:
     """A session on a board, as `AdbDevice` is one: the real `Turns` decide whose tool runs."""
 

@@ -46,7 +46,6 @@ def virtual_product(
         (worker, "datetime", virtual_datetime(kernel)),
         (worker, "perform", workload.perform),
         (worker, "store_and_commit", _watched(worker.store_and_commit, kernel, workload, seen)),
-        (worker.Worker, "_turn", lambda self, stage: contextlib.nullcontext()),
     ]
     threads, clock = virtual_threading(kernel), virtual_time(kernel)
     for module in MODULES:

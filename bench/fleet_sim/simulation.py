@@ -18,6 +18,7 @@ from bench.fleet_sim.kernel import EPOCH, Kernel, Node
 from bench.fleet_sim.ledger import SimLedger, Verdict
 from bench.fleet_sim.machines import (
     CHIP,
+    OwnCpus,
     SimBoard,
     SimFolder,
     SimWorkspace,
@@ -272,6 +273,7 @@ class Simulation:
             hand,
             served,
             sessions,
+            cpus=OwnCpus(),  # type: ignore[arg-type]
         )
 
     def _work(self, machine: Machine, worker: Worker, coordinator: Coordinator) -> VirtualEvent:
