@@ -2,10 +2,10 @@
 
 startup, first, data, csv, scoring, estimate, evaluate, claims, queue, throughput, nemesis, jobs,
 azureml, verbs, sampler, screen, training, asynchronous, laptop, pareto, portal, boards, fleet,
-architectures, resources, structure, trace
+architectures, resources, structure, trace, fleet-sim
 
-`architectures`, `structure` and `trace` take options, and are then the only name:
-`structure --list FOLDER`, `architectures NAME…`.
+`architectures`, `structure`, `trace` and `fleet-sim` take options, and are then the only name:
+`structure --list FOLDER`, `architectures NAME…`, `fleet-sim --runners 1000`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BENCHES = {
     "trace": "trace",
     "fleet-sim": "fleet_sim",
 }
-WITH_OPTIONS = ("architectures", "resources", "structure", "trace")
+WITH_OPTIONS = ("architectures", "resources", "structure", "trace", "fleet-sim")
 ON_REQUEST = ("architectures", "resources")
 
 

@@ -19,13 +19,13 @@ pytestmark = pytest.mark.slow
 # A spot fleet that loses 5 % of its nodes per minute, some of which only freeze and come back with
 # results of leases that they have lost; the store goes away for two minutes; one model is bad.
 HARSH = Scenario(
-    models=60,
+    models=40,
     runners=8,
     boards=2,
     preempted_per_min=0.05,
     frozen_share=0.4,
     outages=(Outage(900, 120),),
-    bad=0.02,
+    bad=0.12,
     seed=3,
 )
 QUICK_STAGES = {"f1_1k": 10.0, "f1_1k_f": 10.0, "f1_10k": 20.0, "benchmark": 4.0}
@@ -65,13 +65,12 @@ def test_a_fleet_that_loses_nodes_and_its_store_loses_and_doubles_nothing(
 
 
 def test_the_same_seed_gives_the_same_simulation(harsh_on_azure: SimulationResult):
-    short = replace(HARSH, hours=0.3)
+    short = replace(HARSH, hours=0.1)
     first, second = simulated(short), simulated(short)
     assert first.events == second.events
     assert first.backend.meter.requests == second.backend.meter.requests
     assert first.seen.claims == second.seen.claims
-    other = simulated(replace(short, seed=4))
-    assert other.events != first.events
+    assert first.events != harsh_on_azure.events
 
 
 def test_the_report_names_the_first_bottleneck(harsh_on_azure: SimulationResult):
@@ -93,7 +92,7 @@ def test_a_commit_that_ignores_the_token_is_noticed(monkeypatch: pytest.MonkeyPa
     def commit(self: Leases, lease: Lease, outcome: Outcome) -> Record:
         def write(row: Record) -> Changes:
             records = records_of(row.values)
-            records[lease.stage] = records[lease.stage].settled()
+            records[lease.stage] = replace(records[lease.stage].settled(), attempts=0)
             return self._summary(row, records, outcome.columns)
 
         return self._change(lease, write)
