@@ -125,6 +125,11 @@ def image() -> Image:
     return Image.build()
 
 
+def test_a_base_of_another_digest_is_not_taken() -> None:
+    with pytest.raises(AssertionError, match=f"debian@sha256:{'0' * 64}"):
+        Image.build("--build-arg", f"BASE=debian:bookworm-slim@sha256:{'0' * 64}")
+
+
 def test_a_container_runs_as_nobody_on_a_read_only_root_with_nothing_to_build_with(
     image: Image,
 ) -> None:
