@@ -35,7 +35,7 @@
 {{- if gt (int $runner.minReplicas) (int $runner.maxReplicas) -}}
 {{- fail (printf "minReplicas of experiment %s is above maxReplicas" $experiment.name) -}}
 {{- end -}}
-{{- $dataset := $experiment.dataset | default $values.dataset -}}
+{{- $dataset := ternary $experiment.dataset $values.dataset (kindIs "map" $experiment.dataset) -}}
 {{- if and $dataset.claim $dataset.pull }}{{ fail "dataset has both claim and pull: give one of them" }}{{ end -}}
 {{- if gt (len (printf "%s-runner-%s" $.Release.Name (include "edgeloop.slug" $experiment.name))) 52 -}}
 {{- fail (printf "the names of the runners of experiment %s are too long: choose a shorter release name" $experiment.name) -}}

@@ -93,7 +93,7 @@ annotations: {{- toYaml $annotations | nindent 2 }}
 {{- $root := .root -}}
 {{- $experiment := .experiment.name -}}
 {{- $runner := include "edgeloop.runner" . | fromJson -}}
-{{- $dataset := .experiment.dataset | default $root.Values.dataset -}}
+{{- $dataset := ternary .experiment.dataset $root.Values.dataset (kindIs "map" .experiment.dataset) -}}
 {{- $variables := list (dict "name" "EDGELOOP_EXPERIMENT" "value" $experiment) (dict "name" "EDGELOOP_HEALTH" "value" "/tmp/edgeloop-health") -}}
 {{- if $runner.snpeClaim }}{{ $variables = append $variables (dict "name" "SNPE_ROOT" "value" "/opt/snpe") }}{{ end -}}
 {{- $words := list "runner" -}}

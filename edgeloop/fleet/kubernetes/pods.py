@@ -65,7 +65,8 @@ class Release:
     @property
     def settings_text(self) -> str:
         """`edgeloop.yaml` of the pods: JSON is YAML, and reads the same from Helm and from here."""
-        text = json.dumps(self.values.settings, indent=2, sort_keys=True, ensure_ascii=False)
+        settings = _whole_numbers(self.values.settings)
+        text = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False)
         for character in "<>&\u2028\u2029":
             text = text.replace(character, f"\\u{ord(character):04x}")
         return text + "\n"
@@ -73,6 +74,15 @@ class Release:
     @property
     def settings_digest(self) -> str:
         return hashlib.sha256(self.settings_text.encode()).hexdigest()
+
+
+def _whole_numbers(value: object) -> object:
+    """`120.0` as `120`, which is how Helm writes it."""
+    if isinstance(value, dict):
+        return {key: _whole_numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_whole_numbers(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def slug(experiment: str) -> str:
@@ -98,7 +108,7 @@ def runner_pod(release: Release, experiment: ExperimentValues) -> Plain:
     """The template of an experiment's runners."""
     values = release.values
     runner = effective_runner(values, experiment)
-    dataset = experiment.dataset or values.dataset
+    dataset = values.dataset if experiment.dataset is None else experiment.dataset
     variables = [
         {"name": "EDGELOOP_EXPERIMENT", "value": experiment.name},
         {"name": "EDGELOOP_HEALTH", "value": HEALTH},

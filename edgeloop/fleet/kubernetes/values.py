@@ -293,7 +293,7 @@ class ExperimentValues(ChartSection):
     resources: Plain | None = key(None, "What a container gets.")
     node_selector: Labels | None = key(None, "Labels that a node must have.")
     tolerations: list[Plain] | None = key(None, "Taints that pods tolerate.")
-    dataset: DatasetValues | None = key(None, "Its dataset.")
+    dataset: DatasetValues | None = key(None, "Its dataset; `{}`: none.")
 
 
 class PortalValues(PlacementValues):

@@ -23,7 +23,11 @@ CASES: dict[str, dict[str, Any]] = {
             "podLabels": {"team": "vision"},
             "podAnnotations": {"karpenter.sh/do-not-disrupt": "false"},
         },
-        "settings": {"max_attempts": 5, "note": "a < b & ü", "deep": {"a": [1, 2.5], "b": {}}},
+        "settings": {
+            "max_attempts": 5,
+            "note": "a < b & ü",
+            "deep": {"a": [1, 2.5, 240.0], "b": {}},
+        },
     },
     "two experiments with quotas, data and a simulator": {
         "dataset": {"claim": "faces", "subPath": "v3/images"},
@@ -47,6 +51,7 @@ CASES: dict[str, dict[str, Any]] = {
                 "resources": {"limits": {"memory": "8Gi"}},
                 "nodeSelector": {"disk": "ssd"},
             },
+            {"name": "random", "dataset": {}},
         ],
     },
     "a Deployment that is scaled by the portal": {
