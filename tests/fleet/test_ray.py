@@ -17,6 +17,7 @@ import pytest
 
 from edgeloop.errors import StoreError
 from edgeloop.fleet import Fleets
+from edgeloop.fleet.ray import start_supervisor
 from edgeloop.jobs import edgeloop_requirements
 from edgeloop.store import Values
 from edgeloop.testing import wait_until
@@ -138,13 +139,25 @@ def note(lab: Lab) -> str:
 
 
 def check_board(lab: Lab) -> None:
-    def of_board() -> list[dict[str, Any]]:
-        return [actor for actor in lab.actors() if BOARD in actor["required_resources"]]
+    """Whoever starts the fleet anew, perhaps with another password, gets new runners."""
 
-    wait_until(lambda: [a for a in of_board() if a["state"] == "ALIVE"], LIMIT_S, "its actor")
-    [actor] = [a for a in of_board() if a["state"] == "ALIVE"]
+    def actors_of_board() -> list[dict[str, Any]]:
+        alive = [actor for actor in lab.actors() if actor["state"] == "ALIVE"]
+        return [actor for actor in alive if BOARD in actor["required_resources"]]
+
+    wait_until(actors_of_board, LIMIT_S, "the board's actor")
+    [first] = actors_of_board()
     [node] = [n for n in lab.cluster.nodes() if BOARD in n["resources_total"]]
-    assert actor["node_id"] == node["node_id"]
+    assert first["node_id"] == node["node_id"]
+    with lab.workspace("default") as workspace:
+        record = Fleets(workspace.store).named("large")
+        start_supervisor(workspace.settings, "cluster", record)
+
+    def is_replaced() -> bool:
+        found = {actor["actor_id"] for actor in actors_of_board()}
+        return bool(found) and first["actor_id"] not in found
+
+    wait_until(is_replaced, LIMIT_S, "another actor for the board")
 
 
 def leaks(lab: Lab, machine: RayNode) -> list[str]:

@@ -1,7 +1,8 @@
 """Runners as detached actors of a Ray cluster, placed by the CPUs and boards that they need.
 
 An actor's name holds the whole order, so that a supervisor that was started again, on whatever
-node, knows what an earlier one had started, including what still waits for a place.
+node, knows what an earlier one had started, including what still waits for a place. It adopts what
+Ray started again with it; what belongs to an earlier `fleet up` ends after its stage.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ class _Actor:
     is_placed: bool = False
     is_drained: bool = False  # it was told to end
 
+    @property
+    def shown_state(self) -> RunnerState:
+        """What was told to end is ending, wherever it is."""
+        return "draining" if self.is_drained and self.state != "ended" else self.state
+
     def is_lost(self, now: float) -> bool:
         """Whether nobody knows if it was ever told to end: it has no place, or no connection."""
         return self.is_drained and self.question is not None and now - self.asked > _LOST_S
@@ -59,14 +65,14 @@ class RayLauncher(Launcher):
             return
         arguments = [self._shipment.to_json(), order.to_json()]
         with self._calls():
-            handle = create_actor(_name(order), arguments, order.cpus, _resources_of(order))
+            handle = create_actor(self._name(order), arguments, order.cpus, _resources_of(order))
         self._actors[order.id] = _Actor(order, handle)
 
     def states(self) -> Mapping[str, RunnerState]:
         with self._calls():
             self._find()
             self._ask()
-        return {name: actor.state for name, actor in self._actors.items()}
+        return {name: actor.shown_state for name, actor in self._actors.items()}
 
     def orders(self) -> Mapping[str, RunnerOrder]:
         return {name: actor.order for name, actor in self._actors.items()}
@@ -116,7 +122,12 @@ class RayLauncher(Launcher):
         for each in listed.keys() - self._actors.keys():
             name, order = listed[each]
             with suppress(ValueError):  # it ended meanwhile
-                self._actors[each] = _Actor(order, self._ray.get_actor(name))
+                actor = _Actor(order, self._ray.get_actor(name))
+                actor.is_drained = name != self._name(order)
+                self._actors[each] = actor
+
+    def _name(self, order: RunnerOrder) -> str:
+        return f"{order.id} {self._shipment.id} {order.to_json()}"
 
     def _ask(self) -> None:
         """All at once; one that waits for a place answers when it has one."""
@@ -133,7 +144,7 @@ class RayLauncher(Launcher):
             if actor.question in ready:
                 self._take(actor)
             elif now - actor.asked > _SILENCE_S:
-                actor.state = "draining" if actor.is_drained else "waiting"
+                actor.state = "waiting"
         for name in [name for name, actor in self._actors.items() if actor.is_lost(now)]:
             self.kill(name)
 
@@ -149,7 +160,6 @@ class RayLauncher(Launcher):
         actor.state, actor.note, actor.is_placed = answer["state"], answer["note"], True
         if actor.is_drained and actor.state in ("running", "waiting"):  # it was started again
             actor.handle.drain.remote()
-            actor.state = "draining"
 
     def _obstacle(self, order: RunnerOrder) -> str:
         """Why it has no place. Ray itself lets what no node can have wait for ever."""
@@ -179,10 +189,6 @@ class RayLauncher(Launcher):
             raise ComputeUnavailable(compute="ray", reason=f"Ray said: {reason}") from None
 
 
-def _name(order: RunnerOrder) -> str:
-    return f"{order.id} {order.to_json()}"
-
-
 def _resources_of(order: RunnerOrder) -> dict[str, float]:
     board = {order.device: 1.0} if order.device.startswith(BOARD) else {}
     return {**board, **order.resources}
@@ -190,9 +196,9 @@ def _resources_of(order: RunnerOrder) -> dict[str, float]:
 
 def _order(name: str) -> RunnerOrder | None:
     """None: it is no runner."""
-    _, space, text = name.partition(" ")
     with suppress(ValueError, TypeError, KeyError, AttributeError):
-        return RunnerOrder.from_json(text) if space else None
+        _, _, text = name.split(" ", 2)
+        return RunnerOrder.from_json(text)
     return None
 
 

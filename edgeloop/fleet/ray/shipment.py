@@ -13,10 +13,13 @@ SHIPMENT_VARIABLE = "EDGELOOP_FLEET"
 
 @dataclass(frozen=True)
 class Shipment:
-    """`package` is Edgeloop itself, by the address that Ray gave it. `requirements` are what it
-    needs, for nodes that do not have them. `variables` open the store, and are secret. `words` are
-    settings of the project, for `edgeloop.fleet.start`."""
+    """`id` tells one start of a fleet from the next: what an earlier one has started may have an
+    older Edgeloop, or a password that is no longer valid. `package` is Edgeloop itself, by the
+    address that Ray gave it. `requirements` are what it needs, for nodes that do not have them.
+    `variables` open the store, and are secret. `words` are settings of the project, for
+    `edgeloop.fleet.start`."""
 
+    id: str
     fleet: str
     namespace: str
     package: str

@@ -35,6 +35,7 @@ def start_supervisor(settings: Settings, compute: str, record: FleetRecord) -> S
         raise BadInput(reason=f"the compute {compute} is of kind {cluster.kind}, not ray")
     package = cluster.send_package(_zipped(package_contents()), is_kept=True)
     shipment = Shipment(
+        id=secrets.token_hex(4),
         fleet=record.name,
         namespace=_namespace(settings, record.name),
         package=package,
@@ -44,7 +45,7 @@ def start_supervisor(settings: Settings, compute: str, record: FleetRecord) -> S
     )
     order = _zipped({ORDER_FILE: shipment.to_json().encode()})
     job = cluster.start_driver(
-        f"edgeloop-fleet-{record.name}-{secrets.token_hex(4)}",
+        f"edgeloop-fleet-{record.name}-{shipment.id}",
         "edgeloop.fleet.ray.start",
         package,
         cluster.send_package(order),
