@@ -24,8 +24,9 @@ def make_wheels(folder: Path, requirements: Sequence[str]) -> Path:
 
 def _pack(found: Distribution, folder: Path) -> None:
     """Not compressed: it is unpacked at once."""
-    about = found.read_text("WHEEL") or ""
-    tag = next(line for line in about.splitlines() if line.startswith("Tag: ")).partition(": ")[2]
+    about = (found.read_text("WHEEL") or "").splitlines()
+    tags = [line.removeprefix("Tag: ").split("-") for line in about if line.startswith("Tag: ")]
+    tag = "-".join(".".join(dict.fromkeys(parts)) for parts in zip(*tags, strict=True))
     stem = f"{found.name.replace('-', '_')}-{found.version}"
     with zipfile.ZipFile(folder / f"{stem}-{tag}.whl", "w") as archive:
         for file in found.files or ():
