@@ -21,7 +21,7 @@ from edgeloop.fleet.ray.shipment import Shipment
 BOARD = "adb:"  # resources of nodes with this beginning are boards
 _ANSWER_S = 0.2
 _SILENCE_S = 5.0  # until an actor that does not answer counts as waiting
-_LOST_S = 60.0
+_LOST_S, _UNPLACED_S = 60.0, 20.0  # until one that was told to end and does not answer is killed
 _NODES_KNOWN_FOR_S = 5.0
 
 
@@ -45,7 +45,8 @@ class _Actor:
 
     def is_lost(self, now: float) -> bool:
         """Whether nobody knows if it was ever told to end: it has no place, or no connection."""
-        return self.is_drained and self.question is not None and now - self.asked > _LOST_S
+        limit_s = _LOST_S if self.is_placed else _UNPLACED_S
+        return self.is_drained and self.question is not None and now - self.asked > limit_s
 
 
 class RayLauncher(Launcher):
