@@ -167,6 +167,20 @@ def test_what_a_runner_leaves_that_dies_is_removed_or_published(
     assert kinds(found_in(store)) == {}
 
 
+def test_a_file_that_is_being_published_is_no_leftover(store: Store, tmp_path: Path):
+    """Its runner may give it its name in the row between a look at it and its removal."""
+    add(store, "net")
+    worker = Worker(store, tmp_path)
+    with pytest.raises(DiedError):
+        worker.convert("published half")
+    blobs = list(store.blobs.list(f"{EXPERIMENT}/net/"))
+    row = store.models(EXPERIMENT).get("net")
+    assert row is not None
+    found = worker.files.leftovers(row, blobs)
+    assert f"{EXPERIMENT}/net/net.quant.bin" in {blob.key for blob in blobs}
+    assert found.results == [] and len(found.unpublished) == 2
+
+
 def test_nothing_young_goes(store: Store, tmp_path: Path):
     add(store, "net")
     with pytest.raises(DiedError):
