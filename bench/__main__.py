@@ -1,11 +1,12 @@
 """python -m bench NAME…: all of them but `architectures` and `resources` without a name.
 
-startup, first, data, csv, scoring, estimate, evaluate, claims, queue, throughput, nemesis, jobs,
-azureml, verbs, sampler, screen, training, asynchronous, laptop, pareto, portal, boards, fleet,
-architectures, resources, structure, trace, fleet-sim
+startup, first, data, csv, scoring, estimate, evaluate, claims, queue, throughput, two-runners,
+nemesis, jobs, azureml, verbs, sampler, screen, training, asynchronous, laptop, pareto, portal,
+boards, fleet, fleet-sim, architectures, resources, structure, trace
 
-`architectures`, `structure`, `trace` and `fleet-sim` take options, and are then the only name:
-`structure --list FOLDER`, `architectures NAME…`, `fleet-sim --runners 1000`.
+`architectures`, `resources`, `structure`, `trace`, `two-runners` and `fleet-sim` take options, and
+are then the only name: `structure --list FOLDER`, `architectures NAME…`, `two-runners ROUNDS`,
+`fleet-sim --runners 1000`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ BENCHES = {
     "claims": "claims",
     "queue": "queue",
     "throughput": "throughput",
+    "two-runners": "runners",
     "nemesis": "nemesis",
     "sampler": "sampler",
     "screen": "search_screen",
@@ -44,7 +46,7 @@ BENCHES = {
     "trace": "trace",
     "fleet-sim": "fleet_sim",
 }
-WITH_OPTIONS = ("architectures", "resources", "structure", "trace", "fleet-sim")
+WITH_OPTIONS = ("architectures", "resources", "structure", "trace", "two-runners", "fleet-sim")
 ON_REQUEST = ("architectures", "resources")
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.tables import markdown
+from edgeloop.health import write_health
 from edgeloop.store import SqliteLocation, open_store
 
 REPEATS = 15
@@ -29,11 +30,13 @@ def run() -> str:
         names = [f"model-{number}" for number in range(20)]
         store.models("default").insert_many((n, {"name": n, "status": "new"}) for n in names)
         store.close()
+        write_health(Path(folder) / "health", stuck="", not_ready="")
         python = [sys.executable, "-c", "pass"]
         rows = [
             ("python -c pass", *_seconds(python, folder), ""),
             ("import click", *_seconds([*python[:2], "import click"], folder), ""),
             ("edgeloop --help", *_seconds([str(EDGELOOP), "--help"], folder), "≤ 0.08"),
+            ("edgeloop health", *_seconds([str(EDGELOOP), "health", "health"], folder), "≤ 0.1"),
             ("edgeloop status, 20 rows", *_seconds([str(EDGELOOP), "status"], folder), "≤ 0.15"),
         ]
     return markdown(("command", "median, s", "processor, s", "goal, s"), rows)

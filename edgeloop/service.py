@@ -12,7 +12,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from edgeloop._util.files import write_atomic
@@ -25,6 +27,7 @@ PREFIX = "edgeloop-"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
 _SYSTEM_UNITS, _SYSTEM_FILES = Path("/etc/systemd/system"), Path("/etc/edgeloop")
 _CALL_S = 60.0
+_STOP_S = 60.0  # for what follows the grace period of a runner
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ ExecStart={" ".join(map(_word, command))}
 Restart=always
 RestartSec=10
 KillMode=mixed
-TimeoutStopSec=90
+TimeoutStopSec={_STOP_S + _grace_s(self.arguments):g}
 NoNewPrivileges=yes
 SyslogIdentifier={PREFIX}{self.name}
 
@@ -174,6 +177,16 @@ def environment_text(environment: Mapping[str, str]) -> str:
         escaped = re.sub(r'(["\\$`])', r"\\\1", value)
         lines.append(f'{name}="{escaped}"\n')
     return "".join(lines)
+
+
+def _grace_s(arguments: Sequence[str]) -> float:
+    """What the runner was given with --grace; its own default is 30."""
+    for word, following in pairwise((*arguments, "")):
+        option, _, value = word.partition("=")
+        if option == "--grace":
+            with suppress(ValueError):
+                return float(value or following)
+    return 30.0
 
 
 def _plain(text: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from edgeloop.health import write_health
 from edgeloop.workspace import Workspace
 from tests.nets import save_tiny
 
@@ -68,6 +69,15 @@ def test_a_file_of_plain_settings_costs_little(project: Path):
 def test_help_does_not_even_import_the_store(project: Path):
     modules, _ = modules_after(project, "--help")
     assert not modules & {"sqlalchemy", "obstore", "psycopg", "numpy", "yaml", "rich"}
+
+
+def test_a_probe_of_a_runner_needs_next_to_nothing(project: Path):
+    """Probes run every few seconds, on a CPU that the runner needs."""
+    write_health(project / "health", stuck="", not_ready="")
+    modules, output = modules_after(project, "health", "health", "--ready")
+    assert output.startswith("ready")
+    light = HEAVY | {"sqlalchemy", "obstore", "psycopg", "numpy", "yaml", "rich", "sqlite3"}
+    assert not modules & light
 
 
 def test_the_probe_sees_a_heavy_import(project: Path):

@@ -117,22 +117,10 @@ def bind_to_cpus(cpus: Collection[int]) -> None:
     they start from now on. Linux only; elsewhere nothing happens."""
     if not hasattr(os, "sched_setaffinity"):
         return
-    for pid in (os.getpid(), *_descendants(os.getpid())):
+    for pid in (os.getpid(), *descendants(os.getpid())):
         for task in Path(f"/proc/{pid}/task").glob("*"):
             with suppress(OSError):  # it has just ended
                 os.sched_setaffinity(int(task.name), cpus)
-
-
-def _descendants(pid: int) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        fields = process_fields(int(folder.name))
-        if len(fields) > 1:
-            children.setdefault(int(fields[1]), []).append(int(folder.name))
-    found = list(children.get(pid, ()))
-    for child in found:  # grows while it is read
-        found += children.get(child, ())
-    return found
 
 
 _on_progress: ContextVar[Callable[[], None] | None] = ContextVar("on_progress", default=None)

@@ -42,6 +42,16 @@ def verified(unit: Path) -> str:
     return "\n".join(said)
 
 
+def test_systemd_waits_longer_than_the_grace_period(folder: Path) -> None:
+    texts = [
+        call("install", "runner", *more, "--print").output
+        for more in ((), ("--grace", "600"), ("--grace=600",))
+    ]
+    assert ["TimeoutStopSec=90\n" in text for text in texts] == [True, False, False]
+    assert ["TimeoutStopSec=660\n" in text for text in texts] == [False, True, True]
+    assert "--idle has no use" in str(call("install", "runner", "--idle", "5").exception)
+
+
 @pytest.mark.parametrize("scope", ["--user", "--system"])
 def test_units_of_runners_and_portals_are_valid_and_hold_no_secret(
     folder: Path, scope: str

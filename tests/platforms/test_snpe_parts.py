@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -190,6 +192,25 @@ def test_a_tool_that_hangs_is_ended_with_all_it_started(tmp_path):
     sdk = find_sdk(make_sdk(tmp_path / "sdk", {"snpe-dlc-info": script}))
     with pytest.raises(ModelFailed, match="did not end within 1 s"):
         run_tool(sdk, "snpe-dlc-info", (), 1)
+    started = Path(f"/proc/{mark.read_text().strip()}/status")
+    eventually(lambda: not started.exists() or "State:\tZ" in started.read_text())
+
+
+def test_a_tool_ends_with_the_runner_that_started_it(tmp_path):
+    """In a thread that the end of the program cuts off, as a runner's after its grace period."""
+    mark = tmp_path / "pid"
+    root = make_sdk(tmp_path / "sdk", {"snpe-dlc-info": f"echo $$ > '{mark}'; exec sleep 600"})
+    script = f"""
+import threading, time
+from pathlib import Path
+from edgeloop.platforms.snpe.sdk import find_sdk
+from edgeloop.platforms.snpe.tools import run_tool
+call = lambda: run_tool(find_sdk(Path({str(root)!r})), "snpe-dlc-info", (), 600)
+threading.Thread(target=call, daemon=True).start()
+while not Path({str(mark)!r}).exists() or not Path({str(mark)!r}).read_text():
+    time.sleep(0.01)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
     started = Path(f"/proc/{mark.read_text().strip()}/status")
     eventually(lambda: not started.exists() or "State:\tZ" in started.read_text())
 

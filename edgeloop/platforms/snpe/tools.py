@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from edgeloop._util.system import FairLimit
+from edgeloop._util.system import FairLimit, dies_with_parent
 from edgeloop.errors import MissingSdk, ModelFailed, ModelRefused, WorkerFailed
 from edgeloop.platforms.snpe.sdk import Sdk
 
@@ -80,6 +80,7 @@ def _run(command: list[str], sdk: Sdk, folder: Path, output: int, limit_s: float
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=dies_with_parent(),  # noqa: PLW1509 - it only calls the kernel
         )
     except OSError as error:
         raise MissingSdk(reason=f"{name} cannot be started: {error.strerror or error}") from None
