@@ -112,10 +112,14 @@ def is_container(root: Path = Path("/"), environ: Mapping[str, str] = os.environ
     return bool(named) or any(mark.exists() for mark in marks)
 
 
+def can_bind() -> bool:
+    return hasattr(os, "sched_setaffinity")  # Linux
+
+
 def bind_to_cpus(cpus: Collection[int]) -> None:
     """All threads of this process and of the processes it started run on these CPUs only, and what
-    they start from now on. Linux only; elsewhere nothing happens."""
-    if not hasattr(os, "sched_setaffinity"):
+    they start from now on."""
+    if not can_bind():
         return
     for pid in (os.getpid(), *descendants(os.getpid())):
         for task in Path(f"/proc/{pid}/task").glob("*"):

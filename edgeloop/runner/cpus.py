@@ -21,6 +21,7 @@ from edgeloop._util.system import (
     announced_cpus,
     available_cpus,
     bind_to_cpus,
+    can_bind,
     cgroup_cpus,
     is_container,
     show_progress,
@@ -40,7 +41,7 @@ class CpuPool:
     """The CPUs that this process may use, shared with the other runners of the same user.
 
     In a container CPUs are counted and not chosen: other containers, whose locks cannot be seen,
-    would all choose the same ones.
+    would all choose the same ones. Outside Linux they cannot be chosen.
     """
 
     def __init__(self, folder: Path | None = None, may_bind: bool | None = None) -> None:
@@ -48,7 +49,8 @@ class CpuPool:
         self._folder = folder or Path(tempfile.gettempdir()) / f"edgeloop-{user}"
         usable, limit = usable_cpus(), cgroup_cpus()
         if may_bind is None:
-            may_bind = not is_container() and (limit is None or limit >= len(usable))
+            has_all = limit is None or limit >= len(usable)
+            may_bind = can_bind() and has_all and not is_container()
         self._may_bind = may_bind
         self._numbers = usable if may_bind else usable[: available_cpus()]
         self._is_reserved = False

@@ -113,6 +113,21 @@ def test_runners_without_cpus_quantize_one_at_a_time_on_what_is_left(
             pass
 
 
+def test_where_cpus_cannot_be_chosen_threads_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In containers and outside Linux; the processes of a runner inherit the variables."""
+    monkeypatch.delattr(os, "sched_setaffinity")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "7")
+    monkeypatch.setattr(cpus_module, "is_container", lambda: False)
+    with CpuPool(tmp_path).reserve(1, STOPPED, print):
+        assert available_cpus() == 1
+        assert os.environ["OMP_NUM_THREADS"] == "1"
+        assert os.environ["MKL_NUM_THREADS"] == "7", "somebody has chosen that"
+    assert "OMP_NUM_THREADS" not in os.environ and "EDGELOOP_CPUS" not in os.environ
+
+
 TREE = """
 import os, sys, threading
 from pathlib import Path
