@@ -214,7 +214,7 @@ class Fleets:
         state = str(values.get("state", "up"))
         return FleetRecord(
             name=row.key,
-            spec=read_spec(_object(values.get("spec")), {"name": row.key}),
+            spec=_spec(row),
             state=cast(FleetState, state if state in ("draining", "ending") else "up"),
             generation=int(values.get("generation", 0)),
             kind=str(values.get("kind", "")),
@@ -251,8 +251,14 @@ def _busy(name: str) -> Conflict:
     return Conflict(reason=f"others keep changing the fleet {name!r}: try again in a moment")
 
 
+def _spec(row: Record) -> FleetSpec:
+    """Unknown keys are ignored: a newer version of Edgeloop may have written them."""
+    written = _object(row.values.get("spec"))
+    known = {name: value for name, value in written.items() if name in FleetSpec.model_fields}
+    return read_spec(known, {"name": row.key})
+
+
 def _observation(fields: Mapping[str, Any]) -> FleetObservation:
-    """Unknown fields are ignored: a newer version of Edgeloop may have written them."""
     known = {
         name: value for name, value in fields.items() if name in FleetObservation.__annotations__
     }

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, replace
 
 from edgeloop._util.redact import redact
 from edgeloop.errors import ComputeUnavailable, EdgeloopError, StoreError, SupervisorReplaced
-from edgeloop.fleet.demand import Demand, DemandReader, group_of, restore_hints
+from edgeloop.fleet.activity import RunnerActivity
+from edgeloop.fleet.demand import Demand, DemandReader, restore_hints
 from edgeloop.fleet.launcher import Launcher, RunnerOrder, RunnerState
 from edgeloop.fleet.orders import (
     BOARD,
@@ -39,14 +40,12 @@ from edgeloop.fleet.records import (
 )
 from edgeloop.fleet.sharing import BoardTurns, Claim, fair_shares
 from edgeloop.fleet.spec import Bounds
-from edgeloop.models import Registry, RunnerEntry
 from edgeloop.settings import Settings
 from edgeloop.store import Store, open_store
 from edgeloop.workspace import Workspace
 
 TICK_S = 1.0
 BEAT_S = 5.0  # between two writes of the record while nothing changes
-REGISTRY_S = 3.0
 RESTORE_S = 10.0
 LONGEST_PAUSE_S = 15.0
 PATIENCE_S = 10.0  # for which an experiment waits for its share before others finish early
@@ -145,19 +144,14 @@ class FleetSupervisor:
         demand_of: DemandOf | None = None,
     ) -> None:
         self._settings, self._store, self._launcher = settings, store, launcher
-        self._fleets, self._registry = Fleets(store), Registry(store)
+        self._fleets, self._activity = Fleets(store), RunnerActivity(store, clock)
         self._name, self._token = record.name, record.supervisor
         self._clock, self._tell = clock, tell
         self._demand_of = demand_of or DemandReader(clock)
         self._wait = wait or (stop or threading.Event()).wait
         self._workspaces: dict[str, Workspace] = {}
-        self._entries: list[RunnerEntry] = []
-        self._entries_of: dict[str, list[RunnerEntry]] = {}  # by runner
-        self._offset_s = 0.0  # from our clock to the store's
-        self._read_entries_at = -REGISTRY_S
         self._restored_at: dict[str, float] = {}
         self._starved_since: dict[str, float] = {}
-        self._waiting_since: dict[str, float] = {}
         self._turns = BoardTurns()
         self._held_since: dict[str, float] = {}
         self._last_tick = clock()
@@ -212,10 +206,8 @@ class FleetSupervisor:
     def _look(self, record: FleetRecord) -> _Seen:
         states = self._launcher.states()
         orders = {id_: o for id_, o in self._launcher.orders().items() if id_ in states}
-        self._remember_waiting(states)
         if record.state == "up":
-            if self._clock() - self._read_entries_at >= REGISTRY_S:
-                self._read_entries()
+            self._activity.refresh(states)
             most = record.bounds.most
             demand = {name: self._demand(name, most) for name in record.spec.experiments}
             return _Seen(record, states, orders, demand, self._served_boards(record))
@@ -238,7 +230,7 @@ class FleetSupervisor:
     def _demand(self, experiment: str, most: int) -> Mapping[str, Demand]:
         workspace = self._workspace(experiment)
         last = self._restored_at.get(experiment, -RESTORE_S)
-        is_served = any(entry.experiment == experiment for entry in self._entries)
+        is_served = self._activity.is_served(experiment)
         if not is_served and self._clock() - last >= RESTORE_S:
             self._restored_at[experiment] = self._clock()
             restore_hints(workspace, RESTORE_S)
@@ -250,30 +242,6 @@ class FleetSupervisor:
             self._workspaces[experiment] = Workspace(settings, self._store)
         return self._workspaces[experiment]
 
-    def _remember_waiting(self, states: Mapping[str, RunnerState]) -> None:
-        now = self._clock()
-        waiting = {id_ for id_, state in states.items() if state == "waiting"}
-        self._waiting_since = {id_: self._waiting_since.get(id_, now) for id_ in waiting}
-
-    def _idle_s(self, runner: str) -> float | None:
-        """For how long a runner has had nothing to do; None: it works, or nobody knows."""
-        if runner in self._waiting_since:
-            return self._clock() - self._waiting_since[runner]
-        own = self._entries_of.get(runner, [])
-        if not own or any(entry.state != "idle" for entry in own):
-            return None
-        return min(self._clock() + self._offset_s - entry.since for entry in own)
-
-    def _elsewhere(self, experiment: str, seen: _Seen, groups: frozenset[str]) -> int:
-        """Stages that runners outside this fleet are doing: ours would not help with those."""
-        return sum(
-            len(device.doing)
-            for entry in self._entries
-            if entry.experiment == experiment and entry.node not in seen.orders
-            for device in entry.devices
-            if groups & {group_of(can) for can in device.can}
-        )
-
     # What is done
 
     def _shut_down(self, seen: _Seen) -> bool:
@@ -284,10 +252,9 @@ class FleetSupervisor:
                 self._launcher.drain(id_)
         left = self._look_again(seen)
         going = sum(state != "ended" for state in left.states.values())
-        working = {e.node for e in self._registry.entries() if e.state == "working"} & set(
-            left.states
-        )
-        note = f"{len(working)} finish their stages" if working else ""
+        working = self._activity.working(left.states)
+        note = "1 finishes its stage" if working == 1 else f"{working} finish their stages"
+        note = note if working else ""
         observed = FleetObservation(draining=going, note=note)
         record = self._report(seen.record, observed)
         if going or record.state == "up":
@@ -342,13 +309,20 @@ class FleetSupervisor:
         )
 
     def _claims(self, seen: _Seen, have: Mapping[str, int]) -> list[Claim]:
-        groups = machine_groups(seen.record.spec)
+        serves, idle_limit_s = machine_groups(seen.record.spec), seen.record.spec.idle_seconds
+        work = {
+            name: sum(d.ready + d.running for group, d in demand.items() if serves(group))
+            for name, demand in seen.demand.items()
+        }
+        self._activity.note_work(name for name, count in work.items() if count)
         claims = []
         for name, share in seen.record.spec.experiments.items():
-            demand = [d for group, d in seen.demand[name].items() if groups(group)]
-            served = frozenset(group for group in seen.demand[name] if groups(group))
-            work = sum(d.ready + d.running for d in demand)
-            wanted = max(0, work - self._elsewhere(name, seen, served))
+            groups = [group for group in seen.demand[name] if serves(group)]
+            elsewhere = self._activity.stages_elsewhere(name, seen.orders, groups)
+            wanted = max(0, work[name] - elsewhere)
+            own = [id_ for id_, order in seen.machines.items() if order.experiment == name]
+            if in_vain := self._activity.idle_in_vain(name, own, idle_limit_s):
+                wanted = min(wanted, len(own) - in_vain + 1)  # one goes on looking
             claims.append(Claim(name, wanted, share.weight, share.quota, have.get(name, 0)))
         return claims
 
@@ -363,7 +337,7 @@ class FleetSupervisor:
         long, as many as are `beyond` the bound, and as many as others have `needed` for a while."""
         now, idle_limit_s = self._clock(), seen.record.spec.idle_seconds
         is_urgent = any(now - since >= PATIENCE_S for since in self._starved_since.values())
-        idle = {id_: s for id_ in seen.machines if (s := self._idle_s(id_)) is not None}
+        idle = {id_: s for id_ in seen.machines if (s := self._activity.idle_s(id_)) is not None}
         left = dict(surplus)
         for id_, order in sorted(seen.machines.items(), key=lambda each: -idle.get(each[0], -1.0)):
             if left.get(order.experiment, 0) <= 0:

@@ -97,5 +97,7 @@ def test_what_a_newer_version_wrote_can_be_read(store: ClockedStore):
     fleets = Fleets(store)
     record, _ = fleets.declare(SPEC, "local", "here")
     assert record.row is not None
-    store.fleets().update(record.row, {"observed": '{"running": 1, "sparkle": 2}', "more": 1})
-    assert fleets.named("fleet").observed.running == 1
+    changes = {"observed": '{"running": 1, "sparkle": 2}', "spec": '{"cpus": 3, "sparkle": 1}'}
+    store.fleets().update(record.row, {**changes, "more": 1})
+    read = fleets.named("fleet")
+    assert (read.observed.running, read.spec.cpus) == (1, 3)

@@ -131,13 +131,16 @@ class House:
         for hint in list(queue.query("quantize|")):
             queue.delete(hint)
 
-    def register(self, runner: str, is_working: bool = False, experiment: str = "faces") -> None:
+    def register(self, runner: str, is_working: bool = False, since: float | None = None) -> None:
         doing = (CurrentStage("convert", "net-1", self.store.now()),) if is_working else ()
         state = "busy" if is_working else "idle"
         device = RunnerDevice(
-            state=state, can=("quantize", "onnx"), doing=doing, since=self.store.now()
+            state=state,
+            can=("quantize", "onnx"),
+            doing=doing,
+            since=self.store.now() if since is None else since,
         )
-        entry = RunnerEntry(f"{runner}|1", runner, experiment, devices=(device,))
+        entry = RunnerEntry(f"{runner}|1", runner, "faces", devices=(device,))
         self.registry.write(entry)
 
     @property
@@ -257,6 +260,27 @@ def test_what_people_want_anew_is_obeyed(folder: Path):
     assert {order.cpus for order in house.engine.there.values()} == {2}
 
 
+def test_of_runners_that_cannot_take_the_work_one_stays_and_looks(folder: Path):
+    house = House(folder, runners="0:4")
+    house.offer(9)
+    house.tick()
+    runners, since = list(house.engine.there), house.store.now()
+    for runner in runners:
+        house.register(runner)
+    house.tick(8, each_s=3)
+    assert not house.engine.told, "they may find something yet"
+    house.tick(3, each_s=3)
+    assert len(house.engine.told) == 3
+    house.engine.finish()
+    (prober,) = house.engine.there
+    house.register(prober, since=since)
+    house.tick(9)
+    assert list(house.engine.there) == [prober]
+    house.register(prober, is_working=True)
+    house.tick(4)
+    assert len(house.engine.there) == 4, "it found something, so others may"
+
+
 def test_a_lower_bound_is_obeyed_though_all_are_at_work(folder: Path):
     house = House(folder, runners="0:4")
     house.offer(9)
@@ -289,7 +313,7 @@ def test_down_waits_for_stages_and_forgets_the_fleet_and_now_does_not_wait(folde
     house.fleets.end("fleet", now=False)
     house.tick(5)
     assert set(house.engine.told) == set(house.engine.there) and not house.engine.killed
-    assert house.record.observed.note == "1 finish their stages"
+    assert house.record.observed.note == "1 finishes its stage"
     house.fleets.end("fleet", now=True)
     assert not house.supervisor.tick()
     assert len(house.engine.killed) == 2 and house.fleets.get("fleet") is None

@@ -104,14 +104,15 @@ def up(
 ) -> None:
     """Start a fleet, or change one that runs.
 
-    What is not given is taken from the section 'fleet' of edgeloop.yaml. The fleet continues when
-    this command has ended; runners that die are started again. Several experiments share a fleet
+    What is not given stays as it is, if the fleet runs, and else is taken from the section 'fleet'
+    of edgeloop.yaml. The fleet continues when this command has ended; runners that die are started
+    again. Several experiments share a fleet
     by their weights, and none gets more runners than its quota.
 
     Example: edgeloop fleet up --compute cluster --runners 2:16 -e faces=2 -e hands --quota hands=4
     """
     from edgeloop.cli.output import print_json, waiting
-    from edgeloop.fleet import bring_up, completed_spec, read_spec
+    from edgeloop.fleet import Fleets, bring_up, completed_spec, read_spec
 
     given: dict[str, Any] = {
         **{"compute": compute, "runners": runners, "cpus": cpus, "dataset": dataset},
@@ -119,7 +120,9 @@ def up(
     }
     with opened(store, None) as workspace:
         settings = workspace.settings
-        wanted = read_spec(settings.fleet, {k: v for k, v in given.items() if v is not None})
+        there = Fleets(workspace.store).get(_name(name, settings))
+        base = settings.fleet if there is None else there.spec.to_json()
+        wanted = read_spec(base, {k: v for k, v in given.items() if v is not None})
         wanted = _with_shares(wanted, experiments, quotas, settings)
         spec = completed_spec(wanted, settings, workspace.store)
         with waiting(f"starting the fleet {spec.name}"):
