@@ -213,14 +213,6 @@ class FleetSupervisor:
             return _Seen(record, states, orders, demand, self._served_boards(record))
         return _Seen(record, states, orders)
 
-    def _read_entries(self) -> None:
-        self._entries = [e for e in self._registry.entries() if not e.is_dead]
-        self._entries_of = {}
-        for entry in self._entries:
-            self._entries_of.setdefault(entry.node, []).append(entry)
-        self._read_entries_at = self._clock()
-        self._offset_s = self._store.now() - self._read_entries_at
-
     def _look_again(self, seen: _Seen) -> _Seen:
         """With what this tick has started and drained."""
         states = self._launcher.states()

@@ -58,7 +58,7 @@ def test_a_fleet_that_loses_nodes_and_its_store_loses_and_doubles_nothing(
         assert result.is_over and verdict.violations == []
         assert verdict.complete + verdict.failed == HARSH.models and verdict.failed > 0
         assert verdict.stages >= 10 * verdict.complete
-        assert result.lost_nodes["killed"] > 5 and result.lost_nodes["frozen"] > 2
+        assert result.lost_nodes["killed"] > 3 and result.lost_nodes["frozen"] > 1
         assert sum(result.ledger.refused.values()) > 0  # late results, of those that came back
         assert result.backend.meter.refused > 0
         assert result.linux.idle_share < 0.1
