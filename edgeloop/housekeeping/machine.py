@@ -91,7 +91,8 @@ class MachineLeftovers:
             for path in _children(self._cache / folder):
                 if path.suffix == ".lock" or path.name.startswith("."):
                     continue
-                lock = path.with_name(f"{path.name}.lock")
+                whole = path.name.removesuffix(".partial")  # whoever fetches it holds that lock
+                lock = path.with_name(f"{whole}.lock")
                 if folder == "envs":
                     lock = path.with_suffix(".lock")
                 has_lock = folder in ("datasets", "urls", "envs")

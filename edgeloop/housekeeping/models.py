@@ -155,7 +155,7 @@ class ModelLeftovers:
         return done
 
     def _clear(self, names: Iterable[str]) -> int:
-        return sum(self._catalog.clear_orphans(name) for name in names)
+        return sum(self._catalog.clear_orphans(name, self._before) for name in names)
 
     def _clears(self, names: Sequence[str]) -> Callable[[], int]:
         def clear() -> int:
@@ -231,12 +231,14 @@ def find_runners(store: Store, older_s: float, draft: ReportDraft) -> None:
 
 
 def find_fleets(store: Store, older_s: float, draft: ReportDraft) -> None:
-    """Records of fleets whose supervisor has been silent for that long."""
+    """Records of fleets whose supervisor has been silent for that long: one that is briefly away
+    comes back to its record."""
     fleets, now = Fleets(store), store.now()
+    age_s = max(older_s, SAFETY_S)
 
     def dead() -> list[FleetRecord]:
         found = [record for record in fleets.all() if not record.is_supervised]
-        return [record for record in found if now - max(record.beat, record.started) > older_s]
+        return [record for record in found if now - max(record.beat, record.started) > age_s]
 
     def remove() -> int:
         return sum(fleets.remove(record) for record in dead())

@@ -276,18 +276,22 @@ class Catalog:
         after = self._models.get(row.key)
         return after is None or after.values.get("status") not in ("uploading", "deleting")
 
-    def clear_orphans(self, name: str) -> bool:
+    def clear_orphans(self, name: str, before: float) -> bool:
         """Delete the files of a model that has no row. A row keeps the name meanwhile, so that
-        nobody uploads to the folder that is being emptied; False if somebody has."""
+        nobody uploads to the folder that is being emptied; False if somebody has, or if a file is
+        not older than `before`: whoever writes files before the row has begun."""
         values = {"name": name, "status": "deleting", "since": utc(self._clock())}
         try:
             row = self._models.insert(check_model_name(name), values)
         except RowExists:
             return False
-        self._store.blobs.delete_folder(f"{self.experiment}/{name}")
+        listed = self._store.blobs.list(f"{self.experiment}/{name}/")
+        is_old = all(blob.modified.timestamp() < before for blob in listed)
+        if is_old:
+            self._store.blobs.delete_folder(f"{self.experiment}/{name}")
         with contextlib.suppress(RowChanged):
             self._models.delete(row)
-        return True
+        return is_old
 
     def unlock(self, name: str, node: str | None = None) -> list[str]:
         """Take the model's claims (or those of one machine) from their holders; names the stages.

@@ -14,7 +14,15 @@ import pytest
 
 from edgeloop.errors import LeaseLost
 from edgeloop.housekeeping import GcOptions, Report, find_leftovers, remove_leftovers
-from edgeloop.models import Leases, Outcome, Registry, RunnerEntry, default_plan, records_of
+from edgeloop.models import (
+    Catalog,
+    Leases,
+    Outcome,
+    Registry,
+    RunnerEntry,
+    default_plan,
+    records_of,
+)
 from edgeloop.models.files import ModelFiles
 from edgeloop.settings import Settings
 from edgeloop.store import Store
@@ -225,6 +233,18 @@ def test_a_name_that_is_taken_again_keeps_its_files(store: Store):
     assert store.blobs.read(f"{EXPERIMENT}/net/net.onnx") == b"net"
 
 
+def test_a_folder_that_got_a_young_file_stays(store: Store):
+    """Other tools may write the files of a model before its row, after the gc has looked."""
+    catalog = Catalog(store, EXPERIMENT, default_plan(), node="here")
+    store.blobs.put(f"{EXPERIMENT}/net/net.onnx", b"new")
+    assert not catalog.clear_orphans("net", store.now() - 3600.0)
+    assert store.blobs.read(f"{EXPERIMENT}/net/net.onnx") == b"new"
+    assert store.models(EXPERIMENT).get("net") is None, "the name is free"
+    assert catalog.clear_orphans("net", store.now() + 3600.0)
+    assert list(store.blobs.list("")) == []
+    assert store.models(EXPERIMENT).get("net") is None
+
+
 def test_copies_that_the_row_no_longer_names_go_and_those_of_another_tool_stay(store: Store):
     add(store, "net")
     row = store.models(EXPERIMENT).get("net")
@@ -275,6 +295,7 @@ def test_dead_runners_and_fleets_are_forgotten(store: Store):
     assert collect(store) == {"dead runners": 1, "dead fleets": 1}
     assert [row.key for row in store.runners().query()] == ["live|1"]
     assert [row.key for row in store.fleets().query()] == ["new"]
+    assert kinds(found_in(store, older_s=0.0)) == {}, "its supervisor may be briefly away"
 
 
 def _mess(store: Store, folder: Path) -> None:

@@ -141,6 +141,19 @@ def test_caches_of_this_machine_go_by_their_last_use_and_by_their_size(
     assert collect(store, cache_bytes=500) == {"datasets of jobs": 1}
 
 
+def test_a_dataset_that_is_being_fetched_stays(cache: Path):
+    partial = cache / "datasets" / "working-faces@1-abc.partial"
+    partial.mkdir(parents=True)
+    age(partial)
+    lock = try_lock(partial.with_name("working-faces@1-abc.lock"))
+    assert lock is not None
+    assert collect(MemoryStore(), cache_bytes=0) == {"datasets of jobs": 0}
+    os.close(lock)
+    assert partial.exists()
+    assert collect(MemoryStore(), cache_bytes=0) == {"datasets of jobs": 1}
+    assert not partial.exists()
+
+
 def test_nothing_goes_that_a_job_may_use_which_runs_here(cache: Path, tmp_path: Path):
     store = MemoryStore()
     package = cache / "packages" / "abc"
