@@ -23,6 +23,8 @@ _ANSWER_S = 0.2
 _SILENCE_S = 5.0  # until an actor that does not answer counts as waiting
 _LOST_S, _UNPLACED_S = 60.0, 20.0  # until one that was told to end and does not answer is killed
 _NODES_KNOWN_FOR_S = 5.0
+# What Ray calls actors that have no process now.
+_UNPLACED = ("DEPENDENCIES_UNREADY", "PENDING_CREATION", "RESTARTING")
 
 
 @dataclass
@@ -35,7 +37,7 @@ class _Actor:
     asked: float = 0.0
     state: RunnerState = "waiting"
     note: str = ""
-    is_placed: bool = False
+    is_placed: bool = False  # it answered lately
     is_drained: bool = False  # it was told to end
 
     @property
@@ -43,10 +45,21 @@ class _Actor:
         """What was told to end is ending, wherever it is."""
         return "draining" if self.is_drained and self.state != "ended" else self.state
 
+    def silent_s(self, now: float) -> float:
+        """For how long it has owed an answer."""
+        return now - self.asked if self.question is not None else 0.0
+
+    @property
+    def has_process(self) -> bool:
+        """Unless Ray is certain that it has none. It may be at work though it does not answer."""
+        return actor_state(self.handle) not in _UNPLACED
+
     def is_lost(self, now: float) -> bool:
         """Whether nobody knows if it was ever told to end: it has no place, or no connection."""
-        limit_s = _LOST_S if self.is_placed else _UNPLACED_S
-        return self.is_drained and self.question is not None and now - self.asked > limit_s
+        if not self.is_drained or self.silent_s(now) > _LOST_S:
+            return self.is_drained
+        has_failed = self.question is None and not self.is_placed
+        return (has_failed or self.silent_s(now) > _UNPLACED_S) and not self.has_process
 
 
 class RayLauncher(Launcher):
@@ -83,7 +96,7 @@ class RayLauncher(Launcher):
         actor = self._actors.get(runner)
         if actor is None:
             return
-        if not actor.is_placed:
+        if not actor.is_placed and not actor.has_process:
             self.kill(runner)
             return
         actor.is_drained = True
@@ -188,6 +201,15 @@ class RayLauncher(Launcher):
         except (self._ray.exceptions.RayError, ConnectionError, TimeoutError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ComputeUnavailable(compute="ray", reason=f"Ray said: {reason}") from None
+
+
+def actor_state(handle: Any) -> str:
+    """In Ray's own table, such as ALIVE; empty where it cannot be had."""
+    with suppress(Exception):  # no public function answers without the dashboard
+        from ray._private import state
+
+        return str(state.actors(handle._actor_id.hex())["State"])
+    return ""
 
 
 def _resources_of(order: RunnerOrder) -> dict[str, float]:
