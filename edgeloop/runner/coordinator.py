@@ -94,6 +94,7 @@ class Coordinator:
     def tell(self) -> None:
         with self._changed:
             self._quiet_since = time.monotonic()
+            self._in_vain.clear()
             self.news += 1
             self._looking |= self._idle  # they wake and look
             self._changed.notify_all()
@@ -110,7 +111,6 @@ class Coordinator:
         and found nothing, and on a drain or after `idle_s` that is the end."""
         with self._changed:
             if self.news != news:
-                self._in_vain.clear()
                 return True
             self._in_vain[worker] += 1
             self._looked[worker] = news

@@ -70,6 +70,13 @@ def test_the_manifest_of_the_page_is_accepted_and_runs_on_the_spot_machines(
     [toleration] = pod["spec"]["tolerations"]
     taint = f"{toleration['key']}={toleration['value']}:{toleration['effect']}"
     assert taint in pool["nodeTaints"]
+    [policy] = [
+        item
+        for item in objects
+        if item["kind"] == "NetworkPolicy" and "portal" in item["metadata"]["name"]
+    ]
+    callers = json.dumps(policy["spec"]["ingress"])
+    assert '"kubernetes.io/metadata.name": "kube-system"' in callers  # KEDA of the add-on
     [account] = [item for item in objects if item["kind"] == "ServiceAccount"]
     parameters = TEMPLATE["parameters"]
     place = (account["metadata"]["namespace"], account["metadata"]["name"])

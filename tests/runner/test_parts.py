@@ -167,6 +167,24 @@ class TestShift:
         now = 278.0
         assert coordinator.wait("a", 1, drain) is False
 
+    def test_who_was_idle_for_long_looks_often_again_after_work(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        looks: list[int] = []
+
+        def no_pause(in_vain: int) -> float:
+            looks.append(in_vain)
+            return 0.0
+
+        monkeypatch.setattr("edgeloop.runner.coordinator._idle_s", no_pause)
+        coordinator = Coordinator(1)
+        for _ in range(3):
+            coordinator.wait("a", coordinator.look("a"), drain=False)
+        coordinator.look("a")
+        coordinator.tell()  # it found something and did it
+        coordinator.wait("a", coordinator.look("a"), drain=False)
+        assert looks == [1, 2, 3, 1]
+
 
 class TestUsage:
     def test_overlaps_count_once_and_days_are_split_at_midnight(self) -> None:
