@@ -323,8 +323,9 @@ def _home(environ: Mapping[str, str]) -> Path:
 
 
 def portal_token(environ: Mapping[str, str] = os.environ) -> str:
-    """What the portal's users must know; by the environment, so no list of processes has it."""
-    return environ.get("EDGELOOP_PORTAL_TOKEN", "")
+    """What the portal's users must know; by the environment, so no list of processes has it. A
+    Secret that was made from a file often ends with a newline, which no visitor can send."""
+    return environ.get("EDGELOOP_PORTAL_TOKEN", "").strip()
 
 
 def _location(

@@ -13,7 +13,13 @@ from pydantic import Field
 from edgeloop._util.schema import Section
 from edgeloop.errors import BadSetting
 from edgeloop.paths import PROJECT_MARKS
-from edgeloop.settings import Settings, cache_folder, settings_model, state_folder
+from edgeloop.settings import (
+    Settings,
+    cache_folder,
+    portal_token,
+    settings_model,
+    state_folder,
+)
 from edgeloop.store import AzureLocation, PostgresLocation, SqliteLocation
 
 AZURE = "AccountName=acme;AccountKey=a2V5a2V5"
@@ -66,6 +72,12 @@ def test_a_variable_that_is_set_to_nothing_counts_as_not_set(tmp_path: Path):
     names = ("EDGELOOP_STORE", "MODEL_STORAGE_CONNECTION_STRING", "EDGELOOP_EXPERIMENT")
     found = Settings.load(tmp_path, dict.fromkeys((*names, "EDGELOOP_NODE"), ""))
     assert found == Settings.load(tmp_path, {})
+
+
+@pytest.mark.parametrize("written", ["a-token-of-16-or-more\n", " a-token-of-16-or-more\r\n"])
+def test_the_newline_of_a_file_is_no_part_of_the_portals_token(written: str):
+    assert portal_token({"EDGELOOP_PORTAL_TOKEN": written}) == "a-token-of-16-or-more"
+    assert portal_token({"EDGELOOP_PORTAL_TOKEN": "\n"}) == portal_token({}) == ""
 
 
 def test_an_empty_option_is_not_taken_for_none_given(tmp_path: Path):

@@ -32,6 +32,9 @@
 {{- if has $experiment.name $names }}{{ fail "experiments has one twice" }}{{ end -}}
 {{- $names = append $names $experiment.name -}}
 {{- $runner := include "edgeloop.runner" (dict "root" $ "experiment" $experiment) | fromJson -}}
+{{- if and (eq $runner.mode "job") (gt (int $runner.minReplicas) 0) -}}
+{{- fail (printf "minReplicas of experiment %s must be 0 in mode job, whose runners end when nothing is left: for runners that stay, set mode: deployment" $experiment.name) -}}
+{{- end -}}
 {{- if gt (int $runner.minReplicas) (int $runner.maxReplicas) -}}
 {{- fail (printf "minReplicas of experiment %s is above maxReplicas" $experiment.name) -}}
 {{- end -}}

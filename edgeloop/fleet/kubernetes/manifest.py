@@ -71,6 +71,10 @@ def fleet_values(
             raise origin.at((), "must hold 'key: value' lines")
         document = _merged(document, written or {})
     document, origin = with_overrides(KubernetesValues, document, words, origin, example=_EXAMPLE)
+    runner = document.get("runner")
+    # Jobs end when nothing is left, so only a Deployment can keep the least of any other fleet.
+    if isinstance(runner, dict) and runner.get("mode") == "deployment":
+        runner.setdefault("minReplicas", spec.runners.least)
     return validated(KubernetesValues, document, origin)
 
 
@@ -89,7 +93,7 @@ def _of_any_fleet(spec: FleetSpec, settings: Settings) -> Plain:
     given = spec.model_fields_set
     runner: Plain = {}
     if "runners" in given:
-        runner |= {"minReplicas": spec.runners.least, "maxReplicas": spec.runners.most}
+        runner["maxReplicas"] = spec.runners.most
     if "cpus" in given:
         runner |= {"cpus": spec.cpus, "resources": {"requests": {"cpu": str(spec.cpus)}}}
     if "grace" in given:

@@ -102,6 +102,13 @@ Device = Annotated[
 ]
 
 
+# KEDA would start them anew at every poll.
+_ENDS_AT_ONCE = (
+    "must be 0 in mode job, whose runners end when nothing is left: for runners that stay, set "
+    "mode: deployment"
+)
+
+
 class ChartSection(Section):
     """Keys in the spelling of Helm and Kubernetes: `pullPolicy`."""
 
@@ -233,8 +240,13 @@ class RunnerValues(PlacementValues):
         "`job`: a KEDA ScaledJob; a runner works until nothing is left, and ends. `deployment`: a "
         "Deployment with a ScaledObject; fewer starts, but Kubernetes chooses which one ends.",
     )
-    min_replicas: Natural = key(0, "Runners at the least.")
-    max_replicas: Positive = key(20, "Runners at the most, per experiment.")
+    min_replicas: Natural = key(
+        0,
+        "Runners at the least, for each experiment. In mode `job` it must be 0: idle runners end.",
+    )
+    max_replicas: Positive = key(
+        20, "Runners at the most, for each experiment: three experiments may have 60 together."
+    )
     stages_per_runner: Positive = key(
         1, "Waiting stages for which one more runner starts: a larger number saves starts."
     )
@@ -383,5 +395,7 @@ class KubernetesValues(ChartSection):
         for experiment in self.experiments:
             least = experiment.min_replicas
             least = runner.min_replicas if least is None else least
+            ends_at_once = runner.mode == "job" and least > 0
+            yield ends_at_once, f"minReplicas of experiment {experiment.name} {_ENDS_AT_ONCE}"
             is_empty = least > (experiment.max_replicas or runner.max_replicas)
             yield is_empty, f"minReplicas of experiment {experiment.name} is above maxReplicas"

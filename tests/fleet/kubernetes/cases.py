@@ -40,7 +40,7 @@ CASES: dict[str, dict[str, Any]] = {
             "resources": {"requests": {"cpu": "4"}, "limits": None},
         },
         "experiments": [
-            {"name": "default", "minReplicas": 1},
+            {"name": "default", "maxReplicas": 7},
             {
                 "name": "My_Nets-",
                 "maxReplicas": 3,
@@ -55,7 +55,13 @@ CASES: dict[str, dict[str, Any]] = {
         ],
     },
     "a Deployment that is scaled by the portal": {
-        "runner": {"mode": "deployment", "device": "htp:qcs8550", "stagesPerRunner": 4},
+        "runner": {
+            "mode": "deployment",
+            "device": "htp:qcs8550",
+            "stagesPerRunner": 4,
+            "minReplicas": 2,
+        },
+        "experiments": [{"name": "default"}, {"name": "small", "minReplicas": 1}],
         "dataset": {"pull": "faces", "size": "5Gi"},
         "portal": {"allowChanges": True, "port": 80, "nodeSelector": {"pool": "small"}},
         "networkPolicy": {"fromNamespaces": ["ingress"], "storeNamespaces": ["database"]},

@@ -27,6 +27,10 @@ pytestmark = pytest.mark.server  # Node, and KEDA's validators of `make setup`
 NAME, NAMESPACE = "edgeloop", "fleet"
 # What Helm says about itself differs, and nothing else does.
 MANAGED = "app.kubernetes.io/managed-by"
+ENDS_AT_ONCE = (
+    "must be 0 in mode job, whose runners end when nothing is left: for runners that stay, set "
+    "mode: deployment"
+)
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown key": ({"runner": {"maxReplica": 3}}, "maxReplica"),
     "a text for a number": ({"runner": {"maxReplicas": "many"}}, "maxReplicas"),
@@ -59,8 +63,19 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an experiment twice": ({"experiments": [{"name": "one"}, {"name": "one"}]}, "one twice"),
     "too few at the most": (
-        {"experiments": [{"name": "one", "minReplicas": 3, "maxReplicas": 2}]},
+        {
+            "runner": {"mode": "deployment"},
+            "experiments": [{"name": "one", "minReplicas": 3, "maxReplicas": 2}],
+        },
         "minReplicas of experiment one is above maxReplicas",
+    ),
+    "jobs that would start again and again": (
+        {"runner": {"minReplicas": 1}},
+        f"minReplicas of experiment default {ENDS_AT_ONCE}",
+    ),
+    "jobs of one experiment that would start again and again": (
+        {"experiments": [{"name": "one"}, {"name": "two", "minReplicas": 1}]},
+        f"minReplicas of experiment two {ENDS_AT_ONCE}",
     ),
     "two datasets": ({"dataset": {"claim": "a", "pull": "b"}}, "both claim and pull"),
 }
@@ -124,8 +139,9 @@ def test_wrong_values_are_refused_with_the_reason(rendered: dict[str, Any], case
     assert isinstance(rendered[case], str), "Helm rendered it"
     assert reason in rendered[case]
     if case not in ("a removed key",):  # null means the default in edgeloop.yaml
-        with pytest.raises(ValueError, match=reason.partition(" ")[0]):
+        with pytest.raises(ValueError, match=reason.partition(" ")[0]) as raised:
             KubernetesValues.model_validate(values)
+        assert ENDS_AT_ONCE not in reason or reason in str(raised.value)
 
 
 def test_lint_finds_nothing_but_the_missing_icon(rendered: dict[str, Any]):

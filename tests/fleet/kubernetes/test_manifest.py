@@ -49,7 +49,11 @@ def said(settings: Settings, *words: str, **options: Any) -> str:
 def test_what_is_said_about_any_fleet_holds_on_kubernetes(tmp_path: Path):
     values = fleet_values(project(tmp_path, FLEET), ["runner.maxReplicas=60"])
     runner = values.runner
-    assert (runner.min_replicas, runner.max_replicas, runner.cpus) == (2, 60, 4)
+    assert (runner.min_replicas, runner.max_replicas, runner.cpus) == (
+        0,
+        60,
+        4,
+    )  # jobs end without work
     assert runner.grace_seconds == 615
     assert runner.device == "htp:snapdragon-888"  # boards are outside of the cluster
     assert runner.args == ["--task", "classification", "--precision", "a16w8"]
@@ -64,10 +68,30 @@ def test_what_is_said_about_any_fleet_holds_on_kubernetes(tmp_path: Path):
     assert values.image.repository == "registry.example/edgeloop"
 
 
+def test_the_least_of_a_fleet_holds_for_a_deployment_and_not_for_jobs(tmp_path: Path):
+    settings = project(tmp_path, "fleet: {runners: '2:16', experiments: [one, two, three]}")
+    file = tmp_path / "values.yaml"
+    file.write_text("runner: {mode: deployment}\n")
+    for values, least, kind in (
+        (fleet_manifest(settings), 0, "ScaledJob"),
+        (fleet_manifest(settings, ["runner.mode=deployment"]), 2, "ScaledObject"),
+        (fleet_manifest(settings, file=file), 2, "ScaledObject"),
+        (fleet_manifest(settings, ["runner.minReplicas=1"], file), 1, "ScaledObject"),
+        (fleet_manifest(settings, ["runner.mode=job"], file), 0, "ScaledJob"),
+    ):
+        scaled = [item["spec"] for item in values if item["kind"] == kind]
+        bounds = [(spec["minReplicaCount"], spec["maxReplicaCount"]) for spec in scaled]
+        assert bounds == [(least, 16)] * 3  # for each experiment
+    settings = project(tmp_path, "fleet: {kubernetes: {runner: {mode: deployment}}}")
+    assert fleet_values(settings).runner.min_replicas == 0
+
+
 def test_a_file_of_values_wins_over_the_settings_and_words_over_both(tmp_path: Path):
     settings = project(tmp_path, FLEET)
     file = tmp_path / "values.yaml"
-    file.write_text("runner: {maxReplicas: 7, minReplicas: 1}\ndataset: {pull: faces@4}\n")
+    file.write_text(
+        "runner: {mode: deployment, maxReplicas: 7, minReplicas: 1}\ndataset: {pull: faces@4}\n"
+    )
     values = fleet_values(settings, ["runner.minReplicas=3"], file)
     assert (values.runner.min_replicas, values.runner.max_replicas) == (3, 7)
     assert values.dataset.pull == "faces@4"
@@ -100,7 +124,11 @@ def test_the_command_prints_the_same_every_time(tmp_path: Path, monkeypatch: pyt
     ("words", "sentence"),
     [
         (["runner.maxReplica=3"], "did you mean 'runner.maxReplicas'?"),
-        (["runner.minReplicas=30"], "minReplicas of experiment default is above maxReplicas"),
+        (["runner.minReplicas=1"], "for runners that stay, set mode: deployment"),
+        (
+            ["runner.minReplicas=30", "runner.mode=deployment"],
+            "minReplicas of experiment default is above maxReplicas",
+        ),
         (["runner.graceSeconds=5"], "runner.graceSeconds must be greater than 15, not 5"),
         (["runner.device=adb:1"], "boards are outside of the cluster"),
         (["portal.token=0123456789abcdef"], "portal.token would put a secret into the manifest"),
