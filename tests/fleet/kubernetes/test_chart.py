@@ -250,7 +250,7 @@ MUTATIONS: list[tuple[str, str, str, Any]] = [
     ("TriggerAuthentication", "spec/secretTargetRef/0/parameter", "tokn", "no scaler has"),
     ("TriggerAuthentication", "spec/secretTargetRef/0/parameter", "connection", "holds nothing"),
     ("ScaledObject", "spec/minReplicaCount", 101, "at most maxReplicaCount"),
-    ("ScaledObject", "spec/idleReplicaCount", 0, "below minReplicaCount"),
+    ("ScaledObject", "spec/idleReplicaCount", 2, "below minReplicaCount"),
     ("ScaledObject", "spec/scaleTargetRef/name", "runner", "which does not exist"),
     ("ScaledObject", "spec/triggers/0/name", "queue1", "two triggers named 'queue1'"),
     ("ScaledObject", "spec/advanced/scalingModifiers/formula", "a + queue1", "'a', which no"),
