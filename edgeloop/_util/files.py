@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+
+MARK_S = 600.0  # well within the half hour after which a clean-up may take something for unused
 
 
 @contextlib.contextmanager
@@ -35,3 +38,22 @@ def mark_used(path: Path) -> None:
     touched; that is no reason not to use it."""
     with contextlib.suppress(OSError):
         os.utime(path)
+
+
+@contextlib.contextmanager
+def kept_in_use(path: Path, every_s: float = MARK_S) -> Iterator[None]:
+    """Mark something in a cache as used now and again, for as long as the block takes."""
+    done = threading.Event()
+
+    def keep() -> None:
+        mark_used(path)
+        while not done.wait(every_s):
+            mark_used(path)
+
+    thread = threading.Thread(target=keep, name="in-use", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

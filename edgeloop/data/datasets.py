@@ -197,6 +197,7 @@ class Datasets:
                 pull = self._pull(wanted, manifest, Index(None), partial, None, read_only=True)
                 pull.run(dry_run=False, delete=True, force=True)
             partial.replace(target)
+            mark_used(target)  # fetching may take long
             size = size_text(manifest.size)
             tell(f"fetched {wanted.reference}: {len(manifest.files)} files, {size}")
         return target

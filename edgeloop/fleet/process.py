@@ -49,7 +49,8 @@ class RunnerProcess:
         self.order = order
         self.note = ""  # why it waits; empty while it runs
         self._environ = {**environ, NODE_VARIABLE: order.id}
-        self._log, self._python, self._cwd, self._clock = log, python, cwd, clock
+        self.python = python
+        self._log, self._cwd, self._clock = log, cwd, clock
         self._command = tuple(command)
         self._process: subprocess.Popen[bytes] | None = None
         self._began = 0.0
@@ -108,7 +109,7 @@ class RunnerProcess:
             process.wait(_KILL_WAIT_S)
 
     def _start(self, now: float) -> None:
-        runner = (self._python, "-m", "edgeloop.fleet.start", *self.order.arguments)
+        runner = (self.python, "-m", "edgeloop.fleet.start", *self.order.arguments)
         try:
             with contextlib.ExitStack() as opened:
                 output = opened.enter_context(self._log.open("ab")) if self._log else None

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from edgeloop._util.files import kept_in_use
 from edgeloop.errors import BadInput, DeviceUnavailable
 from edgeloop.models import Registry, is_true, matches_any
 from edgeloop.platforms import (
@@ -37,7 +38,7 @@ from edgeloop.runner.presence import Presence
 from edgeloop.runner.stages.base import CachingToolchain, Equipment, Sizes
 from edgeloop.runner.workdir import DEFAULT_CAP_BYTES, WorkFolder
 from edgeloop.runner.worker import RunnerEvent, Worker
-from edgeloop.settings import Settings
+from edgeloop.settings import Settings, cache_folder
 from edgeloop.tasks import Task, TensorsTask, open_task
 from edgeloop.workspace import Workspace
 
@@ -78,17 +79,19 @@ def run(workspace: Workspace, options: RunnerOptions, report: Callable[[RunnerEv
     with ExitStack() as opened:
         settings = workspace.settings
         health = opened.enter_context(HealthBeat(options.health, settings.stuck_seconds))
+        for folder in _cached(options):
+            opened.enter_context(kept_in_use(folder))
         cpus = CpuPool()
         try:
             _reserve(cpus, options, stopping, report, opened)
         except NoCpusError:
             return 0
         shared = settings.project / ".edgeloop/work"  # by all runners of a project
-        folder = WorkFolder(options.workdir or shared, options.cap_bytes)
+        work = WorkFolder(options.workdir or shared, options.cap_bytes)
         if options.dataset is None:
             report(RunnerEvent("note", text=_without_dataset(options)))
-        task = _task(options, settings, folder)
-        crew = _crew(workspace, options, task, folder, cpus, stopping, report, opened)
+        task = _task(options, settings, work)
+        crew = _crew(workspace, options, task, work, cpus, stopping, report, opened)
         toolchain = crew[0].equipment.toolchain.name
         waits = not (options.once or options.drain)
         presence = Presence(workspace, crew, toolchain, options.subset, report, waits)
@@ -100,6 +103,14 @@ def run(workspace: Workspace, options: RunnerOptions, report: Callable[[RunnerEv
             summary = drain_summary(workspace, can, options.subset)
             report(RunnerEvent("drained", text=str(summary), summary=summary))
         return stages
+
+
+def _cached(options: RunnerOptions) -> Iterator[Path]:
+    """Datasets in this machine's cache that the runner reads until it ends."""
+    cache = (cache_folder() / "datasets").resolve()
+    for path in (options.dataset, options.calibration):
+        if path is not None and cache in path.resolve().parents:
+            yield cache / path.resolve().relative_to(cache).parts[0]
 
 
 def _reserve(

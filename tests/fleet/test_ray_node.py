@@ -77,8 +77,11 @@ def test_a_node_that_has_only_ray_builds_what_it_lacks_once_on_top_of_it(
     assert own != chosen
     used = run_on_node(chosen, "import psycopg, ray, psycopg_binary", package, tmp_path, wheels)
     assert used.returncode == 0, used.stderr
+    mark = Path(chosen).parent.parent / ".ready"
+    os.utime(mark, (0, 0))
     again = run_on_node(python, ASK, package, tmp_path, "nowhere", needed)
     assert json.loads(again.stdout)[1] == chosen and "building" not in again.stderr
+    assert mark.stat().st_mtime > 0, "it is marked whenever it is used"
 
 
 def test_a_node_that_cannot_build_says_why_in_one_sentence(package: Path, tmp_path: Path):

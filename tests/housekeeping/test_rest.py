@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edgeloop._util.locks import try_lock
 from edgeloop.data import Datasets
+from edgeloop.fleet.ray.environment import interpreter_in_use
 from edgeloop.housekeeping import GcOptions, find_leftovers, remove_leftovers
 from edgeloop.jobs.protocol.ticket import JobProgress, Ticket, is_fresh
 from edgeloop.jobs.snapshot import CodeFile, CodeSnapshot
@@ -152,6 +155,29 @@ def test_a_dataset_that_is_being_fetched_stays(cache: Path):
     assert partial.exists()
     assert collect(MemoryStore(), cache_bytes=0) == {"datasets of jobs": 1}
     assert not partial.exists()
+
+
+def test_a_dataset_stays_that_a_runner_uses(edgeloop: Edgeloop, cache: Path):
+    """It was fetched long ago, by the start of the runner."""
+    dataset = cache / "datasets" / "working-faces@1-abc"
+    dataset.mkdir(parents=True)
+    np.save(dataset / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
+    age(dataset)
+    done = edgeloop("runner", "--once", "--task", "tensors", "--dataset", str(dataset))
+    assert done.code == 0, done.err
+    assert collect(MemoryStore(), older_s=0.0) == {}
+
+
+def test_an_environment_stays_that_a_process_of_ray_runs_in(cache: Path):
+    used, unused = (cache / "envs" / name for name in ("fleet-used", "fleet-unused"))
+    for folder in (used, unused):
+        folder.mkdir(parents=True)
+        (folder / ".ready").touch()
+        age(folder)
+    with interpreter_in_use(str(used / "bin/python")), interpreter_in_use(sys.executable):
+        pass
+    assert collect(MemoryStore()) == {"environments": 1}
+    assert used.exists() and not unused.exists()
 
 
 def test_nothing_goes_that_a_job_may_use_which_runs_here(cache: Path, tmp_path: Path):

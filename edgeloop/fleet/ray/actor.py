@@ -71,13 +71,18 @@ class ProcessActor:
 
     def _keep(self) -> None:
         process = self._prepared()
-        while process is not None and process.poll() != "ended":
+        if process is not None:
+            with environment.interpreter_in_use(process.python):
+                self._look_after(process)
+        _leave()
+
+    def _look_after(self, process: RunnerProcess) -> None:
+        while process.poll() != "ended":
             if self._is_killed:
                 process.kill()
             elif self._is_ending:
                 process.drain()
             time.sleep(_POLL_S)
-        _leave()
 
     def _prepared(self) -> RunnerProcess | None:
         """Once the node is ready; None if it is not wanted any more."""

@@ -18,10 +18,11 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+from edgeloop._util.files import kept_in_use, mark_used
 from edgeloop._util.locks import file_lock
 from edgeloop.errors import BadInput, Conflict
 
@@ -69,6 +70,15 @@ def interpreter(requirements: Sequence[str], variables: Mapping[str, str]) -> st
     return str(_built(requirements, missing, variables) / "bin" / "python")
 
 
+def interpreter_in_use(python: str) -> AbstractContextManager[None]:
+    """Around the life of a process: a clean-up of this node leaves the environment alone that it
+    runs in."""
+    target = Path(python).parent.parent
+    if target.parent != node_cache() / "envs":
+        return nullcontext()
+    return kept_in_use(target / _READY)
+
+
 def is_satisfied(requirement: str) -> bool:
     """Whether this Python has a distribution and those of its extras, in versions that fit."""
     try:
@@ -111,6 +121,7 @@ def _built(
                 shutil.rmtree(target, ignore_errors=True)
                 _build(target, requirements, missing, variables)
                 (target / _READY).touch()
+            mark_used(target / _READY)
     except Conflict:
         reason = "another runner has been building the environment of this node for too long"
         raise BadInput(reason=reason) from None
