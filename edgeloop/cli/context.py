@@ -31,6 +31,16 @@ workspace_option = click.option(
 
 def common_options(command: Command) -> Command:
     """--experiment, --store, --json: the same for every command."""
+    default = "$EDGELOOP_EXPERIMENT, else 'default'"
+    return _common_options(command, f"The experiment  [default: {default}]")
+
+
+def all_experiments_options(command: Command) -> Command:
+    """The same for a command that means every experiment unless it is told one."""
+    return _common_options(command, "Only this experiment  [default: every one of the store]")
+
+
+def _common_options(command: Command, experiment_help: str) -> Command:
     options = (
         click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs."),
         click.option(
@@ -39,12 +49,7 @@ def common_options(command: Command) -> Command:
             help="sqlite:FOLDER, postgresql://…?blobs=URL or azure:URL  [default: $EDGELOOP_STORE, "
             "$MODEL_STORAGE_CONNECTION_STRING, else the folder .edgeloop]",
         ),
-        click.option(
-            "--experiment",
-            "-e",
-            metavar="NAME",
-            help="The experiment  [default: $EDGELOOP_EXPERIMENT, else 'default']",
-        ),
+        click.option("--experiment", "-e", metavar="NAME", help=experiment_help),
     )
     for option in options:
         command = option(command)

@@ -19,7 +19,8 @@ class GcOptions:
     """What to look for.
 
     Attributes:
-        older_s: Nothing younger goes, whatever it is.
+        older_s: What is younger stays, but for entries of runners that died a day ago, hints of
+            models that are gone, stages' folders of dead processes, and `cache_bytes`.
         logs_age_s: Logs of jobs that ended longer ago go; None: no log goes for its age.
         logs_bytes: The oldest logs go until all logs together are not larger; None: no limit.
         cache_bytes: The longest unused of this machine's caches go until they are not larger.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import common_options, opened, yes_option
+from edgeloop.cli.context import all_experiments_options, opened, yes_option
 
 if TYPE_CHECKING:
     from edgeloop.errors import EdgeloopError
@@ -25,7 +25,7 @@ RIGHT = ("count", "size")
     metavar="AGE",
     default="7d",
     show_default=True,
-    help="Nothing younger goes, such as 12h or 30d.",
+    help="What is younger stays, such as 12h or 30d; see above for exceptions.",
 )
 @click.option(
     "--keep-logs",
@@ -39,7 +39,7 @@ RIGHT = ("count", "size")
 )
 @click.option("--boards", is_flag=True, help="Clean the boards of this machine too.")
 @yes_option
-@common_options
+@all_experiments_options
 def gc(
     dry_run: bool,
     older_than: str,
@@ -59,6 +59,10 @@ def gc(
 
     On this machine: files that runners and jobs keep, unused for longer than --older-than. With
     --boards: SDKs and inputs on boards. Work under way is never touched.
+
+    Younger than --older-than may be: entries of runners that died a day ago, hints of models that
+    are gone, stages' folders of processes that died, and what --keep-cache removes, which nobody
+    has used for half an hour at least.
 
     Of every experiment, unless --experiment names one. Without a terminal it needs --yes.
 
