@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 
 from edgeloop.fleet.demand import DEVICE, LINUX
@@ -36,6 +37,34 @@ def machine_order(
         tool = ("--toolchain", _converter_of(boards[0]))
     words = (*devices, *tool, *_common_words(record))
     return RunnerOrder(name, experiment, cpus=record.spec.cpus, words=words)
+
+
+def is_as_told(
+    order: RunnerOrder, template: RunnerOrder, record: FleetRecord, boards: Sequence[str]
+) -> bool:
+    """Whether a runner was told what it would be told now. While no board is known, it may convert
+    for one that an earlier supervisor knew."""
+    plain = replace(order, id=template.id, experiment=template.experiment)
+    if plain == template:
+        return True
+    if boards or not may_have_boards(record) or order.words[:1] != ("--toolchain",):
+        return False
+    return replace(plain, words=order.words[2:]) == template
+
+
+def may_have_boards(record: FleetRecord) -> bool:
+    return _has_any_board(record) or any(map(is_board_name, record.spec.devices))
+
+
+def serves_board(record: FleetRecord, board: str) -> bool:
+    """All boards that a cluster announces, unless it is told which. A board that is plugged into
+    this machine may be somebody's phone: it is served only if it is asked for."""
+    return _has_any_board(record) or board in record.spec.devices
+
+
+def _has_any_board(record: FleetRecord) -> bool:
+    is_told_nothing = not record.spec.devices and record.kind != "local"
+    return is_told_nothing or BOARD in record.spec.devices
 
 
 @cache

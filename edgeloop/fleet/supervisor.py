@@ -23,13 +23,14 @@ from edgeloop.fleet.activity import RunnerActivity
 from edgeloop.fleet.demand import Demand, DemandReader, restore_hints
 from edgeloop.fleet.launcher import Launcher, RunnerOrder, RunnerState
 from edgeloop.fleet.orders import (
-    BOARD,
     board_groups,
     board_order,
+    is_as_told,
     is_board,
-    is_board_name,
     machine_groups,
     machine_order,
+    may_have_boards,
+    serves_board,
 )
 from edgeloop.fleet.records import (
     DEAD_S,
@@ -99,6 +100,7 @@ class _Seen:
     orders: Mapping[str, RunnerOrder]
     demand: Mapping[str, Mapping[str, Demand]] = field(default_factory=dict)
     served_boards: tuple[str, ...] = ()
+    known_boards: tuple[str, ...] = ()  # also those that are away for a while
 
     def active(self) -> dict[str, RunnerOrder]:
         """Runners that are there or will be, and have not been told to end."""
@@ -154,6 +156,7 @@ class FleetSupervisor:
         self._starved_since: dict[str, float] = {}
         self._turns = BoardTurns()
         self._held_since: dict[str, float] = {}
+        self._boards_seen: dict[str, None] = {}
         self._last_tick = clock()
         self._reported: FleetObservation | None = None
         self._reported_at = -BEAT_S
@@ -210,7 +213,9 @@ class FleetSupervisor:
             self._activity.refresh(states)
             most = record.bounds.most
             demand = {name: self._demand(name, most) for name in record.spec.experiments}
-            return _Seen(record, states, orders, demand, self._served_boards(record))
+            served = self._served_boards(record)
+            known = self._known_boards(record, served, orders)
+            return _Seen(record, states, orders, demand, served, known)
         return _Seen(record, states, orders)
 
     def _look_again(self, seen: _Seen) -> _Seen:
@@ -259,13 +264,13 @@ class FleetSupervisor:
     def _replace_outdated(self, seen: _Seen) -> None:
         """Runners that were told otherwise than they would be now end after their stage."""
         spec, record = seen.record.spec, seen.record
-        machine = machine_order("", "", record, seen.served_boards)
+        machine = machine_order("", "", record, seen.known_boards)
         for id_, order in seen.active().items():
             template = board_order("", "", order.device, record) if is_board(order) else machine
             is_served = order.experiment in spec.experiments
-            if not is_served or replace(order, id="", experiment="") != template:
+            if not is_served or not is_as_told(order, template, record, seen.known_boards):
                 self._launcher.drain(id_)
-                self._tell(f"{id_} ends after its stage: the fleet is told otherwise now")
+                self._tell(f"{id_} ends after its stage: the fleet's settings have changed")
                 seen.states = {**seen.states, id_: "draining"}
 
     def _share_out(self, seen: _Seen) -> dict[str, int]:
@@ -280,7 +285,7 @@ class FleetSupervisor:
             for name in list(lacking):
                 if not free:
                     break
-                self._start(machine_order(self._new_id(), name, record, seen.served_boards))
+                self._start(machine_order(self._new_id(), name, record, seen.known_boards))
                 lacking[name], free = lacking[name] - 1, free - 1
                 if not lacking[name]:
                     del lacking[name]
@@ -349,14 +354,16 @@ class FleetSupervisor:
             seen.states = {**seen.states, id_: "draining"}
 
     def _served_boards(self, record: FleetRecord) -> tuple[str, ...]:
-        """All boards that a cluster announces, unless it is told which. A board that is plugged
-        into this machine may be somebody's phone: it is served only if it is asked for."""
-        asked = [device for device in record.spec.devices if is_board_name(device)]
-        is_told_nothing = not record.spec.devices and record.kind != "local"
-        if is_told_nothing or BOARD in asked:
-            return tuple(self._launcher.devices())
-        there = self._launcher.devices() if asked else ()
-        return tuple(device for device in there if device in asked)
+        there = self._launcher.devices() if may_have_boards(record) else ()
+        return tuple(board for board in there if serves_board(record, board))
+
+    def _known_boards(
+        self, record: FleetRecord, served: tuple[str, ...], orders: Mapping[str, RunnerOrder]
+    ) -> tuple[str, ...]:
+        """Boards that this fleet has or had: machines go on converting for one that is away."""
+        of_runners = [order.device for order in orders.values() if is_board(order)]
+        self._boards_seen.update(dict.fromkeys((*served, *of_runners)))
+        return tuple(board for board in self._boards_seen if serves_board(record, board))
 
     def _serve_boards(self, seen: _Seen, passed_s: float) -> int:
         """One runner for each board, of the experiment whose turn it is; how many there are."""

@@ -429,6 +429,18 @@ def test_a_fleet_of_boards_converts_for_them(folder: Path):
     house.tick()
     (machine,) = [order for order in house.engine.there.values() if not order.device]
     assert machine.words[:2] == ("--toolchain", "snpe")
+    house.engine.boards.clear()  # its cable is loose
+    house.tick(3)
+    assert machine.id not in house.engine.told
+    house.engine.finish()
+    house.pass_s(21)
+    house.supervisor = house.supervisor_now()  # which has never seen the board
+    house.tick(3)
+    assert list(house.engine.there) == [machine.id] and not house.engine.told
+    changed = house.spec.model_copy(update={"devices": ()})
+    house.fleets.declare(changed, "local", "here")
+    house.tick()
+    assert machine.id in house.engine.told
 
 
 def test_virtual_devices_are_of_every_runner_and_count_as_its_work(folder: Path):
