@@ -33,7 +33,7 @@ _POLL_S = 0.2
 _CARRIED = (
     *("lease_seconds", "clock_margin_seconds", "max_attempts", "benchmark_runs", "task"),
     *("calibration_images", "quick_images", "thorough_images", "curve_images", "toolchain"),
-    "board_patience_seconds",
+    *("board_patience_seconds", "stuck_seconds"),
 )
 
 

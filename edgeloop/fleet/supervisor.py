@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from edgeloop._util.redact import redact
@@ -85,10 +86,31 @@ def supervise(
         launcher = make_launcher(record)
         try:
             FleetSupervisor(settings, store, record, launcher, stop=stop, tell=tell).run()
+            if record.kind != "local":  # whose keepers end by themselves
+                drain_orphans(fleets, fleet, launcher, stop.wait)
         finally:
             launcher.close()
     finally:
         store.close()
+
+
+def drain_orphans(
+    fleets: Fleets, name: str, launcher: Launcher, wait: Callable[[float], bool]
+) -> None:
+    """Nothing, unless the record of the fleet is gone: nobody else would end its runners then.
+    Until they have ended, or somebody wants the fleet again."""
+    while True:
+        with suppress(EdgeloopError):  # store or engine are away
+            if fleets.get(name) is not None:
+                return
+            states = launcher.states()
+            for id_, state in states.items():
+                if state in ("waiting", "running"):
+                    launcher.drain(id_)
+            if all(state == "ended" for state in launcher.states().values()):
+                return
+        if wait(TICK_S):
+            return
 
 
 @dataclass

@@ -17,8 +17,9 @@ import pytest
 from click.testing import CliRunner
 
 from edgeloop.cli.app import app
-from edgeloop.errors import EdgeloopError
-from edgeloop.fleet import Fleets
+from edgeloop.errors import Conflict, EdgeloopError
+from edgeloop.fleet import Bounds, FleetRecord, Fleets, FleetSpec
+from edgeloop.fleet import control as fleet_control
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 from tests.conftest import StoreUnderTest
@@ -267,3 +268,33 @@ def test_a_mistake_is_one_sentence_and_leaves_no_fleet(
     assert (found, said in f"{result.output}{result.exception}") == (code, True), result.output
     with Workspace.open() as workspace:
         assert not Fleets(workspace.store).all()
+
+
+def test_up_obeys_its_options_then_the_file_then_what_the_fleet_was_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def obeyed(fleets: Fleets, record: FleetRecord, started: object) -> FleetRecord:
+        return record
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fleet_control, "ensure_supervisor", lambda *_: None)
+    monkeypatch.setattr(fleet_control, "wait_until_obeyed", obeyed)
+    for written, words in (
+        ("runners: 1:2, grace: 60", ["--cpus", "2", "-e", "faces"]),
+        ("runners: 3:4, idle_seconds: 7, options: [--drop]", ["--runners", "5"]),
+        ("runners: 3:4, experiments: [hands]", []),
+    ):
+        (tmp_path / "edgeloop.yaml").write_text(f"fleet: {{{written}}}")
+        done = CliRunner().invoke(app, ["fleet", "up", *words], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        with Workspace.open() as workspace:
+            spec = Fleets(workspace.store).named("fleet").spec
+        assert spec.runners == (Bounds(5, 5) if words[:1] == ["--runners"] else spec.runners)
+    assert spec.to_json() == {
+        **FleetSpec(name="fleet", compute="local").to_json(),
+        **{"runners": "3:4", "cpus": 2, "grace": 60.0, "idle_seconds": 7.0},
+        **{"options": ["--drop"], "experiments": {"hands": {"weight": 1.0, "quota": None}}},
+    }
+    monkeypatch.setattr(Fleets, "remove", lambda *_: False)
+    said = CliRunner().invoke(app, ["fleet", "down", "--forget"]).exception
+    assert isinstance(said, Conflict) and "somebody has changed the fleet 'fleet'" in str(said)

@@ -18,7 +18,7 @@ from edgeloop.fleet import (
     RunnerOrder,
     RunnerState,
 )
-from edgeloop.fleet.supervisor import FleetSupervisor
+from edgeloop.fleet.supervisor import FleetSupervisor, drain_orphans
 from edgeloop.models import CurrentStage, Registry, RunnerDevice, RunnerEntry
 from edgeloop.settings import Settings
 from edgeloop.testing import MemoryStore
@@ -345,6 +345,26 @@ def test_a_successor_adopts_and_the_old_one_never_acts_again(folder: Path):
     assert house.engine.there == before
     house.tick()
     assert set(before) < set(house.engine.there) and len(house.engine.there) == 4
+
+
+def test_runners_of_a_fleet_whose_record_is_gone_finish_and_end(folder: Path):
+    house = House(folder, runners="2:2")
+    house.tick()
+    drain_orphans(house.fleets, "fleet", house.engine, lambda _: True)
+    assert not house.engine.told, "the fleet is there, whoever leads it"
+    assert house.fleets.remove(house.record)
+    house.supervisor.run()
+    waits: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        assert set(house.engine.told) == set(house.engine.there)
+        if len(waits) == 3:
+            house.engine.finish()
+        return len(waits) > 3
+
+    drain_orphans(house.fleets, "fleet", house.engine, wait)
+    assert len(waits) == 3 and not house.engine.there and not house.engine.killed
 
 
 def test_a_supervisor_that_was_stopped_for_long_looks_again_before_it_acts(folder: Path):

@@ -104,10 +104,10 @@ def up(
 ) -> None:
     """Start a fleet, or change one that runs.
 
-    What is not given stays as it is, if the fleet runs, and else is taken from the section 'fleet'
-    of edgeloop.yaml. The fleet continues when this command has ended; runners that die are started
-    again. Several experiments share a fleet
-    by their weights, and none gets more runners than its quota.
+    What is not given is taken from the section 'fleet' of edgeloop.yaml. What is not there either
+    stays as it is, if the fleet runs. The fleet continues when this command has ended; runners that
+    die are started again. Several experiments share a fleet by their weights, and none gets more
+    runners than its quota.
 
     Example: edgeloop fleet up --compute cluster --runners 2:16 -e faces=2 -e hands --quota hands=4
     """
@@ -121,7 +121,8 @@ def up(
     with opened(store, None) as workspace:
         settings = workspace.settings
         there = Fleets(workspace.store).get(_name(name, settings))
-        base = settings.fleet if there is None else there.spec.to_json()
+        known = {} if there is None else there.spec.to_json()
+        base = {**known, **settings.fleet}
         wanted = read_spec(base, {k: v for k, v in given.items() if v is not None})
         wanted = _with_shares(wanted, experiments, quotas, settings)
         spec = completed_spec(wanted, settings, workspace.store)
@@ -177,7 +178,7 @@ def status(watch: bool, name: str | None, store: str | None, as_json: bool) -> N
 def scale(runners: str, name: str | None, store: str | None, as_json: bool) -> None:
     """Change the bounds of a fleet.
 
-    The supervisor obeys within seconds. Runners that are too many end when they are idle.
+    The supervisor obeys within seconds. Runners that are too many end after their stage.
 
     Example: edgeloop fleet scale 4:32
     """
@@ -226,7 +227,9 @@ def down(
             if record.is_supervised:
                 reason = f"the fleet {record.name!r} has a supervisor: leave out --forget"
                 raise Conflict(reason=reason)
-            fleets.remove(record)
+            if not fleets.remove(record):
+                reason = f"somebody has changed the fleet {record.name!r} just now: look at it with"
+                raise Conflict(reason=f"{reason} 'edgeloop fleet status'")
         else:
             record = fleets.end(_name(name, settings), now)
             started = _supervised(settings, record)
@@ -397,9 +400,10 @@ def _advice(record: FleetRecord) -> str:
 
     since = f" for {duration_text(record.age_s)}" if record.beat else ""
     where = f" on {record.host}" if record.host else ""
+    taken = "takes over" if record.kind == "local" else "replaces, after their stage,"
     return (
         f"{record.name}: its supervisor has been silent{since}; 'edgeloop fleet up' starts a new "
-        f"one{where}, which takes over the runners that are there."
+        f"one{where}, which {taken} the runners that are there."
     )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 
 from edgeloop._util.schema import validated, with_overrides
 from edgeloop._util.yaml import Origin, read_document
 from edgeloop.errors import BadSetting
+from edgeloop.fleet.control import carried_settings
 from edgeloop.fleet.kubernetes.objects import fleet_objects
 from edgeloop.fleet.kubernetes.pods import Release
 from edgeloop.fleet.kubernetes.rules import check_objects
@@ -21,11 +21,6 @@ from edgeloop.settings import Settings
 
 _WHERE = "fleet.kubernetes"
 _EXAMPLE = "runner.maxReplicas=50"
-# What runners and portals read; where the store is comes from elsewhere.
-_FOR_PODS = (
-    *("lease_seconds", "clock_margin_seconds", "max_attempts", "benchmark_runs", "task"),
-    *("calibration_images", "quick_images", "thorough_images", "curve_images", "toolchain"),
-)
 
 
 def fleet_manifest(
@@ -113,7 +108,7 @@ def _of_any_fleet(spec: FleetSpec, settings: Settings) -> Plain:
         raise BadSetting(where="fleet.dataset", reason=reason)
     pull = {} if is_folder(spec.dataset) or not spec.dataset else {"pull": spec.dataset}
     return {
-        "settings": _settings_for_pods(settings),
+        "settings": carried_settings(settings),
         "runner": runner,
         "dataset": pull,
         "experiments": [
@@ -122,12 +117,6 @@ def _of_any_fleet(spec: FleetSpec, settings: Settings) -> Plain:
         ]
         or [{"name": settings.experiment}],
     }
-
-
-def _settings_for_pods(settings: Settings) -> Plain:
-    defaults = {item.name: item.default for item in fields(Settings)}
-    own = {name: getattr(settings, name) for name in _FOR_PODS}
-    return {name: value for name, value in own.items() if value != defaults[name]}
 
 
 def _merged(below: Plain, above: Mapping[str, object]) -> Plain:

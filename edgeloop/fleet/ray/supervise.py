@@ -18,7 +18,7 @@ from edgeloop.fleet.ray.launcher import RayLauncher
 from edgeloop.fleet.ray.shipment import SHIPMENT_VARIABLE, SUPERVISOR, Shipment
 from edgeloop.fleet.records import Fleets
 from edgeloop.fleet.start import prepared
-from edgeloop.fleet.supervisor import supervise
+from edgeloop.fleet.supervisor import drain_orphans, supervise
 from edgeloop.settings import Settings
 from edgeloop.store import open_store
 
@@ -42,20 +42,21 @@ def main() -> None:
     where = f"actor {SUPERVISOR} in Ray's namespace {shipment.namespace}"
     try:
         settings = Settings.load()
-        check_fleet(settings, shipment.fleet)
-        # Ray has one actor of this name. Should an older one live on behind a broken network, it
-        # finds another's token in the record and ends.
-        supervise(
-            settings,
-            shipment.fleet,
-            make_launcher,
-            where=where,
-            stop=stop,
-            is_alone=True,
-            tell=_tell,
-        )
-    except NotFound:
-        return  # the fleet ended
+        try:
+            check_fleet(settings, shipment.fleet)
+            # Ray has one actor of this name. Should an older one live on behind a broken network,
+            # it finds another's token in the record and ends.
+            supervise(
+                settings,
+                shipment.fleet,
+                make_launcher,
+                where=where,
+                stop=stop,
+                is_alone=True,
+                tell=_tell,
+            )
+        except NotFound:
+            _end(settings, shipment, stop)
     except EdgeloopError as error:
         sys.exit(f"edgeloop: {redact(str(error))}")
 
@@ -67,6 +68,16 @@ def check_fleet(settings: Settings, fleet: str) -> None:
     try:
         Fleets(store).named(fleet)
     finally:
+        store.close()
+
+
+def _end(settings: Settings, shipment: Shipment, stop: threading.Event) -> None:
+    """The fleet has ended, or somebody has removed its record while it had runners."""
+    store, launcher = open_store(settings.location), RayLauncher(shipment)
+    try:
+        drain_orphans(Fleets(store), shipment.fleet, launcher, stop.wait)
+    finally:
+        launcher.close()
         store.close()
 
 

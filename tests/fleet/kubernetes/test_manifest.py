@@ -20,6 +20,7 @@ from tests.fleet.kubernetes.cases import CASES
 
 FLEET = """
 max_attempts: 5
+stuck_seconds: 60
 fleet:
   runners: 2:50
   cpus: 4
@@ -60,7 +61,7 @@ def test_what_is_said_about_any_fleet_holds_on_kubernetes(tmp_path: Path):
     assert runner.resources["requests"]["cpu"] == "4"
     assert runner.resources["limits"] == {"memory": "9Gi"}
     assert values.dataset.pull == "faces@3"
-    assert values.settings == {"max_attempts": 5}
+    assert values.settings == {"max_attempts": 5, "stuck_seconds": 60}
     assert [(each.name, each.max_replicas) for each in values.experiments] == [
         ("default", None),
         ("faces", 5),
