@@ -130,7 +130,15 @@ def test_boards_are_placed_by_their_resource_and_secrets_are_nowhere(lab: Lab):
         check_board(lab)
         assert not leaks(lab, machine)
         assert lab.inside(UNTIL_GONE, *sent_orders(lab)) == "gone"
-        lab.shell("edgeloop fleet down --name large")
+        check_end_without_record(lab)
+
+
+def check_end_without_record(lab: Lab) -> None:
+    """Runners, and what waits for a place, end with the record, and the supervisor after them."""
+    with lab.workspace("default") as workspace:
+        fleets = Fleets(workspace.store)
+        wait_until(lambda: fleets.remove(fleets.named("large")), LIMIT_S, "its removal")
+    wait_until(lambda: {actor["state"] for actor in lab.actors()} == {"DEAD"}, LIMIT_S, "the end")
 
 
 def note(lab: Lab) -> str:
