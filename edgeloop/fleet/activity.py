@@ -10,7 +10,7 @@ from edgeloop.models import Registry, RunnerEntry
 from edgeloop.store import Store
 
 REGISTRY_S = 3.0  # between two looks into the registry
-IN_VAIN_S = 15.0  # the registry may be some seconds behind
+IN_VAIN_S = 60.0  # the first claim in a large fleet may take half a minute
 
 
 class RunnerActivity:
@@ -50,6 +50,9 @@ class RunnerActivity:
         """For how long a runner has had nothing to do; None: it works, or nobody knows."""
         if runner in self._waiting_since:
             return self._clock() - self._waiting_since[runner]
+        return self._registered_idle_s(runner)
+
+    def _registered_idle_s(self, runner: str) -> float | None:
         own = self._entries_of.get(runner, [])
         if not own or any(entry.state != "idle" for entry in own):
             return None
@@ -58,12 +61,14 @@ class RunnerActivity:
 
     def idle_in_vain(self, experiment: str, runners: Iterable[str], limit_s: float) -> int:
         """How many of these runners have found nothing for long though work is there: they cannot
-        take it, because it needs another dataset, for example, or waits for a retry."""
+        take it, because it needs another dataset, for example, or waits for a retry. Those that
+        still wait for a machine do not count."""
         since = self._work_since.get(experiment)
         least_s = max(limit_s, IN_VAIN_S)
         if since is None or self._clock() - since < least_s:
             return 0
-        return sum((self.idle_s(runner) or 0.0) >= least_s for runner in runners)
+        started = [runner for runner in runners if runner not in self._waiting_since]
+        return sum((self._registered_idle_s(runner) or 0.0) >= least_s for runner in started)
 
     def stages_elsewhere(
         self, experiment: str, own: Collection[str], groups: Collection[str]

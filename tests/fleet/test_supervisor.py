@@ -265,11 +265,14 @@ def test_of_runners_that_cannot_take_the_work_one_stays_and_looks(folder: Path):
     house.offer(9)
     house.tick()
     runners, since = list(house.engine.there), house.store.now()
-    for runner in runners:
-        house.register(runner)
-    house.tick(8, each_s=3)
+    for _ in range(5):
+        for runner in runners:
+            house.register(runner, since=since)
+        house.tick(3, each_s=3)
     assert not house.engine.told, "they may find something yet"
-    house.tick(3, each_s=3)
+    for runner in runners:
+        house.register(runner, since=since)
+    house.tick(7, each_s=3)
     assert len(house.engine.told) == 3
     house.engine.finish()
     (prober,) = house.engine.there
@@ -279,6 +282,18 @@ def test_of_runners_that_cannot_take_the_work_one_stays_and_looks(folder: Path):
     house.register(prober, is_working=True)
     house.tick(4)
     assert len(house.engine.there) == 4, "it found something, so others may"
+
+
+def test_runners_that_wait_for_a_machine_are_not_taken_for_useless_ones(folder: Path):
+    """A cluster that must grow first needs minutes for a machine."""
+    house = House(folder, Engine(slots=2), runners="0:8")
+    house.offer(8)
+    house.tick()
+    for runner in house.engine.of("faces"):
+        house.register(runner, is_working=True)
+    house.tick(30, 10.0)
+    assert len(house.engine.of("faces", "waiting")) == 6
+    assert not house.engine.of("faces", "draining")
 
 
 def test_a_lower_bound_is_obeyed_though_all_are_at_work(folder: Path):
