@@ -80,7 +80,7 @@ def test_a_waiting_runner_takes_cpus_when_they_are_free(
         assert waits.wait(60)
         first.close()
         thread.join(60)
-        assert bound[-1] == [0, 1]
+        assert len(bound[-1]) == 2 and set(bound[-1]) < {0, 1, 2}, "they become free one by one"
     assert len(waiting_notes) == 1, "it is said once"
 
 
