@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,7 +50,7 @@ class Outage:
         return begin - EPOCH < self.begins_s <= end - EPOCH
 
 
-class Backend:
+class Backend(ABC):
     """A call in three steps: `enter` (the store may be away, or refuse), the effect, `leave` (the
     answer takes its time, and may never arrive)."""
 
@@ -71,10 +72,11 @@ class Backend:
         self.kernel.check_alive()
         self._check_outage()
 
+    @abstractmethod
     def leave(
         self, rows: int = 0, scanned: int = 0, requests: int = 1, writes: bool = False
     ) -> None:
-        raise NotImplementedError
+        """The call costs its time."""
 
     def forget(self, node: int) -> None:
         """A machine is gone, and its connections with it."""

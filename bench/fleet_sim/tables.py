@@ -364,6 +364,8 @@ class SimBlobs(Blobs):
         if gone:
             self._call("blobs.delete", lambda: None, requests=len(gone))
 
+    # No part of a runner's scheduling calls these; one that begins to must fail here.
+
     def read(self, key: str) -> bytes:
         raise NotImplementedError
 

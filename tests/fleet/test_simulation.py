@@ -76,7 +76,7 @@ def test_the_same_seed_gives_the_same_simulation(harsh_on_azure: SimulationResul
 def test_the_report_names_the_first_bottleneck(harsh_on_azure: SimulationResult):
     text = report(harsh_on_azure, assumptions())
     assert "| results doubled | 0 | 0 |" in text
-    assert bottleneck(harsh_on_azure).name in ("the number of runners", "the number of boards")
+    assert bottleneck(harsh_on_azure).name == "the number of boards"
     narrow = quick_boards()
     azure = narrow["profiles"]["azure"]
     limits = {**azure["limits"], "entities_per_s": 20}

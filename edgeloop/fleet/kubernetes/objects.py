@@ -82,30 +82,26 @@ def _settings(release: Release) -> Plain:
 
 
 def _runner_policy(release: Release) -> Plain:
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": release.metadata("runner", "runner"),
-        "spec": {
-            "podSelector": {"matchLabels": release.selector("runner")},
-            "policyTypes": ["Ingress", "Egress"],
-            "ingress": [],
-            "egress": _egress(release),
-        },
-    }
+    return _policy(release, "runner", [])
 
 
 def _portal_policy(release: Release) -> Plain:
     policy = release.values.network_policy
     peers = [_namespace(name) for name in (policy.keda_namespace, *policy.from_namespaces)]
+    ports = [{"protocol": "TCP", "port": PORTAL_PORT}]
+    return _policy(release, "portal", [{"from": peers, "ports": ports}])
+
+
+def _policy(release: Release, component: str, ingress: list[Plain]) -> Plain:
+    """What pods may be reached by, and what they may reach."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": release.metadata("portal", "portal"),
+        "metadata": release.metadata(component, component),
         "spec": {
-            "podSelector": {"matchLabels": release.selector("portal")},
+            "podSelector": {"matchLabels": release.selector(component)},
             "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"from": peers, "ports": [{"protocol": "TCP", "port": PORTAL_PORT}]}],
+            "ingress": ingress,
             "egress": _egress(release),
         },
     }
