@@ -1,0 +1,1 @@
+"""Input that wants to do harm: each ends soon, in little memory, with one sentence."""

@@ -1,0 +1,38 @@
+"""One fork server per pytest process, and a project of its own for every input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import clean_environ
+from tests.hostile.harness import Ended, Harness, hostile_harness
+
+Attempt = Callable[..., Ended]
+
+
+@pytest.fixture(scope="session")
+def harness() -> Iterator[Harness]:
+    with hostile_harness() as started:
+        yield started
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def attempt(harness: Harness, project: Path, tmp_path: Path) -> Attempt:
+    """A command in the project, with state and cache of its own."""
+
+    def run(*arguments: object, environ: dict[str, str] | None = None, stdin: bytes = b"") -> Ended:
+        own = {"EDGELOOP_STATE": str(tmp_path / "state"), "EDGELOOP_CACHE": str(tmp_path / "cache")}
+        known = {**clean_environ(), "HOME": str(tmp_path), **own, **(environ or {})}
+        return harness.run(arguments, project, known, stdin)
+
+    return run
