@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from edgeloop.models import Lease
 
@@ -14,6 +14,7 @@ LONGEST_LOOK_S = 30.0
 IDLE_S = 1.0
 QUICK_LOOKS = 30  # after that many in vain, idle workers look less and less often,
 LONGEST_IDLE_S = 5.0  # down to this: a thousand that look every second are a load
+IDLE_WORK_S = 300.0
 
 
 class DeviceSessions:
@@ -44,6 +45,53 @@ class DeviceSessions:
         self._claimed.pop(worker, None)
 
 
+class IdleWork:
+    """What a runner does for all when it has nothing to do, such as reclaiming files that nobody
+    needs: at most once per interval, and in a thread of its own, so that work that comes does not
+    wait for it. Runners that were started together do not all do it at the same time.
+
+    Whatever goes wrong in it is said, once in a row, and never ends the runner.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[], None] | None,
+        report: Callable[[str], None],
+        interval_s: float = IDLE_WORK_S,
+    ) -> None:
+        self._work, self._report, self._interval_s = work, report, interval_s
+        self._due_at = time.monotonic() + random.uniform(0, interval_s)
+        self._thread: threading.Thread | None = None
+        self._last_error = ""
+
+    def offer(self) -> None:
+        """The runner is idle."""
+        if self._work is None or time.monotonic() < self._due_at:
+            return
+        if self._thread is not None and self._thread.is_alive():
+            return
+        self._due_at = time.monotonic() + random.uniform(0.8, 1.2) * self._interval_s
+        self._thread = threading.Thread(target=self._run, name="idle-work", daemon=True)
+        self._thread.start()
+
+    def end(self, patience_s: float) -> None:
+        """Wait for what is under way, for a while: it can be interrupted at any point."""
+        if self._thread is not None:
+            self._thread.join(patience_s)
+
+    def _run(self) -> None:
+        assert self._work is not None
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001 - nobody waits for it, and work goes on without
+            text = str(error) or type(error).__name__
+            if text != self._last_error:
+                self._report(text)
+            self._last_error = text
+        else:
+            self._last_error = ""
+
+
 class Coordinator:
     """A stage finished by one worker may be what another waits for, so idle ones wake at once."""
 
@@ -52,9 +100,10 @@ class Coordinator:
         workers: int,
         first: Mapping[object, Collection[object]] | None = None,
         idle_s: float | None = None,
+        on_idle: Callable[[], None] = lambda: None,
     ) -> None:
         """`idle_s`: how long nobody may have had work before all end; None: they do not end, or,
-        on a drain, at once."""
+        on a drain, at once. `on_idle` is called each time that nobody has found any work."""
         self._workers = workers
         self._first = first or {}
         self._looking: set[object] = {other for many in self._first.values() for other in many}
@@ -64,6 +113,7 @@ class Coordinator:
         self._changed = threading.Condition()
         self._over = False
         self._idle_s = idle_s
+        self._on_idle = on_idle
         self._quiet_since = time.monotonic()
         self.news = 0
 
@@ -117,9 +167,12 @@ class Coordinator:
             idle = [looked for looked in self._looked.values() if looked == self.news]
             quiet_s = time.monotonic() - self._quiet_since
             is_end = drain if self._idle_s is None else quiet_s >= self._idle_s
-            if is_end and len(idle) >= self._workers:
-                self._over = True
-                self._changed.notify_all()
+            if len(idle) >= self._workers:
+                if is_end:
+                    self._over = True
+                    self._changed.notify_all()
+                else:
+                    self._on_idle()
             if not self._over:
                 self._idle.add(worker)
                 idle_s = _idle_s(self._in_vain[worker])

@@ -30,7 +30,7 @@ from edgeloop.platforms import (
     platform_of,
 )
 from edgeloop.runner.backoff import Backoff
-from edgeloop.runner.coordinator import Coordinator, DeviceSessions
+from edgeloop.runner.coordinator import IDLE_WORK_S, Coordinator, DeviceSessions, IdleWork
 from edgeloop.runner.cpus import CpuPool, NoCpusError
 from edgeloop.runner.heartbeat import HealthBeat
 from edgeloop.runner.outlook import drain_summary
@@ -44,6 +44,7 @@ from edgeloop.workspace import Workspace
 
 HOST = "host"  # the device that is always there
 REMEMBERED_S = 30.0
+IDLE_WORK_GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,20 @@ class RunnerOptions:
     idle_s: float | None = None  # end when nothing was found for so long
     cpus: int = 0  # to reserve; 0: none
     health: Path | None = None  # the file for probes
+    idle_work_s: float = IDLE_WORK_S  # `on_idle` is called at most so often
 
 
-def run(workspace: Workspace, options: RunnerOptions, report: Callable[[RunnerEvent], None]) -> int:
+def run(
+    workspace: Workspace,
+    options: RunnerOptions,
+    report: Callable[[RunnerEvent], None],
+    on_idle: Callable[[], None] | None = None,
+) -> int:
     """Work until stopped, drained or done once; how many stages were performed.
 
     The first SIGTERM or Ctrl-C lets stages under way finish for a while; then they are given back.
+    `on_idle` is called, in a thread of its own, now and then while there is nothing to do; it may
+    be interrupted at any point, and its errors are only reported.
     """
     stopping = threading.Event()
     with ExitStack() as opened:
@@ -96,8 +105,11 @@ def run(workspace: Workspace, options: RunnerOptions, report: Callable[[RunnerEv
         waits = not (options.once or options.drain)
         presence = Presence(workspace, crew, toolchain, options.subset, report, waits)
         health.watch(crew, lambda: "it is stopping" if stopping.is_set() else presence.not_ready())
+        idle_work = IdleWork(
+            on_idle, lambda text: report(RunnerEvent("note", text=text)), options.idle_work_s
+        )
         with _signals(stopping), presence:
-            stages = _run_all(crew, options, stopping)
+            stages = _run_all(crew, options, stopping, idle_work)
         if options.drain and not stopping.is_set():
             can = {capability for worker in crew for capability in worker.capabilities}
             summary = drain_summary(workspace, can, options.subset)
@@ -303,11 +315,13 @@ def _device_capabilities(device: Device, toolchain: str, options: RunnerOptions)
     return (*kinds, *(f"{kind}@{of}" for of in names for kind in kinds))
 
 
-def _run_all(crew: list[Worker], options: RunnerOptions, stopping: threading.Event) -> int:
+def _run_all(
+    crew: list[Worker], options: RunnerOptions, stopping: threading.Event, idle_work: IdleWork
+) -> int:
     if options.once:
         return next((done for worker in crew if (done := worker.run_once())), 0)
     first: dict[object, list[Worker]] = {worker: _before(worker, crew) for worker in crew}
-    coordinator = Coordinator(len(crew), first, options.idle_s)
+    coordinator = Coordinator(len(crew), first, options.idle_s, idle_work.offer)
     counts: list[int] = []
     errors: list[Exception] = []
 
@@ -327,6 +341,7 @@ def _run_all(crew: list[Worker], options: RunnerOptions, stopping: threading.Eve
     while any(thread.is_alive() for thread in threads) and not stopping.is_set():
         stopping.wait(0.05)
     _end(threads, crew, options.grace_s)
+    idle_work.end(min(options.grace_s, IDLE_WORK_GRACE_S))
     if errors:
         raise errors[0]
     return sum(counts)
