@@ -11,7 +11,9 @@ and `environmentVariables`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from edgeloop.errors import BadSetting
 
 FOLDER = ".azureml"
 ENVIRONMENT_FILE = "environment.json"
+_MARKS = ("edgeloop.yaml", ".edgeloop", FOLDER, f"{FOLDER}/config.json", f"{FOLDER}/datastore.json")
 _LARGEST = 1 << 20
 _TEXTS = (
     *("subscription_id", "resource_group", "workspace_name", "compute_target", "datastore_name"),
@@ -52,11 +55,54 @@ class ProjectFiles:
 
 
 def read_project_files(start: Path) -> ProjectFiles:
-    """The nearest `.azureml/` from here upwards; a file that cannot be read is an error."""
+    """The nearest `.azureml/` from here upwards; a file that cannot be read is an error. One above
+    `start` that belongs to another user is passed by: see `check_owner`."""
     for folder in (start.absolute(), *start.absolute().parents):
         if (folder / FOLDER).is_dir():
+            if folder != start.absolute() and _stranger(folder, _MARKS[2:]):
+                continue
             return _read(folder / FOLDER)
     return ProjectFiles()
+
+
+def check_owner(project: Path, is_here: bool, also: str = "") -> None:
+    """Settings decide where a user's data and secrets go, so those of another user are refused; of
+    root they are as good as one's own. `is_here`: the user stands in the folder itself, which then
+    need not be theirs. `also` is the number of a user whose files root takes for its own (sudo)."""
+    own = {int(also)} if also.isdecimal() and os.geteuid() == 0 else set()
+    found = _stranger(project, _MARKS, own)
+    if found is None and not is_here and not any(os.path.lexists(project / m) for m in _MARKS):
+        found = _stranger(project, (".",), own)
+    if found is not None:
+        path, owner = found
+        raise BadSetting(
+            where=str(path),
+            reason=f"it belongs to {owner}, and settings of other users are not read. If you trust "
+            f"them, set EDGELOOP_TRUST={project}; to start a project of your own, create a folder "
+            ".edgeloop in it",
+        )
+
+
+def _stranger(
+    folder: Path, names: tuple[str, ...], own: Set[int] = frozenset()
+) -> tuple[Path, str] | None:
+    """What of these belongs to another user, and to whom; a link and what is behind it count."""
+    for name in names:
+        for follow in (False, True):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                uid = (folder / name).stat(follow_symlinks=follow).st_uid
+                if uid not in (os.geteuid(), 0, *own):
+                    return folder / name, _user_name(uid)
+    return None
+
+
+def _user_name(uid: int) -> str:
+    import pwd
+
+    try:
+        return f"the user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"the user with the number {uid}"
 
 
 def with_workspace(files: ProjectFiles, config: Path) -> ProjectFiles:

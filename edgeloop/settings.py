@@ -21,7 +21,7 @@ from edgeloop._util.values import LINES, TEXT, Reads, Text, mapping, matching, n
 from edgeloop._util.yaml import Origin, read_document
 from edgeloop.errors import BadSetting
 from edgeloop.paths import find_project
-from edgeloop.project_files import read_project_files
+from edgeloop.project_files import check_owner, read_project_files
 from edgeloop.store import (
     AzureLocation,
     Location,
@@ -46,6 +46,14 @@ _COMPUTE_NAME = matching(
 )
 _FOR_TOOLS = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
+_USER_INFO = (re.compile(r"[\w+.-]+://[^/?#@;]*"), re.compile(r"[^/?#;\s]*@"))  # before, after
+_SECRET_PART = re.compile(
+    r"(?i)(?:^|[;?&])\s*(?:accountkey|sharedaccesssignature|sig|password|token|secret)=[^;&#/]*"
+)
+_SECRET_KEY = re.compile(
+    r"(?i)header|token|secret|password|credential|signature|variables|env|key$"
+)
+_SHOWN_KEYS = ("experiment", "node", "fleet")  # others read them in the store
 
 
 def _key(default: Any, about: str) -> Any:
@@ -123,7 +131,11 @@ class Settings:
         workspace_config: Path | None = None,
     ) -> Settings:
         """Read everything there is; the arguments win over the environment, that over the file."""
-        project = find_project(start or Path.cwd())
+        here = (start or Path.cwd()).absolute()
+        project = find_project(here)
+        trusted = environ.get("EDGELOOP_TRUST", "").split(os.pathsep)
+        if "*" not in trusted and str(project) not in trusted:
+            check_owner(project, project == here, environ.get("SUDO_UID", ""))
         written = _read_file(project / SETTINGS_FILE, environ)
         location = _location(project, environ, store, written)
         chosen = environ.get("EDGELOOP_EXPERIMENT") or None if experiment is None else experiment
@@ -157,7 +169,9 @@ class Settings:
         written = dict(self.computes.get(name, {"kind": AZUREML}))
         if written.get("kind") == AZUREML:  # it finds its workspace by these, too
             written |= {"project": str(self.project), "azure": dict(self.azure)}
-        filled = filled_in(written, f"{SETTINGS_FILE}, compute {name}", environ)
+        where = f"{SETTINGS_FILE}, compute {name}"
+        check_variables(written, where)
+        filled = filled_in(written, where, environ)
         return filled if isinstance(filled, dict) else {}
 
     def with_keys(self, **keys: object) -> Settings:
@@ -251,6 +265,41 @@ def filled_in(value: object, where: str, environ: Mapping[str, str] = os.environ
     if isinstance(value, list):
         return [filled_in(item, where, environ) for item in value]
     return value
+
+
+def check_variables(value: object, where: str, key: str = "") -> None:
+    """A settings file may come from somebody else, and what it names is filled with secrets of
+    whoever reads it. So a variable is a whole value, or stands where secrets belong; never in a
+    host or a path, which would send it to wherever the file says."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            inner = key if key in _SHOWN_KEYS or _SECRET_KEY.search(key) else str(name)
+            check_variables(item, where, inner)
+    elif isinstance(value, list):
+        for item in value:
+            check_variables(item, where, key)
+    elif isinstance(value, str):
+        for match in _VARIABLE.finditer(value):
+            if not _is_well_placed(match, key):
+                place = f" in {key}" if key else ""
+                reason = (
+                    f"{match[0]} cannot stand{place}: a variable must be the whole value, a "
+                    "password or key in an address, or a header, and never goes into "
+                    f"{', '.join(_SHOWN_KEYS[:-1])} or {_SHOWN_KEYS[-1]}"
+                )
+                raise BadSetting(where=where, reason=reason)
+
+
+def _is_well_placed(match: re.Match[str], key: str) -> bool:
+    before, after = match.string[: match.start()], match.string[match.end() :]
+    if key in _SHOWN_KEYS:
+        return False
+    if _SECRET_KEY.search(key) or not (before.strip() or after.strip()):
+        return True
+    if _USER_INFO[0].fullmatch(before) and _USER_INFO[1].match(after):
+        return True
+    part = list(_SECRET_PART.finditer(before))
+    return bool(part) and part[-1].end() == len(before)
 
 
 def has_variable(name: str, environ: Mapping[str, str] = os.environ) -> bool:
@@ -386,6 +435,7 @@ def _read_file(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
             if local.get("kind", LOCAL) != LOCAL:
                 reason = f"is this machine and cannot be of kind {local['kind']!r}"
                 raise origin.wrong(("computes", LOCAL), reason)
+    check_variables(document, path.name)
     document = {key: filled_in(value, path.name, environ) for key, value in document.items()}
     return _checked({**document, **({"computes": computes} if computes else {})}, origin)
 

@@ -35,8 +35,10 @@ SETTINGS = """\
 {made}
 
 The settings of a project, beside `.edgeloop/`. {editor} `${{NAME}}` stands for an environment
-variable, so that no secret has to be written down; null stands for the default. Options of the
-command line win over the environment, and that wins over the file.
+variable, so that no secret has to be written down: as a whole value, as a password or key in an
+address, or in a header, and in no other part of an address or path; null stands for the default.
+Options of the command line win over the environment, and that wins over the file. Files of other
+users than you and root are refused, unless `EDGELOOP_TRUST` names their folder.
 """
 JOB = """\
 # A job file

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import tempfile
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -99,6 +101,161 @@ def test_the_file_may_name_a_variable_instead_of_a_secret(tmp_path: Path):
     assert isinstance(found, PostgresLocation) and ":pw@" in found.url
     with pytest.raises(BadSetting, match="PASSWORD is not set"):
         Settings.load(tmp_path, {})
+
+
+FILLED = [
+    "store: ${S}",
+    "store: 'postgresql://${S}:x@h/db?blobs=file:///x'",
+    "store: postgresql://u:p-${S}@h/db?blobs=file:///x",
+    "store: AccountName=a;AccountKey=${S};BlobEndpoint=http://h",
+    "store: AccountName=a;SharedAccessSignature=sv=1&sig=${S}&se=2",
+    "dataset: ${S}",
+    "computes: {c: {kind: ray, address: '${S}', headers: {A: 'Bearer ${S}'}}}",
+    "computes: {c: {kind: ray, address: 'http://u:${S}@h', api_key: 'x${S}'}}",
+    "computes: {c: {kind: ray, runtime_env: {env_vars: {LEVEL: 'at-${S}'}}}}",
+]
+MISPLACED = [
+    "store: AccountName=a;AccountKey=a2V5;TableEndpoint=http://evil/${S}",
+    "store: AccountName=a;AccountKey=a2V5;TableEndpoint=http://${S}.evil",
+    "store: AccountName=a${S};AccountKey=a2V5",
+    "store: postgresql://u:p@${S}.evil/db?blobs=file:///x",
+    "store: postgresql://u:p@evil/${S}?blobs=file:///x",
+    "store: postgresql://evil/db?blobs=s3://evil-${S}",
+    "store: postgresql://evil/db?application_name=${S}&blobs=file:///x",
+    "store: azure:https://${S}.evil",
+    "store: sqlite:${S}/x",
+    "store: 'sqlite:/x?password=/${S}'",
+    "store: ${S}${S}",
+    "dataset: /x/${S}",
+    "experiment: ${S}",
+    "node: at-${S}",
+    "fleet: {options: ['${S}']}",
+    "fleet: {headers: {a: '${S}'}}",
+    "azure: {workspace: 'a-${S}'}",
+    "computes: {c: {kind: ray, address: 'http://evil/${S}'}}",
+    "computes: {c: {kind: ray, address: 'http://a@b@${S}'}}",
+    "computes: {c: {kind: ray, more: [{places: ['http://${S}']}]}}",
+]
+
+
+@pytest.mark.parametrize("text", [*FILLED, *MISPLACED])
+def test_a_variable_goes_where_secrets_belong_and_never_into_a_host_or_path(
+    tmp_path: Path, text: str
+):
+    """Whoever wrote the file chooses the host; the secrets are of whoever reads it."""
+    is_read = text in FILLED
+    seen: list[str] = []
+
+    class Environ(dict[str, str]):
+        def __getitem__(self, name: str) -> str:
+            seen.append(name)
+            return super().__getitem__(name)
+
+    environ = Environ(S="sqlite:/secret" if is_read and text.startswith("store: ${S") else "c2Vj")
+    try:
+        settings = Settings.load(written(tmp_path, text), environ)
+        if settings.computes.keys() - {"local"}:
+            settings.compute_settings("c", environ)
+    except BadSetting as error:
+        assert not is_read and "${S} cannot stand" in str(error) and "c2Vj" not in str(error)
+    assert ("S" in seen) is is_read
+
+
+def test_a_search_file_is_filled_by_the_same_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from edgeloop.search.config import read_config
+
+    monkeypatch.setenv("S", "c2Vj")
+    (tmp_path / "search.yaml").write_text("store: azure:https://${S}.evil\n")
+    with pytest.raises(BadSetting, match="cannot stand in store"):
+        read_config(tmp_path / "search.yaml")
+
+
+STRANGER = 54321
+
+
+def given_to_a_stranger(path: Path) -> None:
+    os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A folder above the user's own."""
+    if os.geteuid() != 0:
+        pytest.fail("only root can give files away: run this test as root")
+    (tmp_path / "shared/mine").mkdir(parents=True)
+    return tmp_path / "shared"
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("mark", ["edgeloop.yaml", ".edgeloop", ".azureml", "data/raw", "link"])
+def test_settings_of_another_user_are_refused(shared: Path, mark: str):
+    if mark == "edgeloop.yaml":
+        written(shared, "store: sqlite:/evil")
+        given_to_a_stranger(shared / mark)
+    elif mark == "link":
+        written(shared / "mine", "store: sqlite:/evil").joinpath("edgeloop.yaml").rename(
+            shared / "kept.yaml"
+        )
+        (shared / "edgeloop.yaml").symlink_to("kept.yaml")
+        given_to_a_stranger(shared / "edgeloop.yaml")
+    else:
+        (shared / mark).mkdir(parents=True)
+        if mark == ".azureml":
+            (shared / mark / "config.json").write_text("{}")
+        given_to_a_stranger(shared if mark == "data/raw" else shared / mark)
+    for start in (shared / "mine", *([] if mark == "data/raw" else [shared])):
+        with pytest.raises(BadSetting, match=f"the user with the number {STRANGER}") as caught:
+            Settings.load(start, {})
+        assert f"EDGELOOP_TRUST={shared}" in str(caught.value)
+    for trust in (str(shared), "*", f"/elsewhere:{shared}"):
+        assert Settings.load(shared / "mine", {"EDGELOOP_TRUST": trust}).project == shared
+    assert Settings.load(shared / "mine", {"SUDO_UID": str(STRANGER)}).project == shared
+    (shared / "mine/.edgeloop").mkdir()  # a project of one's own below it
+    assert Settings.load(shared / "mine", {}).location == SqliteLocation(shared / "mine/.edgeloop")
+
+
+@pytest.mark.server
+def test_a_strangers_azureml_folder_above_the_project_is_passed_by(shared: Path):
+    (shared / "mine/.edgeloop").mkdir()
+    (shared / ".azureml").mkdir()
+    (shared / ".azureml/config.json").write_text("{}")
+    content = '{"account_name": "evil", "container_name": "c", "datastore_name": "d"}'
+    (shared / ".azureml/datastore.json").write_text(content)
+    assert "evil" in str(Settings.load(shared / "mine", {}).location)
+    given_to_a_stranger(shared / ".azureml/datastore.json")
+    assert Settings.load(shared / "mine", {}).location == SqliteLocation(shared / "mine/.edgeloop")
+
+
+def loaded_by(uid: int, folder: Path) -> str:
+    """What another user gets of the settings: the experiment, or the refusal."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        text = "nothing"
+        try:
+            os.setuid(uid)
+            text = Settings.load(folder, {}).experiment
+        except BaseException as error:
+            text = f"{type(error).__name__}: {error}"
+        finally:
+            os.write(write, text.encode())
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    return text
+
+
+@pytest.mark.server
+def test_whoever_is_not_root_reads_what_is_theirs_or_roots():
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        file = written(Path(name), "experiment: ours") / "edgeloop.yaml"
+        assert loaded_by(STRANGER, Path(name)) == "ours"
+        given_to_a_stranger(file)
+        assert loaded_by(STRANGER, Path(name)) == "ours"
+        assert "settings of other users are not read" in loaded_by(STRANGER + 1, Path(name))
 
 
 def test_blobs_of_postgresql_may_come_from_the_environment(tmp_path: Path):
@@ -199,7 +356,7 @@ def test_an_empty_file_sets_nothing(tmp_path: Path):
 
 COMPUTES = """
 computes:
-  gpu: {kind: ray, address: "http://${HEAD}:8265", more: {tokens: ["${TOKEN}"], tries: 3}}
+  gpu: {kind: ray, address: "${HEAD}", more: {tokens: ["${TOKEN}"], tries: 3}}
   local: {cpus: 4}
 azure: {kind: azureml, workspace: w}
 compute: gpu
@@ -233,7 +390,7 @@ def test_one_compute_of_a_kind_needs_no_heading_and_keeps_local(tmp_path: Path):
 
 def test_variables_of_a_compute_are_filled_to_the_depths_when_it_is_used(tmp_path: Path):
     found = Settings.load(written(tmp_path, COMPUTES), {})
-    assert found.compute_settings("gpu", {"HEAD": "h", "TOKEN": "s3cret"}) == {
+    assert found.compute_settings("gpu", {"HEAD": "http://h:8265", "TOKEN": "s3cret"}) == {
         "kind": "ray",
         "address": "http://h:8265",
         "more": {"tokens": ["s3cret"], "tries": 3},

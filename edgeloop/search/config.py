@@ -11,7 +11,7 @@ from edgeloop._util.schema import validated, with_overrides
 from edgeloop._util.yaml import Origin, read_document
 from edgeloop.errors import BadSetting
 from edgeloop.search.keys import MINIMISED, SEARCH_NAME, TRAINED, VALUES, SearchFile, SearchKeys
-from edgeloop.settings import filled_in
+from edgeloop.settings import check_variables, filled_in
 from edgeloop.tasks import FACE_CLASSES
 
 Goal = Literal["min", "max"]
@@ -120,6 +120,7 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> SearchConfig:
     content, origin = with_overrides(
         SearchFile, content, overrides, origin, example="search.budget=24"
     )
+    check_variables(content.get("store"), path.name, "store")
     filled = filled_in(content, path.name)
     assert isinstance(filled, dict)
     return replace(config_of(filled, origin, path.stem), document=content)
