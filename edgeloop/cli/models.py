@@ -22,12 +22,16 @@ if TYPE_CHECKING:
     from edgeloop.models import Uploaded, UploadOptions
     from edgeloop.workspace import Workspace
 
+LARGEST_PRIORITY = 99_999_999  # as in edgeloop.models, which takes long to import
+
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--name", help="Name of the model  [default: a friendly one]")
 @click.option(
-    "--priority", type=click.IntRange(min=0), help="Lower runs sooner; 0 runs before everything."
+    "--priority",
+    type=click.IntRange(0, LARGEST_PRIORITY),
+    help="Lower runs sooner; 0 runs before everything.",
 )
 @click.option("--benchmark-only", is_flag=True, help="Only convert and benchmark.")
 @click.option("--tag", multiple=True, help="Label to filter by; repeatable.")
@@ -385,8 +389,10 @@ def priority(
     """
     from edgeloop.cli.output import print_json
 
-    if value != "auto" and not value.isdecimal():
-        raise click.UsageError(f"a priority is 0 or more, or 'auto', not {value!r}.")
+    is_number = value.isdecimal() and len(value) < 20 and int(value) <= LARGEST_PRIORITY
+    if value != "auto" and not is_number:
+        allowed = f"a whole number from 0 to {LARGEST_PRIORITY}, or 'auto'"
+        raise click.UsageError(f"a priority is {allowed}, not {value[:40]!r}.")
     number = None if value == "auto" else int(value)
     with opened(store, experiment) as workspace:
         rows = workspace.find(names)

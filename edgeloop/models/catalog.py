@@ -40,7 +40,7 @@ from edgeloop.models.records import (
     summary,
     utc,
 )
-from edgeloop.models.row import CANDIDATE, Edit, change_row
+from edgeloop.models.row import CANDIDATE, Edit, change_row, check_priority
 from edgeloop.models.upload import Uploader, UploadOptions
 from edgeloop.store import Changes, Condition, Record, Store, Value, Values, check_blob_key
 
@@ -243,7 +243,8 @@ class Catalog:
 
         patterns = [pattern for stage in chosen for pattern in self._plan[stage].artefacts]
         stale = self.stored.stale(self.get(name), chosen, patterns)
-        self._change(name, clear)
+        _, after = self._change(name, clear)
+        self._queue.restore(name, after.values)
         self._store.blobs.delete(stale)
         return chosen
 
@@ -317,12 +318,12 @@ class Catalog:
             return summary({**row.values, "node": ""}, records, self._plan, self._clock())
 
         before, after = self._change(name, free)
+        self._queue.restore(name, after.values)
         return freed or (["a claim of another tool"] if before is not after else [])
 
     def set_priority(self, name: str, priority: int | None) -> None:
         """Lower is sooner, 0 before everything else; None gives back the stages' own."""
-        if priority is not None and priority < 0:
-            raise BadInput(reason=f"a priority is 0 or more, not {priority}")
+        check_priority(priority)
         self._change(name, lambda row: {"priority": priority})
 
     def held_by(self, node: str) -> list[Record]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from edgeloop.errors import BadInput, LeaseLost, RowChanged
 from edgeloop.models.plan import Plan, Stage
-from edgeloop.models.queue import OWN, Hint, Queue, rank_of
+from edgeloop.models.queue import GRAB_SECONDS, OWN, Hint, Queue, rank_of
 from edgeloop.models.records import StageRecord, node_text, records_of, summary
 from edgeloop.models.row import Edit, change_row
 from edgeloop.store import Changes, Record, Table, Value, Values
@@ -31,7 +31,6 @@ LARGEST_SPREAD = 64
 LARGEST_SPREAD_UNJOINED = 16  # where hints are read one by one, each of them counts
 LOOKS = 10
 EDIT_LOOKS = 3  # of these, how many ask for priorities that were edited by hand
-GRAB_SECONDS = 10.0
 SETTLE_SECONDS = 2.0  # an idle runner looks every second
 QUEUED_LOOK_SECONDS = 1.5
 LONGEST_QUEUED_LOOK_SECONDS = 24.0
@@ -234,8 +233,9 @@ class Leases:
         return self._change(lease, give_back)
 
     def sweep(self) -> None:
-        """Put every missing hint back, from the rows. A drain ends with this, then looks again."""
-        self._queue.sweep(self._models)
+        """Put every missing hint back, from the rows, and show those that are hidden for no reason.
+        A drain ends with this, then looks again."""
+        self._queue.sweep(self._models, self._clock())
 
     def sweep_if_due(self, interval_s: float) -> bool:
         """Not more often than that by this runner, nor by all runners together."""

@@ -31,7 +31,7 @@ from edgeloop.models.records import (
     is_foreign,
     records_of,
 )
-from edgeloop.models.row import CANDIDATE, own_priority
+from edgeloop.models.row import CANDIDATE, bounded_priority, own_priority
 from edgeloop.store import Changes, Condition, ReadRow, Record, Table, Value, Values, merged
 
 SWEPT = "!swept"
@@ -40,6 +40,7 @@ OWN = "+"  # sorts before the bar, so of equal numbers a model's own goes first
 QUICK_LOOK_S = 0.25  # a look for edited priorities that takes longer is made less often,
 REST = 10  # so that it takes a tenth of the time at most, of all runners together
 SWEEP_REST = 20
+GRAB_SECONDS = 10.0  # how long a hint is hidden by whoever is about to claim its work
 FINISHED = ("complete", "error", "uploading", "deleting", CANDIDATE)
 
 
@@ -50,11 +51,11 @@ class Hint:
 
     @property
     def model(self) -> str:
-        return str(self.record.values["model"])
+        return str(self.record.values.get("model", ""))
 
     @property
     def stage(self) -> str:
-        return str(self.record.values["stage"])
+        return str(self.record.values.get("stage", ""))
 
     @property
     def order(self) -> str:
@@ -99,6 +100,16 @@ class Queue:
             with contextlib.suppress(RowExists):
                 self._hints.insert(key, values)
 
+    def restore(self, name: str, row: Values) -> None:
+        """Put back the hints of one model, and show those that are hidden for no reason."""
+        for key, values in self._wanted(name, row):
+            hint = self._hints.get(key)
+            with contextlib.suppress(RowChanged, RowExists):
+                if hint is None:
+                    self._hints.insert(key, values)
+                elif _until(hint.values) != _until(values):
+                    self._hints.update(hint, {**dict.fromkeys(hint.values), **values})
+
     def urgent(
         self,
         models: Table,
@@ -126,7 +137,7 @@ class Queue:
                 continue
             for key, values in self._wanted(row.key, row.values):
                 is_ours = key.partition("|")[0] in wanted and rank_of(key) < rank
-                if is_ours and float(values["until"]) <= now:
+                if is_ours and _until(values) <= now:
                     found.append((key, values, row))
         self._look_took_s = time.monotonic() - began
         if self._look_took_s > QUICK_LOOK_S:
@@ -166,15 +177,22 @@ class Queue:
         except RowChanged:
             return None
 
-    def sweep(self, models: Table) -> None:
-        """Put in every hint that is missing. Stale ones are mended by whoever meets them."""
+    def sweep(self, models: Table, now: float) -> None:
+        """Put in every hint that is missing, and show those that are hidden for longer than the row
+        says: by a machine whose clock was wrong, or whose last word about it got lost. Other stale
+        ones are mended by whoever meets them."""
+        known = {hint.key: hint if _is_hidden(hint, now) else None for hint in self._hints.query()}
         unfinished = [Condition("status", "!=", status) for status in FINISHED]
-        rows = models.query(where=unfinished)
-        hints = (hint for record in rows for hint in self._wanted(record.key, record.values))
-        if not self._hints.is_atomic:  # each hint that is there would cost a request of its own
-            known = {record.key for record in self._hints.query()}
-            hints = (hint for hint in hints if hint[0] not in known)
-        self._hints.insert_many(hints)
+
+        def missing() -> Iterator[tuple[str, Values]]:
+            for record in models.query(where=unfinished):
+                for key, values in self._wanted(record.key, record.values):
+                    if key not in known:
+                        yield key, values
+                    elif hidden := known[key]:
+                        self._show(hidden, values)
+
+        self._hints.insert_many(missing())
 
     def sweep_if_due(self, models: Table, now: float, interval_s: float) -> bool:
         """Sweep, unless somebody has within that time: one look at a note spares the store as many
@@ -182,7 +200,7 @@ class Queue:
         if not self._is_due(SWEPT, now, interval_s):
             return False
         began = time.monotonic()
-        self.sweep(models)
+        self.sweep(models, now)
         rest_s = SWEEP_REST * (time.monotonic() - began)
         with contextlib.suppress(EdgeloopError):
             self._hints.put(SWEPT, {"at": now, "rest_s": rest_s})
@@ -196,8 +214,8 @@ class Queue:
                 self._hints.insert(key, {"at": now})
                 return True
             return False
-        interval_s = max(interval_s, float(note.values.get("rest_s", 0.0)))
-        if abs(now - float(note.values.get("at", 0.0))) < interval_s:
+        interval_s = max(interval_s, _seconds(note.values.get("rest_s")))
+        if abs(now - _seconds(note.values.get("at"))) < interval_s:
             return False
         with contextlib.suppress(RowChanged):
             self._hints.update(note, {"at": now})
@@ -228,11 +246,16 @@ class Queue:
         return ready_at(row, stage, self._plan, self._margin_s)
 
     def key(self, name: str, row: Values, stage: Stage) -> str:
-        own, natural = own_priority(row), max(stage.priority(row), 0.0)
+        own, natural = own_priority(row), bounded_priority(stage.priority(row))
         rank = _rank_text(natural) if own is None else _rank_text(own) + OWN + _rank_text(natural)
         uploaded = str(row.get("model_date") or "")[:19]
         capability = plain_key(capability_of(row, stage, self._plan))
         return f"{capability}|{rank}|{plain_key(uploaded)}|{plain_key(name)}|{stage.name}"
+
+    def _show(self, hint: Record, values: Values) -> None:
+        if _until(hint.values) > _until(values):
+            with contextlib.suppress(RowChanged):  # somebody wrote it meanwhile, and knows better
+                self._hints.update(hint, {**dict.fromkeys(hint.values), **values})
 
     def _wanted(self, name: str, row: Values) -> Iterator[tuple[str, Values]]:
         for stage in self._plan.for_model(row):
@@ -280,6 +303,22 @@ def capability_of(row: Values, stage: Stage, plan: Plan) -> str:
 
 
 _NEVER = StageRecord()
+
+
+def _until(values: Values) -> float:
+    return _seconds(values.get("until"))
+
+
+def _is_hidden(hint: Record, now: float) -> bool:
+    """For longer than anybody hides one who is about to claim."""
+    return "stage" in hint.values and _until(hint.values) > now + GRAB_SECONDS
+
+
+def _seconds(value: Value | None) -> float:
+    """A time in a hint or a note; what is none counts as long ago."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        return 0.0
+    return float(value)
 
 
 def rank_of(key: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -21,6 +21,8 @@ REMEMBERED = 8
 SILENT_ATTEMPTS = 10
 ARCHAI_TOOLCHAIN = "snpe"  # what Archai converts with
 UPLOAD = "upload"  # an upload is held like a stage, so that two people cannot fill one name
+LAST_MOMENT = 253_402_300_799.0  # the end of the year 9999: later times cannot be shown
+MOST_ATTEMPTS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class StageRecord:
     """What a row remembers of one stage. `token` is empty when nobody holds it. `queued`: whoever
     holds it has claimed it ahead and not begun, so an idle runner may take it away. `attempts` are
     those that failed and the one under way; `silent` are those whose holder was not heard of again,
-    most often because its machine is gone."""
+    most often because its machine is gone. `other` is what we cannot read: the keys of a newer
+    version, or what stands where a record should; it is written back as it was."""
 
     token: str = ""
     owner: str = ""
@@ -40,6 +43,7 @@ class StageRecord:
     files: Mapping[str, str] = field(default_factory=dict)
     queued: bool = False
     silent: int = 0
+    other: object = None
 
     @property
     def is_held(self) -> bool:
@@ -66,7 +70,8 @@ Records = Mapping[str, StageRecord]
 
 
 def records_of(row: Values) -> dict[str, StageRecord]:
-    """Unknown fields are ignored: a newer version of Edgeloop may have written them."""
+    """The one place where the column is read. Others may have written it too, so each field that
+    is not of its type is as if it were not there: a lease whose end cannot be read has ended."""
     text = row.get("stages")
     return dict(_parsed(str(text))) if filled(text) else {}
 
@@ -75,19 +80,21 @@ def records_of(row: Values) -> dict[str, StageRecord]:
 def _parsed(text: str) -> dict[str, StageRecord]:
     try:
         content = json.loads(text)
-        return {name: _record(fields) for name, fields in content.items()}
-    except (ValueError, TypeError, AttributeError, RecursionError):
+    except (ValueError, RecursionError):
         return {}
+    return {n: _record(fields) for n, fields in content.items()} if type(content) is dict else {}
 
 
 def with_records(records: Records) -> dict[str, Value]:
     """The column as it is written: what is at its default is left out."""
-    empty = vars(StageRecord())
-    content = {
-        name: {key: value for key, value in vars(record).items() if value != empty[key]}
-        for name, record in records.items()
-    }
+    content = {name: _written(record) for name, record in records.items()}
     return {"stages": json.dumps({name: fields for name, fields in content.items() if fields})}
+
+
+def _written(record: StageRecord) -> object:
+    known = {name: value for name, value in vars(record).items() if value != vars(_EMPTY)[name]}
+    other = known.pop("other", {})
+    return {**other, **known} if isinstance(other, dict) else known or other
 
 
 def holders(records: Records) -> list[str]:
@@ -167,14 +174,53 @@ def _status(row: Values, records: Records, plan: Plan) -> str:
     return "waiting" if begun else "new"
 
 
-def _record(fields: Mapping[str, object]) -> StageRecord:
-    known = {key: value for key, value in fields.items() if key in StageRecord.__dataclass_fields__}
-    if "files" in known:
-        known["files"] = _files(known["files"])
-    return StageRecord(**known)  # type: ignore[arg-type]
+def _record(fields: object) -> StageRecord:
+    if not isinstance(fields, dict):
+        return StageRecord(other=fields)
+    known = {name: read(fields[name]) for name, read in _READERS.items() if name in fields}
+    other = {name: value for name, value in fields.items() if name not in _READERS}
+    return StageRecord(**known, other=other or None)  # type: ignore[arg-type]
+
+
+def _text(found: object) -> str:
+    return found if isinstance(found, str) else ""
+
+
+def _number(found: object, largest: float) -> float:
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        return 0.0
+    return float(found) if 0 <= found <= largest else 0.0
+
+
+def _moment(found: object) -> float:
+    return _number(found, LAST_MOMENT)
+
+
+def _count(found: object) -> int:
+    return int(_number(found, MOST_ATTEMPTS))
+
+
+def _tokens(found: object) -> list[str]:
+    tokens = found if isinstance(found, list) else []
+    return [token for token in tokens if isinstance(token, str)][-REMEMBERED:]
 
 
 def _files(found: object) -> dict[str, str]:
     """Names and keys are texts; what else a stranger wrote there names no file."""
     pairs = found.items() if isinstance(found, dict) else ()
     return {name: key for name, key in pairs if isinstance(key, str)}
+
+
+_EMPTY = StageRecord()
+_READERS: Mapping[str, Callable[[object], object]] = {
+    "token": _text,
+    "owner": _text,
+    "expires": _moment,
+    "since": _moment,
+    "attempts": _count,
+    "not_before": _moment,
+    "committed": _tokens,
+    "files": _files,
+    "queued": lambda found: found is True,
+    "silent": _count,
+}

@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from edgeloop.errors import ModelBusy, RowChanged
+from edgeloop.errors import BadInput, ModelBusy, RowChanged
 from edgeloop.store import Changes, Record, Table, Value, Values
 
 Kind = Literal["text", "integer", "number", "boolean", "json"]
 Edit = Callable[[Record], Changes | None]
 
 CONFLICT_LIMIT = 100
+LARGEST_PRIORITY = 99_999_999  # keys of the queue have room for eight digits
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,8 @@ def ran_on(row: Values, device: str) -> bool:
 
 def own_priority(row: Values) -> float | None:
     """The priority that somebody gave the model, as a number or as the text of one; None: the
-    stages' own priorities hold. What is not a number is ignored, and less than 0 counts as 0."""
+    stages' own priorities hold. Another tool may have written it: what is not a number is ignored,
+    less than 0 counts as 0, and more than the largest as the largest."""
     own = row.get("priority")
     if own is None or isinstance(own, bool):
         return None
@@ -130,7 +132,22 @@ def own_priority(row: Values) -> float | None:
         number = float(own)
     except (ValueError, OverflowError):
         return None
-    return max(number, 0.0) if math.isfinite(number) else None
+    return bounded_priority(number) if math.isfinite(number) else None
+
+
+def bounded_priority(number: float) -> float:
+    """As the queue sorts it; what is not a number comes last."""
+    return LARGEST_PRIORITY if math.isnan(number) else min(max(number, 0.0), LARGEST_PRIORITY)
+
+
+def check_priority(priority: int | None) -> int | None:
+    """A priority as people give it: refused here, whichever way it came."""
+    is_whole = isinstance(priority, int) and not isinstance(priority, bool)
+    if priority is not None and not (is_whole and 0 <= priority <= LARGEST_PRIORITY):
+        shown = repr(priority)[:40]
+        reason = f"a priority is a whole number from 0 to {LARGEST_PRIORITY}, not {shown}"
+        raise BadInput(reason=reason)
+    return priority
 
 
 def runs_of(row: Values) -> list[float]:

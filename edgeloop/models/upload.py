@@ -21,7 +21,7 @@ from edgeloop.models.onnx_check import OnnxFile
 from edgeloop.models.plan import Plan
 from edgeloop.models.queue import Queue
 from edgeloop.models.records import UPLOAD, StageRecord, records_of, summary, utc, with_records
-from edgeloop.models.row import CANDIDATE, SEARCH_NODE
+from edgeloop.models.row import CANDIDATE, SEARCH_NODE, check_priority
 from edgeloop.store import Changes, Record, Store, Value
 
 UPLOAD_LEASE_SECONDS = 6 * 3600.0
@@ -73,6 +73,7 @@ class Uploader:
         a name of its own is asked for."""
         if name is not None:
             check_model_name(name)
+        check_priority(options.priority)
         with self._under_way.setdefault(file.content, threading.Lock()):
             return self._upload(file, name, options)
 

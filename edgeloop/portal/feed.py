@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from edgeloop._util.redact import redact
 from edgeloop.errors import EdgeloopError
 from edgeloop.fleet import StageWork, stage_work
-from edgeloop.models import Plan, StageRecord, records_of
+from edgeloop.models import Plan, records_of
 from edgeloop.store import Record, Table, Value, Values
 
 LONG_TEXT = 2_000
@@ -70,7 +70,7 @@ def read_row(record: Record, plan: Plan, margin_s: float, max_attempts: int) -> 
     status = values.get("status")
     held = tuple(
         Held(stage, str(found.owner), found.since, found.expires)
-        for stage, found in sound_records(values).items()
+        for stage, found in records_of(values).items()
         if found.is_held and not found.queued
     )
     return Row(
@@ -81,16 +81,6 @@ def read_row(record: Record, plan: Plan, margin_s: float, max_attempts: int) -> 
         held,
         stage_work(values, plan, margin_s, max_attempts),
     )
-
-
-def sound_records(values: Values) -> dict[str, StageRecord]:
-    """The records of the stages, without invalid ones that a foreign row may have."""
-    return {
-        name: found
-        for name, found in records_of(values).items()
-        if isinstance(found.owner, str)
-        and all(map(is_moment, (found.since, found.expires, found.not_before, found.attempts)))
-    }
 
 
 def is_moment(value: object) -> bool:

@@ -166,7 +166,7 @@ class Table(ABC):
         after = prefix
         while True:
             page = list(self.query(prefix, after=after, limit=size))
-            yield from (row for row in page if float(row.values.get("until", 0.0)) <= now)
+            yield from (row for row in page if not _is_later(row.values.get("until"), now))
             if len(page) < size:
                 return
             after, size = page[-1].key, NEXT_DUE
@@ -184,7 +184,7 @@ class Table(ABC):
         finished."""
         where = [Condition("status", "!=", status) for status in finished]
         for record in self.query(where=where):
-            with suppress(ValueError):
+            with suppress(ValueError, OverflowError):
                 if float(record.values.get("priority", "")) < below:
                     yield record
 
@@ -366,6 +366,11 @@ def check_values(key: str, values: Changes) -> None:
     size = sum(len(name) + _size(value) for name, value in values.items() if value is not None)
     if size > ROW_LIMIT_BYTES:
         raise RowTooLarge(key=key, reason=f"{size:,} bytes; a row may have {ROW_LIMIT_BYTES:,}")
+
+
+def _is_later(value: Value | None, now: float) -> bool:
+    """What is not a number is no time, and so not later."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > now
 
 
 def _is_unicode(text: str) -> bool:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from edgeloop._version import __version__
 from edgeloop.errors import NotFound
+from edgeloop.models import LARGEST_PRIORITY
 from edgeloop.portal import views
 from edgeloop.portal.api import streams
 from edgeloop.portal.auth import change_token, refuse_strangers
@@ -117,7 +118,9 @@ class Reset(_Change):
 
 class Priority(_Change):
     priority: int | None = Field(
-        ge=0, le=2**31 - 1, description="Lower is sooner; null restores the default of the stages."
+        ge=0,
+        le=LARGEST_PRIORITY,
+        description="Lower is sooner; null restores the default of the stages.",
     )
 
 

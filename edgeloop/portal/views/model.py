@@ -15,11 +15,11 @@ from edgeloop.models import (
     Plan,
     Stage,
     StageRecord,
+    records_of,
     shared_metric,
     shown_scores,
     visible_columns,
 )
-from edgeloop.portal.feed import sound_records
 from edgeloop.portal.shapes import Chart, Fact, FileView, LayerRow, ModelView, StageView, UsePeriod
 from edgeloop.portal.state import Portal, frame_of, row_of
 from edgeloop.portal.views.table import headings, line_of
@@ -144,7 +144,7 @@ def stages_view(portal: Portal, experiment: str | None, record: Record) -> tuple
     workspace = portal.workspace_of(experiment)
     uses: tuple[UsePeriod, ...] = _or_else(portal.usage.uses, (), [])
     own = tuple(use for use in uses if use.model == record.key)
-    records = sound_records(record.values)
+    records = records_of(record.values)
     return timeline(record.values, workspace.plan, records, own, time.time())
 
 

@@ -145,7 +145,8 @@ ORDER BY key LIMIT :size;
 WITH open AS (
     SELECT key, version, data FROM edgeloop_rows
     WHERE space = :space AND key > :after AND key < :end
-        AND coalesce(json_extract(data, '$.until'), 0) <= :now
+        AND CASE WHEN typeof(json_extract(data, '$.until')) IN ('integer', 'real')
+            THEN json_extract(data, '$.until') ELSE 0 END <= :now
     ORDER BY key LIMIT :size + :skip
 )
 SELECT hint.key, hint.version, hint.data, about.key, about.version, about.data,
@@ -160,7 +161,8 @@ ORDER BY hint.key;
 WITH open AS (
     SELECT key, version, data FROM edgeloop_rows
     WHERE space = :space AND key > :after AND key < :end
-        AND coalesce(CAST(CAST(data AS json) ->> 'until' AS float), 0) <= :now
+        AND CASE json_typeof(CAST(data AS json) -> 'until')
+            WHEN 'number' THEN CAST(CAST(data AS json) ->> 'until' AS float) ELSE 0 END <= :now
     ORDER BY key LIMIT CAST(:size AS int) + CAST(:skip AS int)
 )
 SELECT hint.key, hint.version, hint.data, about.key, about.version, about.data,
