@@ -98,7 +98,7 @@ def test_portal_and_command_tell_the_same(
         ["queue", "--json"], tmp_path, {"EDGELOOP_STORE": f"sqlite:{tmp_path}/store"}
     )
     lines = {line["capability"]: line for line in done.json}
-    assert lines["linux"]["ready"] == 4 + 1 + 1 + 1 + 8  # new, prior, stalled, ahead; f1_onnx
+    assert lines["linux"]["ready"] == 4 + 1 + 1 + 1 + 1 + 9  # new, prior, stalled, ahead, odd; f1_onnx
     assert list(lines) == [
         *("linux", "device", "adb:10.0.0.5:5555", "htp:snapdragon-888", "snapdragon-888", "snpe"),
     ]
@@ -190,6 +190,6 @@ def test_the_page_of_devices_shows_waiting_work_and_the_dead(
     page = make_client().get("/devices").text
     row = re.search(r"<tr><td>linux</td>(.*?)</tr>", page)
     assert row, page
-    assert re.findall(r'<td class="n">(\d+)</td>', row[1])[:2] == ["15", "1"]
+    assert re.findall(r'<td class="n">(\d+)</td>', row[1])[:2] == ["17", "1"]
     assert "1 dead" in page
     assert "its runner (process 0) no longer answers" in page
