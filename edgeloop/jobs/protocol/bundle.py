@@ -82,8 +82,9 @@ def waiter_file(folder: Path) -> Path:
     with the program it started with, even if Edgeloop has been updated meanwhile."""
     contents = _contents(_WAITER_MAIN, (_PACKAGE / name for name in _WAITER_FILES))
     file = folder / f"waiter-{hashlib.sha256(repr(contents).encode()).hexdigest()[:16]}.zip"
-    if not file.is_file():  # not compressed: a waiting process then need not load zlib
-        write_atomic(file, _zipped(contents, zipfile.ZIP_STORED))
+    content = _zipped(contents, zipfile.ZIP_STORED)  # a waiting process then need not load zlib
+    if not file.is_file() or file.read_bytes() != content:  # a power cut may have left it empty
+        write_atomic(file, content, durable=True)
     return file
 
 

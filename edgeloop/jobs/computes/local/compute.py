@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import signal
 import subprocess
@@ -89,7 +90,7 @@ class LocalCompute(Compute):
             raise BadInput(reason=f"the priority {order.priority} is too large")
         self.check(order.resources)
         wrapper = self._queue.folder / WRAPPERS / PurePosixPath(order.wrapper).name
-        if not wrapper.is_file():  # its name is its hash
+        if not _is_whole(wrapper):
             open_access(order.access).get(order.wrapper, wrapper)
         variables = job_environment(order_variables(order), order.threads)
         scratch = str(Scratch.of(NodeEnvironment.current(variables).cache, job).folder)
@@ -205,6 +206,14 @@ class LocalCompute(Compute):
         except OSError as error:
             reason = f"{error.strerror or error} ({self._queue.folder})"
             raise ComputeUnavailable(compute=self.name, reason=reason) from None
+
+
+def _is_whole(wrapper: Path) -> bool:
+    """Its name is its hash. A power cut may have left it empty."""
+    try:
+        return hashlib.sha256(wrapper.read_bytes()).hexdigest() == wrapper.stem
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@ variables."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -56,7 +57,8 @@ def gpu_names(folder: Path, environ: Mapping[str, str] = os.environ) -> tuple[st
         count = int(cached.read_text())
     except (OSError, ValueError):
         count = _count_gpus(program)
-        cached.write_text(str(count))
+        with contextlib.suppress(OSError):  # a full disk: it is asked again
+            cached.write_text(str(count))
     return tuple(str(number) for number in range(count))
 
 

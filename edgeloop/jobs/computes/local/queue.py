@@ -4,6 +4,7 @@
 `running/<job>`                       what it was given: GPUs, and the process that has it
 `over/<job>`                          how it ended
 `alive/<job>`                         locked by the job's process for as long as it lives
+`wake/<job>`                          a pipe on which a waiting process sleeps
 `lock`                                held while a decision is made
 
 The folder of a file is the job's state, and a file moves in one step. Whether a job lives is not
@@ -11,13 +12,20 @@ guessed from a process number: the kernel releases a lock when its holder ends, 
 dead job that is still in the queue is removed by the one behind it.
 
 Jobs start strictly in order: if a small job could overtake a large one that waits for resources,
-the large one might wait forever. This module, like `waiting.py`, needs only the standard library.
+the large one might wait forever. Whoever changes the queue wakes the first few that wait; the
+others sleep, however many they are.
+
+A disk that is full for a while ends no job: what cannot be written now is tried again, and a job
+that ends then is noted in the blocks that its entry has. An entry that cannot be read, for example
+after a power cut, is a failed job and holds up no other. This module, like `waiting.py`, needs only
+the standard library.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +34,18 @@ from pathlib import Path
 from edgeloop._util.files import write_atomic
 from edgeloop._util.locks import try_lock
 from edgeloop._util.system import start_time
-from edgeloop.jobs.computes.local.waiting import ALIVE, OVER, RUNNING, WAITING, is_alive, job_of
+from edgeloop.errors import LocalFileError
+from edgeloop.jobs.computes.local.waiting import (
+    ALIVE,
+    FIRST_FEW,
+    OVER,
+    RUNNING,
+    WAITING,
+    WAKE,
+    is_alive,
+    job_of,
+    queue_names,
+)
 from edgeloop.jobs.protocol.codec import from_json, to_json
 from edgeloop.jobs.protocol.resources import Allocation, Capacity, Resources, allocate
 
@@ -38,13 +57,19 @@ except ImportError:  # not a POSIX system: the other computes still work
 LOGS, WRAPPERS = "logs", "wrappers"
 ENDED_WAITING = "its process ended while it waited: it was killed, or the machine restarted"
 ENDED_RUNNING = "its process ended without reporting: it was killed, or the machine restarted"
+UNREADABLE = "its entry in the queue of this machine cannot be read: submit the job again"
 _MIDDLE_PRIORITY = 10**9  # so that negative priorities sort as text
 _LOCK_LIMIT_S = 20.0
 _LOCK_POLL_S = 0.002
+_END_TRIES, _END_PAUSE_S = 30, 2.0
 
 
 class QueueBusy(Exception):
     """The lock has been held for so long that its holder must be a stopped process."""
+
+
+class UnreadableEntry(Exception):
+    """The entry of a job is empty or damaged."""
 
 
 @dataclass(frozen=True)
@@ -85,50 +110,75 @@ class JobQueue:
 
     def create(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for part in (WAITING, RUNNING, OVER, ALIVE, LOGS, WRAPPERS):
+        for part in (WAITING, RUNNING, OVER, ALIVE, WAKE, LOGS, WRAPPERS):
             (self.folder / part).mkdir(exist_ok=True)
 
     def enter(self, entry: QueueEntry) -> tuple[str, int] | None:
         """Join the queue: the name there, and the lock to pass to the job's process. None if the
         job is already known."""
         with self._locked():
-            waits = any(job_of(name) == entry.job for name in self._names(WAITING))
+            names = queue_names(str(self.folder))
+            waits = any(job_of(name) == entry.job for name in names)
             if waits or any((self.folder / part / entry.job).exists() for part in (RUNNING, OVER)):
                 return None
             alive = self.folder / ALIVE / entry.job
             lock = os.open(alive, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            name = f"0.0.{entry.job}"
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                count = self.folder / "count"  # not a time, since clocks may jump
-                number = int(count.read_text() or 0) + 1 if count.exists() else 1
-                write_atomic(count, str(number))
-                name = f"{entry.priority + _MIDDLE_PRIORITY:010d}.{number:012d}.{entry.job}"
+                name = self._name(entry, names)
+                with contextlib.suppress(OSError):  # without it, the process looks now and then
+                    os.mkfifo(self.folder / WAKE / entry.job, 0o600)
                 self._write(self.folder / WAITING / name, entry)
             except OSError:
                 os.close(lock)
+                self.leave(name)
                 raise
         return name, lock
+
+    def _name(self, entry: QueueEntry, names: Sequence[str]) -> str:
+        """Sorts after all of its priority. Counted by submission, since clocks may jump."""
+        count = self.folder / "count"
+        try:
+            number = int(count.read_text()) + 1
+        except (OSError, ValueError):
+            number = 1
+        number = max([number, *(int(name.split(".")[1]) + 1 for name in names)])
+        write_atomic(count, str(number))
+        return f"{entry.priority + _MIDDLE_PRIORITY:010d}.{number:012d}.{entry.job}"
 
     def leave(self, name: str) -> None:
         """As if it had never entered."""
         (self.folder / WAITING / name).unlink(missing_ok=True)
-        (self.folder / ALIVE / job_of(name)).unlink(missing_ok=True)
+        for part in (ALIVE, WAKE):
+            (self.folder / part / job_of(name)).unlink(missing_ok=True)
 
     def start(self, name: str) -> QueueEntry | None:
-        """Called by a waiting job's own process: None if it cannot run yet."""
+        """Called by a waiting job's own process: None if it cannot run yet, or its entry is gone.
+        After an OSError it still waits."""
         with self._locked():
             waiting = self.folder / WAITING / name
-            names = sorted(os.listdir(waiting.parent))  # noqa: PTH208
+            names = queue_names(str(self.folder))
             if not names or names[0] != name:
                 return None
-            entry = _read(waiting)
-            gpus = allocate(entry.resources, entry.capacity, self._allocations())
+            try:
+                entry = _read(waiting)
+            except UnreadableEntry:
+                self._end(waiting, job_of(name), "failed", UNREADABLE)
+                return None
+            gpus = allocate(entry.resources, entry.capacity, self._allocations(entry.capacity))
             if gpus is None:
                 return None
             running = self.folder / RUNNING / entry.job
             started = replace(entry, gpus=gpus, pid=os.getpid(), born=start_time(os.getpid()))
             waiting.rename(running)
-            self._write(running, started)
+            try:
+                self._write(running, started)
+            except OSError:
+                running.rename(waiting)
+                raise
+            (self.folder / WAKE / entry.job).unlink(missing_ok=True)
+            self._wake_first()
         return started
 
     def end(self, job: str, exit_code: int) -> None:
@@ -138,11 +188,25 @@ class JobQueue:
             if not running.exists():
                 return
             if exit_code == 0:
-                self._end(running, "completed", "")
-            elif _read(running).cancel:
-                self._end(running, "canceled", "")
+                self._end(running, job, "completed", "")
+            elif self.was_canceled(job):
+                self._end(running, job, "canceled", "")
             else:
-                self._end(running, "failed", f"the wrapper ended with exit code {exit_code}")
+                reason = f"the wrapper ended with exit code {exit_code}"
+                self._end(running, job, "failed", reason)
+            self._wake_first()
+
+    def end_surely(self, job: str, exit_code: int) -> None:
+        """The same, tried again for a while: somebody may hold the lock, or the disk be full."""
+        for attempt in range(_END_TRIES):
+            try:
+                return self.end(job, exit_code)
+            except (OSError, QueueBusy) as error:
+                if attempt == _END_TRIES - 1 or isinstance(error, FileNotFoundError):
+                    sys.stderr.write(f"the end of this job could not be noted: {error}\n")
+                    return None
+            time.sleep(_END_PAUSE_S)
+        return None
 
     def remove_dead(self, job: str) -> None:
         """Take a dead job out of the queue."""
@@ -151,8 +215,9 @@ class JobQueue:
             if not self.is_alive(job):
                 if job in snapshot.waiting:
                     file = self.folder / WAITING / snapshot.waiting[job]
-                    self._end(file, "failed", ENDED_WAITING)
+                    self._end(file, job, "failed", ENDED_WAITING)
                 self._end_dead(job)
+                self._wake_first()
 
     def cancel(self, jobs: Sequence[str]) -> list[QueueEntry]:
         """Cancels those that wait. Returns those that run, which must be signaled."""
@@ -162,38 +227,51 @@ class JobQueue:
             for job in jobs:
                 if job in snapshot.waiting:
                     file = self.folder / WAITING / snapshot.waiting[job]
-                    self._end(file, "canceled", "canceled while it waited")
+                    self._end(file, job, "canceled", "canceled while it waited")
                 elif job in snapshot.running:
-                    file = self.folder / RUNNING / job
-                    entry = replace(_read(file), cancel=True)
-                    self._write(file, entry)
-                    running.append(entry)
+                    entry = self._cancel_running(job)
+                    running += [entry] if entry.pid else []
+            self._wake_first()
         return running
+
+    def _cancel_running(self, job: str) -> QueueEntry:
+        """An entry that cannot be read is left to the mark in the store, which the wrapper sees."""
+        file = self.folder / RUNNING / job
+        try:
+            entry = replace(_read(file), cancel=True)
+        except UnreadableEntry:
+            entry = replace(_unknown(job), cancel=True)
+        self._write(file, entry)
+        return entry
 
     def snapshot(self) -> QueueSnapshot:
         """Read in the order in which a job moves, so that none is missed."""
-        waiting = {job_of(name): name for name in self._names(WAITING)}
+        waiting = {job_of(name): name for name in self._waiting()}
         return QueueSnapshot(waiting, frozenset(self._names(RUNNING)))
 
     def scratch(self, job: str) -> Path | None:
         """The folder of a job that runs or ran here."""
         for part in (RUNNING, OVER):
-            with contextlib.suppress(FileNotFoundError):
-                return Path(_read(self.folder / part / job).scratch)
+            with contextlib.suppress(FileNotFoundError, UnreadableEntry):
+                scratch = _read(self.folder / part / job).scratch
+                return Path(scratch) if scratch else None
         return None
 
     def ended(self, job: str) -> QueueEntry | None:
         """None if it has not ended, or is unknown."""
         try:
-            return _read(self.folder / OVER / job)
+            entry = _read(self.folder / OVER / job)
         except FileNotFoundError:
             return None
+        except UnreadableEntry:
+            entry = _unknown(job)
+        return entry if entry.state else replace(entry, state="failed", reason=UNREADABLE)
 
     def was_canceled(self, job: str) -> bool:
         """Whether a running job was asked to end."""
         try:
             return _read(self.folder / RUNNING / job).cancel
-        except FileNotFoundError:
+        except (FileNotFoundError, UnreadableEntry):
             return False
 
     def is_alive(self, job: str) -> bool:
@@ -203,41 +281,75 @@ class JobQueue:
         """Only jobs that are over; a process that has reported its end may still exist."""
         if self.ended(job) is None and self.is_alive(job):
             return
-        for part in (RUNNING, OVER, LOGS, ALIVE):
+        for part in (RUNNING, OVER, LOGS, ALIVE, WAKE):
             (self.folder / part / job).unlink(missing_ok=True)
 
     def log(self, job: str) -> Path:
         return self.folder / LOGS / job
 
-    def _allocations(self) -> list[Allocation]:
-        """What living jobs hold; dead ones are moved away."""
+    def _allocations(self, capacity: Capacity) -> list[Allocation]:
+        """What living jobs hold; dead ones are moved away. Nobody knows what a living job holds
+        whose entry cannot be read: until it ends, that is everything."""
         allocations = []
         for job in self._names(RUNNING):
-            if self.is_alive(job):
+            if not self.is_alive(job):
+                self._end_dead(job)
+                continue
+            try:
                 entry = _read(self.folder / RUNNING / job)
                 allocations.append(Allocation(entry.resources, entry.gpus))
-            else:
-                self._end_dead(job)
+            except UnreadableEntry:
+                whole = Resources(capacity.cpus, len(capacity.gpus), capacity.memory_bytes)
+                allocations.append(Allocation(whole, capacity.gpus))
         return allocations
 
     def _end_dead(self, job: str) -> None:
         file = self.folder / RUNNING / job
-        if not file.exists():
+        if not file.is_file():
             return
-        if _read(file).cancel:
-            self._end(file, "canceled", "")
+        if self.was_canceled(job):
+            self._end(file, job, "canceled", "")
         else:
-            self._end(file, "failed", ENDED_RUNNING)
+            self._end(file, job, "failed", ENDED_RUNNING)
 
-    def _end(self, file: Path, state: str, reason: str) -> None:
-        entry = replace(_read(file), state=state, reason=reason)
-        self._write(self.folder / OVER / entry.job, entry)
-        file.unlink()
+    def _end(self, file: Path, job: str, state: str, reason: str) -> None:
+        """Move an entry to `over/`. A full disk has no room for another file, but its entry has
+        room for how it ended."""
+        try:
+            entry = replace(_read(file), state=state, reason=reason)
+        except FileNotFoundError:
+            return  # somebody else was faster
+        except UnreadableEntry:
+            is_lost = state == "failed"
+            entry = replace(_unknown(job), state=state, reason=UNREADABLE if is_lost else reason)
+        over = self.folder / OVER / job
+        try:
+            self._write(over, entry)
+            file.unlink()
+        except OSError:
+            with contextlib.suppress(OSError):
+                _overwrite(file, to_json(entry))
+            file.replace(over)
+        self._poke(job)
+        (self.folder / WAKE / job).unlink(missing_ok=True)
+
+    def _wake_first(self) -> None:
+        for name in queue_names(str(self.folder))[:FIRST_FEW]:
+            self._poke(job_of(name))
+
+    def _poke(self, job: str) -> None:
+        """Wake the process of a waiting job, if it has a pipe and sleeps on it."""
+        with contextlib.suppress(OSError):
+            pipe = os.open(self.folder / WAKE / job, os.O_WRONLY | os.O_NONBLOCK)
+            try:
+                os.write(pipe, b".")
+            finally:
+                os.close(pipe)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         deadline = time.monotonic() + _LOCK_LIMIT_S
-        while (lock := try_lock(self.folder / "lock")) is None:
+        while (lock := self._try_lock()) is None:
             if time.monotonic() > deadline:
                 raise QueueBusy
             time.sleep(_LOCK_POLL_S)
@@ -246,11 +358,33 @@ class JobQueue:
         finally:
             os.close(lock)
 
+    def _try_lock(self) -> int | None:
+        try:
+            return try_lock(self.folder / "lock")
+        except LocalFileError as error:
+            raise OSError(str(error)) from None
+
     def _write(self, file: Path, entry: QueueEntry) -> None:
-        """Through a file outside of `waiting/` and `running/`, whose names are all jobs."""
+        """Through a file outside of `waiting/` and `running/`, whose names are all jobs. If there
+        is no room for that, over the entry that is there."""
         partial = self.folder / f"{entry.job}.part"
-        partial.write_bytes(to_json(entry))
-        partial.replace(file)
+        try:
+            with partial.open("wb") as part:
+                part.write(to_json(entry))
+                part.flush()
+                os.fsync(part.fileno())
+            partial.replace(file)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            if not file.is_file():
+                raise
+            _overwrite(file, to_json(entry))
+
+    def _waiting(self) -> list[str]:
+        try:
+            return queue_names(str(self.folder))
+        except FileNotFoundError:  # nothing was ever submitted here
+            return []
 
     def _names(self, part: str) -> list[str]:
         try:
@@ -260,4 +394,24 @@ class JobQueue:
 
 
 def _read(file: Path) -> QueueEntry:
-    return from_json(QueueEntry, file.read_bytes())
+    """Raises FileNotFoundError or UnreadableEntry."""
+    try:
+        return from_json(QueueEntry, file.read_bytes())
+    except (ValueError, TypeError, KeyError, AttributeError, IsADirectoryError):
+        raise UnreadableEntry from None
+
+
+def _unknown(job: str) -> QueueEntry:
+    """In place of an entry that cannot be read."""
+    return QueueEntry(job, 0, 0.0, Resources(), Capacity(0.0), "")
+
+
+def _overwrite(file: Path, content: bytes) -> None:
+    """By one write, within the block that the file has: that needs no space. What is left of a
+    longer content becomes spaces."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(descriptor, content.ljust(os.fstat(descriptor).st_size), 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
