@@ -1,9 +1,13 @@
 """Which files of a code folder are sent with a job.
 
-Three filters: what is never sent (secrets, repositories, environments, results, data); the ignore
-file, by git's rules; and links, which may not lead out of the folder. The ignore file is the first
-of `.edgeloopignore`, `.amlignore` and `.gitignore` that the code folder has. Files of the same name
-in subfolders count as they do for git.
+Three filters: what is never sent (secrets, repositories, environments, results, data, stores); the
+ignore file, by git's rules; and links, which may not lead out of the folder. The ignore file is the
+first of `.edgeloopignore`, `.amlignore` and `.gitignore` that the code folder has. Files of the
+same name in subfolders count as they do for git.
+
+What may hold secrets is left out by its name (`secrets/files.txt`) or by its content, and named to
+whoever submits the job. A line such as `!tests/ca.pem` in the code folder's own `.edgeloopignore`,
+with the whole path and no wildcard, sends such a file anyway.
 
 Git's patterns are translated to regular expressions here because a walk that prunes must know for
 each folder by itself whether it is ignored, while libraries decide for files including all folders
@@ -13,12 +17,13 @@ above. Git compares bytes, and so does this: `?` is one byte of a name. Tests co
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import string
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 from edgeloop.errors import BadJob, LocalFileError
@@ -39,32 +44,25 @@ _CLASSES = {
 }
 _SPECIAL = b"*?[\\"
 IGNORE_FILES = (".edgeloopignore", ".amlignore", ".gitignore")
-HEAD_BYTES = 4096  # how much of a file is searched for a private key
 
-_NEVER = frozenset(
-    {
-        *(".git", ".hg", ".svn", "__pycache__", ".edgeloop"),
-        *(".ssh", ".aws", ".azure", ".gnupg", ".netrc", ".pypirc", ".git-credentials", ".env"),
-    }
-)
-_NEVER_FILES = (
-    *(".env.*", "*.env", "*.pem", "*.key", "*.pfx", "*.p12", "*.jks", "*.ppk"),
-    *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*"),
-)
-_NEVER_BELOW = ("/.azureml/datastore.json",)  # an older project has its account's key there
+_NEVER = frozenset({".git", ".hg", ".svn", "__pycache__", ".edgeloop"})
 _NEVER_AT_ROOT = frozenset({"runs", "outputs", "data/raw", "data/working"})
 _SEARCHES = "searches"  # the results of searches; their configuration files may lie beside them
 # A folder that holds all names of one of these is an environment, a cache, a runner's work folder,
-# an embedded store or the results of a search, and no code.
+# an embedded store, the files of a store or the results of a search, and no code.
 _MARKS: tuple[set[str], ...] = (
     {"pyvenv.cfg"},
     {"conda-meta"},
     {"CACHEDIR.TAG"},
     {".edgeloop-workdir"},
     {"store.db", "blobs"},
+    {"store.db", "store.db-wal"},
+    {"_code", "_wrapper"},
+    {"_jobs", "_records"},
     {"search.yaml", ".lock"},
 )
-_PRIVATE_KEY = re.compile(rb"^\s*-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----", re.M)
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)  # removed since it was found
+_SECRET_FILES = Path(__file__).with_name("secrets") / "files.txt"
 
 
 class _NeverMatches(Exception):
@@ -223,34 +221,72 @@ def _byte(text: bytes, at: int) -> int:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file to send: its path inside the code, where it is, and its size when it was found."""
+    """A file to send: its path inside the code, where it is, and its size when it was found.
+    `is_allowed`: it is sent even if it holds a secret."""
 
     path: str
     source: Path
     size: int
+    is_allowed: bool = False
 
 
-def source_files(folder: Path) -> Iterator[SourceFile]:
-    """All files to send, in no particular order. Ignored folders are not entered."""
-    root = folder.resolve()
-    kind = next((name for name in IGNORE_FILES if (root / name).is_file()), IGNORE_FILES[-1])
-    yield from _Walk(root, kind).folder(root, "", [])
+@dataclass
+class CodeFolder:
+    """The files of a code folder that are sent. Folders `apart` are left out, wherever in it they
+    are: a store, a state, a cache. `withheld` are the paths of what may hold secrets, known when
+    all files have been listed."""
+
+    folder: Path
+    apart: Sequence[Path] = ()
+    withheld: list[str] = field(default_factory=list)
+
+    def files(self) -> Iterator[SourceFile]:
+        """In no particular order. Ignored folders are not entered."""
+        root = self.folder.resolve()
+        if not root.is_dir():
+            raise LocalFileError(path=self.folder, reason="cannot be read: there is no such folder")
+        kind = next((name for name in IGNORE_FILES if (root / name).is_file()), IGNORE_FILES[-1])
+        apart = frozenset(path.resolve() for path in self.apart)
+        allowed = _allowed(root) if kind == IGNORE_FILES[0] else frozenset()
+        yield from _Walk(root, kind, apart, allowed, self.withheld).folder(root, "", [])
 
 
-def holds_private_key(head: bytes) -> bool:
-    """Whether a file begins with a private key, whatever its name."""
-    return b"PRIVATE KEY" in head and _PRIVATE_KEY.search(head) is not None
+def source_files(folder: Path, apart: Sequence[Path] = ()) -> Iterator[SourceFile]:
+    """All files of a code folder that are sent."""
+    return CodeFolder(folder, apart).files()
 
 
 def is_never_sent(path: str, is_folder: bool) -> bool:
     """By name alone; `path` is relative to the code folder."""
     name = path.rpartition("/")[2].lower()
-    if name in _NEVER or path in _NEVER_AT_ROOT or f"/{path}".endswith(_NEVER_BELOW):
+    if name in _NEVER or path in _NEVER_AT_ROOT:
         return True
     top, _, below = path.partition("/")
-    if top == _SEARCHES and below:
-        return is_folder or "/" in below or not name.endswith((".yaml", ".yml"))
-    return not is_folder and any(fnmatchcase(name, pattern) for pattern in _NEVER_FILES)
+    is_result = is_folder or "/" in below or not name.endswith((".yaml", ".yml"))
+    return top == _SEARCHES and bool(below) and is_result
+
+
+def may_hold_secrets(path: str, is_folder: bool) -> bool:
+    """By name alone; `path` is relative to the code folder. What is in such a folder counts too."""
+    parts = path.lower().split("/")
+    above = ("/".join(parts[:end]) for end in range(1, len(parts)))
+    rules = _secret_names()
+    is_inside = any(rules.ignores(os.fsencode(folder), True) for folder in above)
+    return is_inside or rules.ignores(os.fsencode(path.lower()), is_folder) is True
+
+
+@cache
+def _secret_names() -> Rules:
+    return Rules.read(_SECRET_FILES.read_bytes())
+
+
+def _allowed(root: Path) -> frozenset[str]:
+    """Paths that the ignore file names, whole, as files to send whatever they hold."""
+    lines: list[str] = []
+    with _readable(root / IGNORE_FILES[0]):
+        lines = (root / IGNORE_FILES[0]).read_text("utf-8", errors="replace").splitlines()
+    paths = [line[1:].strip().lstrip("/") for line in lines if line.startswith("!")]
+    return frozenset(path for path in paths if not any(char in path for char in "*?[\\"))
 
 
 @dataclass(frozen=True)
@@ -265,11 +301,15 @@ class _Level:
 class _Walk:
     root: Path
     kind: str
+    apart: frozenset[Path]
+    allowed: frozenset[str]
+    withheld: list[str]
     through: tuple[Path, ...] = ()  # targets of the links that led here
 
     def folder(self, folder: Path, path: str, levels: list[_Level]) -> Iterator[SourceFile]:
+        entries: list[os.DirEntry[str]] = []
         with _readable(folder), os.scandir(folder) as scanned:
-            entries = list(scanned)
+            entries.extend(scanned)
         names = {entry.name for entry in entries}
         if path and any(marks <= names for marks in _MARKS):
             return
@@ -277,7 +317,7 @@ class _Walk:
         if self.kind in names and (folder / self.kind).is_file():
             with _readable(folder / self.kind):
                 rules = Rules.read((folder / self.kind).read_bytes())
-            levels = [_Level(len(os.fsencode(prefix)), rules), *levels]
+                levels = [_Level(len(os.fsencode(prefix)), rules), *levels]
         for entry in entries:
             yield from self._entry(entry, prefix + entry.name, levels)
 
@@ -287,12 +327,32 @@ class _Walk:
         is_folder = entry.is_dir(follow_symlinks=False)
         if is_never_sent(path, is_folder) or _is_ignored(path, is_folder, levels):
             return
+        is_allowed = path in self.allowed
+        if not is_allowed and may_hold_secrets(path, is_folder):
+            self.withheld.append(f"{path}/" if is_folder else path)
+            if is_folder:
+                yield from self._allowed_below(path)
+            return
         if is_folder:
-            yield from self.folder(Path(entry.path), path, levels)
+            if not self._is_apart(Path(entry.path)):
+                yield from self.folder(Path(entry.path), path, levels)
         elif entry.is_symlink():
             yield from self._link(Path(entry.path), path, levels)
         elif entry.is_file(follow_symlinks=False):
-            yield SourceFile(path, Path(entry.path), entry.stat(follow_symlinks=False).st_size)
+            yield from _found(path, Path(entry.path), is_allowed)
+
+    def _is_apart(self, folder: Path) -> bool:
+        return any(folder.name == path.name for path in self.apart) and (
+            folder.resolve() in self.apart
+        )
+
+    def _allowed_below(self, folder: str) -> Iterator[SourceFile]:
+        """Of a folder that is left out, the files that are named one by one."""
+        for path in sorted(self.allowed):
+            source = self.root / path
+            is_plain = ".." not in path.split("/") and source.is_file()
+            if path.startswith(f"{folder}/") and is_plain and source.resolve() == source:
+                yield from _found(path, source, is_allowed=True)
 
     def _link(self, link: Path, path: str, levels: list[_Level]) -> Iterator[SourceFile]:
         try:
@@ -305,6 +365,8 @@ class _Walk:
                 reason="this link leads out of the code folder: copy its target, or exclude "
                 f"it with a line in {self.kind}",
             )
+        if target in self.apart or any(folder in self.apart for folder in target.parents):
+            return
         inside = target.relative_to(self.root).as_posix()
         parts = inside.split("/")
         above = ("/".join(parts[:end]) for end in range(1, len(parts)))
@@ -312,14 +374,24 @@ class _Walk:
             return  # a link does not expose what is never sent
         if is_never_sent(inside, target.is_dir()):
             return
-        if target.is_file():
-            yield SourceFile(path, target, target.stat().st_size)
+        if may_hold_secrets(inside, target.is_dir()) and path not in self.allowed:
+            self.withheld.append(path)
+        elif target.is_file():
+            yield from _found(path, target, path in self.allowed)
         elif target.is_dir():
             is_loop = link.parent.resolve().is_relative_to(target)
             if is_loop or target in self.through:
                 return
             walk = replace(self, through=(*self.through, target))
             yield from walk.folder(link, path, levels)
+
+
+def _found(path: str, source: Path, is_allowed: bool) -> list[SourceFile]:
+    """One file, or none if it was removed since it was found."""
+    found = []
+    with _readable(source):
+        found.append(SourceFile(path, source, source.lstat().st_size, is_allowed))
+    return found
 
 
 def _is_ignored(path: str, is_folder: bool, levels: list[_Level]) -> bool:
@@ -333,7 +405,10 @@ def _is_ignored(path: str, is_folder: bool, levels: list[_Level]) -> bool:
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
+    """What was removed since it was found has nothing to send."""
     try:
         yield
     except OSError as error:
+        if error.errno in _GONE:
+            return
         raise LocalFileError(path=path, reason=f"cannot be read: {error.strerror}") from None

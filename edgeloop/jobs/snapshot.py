@@ -6,26 +6,32 @@ what was hashed, even if an editor saves meanwhile. Its archive always has the s
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import stat
 import tarfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
+from io import RawIOBase
 from pathlib import Path
 
 from edgeloop._util.units import size_text
 from edgeloop.errors import BadJob, LocalFileError
-from edgeloop.jobs.ignore import HEAD_BYTES, SourceFile, holds_private_key, source_files
+from edgeloop.jobs.ignore import CodeFolder, SourceFile
 from edgeloop.jobs.protocol.ticket import code_key, is_fresh
+from edgeloop.jobs.secrets.patterns import SHORTEST_LITERAL, holds_private_key
 from edgeloop.store import Blobs
 
 LIMIT_BYTES = 100_000_000
 _MOST_NAMED = 5
 __READS = 5  # of a file that changes while it is read
 _DIGEST_BYTES = 20
+_PIECE_BYTES = 1 << 20
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENXIO)
 _FORMAT = b"edgeloop code 1\n"  # part of every digest: another layout is another digest
 
 
@@ -48,22 +54,55 @@ class CodeFile:
 
 @dataclass(frozen=True)
 class CodeSnapshot:
-    """Files sorted by path. `withheld` names those that hold a private key and are not sent."""
+    """Files sorted by path. `withheld` names what may hold secrets and is not sent."""
 
     files: tuple[CodeFile, ...]
     withheld: tuple[str, ...] = ()
 
     @classmethod
-    def take(cls, folder: Path, limit_bytes: float = LIMIT_BYTES) -> CodeSnapshot:
-        """Read the code folder. Raises BadJob, naming the largest files, if it is over the
-        limit."""
-        source = sorted(source_files(folder), key=lambda item: os.fsencode(item.path))
+    def take(
+        cls,
+        folder: Path,
+        limit_bytes: float = LIMIT_BYTES,
+        apart: Sequence[Path] = (),
+        secrets: Sequence[str] = (),
+    ) -> CodeSnapshot:
+        """Read the code folder, without the folders `apart` and without files that hold a private
+        key or one of these `secrets`. Raises BadJob, naming the largest files, if it is over the
+        limit. Files that are removed meanwhile are no part of it."""
+        code = CodeFolder(folder, apart)
+        source = sorted(code.files(), key=lambda item: os.fsencode(item.path))
         _check_limit(folder, [(item.path, item.size) for item in source], limit_bytes)
-        read = [_read(item) for item in source]
-        files = tuple(file for file in read if not holds_private_key(file.content[:HEAD_BYTES]))
-        _check_limit(folder, [(file.path, file.size) for file in files], limit_bytes)
-        kept = {file.path for file in files}
-        return cls(files, tuple(file.path for file in read if file.path not in kept))
+        literals = [text.encode() for text in secrets if len(text) >= SHORTEST_LITERAL]
+        files: list[CodeFile] = []
+        withheld = list(code.withheld)
+        room = int(limit_bytes)
+        for item in source:
+            file = _read(item, room + 1)
+            if file is None:
+                continue
+            if not item.is_allowed and _holds_secret(file.content, literals):
+                withheld.append(file.path)
+                continue
+            files.append(file)
+            room -= file.size
+            if room < 0:
+                _check_limit(folder, [(each.path, each.size) for each in files], limit_bytes)
+        return cls(tuple(files), tuple(sorted(withheld)))
+
+    @property
+    def withheld_note(self) -> str:
+        """One sentence about what is not sent; empty if all is."""
+        if not self.withheld:
+            return ""
+        listed = ", ".join(self.withheld[:_MOST_NAMED])
+        more = len(self.withheld) - _MOST_NAMED
+        others = f" and {more} more" if more > 0 else ""
+        example = self.withheld[0].rstrip("/")
+        return (
+            f"without {listed}{others}, which may hold secrets (to send one anyway: a line "
+            f"'!{example}' in .edgeloopignore)"
+        )
 
     @cached_property
     def digest(self) -> str:
@@ -106,24 +145,44 @@ class CodeSnapshot:
         return packed.getvalue()
 
 
-def _read(source: SourceFile) -> CodeFile:
-    """The file as it was at one moment: read again if it changed meanwhile."""
+def _read(source: SourceFile, most_bytes: int) -> CodeFile | None:
+    """The file as it was at one moment: read again if it changed meanwhile. None if it is gone, or
+    no regular file any more."""
     for _ in range(__READS):
         try:
-            with source.source.open("rb", buffering=0) as file:
+            descriptor = os.open(source.source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb", buffering=0) as file:
                 before = os.fstat(file.fileno())
-                content = file.read()
+                if not stat.S_ISREG(before.st_mode):
+                    return None
+                content = _content(file, most_bytes)
                 after = os.fstat(file.fileno())
         except OSError as error:
+            if error.errno in _GONE:
+                return None
             reason = f"cannot be read: {error.strerror}"
             raise LocalFileError(path=source.source, reason=reason) from None
-        if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, len(content)):
+        is_whole = len(content) == min(after.st_size, most_bytes)
+        if is_whole and before.st_mtime_ns == after.st_mtime_ns:
             return CodeFile.of(source.path, content, bool(after.st_mode & 0o100))
     raise LocalFileError(
         path=source.source,
         reason="keeps changing while it is read: exclude it with a line in "
         ".edgeloopignore, or stop what writes to it",
     )
+
+
+def _content(file: RawIOBase, most_bytes: int) -> bytes:
+    """At most so many: a file may have grown since its size was checked."""
+    parts: list[bytes] = []
+    while most_bytes > 0 and (part := file.read(min(most_bytes, _PIECE_BYTES))):
+        parts.append(part)
+        most_bytes -= len(part)
+    return b"".join(parts)
+
+
+def _holds_secret(content: bytes, literals: Sequence[bytes]) -> bool:
+    return holds_private_key(content) or any(literal in content for literal in literals)
 
 
 def _check_limit(folder: Path, sizes: Sequence[tuple[str, int]], limit_bytes: float) -> None:

@@ -30,15 +30,15 @@ from edgeloop.jobs.computes import Compute, JobOrder
 from edgeloop.jobs.package import edgeloop_requirements, package_snapshot
 from edgeloop.jobs.protocol.bundle import ensure_wrapper
 from edgeloop.jobs.protocol.ticket import Environment, Input, Ticket, check_apart, ticket_key
-from edgeloop.jobs.records import Draft, JobRecord, Run, RunRecords, now
+from edgeloop.jobs.records import RUNS_FOLDER, Draft, JobRecord, Run, RunRecords, now
 from edgeloop.jobs.remote import PlaceResolver, ResolvedPlaces
 from edgeloop.jobs.shared import delete_job, record_key, submitter
 from edgeloop.jobs.snapshot import CodeSnapshot
 from edgeloop.jobs.spec import JobSpec
 from edgeloop.jobs.sweep import expand
 from edgeloop.jobs.watch import has_no_report
-from edgeloop.settings import STORE_FOLDER, Settings
-from edgeloop.store import Access, Blobs
+from edgeloop.settings import STORE_FOLDER, Settings, cache_folder, state_folder
+from edgeloop.store import Access, Blobs, SqliteLocation
 
 ACCESS_S = 30 * 24 * 3600  # a job may wait and run this long
 MEGABYTE = 1_000_000
@@ -131,7 +131,10 @@ class Submission:
         lifetime_s = self.compute.access_s(spec.timeout_s)
         resolver = PlaceResolver(self.settings, self.compute, lifetime_s or ACCESS_S)
         places = resolver.resolve(spec.sources, spec.targets)
-        snapshot = CodeSnapshot.take(spec.code, self.settings.code_limit_mb * MEGABYTE)
+        limit_bytes = self.settings.code_limit_mb * MEGABYTE
+        snapshot = CodeSnapshot.take(
+            spec.code, limit_bytes, folders_apart(self.settings, self.blobs)
+        )
         _check_travels(spec, snapshot)
         datasets = Datasets(self.blobs, index_folder(self.settings))
         inputs, described = [], []
@@ -146,7 +149,7 @@ class Submission:
         size = size_text(snapshot.size)
         code = f"snapshot {len(snapshot.files)} files, {size} ({'sent' if is_new else 'unchanged'})"
         if snapshot.withheld:
-            code += f", without {', '.join(snapshot.withheld)} (private keys are never sent)"
+            code += f", {snapshot.withheld_note}"
         return SharedUpload(
             snapshot.digest,
             tuple(inputs),
@@ -321,12 +324,23 @@ def index_folder(settings: Settings) -> Path:
     return settings.project / STORE_FOLDER / "index"
 
 
+def folders_apart(settings: Settings, blobs: Blobs) -> list[Path]:
+    """Folders of Edgeloop itself that may be inside a project, and are no code of it."""
+    location = settings.location
+    own = [state_folder(), cache_folder(), settings.project / RUNS_FOLDER]
+    stores = [location.folder] if isinstance(location, SqliteLocation) else []
+    with suppress(StoreError):
+        access = blobs.access(0)
+        stores += [Path(access.options["folder"])] if access.make == "LocalStore" else []
+    return [*own, *stores]
+
+
 def _check_travels(spec: JobSpec, snapshot: CodeSnapshot) -> None:
     """Files that the job needs may exist and yet not be part of the snapshot."""
     file = "" if spec.environment.kind in _STARTED else spec.environment.file
     for path in (spec.script, file):
         if path and path not in snapshot:
-            reason = "it would not be sent: an ignore file or the rule on private keys excludes it"
+            reason = "it would not be sent: an ignore file or the rule on secrets excludes it"
             raise BadJob(where=path, reason=reason)
 
 

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from edgeloop.errors import BadJob
-from edgeloop.jobs.ignore import holds_private_key, source_files
+from edgeloop.jobs.ignore import CodeFolder, source_files
+from edgeloop.jobs.secrets.patterns import holds_private_key
 
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n"
 NAMES = ("a", "b", "ab", "a.txt", "b.txt", "foo", "foo.d", "c d", "é", "[x]", "a-b", "#h", "!n")
@@ -108,28 +109,75 @@ def test_the_first_kind_of_ignore_file_counts_alone(
 
 NEVER = [
     *(".git/config", ".hg/x", ".svn/x", "sub/.git", "pkg/__pycache__/a.pyc", ".edgeloop/db"),
-    *(".azureml/datastore.json", "sub/.azureml/datastore.json"),
     *("venv/pyvenv.cfg", "venv/lib/a.py", "deep/conda/conda-meta/history", "deep/conda/a.py"),
     *("searches/laptop/nets/a.onnx", "searches/laptop/search.yaml", "searches/notes.csv"),
     *("mine/store.db", "mine/blobs/a", "mine/sub/a.py", "cache/CACHEDIR.TAG", "cache/a.py"),
+    *("files/_jobs/a/ticket.json", "files/_records/default/a.json", "packed/_code/a.tar.gz"),
+    *("packed/_wrapper/a.pyz", "packed/faces/net.onnx"),
     *("work/.edgeloop-workdir", "work/files/a", "best/search.yaml", "best/.lock", "best/nets/a.py"),
     *("runs/r/job.json", "outputs/x", "data/raw/faces/1.png", "data/working/f/1.png"),
+]
+SECRET = [
+    *(".azureml/datastore.json", "sub/.azureml/datastore.json"),
     *(".env", ".env.production", "prod.env", "sub/.ENV", "tls.pem", "a.key", "a.pfx", "a.P12"),
+    *(".envrc", ".env-prod", ".env_local", ".envs/prod/django"),
     *("a.jks", "a.ppk", "id_rsa", "id_rsa.old", "id_dsa", "id_ecdsa", "id_ed25519.bak", ".netrc"),
+    *("a.keystore", "team.kdbx", "AuthKey.p8", "vpn.ovpn", "web.keytab"),
     *(".pypirc", ".git-credentials", ".ssh/known_hosts", ".aws/config", ".azure/x", ".gnupg/x"),
+    *(".kube/config", "home/.kube/config", ".docker/config.json", ".config/gcloud/credentials.db"),
+    *(".config/gcloud/legacy_credentials/a/adc.json", "application_default_credentials.json"),
+    *("service-account.json", "conf/service_account.prod.json", "client_secret_1.json"),
+    *(".npmrc", ".pgpass", ".boto", ".s3cfg", ".databrickscfg", ".vault-token", ".my.cnf"),
+    *("terraform.tfstate", "infra/terraform.tfstate.backup", "prod.tfvars", ".terraform/x"),
+    *("secrets.yaml", ".streamlit/secrets.toml", "kaggle.json", "rclone.conf", ".htpasswd"),
 ]
 ALWAYS = [
     *("data/split.py", "src/runs/a.py", "src/outputs/a.py", "src/data/raw/a.py", "keys.py"),
     *("searches/laptop.yaml", "src/searches/a.py", "app/store.db", "conf/search.yaml"),
+    *("environment.yml", "src/env.py", "envs/grid.py", "tokenizer.json", ".docker/Dockerfile"),
+    *("secrets.py", "src/secrets/vault.py", ".kube/deployment.yaml", "service.json", "key.py"),
 ]
 
 
 def test_what_must_never_travel_does_not_whatever_the_ignore_file_says(tmp_path: Path):
-    write(tmp_path, dict.fromkeys(NEVER, "") | dict.fromkeys(ALWAYS, ""))
+    write(tmp_path, dict.fromkeys([*NEVER, *SECRET, *ALWAYS], ""))
     (tmp_path / ".edgeloopignore").write_text(
-        "!*\n!**/*\n" + "".join(f"!{path}\n" for path in NEVER)
+        "!*\n!**/*\n!.env*\n!*.pem\n!.ssh/*\n" + "".join(f"!{path}\n" for path in NEVER)
     )
     assert travel(tmp_path) == {*ALWAYS, ".edgeloopignore"}
+
+
+def test_what_may_hold_secrets_is_named_and_sent_only_where_a_line_names_it(tmp_path: Path):
+    write(tmp_path, dict.fromkeys([*SECRET, "a.py"], ""))
+    code = CodeFolder(tmp_path)
+    assert {file.path for file in code.files()} == {"a.py"}
+    assert all(
+        path in code.withheld
+        or any(path.startswith(one) for one in code.withheld if one[-1] == "/")
+        for path in SECRET
+    )
+    (tmp_path / ".gitignore").write_text("!.env\n")
+    assert travel(tmp_path) == {"a.py", ".gitignore"}  # that is for git
+    named = "".join(f"!{path}\n" for path in SECRET)
+    (tmp_path / ".edgeloopignore").write_text(f"{named}!../other/.env\n!.ssh/../../x\n")
+    code = CodeFolder(tmp_path)
+    found = {file.path: file.is_allowed for file in code.files()}
+    assert {path for path, is_allowed in found.items() if is_allowed} == {*SECRET}
+
+
+def test_what_the_ignore_file_leaves_out_is_not_reported(tmp_path: Path):
+    write(tmp_path, {".env": "", "a.py": "", ".gitignore": ".env"})
+    code = CodeFolder(tmp_path)
+    assert {file.path for file in code.files()} == {"a.py", ".gitignore"} and not code.withheld
+
+
+def test_a_folder_apart_is_left_out_wherever_it_is_and_however_it_is_reached(tmp_path: Path):
+    write(tmp_path, {"a.py": "", "state/x": "", "deep/cache/x": "", "deep/b.py": "", "other/x": ""})
+    (tmp_path / "link").symlink_to("state")
+    (tmp_path / "file").symlink_to("state/x")
+    apart = [tmp_path / "state", tmp_path / "deep/../deep/cache", tmp_path, tmp_path.parent]
+    found = {file.path for file in source_files(tmp_path, apart)}
+    assert found == {"a.py", "deep/b.py", "other/x"}
 
 
 @pytest.mark.parametrize("head", [KEY, f"# mine\n{KEY}", KEY.replace("OPENSSH", "RSA")])
@@ -137,6 +185,26 @@ def test_a_private_key_is_known_by_its_first_line(head: str):
     assert holds_private_key(head.encode())
     assert holds_private_key(b"-----BEGIN PRIVATE KEY-----\n")
     assert holds_private_key(b"-----BEGIN PGP PRIVATE KEY BLOCK-----\n")
+
+
+ENCRYPTED = b'k="-----BEGIN RSA PRIVATE KEY-----\\nProc-Type: 4,ENCRYPTED\\n\\n' + b"A" * 64
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"x" * 5000 + b"\n" + KEY.encode(),
+        b'{"type": "service_account", "private_key": "-----BEGIN PRIVATE KEY-----\\n'
+        + b"MIIEvQIBADANBgkqhkiG9w0BAQEFAASC" * 4
+        + b'"}',
+        b"key: |\n    -----BEGIN EC PRIVATE KEY-----\n    MHcC\n",
+        b"MARK = '-----BEGIN PRIVATE KEY-----'" + b" " * 5000 + ENCRYPTED,
+        KEY.encode("utf-16"),
+    ],
+    ids=["late", "json", "yaml", "after a mention", "utf-16"],
+)
+def test_a_private_key_is_found_anywhere_in_a_file(content: bytes):
+    assert holds_private_key(content)
 
 
 def test_a_text_about_private_keys_is_no_key():

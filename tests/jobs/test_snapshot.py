@@ -6,11 +6,13 @@ import io
 import os
 import tarfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from edgeloop.errors import BadJob, LocalFileError
+from edgeloop.jobs import ignore
 from edgeloop.jobs import snapshot as module
 from edgeloop.jobs.snapshot import CodeSnapshot
 from edgeloop.store import Store
@@ -97,6 +99,69 @@ def test_a_file_that_is_a_private_key_stays_here_and_is_named(tmp_path: Path):
     assert "a.py" in taken and "deploy.txt" not in taken
     assert taken.withheld == ("deploy.txt",)
     assert b"MIIE" not in b"".join(content for content, _ in unpacked(taken.archive()).values())
+
+
+def test_what_is_not_sent_is_one_clause_with_a_way_to_send_it(tmp_path: Path):
+    late = b"#" * 100_000 + b"\n-----BEGIN PRIVATE KEY-----\nMIIE\n"
+    code(tmp_path, {"a.py": b"1", "notes.txt": late, ".env": b"T=1", ".aws/config": b"x"})
+    taken = CodeSnapshot.take(tmp_path)
+    assert [file.path for file in taken.files] == ["a.py"]
+    assert taken.withheld_note == (
+        "without .aws/, .env, notes.txt, which may hold secrets (to send one anyway: a line '!.aws'"
+        " in .edgeloopignore)"
+    )
+    (tmp_path / ".edgeloopignore").write_text("!notes.txt\n!.aws/config\n")
+    again = CodeSnapshot.take(tmp_path)
+    assert again.withheld == (".aws/", ".env") and "notes.txt" in again and ".aws/config" in again
+    with_secret = CodeSnapshot.take(tmp_path, secrets=["1", "# nothing"])
+    assert "a.py" in with_secret  # too short a text is no mark of anything
+    code(tmp_path, {"job.yaml": b"variables: {TOKEN: abcdef-123}"})
+    assert "job.yaml" not in CodeSnapshot.take(tmp_path, secrets=["abcdef-123"])
+
+
+class Vanishing:
+    """`os.open` while somebody clears up: files go after they were listed."""
+
+    def __init__(self, folder: Path, replace: bool) -> None:
+        self.folder, self.replace, self.real = folder, replace, os.open
+
+    def __call__(self, path: Path, *more: int) -> int:
+        if Path(path).name == "log.tmp":
+            Path(path).unlink()
+            if self.replace:
+                os.mkfifo(path)
+        return self.real(path, *more)
+
+
+@pytest.mark.parametrize("replace", [False, True], ids=["gone", "now a pipe"])
+def test_a_file_that_vanishes_is_no_part_of_it(tmp_path: Path, monkeypatch, replace: bool):
+    code(tmp_path, {"a.py": b"1", "log.tmp": b"2"})
+    monkeypatch.setattr(module.os, "open", Vanishing(tmp_path, replace))
+    assert [file.path for file in CodeSnapshot.take(tmp_path).files] == ["a.py"]
+
+
+def test_a_folder_that_vanishes_is_no_part_of_it(tmp_path: Path, monkeypatch):
+    code(tmp_path, {"a.py": b"1", "build/x": b"2", "build/.gitignore": b"y"})
+    really = os.scandir
+
+    def scandir(path):
+        if str(path).endswith("build") and Path(path).exists():
+            for file in Path(path).iterdir():
+                file.unlink()
+            Path(path).rmdir()
+        return really(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert [file.path for file in CodeSnapshot.take(tmp_path).files] == ["a.py"]
+
+
+def test_a_file_that_grew_since_it_was_listed_is_not_read_whole(tmp_path: Path, monkeypatch):
+    code(tmp_path, {"a.log": b"x" * 3_000_000})
+    really = ignore.CodeFolder.files
+    smaller = lambda self: (replace(file, size=10) for file in really(self))  # noqa: E731
+    monkeypatch.setattr(ignore.CodeFolder, "files", smaller)
+    with pytest.raises(BadJob, match=r"the code is 1\.0 MB, over the limit"):
+        CodeSnapshot.take(tmp_path, limit_bytes=1_000_000)
 
 
 def test_too_much_code_is_refused_with_the_largest_files(tmp_path: Path):

@@ -131,3 +131,20 @@ def test_results_outside_outputs_are_said_and_collected(edgeloop: Command, proje
     assert (project / "runs/kept/outputs/results/best.ckpt").read_text() == "weights"
     refused = edgeloop("run", "elsewhere.py", "--outputs", "../x")
     assert refused.code != 0 and "outputs has a pattern that may not hold '..'" in refused.err
+
+
+def test_a_store_inside_the_project_is_no_code_and_secrets_are_named(
+    edgeloop: Command, project: Path
+) -> None:
+    """Its files grow with each submission; so would each snapshot."""
+    (project / "edgeloop.yaml").write_text("store: sqlite:kept/here\ncode_limit_mb: 1\n")
+    (project / ".env-prod").write_text("TOKEN=1")
+    (project / "hello.py").write_text("print(1)")
+    environ = {"EDGELOOP_STATE": str(project / "my/state"), "EDGELOOP_CACHE": str(project / "tmp")}
+    said = [
+        run_command(("run", "hello.py"), project, environ).err.splitlines()[0]
+        for _ in range(3)
+    ]
+    assert "(sent)" in said[0] and "(unchanged)" in said[1] and "(unchanged)" in said[2]
+    assert all("without .env-prod, which may hold secrets" in line for line in said)
+    assert (project / "kept/here/blobs").is_dir() and (project / "my/state").is_dir()

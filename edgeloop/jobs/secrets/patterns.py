@@ -1,0 +1,165 @@
+"""How secrets look: names of variables, and the texts of keys, tokens, signatures and passwords.
+
+Every expression is applied from a literal word that it begins with or near, has bounded repeats and
+no nested ones, so that a hostile text costs no more than a plain one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+LONGEST = 4096  # of one match: a text may be searched in pieces that overlap by this much
+SHORTEST_LITERAL = 6  # a shorter value of a secret is found everywhere, as a part of other words
+
+_NAME = re.compile(
+    r"(?i)(?:^|[^a-z])(?:pass(?:word|wd|phrase|code)?|pwd|secrets?|tokens?|credentials?|cred|auth|"
+    r"bearer|cookie|sas|signature|dsn|pat|pin|salt|"
+    r"(?:api|access|account|private|secret|shared|storage|signing|encryption|license|ssh|master)?"
+    r"keys?|connection_?strings?|conn_?str|webhook(?:_?url)?)(?:$|[^a-z])"
+)
+_JOINED = re.compile(
+    r"(?i)apikey|accesskey|accountkey|secretkey|privatekey|sharedkey|authtoken|accesstoken|"
+    r"authorization|connectionstring|passwd|password|passphrase|secret|credential"
+)
+# Variables whose names have such a word and whose values are no secrets.
+_PLAIN_NAME = re.compile(r"(?i)(?:^|_)(?:public_?keys?|keys?_?(?:id|name|file|path|dir|vault)|"
+    r"(?:file|path|dir|folder|name|url|uri|host|port|user|username|id|type|mode|count|limit|size|"
+    r"length|timeout|ttl|enabled|disabled|parallelism))$"
+)  # fmt: skip
+_PLAIN_VALUE = re.compile(r"(?i)|\d{1,4}|true|false|yes|no|on|off|none|null|\*+|\$\{\w+\}")
+
+_BEGIN = r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,3}PRIVATE KEY(?: BLOCK)?-----"
+_KEY_BODY = rb"[A-Za-z0-9+/=]{24}"
+_BEGIN_BYTES = re.compile(_BEGIN.encode())
+_FIRST_ON_LINE = re.compile(rb"(?:\A|\n)[ \t\r]{0,80}\Z")
+
+
+@dataclass(frozen=True)
+class SecretKind:
+    """One kind of secret: what a person reads, and what its text is. The group `secret`, if there
+    is one, is the part to hide."""
+
+    name: str
+    marks: tuple[str, ...]  # a text without any of these, in lower case, has none
+    regex: re.Pattern[str]
+
+
+@dataclass(frozen=True)
+class Match:
+    """A secret in a text: what it is, and from where to where."""
+
+    kind: str
+    start: int
+    end: int
+
+
+def _kind(name: str, marks: str, regex: str) -> SecretKind:
+    return SecretKind(name, tuple(marks.split()), re.compile(regex))
+
+
+KINDS = (
+    _kind("private key", "private", rf"(?P<secret>{_BEGIN}[^-]{{0,4000}})"),
+    _kind("age key", "age-secret-key-1", r"AGE-SECRET-KEY-1[A-Z0-9]{40,80}"),
+    _kind(
+        "storage account key",
+        "accountkey sharedaccesskey",
+        r"(?i)\b(?:AccountKey|SharedAccessKey)\s?=\s?(?P<secret>[A-Za-z0-9+/]{20,120}={0,2})",
+    ),
+    _kind(
+        "shared access signature",
+        "sig=",
+        r"(?i)(?:[?&;]|\b|\\u0026)sig=(?P<secret>[A-Za-z0-9%+/_-]{20,200}={0,2})",
+    ),
+    _kind(
+        "signed S3 or Google address",
+        "signature=",
+        r"(?i)\bX-(?:Amz|Goog)-Signature=(?P<secret>[0-9a-f]{32,1024})",
+    ),
+    _kind(
+        "session token",
+        "x-amz-security-token=",
+        r"(?i)\bX-Amz-Security-Token=(?P<secret>[A-Za-z0-9%+/=_-]{20,2000})",
+    ),
+    _kind("AWS access key", "akia asia", r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
+    _kind("Google API key", "aiza", r"\bAIza[0-9A-Za-z_-]{35}\b"),
+    _kind("Google OAuth token", "ya29.", r"\bya29\.[0-9A-Za-z_-]{20,1000}"),
+    _kind(
+        "GitHub token",
+        "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_",
+        r"\b(?:gh[pousr]_[A-Za-z0-9]{30,255}|github_pat_[A-Za-z0-9_]{30,255})",
+    ),
+    _kind("GitLab token", "glpat-", r"\bglpat-[A-Za-z0-9_-]{20,100}"),
+    _kind("Hugging Face token", "hf_", r"\bhf_[A-Za-z0-9]{30,100}\b"),
+    _kind("Slack token", "xox", r"\bxox[abeoprs]-[A-Za-z0-9-]{10,200}"),
+    _kind("PyPI token", "pypi-", r"\bpypi-[A-Za-z0-9_-]{50,300}"),
+    _kind("npm token", "npm_", r"\bnpm_[A-Za-z0-9]{36}\b"),
+    _kind("Databricks token", "dapi", r"\bdapi[0-9a-f]{32}\b"),
+    _kind("API key", "sk-", r"\bsk-(?:[A-Za-z]{2,10}-)?[A-Za-z0-9_-]{20,200}"),
+    _kind(
+        "JSON web token",
+        "eyj",
+        r"\beyJ[A-Za-z0-9_-]{10,1000}\.eyJ[A-Za-z0-9_-]{10,2000}\.[A-Za-z0-9_-]{10,1000}",
+    ),
+    _kind(
+        "bearer token",
+        "bearer",
+        r"(?i)\bauthorization\"?\s?[:=]\s?\"?Bearer (?P<secret>[A-Za-z0-9._~+/=-]{16,2000})",
+    ),
+    _kind(
+        "password in an address",
+        "://",
+        r"\b[a-z][a-z0-9+.-]{1,20}://[^\s:/@\"'<>{}$*]{0,100}:(?P<secret>[^\s/@\"'<>{}$*]{3,200})@",
+    ),
+    _kind(
+        "password",
+        "password= pwd= passwd=",
+        r"(?i)\b(?:password|passwd|pwd)=(?P<secret>[^\s;&\"'<>{}$*\\]{6,200})",
+    ),
+)
+
+
+def find_secrets(text: str) -> Iterator[Match]:
+    """All that look like secrets; where two overlap, the first kind counts."""
+    lower = text.lower()
+    taken: list[tuple[int, int]] = []
+    for kind in KINDS:
+        if not any(mark in lower for mark in kind.marks):
+            continue
+        group = "secret" if "secret" in kind.regex.groupindex else 0
+        for found in kind.regex.finditer(text):
+            start, end = found.span(group)
+            if kind.name == "private key" and not holds_private_key(text[start:end].encode()):
+                continue
+            if all(end <= other[0] or start >= other[1] for other in taken):
+                taken.append((start, end))
+                yield Match(kind.name, start, end)
+
+
+def is_secret_variable(name: str, value: str) -> bool:
+    """Whether the value of a variable must not be shown: by its name, or by how it looks. What
+    only refers to a variable of somebody's environment is no secret."""
+    if _PLAIN_VALUE.fullmatch(value):
+        return False
+    if next(find_secrets(value), None) is not None:
+        return True
+    is_named = _NAME.search(name) is not None or _JOINED.search(name) is not None
+    return is_named and _PLAIN_NAME.search(name) is None
+
+
+def holds_private_key(content: bytes) -> bool:
+    """Whether there is a private key anywhere in a file: its first line at the beginning of a line,
+    or inside another text, such as JSON, with a body that follows."""
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):  # UTF-16, as some shells write it
+        content = content[2:].replace(b"\0", b"")
+    at = content.find(b"PRIVATE KEY")
+    while at >= 0:
+        begin = _BEGIN_BYTES.search(content, max(0, at - 100), at + 40)
+        if begin is not None:
+            before = content[max(0, begin.start() - 82) : begin.start()]
+            is_first = begin.start() == 0 or _FIRST_ON_LINE.search(before) is not None
+            if is_first or re.search(_KEY_BODY, content[begin.end() : begin.end() + 400]):
+                return True
+        at = content.find(b"PRIVATE KEY", at + 1)
+    return False
