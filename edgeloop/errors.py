@@ -16,6 +16,7 @@
     │   ├── NoSuchJob
     │   ├── NoSuchDataset
     │   └── BlobMissing
+    │       └── BlobBehindLink  a symbolic link in the store's folder, which is not followed
     ├── Conflict                another process was faster
     │   ├── RowExists           insert: the key is taken
     │   ├── RowChanged          update or delete: the row is no longer the one that was read
@@ -138,6 +139,11 @@ class NoSuchDataset(NotFound):
 
 class BlobMissing(NotFound):
     """the file {key!r} is not in the store {store}."""
+
+
+class BlobBehindLink(BlobMissing):
+    """the file {key!r} of the store {store} cannot be used: {name!r} is a symbolic link there, and
+    links inside a store are not followed. Remove the link; 'edgeloop store check' lists all."""
 
 
 class Conflict(EdgeloopError):

@@ -284,6 +284,11 @@ class Blobs(ABC):
     def delete(self, keys: Iterable[str]) -> None:
         """Remove files; those that are not there are fine."""
 
+    def is_there(self) -> bool:
+        """False where the place of all files is missing: nothing was put yet, or a disk or share is
+        not mounted."""
+        return True
+
     def has_room_for(self, size: int) -> bool:
         """False where it is plain beforehand that this many bytes will not fit."""
         return True

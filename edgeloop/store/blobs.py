@@ -1,4 +1,4 @@
-"""Files in a folder, Azure Blob Storage, S3 or Google Cloud Storage: one code, through obstore."""
+"""Files in Azure Blob Storage, S3 or Google Cloud Storage, through obstore, and in a folder."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from edgeloop._util.retry import PATIENCE_S, RateLimit, delays, limit_of
+from edgeloop._util.retry import PATIENCE_S, delays, limit_of
 from edgeloop.errors import (
     BadSetting,
     BlobMissing,
     EdgeloopError,
     LocalFileError,
-    StoreFull,
     StoreLimited,
     StoreRefused,
     StoreUnavailable,
 )
 from edgeloop.store.base import Access, BlobInfo, Blobs, check_blob_key, is_blob_key
 from edgeloop.store.identity import TokenOfMachine, plain_http_allowed
+from edgeloop.store.node.folder import PlainFolder
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
@@ -49,8 +49,6 @@ class ObjectBlobs(Blobs):
     `ask_pause`: obstore does not say how long a service that limits requests asks to wait, so this
     asks for that; 0 where it does not say.
     """
-
-    _limit: RateLimit | None = None  # None: nothing that fails here passes by waiting
 
     def __init__(
         self,
@@ -80,7 +78,7 @@ class ObjectBlobs(Blobs):
         import obstore
 
         check_blob_key(key)
-        return self._asked(key, lambda: bytes(obstore.get(self._for_reading(key), key).bytes()))
+        return self._asked(key, lambda: bytes(obstore.get(self._store, key).bytes()))
 
     def get(self, key: str, target: Path) -> None:
         check_blob_key(key)
@@ -90,7 +88,7 @@ class ObjectBlobs(Blobs):
         import obstore
 
         with self._our_errors(key):
-            found = obstore.get(self._for_reading(key), key)
+            found = obstore.get(self._store, key)
             is_small = found.meta["size"] <= ONE_PIECE_BYTES
             chunks: Iterable[Any] = [found.bytes()] if is_small else found.stream()
         partial = target.with_name(f".{os.urandom(8).hex()}.part")
@@ -128,7 +126,7 @@ class ObjectBlobs(Blobs):
 
         check_blob_key(key)
         try:
-            meta = self._asked(key, lambda: obstore.head(self._for_reading(key), key))
+            meta = self._asked(key, lambda: obstore.head(self._store, key))
         except BlobMissing:
             return None
         return BlobInfo(key, int(meta["size"]), meta["last_modified"], meta["e_tag"] or "")
@@ -146,7 +144,7 @@ class ObjectBlobs(Blobs):
             return b""
 
         def read() -> bytes:
-            store = self._for_reading(key)
+            store = self._store
             return bytes(obstore.get_range(store, key, start=start, length=length))
 
         return self._asked(key, read)
@@ -160,7 +158,7 @@ class ObjectBlobs(Blobs):
         if self._make_link is not None:
             return self._make_link(key, seconds)
         with self._our_errors(key):
-            store = self._for_reading(key)
+            store = self._store
             if isinstance(store, S3Store | GCSStore):
                 return str(obstore.sign(store, "GET", key, timedelta(seconds=seconds)))
         raise StoreRefused(store=self._description, reason=NO_SIGNING)
@@ -173,7 +171,7 @@ class ObjectBlobs(Blobs):
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         """obstore's prefixes are whole folders; the filter makes them plain prefixes."""
         folder = prefix.rpartition("/")[0]
-        if not self._is_there() or not is_blob_key(f"{folder or 'x'}/x"):
+        if not is_blob_key(f"{folder or 'x'}/x"):
             return
         try:
             for page in self._pages(prefix, folder or None):
@@ -195,7 +193,7 @@ class ObjectBlobs(Blobs):
             nonlocal stream
             found, stream = stream, None
             if found is None:
-                listed = obstore.list(self._for_reading(key), folder, offset=last or None)
+                listed = obstore.list(self._store, folder, offset=last or None)
                 found = iter(cast("Any", listed))
             page = next(found, None)
             stream = found
@@ -208,8 +206,6 @@ class ObjectBlobs(Blobs):
 
     def delete(self, keys: Iterable[str]) -> None:
         checked = [check_blob_key(key) for key in keys]
-        if not self._is_there():
-            return
         for start in range(0, len(checked), DELETE_BATCH):
             self._delete_batch(checked[start : start + DELETE_BATCH])
 
@@ -218,7 +214,7 @@ class ObjectBlobs(Blobs):
         import obstore
 
         try:
-            self._asked(keys[0], lambda: obstore.delete(self._for_reading(keys[0]), keys))
+            self._asked(keys[0], lambda: obstore.delete(self._store, keys))
         except BlobMissing:
             for key in keys if len(keys) > 1 else ():
                 self._delete_batch([key])
@@ -240,24 +236,12 @@ class ObjectBlobs(Blobs):
 
         small = isinstance(source, bytes) and len(source) <= ONE_REQUEST_BYTES
         parts = False if small else None
-        obstore.put(self._for_writing(), key, source, mode=mode, use_multipart=parts)
-
-    def _is_there(self) -> bool:
-        return True
-
-    def _for_reading(self, key: str) -> ObjectStore:
-        return self._store
-
-    def _for_writing(self) -> ObjectStore:
-        return self._store
+        obstore.put(self._store, key, source, mode=mode, use_multipart=parts)
 
     def _asked(self, key: str, action: Callable[[], Item]) -> Item:
         """What `action` returns, with our errors. What a service limits is asked again when its
         pause is over, for a time; another failure that may pass, a few times."""
         limit = self._limit
-        if limit is None:
-            with self._our_errors(key):
-                return action()
 
         def once() -> Item | StoreLimited:
             try:
@@ -306,40 +290,22 @@ class ObjectBlobs(Blobs):
             raise _explain(error, key, self._description) from None
 
 
-class FolderBlobs(ObjectBlobs):
-    """A folder of this machine, made when the first file comes."""
+class FolderBlobs(PlainFolder):
+    """A folder of this machine, made when the first file comes. Links in it are not followed."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._description = str(folder)
-        self._make_container = None
+        super().__init__(folder)
 
     def link(self, key: str, seconds: int) -> str:
-        raise StoreRefused(store=self._description, reason=NO_LINKS)
-
-    def access(self, seconds: int) -> Access:
-        return Access("LocalStore", {"folder": str(self._folder.absolute())})
+        raise StoreRefused(store=str(self._folder), reason=NO_LINKS)
 
     def has_room_for(self, size: int) -> bool:
         """With some room to spare for the database, which often lies on the same disk."""
         there = next(path for path in (self._folder, *self._folder.parents) if path.exists())
         return shutil.disk_usage(there).free >= size + SPARE_BYTES
 
-    def _is_there(self) -> bool:
-        return self._folder.is_dir()
 
-    def _for_reading(self, key: str) -> ObjectStore:
-        if not self._is_there():
-            raise BlobMissing(key=key, store=self._description)
-        return self._for_writing()
-
-    def _for_writing(self) -> ObjectStore:
-        from obstore.store import LocalStore
-
-        return LocalStore(self._folder, automatic_cleanup=True, mkdir=True)
-
-
-def url_blobs(url: str) -> ObjectBlobs:
+def url_blobs(url: str) -> Blobs:
     """`file:`, `s3://`, `gs://` or `az://` URLs; credentials come from the usual environment."""
     if url.startswith("file:"):
         return FolderBlobs(Path(url.removeprefix("file:").removeprefix("//")))
@@ -357,7 +323,7 @@ def url_blobs(url: str) -> ObjectBlobs:
         raise BadSetting(where=f"blobs={url}", reason=_first_line(error)) from None
 
 
-def open_access(access: Access) -> ObjectBlobs:
+def open_access(access: Access) -> Blobs:
     """The files that somebody gave access to; see `Blobs.access`."""
     options = dict(access.options)
     if access.make == "LocalStore":
@@ -394,10 +360,6 @@ def _explain(error: Exception, key: str, store: str) -> EdgeloopError:
     text = str(error)
     if isinstance(error, FileNotFoundError) or "ContainerNotFound" in text:
         return BlobMissing(key=key, store=store)
-    if re.search(r"os error (27|28|122)\b", text):
-        return StoreFull(store=store, reason="no space left on the device")
-    if re.search(r"os error (1|13|30)\b", text):
-        return StoreRefused(store=store, reason="the folder is read-only")
     reason = _first_line(error).rpartition(" - ")[2].partition(": <?xml")[0]
     refused = re.search(r"status code: 40[13]\b", text)  # what a listing says
     if refused or isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):

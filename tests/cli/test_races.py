@@ -32,14 +32,14 @@ main()
 WAITING = """
 import itertools, sys
 from edgeloop.cli import main
-from edgeloop.store.blobs import ObjectBlobs
-real, count = ObjectBlobs.put, itertools.count(1)
+from edgeloop.store.blobs import FolderBlobs
+real, count = FolderBlobs.put, itertools.count(1)
 def put(self, key, source):
     if next(count) == 2:
         print("waiting", flush=True)
         sys.stdin.readline()
     real(self, key, source)
-ObjectBlobs.put = put
+FolderBlobs.put = put
 sys.argv = ["edgeloop", *sys.argv[1:]]
 main()
 """

@@ -35,9 +35,14 @@ def provide(
         if place.mode != "download":
             return path
         if path.is_file():
-            parent = open_from_job(Access("LocalStore", {"folder": str(path.parent)}))
-            return _fetched(place, parent, path.name, cache, log)
+            return _fetched(place, _users_folder(path.parent), path.name, cache, log)
+        return _fetched(place, _users_folder(path), place.path, cache, log)
     return _fetched(place, open_from_job(place.access), place.path, cache, log)
+
+
+def _users_folder(folder: Path) -> Blobs:
+    """A folder that is no store, but the user's own: they may well have placed links in it."""
+    return open_from_job(Access(_FOLDER, {"folder": str(folder), "links": "follow"}))
 
 
 def prepare_target(place: TicketPlace, paths: Mapping[str, str]) -> Path | None:

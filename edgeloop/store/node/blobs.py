@@ -33,7 +33,8 @@ _EXISTS = (409, 412)
 def open_from_job(access: Access) -> Blobs:
     """The files that a job was given access to, with the standard library alone."""
     if access.make == "LocalStore":
-        return PlainFolder(Path(access.options["folder"]))
+        follows = access.options.get("links") == "follow"
+        return PlainFolder(Path(access.options["folder"]), follows)
     place = access.options.get("endpoint") or access.options.get("url", "")
     name = place if access.make == "from_url" else f"azure:{place}"
     try:

@@ -1,6 +1,8 @@
 """Files in a folder, laid out as obstore lays them out: both may use it at the same time.
 
 A name that ends in `#` and digits is a file that is still being written; obstore passes over it.
+Symbolic links below the folder are not followed: a listing leaves them out, reading what is behind
+one is refused, and deleting removes the link at most.
 """
 
 from __future__ import annotations
@@ -9,11 +11,15 @@ import contextlib
 import os
 import random
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import BinaryIO
 
 from edgeloop.errors import (
+    BlobBehindLink,
     BlobMissing,
     EdgeloopError,
     LocalFileError,
@@ -22,59 +28,90 @@ from edgeloop.errors import (
     StoreUnavailable,
 )
 from edgeloop.store.base import Access, BlobInfo, Blobs, check_blob_key, is_blob_key
+from edgeloop.store.node.inside import LinkFound, create_file, inner_folder, open_file
 
 _FULL = (27, 28, 122)  # EFBIG, ENOSPC, EDQUOT
 _READ_ONLY = (1, 13, 30)  # EPERM, EACCES, EROFS
 _MOST_TRIES = 100
+_PIECE_BYTES = 1 << 20
+_LONGEST_KEY = 4_096  # characters; no system opens longer paths
+_FOLLOW = {"links": "follow"}
+
+
+@dataclass(frozen=True)
+class FolderEntry:
+    """Something below the folder that is no folder: a file, a link, or neither."""
+
+    key: str
+    status: os.stat_result
+
+    @property
+    def is_file(self) -> bool:
+        return stat.S_ISREG(self.status.st_mode)
+
+    @property
+    def is_link(self) -> bool:
+        return stat.S_ISLNK(self.status.st_mode)
 
 
 class PlainFolder(Blobs):
-    """The folder is made when the first file comes."""
+    """The folder is made when the first file comes.
 
-    def __init__(self, folder: Path) -> None:
+    `follows_links`: for a folder of the user's own that only they write to, such as the input of a
+    job; never for a store.
+    """
+
+    def __init__(self, folder: Path, follows_links: bool = False) -> None:
         self._folder = folder
+        self._follows = follows_links
 
     def put(self, key: str, source: Path | bytes) -> None:
         check_blob_key(key)
         if isinstance(source, Path) and not source.is_file():
             raise LocalFileError(path=source, reason="the file is not there")
-        self._write(key, source, os.replace)
+
+        def place(part: str, name: str, folder: int) -> None:
+            os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+        self._write(key, source, place)
 
     def create(self, key: str, content: bytes) -> bool:
         check_blob_key(key)
 
-        def link(part: Path, target: Path) -> None:
-            os.link(part, target)
-            part.unlink()
+        def place(part: str, name: str, folder: int) -> None:
+            os.link(part, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+            os.unlink(part, dir_fd=folder)
 
         try:
-            self._write(key, content, link)
+            self._write(key, content, place)
         except FileExistsError:
             return False
         return True
 
     def read(self, key: str) -> bytes:
-        with self._our_errors(key):
-            return self._path(key).read_bytes()
+        with self._our_errors(key), self._open(key) as file:
+            return file.read()
 
     def get(self, key: str, target: Path) -> None:
-        path = self._path(key)
         with self._our_errors(key):
-            source = path.open("rb")
+            source = self._open(key)
         with source, writing_whole(target) as part, part.open("wb") as file:
-            shutil.copyfileobj(source, file, 1 << 20)
+            shutil.copyfileobj(source, file, _PIECE_BYTES)
 
     def size(self, key: str) -> int | None:
-        path = self._path(key)
+        found = self.info(key)
+        return None if found is None else found.size
+
+    def info(self, key: str) -> BlobInfo | None:
+        check_blob_key(key)
         try:
-            with self._our_errors(key):
-                status = path.stat()
+            with self._our_errors(key), self._open(key) as file:
+                return _info(key, os.fstat(file.fileno()))
         except BlobMissing:
             return None
-        return status.st_size if path.is_file() else None
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
-        with self._our_errors(key), self._path(key).open("rb") as file:
+        with self._our_errors(key), self._open(key) as file:
             file.seek(start)
             return file.read(max(0, length))
 
@@ -82,72 +119,135 @@ class PlainFolder(Blobs):
         raise StoreRefused(store=str(self._folder), reason="a job can make no links")
 
     def access(self, seconds: int) -> Access:
-        return Access("LocalStore", {"folder": str(self._folder.absolute())})
+        folder = {"folder": str(self._folder.absolute())}
+        return Access("LocalStore", {**folder, **(_FOLLOW if self._follows else {})})
+
+    def is_there(self) -> bool:
+        return self._folder.is_dir()
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
+        for entry in self.entries(prefix):
+            if entry.is_file and is_blob_key(entry.key):
+                yield _info(entry.key, entry.status)
+
+    def entries(self, prefix: str = "") -> Iterator[FolderEntry]:
+        """Everything whose key starts with `prefix` but folders, links as they are. Raises
+        BlobBehindLink where the way to `prefix` leads through a link."""
         parent = prefix.rpartition("/")[0]
         if not is_blob_key(f"{parent or 'x'}/x"):
             return
-        yield from self._walk(f"{parent}/" if parent else "", prefix)
+        pending = [f"{parent}/" if parent else ""]
+        is_first = True
+        while pending:
+            folder = pending.pop()
+            try:
+                found, inner = self._scanned(folder)
+            except (FileNotFoundError, NotADirectoryError):
+                found, inner = [], []
+            except OSError as error:
+                if isinstance(error, LinkFound) and not is_first:  # it was a folder a moment ago
+                    continue
+                raise self._explained(error, folder.rstrip("/")) from None
+            is_first = False
+            pending += [key for key in inner if key.startswith(prefix) or prefix.startswith(key)]
+            yield from (entry for entry in found if entry.key.startswith(prefix))
 
     def delete(self, keys: Iterable[str]) -> None:
-        """A folder that is empty then goes, too."""
+        """A folder that is empty then goes, too. A link goes, and what it points at stays."""
         for key in [check_blob_key(key) for key in keys]:
-            path = self._path(key)
+            *parents, name = key.split("/")
             try:
-                with self._our_errors(key):
-                    path.unlink()
+                with self._our_errors(key), inner_folder(self._folder, parents) as folder:
+                    os.unlink(name, dir_fd=folder)
             except BlobMissing:
                 continue
-            with contextlib.suppress(OSError):
-                for folder in path.parents:
-                    if folder == self._folder:
-                        break
-                    folder.rmdir()
+            self._remove_empty(parents)
 
-    def _walk(self, folder: str, prefix: str) -> Iterator[BlobInfo]:
+    def delete_folder(self, folder: str) -> None:
+        """With the links in it, but not with what they point at."""
+        folder = folder.rstrip("/")
         try:
-            with os.scandir(self._folder / folder) as entries:
-                found = sorted(entries, key=lambda entry: entry.name)
-        except (FileNotFoundError, NotADirectoryError):
+            entries = list(self.entries(f"{folder}/"))
+        except BlobBehindLink:
+            self.delete([folder])  # if it is a link itself; one above it stays
             return
-        except OSError as error:
-            raise self._explained(error, folder) from None
-        for entry in found:
-            key = folder + entry.name
-            if entry.is_dir():
-                if f"{key}/".startswith(prefix) or prefix.startswith(f"{key}/"):
-                    yield from self._walk(f"{key}/", prefix)
-            elif key.startswith(prefix) and is_blob_key(key):
-                with contextlib.suppress(FileNotFoundError):
-                    status = entry.stat()
-                    modified = datetime.fromtimestamp(status.st_mtime, timezone.utc)
-                    yield BlobInfo(key, status.st_size, modified)
+        self.delete([entry.key for entry in entries if is_blob_key(entry.key)])
 
-    def _write(self, key: str, source: Path | bytes, place: Callable[[Path, Path], object]) -> None:
+    def _open(self, key: str) -> BinaryIO:
+        *parents, name = check_blob_key(key).split("/")
+        with inner_folder(self._folder, parents, follows=self._follows) as folder:
+            return os.fdopen(open_file(name, folder, self._follows), "rb")
+
+    def _scanned(self, folder: str) -> tuple[list[FolderEntry], list[str]]:
+        """What is in a folder, and the keys of the folders in it; the first of them last."""
+        entries: list[FolderEntry] = []
+        folders: list[str] = []
+        names = [name for name in folder.split("/") if name]
+        with inner_folder(self._folder, names, follows=self._follows) as descriptor:
+            with os.scandir(descriptor) as scanned:
+                found = sorted(scanned, key=lambda entry: entry.name, reverse=True)
+            for entry in found:
+                key = folder + entry.name
+                if entry.is_dir(follow_symlinks=self._follows):
+                    if len(key) < _LONGEST_KEY and not self._is_loop(key, entry):
+                        folders.append(f"{key}/")
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    status = os.stat(entry.name, dir_fd=descriptor, follow_symlinks=self._follows)
+                    entries.append(FolderEntry(key, status))
+        entries.reverse()
+        return entries, folders
+
+    def _is_loop(self, key: str, entry: os.DirEntry[str]) -> bool:
+        """Whether a link leads to a folder that it lies in."""
+        if not entry.is_symlink():
+            return False
+        path = self._folder / key
+        return path.resolve() in [parent.resolve() for parent in path.parents]
+
+    def _write(
+        self, key: str, source: Path | bytes, place: Callable[[str, str, int], None]
+    ) -> None:
         """The folder of a file may go at any time, with the last other file in it."""
-        target = self._folder / key
+        *parents, name = key.split("/")
         for attempt in range(_MOST_TRIES):
-            part = target.with_name(f"{target.name}#{random.getrandbits(62)}")
             try:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                _copy(source, part)
-                place(part, target)
-            except FileExistsError:
-                raise
+                with inner_folder(self._folder, parents, makes=True) as folder:
+                    self._write_to(folder, name, source, place)
+                return
             except FileNotFoundError as error:
                 if attempt == _MOST_TRIES - 1:
                     raise self._explained(error, key) from None
+            except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+                if isinstance(error, FileExistsError) and self.is_there():
+                    raise
+                reason = f"{key!r} is a folder there, or a folder above it is a file"
+                if not self.is_there():
+                    reason = f"{self._folder} is not a folder"
+                raise StoreRefused(store=str(self._folder), reason=reason) from None
             except OSError as error:
                 raise self._explained(error, key) from None
-            else:
-                return
-            finally:
-                with contextlib.suppress(OSError):
-                    part.unlink()
 
-    def _path(self, key: str) -> Path:
-        return self._folder / check_blob_key(key)
+    @staticmethod
+    def _write_to(
+        folder: int, name: str, source: Path | bytes, place: Callable[[str, str, int], None]
+    ) -> None:
+        part = f"part#{random.getrandbits(62)}"
+        try:
+            with os.fdopen(create_file(part, folder), "wb") as file:
+                _copy(source, file)
+            place(part, name, folder)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(part, dir_fd=folder)
+
+    def _remove_empty(self, names: Iterable[str]) -> None:
+        names = [*names]
+        with contextlib.suppress(OSError):
+            while names:
+                name = names.pop()
+                with inner_folder(self._folder, names) as folder:
+                    os.rmdir(name, dir_fd=folder)
 
     @contextlib.contextmanager
     def _our_errors(self, key: str) -> Iterator[None]:
@@ -158,6 +258,8 @@ class PlainFolder(Blobs):
 
     def _explained(self, error: OSError, key: str) -> EdgeloopError:
         store = str(self._folder)
+        if isinstance(error, LinkFound):
+            return BlobBehindLink(key=key, name=error.filename, store=store)
         if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
             return BlobMissing(key=key, store=store)
         if error.errno in _FULL:
@@ -167,13 +269,22 @@ class PlainFolder(Blobs):
         return StoreUnavailable(store=store, reason=error.strerror or str(error))
 
 
-def _copy(source: Path | bytes, target: Path) -> None:
-    with target.open("xb") as file:
-        if isinstance(source, bytes):
-            file.write(source)
-        else:
-            with source.open("rb") as opened:
-                shutil.copyfileobj(opened, file, 1 << 20)
+def _info(key: str, status: os.stat_result) -> BlobInfo:
+    modified = datetime.fromtimestamp(status.st_mtime, timezone.utc)
+    version = f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+    return BlobInfo(key, status.st_size, modified, version)
+
+
+def _copy(source: Path | bytes, target: BinaryIO) -> None:
+    if isinstance(source, bytes):
+        target.write(source)
+        return
+    try:
+        opened = source.open("rb")
+    except OSError as error:
+        raise LocalFileError(path=source, reason=error.strerror or str(error)) from None
+    with opened:
+        shutil.copyfileobj(opened, target, _PIECE_BYTES)
 
 
 @contextlib.contextmanager
