@@ -32,14 +32,17 @@ main()
 WAITING = """
 import itertools, sys
 from edgeloop.cli import main
-from edgeloop.store.blobs import FolderBlobs
-real, count = FolderBlobs.put, itertools.count(1)
-def put(self, key, source):
-    if next(count) == 2:
-        print("waiting", flush=True)
-        sys.stdin.readline()
-    real(self, key, source)
-FolderBlobs.put = put
+from edgeloop.store.blobs import FolderBlobs, ObjectBlobs
+count = itertools.count(1)
+def waiting(real):
+    def put(self, key, source):
+        if next(count) == 2:
+            print("waiting", flush=True)
+            sys.stdin.readline()
+        real(self, key, source)
+    return put
+for kind in (FolderBlobs, ObjectBlobs):
+    kind.put = waiting(kind.put)
 sys.argv = ["edgeloop", *sys.argv[1:]]
 main()
 """

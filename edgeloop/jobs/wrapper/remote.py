@@ -42,7 +42,7 @@ def provide(
 
 def _users_folder(folder: Path) -> Blobs:
     """A folder that is no store, but the user's own: they may well have placed links in it."""
-    return open_from_job(Access(_FOLDER, {"folder": str(folder), "links": "follow"}))
+    return open_from_job(Access("LocalStore", {"folder": str(folder), "links": "follow"}))
 
 
 def prepare_target(place: TicketPlace, paths: Mapping[str, str]) -> Path | None:

@@ -12,7 +12,7 @@ import os
 import random
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -178,7 +178,7 @@ class PlainFolder(Blobs):
         with inner_folder(self._folder, parents, follows=self._follows) as folder:
             return os.fdopen(open_file(name, folder, self._follows), "rb")
 
-    def _scanned(self, folder: str) -> tuple[list[FolderEntry], list[str]]:
+    def _scanned(self, folder: str) -> tuple[Sequence[FolderEntry], Sequence[str]]:
         """What is in a folder, and the keys of the folders in it; the first of them last."""
         entries: list[FolderEntry] = []
         folders: list[str] = []
