@@ -31,6 +31,9 @@
     │   │   └── StoreLimited    the service's rate limit: too many requests
     │   ├── StoreRefused        credentials or permissions
     │   ├── StoreFull           no space left
+    │   ├── StoreMissing        a store that was named and is not there
+    │   ├── StoreDamaged        a database that cannot be read
+    │   │   └── RowDamaged      one row that cannot be read
     │   └── RowTooLarge         above the size limit of a row
     ├── LocalFileError          a file or folder of this machine
     ├── ModelFailed             a model that the compiler or simulator cannot process
@@ -206,6 +209,21 @@ class StoreRefused(StoreError):
 
 class StoreFull(StoreError):
     """the store {store} is full: {reason}. Free some space, then try again."""
+
+
+class StoreMissing(StoreError):
+    """there is no store at {store}: {reason}"""
+
+
+class StoreDamaged(StoreError):
+    """the store {store} is damaged: {reason}. Nothing was changed. 'edgeloop store check' says what
+    is wrong, and 'edgeloop store repair' saves what can be read."""
+
+
+class RowDamaged(StoreDamaged):
+    """the row {key!r} of {table} in the store {store} cannot be read: {reason}. Nothing was
+    changed. 'edgeloop store check' says what is wrong, and 'edgeloop store repair' saves what can
+    be read."""
 
 
 class RowTooLarge(StoreError):

@@ -39,7 +39,7 @@ RUNNERS = "edgeloop-runners"  # no experiment may have this name
 FLEETS = "edgeloop-fleets"  # nor this one
 PART_MARK = "__part"  # Azure's columns that hold one part of a long text
 _TAKEN_COLUMNS = ("PartitionKey", "RowKey", "Timestamp")
-_LARGEST_INT = 2**63 - 1
+LARGEST_INT = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -364,9 +364,9 @@ def check_values(key: str, values: Changes) -> None:
             raise BadInput(reason=f"a column cannot be named {column!r}: a store uses that name")
         if isinstance(value, str) and "\x00" in value:
             raise BadInput(reason=f"column {column} of {key} holds a NUL character")
-        if isinstance(value, str) and not _is_unicode(value):
+        if isinstance(value, str) and not is_unicode(value):
             raise BadInput(reason=f"column {column} of {key} holds half a character")
-        if isinstance(value, int) and abs(value) > _LARGEST_INT:
+        if isinstance(value, int) and abs(value) > LARGEST_INT:
             raise BadInput(reason=f"column {column} of {key} is over 64 bits: {value}")
     size = sum(len(name) + _size(value) for name, value in values.items() if value is not None)
     if size > ROW_LIMIT_BYTES:
@@ -378,7 +378,7 @@ def _is_later(value: Value | None, now: float) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > now
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
     if text.isascii():
         return True
     try:
@@ -413,7 +413,7 @@ def check_blob_key(key: str) -> str:
         raise BadName(what="file", name=key, reason="it must be a plain relative path")
     if "\\" in key or any(ord(char) < 32 or ord(char) == 127 for char in key):
         raise BadName(what="file", name=key, reason="it has a backslash or a control character")
-    if not _is_unicode(key):
+    if not is_unicode(key):
         raise BadName(what="file", name=ascii(key), reason="it is in no known encoding")
     if re.search(r"#\d+$", key):
         raise BadName(what="file", name=key, reason="a name may not end in '#1'")

@@ -20,14 +20,14 @@ MANY = 200
 _BETWEEN = "|"
 
 Query = Callable[[str, Mapping[str, Any], list[str] | None], Iterator[Any]]
-AsRecord = Callable[[Any], Record]
+AsRecords = Callable[[Iterable[Any]], Iterable[Record]]  # those that can be read
 Get = Callable[[str], Record | None]
 
 
 def drift_of(
     query: Query,
     get: Get,
-    as_record: AsRecord,
+    as_records: AsRecords,
     known: Mapping[str, str],
     mark: str,
     clock: Callable[[], float] = time.monotonic,
@@ -35,21 +35,21 @@ def drift_of(
     stamp, between, listed = mark.partition(_BETWEEN)
     newest, listed_at = (datetime.fromisoformat(stamp), float(listed)) if between else (None, 0.0)
     if newest is None or clock() - listed_at > LIST_EVERY_S:
-        return _by_listing(query, get, as_record, known, clock())
+        return _by_listing(query, get, as_records, known, clock())
     since = {"since": newest - OVERLAP}
     found = list(query("Timestamp ge @since", since, None))
-    changed = [row for row in map(as_record, found) if known.get(row.key) != row.version]
+    changed = [row for row in as_records(found) if known.get(row.key) != row.version]
     return Drift(changed, (), _mark(_newest(found, newest), listed_at))
 
 
 def _by_listing(
-    query: Query, get: Get, as_record: AsRecord, known: Mapping[str, str], now: float
+    query: Query, get: Get, as_records: AsRecords, known: Mapping[str, str], now: float
 ) -> Drift:
     listed = list(query("", {}, ["PartitionKey", "RowKey", "Timestamp"]))
     versions = {entity["RowKey"]: str(entity.metadata["etag"]) for entity in listed}
     changed = {key for key, version in versions.items() if known.get(key) != version}
     if len(changed) > MANY:
-        rows = [row for row in map(as_record, query("", {}, None)) if row.key in changed]
+        rows = [row for row in as_records(query("", {}, None)) if row.key in changed]
     else:
         rows = [row for row in map(get, changed) if row is not None]
     gone = [key for key in known if key not in versions]

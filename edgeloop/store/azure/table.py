@@ -36,6 +36,7 @@ from edgeloop.store.base import (
     check_values,
     merged,
 )
+from edgeloop.store.damage import Place, UnreadableRow, checked_record
 from edgeloop.store.location import AzureLocation
 
 if TYPE_CHECKING:
@@ -109,11 +110,12 @@ class AzureTable(Table):
         self._client = client
         self._partition = partition
         self._description = description
+        self._place = Place(description, f"{client.table_name}/{partition}")
 
     def get(self, key: str) -> Record | None:
         with self._our_errors(key):
             entity = self._entity(key)
-        return None if entity is None else _record(entity)
+        return None if entity is None else self._place.required(entity, _record)
 
     def insert(self, key: str, values: Values) -> Record:
         record_values = merged(values, {})
@@ -192,8 +194,7 @@ class AzureTable(Table):
         entities = self._client.query_entities(
             " and ".join(clauses), parameters=parameters, results_per_page=min(limit or 1000, 1000)
         )
-        for entity in itertools.islice(self._guarded(iter(entities)), limit):
-            yield _record(entity)
+        yield from itertools.islice(self._readable(entities), limit)
 
     def marked(self, prefix: str, column: str) -> Iterator[Record]:
         return self._under(prefix, f"{column} eq true")
@@ -220,7 +221,7 @@ class AzureTable(Table):
         entities = self._client.query_entities(
             text, parameters={"partition": self._partition, **keys}, results_per_page=page
         )
-        return map(_record, self._guarded(iter(entities)))
+        return self._readable(entities)
 
     def prioritized(self, below: float, finished: Sequence[str]) -> Iterator[Record]:
         """The service compares numbers of one type with each other and texts with texts."""
@@ -233,7 +234,7 @@ class AzureTable(Table):
         numbers = f"priority lt {math.ceil(limit)} or priority lt {limit!r}"
         clauses.append(f"({numbers} or priority gt '')")
         entities = self._client.query_entities(" and ".join(clauses), parameters=parameters)
-        yield from map(_record, self._guarded(iter(entities)))
+        yield from self._readable(entities)
 
     def drift(self, known: Mapping[str, str], mark: str = "") -> Drift:
         def query(
@@ -244,7 +245,18 @@ class AzureTable(Table):
             found = self._client.query_entities(text, parameters=values, select=select)
             return self._guarded(iter(found))
 
-        return drift_of(query, self.get, _record, known, mark)
+        def readable(entities: Iterable[Any]) -> Iterator[Record]:
+            return self._place.readable(entities, _record)
+
+        return drift_of(query, self._get_readable, readable, known, mark)
+
+    def _get_readable(self, key: str) -> Record | None:
+        with self._our_errors(key):
+            entity = self._entity(key)
+        return next(self._place.readable([] if entity is None else [entity], _record), None)
+
+    def _readable(self, entities: Iterable[Any]) -> Iterator[Record]:
+        return self._place.readable(self._guarded(iter(entities)), _record)
 
     def _guarded(self, entities: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         while True:
@@ -346,7 +358,12 @@ def _table_service(
 
 
 def _record(entity: Any) -> Record:
-    return Record(entity["RowKey"], _unpacked(entity), entity.metadata["etag"])
+    key = entity["RowKey"]
+    try:
+        values = _unpacked(entity)
+    except ValueError:
+        raise UnreadableRow(key, "a long text in it is not complete") from None
+    return checked_record(key, entity.metadata["etag"], values)
 
 
 def _packed(key: str, values: Values) -> dict[str, Any]:

@@ -8,9 +8,16 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from edgeloop.errors import RowExists, StoreError, StoreFull, StoreRefused, StoreUnavailable
+from edgeloop.errors import (
+    RowExists,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreRefused,
+    StoreUnavailable,
+)
 from edgeloop.store.location import PostgresLocation
-from edgeloop.store.sql.database import Database, EncodedRow, NoSchema
+from edgeloop.store.sql.database import Database, EncodedRow, NoSchema, OddDocument
 
 CONNECT_TIMEOUT_S = 5
 STATEMENT_TIMEOUT_S = 60
@@ -22,13 +29,14 @@ _REFUSED_TEXTS = (
     "does not exist",
     "no password supplied",
 )
+_DAMAGED = ("42703", "42804", "42883")  # no such column, or one of another type
 _ROLLED_BACK = ("40001", "40P01")  # serialization failure, deadlock
 
 
 class PostgresDatabase(Database):
     dialect = "postgresql"
     parameter = r"%(\1)s"
-    errors = psycopg.Error
+    errors = (psycopg.Error,)
 
     def __init__(self, location: PostgresLocation) -> None:
         super().__init__(str(location))
@@ -100,6 +108,10 @@ class PostgresDatabase(Database):
         reason = reason.removeprefix("connection failed: ").rstrip(".")
         if state == "42P01":
             return NoSchema()
+        if (state or "").startswith("22"):  # a text that is not what a query casts it to
+            return OddDocument(reason)
+        if state in _DAMAGED or (state or "").startswith("XX"):
+            return StoreDamaged(store=self.description, reason=reason)
         if state == "23505":
             return RowExists(key="")
         if state == "53100":

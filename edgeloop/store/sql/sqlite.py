@@ -7,20 +7,24 @@ import json
 import os
 import shutil
 import sqlite3
+import stat
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from edgeloop.errors import (
     EdgeloopError,
     RowExists,
+    StoreDamaged,
     StoreError,
     StoreFull,
     StoreRefused,
     StoreUnavailable,
 )
 from edgeloop.store.location import SqliteLocation
+from edgeloop.store.node.inside import make_folder
 from edgeloop.store.sql.database import (
     BUSY_TIMEOUT_S,
     INHERITED,
@@ -28,40 +32,61 @@ from edgeloop.store.sql.database import (
     Database,
     EncodedRow,
     NoSchema,
+    OddDocument,
     Result,
     Rows,
 )
 
+_OTHERS = "SELECT 1 FROM sqlite_master LIMIT 1"
+_OURS = "SELECT 1 FROM sqlite_master WHERE name = 'edgeloop_rows'"
+DAMAGED = (11, 18, 24, 26)  # corrupt, too big, of another format, no database
+NO_ROOM = (8, 10, 13, 14)  # read-only, I/O error, full, cannot be opened
+SHORT_READ = 522  # the file ends before it should
+NEW_S = 10.0  # so long a file may be empty: somebody is about to write to it
+ALONE_S = 1.0
+
+
+class OddText(Exception):
+    """A text in the file is not UTF-8."""
+
 
 class SqliteDatabase(Database):
-    """The file `store.db` of a folder; both are created by the first write."""
+    """The file `store.db` of a folder; both are created by the first write.
+
+    Where there is no room for the files that SQLite keeps beside it, or the folder is read-only, it
+    is opened without them, so that a full disk can be looked at and cleared.
+    """
 
     dialect = "sqlite"
     parameter = r":\1"
-    errors = sqlite3.Error
+    errors = (sqlite3.Error, UnicodeDecodeError)  # the latter: an error that quotes odd bytes
 
     def __init__(self, location: SqliteLocation) -> None:
         super().__init__(str(location))
         self._file = location.folder / "store.db"
         self._mark = _Mark(self._file)
+        self._takes_any_text = False
 
     def connect(self) -> sqlite3.Connection:
-        connection = _open(self._file)
-        try:
-            connection.execute("PRAGMA synchronous=FULL")
-            _switch_to_wal(connection)
-        except sqlite3.Error:
-            connection.close()
-            raise
+        connection = _connected(self._file)
+        if self._takes_any_text:
+            connection.text_factory = _any_text
         return connection
 
     def read(self, query: str, values: Mapping[str, object], clauses: str = "") -> Rows:
-        return super().read(query, values, clauses) if self._file.exists() else []
+        if not self._is_there():
+            return []
+        try:
+            return super().read(query, values, clauses)
+        except OddText:
+            self._takes_any_text = True
+            self.pool.close()
+            return super().read(query, values, clauses)
 
     def run_with_schema(self, action: Action[Result]) -> Result:
         try:
-            if not self._file.exists():
-                self._file.parent.mkdir(parents=True, exist_ok=True)
+            if not self._is_there():
+                make_folder(self._file.parent)
             return super().run_with_schema(action)
         except OSError as error:
             raise self._explain_file(str(error.strerror)) from None
@@ -100,7 +125,7 @@ class SqliteDatabase(Database):
     def mark(self) -> str:
         try:
             return self._mark.read()
-        except sqlite3.Error as error:
+        except self.errors as error:
             raise self.explain(error) from None
         except OSError as error:
             raise self._explain_file(str(error.strerror)) from None
@@ -113,20 +138,52 @@ class SqliteDatabase(Database):
 
     def explain(self, error: Exception) -> Exception:
         text = str(error).strip().partition("\n")[0]
+        if isinstance(error, UnicodeDecodeError):
+            return self._damaged("its store.db cannot be read (its schema is no text)")
+        code = getattr(error, "sqlite_errorcode", 0)
         if "no such table" in text:
             return NoSchema()
+        if "malformed JSON" in text:
+            return OddDocument()
+        if "decode to UTF-8" in text:
+            return OddText()
         if isinstance(error, sqlite3.IntegrityError):
             return RowExists(key="")
+        if code & 0xFF in DAMAGED or code == SHORT_READ or "no such column" in text:
+            return self._damaged(f"its store.db cannot be read ({text})")
         return self._explain_file(text)
 
     def close(self) -> None:
         self._mark.close()
         super().close()
 
+    def check_begun(self) -> None:
+        others = self.run(lambda connection: connection.execute(_OTHERS).fetchall())
+        if others and self.run(lambda connection: connection.execute(_OURS).fetchall()) == []:
+            raise self._damaged("store.db has no table 'edgeloop_rows'")
+
+    def _is_there(self) -> bool:
+        """Whether there is a database. Raises if something else is in its place."""
+        try:
+            status = self._file.stat()
+        except FileNotFoundError:
+            return False
+        except NotADirectoryError:
+            reason = f"{self._file.parent} is a file, not a folder"
+            raise StoreRefused(store=self.description, reason=reason) from None
+        if not stat.S_ISREG(status.st_mode):
+            raise StoreRefused(store=self.description, reason="its store.db is not a file")
+        if not status.st_size and abs(time.time() - status.st_mtime) > NEW_S:
+            raise self._damaged("its store.db is empty: it was cut off")
+        return True
+
+    def _damaged(self, reason: str) -> StoreDamaged:
+        return StoreDamaged(store=self.description, reason=reason)
+
     def _explain_file(self, reason: str) -> EdgeloopError:
         text, store = reason.lower(), self.description
         # SQLite calls it an I/O error when there is no room for the memory its readers share.
-        is_full = "disk i/o error" in text and shutil.disk_usage(store).free < 64 * 1024
+        is_full = "disk i/o error" in text and _free_bytes(Path(store)) < 64 * 1024
         if is_full or any(word in text for word in ("full", "no space", "quota")):
             return StoreFull(store=store, reason="no space left on the device")
         if any(word in text for word in ("readonly", "read-only", "permission")):
@@ -169,7 +226,7 @@ class _Mark:
                 self._identity = f"{identity}:{os.urandom(4).hex()}"
             try:
                 version = self._connection.execute("PRAGMA data_version").fetchone()[0]
-            except sqlite3.Error:
+            except Exception:
                 self._drop()
                 raise
             return f"{self._identity}:{version}"
@@ -185,9 +242,59 @@ class _Mark:
         self._connection = None
 
 
-def _open(file: Path) -> sqlite3.Connection:
+def _connected(file: Path) -> sqlite3.Connection:
+    try:
+        return _begun(_open(file), _switch_to_wal)
+    except sqlite3.OperationalError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in NO_ROOM:
+            raise
+        with contextlib.suppress(sqlite3.Error):
+            return _begun(_open(file, timeout=ALONE_S), _stay_alone)
+        wal = file.with_name(f"{file.name}-wal")
+        if not wal.exists() or not wal.stat().st_size:  # else there is more than the file says
+            with contextlib.suppress(sqlite3.Error):
+                return _begun(_open(f"file:{quote(str(file))}?immutable=1"), _look)
+        raise
+
+
+def _begun(
+    connection: sqlite3.Connection, begin: Callable[[sqlite3.Connection], None]
+) -> sqlite3.Connection:
+    try:
+        connection.execute("PRAGMA synchronous=FULL")
+        begin(connection)
+    except Exception:
+        connection.close()
+        raise
+    return connection
+
+
+def _stay_alone(connection: sqlite3.Connection) -> None:
+    """What readers share is then kept in memory. It fails while another process has the file."""
+    connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+    _look(connection)
+
+
+def _look(connection: sqlite3.Connection) -> None:
+    connection.execute(_OTHERS).fetchall()
+
+
+def _any_text(data: bytes) -> str:
+    return data.decode(errors="surrogateescape")
+
+
+def _free_bytes(folder: Path) -> int:
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    return shutil.disk_usage(there).free
+
+
+def _open(file: Path | str, timeout: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
     return sqlite3.connect(
-        file, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        file,
+        timeout=timeout,
+        isolation_level=None,
+        check_same_thread=False,
+        uri=isinstance(file, str),
     )
 
 

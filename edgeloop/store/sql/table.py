@@ -11,10 +11,10 @@ import json
 import math
 import os
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from edgeloop.errors import BadInput, RowChanged, RowExists
+from edgeloop.errors import BadInput, RowChanged, RowExists, StoreDamaged
 from edgeloop.store.base import (
     FIRST_DUE,
     NEXT_DUE,
@@ -31,11 +31,13 @@ from edgeloop.store.base import (
     Values,
     after_prefix,
     check_values,
+    is_unicode,
     merged,
 )
 from edgeloop.store.blobs import FolderBlobs, url_blobs
+from edgeloop.store.damage import Place, checked_record, values_of_json
 from edgeloop.store.location import PostgresLocation, SqliteLocation
-from edgeloop.store.sql.database import Database, EncodedRow
+from edgeloop.store.sql.database import Database, EncodedRow, OddDocument, Rows
 
 PAGE = 5_000
 INSERT_BATCH = 1_000
@@ -76,7 +78,11 @@ class SqlStore(Store):
             rows = self._database.read("next_space", {"last": last, "end": end})
             if not rows or rows[0][0] is None:
                 return found
-            last = rows[0][0]
+            space = rows[0][0]
+            if type(space) is not str or not is_unicode(space) or space <= last:
+                reason = "its experiments are out of order"
+                raise StoreDamaged(store=self.description, reason=reason)
+            last = space
             found.append(last.removeprefix("models/"))
 
     def close(self) -> None:
@@ -89,10 +95,11 @@ class SqlTable(Table):
     def __init__(self, database: Database, space: str) -> None:
         self._database = database
         self._space = space
+        self._place = Place(database.description, space)
 
     def get(self, key: str) -> Record | None:
         rows = self._database.read("get", {"space": self._space, "key": key})
-        return _record(rows[0]) if rows else None
+        return self._place.required(rows[0], _record) if rows else None
 
     def insert(self, key: str, values: Values) -> Record:
         record = _new(key, values)
@@ -142,19 +149,21 @@ class SqlTable(Table):
     ) -> Iterator[Record]:
         clauses = ""
         values: dict[str, object] = {}
+        is_wanted = functools.partial(_meets, where)
         for number, condition in enumerate(where):
             if not condition.column.isidentifier():  # it becomes part of the statement
                 raise BadInput(reason=f"{condition.column!r} is not a column name")
             operator = "=" if condition.operator == "==" else "!="
             clauses += f"AND {self._database.column(condition.column)} {operator} :value{number} "
             values[f"value{number}"] = condition.value
-        return self._pages(prefix, after, clauses, values, limit)
+        return self._pages(prefix, after, clauses, values, limit, is_wanted)
 
     def marked(self, prefix: str, column: str) -> Iterator[Record]:
         """JSON's true is 1 in SQLite."""
         is_true = f"AND CAST({self._database.column(column)} AS TEXT) IN ('true', '1') "
-        found = self._pages(prefix, "", is_true, {}, None)
-        return (record for record in found if record.values.get(column) is True)
+        return self._pages(
+            *(prefix, "", is_true, {}, None), lambda record: record.values.get(column) is True
+        )
 
     def _pages(
         self,
@@ -163,20 +172,43 @@ class SqlTable(Table):
         clauses: str,
         values: dict[str, object],
         limit: int | None,
+        is_wanted: Callable[[Record], bool],
     ) -> Iterator[Record]:
-        """Page by page, so that no connection is held while the caller works."""
+        """Page by page, so that no connection is held while the caller works. `is_wanted` says the
+        same as the clauses, for when the database cannot: one row that is no JSON fails them."""
         values |= {"space": self._space, "first": prefix}
+        keys = ""
         if prefix:
-            clauses += "AND key < :end "
+            keys = "AND key < :end "
             values["end"] = after_prefix(prefix)
         while limit is None or limit > 0:
             size = PAGE if limit is None else min(PAGE, limit)
-            page = self._database.read("page", {**values, "after": after, "size": size}, clauses)
-            yield from map(_record, page)
+            try:
+                query = {**values, "after": after, "size": size}
+                page = self._database.read("page", query, keys + clauses)
+            except OddDocument:
+                if not clauses:
+                    raise self._out_of_order() from None
+                clauses = ""
+                continue
+            found = filter(is_wanted, self._place.readable(page, _record))
+            for record in itertools.islice(found, limit):
+                limit = None if limit is None else limit - 1
+                yield record
             if len(page) < size:
                 return
-            limit = None if limit is None else limit - size
-            after = page[-1][0]
+            after = self._last_key(page, after)
+
+    def _last_key(self, page: Rows, before: str) -> str:
+        """Where to read on: never where it was read already, whatever a damaged file says."""
+        keys = [row[0] for row in page if type(row[0]) is str and is_unicode(row[0])]
+        if not keys or keys[-1] <= before:
+            raise self._out_of_order()
+        return keys[-1]
+
+    def _out_of_order(self) -> StoreDamaged:
+        reason = f"the rows of {self._space} are out of order"
+        return StoreDamaged(store=self._database.description, reason=reason)
 
     def due(
         self, now: float, about: Table, prefix: str, rank: Rank, crowd: int = 1
@@ -184,26 +216,43 @@ class SqlTable(Table):
         if not isinstance(about, SqlTable) or about._database is not self._database:
             yield from super().due(now, about, prefix, rank, crowd)
             return
+        try:
+            yield from self._due_with_rows(now, about, prefix, rank, crowd)
+        except OddDocument:
+            yield from super().due(now, about, prefix, rank, crowd)
+
+    def _due_with_rows(
+        self, now: float, about: SqlTable, prefix: str, rank: Rank, crowd: int
+    ) -> Iterator[tuple[Record, ReadRow]]:
         values: dict[str, Any] = {"space": self._space, "other_space": about._space, "now": now}
         values |= {"after": prefix, "end": after_prefix(prefix), "size": FIRST_DUE}
         if crowd > 1:
             page = self._database.read("due", {**values, "skip": random.randrange(crowd)})
-            for row in page:
-                if rank(row[0]) == rank(row[6]):
-                    yield _record(row[:3]), functools.partial(_record_or_none, row[3:6])
+            best = [row for row in page if rank(str(row[0])) == rank(str(row[6]))]
+            yield from self._with_rows(best, about)
         while True:
             page = self._database.read("due", {**values, "skip": 0})
-            for row in page:
-                yield _record(row[:3]), functools.partial(_record_or_none, row[3:6])
+            yield from self._with_rows(page, about)
             if len(page) < values["size"]:
                 return
-            values |= {"after": page[-1][0], "size": NEXT_DUE}
+            values |= {"after": self._last_key(page, values["after"]), "size": NEXT_DUE}
+
+    def _with_rows(self, page: Rows, about: SqlTable) -> Iterator[tuple[Record, ReadRow]]:
+        for row in page:
+            for hint in self._place.readable([row[:3]], _record):
+                if row[3] is None:
+                    yield hint, lambda: None
+                for record in about._place.readable([row[3:6]] if row[3] else (), _record):
+                    yield hint, functools.partial(_same, record)
 
     def prioritized(self, below: float, finished: Sequence[str]) -> Iterator[Record]:
         """By an index of rows with a priority of their own that are neither complete nor failed."""
         self._database.index_priorities()
-        rows = self._database.read("prioritized", {"space": self._space, "below": below})
-        records = map(_record, rows)
+        try:
+            rows = self._database.read("prioritized", {"space": self._space, "below": below})
+        except OddDocument:
+            return super().prioritized(below, finished)
+        records = self._place.readable(rows, _record)
         return (row for row in records if row.values.get("status") not in finished)
 
     def drift(self, known: Mapping[str, str], mark: str = "") -> Drift:
@@ -234,7 +283,7 @@ class SqlTable(Table):
         for start in range(0, len(keys), FEW):
             batch = self._database.array(keys[start : start + FEW])
             rows = self._database.read("rows_of_keys", {"space": self._space, "keys": batch})
-            found += map(_record, rows)
+            found += self._place.readable(rows, _record)
         return found
 
     def _change(self, record: Record, changes: Changes) -> tuple[Record, dict[str, object]]:
@@ -268,11 +317,19 @@ def _encoded(record: Record) -> EncodedRow:
 
 def _record(row: tuple[Any, ...]) -> Record:
     key, version, data = row
-    return Record(key, _loads(data), version)
+    return checked_record(key, version, values_of_json(key, data))
 
 
-def _record_or_none(row: tuple[Any, ...]) -> Record | None:
-    return None if row[0] is None else _record(row)
+def _same(record: Record) -> Record | None:
+    return record
+
+
+def _meets(where: Sequence[Condition], record: Record) -> bool:
+    for condition in where:
+        value = record.values.get(condition.column)
+        if value is None or (value == condition.value) != (condition.operator == "=="):
+            return False
+    return True
 
 
 def _dumps(values: Values) -> str:
@@ -283,10 +340,3 @@ def _dumps(values: Values) -> str:
         return {"float": str(value)} if special else value
 
     return _ENCODER.encode({name: plain(value) for name, value in values.items()})
-
-
-def _loads(text: str) -> dict[str, Value]:
-    values: dict[str, Any] = json.loads(text)
-    if any(type(value) is dict for value in values.values()):
-        return {n: float(v["float"]) if type(v) is dict else v for n, v in values.items()}
-    return values
