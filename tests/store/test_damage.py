@@ -78,6 +78,16 @@ def _reads_the_others(store: Store, caplog: pytest.LogCaptureFixture, odd: str) 
     assert len(named) == 1 and repr(odd) in named[0] and "edgeloop store check" in named[0]
 
 
+def _can_be_put_anew(store: Store) -> None:
+    """A hint can be made again from the rows, so nobody needs to read it first."""
+    queue = store.queue("exp")
+    queue.put("1|odd", {"model": "a", "until": 5.0})
+    row = queue.get("1|odd")
+    assert row is not None and row.values == {"model": "a", "until": 5.0}
+    queue.put("1|odd", None)
+    assert queue.get("1|odd") is None
+
+
 def _is_left_alone(store: Store, odd: str) -> None:
     models = store.models("exp")
     with pytest.raises(RowDamaged, match="cannot be read"):
@@ -100,6 +110,11 @@ def test_a_row_of_sqlite_that_cannot_be_read_is_left_out_and_left_alone(
     database.close()
     _reads_the_others(sqlite_store, caplog, "m")
     _is_left_alone(sqlite_store, "m")
+    with sqlite3.connect(tmp_path / "store" / "store.db") as database:
+        row = ("queue/exp", "1|odd", "v", ODD_ROWS[kind])
+        database.execute("INSERT INTO edgeloop_rows VALUES (?, ?, ?, ?)", row)
+    database.close()
+    _can_be_put_anew(sqlite_store)
 
 
 @pytest.mark.parametrize("cell", ["NULL", "7", "x'ff00'", "CAST(x'7b22ff22' AS TEXT)"])
@@ -131,8 +146,10 @@ def test_a_row_of_postgresql_that_cannot_be_read_is_left_out_and_left_alone(
     store = open_store(parse_location(f"{url}?blobs=file://{tmp_path / 'blobs'}"))
     _fill(store)
     with psycopg.connect(url, autocommit=True) as connection:
-        row = ("models/exp", "m", "v", ODD_ROWS[kind])
-        connection.execute("INSERT INTO edgeloop_rows VALUES (%s, %s, %s, %s)", row)
+        for row in (("models/exp", "m"), ("queue/exp", "1|odd")):
+            odd = (*row, "v", ODD_ROWS[kind])
+            connection.execute("INSERT INTO edgeloop_rows VALUES (%s, %s, %s, %s)", odd)
+    _can_be_put_anew(store)
     _reads_the_others(store, caplog, "m")
     _is_left_alone(store, "m")
     with psycopg.connect(url, autocommit=True) as connection:

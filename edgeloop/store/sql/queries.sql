@@ -94,7 +94,7 @@ WHERE space = :space AND key = :key AND version = :version;
 -- name: delete
 DELETE FROM edgeloop_rows WHERE space = :space AND key = :key AND version = :version;
 
--- name: put.sqlite
+-- name: put
 -- Overwrites a row, whatever it holds.
 INSERT INTO edgeloop_rows (space, key, version, data) VALUES (:space, :key, :version, :data)
 ON CONFLICT (space, key) DO UPDATE SET version = excluded.version, data = excluded.data;

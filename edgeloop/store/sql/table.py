@@ -134,6 +134,15 @@ class SqlTable(Table):
             raise RowChanged(key=record.key)
         return changed
 
+    def put(self, key: str, values: Values | None) -> None:
+        """Without a look at what is there, which need not be readable."""
+        if values is None:
+            self._database.write("remove", {"space": self._space, "key": key, "keys": [key]})
+            return
+        _, version, document = _encoded(_new(key, values))
+        columns = {"space": self._space, "key": key, "version": version, "data": document}
+        self._database.write("put", columns)
+
     def delete(self, record: Record) -> None:
         this = {"space": self._space, "key": record.key, "version": record.version}
         if self._database.write("delete", this) != 1 and self.get(record.key):
