@@ -16,6 +16,7 @@ import click
 from edgeloop._util.redact import redact
 from edgeloop._util.suggest import suggestion
 from edgeloop._version import __version__
+from edgeloop.cli.output import one_line
 from edgeloop.errors import EdgeloopError
 
 SECTIONS = {
@@ -117,7 +118,7 @@ def main() -> None:
 def _report(sentence: str) -> int:
     if "--debug" in sys.argv:
         click.echo(redact(traceback.format_exc()), err=True)
-    click.echo(redact(sentence), err=True)
+    click.echo(one_line(redact(sentence)), err=True)
     return 1
 
 

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from edgeloop.store import Value
 
 
+LONGEST_SENTENCE = 1_500
+_LONGEST_END = 200
+
+
 def print_json(rows: Iterable[Mapping[str, object]]) -> None:
     """An array of objects. NaN and infinity, which JSON lacks, become null."""
     from edgeloop.store import json_safe
@@ -45,6 +49,15 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequenc
 def printable(text: str) -> str:
     """No control characters from a row, a file's name or a board reach the terminal."""
     return "".join(char if char.isprintable() else "�" for char in text)
+
+
+def one_line(sentence: str) -> str:
+    """An error for the terminal. Names of files and tensors are part of it, and may hold anything;
+    its end says what to do."""
+    line = printable(" ".join(sentence.split("\n")).strip())
+    if len(line) <= LONGEST_SENTENCE:
+        return line
+    return f"{line[: LONGEST_SENTENCE - _LONGEST_END]} … {line[-_LONGEST_END:]}"
 
 
 def shown(place: str) -> str:

@@ -29,6 +29,7 @@ from edgeloop.graph.masks import soften_masks
 from edgeloop.graph.operators import refusal
 from edgeloop.graph.process import GraphPool, GraphProcess, graph_pool
 from edgeloop.graph.reading import (
+    check_limits,
     external_files,
     needs_preparing,
     parse_shapes,
@@ -75,6 +76,7 @@ __all__ = [
     "TensorInfo",
     "applied_rewrites",
     "apply_rewrites",
+    "check_limits",
     "class_axis",
     "count_layers",
     "dlc_names",

@@ -94,6 +94,8 @@ def _parse(path: Path) -> ModelProto:
     import onnx
     from google.protobuf.message import DecodeError
 
+    from edgeloop.graph import check_limits
+
     try:
         model = onnx.load_model(str(path), load_external_data=False)
     except (DecodeError, ValueError):
@@ -104,6 +106,7 @@ def _parse(path: Path) -> ModelProto:
     if not model.graph.node or not model.ir_version or not model.opset_import:
         reason = "it holds no ONNX graph, or it was cut off. Export or copy it again"
         raise BadModel(file=path.name, reason=reason)
+    check_limits(path.name, model)
     return model
 
 

@@ -17,7 +17,7 @@ from edgeloop.graph.caveats import estimate_caveats
 from edgeloop.graph.check import read_graph
 from edgeloop.graph.count import graph_info
 from edgeloop.graph.info import GraphInfo, Shape, info_from
-from edgeloop.graph.reading import STANDARD_DOMAINS
+from edgeloop.graph.reading import STANDARD_DOMAINS, check_limits
 from edgeloop.graph.rewrites import planned_rewrites
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ def _declared(path: Path) -> dict[str, Any]:
     if not model.graph.node:
         reason = "it holds no ONNX graph, or it was cut off. Export or copy it again"
         raise UnusableModel(file=path.name, reason=reason)
+    check_limits(path.name, model)
     graph = model.graph
     weights = {tensor.name for tensor in graph.initializer}
     operators = Counter(node.op_type for node in graph.node)

@@ -17,6 +17,7 @@ from edgeloop.errors import BadModel
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
+_LONGEST_SHOWN = 200
 _PACKED_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
 
 
@@ -52,13 +53,17 @@ def load_external_data(path: Path, model: ModelProto) -> None:
 
 
 def _external_file(path: Path, folder: Path, location: str) -> Path:
-    file = folder / location
-    outside = not location or not file.resolve().is_relative_to(folder)
-    if outside or Path(location).is_absolute() or ".." in Path(location).parts:
-        reason = f"its external data {location!r} points outside the model's folder"
-        raise BadModel(file=path.name, reason=f"{reason}. Save it with its data beside it")
-    if not file.is_file():
-        reason = f"its external data {location!r} is missing. Put that file beside the model"
+    file, shown = folder / location, repr(location[:_LONGEST_SHOWN])
+    try:
+        outside = not location or not file.resolve().is_relative_to(folder)
+        if outside or Path(location).is_absolute() or ".." in Path(location).parts:
+            reason = f"its external data {shown} points outside the model's folder"
+            raise BadModel(file=path.name, reason=f"{reason}. Save it with its data beside it")
+        is_there = file.is_file()
+    except (OSError, RuntimeError, ValueError):  # too long, a link to itself, a null character
+        is_there = False
+    if not is_there:
+        reason = f"its external data {shown} is missing. Put that file beside the model"
         raise BadModel(file=path.name, reason=reason)
     return file
 

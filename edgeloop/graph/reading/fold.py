@@ -19,8 +19,28 @@ if TYPE_CHECKING:
 
 LARGEST_CONSTANT = 1 << 22  # elements: beyond, a folded tensor costs more than computing it
 _LARGEST_AMOUNTS = 1 << 12  # elements of a shape, of pads, of scales: what decides other shapes
+_LARGEST_WORK = 1 << 28  # multiplications of a product of matrices
+_LARGEST_SLOW = 1 << 14  # elements of what the reference computes one by one
+_LEAST_TOTAL, _TOTAL_SHARE = 1 << 24, 4  # elements of all results together, and per weight
 _RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
-_NEVER = frozenset(("Bernoulli", "Multinomial", *_RANDOM, "Identity"))  # shared weights stay shared
+_CODE = ("If", "Loop", "Scan", "SequenceMap", "RegexFullMatch", "ImageDecoder", "TfIdfVectorizer")
+_NEVER = frozenset(
+    ("Bernoulli", "Multinomial", *_RANDOM, *_CODE, "Identity")  # shared weights stay shared
+)
+_PRODUCTS = frozenset(("MatMul", "Gemm"))
+# Those whose work grows with their operands and results, and no faster.
+_QUICK = frozenset(
+    "Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh BatchNormalization BitShift "
+    "BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Celu Clip Concat Constant "
+    "ConstantOfShape Cos Cosh CumSum DepthToSpace DequantizeLinear Div Dropout Elu Equal Erf Exp "
+    "Expand EyeLike Flatten Floor Gather GatherElements GatherND Greater GreaterOrEqual "
+    "HardSigmoid IsInf IsNaN LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax Max Mean "
+    "Min Mod Mul Neg Not OneHot Or PRelu Pad Pow Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum "
+    "ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu "
+    "Reshape Round Selu Shape Sigmoid Sign Sin Sinh Size Slice Softmax Softplus Softsign "
+    "SpaceToDepth Split Sqrt Squeeze Sub Sum Tan Tanh Tile Transpose Trilu Unsqueeze Where "
+    "Xor".split()
+)
 
 
 def fold_constants(model: ModelProto) -> None:
@@ -54,6 +74,8 @@ class _Folding:
         self._types: dict[str, TypeProto] = {value.name: value.type for value in graph.input}
         self._types |= {name: _type_of(t) for name, t in self._constants.items()}
         self.computed: dict[str, TensorProto] = {}
+        weights = sum(math.prod(t.dims) for t in graph.initializer)
+        self._left = _LEAST_TOTAL + _TOTAL_SHARE * weights
 
     def computes(self, node: NodeProto) -> bool:
         """Whether the node's outputs are constants now, so that it can go."""
@@ -64,14 +86,30 @@ class _Folding:
         is_foldable = (
             not self._outputs.intersection(node.output)
             and node.op_type not in _NEVER
-            and all(_is_small(types.get(name)) for name in node.output if name)
+            and self._is_little_work(node, [types.get(name) for name in node.output if name])
         )
         found = self._values(node) if is_foldable else None
         if found is None:
             return False
+        self._left -= sum(math.prod(tensor.dims) for tensor in found.values())
         self.computed |= found
         self._constants |= found
         return True
+
+    def _is_little_work(self, node: NodeProto, results: list[TypeProto | None]) -> bool:
+        """Before anything is allocated: by the sizes of all operands and results."""
+        shapes = [_sides(kind) if kind is not None else None for kind in results]
+        made = [math.prod(shape) for shape in shapes if shape is not None]
+        if len(made) < len(shapes) or sum(made) > min(LARGEST_CONSTANT, self._left):
+            return False
+        if node.op_type in _QUICK:
+            return True
+        read = [
+            math.prod(self._constants[name].dims) for name in node.input if name in self._constants
+        ]
+        if node.op_type in _PRODUCTS and len(read) >= 2:  # n·k, k·m and n·m
+            return math.isqrt(read[0] * read[1] * sum(made)) <= _LARGEST_WORK
+        return sum(read) + sum(made) <= _LARGEST_SLOW
 
     def _values(self, node: NodeProto) -> dict[str, TensorProto] | None:
         from onnx import numpy_helper
@@ -96,8 +134,8 @@ class _Folding:
         inputs = [helper.make_value_info(name, self._types[name]) for name in given]
         outputs = [helper.make_value_info(name, self._types[name]) for name in node.output]
         graph = helper.make_graph([node], "constant", inputs, outputs)
-        values = {name: numpy_helper.to_array(self._constants[name]) for name in given}
         try:
+            values = {name: numpy_helper.to_array(self._constants[name]) for name in given}
             evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=self._opsets))
             return [np.asarray(value) for value in evaluator.run(None, values)]
         except Exception:  # noqa: BLE001 - it stays in the graph, for the compiler to judge
@@ -148,11 +186,6 @@ def _sides(kind: TypeProto) -> tuple[int, ...] | None:
     if not all(side.HasField("dim_value") for side in sides):
         return None
     return tuple(side.dim_value for side in sides)
-
-
-def _is_small(kind: TypeProto | None) -> bool:
-    sides = _sides(kind) if kind is not None else None
-    return sides is not None and math.prod(sides) <= LARGEST_CONSTANT
 
 
 def _type_of(tensor: TensorProto) -> TypeProto:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from edgeloop.errors import LocalFileError, UnusableModel
 from edgeloop.graph.reading.external_data import all_tensors, load_external_data
+from edgeloop.graph.reading.limits import check_limits
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -22,12 +23,16 @@ def load_model(path: Path, with_weights: bool = True) -> ModelProto:
     import onnx
     from google.protobuf.message import DecodeError
 
+    size = -1
     try:
+        if not path.is_file():  # a pipe would never end
+            raise UnusableModel(file=path.name, reason="there is no such file")
         size = path.stat().st_size
         if size > LARGEST_FILE:
             reason = "it is larger than 2 GB. Save it with its weights beside it"
             raise UnusableModel(file=path.name, reason=reason)
         model = onnx.load_model(str(path), load_external_data=False)
+        check_limits(path.name, model)
         if with_weights:
             load_external_data(path, model)
     except (DecodeError, ValueError):
