@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from edgeloop._util.files import write_atomic
+from edgeloop._util.files import read_regular, write_atomic
 from edgeloop.errors import BadSetting
 
 FOLDER = ".azureml"
@@ -224,8 +224,7 @@ def _section(content: Mapping[str, object], key: str) -> Mapping[str, object]:
 
 def _content(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            return file.read(_LARGEST)
+        return read_regular(path, _LARGEST)
     except OSError as error:
         where = f"{FOLDER}/{path.name}"
         raise BadSetting(where=where, reason=f"cannot be read: {error.strerror}") from None
@@ -234,11 +233,10 @@ def _content(path: Path) -> bytes:
 def _json(path: Path, where: str = "") -> Mapping[str, object]:
     where = where or f"{FOLDER}/{path.name}"
     try:
-        with path.open("rb") as file:
-            content = json.loads(file.read(_LARGEST))
+        content = json.loads(read_regular(path, _LARGEST))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:  # a decoder's words could quote a key
+    except (OSError, ValueError, RecursionError) as error:  # a decoder's words could quote a key
         reason = error.strerror if isinstance(error, OSError) else "it is no JSON"
         raise BadSetting(where=where, reason=f"cannot be read: {reason}") from None
     if not isinstance(content, dict):

@@ -417,7 +417,7 @@ def storage_account(environ: Mapping[str, str] = os.environ) -> AzureLocation | 
 
 def _read_file(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
     """The keys that are written, checked. Computes keep their variables: see `compute_settings`."""
-    if not path.is_file():
+    if not path.exists() and not path.is_symlink():
         return {}
     content, origin = read_document(path, BadSetting)
     if not isinstance(content, Mapping | None):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
+import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 MARK_S = 600.0  # well within the half hour after which a clean-up may take something for unused
 
@@ -57,3 +60,28 @@ def kept_in_use(path: Path, every_s: float = MARK_S) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read; anything else is an OSError. A pipe would wait for a writer for ever, a
+    device may never end, and both can have the name of a file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """All of a file, or an OSError if it is larger than `most` bytes or no regular file."""
+    with open_regular(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
+    return content

@@ -105,35 +105,41 @@ def choice(*names: str) -> Reads:
     return Reads(read, {"enum": list(names)})
 
 
-def whole(least: int = 0, most: int | None = None) -> Reads:
+MOST = 2**31 - 1
+MOST_AMOUNT = 1e9  # of seconds: 30 years, and clocks still count them
+
+
+def whole(least: int = 0, most: int = MOST) -> Reads:
     """Texts count too: a variable or a word of the command line is one."""
 
     def read(value: Any) -> int:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value, re.ASCII):
+        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,10}", value, re.ASCII):
             value = int(value)
         is_whole = isinstance(value, int) and not isinstance(value, bool)
-        if not (is_whole and least <= value and (most is None or value <= most)):
-            limits = f"{least} or more" if most is None else f"{least} to {most}"
+        if not (is_whole and least <= value <= most):
+            is_free = most == MOST and not (is_whole and value > most)
+            limits = f"{least} or more" if is_free else f"{least} to {most}"
             raise ValueError(f"must be a whole number, {limits}, not {shown(value)}")
         return int(value)
 
-    limits = {"minimum": least} | ({} if most is None else {"maximum": most})
+    limits = {"minimum": least} | ({} if most == MOST else {"maximum": most})
     pattern = r"^([0-9]+|\$\{\w+\})$"  # of texts alone
     return Reads(read, {"type": ["integer", "string"], "pattern": pattern, **limits})
 
 
-def number(least: float = 0.0, is_open: bool = False, most: float = math.inf) -> Reads:
+def number(least: float = 0.0, is_open: bool = False, most: float = MOST_AMOUNT) -> Reads:
     """Texts count too: YAML reads `1e4` as one. With `is_open` the limit itself is too small."""
 
     def read(value: object) -> float:
         try:
             found = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            found = math.nan
-        if not least <= found < most or (is_open and found == least):
+        except (TypeError, ValueError, OverflowError):
+            found = math.inf if isinstance(value, int) else math.nan
+        if not least <= found <= most or (is_open and found == least):
             limits = f" above {least:g}" if is_open else f", {least:g} or more"
+            limits = f"{limits} and at most {most:g}" if found > most else limits
             raise ValueError(f"must be a number{limits}, not {shown(value)}")
         return found
 

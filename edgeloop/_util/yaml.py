@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgeloop._util.files import open_regular
 from edgeloop.errors import BadInput
 
 if TYPE_CHECKING:
@@ -19,7 +20,13 @@ if TYPE_CHECKING:
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 50
 MAX_VALUES = 100_000  # with every alias expanded
+MAX_TEXT = 10_000_000  # characters of all values, with every alias expanded
+MAX_NUMBER = 2**64  # an int of a thousand digits fits nowhere, and some cannot even be shown
 _TAG = "tag:yaml.org,2002:"
+_UNREADABLE = {  # 2024-99-99, a number of 5,000 digits
+    "timestamp": "a date or time that does not exist: quote it if it is meant as a text",
+    "int": "a number that is too large: quote it if it is meant as a text",
+}
 
 KeyPath = tuple[str | int, ...]
 
@@ -42,8 +49,9 @@ class Document:
 
 def read_yaml(path: Path, texts: bool = False) -> Document:
     """Raises NotYaml. With `texts`, every scalar stays as it was written: `1e-3`, `yes`, `010`."""
+    content = b""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(MAX_BYTES + 1)
         text = content.decode("utf-8")
     except FileNotFoundError:
@@ -111,6 +119,7 @@ class _Reader:
         self._text, self._texts = text, texts
         self._lines: dict[KeyPath, int] = {}
         self._count = 0
+        self._characters = 0
 
     def document(self) -> Document:
         self._check_depth()
@@ -154,7 +163,8 @@ class _Reader:
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if key_node.tag == f"{_TAG}merge":
-                merged = {**self._bases(value_node, (*path, "<<")), **merged}
+                for key, value in self._bases(value_node, (*path, "<<")).items():
+                    merged.setdefault(key, value)
                 continue
             if not isinstance(key_node, self._yaml.ScalarNode):
                 raise NotYaml("has a key that is a list or a mapping", line)
@@ -174,19 +184,27 @@ class _Reader:
         for base in value if isinstance(value, list) else [value]:
             if not isinstance(base, dict):
                 raise NotYaml("'<<' must name a mapping", node.start_mark.line + 1)
-            found = {**base, **found}
+            for key, item in base.items():
+                found.setdefault(key, item)
         return found
 
     def _scalar(self, node: yaml.Node) -> Any:
+        self._characters += len(node.value)
+        if self._characters > MAX_TEXT:
+            reason = f"expands to more than {MAX_TEXT // 1_000_000} MB"
+            raise NotYaml(reason, node.start_mark.line + 1)
         if self._texts:
             return node.value
         if ":" in node.value and node.tag in (f"{_TAG}int", f"{_TAG}float"):
             return node.value  # 2:16 was a number to the base of 60, which nobody means
         try:
-            return self._loader.construct_object(node)
+            value = self._loader.construct_object(node)
+            if isinstance(value, int) and abs(value) > MAX_NUMBER:
+                raise ValueError
+            return value
         except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError):
-            line = node.start_mark.line + 1  # 2024-99-99, a number of 5,000 digits, !!bool maybe
-            raise NotYaml("has a value that cannot be read", line) from None
+            reason = _UNREADABLE.get(node.tag.removeprefix(_TAG), "a value that cannot be read")
+            raise NotYaml(f"has {reason}", node.start_mark.line + 1) from None
 
     def _check_tag(self, node: yaml.Node, kind: str) -> None:
         if not self._texts and node.tag != f"{_TAG}{kind}":

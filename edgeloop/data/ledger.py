@@ -37,7 +37,10 @@ from edgeloop.store import Blobs
 OWN_DAYS = 3
 ORPHAN_DAYS = 7
 LOGS = "_data/log/"
-_RECORD = re.compile(r"([^/]+)/(\d{8})\.json")
+_RECORD = re.compile(r"([^/]+)/([0-9]{8})\.json")
+_LAST_RECORD = 99_999_999
+_LARGEST_RECORD = 8 << 20  # bytes: 25,000 versions
+_LARGEST_NUMBER = 1 << 62
 _MANIFEST = re.compile(r"([0-9a-f]{64})-[0-9a-f]{32}\.json\.gz")
 
 
@@ -92,12 +95,17 @@ class Ledger:
         return self.read(last[self.name]) if self.name in last else Head()
 
     def read(self, sequence: int) -> Head:
-        content = self._blobs.read(self._key(sequence))
+        content = self._blobs.read_range(self._key(sequence), 0, _LARGEST_RECORD + 1)
         try:
+            if len(content) > _LARGEST_RECORD or sequence >= _LAST_RECORD:
+                raise ValueError("nobody wrote so many versions")
             record = json.loads(content)
             versions = tuple(_version(self.name, item) for item in record["versions"])
-            return Head(sequence, int(record["next_version"]), versions, str(record["by"]))
-        except (ValueError, TypeError, KeyError):
+            following, by = record["next_version"], record["by"]
+            if not _are_counts(following) or not isinstance(by, str):
+                raise ValueError("not a record of ours")
+            return Head(sequence, following, versions, by)
+        except (ValueError, TypeError, KeyError, RecursionError):
             reason = f"record {sequence} of its ledger cannot be read"
             raise DatasetDamaged(dataset=self.name, reason=reason) from None
 
@@ -138,9 +146,15 @@ def heads(blobs: Blobs, prefix: str = LOGS) -> Iterator[tuple[str, int]]:
 
 def _version(name: str, item: dict[str, object]) -> Version:
     version = Version(**item)  # type: ignore[arg-type]
-    numbers = (version.version, version.files, version.bytes)
-    if version.name != name or not all(isinstance(number, int) for number in numbers):
+    texts = (version.manifest, version.created, version.node, version.message)
+    if version.name != name or not _are_counts(version.version, version.files, version.bytes):
         raise ValueError("not a version of this dataset")
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("a text of it is none")
     if not _MANIFEST.fullmatch(version.manifest):  # it becomes a key and a path
         raise ValueError("not the key of a manifest")
     return version
+
+
+def _are_counts(*values: object) -> bool:
+    return all(type(value) is int and 0 <= value < _LARGEST_NUMBER for value in values)

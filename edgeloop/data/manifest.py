@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import re
 import secrets
@@ -24,8 +25,18 @@ from edgeloop.errors import BlobMissing, DatasetDamaged
 from edgeloop.store import Blobs
 
 PIECE_BYTES = 8 << 20
+OBJECT_BYTES = 16 << 20  # what pieces share ends at 9 MB
+MOST_BYTES = 1 << 30  # of a manifest in the store: some ten million files
+# What a manifest may become in memory, and how much more for each of its bytes in the store. Every
+# file has a hash of 32 random bytes, so that none shrinks to a tenth; files without content do.
+_LEAST_TEXT, _TEXT_SHARE = 32 << 20, 30
+_LEAST_MEMORY, _MEMORY_SHARE = 256 << 20, 40
+_LIST_BYTES, _ITEM_BYTES = 64, 8
+_MOST_NS = 1 << 70  # no clock or disk knows such a time
 _HASH = re.compile(r"[0-9a-f]{64}")
 _OBJECT = re.compile(r"[0-9a-f]{32}")
+_LONGEST_PATH, _MOST_FOLDERS = 4_096, 256
+_MALFORMED = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 Pieces = Tuple[str, ...]
 
@@ -76,7 +87,7 @@ class Manifests:
                 return self._checked(version, cached.read_bytes())
             except DatasetDamaged:  # only the cached copy
                 cached.unlink()
-        content = self._blobs.read(self.prefix + version.manifest)
+        content = self._blobs.read_range(self.prefix + version.manifest, 0, MOST_BYTES + 1)
         manifest = self._checked(version, content)
         self._keep(version.manifest, content)
         return manifest
@@ -109,8 +120,11 @@ class Manifests:
     def _checked(self, version: Version, content: bytes) -> Manifest:
         try:
             manifest = decoded(content)
-        except (ValueError, TypeError, LookupError, OSError, EOFError, zlib.error) as error:
-            reason = f"its manifest cannot be used: {error}"
+        except (*_MALFORMED, OSError, EOFError, zlib.error) as error:
+            is_told = isinstance(error, (ValueError, OSError, EOFError, zlib.error))
+            reason = (
+                f"its manifest cannot be used: {_short(error) if is_told else 'it is malformed'}"
+            )
             raise DatasetDamaged(dataset=version.reference, reason=reason) from None
         if digest(manifest.files) != version.digest:
             reason = "its manifest is not the one that was published"
@@ -159,14 +173,14 @@ def encoded(manifest: Manifest) -> bytes:
 
 def decoded(content: bytes) -> Manifest:
     """Raises ValueError and similar for anything that `encoded` could not have written."""
-    data = json.loads(gzip.decompress(content))
+    data = json.loads(_unpacked(content))
     if data["format"] != 1:
         raise ValueError(f"it has format {data['format']}: update Edgeloop to read it")
     objects = [_matching(_OBJECT, key) for key in data["objects"]]
     pieces = [
         (
             _matching(_HASH, piece),
-            PieceLocation(objects[_number(index)], _number(offset), _number(size)),
+            _located(objects[_number(index)], _number(offset), _number(size)),
         )
         for piece, index, offset, size in data["pieces"]
     ]
@@ -175,26 +189,53 @@ def decoded(content: bytes) -> Manifest:
     return Manifest(files, dict(pieces))
 
 
+def _unpacked(content: bytes) -> bytes:
+    """The text, once it is certain that reading it needs no more memory than it may. Kilobytes can
+    unpack to gigabytes, and megabytes of brackets become gigabytes of lists."""
+    most = _LEAST_TEXT + _TEXT_SHARE * len(content)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"it is larger than {MOST_BYTES >> 30} GB")
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as unpacking:
+        text = unpacking.read(most + 1)
+    lists = text.count(b"[") + text.count(b"{")
+    memory = 3 * len(text) + _LIST_BYTES * lists + _ITEM_BYTES * text.count(b",")
+    if len(text) > most or memory > _LEAST_MEMORY + _MEMORY_SHARE * len(content):
+        raise ValueError("it unpacks to more than any folder would need")
+    return text
+
+
 def check_path(path: object) -> str:
     """A path that stays below the folder to which it will be joined."""
     if not isinstance(path, str) or "\x00" in path:
-        raise ValueError(f"a file cannot be named {path!r}")
+        raise ValueError(f"a file cannot be named {_short(path)!r}")
     if any(part in ("", ".", "..") for part in path.split("/")):
-        raise ValueError(f"the path {path!r} leads out of its folder")
+        raise ValueError(f"the path {_short(path)!r} leads out of its folder")
+    if len(path) > _LONGEST_PATH or path.count("/") > _MOST_FOLDERS:
+        raise ValueError(f"a file cannot be named {_short(path)!r}")
     path.encode()  # a lone surrogate raises UnicodeEncodeError, a ValueError
     return path
 
 
 def _file(row: list[object], pieces: list[tuple[str, PieceLocation]]) -> File:
     path, size, mtime_ns, executable, numbers = row
-    if not isinstance(numbers, list) or not isinstance(mtime_ns, int):
-        raise ValueError(f"the entry of {path!r} is malformed")
+    is_time = isinstance(mtime_ns, int) and -_MOST_NS < mtime_ns < _MOST_NS
+    if not isinstance(numbers, list) or not isinstance(mtime_ns, int) or not is_time:
+        raise ValueError(f"the entry of {_short(path)!r} is malformed")
     used = [pieces[_number(number)] for number in numbers]
+    if any(location.size != PIECE_BYTES for _, location in used[:-1]):
+        raise ValueError(f"{_short(path)!r} is not cut as a push does it")
     if sum(location.size for _, location in used) != _number(size):
-        raise ValueError(f"the size of {path!r} does not match its pieces")
+        raise ValueError(f"the size of {_short(path)!r} does not match its pieces")
     return File(
         check_path(path), _number(size), mtime_ns, bool(executable), tuple(p for p, _ in used)
     )
+
+
+def _located(key: str, offset: int, size: int) -> PieceLocation:
+    """As a push writes it: so much is read at a time, and never more."""
+    if not 0 < size <= PIECE_BYTES or offset + size > OBJECT_BYTES:
+        raise ValueError(f"a piece of {size:,} bytes at {offset:,} is not one of ours")
+    return PieceLocation(key, offset, size)
 
 
 def _check_tree(paths: list[str]) -> None:
@@ -209,11 +250,17 @@ def _check_tree(paths: list[str]) -> None:
 
 def _matching(pattern: re.Pattern[str], value: object) -> str:
     if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise ValueError(f"{value!r} is not a key")
+        raise ValueError(f"{_short(value)!r} is not a key")
     return value
 
 
 def _number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{value!r} is not a size")
+        raise ValueError(f"{_short(value)!r} is not a size")
     return value
+
+
+def _short(value: object) -> str:
+    """What is in a manifest may have any length."""
+    text = str(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"

@@ -29,7 +29,15 @@ from edgeloop.data.index import (
     scan,
     scan_file,
 )
-from edgeloop.data.manifest import File, Manifest, PieceLocation, Pieces, digest, hash_of
+from edgeloop.data.manifest import (
+    OBJECT_BYTES,
+    File,
+    Manifest,
+    PieceLocation,
+    Pieces,
+    digest,
+    hash_of,
+)
 from edgeloop.data.names import Reference
 from edgeloop.data.push import Progress
 from edgeloop.errors import BlobMissing, DatasetDamaged, LocalFileError
@@ -207,7 +215,7 @@ class Pull:
         end = max(item.location.offset + item.location.size for item in wanted)
         needed = sum(item.location.size for item in {w.hash: w for w in wanted}.values())
         if needed >= end * _WHOLE_SHARE:
-            yield 0, self._blobs.read(key), wanted
+            yield 0, self._blobs.read_range(key, 0, end), wanted
             return
         for group in _close_together(wanted):
             start = group[0].location.offset
@@ -402,7 +410,7 @@ def verify_store(
 
     def damaged_in(key: str) -> list[str]:
         try:
-            content = memoryview(blobs.read(prefix + key))
+            content = memoryview(blobs.read_range(prefix + key, 0, OBJECT_BYTES))
         except BlobMissing:
             return [piece for piece, _ in by_object[key]]
         return [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -78,7 +77,7 @@ class ExperimentShare:
     quota: int | None = None
 
 
-_WEIGHT, _QUOTA = number(is_open=True, most=math.inf), whole(1)
+_WEIGHT, _QUOTA = number(is_open=True), whole(1)
 
 
 def _share(value: object) -> ExperimentShare:

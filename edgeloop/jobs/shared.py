@@ -126,10 +126,12 @@ def used_code(blobs: Blobs, jobs: Iterable[StoredJob]) -> set[str]:
 
     def digests(job: StoredJob) -> tuple[str, ...]:
         with suppress(BlobMissing):
-            ticket = Ticket.from_json(blobs.read(ticket_key(job.id)))
+            ticket = Ticket.from_json(blobs.read_document(ticket_key(job.id)))
             return ticket.code, ticket.package
         try:
-            return (from_json(JobRecord, blobs.read(job.record)).code,) if job.record else ()
+            return (
+                (from_json(JobRecord, blobs.read_document(job.record)).code,) if job.record else ()
+            )
         except BlobMissing:  # deleted since it was listed
             return ()
         except (ValueError, TypeError, KeyError, AttributeError):
@@ -144,7 +146,7 @@ def ended_jobs(blobs: Blobs, jobs: Sequence[str]) -> Mapping[str, JobProgress]:
 
     def progress(job: str) -> JobProgress | None:
         with suppress(BlobMissing, BadInput):
-            return JobProgress.from_json(blobs.read(state_key(job)))
+            return JobProgress.from_json(blobs.read_document(state_key(job)))
         return None
 
     read = ordered_map(progress, jobs, _PARALLEL, 2 * _PARALLEL)
@@ -156,7 +158,7 @@ def has_record(blobs: Blobs, job: str) -> bool:
     """Whether a job has a record now, by the experiment that its ticket names. Without a ticket
     there is no job."""
     try:
-        ticket = Ticket.from_json(blobs.read(ticket_key(job)))
+        ticket = Ticket.from_json(blobs.read_document(ticket_key(job)))
     except (BlobMissing, BadInput):
         return False
     return blobs.size(f"{_folder(ticket.experiment)}{job}.json") is not None
@@ -165,7 +167,7 @@ def has_record(blobs: Blobs, job: str) -> bool:
 def _read(blobs: Blobs, key: str, now: float) -> Run | str:
     """A sentence if it cannot be read; empty if it was deleted since it was listed."""
     try:
-        record = from_json(JobRecord, blobs.read(key))
+        record = from_json(JobRecord, blobs.read_document(key))
     except BlobMissing:
         return ""
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -15,13 +15,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import blake2b
 from io import RawIOBase
 from pathlib import Path
 
 from edgeloop._util.units import size_text
 from edgeloop.errors import BadJob, LocalFileError
 from edgeloop.jobs.ignore import CodeFolder, SourceFile
+from edgeloop.jobs.protocol.code import MOST_CODE_BYTES, CodeDigest, content_digest
 from edgeloop.jobs.protocol.ticket import code_key, is_fresh
 from edgeloop.jobs.secrets.patterns import SHORTEST_LITERAL, holds_private_key
 from edgeloop.store import Blobs
@@ -29,10 +29,8 @@ from edgeloop.store import Blobs
 LIMIT_BYTES = 100_000_000
 _MOST_NAMED = 5
 __READS = 5  # of a file that changes while it is read
-_DIGEST_BYTES = 20
 _PIECE_BYTES = 1 << 20
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENXIO)
-_FORMAT = b"edgeloop code 1\n"  # part of every digest: another layout is another digest
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,7 @@ class CodeFile:
 
     @classmethod
     def of(cls, path: str, content: bytes, executable: bool = False) -> CodeFile:
-        digest = blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
-        return cls(path, executable, digest, content)
+        return cls(path, executable, content_digest(content), content)
 
     @property
     def size(self) -> int:
@@ -70,6 +67,7 @@ class CodeSnapshot:
         """Read the code folder, without the folders `apart` and without files that hold a private
         key or one of these `secrets`. Raises BadJob, naming the largest files, if it is over the
         limit. Files that are removed meanwhile are no part of it."""
+        limit_bytes = min(limit_bytes, MOST_CODE_BYTES)
         code = CodeFolder(folder, apart)
         source = sorted(code.files(), key=lambda item: os.fsencode(item.path))
         _check_limit(folder, [(item.path, item.size) for item in source], limit_bytes)
@@ -107,10 +105,9 @@ class CodeSnapshot:
     @cached_property
     def digest(self) -> str:
         """Over paths, contents and executable bits, and nothing else."""
-        total = blake2b(_FORMAT, digest_size=_DIGEST_BYTES)
+        total = CodeDigest()
         for file in self.files:
-            line = f"{file.digest} {'x' if file.executable else '-'} {file.path}\0"
-            total.update(line.encode(errors="surrogateescape"))
+            total.add(file.path, file.digest, file.executable)
         return total.hexdigest()
 
     @property

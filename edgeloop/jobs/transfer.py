@@ -15,6 +15,7 @@ from edgeloop.jobs.protocol.ticket import LOG_PIECE, log_key, outputs_folder
 from edgeloop.store import BlobInfo, Blobs, check_blob_key
 
 INDEX_FILE = ".fetched.json"
+_MOST_PIECES = 16
 PARALLEL = 32
 
 Index = dict[str, tuple[int, str]]  # path → size and modification time in the store
@@ -137,8 +138,8 @@ def last_lines(blobs: Blobs, job: str, count: int) -> bytes:
     """The end of a log, without reading all of it."""
     pieces = sorted(info.key for info in blobs.list(log_key(job, 0).rpartition("/")[0] + "/"))
     found = b""
-    for key in reversed(pieces):
-        found = blobs.read(key) + found
+    for key in pieces[-_MOST_PIECES:][::-1]:
+        found = blobs.read_range(key, 0, LOG_PIECE) + found
         if found.count(b"\n") > count:
             break
     return b"".join(found.splitlines(keepends=True)[-count:])

@@ -105,7 +105,7 @@ def has_no_report(blobs: Blobs, job: str) -> bool:
 
 def _stored_progress(blobs: Blobs, job: str) -> JobProgress | None:
     try:
-        return JobProgress.from_json(blobs.read(state_key(job)))
+        return JobProgress.from_json(blobs.read_document(state_key(job)))
     except BlobMissing:
         return None
 

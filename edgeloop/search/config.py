@@ -112,11 +112,17 @@ def _decisive(options: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def read_config(path: Path, overrides: Sequence[str] = ()) -> SearchConfig:
-    """Read, change, check; BadSetting says what is wrong and what was meant."""
+def read_config(
+    path: Path, overrides: Sequence[str] = (), any_folder: bool = False
+) -> SearchConfig:
+    """Read, change, check; BadSetting says what is wrong and what was meant. A file may be a
+    stranger's: only who types `search.folder=…` may choose one outside of the project, or who wrote
+    the file (`any_folder`)."""
     content, origin = read_document(path, BadSetting)
     if not isinstance(content, dict):
         raise origin.at((), "must hold 'search:' and 'objectives:'")
+    if not any_folder:
+        _check_folder(content, origin)
     content, origin = with_overrides(
         SearchFile, content, overrides, origin, example="search.budget=24"
     )
@@ -124,6 +130,15 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> SearchConfig:
     filled = filled_in(content, path.name)
     assert isinstance(filled, dict)
     return replace(config_of(filled, origin, path.stem), document=content)
+
+
+def _check_folder(content: Mapping[str, object], origin: Origin) -> None:
+    search = content.get("search")
+    folder = search.get("folder") if isinstance(search, Mapping) else None
+    path = Path(folder) if isinstance(folder, str) else Path()
+    if path.is_absolute() or ".." in path.parts or str(folder).startswith("~"):
+        reason = "must be a folder of the project, for example searches/faces; for another one "
+        raise origin.wrong(("search", "folder"), f"{reason}type search.folder=… after the file")
 
 
 def config_of(

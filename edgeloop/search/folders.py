@@ -56,7 +56,7 @@ def fetched_search(name: str, project: Path) -> Path | None:
 def kept_search(folder: Path, project: Path, overrides: Sequence[str] = ()) -> SearchConfig:
     """The configuration of a search that was run. It continues in its own folder; one whose
     results were fetched from a job continues in `searches/`."""
-    config = read_config(folder / KEPT_CONFIG, overrides)
+    config = read_config(folder / KEPT_CONFIG, overrides, any_folder=True)
     is_fetched = (project / RUNS_FOLDER).resolve() in folder.resolve().parents
     return replace(config, folder="" if is_fetched else str(folder.resolve()))
 

@@ -43,7 +43,7 @@ def _number(value: object) -> float:
     """YAML reads 1e4 as a text; people do not."""
     try:
         found = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         found = math.nan
     if math.isnan(found):
         raise ValueError(f"must be a number, not {shown(value)}")

@@ -35,6 +35,7 @@ FIRST_DUE = 3  # rows of a queue that are read at once: one is wanted
 NEXT_DUE = 128
 ROW_LIMIT_BYTES = 1_000_000
 WHOLE_TEXT_BYTES = 64_000
+LARGEST_DOCUMENT = 8_000_000  # bytes of a ticket, a state or a record
 RUNNERS = "edgeloop-runners"  # no experiment may have this name
 FLEETS = "edgeloop-fleets"  # nor this one
 PART_MARK = "__part"  # Azure's columns that hold one part of a long text
@@ -264,6 +265,15 @@ class Blobs(ABC):
     @abstractmethod
     def read_range(self, key: str, start: int, length: int) -> bytes:
         """A part of a file; shorter if the file ends before. Raises BlobMissing."""
+
+    def read_document(self, key: str) -> bytes:
+        """The whole content of a small file that somebody else may have written. Raises
+        BlobMissing, and BadInput if it is so large that it cannot be one of ours."""
+        content = self.read_range(key, 0, LARGEST_DOCUMENT + 1)
+        if len(content) > LARGEST_DOCUMENT:
+            limit = f"{LARGEST_DOCUMENT // 1_000_000} MB"
+            raise BadInput(reason=f"the file {key} in the store is larger than {limit}")
+        return content
 
     @abstractmethod
     def link(self, key: str, seconds: int) -> str:

@@ -1,8 +1,9 @@
-"""Graphs that are valid ONNX and grow when they are read: computed constants, subgraphs, functions."""
+"""Graphs that are valid ONNX and grow when they are read: constants, subgraphs, functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def _floats(name: str, *shape: int) -> onnx.TensorProto:
 def _doubled(times: int, side: int = 2) -> onnx.ModelProto:
     """Each Concat is twice as long as the one before."""
     names = ["c0", *(f"c{number}" for number in range(1, times)), "big"]
-    nodes = [_node("Concat", a, a, out=b, axis=0) for a, b in zip(names, names[1:], strict=False)]
+    nodes = [_node("Concat", a, a, out=b, axis=0) for a, b in pairwise(names)]
     return _computed(nodes, [_floats("c0", side)])
 
 
@@ -235,7 +236,7 @@ MODELS: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "functions that call each other": lambda: _functions(
         _function("f0", "f1"), _function("f1", "f0")
     ),
-    "function explosion, 2**12": lambda: _functions_small(),
+    "function explosion, 2**12": lambda: _explosion(12),
     "function explosion, 2**30": lambda: _explosion(30),
     "function chain of 2,000": lambda: _functions(
         *(_function(f"f{n}", f"f{n + 1}") for n in range(2_000)), _function("f2000", "Relu")
@@ -246,10 +247,6 @@ MODELS: Mapping[str, Callable[[], onnx.ModelProto]] = {
         helper.make_function("own", "f0", ["a"], ["b"], [], [helper.make_opsetid("", 17)])
     ),
 }
-
-
-def _functions_small() -> onnx.ModelProto:
-    return _explosion(12)
 
 
 def _of_model(make: Callable[[], onnx.ModelProto]) -> Builder:

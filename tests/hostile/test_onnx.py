@@ -1,4 +1,4 @@
-"""Model files from strangers: every command that reads one uses it or refuses it in one sentence."""
+"""Model files from strangers: they are used, or refused in one sentence."""
 
 from __future__ import annotations
 

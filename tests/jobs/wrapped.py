@@ -12,12 +12,12 @@ import sys
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from edgeloop.errors import BlobMissing
 from edgeloop.jobs.protocol.bundle import bundle
+from edgeloop.jobs.protocol.code import CodeDigest, content_digest
 from edgeloop.jobs.protocol.ticket import (
     JobProgress,
     Pace,
@@ -184,9 +184,11 @@ class Wrapped:
                 entry = tarfile.TarInfo(name)
                 entry.size, entry.mode = len(text.encode()), 0o755
                 archive.addfile(entry, io.BytesIO(text.encode()))
-        digest = sha256(repr(sorted(files.items())).encode()).hexdigest()
-        self.blobs.put(code_key(digest), target.getvalue())
-        return digest
+        total = CodeDigest()
+        for name, text in files.items():
+            total.add(name, content_digest(text.encode()), executable=True)
+        self.blobs.put(code_key(total.hexdigest()), target.getvalue())
+        return total.hexdigest()
 
 
 def running_with(variable: str) -> list[int]:

@@ -29,7 +29,7 @@ _NEVER = frozenset(
 )
 _PRODUCTS = frozenset(("MatMul", "Gemm"))
 # Those whose work grows with their operands and results, and no faster.
-_QUICK = frozenset(
+_QUICK_NAMES = (
     "Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh BatchNormalization BitShift "
     "BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Celu Clip Concat Constant "
     "ConstantOfShape Cos Cosh CumSum DepthToSpace DequantizeLinear Div Dropout Elu Equal Erf Exp "
@@ -39,8 +39,9 @@ _QUICK = frozenset(
     "ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu "
     "Reshape Round Selu Shape Sigmoid Sign Sin Sinh Size Slice Softmax Softplus Softsign "
     "SpaceToDepth Split Sqrt Squeeze Sub Sum Tan Tanh Tile Transpose Trilu Unsqueeze Where "
-    "Xor".split()
+    "Xor"
 )
+_QUICK = frozenset(_QUICK_NAMES.split())
 
 
 def fold_constants(model: ModelProto) -> None:
@@ -108,8 +109,8 @@ class _Folding:
             math.prod(self._constants[name].dims) for name in node.input if name in self._constants
         ]
         if node.op_type in _PRODUCTS and len(read) >= 2:  # n·k, k·m and n·m
-            return math.isqrt(read[0] * read[1] * sum(made)) <= _LARGEST_WORK
-        return sum(read) + sum(made) <= _LARGEST_SLOW
+            return bool(math.isqrt(read[0] * read[1] * sum(made)) <= _LARGEST_WORK)
+        return bool(sum(read) + sum(made) <= _LARGEST_SLOW)
 
     def _values(self, node: NodeProto) -> dict[str, TensorProto] | None:
         from onnx import numpy_helper

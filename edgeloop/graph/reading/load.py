@@ -25,9 +25,9 @@ def load_model(path: Path, with_weights: bool = True) -> ModelProto:
 
     size = -1
     try:
-        if not path.is_file():  # a pipe would never end
-            raise UnusableModel(file=path.name, reason="there is no such file")
         size = path.stat().st_size
+        if not path.is_file():  # a pipe would never end
+            raise UnusableModel(file=path.name, reason="it is not a file")
         if size > LARGEST_FILE:
             reason = "it is larger than 2 GB. Save it with its weights beside it"
             raise UnusableModel(file=path.name, reason=reason)

@@ -31,7 +31,7 @@ _WRAPPER_FILES = (
     *("_util/retry.py", "_util/system.py", "_util/units.py"),
     *("store/__init__.py", "store/base.py", "store/identity.py"),
     *("jobs/__init__.py", "jobs/protocol/__init__.py", "jobs/protocol/ticket.py"),
-    *("jobs/protocol/codec.py", "jobs/protocol/patterns.py"),
+    *("jobs/protocol/code.py", "jobs/protocol/codec.py", "jobs/protocol/patterns.py"),
 )
 _WRAPPER_ROOMS = ("data", "jobs/wrapper", "store/node")
 _WRAPPER_MAIN = "import sys\nfrom edgeloop.jobs.wrapper import main\nsys.exit(main(sys.argv[1:]))\n"

@@ -70,7 +70,7 @@ class StateWriter:
 
 def stored_progress(blobs: Blobs, job: str) -> JobProgress | None:
     with contextlib.suppress(BlobMissing, BadInput):
-        return JobProgress.from_json(blobs.read(state_key(job)))
+        return JobProgress.from_json(blobs.read_document(state_key(job)))
     return None
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-import tarfile
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +16,7 @@ from pathlib import Path
 from edgeloop._util.files import mark_used
 from edgeloop.data import Datasets, check_name
 from edgeloop.errors import BadInput, BlobMissing
+from edgeloop.jobs.protocol.code import unpack_code
 from edgeloop.jobs.protocol.ticket import (
     Ticket,
     TicketPlace,
@@ -197,26 +197,9 @@ def _unpack(digest: str, scratch: Scratch, blobs: Blobs, target: Path) -> None:
     except BlobMissing:
         raise BadInput(reason="The job's code is no longer in the store") from None
     try:
-        with tarfile.open(scratch.code) as archive:
-            _extract(archive, target)
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise BadInput(reason=f"The job's code cannot be unpacked: {error}") from None
+        unpack_code(scratch.code, digest, target)
     finally:
         scratch.code.unlink()
-
-
-def _extract(archive: tarfile.TarFile, folder: Path) -> None:
-    """Files below `folder` and nothing else. Older Pythons cannot check an archive themselves."""
-    root = folder.resolve()
-    for member in archive:
-        target = folder / member.name
-        content = archive.extractfile(member) if member.isfile() else None
-        if content is None or root not in target.resolve().parents:
-            raise tarfile.TarError(f"{member.name!r} is not a file below its folder")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with content, target.open("wb") as file:
-            shutil.copyfileobj(content, file)
-        target.chmod(0o755 if member.mode & 0o100 else 0o644)
 
 
 def _cleared(data: Path, name: str) -> Path:

@@ -218,7 +218,7 @@ def stored_log(blobs: Blobs, job: str) -> Iterator[bytes]:
     number = 0
     while True:
         try:
-            yield blobs.read(log_key(job, number))
+            yield blobs.read_range(log_key(job, number), 0, LOG_PIECE)
         except BlobMissing:
             return
         number += 1

@@ -110,7 +110,9 @@ class Supervisor:
         """An earlier wrapper of this job that was lost, for example with its machine, counts as an
         attempt."""
         try:
-            content = self._wait_for(lambda: self._blobs.read(ticket_key(self._scratch.job)))
+            content = self._wait_for(
+                lambda: self._blobs.read_document(ticket_key(self._scratch.job))
+            )
         except BlobMissing:
             raise BadInput(reason="The job's ticket is not in the store") from None
         ticket = Ticket.from_json(content)

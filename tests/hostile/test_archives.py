@@ -1,0 +1,42 @@
+"""A job's code out of a store that others write to: all of it is what was submitted, or none."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from edgeloop.errors import BadInput
+from edgeloop.jobs.protocol.code import CodeDigest, content_digest, unpack_code
+from tests.hostile import archives
+
+MOST_KB = 512 << 10
+
+
+def digest() -> str:
+    total = CodeDigest()
+    for name, content in archives.GOOD.items():
+        total.add(name, content_digest(content), executable=False)
+    return total.hexdigest()
+
+
+@pytest.mark.parametrize("name", archives.ARCHIVES)
+def test_archive(tmp_path: Path, name: str) -> None:
+    """Without a command: only the wrapper inside a job unpacks code, and calls this."""
+    (tmp_path / "code.tar.gz").write_bytes(archives.ARCHIVES[name]())
+    (tmp_path / "work").mkdir()
+    with pytest.raises(
+        BadInput, match=r"The job's code (cannot be unpacked: .|in the store is not)"
+    ):
+        unpack_code(tmp_path / "code.tar.gz", digest(), tmp_path / "work")
+    assert {path.name for path in tmp_path.rglob("*")} == {"code.tar.gz", "work"}
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 * MOST_KB
+
+
+def test_what_was_submitted_is_unpacked(tmp_path: Path) -> None:
+    content = archives.packed(*(archives.member(*item) for item in archives.GOOD.items()))
+    (tmp_path / "code.tar.gz").write_bytes(content)
+    (tmp_path / "work").mkdir()
+    unpack_code(tmp_path / "code.tar.gz", digest(), tmp_path / "work")
+    assert (tmp_path / "work" / "train.py").read_bytes() == archives.GOOD["train.py"]

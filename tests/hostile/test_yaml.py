@@ -1,0 +1,32 @@
+"""Settings, jobs, searches and fleets as a stranger may write them: one sentence, with the line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.hostile import yaml_files
+from tests.hostile.conftest import Attempt
+
+FAMILIES: Mapping[str, tuple[Mapping[str, yaml_files.Builder], tuple[str, ...]]] = {
+    "settings": (yaml_files.SETTINGS, ("status",)),
+    "odd settings": (yaml_files.SETTINGS_ODD, ("status",)),
+    "job": (yaml_files.JOBS, ("job", "submit", "job.yaml")),
+    "search": (yaml_files.SEARCHES, ("search", "faces.yaml", "--dry-run")),
+    "space": (yaml_files.SPACES, ("search", "faces.yaml")),
+    "fleet": (yaml_files.FLEETS, ("fleet", "up")),
+    "azureml": (yaml_files.AZUREML, ("status",)),
+}
+ODD = {"space elsewhere", "store with a null"}  # a dry run does not look at one, sqlite at neither
+INPUTS = [(family, name) for family, (files, _) in FAMILIES.items() for name in files]
+
+
+@pytest.mark.parametrize(("family", "name"), INPUTS)
+def test_file(attempt: Attempt, project: Path, family: str, name: str) -> None:
+    files, command = FAMILIES[family]
+    files[name](project)
+    ended = attempt(*command)
+    _ = ended.settled if name in ODD else ended.refusal
+    assert not (project / "owned").exists()
