@@ -98,7 +98,7 @@ class _Forward:
 def _extract(archive: tarfile.TarFile, folder: Path) -> tuple[str, list[str]]:
     """Files below `folder` and nothing else; the digest of all of them, and their names."""
     total, size, names = CodeDigest(), 0, {}
-    for member in iter(archive.next, None):
+    for member in archive:
         archive.members = []  # it would keep them all
         parts = member.name.split("/")
         is_plain = member.isreg() and not any(part in ("", ".", "..") for part in parts)
