@@ -13,7 +13,6 @@ import tempfile
 import zlib
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO
 
 from edgeloop.errors import BadInput
 
@@ -74,7 +73,7 @@ class _Forward:
     """A file that is only read forwards, a little at a time, and not without end: a header may say
     that it has gigabytes, or that the next one lies before it."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: gzip.GzipFile) -> None:
         self._file = file
         self._at = 0
 
@@ -97,9 +96,10 @@ class _Forward:
 
 def _extract(archive: tarfile.TarFile, folder: Path) -> tuple[str, list[str]]:
     """Files below `folder` and nothing else; the digest of all of them, and their names."""
-    total, size, names = CodeDigest(), 0, {}
+    total, size = CodeDigest(), 0
+    names: dict[str, None] = {}
     for member in archive:
-        archive.members = []  # it would keep them all
+        archive.members = []  # type: ignore[attr-defined]  # it would keep them all
         parts = member.name.split("/")
         is_plain = member.isreg() and not any(part in ("", ".", "..") for part in parts)
         if not is_plain or "\0" in member.name or member.name in names:
