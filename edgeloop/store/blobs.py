@@ -154,11 +154,10 @@ class ObjectBlobs(Blobs):
     def _read_beginning(self, key: str, length: int) -> bytes:
         import obstore
 
-        store = self._for_reading(key)
-        found = obstore.get(store, key)
+        found = obstore.get(self._store, key)
         if found.meta["size"] <= length:
             return bytes(found.bytes())
-        return bytes(obstore.get_range(store, key, start=0, length=length))
+        return bytes(obstore.get_range(self._store, key, start=0, length=length))
 
     def link(self, key: str, seconds: int) -> str:
         """obstore signs for S3 and GCS; for Azure it signs names with spaces wrongly."""
