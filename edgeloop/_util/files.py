@@ -36,6 +36,13 @@ def write_atomic(path: Path, content: str | bytes, durable: bool = False) -> Non
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
+def write_private(path: Path, content: str | bytes) -> None:
+    """A new file that only its owner can read, from its first byte on."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
 def mark_used(path: Path) -> None:
     """What is in a cache and was not used for long goes first. Somebody else's file may not be
     touched; that is no reason not to use it."""

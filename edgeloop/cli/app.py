@@ -43,6 +43,7 @@ SECTIONS = {
         "fleet": "fleet.commands",
         "azure": "azure.commands",
         "gc": "fleet.gc",
+        "secrets": "maintenance.secrets",
         "schema": "schema",
     },
 }

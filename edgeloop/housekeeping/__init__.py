@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from edgeloop.housekeeping.findings import Finding, GcOptions, Report
+from edgeloop.housekeeping.secrets import Leak, SecretScan, known_secrets
 from edgeloop.housekeeping.sweep import find_leftovers, remove_leftovers
 
-__all__ = ["Finding", "GcOptions", "Report", "find_leftovers", "remove_leftovers"]
+__all__ = [
+    "Finding",
+    "GcOptions",
+    "Leak",
+    "Report",
+    "SecretScan",
+    "find_leftovers",
+    "known_secrets",
+    "remove_leftovers",
+]

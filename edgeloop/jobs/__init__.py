@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from edgeloop.jobs.computes.azureml.requirements import SetupChoices, azure_requirements
     from edgeloop.jobs.computes.ray import RayCompute
     from edgeloop.jobs.fields import ENVIRONMENT, JobFile
+    from edgeloop.jobs.ignore import may_hold_secrets
     from edgeloop.jobs.package import edgeloop_requirements, package_snapshot
-    from edgeloop.jobs.protocol.bundle import bootstrap_command
+    from edgeloop.jobs.protocol.bundle import bootstrap_command, packed
     from edgeloop.jobs.protocol.resources import listed, missing
     from edgeloop.jobs.protocol.ticket import FINAL_STATES, Environment, State, order_variables
     from edgeloop.jobs.records import RUNS_FOLDER, JobRecord, Listing, Run, RunRecords, select
+    from edgeloop.jobs.secrets.patterns import find_secrets, is_secret_variable
     from edgeloop.jobs.shared import (
         StoredJob,
         ended_jobs,
@@ -74,12 +76,16 @@ __all__ = [
     "compute_options",
     "edgeloop_requirements",
     "ended_jobs",
+    "find_secrets",
     "has_record",
+    "is_secret_variable",
     "listed",
     "make_compute",
+    "may_hold_secrets",
     "missing",
     "order_variables",
     "package_snapshot",
+    "packed",
     "parse_sweep",
     "read_spec",
     "select",
@@ -105,11 +111,13 @@ _WHERE = {
         "used_code",
     ),
     "fields": ("ENVIRONMENT", "JobFile"),
+    "ignore": ("may_hold_secrets",),
+    "secrets.patterns": ("find_secrets", "is_secret_variable"),
     "package": ("edgeloop_requirements", "package_snapshot"),
     "transfer": ("Fetched",),
     "spec": ("JobSpec", "read_spec", "spec_of_script"),
     "sweep": ("parse_sweep",),
-    "protocol.bundle": ("bootstrap_command",),
+    "protocol.bundle": ("bootstrap_command", "packed"),
     "protocol.resources": ("listed", "missing"),
     "protocol.ticket": ("FINAL_STATES", "Environment", "State", "order_variables"),
     "watch": ("Status",),

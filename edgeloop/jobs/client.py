@@ -179,7 +179,7 @@ class Jobs:
         Returns:
             The specification it was submitted with.
         """
-        document = dict(run.record.spec)
+        document = self.runs.whole_spec(run.record)
         return spec_of(document, self.settings.project, run.name, run.name.partition(".")[0])
 
     def grace_s(self, run: Run) -> float:

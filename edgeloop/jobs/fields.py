@@ -240,13 +240,14 @@ _Argument = Annotated[str, Reads(_single, SCALAR)]
 _ParamName = Annotated[
     str, _names(r"[A-Za-z_][A-Za-z0-9_.-]*", "letters, digits, '_', '.' and '-'")
 ]
-_VariableName = Annotated[
-    str,
-    _names(
-        r"(?!EDGELOOP_)[A-Za-z_][A-Za-z0-9_]*",
-        "letters, digits and '_' that do not begin with EDGELOOP_",
-    ),
-]
+_VARIABLE = _names(
+    r"(?!EDGELOOP_)[A-Za-z_][A-Za-z0-9_]*",
+    "letters, digits and '_' that do not begin with EDGELOOP_",
+)
+_VariableName = Annotated[str, _VARIABLE]
+
+
+_SECRETS = Reads(lambda value: tuple(dict.fromkeys(words(value, _VARIABLE.read))), _SEVERAL)
 
 
 class _TextSection(Section):
@@ -330,6 +331,9 @@ class JobFile(_TextSection):
     )
     variables: dict[_VariableName, _Argument] = key(
         dict, "Environment variables; `${NAME}` is filled in where the job is submitted."
+    )
+    secrets: Annotated[tuple[str, ...], _SECRETS] = key(
+        (), "Variables with secret values; one that is not set above is that of your environment."
     )
     edgeloop: Annotated[tuple[str, ...], _EDGELOOP] = key(
         (), "Sends Edgeloop itself along, for scripts that import it: `core`, or its extras."

@@ -1,7 +1,8 @@
 """The local records of jobs in `runs/<name>/`, and the selection of jobs by name, tag or state.
 
-`job.json`    what was submitted; written once, never changed
-`state.json`  the last known state; a final state is never overwritten by an earlier one
+`job.json`      what was submitted; written once, never changed. It holds no secret
+`secrets.json`  values of secret variables, for another attempt; only its owner may read it
+`state.json`    the last known state; a final state is never overwritten by an earlier one
 
 A record is written in a hidden folder and appears by one rename. So there is never half a record,
 and of two that submit the same name at once one wins and the other gets an error.
@@ -23,17 +24,19 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from edgeloop._util.files import write_atomic
+from edgeloop._util.files import write_atomic, write_private
 from edgeloop._util.redact import redact
 from edgeloop.errors import BadName, JobNameTaken, LocalFileError, NoSuchJob
 from edgeloop.jobs.fields import MADE_NAME_LIMIT, check_job_name
 from edgeloop.jobs.protocol.codec import from_json, from_plain, to_json
 from edgeloop.jobs.protocol.ticket import Input, State
+from edgeloop.jobs.secrets.variables import with_values
 from edgeloop.jobs.watch import Status
 
 RUNS_FOLDER = "runs"
 RECORD_FILE = "job.json"
 STATE_FILE = "state.json"
+SECRETS_FILE = "secrets.json"
 ID_LIMIT = 60
 _MOST_NUMBERS = 100_000  # tried for a name
 _SECRET_KEY = re.compile(r"(?i)token|secret|password|key|credential|signature|sas$|connection")
@@ -118,14 +121,19 @@ class RunRecords:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def add(self, name: str, draft: Draft, attempt: int = 1) -> Run:
-        """Record a new job under exactly this name; raises JobNameTaken."""
+    def add(
+        self, name: str, draft: Draft, attempt: int = 1, secrets: Mapping[str, str] | None = None
+    ) -> Run:
+        """Record a new job under exactly this name; raises JobNameTaken. `secrets` are kept apart
+        from its record."""
         _check(name)
         record = draft(name, new_id(name, attempt))
         run = Run(record, Status("queued"))
         with self._hidden_folder() as new:
             write_atomic(new / RECORD_FILE, record.to_json(), durable=True)
             write_atomic(new / STATE_FILE, _state_json(run))
+            if secrets:
+                write_private(new / SECRETS_FILE, json.dumps(secrets))
             try:
                 new.rename(self.folder / name)
             except OSError:
@@ -134,21 +142,29 @@ class RunRecords:
                 raise JobNameTaken(name=name, folder=self._folder_name) from None
         return run
 
-    def add_numbered(self, stem: str, draft: Draft) -> Run:
+    def add_numbered(
+        self, stem: str, draft: Draft, secrets: Mapping[str, str] | None = None
+    ) -> Run:
         """Record a new job as `stem-1`, `stem-2`, …: the first number above those in use."""
         first = self._highest(re.compile(rf"{re.escape(stem)}-(\d+)")) + 1
         for number in range(first, first + _MOST_NUMBERS):
             with contextlib.suppress(JobNameTaken):
-                return self.add(f"{stem}-{number}", draft)
+                return self.add(f"{stem}-{number}", draft, secrets=secrets)
         raise JobNameTaken(name=stem, folder=self._folder_name)
 
-    def add_attempt(self, of: JobRecord, draft: Callable[[str, str, int], JobRecord]) -> Run:
+    def add_attempt(
+        self,
+        of: JobRecord,
+        draft: Callable[[str, str, int], JobRecord],
+        secrets: Mapping[str, str] | None = None,
+    ) -> Run:
         """Record another attempt: `lr-3` → `lr-3.2` → `lr-3.3`. The draft gets its number."""
         base = _first_name(of)
         first = max(1, self._highest(re.compile(rf"{re.escape(base)}\.(\d+)"))) + 1
         for number in range(first, first + _MOST_NUMBERS):
             with contextlib.suppress(JobNameTaken):
-                return self.add(f"{base}.{number}", _numbered(draft, number), number)
+                drafted = _numbered(draft, number)
+                return self.add(f"{base}.{number}", drafted, number, secrets)
         raise JobNameTaken(name=base, folder=self._folder_name)
 
     def newest_attempt(self, of: JobRecord) -> str | None:
@@ -180,6 +196,14 @@ class RunRecords:
             return self._read(name)
         except (BadName, FileNotFoundError):
             raise NoSuchJob(pattern=name, folder=self._folder_name) from None
+
+    def whole_spec(self, record: JobRecord) -> Mapping[str, object]:
+        """The specification with the values of its secret variables, if they were given here."""
+        kept: dict[str, str] = {}
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            content = json.loads(_content(self.path(record.name) / SECRETS_FILE))
+            kept = {str(key): str(value) for key, value in content.items()}
+        return with_values(record.spec, kept, record.name)
 
     def save(self, run: Run) -> Run:
         """Save the state; a final state stays final. A run that was removed meanwhile stays
@@ -243,7 +267,8 @@ class RunRecords:
     def _hidden_folder(self) -> Iterator[Path]:
         new = self.folder / f".new-{secrets.token_hex(6)}"
         try:
-            new.mkdir(parents=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            new.mkdir(0o700)
             yield new
         except OSError as error:
             reason = f"no record can be written: {error.strerror}"

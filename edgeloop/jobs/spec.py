@@ -59,8 +59,8 @@ class JobSpec:
         grace_s: Seconds from SIGTERM to SIGKILL when it is canceled.
         params: Values for `{name}` in the command, or options `--name VALUE`.
         sweep: Values of each swept parameter.
-        variables: Environment variables, with `${NAME}` not yet replaced, so that it holds no
-            secret.
+        variables: Environment variables, with `${NAME}` not yet replaced.
+        secrets: Names of variables whose values are secret, whatever they are called.
         edgeloop: Extras of Edgeloop, or `core`, if Edgeloop itself travels with the code.
 
     Examples:
@@ -95,7 +95,8 @@ class JobSpec:
     grace_s: float = DEFAULT_GRACE_S
     params: Mapping[str, str] = field(default_factory=dict)
     sweep: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: tuple[str, ...] = ()
     edgeloop: tuple[str, ...] = ()
 
     def full_command(self) -> tuple[str, ...]:
@@ -164,6 +165,7 @@ class JobSpec:
             **{"timeout": _seconds(self.timeout_s), "grace": _seconds(self.grace_s)},
             **{"retries": str(self.retries), "priority": str(self.priority)},
             **{"params": dict(self.params), "variables": dict(self.variables)},
+            "secrets": list(self.secrets),
             "sweep": {name: list(values) for name, values in self.sweep.items()},
             "edgeloop": list(self.edgeloop),
         }
@@ -247,7 +249,8 @@ def spec_of(
     """Check everything that can be checked without a network; raises BadJob."""
     origin = Origin(where, BadJob) if isinstance(where, str) else where
     keys = validated(JobFile, document, origin)
-    filled_in(keys.variables, origin.name)  # fails now if one is not set
+    variables = {**{name: f"${{{name}}}" for name in keys.secrets}, **keys.variables}
+    filled_in(variables, origin.name)  # fails now if one is not set
     code = (folder / keys.code).expanduser().resolve()
     if not code.is_dir():
         raise origin.at(("code",), f"the code folder {code} is not there")
@@ -264,7 +267,7 @@ def spec_of(
         raise origin.wrong(path, str(error)) from None
     same = (
         *("name", "script", "args", "outputs", "environment", "compute"),
-        *("tags", "experiment", "retries", "priority", "params", "sweep", "variables", "edgeloop"),
+        *("tags", "experiment", "retries", "priority", "params", "sweep", "secrets", "edgeloop"),
     )
     return JobSpec(
         code=code,
@@ -278,6 +281,7 @@ def spec_of(
         writes=tuple(item for item in keys.writes if isinstance(item, str)),
         sources=_places(keys.data, keys.mode),
         targets=_places(keys.writes, "upload" if keys.mode == "download" else keys.mode),
+        variables=variables,
         **{name: getattr(keys, name) for name in same},
     )
 
@@ -325,9 +329,16 @@ def _merged(document: Mapping[str, object], options: Mapping[str, object]) -> di
     for key, value in options.items():
         before = merged.get(key)
         both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        if key == "secrets":
+            merged[key] = [*_listed(before), *_listed(value)]
+            continue
         is_one_choice = key == "environment"
         merged[key] = {**before, **value} if both and not is_one_choice else value  # type: ignore[dict-item]
     return merged
+
+
+def _listed(value: object) -> list[object]:
+    return list(value) if isinstance(value, list | tuple) else [value] if value else []
 
 
 def _seconds(value: float | None) -> str:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from edgeloop._util.parallel import ordered_map
@@ -32,6 +33,7 @@ from edgeloop.jobs.protocol.bundle import ensure_wrapper
 from edgeloop.jobs.protocol.ticket import Environment, Input, Ticket, check_apart, ticket_key
 from edgeloop.jobs.records import RUNS_FOLDER, Draft, JobRecord, Run, RunRecords, now
 from edgeloop.jobs.remote import PlaceResolver, ResolvedPlaces
+from edgeloop.jobs.secrets.variables import secret_values, without_values
 from edgeloop.jobs.shared import delete_job, record_key, submitter
 from edgeloop.jobs.snapshot import CodeSnapshot
 from edgeloop.jobs.spec import JobSpec
@@ -116,7 +118,7 @@ class Submission:
             record = self._drafted(spec, shared)(name, job)
             return replace(record, attempt=attempt, parent=run.name)
 
-        again = self.runs.add_attempt(run.record, draft)
+        again = self.runs.add_attempt(run.record, draft, _secrets(spec))
         previous = run.record.id if with_outputs else None
         return self._start([(again, replace(spec, name=again.name))], [shared], previous)[0]
 
@@ -133,7 +135,10 @@ class Submission:
         places = resolver.resolve(spec.sources, spec.targets)
         limit_bytes = self.settings.code_limit_mb * MEGABYTE
         snapshot = CodeSnapshot.take(
-            spec.code, limit_bytes, folders_apart(self.settings, self.blobs)
+            spec.code,
+            limit_bytes,
+            folders_apart(self.settings, self.blobs),
+            secrets=list(_secrets(spec).values()),
         )
         _check_travels(spec, snapshot)
         datasets = Datasets(self.blobs, index_folder(self.settings))
@@ -180,9 +185,9 @@ class Submission:
     def _record(self, spec: JobSpec, shared: SharedUpload) -> tuple[Run, JobSpec]:
         draft = self._drafted(spec, shared)
         if spec.name:
-            run = self.runs.add(spec.name, draft)
+            run = self.runs.add(spec.name, draft, secrets=_secrets(spec))
         else:
-            run = self.runs.add_numbered(spec.stem, draft)
+            run = self.runs.add_numbered(spec.stem, draft, _secrets(spec))
         return run, replace(spec, name=run.name)
 
     def _drafted(self, spec: JobSpec, shared: SharedUpload) -> Draft:
@@ -192,7 +197,9 @@ class Submission:
                 name=name,
                 created=now(),
                 experiment=spec.experiment or self.settings.experiment,
-                spec=replace(spec, name="", stem=spec.stem).document(),
+                spec=without_values(
+                    replace(spec, name="", stem=spec.stem).document(), _secrets(spec)
+                ),
                 compute=self.compute.name,
                 kind=self.compute.kind,
                 config=self.settings.computes.get(self.compute.name, {}),
@@ -232,15 +239,16 @@ class Submission:
     ) -> list[JobOrder]:
         """The orders, with their tickets and shared records in the store."""
         orders = []
-        files: list[tuple[str, bytes]] = []
+        tickets: list[tuple[str, bytes]] = []
+        records: list[tuple[str, bytes]] = []
         for (run, spec), shared in zip(recorded, uploads, strict=True):
             is_built = spec.environment.kind in self.compute.builds
             ticket = _ticket(run.record, spec, shared.places, previous)
             ticket = replace(ticket, package=shared.package)
             if is_built:
                 ticket = replace(ticket, environment=Environment())
-            files.append((ticket_key(run.record.id), ticket.to_json()))
-            files.append((record_key(run.record), run.record.to_json()))
+            tickets.append((ticket_key(run.record.id), ticket.to_json()))
+            records.append((record_key(run.record), run.record.to_json()))
             order = replace(_order(run.record, spec, shared), together=together)
             if is_built:  # by the compute, which needs to know what it is made of
                 is_file = spec.environment.kind not in _STARTED
@@ -248,8 +256,9 @@ class Submission:
                 recipe = file.read_text("utf-8") if is_file else ""
                 order = replace(order, environment=spec.environment, recipe=recipe)
             orders.append(order)
-        for _ in ordered_map(lambda file: self.blobs.put(*file), files, _WRITERS, 2 * _WRITERS):
-            pass
+        for put, files in ((self.blobs.put_private, tickets), (self.blobs.put, records)):
+            for _ in ordered_map(partial(_put, put), files, _WRITERS, 2 * _WRITERS):
+                pass
         return orders
 
     def _give_up(self, recorded: Sequence[tuple[Run, JobSpec]], error: EdgeloopError) -> None:
@@ -324,6 +333,10 @@ def index_folder(settings: Settings) -> Path:
     return settings.project / STORE_FOLDER / "index"
 
 
+def _put(put: Callable[[str, bytes], None], file: tuple[str, bytes]) -> None:
+    put(*file)
+
+
 def folders_apart(settings: Settings, blobs: Blobs) -> list[Path]:
     """Folders of Edgeloop itself that may be inside a project, and are no code of it."""
     location = settings.location
@@ -333,6 +346,10 @@ def folders_apart(settings: Settings, blobs: Blobs) -> list[Path]:
         access = blobs.access(0)
         stores += [Path(access.options["folder"])] if access.make == "LocalStore" else []
     return [*own, *stores]
+
+
+def _secrets(spec: JobSpec) -> dict[str, str]:
+    return secret_values(spec.variables, spec.secrets)
 
 
 def _check_travels(spec: JobSpec, snapshot: CodeSnapshot) -> None:

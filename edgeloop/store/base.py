@@ -239,6 +239,11 @@ class Blobs(ABC):
     def put(self, key: str, source: Path | bytes) -> None:
         """Store a file, streamed and in parts when it is large."""
 
+    def put_private(self, key: str, content: bytes) -> None:
+        """Store a small file with secrets in it. In a folder only its owner can read it; elsewhere
+        it is as any file: who may open the store may read it."""
+        self.put(key, content)
+
     @abstractmethod
     def read(self, key: str) -> bytes:
         """The whole content; for small files. Raises BlobMissing."""

@@ -36,7 +36,13 @@ from tests.peers.process import wait_until
 from tests.peers.ray import CPUS, RayCluster
 
 # Names of variables in which the order, or anything that quotes it, can be found.
-LEAKS = "import os; print('LEAKS', [n for n, v in os.environ.items() if 'EDGELOOP_ORDER' in n + v])"
+LEAKS = """\
+import os
+marks = ('EDGELOOP_ORDER', 'gcs://', 'LocalStore')
+print('LEAKS', [n for n, v in os.environ.items() if any(mark in n + v for mark in marks)])
+print('FILES', [f for p in os.environ['PYTHONPATH'].split(':') if 'runtime_resources' in p
+                for f in os.listdir(p)])
+"""
 
 
 @pytest.fixture
@@ -65,7 +71,8 @@ class TestRay(ComputeContract):
     def test_the_command_sees_nothing_of_the_order(self, harness: JobHarness):
         job = harness.send("python", "-c", LEAKS)
         harness.wait_for(job, "completed")
-        assert b"LEAKS []" in harness.blobs.read(log_key(job, 0))
+        log = harness.blobs.read(log_key(job, 0))
+        assert b"LEAKS []" in log and b"FILES []" in log
 
     def test_the_jobs_that_take_others_out_of_the_queue_are_cleared_away(
         self, harness: JobHarness, ray_cluster: RayCluster

@@ -142,8 +142,7 @@ def test_a_store_inside_the_project_is_no_code_and_secrets_are_named(
     (project / "hello.py").write_text("print(1)")
     environ = {"EDGELOOP_STATE": str(project / "my/state"), "EDGELOOP_CACHE": str(project / "tmp")}
     said = [
-        run_command(("run", "hello.py"), project, environ).err.splitlines()[0]
-        for _ in range(3)
+        run_command(("run", "hello.py"), project, environ).err.splitlines()[0] for _ in range(3)
     ]
     assert "(sent)" in said[0] and "(unchanged)" in said[1] and "(unchanged)" in said[2]
     assert all("without .env-prod, which may hold secrets" in line for line in said)

@@ -60,6 +60,7 @@ def job_options(command: Command) -> Command:
             "--image", metavar="NAME", help="Container image, if the compute supports it."
         ),
         click.option("--env", multiple=True, metavar="NAME=VALUE", help=_ENV),
+        click.option("--secret", multiple=True, metavar="NAME[=VALUE]", help=_HIDDEN),
         click.option("--code", metavar="DIR", help="Code folder to send  [default: the project]"),
         click.option("--tag", multiple=True, help="Label to filter by; repeatable."),
         click.option("--timeout", metavar="TIME", help="Time limit, such as 90s, 30m or 2h."),
@@ -91,6 +92,9 @@ _CPUS = "CPUs; on local also the threads of numerical libraries  [default: 1]"
 _NODES = "Machines for the one job; each runs the script, and RANK tells which it is  [default: 1]"
 _RESOURCE = "Something else that the compute counts, as snapdragon888=1."
 _ENV = "A variable for the script. Write ${NAME} for a value of your environment."
+_HIDDEN = (
+    "A secret variable: no record shows it. Without VALUE, that of your environment; repeatable."
+)
 
 
 def spec_from(target: Path, words: Sequence[str], options: dict[str, Any]) -> JobSpec:
@@ -124,7 +128,8 @@ def _keys(options: dict[str, Any]) -> dict[str, object]:
         "sweep": parse_sweep(options["sweep"]),
         "resources": {**resources, **({"custom": custom} if custom else {})},
         "environment": _environment(options),
-        "variables": _pairs("--env", options["env"]),
+        "variables": {**_pairs("--env", options["env"]), **_secrets(options["secret"])},
+        "secrets": [text.partition("=")[0] for text in options["secret"]],
         "retries": options["retries"],
         "priority": options["priority"],
         "experiment": options["experiment"],
@@ -137,6 +142,11 @@ def _environment(options: dict[str, Any]) -> dict[str, str]:
     if len(given) > 1:
         raise click.UsageError("choose one of --requirements, --conda and --image.")
     return given
+
+
+def _secrets(texts: Sequence[str]) -> dict[str, str]:
+    """Those that are given with a value; the others come from the environment."""
+    return _pairs("--secret", [text for text in texts if "=" in text])
 
 
 def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:

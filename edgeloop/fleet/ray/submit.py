@@ -8,10 +8,8 @@ in its command, which everybody sees on the dashboard.
 from __future__ import annotations
 
 import hashlib
-import io
 import secrets
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from edgeloop._util.redact import redact
 from edgeloop.errors import BadInput, EdgeloopError
@@ -19,11 +17,15 @@ from edgeloop.fleet.launcher import StartedSupervisor
 from edgeloop.fleet.ray.shipment import ORDER_FILE, SUPERVISOR, Shipment
 from edgeloop.fleet.records import FleetRecord
 from edgeloop.fleet.start import settings_words
-from edgeloop.jobs import RayCompute, edgeloop_requirements, make_compute, package_snapshot
+from edgeloop.jobs import (
+    RayCompute,
+    edgeloop_requirements,
+    make_compute,
+    package_snapshot,
+    packed,
+)
 from edgeloop.settings import Settings, store_credentials
 from edgeloop.store import AzureLocation, SqliteLocation, location_text
-
-_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def start_supervisor(settings: Settings, compute: str, record: FleetRecord) -> StartedSupervisor:
@@ -33,7 +35,7 @@ def start_supervisor(settings: Settings, compute: str, record: FleetRecord) -> S
     cluster = make_compute(compute, settings.compute_settings(compute))
     if not isinstance(cluster, RayCompute):
         raise BadInput(reason=f"the compute {compute} is of kind {cluster.kind}, not ray")
-    package = cluster.send_package(_zipped(package_contents()), is_kept=True)
+    package = cluster.send_package(packed(package_contents()), is_kept=True)
     shipment = Shipment(
         id=secrets.token_hex(4),
         fleet=record.name,
@@ -43,7 +45,7 @@ def start_supervisor(settings: Settings, compute: str, record: FleetRecord) -> S
         words=settings_words(dict(record.settings)),
         variables=_variables(settings),
     )
-    order = _zipped({ORDER_FILE: shipment.to_json().encode()})
+    order = packed({ORDER_FILE: shipment.to_json().encode()})
     job = cluster.start_driver(
         f"edgeloop-fleet-{record.name}-{shipment.id}",
         "edgeloop.fleet.ray.start",
@@ -94,15 +96,3 @@ def _namespace(settings: Settings, fleet: str) -> str:
     """One per fleet and store: several teams may share a cluster."""
     digest = hashlib.blake2b(str(settings.location).encode(), digest_size=4).hexdigest()
     return f"edgeloop-{fleet}-{digest}"
-
-
-def _zipped(contents: Mapping[str, bytes]) -> bytes:
-    """The same contents give the same bytes."""
-    target = io.BytesIO()
-    with zipfile.ZipFile(target, "w") as archive:
-        for name in sorted(contents):
-            entry = zipfile.ZipInfo(name, _EPOCH)
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.external_attr = 0o600 << 16
-            archive.writestr(entry, contents[name], compresslevel=6)
-    return target.getvalue()

@@ -31,9 +31,9 @@ from edgeloop.jobs.computes.base import (
     Resources,
     for_each,
 )
-from edgeloop.jobs.protocol.bundle import bootstrap_command
+from edgeloop.jobs.protocol.bundle import bootstrap_command, packed
 from edgeloop.jobs.protocol.resources import listed, missing
-from edgeloop.jobs.protocol.ticket import State, order_variables
+from edgeloop.jobs.protocol.ticket import ORDER_VARIABLE, State, order_variables
 
 if TYPE_CHECKING:
     from http.client import HTTPMessage
@@ -49,6 +49,7 @@ _STATES: Mapping[str, State] = {
     "FAILED": "failed",
     "STOPPED": "canceled",
 }
+ORDER_FILE = "order.json"
 _OVER = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 _NODES_KNOWN_FOR_S = 30.0
 _LOG_LIMIT_BYTES = 16 * 1024 * 1024
@@ -141,13 +142,19 @@ class RayCompute(Compute):
             raise Infeasible(compute=self.name, reason=reason + _described(nodes))
 
     def submit(self, order: JobOrder) -> None:
+        """The order, which has the access to the store, is a file in the job's working folder: the
+        dashboard shows a job's variables and command to everybody."""
         self.check(order.resources)
-        variables = {**order_variables(order), "RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_WAIT_S)}
+        content = order_variables(order)[ORDER_VARIABLE].encode()
+        command = [*bootstrap_command(self._python, order.access), ORDER_FILE, "once"]
         self._submit(
             {
                 "submission_id": order.job,
-                "entrypoint": shlex.join(bootstrap_command(self._python, order.access)),
-                "runtime_env": {"env_vars": variables},
+                "entrypoint": shlex.join(command),
+                "runtime_env": {
+                    "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_WAIT_S)},
+                    "working_dir": self.send_package(packed({ORDER_FILE: content})),
+                },
                 "metadata": {"name": order.name},
                 "entrypoint_num_cpus": order.resources.cpus,
                 "entrypoint_num_gpus": order.resources.gpus,

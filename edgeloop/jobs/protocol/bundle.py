@@ -94,21 +94,27 @@ def _contents(main: str, files: Iterable[Path]) -> dict[str, bytes]:
     return {"__main__.py": main.encode(), **sources}
 
 
-def _zipped(contents: Mapping[str, bytes], compression: int) -> bytes:
+def _zipped(contents: Mapping[str, bytes], compression: int, mode: int = 0o644) -> bytes:
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w") as archive:
         for name, content in contents.items():
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.compress_type = compression
-            entry.external_attr = 0o644 << 16
+            entry.external_attr = mode << 16
             archive.writestr(entry, content, compresslevel=6)
     return target.getvalue()
+
+
+def packed(contents: Mapping[str, bytes]) -> bytes:
+    """A zip file for the owner alone. The same contents give the same bytes."""
+    return _zipped(dict(sorted(contents.items())), zipfile.ZIP_DEFLATED, mode=0o600)
 
 
 def bootstrap_command(python: str = "python3", access: Access | None = None) -> list[str]:
     """The command for a node that has Python 3.8 or newer and nothing of ours: it fetches the
     wrapper from the store once, checks it, and becomes it. An argument added to the command is the
-    path of a file with the variable's content, for a compute that shows variables to too many.
+    path of a file with the variable's content, for a compute that shows variables to too many;
+    with another one, `once`, the file is removed as soon as it was read.
 
     `python` and `python3` are looked for under either name; any other value is used as it is. With
     `access`, the command is as short as that kind of store allows.
@@ -173,6 +179,8 @@ if len(sys.argv) > 1:
     try:
         with open(sys.argv[1]) as file:
             os.environ["EDGELOOP_ORDER"] = file.read()
+        if sys.argv[2:] == ["once"]:
+            os.unlink(sys.argv[1])
     except OSError as error:
         stop("the job's order cannot be read from %s: %s" % (sys.argv[1], error.strerror))
 try:

@@ -130,7 +130,8 @@ def find_secrets(text: str) -> Iterator[Match]:
         group = "secret" if "secret" in kind.regex.groupindex else 0
         for found in kind.regex.finditer(text):
             start, end = found.span(group)
-            if kind.name == "private key" and not holds_private_key(text[start:end].encode()):
+            around = text[max(0, start - 100) : end]
+            if kind.name == "private key" and not holds_private_key(around.encode()):
                 continue
             if all(end <= other[0] or start >= other[1] for other in taken):
                 taken.append((start, end))

@@ -37,6 +37,7 @@ from edgeloop.store import check_blob_key
 # Left by a job that started this one; its own are set again.
 _INHERITED = ("EDGELOOP_INPUT_", "EDGELOOP_OUTPUT_", "EDGELOOP_JOB_", PLACE_PREFIX)
 _CREDENTIALS = ("AWS_", "GOOGLE_", "AZURE_STORAGE_")
+_RAY_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # a job's runtime environment, as JSON
 _READY = ".ready"
 # A file that refers to others (-r, -e, a path): its own text does not tell what they contain.
 _REFERENCES = re.compile(rb"(?m)^\s*(-[rce]|--requirement|--constraint|--editable|\.|/)|file:")
@@ -63,9 +64,10 @@ class NodeEnvironment:
         base = environ.get("XDG_CACHE_HOME") or home / ".cache"
         cache = Path(environ.get("EDGELOOP_CACHE") or Path(base) / "edgeloop")
         kept = {
-            name: value if ORDER_VARIABLE not in value else _without_order(value)
+            name: value if name != _RAY_CONFIG else _without_order(value)
             for name, value in environ.items()
             if name != ORDER_VARIABLE and not name.startswith(_INHERITED)
+            if name == _RAY_CONFIG or ORDER_VARIABLE not in value
         }
         node = environ.get("EDGELOOP_NODE") or socket.gethostname()
         rank = environ.get("NODE_RANK") or environ.get("RANK") or "0"
@@ -92,11 +94,13 @@ def _usable(folder: str) -> Path | None:
 
 
 def _without_order(value: str) -> str:
-    """Ray repeats a job's variables in one of its own (RAY_JOB_CONFIG_JSON_ENV_VAR), as JSON."""
+    """Ray's workers that a command starts would inherit its working folder, in which the order
+    came, and may not have one of their own then."""
     try:
         config = json.loads(value)
-        del config["runtime_env"]["env_vars"][ORDER_VARIABLE]
-    except (ValueError, TypeError, KeyError):
+        config["runtime_env"].pop("working_dir", None)
+        config["runtime_env"].get("env_vars", {}).pop(ORDER_VARIABLE, None)
+    except (ValueError, TypeError, KeyError, AttributeError):
         return ""
     return json.dumps(config)
 
