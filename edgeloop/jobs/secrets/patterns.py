@@ -7,6 +7,7 @@ no nested ones, so that a hostile text costs no more than a plain one.
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -123,7 +124,7 @@ KINDS = (
 def find_secrets(text: str) -> Iterator[Match]:
     """All that look like secrets; where two overlap, the first kind counts."""
     lower = text.lower()
-    taken: list[tuple[int, int]] = []
+    taken: list[tuple[int, int]] = []  # sorted, and none overlaps another
     for kind in KINDS:
         if not any(mark in lower for mark in kind.marks):
             continue
@@ -133,8 +134,12 @@ def find_secrets(text: str) -> Iterator[Match]:
             around = text[max(0, start - 100) : end]
             if kind.name == "private key" and not holds_private_key(around.encode()):
                 continue
-            if all(end <= other[0] or start >= other[1] for other in taken):
-                taken.append((start, end))
+            at = bisect(taken, (start, end))
+            is_free = (at == 0 or taken[at - 1][1] <= start) and (
+                at == len(taken) or taken[at][0] >= end
+            )
+            if is_free:
+                taken.insert(at, (start, end))
                 yield Match(kind.name, start, end)
 
 

@@ -1,0 +1,197 @@
+"""What counts as a secret of a job, and where it stands: in no record."""
+
+from __future__ import annotations
+
+import json
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from edgeloop.errors import BadJob
+from edgeloop.jobs import Jobs, read_spec, spec_of_script
+from edgeloop.jobs.protocol.ticket import ticket_key
+from edgeloop.jobs.secrets.patterns import KINDS, LONGEST, find_secrets, is_secret_variable
+from edgeloop.jobs.secrets.variables import secret_values
+from edgeloop.settings import Settings
+
+GITHUB = "ghp_" + "a1B2c3D4e5" * 4
+KEY = "A" * 40 + "B" * 46 + "=="
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(
+            ("WANDB_API_KEY", "0123abc"),
+            ("HF_TOKEN", "x7"),
+            ("token", "abc"),
+            ("DB_PASSWORD", "a b"),
+        ),
+        *(
+            ("PGPASSWORD", "pw"),
+            ("CLIENT_SECRET", "s"),
+            ("AWS_SECRET_ACCESS_KEY", "s"),
+            ("PWD_DB", "s"),
+        ),
+        *(
+            ("accessKey", "s"),
+            ("AZURE_STORAGE_CONNECTION_STRING", "a=b"),
+            ("SENTRY_DSN", "https://x"),
+        ),
+        *(
+            ("KEY", "abc"),
+            ("SSH_KEY", "abc"),
+            ("MY_CREDENTIALS", "abc"),
+            ("NEPTUNE_API_TOKEN", "ey="),
+        ),
+        *(("URL", "https://me:hunter22@host/x"), ("X", GITHUB), ("Y", f"AccountKey={KEY};")),
+        *(
+            ("Z", "https://a.blob/c?sv=1&sig=abcdefghijklmnopqrstuvwxyz%3D"),
+            ("W", "AKIA" + "A7" * 8),
+        ),
+    ],
+)
+def test_a_secret_is_known_by_its_name_or_by_how_it_looks(name: str, value: str):
+    assert is_secret_variable(name, value)
+    assert secret_values({name: value}, ()) == {name: value}
+    assert secret_values({name: "${ELSEWHERE}"}, [name]) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("WANDB_MODE", "offline"), ("EPOCHS", "30"), ("KEYBOARD", "de"), ("MONKEY", "x")),
+        *(("TOKENIZERS_PARALLELISM", "false"), ("MAX_TOKENS", "512"), ("PUBLIC_KEY", "ssh-rsa x")),
+        *(("AUTHOR", "ada"), ("KEY_FILE", "/srv/k"), ("PASS", ""), ("TOKEN", "${TOKEN}")),
+        *(("URL", "https://host/x"), ("SPARSE", "1"), ("PATH", "/bin"), ("TOKEN_URL", "https://a")),
+    ],
+)
+def test_what_is_no_secret_is_recorded(name: str, value: str):
+    assert not is_secret_variable(name, value)
+    assert secret_values({name: value}, [name]) == ({name: value} if "$" not in value else {})
+
+
+EXAMPLES = {
+    "private key": "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n",
+    "age key": "AGE-SECRET-KEY-1" + "Q" * 58,
+    "storage account key": f"AccountName=a;AccountKey={KEY};x",
+    "shared access signature": "https://a/c?sv=2&sig=abcdefghijklmnop%2Fqrstuvwxyz0123%3D",
+    "signed S3 or Google address": "https://b/k?X-Amz-Signature=" + "0a" * 32,
+    "session token": "X-Amz-Security-Token=" + "IQoJb3" * 20,
+    "AWS access key": "AKIAIOSFODNN7EXAMPLE",
+    "Google API key": "AIza" + "Sy_0123456789abcdefghijklmnopqrstuvwxyz"[:35],
+    "Google OAuth token": "ya29." + "a0AfH6SM" * 5,
+    "GitHub token": GITHUB,
+    "GitLab token": "glpat-" + "x1Y2z3" * 4,
+    "Hugging Face token": "hf_" + "aBcDeF" * 6,
+    "Slack token": "xoxb-123456789012-abcdefABCDEF",
+    "PyPI token": "pypi-" + "AgEIcHlwaS" * 6,
+    "npm token": "npm_" + "a1B2c3" * 6,
+    "Databricks token": "dapi" + "0123456789abcdef" * 2,
+    "API key": "sk-proj-" + "A1b2C3d4" * 5,
+    "JSON web token": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w5N",
+    "bearer token": "Authorization: Bearer 0123456789abcdef.xyz",
+    "password in an address": "postgresql://me:hunter22@host/db",
+    "password": "Server=x;Password=hunter2222;",
+}
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
+def test_every_kind_is_found_in_the_middle_of_a_text(kind: str):
+    text = f"before\n some = {EXAMPLES[kind]!r}\nafter" if kind != "private key" else EXAMPLES[kind]
+    found = list(find_secrets(text))
+    assert [match.kind for match in found] == [kind]
+    assert all(match.end - match.start <= LONGEST for match in found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("a://b:" * 200_000, "a://" + "b" * 1_000_000, "://:@" * 200_000, "sig=" * 250_000),
+        *("eyJ" + "a" * 1_000_000, "eyJaaaaaaaaaaa.eyJ" * 50_000, "AccountKey=" * 90_000),
+        *("-----BEGIN " * 90_000, "-----BEGIN PRIVATE KEY-----" * 40_000, "password=" * 110_000),
+        *("Bearer " * 140_000, "sk-" * 330_000, "authorization: Bearer " + "a" * 1_000_000),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_no_text_takes_long_to_search(text: str):
+    began = time.process_time()
+    assert sum(1 for _ in find_secrets(text)) < 100_000
+    assert time.process_time() - began < 5
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("state", "cache"):
+        monkeypatch.setenv(
+            f"EDGELOOP_{name.upper()}", str(tmp_path.parent / f"{tmp_path.name}-{name}")
+        )
+    monkeypatch.setenv("HF_TOKEN", "hf-of-the-environment")
+    (tmp_path / "edgeloop.yaml").write_text("experiment: default\n")
+    (tmp_path / "show.py").write_text(
+        "import os\n"
+        "names = ('WANDB_API_KEY', 'HF_TOKEN', 'CODE')\n"
+        "print(sorted((n, len(v)) for n, v in os.environ.items() if n in names))\n"
+    )
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.slow
+def test_a_value_reaches_the_job_and_every_attempt_and_stands_in_no_record(project: Path):
+    (project / "job.yaml").write_text(
+        "script: show.py\nsecrets: [HF_TOKEN, CODE]\n"
+        "variables: {WANDB_API_KEY: plain-secret-1, CODE: plain-secret-2, MODE: fast}\n"
+    )
+    jobs = Jobs(Settings.load(project))
+    told: list[str] = []
+    [first] = jobs.submit(read_spec(project / "job.yaml"), tell=told.append)
+    assert "without job.yaml, which may hold secrets" in told[0]
+    again = jobs.resubmit(jobs.wait([first], timeout_s=60)[0])
+    for run in jobs.wait([first, again], timeout_s=60):
+        log = b"".join(jobs.log(run).more()).decode()
+        assert run.state == "completed" and "('CODE', 14), ('HF_TOKEN', 21)" in log, log
+        assert "('WANDB_API_KEY', 14)" in log
+        record = json.loads((project / f"runs/{run.name}/job.json").read_text())
+        assert record["spec"]["variables"] == {
+            "HF_TOKEN": "${HF_TOKEN}",
+            "WANDB_API_KEY": "${secret:WANDB_API_KEY}",
+            "CODE": "${secret:CODE}",
+            "MODE": "fast",
+        }
+        kept = project / f"runs/{run.name}/secrets.json"
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+        assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
+        ticket = project / ".edgeloop/blobs" / ticket_key(run.record.id)
+        assert stat.S_IMODE(ticket.stat().st_mode) == 0o600
+        assert "plain-secret" not in repr(run) + repr(jobs.spec(run))
+    holders = {
+        name.rpartition("/")[2]
+        for name, content in contents(project).items()
+        if b"plain-secret" in content or b"hf-of-the-environment" in content
+    }
+    assert holders == {"job.yaml", "secrets.json", "ticket.json"}
+
+
+def test_a_secret_that_is_not_on_this_machine_is_asked_for(project: Path, monkeypatch):
+    spec = spec_of_script("show.py", (), {"variables": {"WANDB_API_KEY": "abc"}})
+    jobs = Jobs(Settings.load(project))
+    [run] = jobs.submit(spec)
+    jobs.wait([run], timeout_s=60)
+    (project / f"runs/{run.name}/secrets.json").unlink()
+    with pytest.raises(
+        BadJob, match="the secret WANDB_API_KEY is not on this machine: set the var"
+    ):
+        jobs.spec(run)
+    monkeypatch.setenv("WANDB_API_KEY", "other")
+    assert jobs.spec(run).filled_variables()["WANDB_API_KEY"] == "other"
