@@ -27,6 +27,7 @@ WITHOUT_A_STORE = {
     "inspect",
     "notebook",
     "schema",
+    "secrets scan",
     "train",
 }
 

@@ -206,7 +206,7 @@ def _masked(text: str, start: int, end: int, spans: Sequence[tuple[int, int, str
     for first, last, _ in spans:
         for at in range(max(first, start), min(last, end)):
             parts[at - start] = "*"
-    return "".join(char if char.isprintable() else " " for char in parts).strip()
+    return "".join(char if char.isprintable() else " " for char in parts).lstrip()
 
 
 @dataclass

@@ -309,10 +309,6 @@ class FolderBlobs(PlainFolder):
     def link(self, key: str, seconds: int) -> str:
         raise StoreRefused(store=str(self._folder), reason=NO_LINKS)
 
-    def put_private(self, key: str, content: bytes) -> None:
-        self.put(key, content)
-        (self._folder / key).chmod(0o600)
-
     def has_room_for(self, size: int) -> bool:
         """With some room to spare for the database, which often lies on the same disk."""
         there = next(path for path in (self._folder, *self._folder.parents) if path.exists())

@@ -13,6 +13,7 @@ import pytest
 from edgeloop.jobs import Jobs
 from edgeloop.jobs.protocol.ticket import outputs_folder
 from tests.cli.running import Finished, run_command, run_main
+from tests.jobs import planted
 from tests.jobs.test_azureml import SIZE
 from tests.jobs.waiting import eventually
 from tests.peers.azureml import AzureML
@@ -111,6 +112,28 @@ def test_the_walk(edgeloop: Command, project: Path, azureml: AzureML, azure_stor
     assert edgeloop("job", "remove", "all", "--yes").code == 0
     assert not list(jobs.blobs.list("_jobs/"))
     assert not azureml.jobs.runs.keys() & {run.name for run in pipelines}
+
+
+def test_secrets_stand_in_nothing_that_others_see(
+    edgeloop: Command, project: Path, azureml: AzureML, azure_storage: Azurite, monkeypatch
+):
+    """Not in records, snapshots, logs, lists of processes, nor in the studio."""
+    assert edgeloop("azure", "setup", "--yes", "--json").code == 0
+    (project / "look.py").write_text(planted.SCRIPT)
+    for name, value in planted.ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    words = ("run", "look.py", "--compute", "gpu", "--name", "look", *planted.OPTIONS)
+    done = edgeloop(*words)
+    assert done.code == 0, done.err
+    assert "processes" in done.out
+    said = {
+        "run": done.out + done.err,
+        "status": edgeloop("job", "status", "look", "--json").out,
+        "studio": [request.body for request in azureml.requests],
+        "runs": azureml.jobs.runs,
+    }
+    keys = {"the account's key": azure_storage.key}
+    assert planted.leaks(project, Jobs.open(), said, keys) == []
 
 
 def test_what_a_person_reads_when_azure_refuses(edgeloop: Command, azureml: AzureML):

@@ -10,7 +10,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from edgeloop.jobs.computes.ray import last_line
 from edgeloop.jobs.protocol.ticket import Pace, log_key, order_variables, outputs_folder
 from edgeloop.jobs.records import now
 from edgeloop.settings import Settings
+from edgeloop.store import Access
 from edgeloop.testing.contracts.compute import (
     LIMIT_S,
     TIDY,
@@ -73,6 +74,19 @@ class TestRay(ComputeContract):
         harness.wait_for(job, "completed")
         log = harness.blobs.read(log_key(job, 0))
         assert b"LEAKS []" in log and b"FILES []" in log
+
+    def test_the_dashboard_does_not_show_the_access_to_the_store(
+        self, harness: JobHarness, ray_cluster: RayCluster
+    ):
+        signature = "sv=2024-01-01&sr=c&sp=rwdl&sig=7Zq0planted0planted0planted0planted0%3D"
+        place = {"endpoint": "http://127.0.0.1:9/x", "container_name": "c", "account_name": "x"}
+        access = Access("AzureStore", {**place, "sas_key": signature})
+        order = replace(harness.order("true"), access=access)
+        harness.submit(order)
+        assert order.job in ray_cluster.shown()
+        assert "planted" not in ray_cluster.shown()
+        reason = harness.wait_for(order.job, "failed").reason
+        assert "planted" not in reason + harness.compute.logs(order.job) + ray_cluster.shown()
 
     def test_the_jobs_that_take_others_out_of_the_queue_are_cleared_away(
         self, harness: JobHarness, ray_cluster: RayCluster

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from edgeloop.jobs import Jobs
+from edgeloop.settings import Settings
+from edgeloop.workspace import Workspace
 from tests.cli.running import Finished, run_command
+from tests.jobs import planted
 from tests.jobs.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -147,3 +150,40 @@ def test_a_store_inside_the_project_is_no_code_and_secrets_are_named(
     assert "(sent)" in said[0] and "(unchanged)" in said[1] and "(unchanged)" in said[2]
     assert all("without .env-prod, which may hold secrets" in line for line in said)
     assert (project / "kept/here/blobs").is_dir() and (project / "my/state").is_dir()
+
+
+def test_secrets_stand_in_nothing_that_others_see(
+    edgeloop: Command, compute: str, project: Path, request: pytest.FixtureRequest
+) -> None:
+    """Not in records, snapshots, logs, lists of processes, nor on the pages of Ray and ours."""
+    (project / "look.py").write_text(planted.SCRIPT)
+    (project / ".env").write_text(f"TOKEN={planted.WORD}")
+    words = ("run", "look.py", "--compute", compute, "--name", "look", *planted.OPTIONS)
+    done = run_command(words, project, planted.ENVIRON)
+    assert done.code == 0, done.err
+    again = run_command(("job", "resubmit", "look", "--json"), project, planted.ENVIRON)
+    said = {"run": done.out + done.err, "resubmit": again.out + again.err}
+    assert edgeloop("job", "wait", "look.2").code == 0
+    said |= {"status": edgeloop("job", "status", "all", "--json").out}
+    said |= {"list": edgeloop("job", "list").out, "pages": pages(project)}
+    if compute == "cluster":
+        said["dashboard"] = request.getfixturevalue("ray_cluster").shown()
+        assert "look" in said["dashboard"] and "my-project/.edgeloop" not in said["dashboard"]
+    assert "look" in said["pages"] and "processes" in said["pages"]
+    assert planted.leaks(project, Jobs.open(), said) == []
+
+
+def pages(project: Path) -> str:
+    """What the portal shows of a job."""
+    from starlette.testclient import TestClient
+
+    from edgeloop.portal import create_app
+
+    names = ["", "jobs", "jobs/look", "jobs/look/log", "jobs/look.2"]
+    with (
+        Workspace(Settings.load(project)) as workspace,
+        TestClient(create_app(workspace), "http://127.0.0.1:8750") as client,
+    ):
+        found = [client.get(f"/api/v1/{name}") for name in names[1:]]
+        found += [client.get(f"/{name}") for name in names]
+        return "\n".join(answer.text for answer in found)

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -99,6 +100,21 @@ class RayCluster(ServerProcess):
                 return [node for node in nodes if node["state"] == "ALIVE"]
         except (OSError, ValueError, KeyError, TypeError):
             return []
+
+    def shown(self) -> str:
+        """All that the dashboard tells of jobs, actors, tasks and runtime environments."""
+        lists = [f"v0/{name}?detail=1&limit=1000" for name in ("actors", "tasks", "runtime_envs")]
+        texts = []
+        for path in ("jobs/", *lists):
+            with urllib.request.urlopen(f"{self.address}/api/{path}", timeout=30) as page:
+                texts.append(page.read().decode())
+        for job in json.loads(texts[0]):
+            name = job["submission_id"] or job["job_id"]
+            with contextlib.suppress(urllib.error.HTTPError):
+                address = f"{self.address}/api/jobs/{name}/logs"
+                with urllib.request.urlopen(address, timeout=30) as page:
+                    texts.append(page.read().decode())
+        return "\n".join(texts)
 
     @property
     def first_process(self) -> int:

@@ -70,10 +70,10 @@ class PlainFolder(Blobs):
         if isinstance(source, Path) and not source.is_file():
             raise LocalFileError(path=source, reason="the file is not there")
 
-        def place(part: str, name: str, folder: int) -> None:
-            os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+        self._write(key, source, _replace)
 
-        self._write(key, source, place)
+    def put_private(self, key: str, content: bytes) -> None:
+        self._write(check_blob_key(key), content, _replace, mode=0o600)
 
     def create(self, key: str, content: bytes) -> bool:
         check_blob_key(key)
@@ -206,14 +206,18 @@ class PlainFolder(Blobs):
         return path.resolve() in [parent.resolve() for parent in path.parents]
 
     def _write(
-        self, key: str, source: Path | bytes, place: Callable[[str, str, int], None]
+        self,
+        key: str,
+        source: Path | bytes,
+        place: Callable[[str, str, int], None],
+        mode: int = 0o666,
     ) -> None:
         """The folder of a file may go at any time, with the last other file in it."""
         *parents, name = key.split("/")
         for attempt in range(_MOST_TRIES):
             try:
                 with inner_folder(self._folder, parents, makes=True) as folder:
-                    self._write_to(folder, name, source, place)
+                    self._write_to(folder, name, source, place, mode)
                 return
             except FileNotFoundError as error:
                 if attempt == _MOST_TRIES - 1:
@@ -230,11 +234,15 @@ class PlainFolder(Blobs):
 
     @staticmethod
     def _write_to(
-        folder: int, name: str, source: Path | bytes, place: Callable[[str, str, int], None]
+        folder: int,
+        name: str,
+        source: Path | bytes,
+        place: Callable[[str, str, int], None],
+        mode: int,
     ) -> None:
         part = f"part#{random.getrandbits(62)}"
         try:
-            with os.fdopen(create_file(part, folder), "wb") as file:
+            with os.fdopen(create_file(part, folder, mode), "wb") as file:
                 _copy(source, file)
             place(part, name, folder)
         finally:
@@ -267,6 +275,10 @@ class PlainFolder(Blobs):
         if error.errno in _READ_ONLY:
             return StoreRefused(store=store, reason="the folder is read-only")
         return StoreUnavailable(store=store, reason=error.strerror or str(error))
+
+
+def _replace(part: str, name: str, folder: int) -> None:
+    os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _info(key: str, status: os.stat_result) -> BlobInfo:

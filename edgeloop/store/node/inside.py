@@ -59,9 +59,9 @@ def open_file(name: str, folder: int, follows: bool = False) -> int:
     return descriptor
 
 
-def create_file(name: str, folder: int) -> int:
+def create_file(name: str, folder: int, mode: int = 0o666) -> int:
     """A descriptor of a new file for writing."""
-    return os.open(name, _NEW_FILE, 0o666, dir_fd=folder)
+    return os.open(name, _NEW_FILE, mode, dir_fd=folder)
 
 
 def make_folder(folder: Path) -> None:

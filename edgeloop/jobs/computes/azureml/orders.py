@@ -80,7 +80,7 @@ class OrderDispatcher:
             return OrderDelivery(shlex.join(command), order_variables(bare), "", results)
         if paths and self._options.delivery != "variable":
             content = order_variables(order)[ORDER_VARIABLE].encode()
-            open_access(order.access).put(order_key(order.job), content)
+            open_access(order.access).put_private(order_key(order.job), content)
             words = f"{shlex.join(command)} ${{{{inputs.order}}}}"
             return OrderDelivery(words, {}, f"{paths}{order_key(order.job)}", results)
         if self._options.delivery == "file":
