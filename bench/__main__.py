@@ -1,8 +1,8 @@
 """python -m bench NAME…: all of them but `architectures` and `resources` without a name.
 
 startup, first, data, csv, scoring, estimate, evaluate, claims, queue, throughput, two-runners,
-nemesis, jobs, azureml, verbs, sampler, screen, training, asynchronous, laptop, pareto, portal,
-boards, fleet, fleet-sim, architectures, resources, structure, trace
+nemesis, protocol, jobs, azureml, verbs, sampler, screen, training, asynchronous, laptop, pareto,
+portal, boards, fleet, fleet-sim, architectures, resources, structure, trace
 
 `architectures`, `resources`, `structure`, `trace`, `two-runners` and `fleet-sim` take options, and
 are then the only name: `structure --list FOLDER`, `architectures NAME…`, `two-runners ROUNDS`,
@@ -28,6 +28,7 @@ BENCHES = {
     "throughput": "throughput",
     "two-runners": "runners",
     "nemesis": "nemesis",
+    "protocol": "protocol",
     "sampler": "sampler",
     "screen": "search_screen",
     "training": "training",

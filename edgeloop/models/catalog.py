@@ -297,7 +297,7 @@ class Catalog:
     def unlock(self, name: str, node: str | None = None) -> list[str]:
         """Take the model's claims (or those of one machine) from their holders; names the stages.
 
-        Whatever those still do is thrown away when they hand it in.
+        Whatever those still do is thrown away when they hand it in, and counts as no attempt.
         """
         freed: list[str] = []
 
@@ -314,7 +314,7 @@ class Catalog:
             if not freed and not foreign:
                 return None
             for stage in freed:
-                records[stage] = records[stage].free()
+                records[stage] = records[stage].given_back()
             return summary({**row.values, "node": ""}, records, self._plan, self._clock())
 
         before, after = self._change(name, free)

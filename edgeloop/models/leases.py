@@ -225,7 +225,7 @@ class Leases:
             held = records[lease.stage]
             records[lease.stage] = replace(
                 held.settled(),
-                attempts=held.attempts - 1,
+                attempts=held.given_back().attempts,
                 not_before=self._clock() + delay_s if delay_s else 0.0,
             )
             return self._summary(row, records)

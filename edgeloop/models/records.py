@@ -61,6 +61,10 @@ class StageRecord:
     def free(self) -> StageRecord:
         return replace(self, token="", owner="", expires=0.0, since=0.0, queued=False)
 
+    def given_back(self) -> StageRecord:
+        """Free, and the attempt under way does not count: it was not the model's fault."""
+        return replace(self.free(), attempts=max(self.attempts - self.is_held, 0))
+
     def settled(self) -> StageRecord:
         """Free, and the token remembered: its holder may ask again whether its word arrived."""
         return replace(self.free(), committed=[*self.committed, self.token][-REMEMBERED:])

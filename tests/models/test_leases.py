@@ -289,6 +289,20 @@ def test_the_reasons_of_tools_are_made_readable(quick_farm: Farm) -> None:
     assert len(error) < 2_100
 
 
+def test_a_claim_that_somebody_unlocks_uses_up_no_attempt(farm: Farm) -> None:
+    """A dead machine is not the model's fault, however often a person helps."""
+    farm.add("otter")
+    leases = farm.leases(max_attempts=2)
+    for _ in range(4):
+        lease = leases.claim(["quantize"], "here")
+        assert lease is not None and lease.attempt == 1
+        assert farm.catalog.unlock("otter") == ["convert"]
+    lease = leases.claim(["quantize"], "here")
+    assert lease is not None
+    leases.fail(lease, "once")
+    assert farm.row("otter")["status"] == "new"
+
+
 @pytest.mark.parametrize("change", ["reset", "delete", "unlock"])
 def test_a_holder_finds_its_lease_gone_after(farm: Farm, change: str) -> None:
     farm.add("otter")

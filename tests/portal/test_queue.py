@@ -98,7 +98,9 @@ def test_portal_and_command_tell_the_same(
         ["queue", "--json"], tmp_path, {"EDGELOOP_STORE": f"sqlite:{tmp_path}/store"}
     )
     lines = {line["capability"]: line for line in done.json}
-    assert lines["linux"]["ready"] == 4 + 1 + 1 + 1 + 1 + 9  # new, prior, stalled, ahead, odd; f1_onnx
+    assert (
+        lines["linux"]["ready"] == 4 + 1 + 1 + 1 + 1 + 9
+    )  # new, prior, stalled, ahead, odd; f1_onnx
     assert list(lines) == [
         *("linux", "device", "adb:10.0.0.5:5555", "htp:snapdragon-888", "snapdragon-888", "snpe"),
     ]
