@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from edgeloop._util.files import write_atomic
 from edgeloop._util.redact import redact
+from edgeloop._util.system import python_module
 from edgeloop.errors import BadInput
 from edgeloop.settings import config_folder
 
@@ -80,7 +80,7 @@ class ServiceUnit:
                 raise BadInput(reason=reason)
 
     def text(self, place: ServicePlace) -> str:
-        command = (sys.executable, "-m", "edgeloop", self.kind, *self.arguments)
+        command = python_module("edgeloop", self.kind, *self.arguments)
         account = f"User={self.account}\n" if self.account else ""
         target = "multi-user.target" if place.is_system else "default.target"
         return f"""[Unit]

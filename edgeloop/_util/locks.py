@@ -1,4 +1,5 @@
-"""Locks between the processes of one machine. The system releases them when a process dies.
+"""Locks between the processes of one machine, and folders that last as long as their process. The
+system releases a lock when its process dies.
 
 Where there is no `fcntl` (Windows), and on network folders that do not support locks, nothing is
 locked: the callers' writes are safe without, only less economical.
@@ -7,11 +8,19 @@ locked: the callers' writes are safe without, only less economical.
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
 import os
+import secrets
+import shutil
+import stat
+import tempfile
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from edgeloop._util.system import is_running
 from edgeloop.errors import Conflict, LocalFileError
 
 try:
@@ -46,22 +55,167 @@ def file_lock(
 
 
 def try_lock(path: Path, shared: bool = False) -> int | None:
-    """A descriptor that holds the lock until it is closed; None if another process holds it."""
+    """A descriptor that holds the lock until it is closed; None if another process holds it.
+
+    What the file contains is left alone, and a link is not followed: whoever may write to the
+    folder could make it point at any file.
+    """
     try:
         if path.is_dir():
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = _opened_file(path)
+    except OSError as error:
+        reason = error.strerror
+        if error.errno == errno.ELOOP:
+            reason = "this is a link, and a lock must be a file of its own: remove it"
+        raise LocalFileError(path=path, reason=reason) from None
+    if _locked(descriptor, shared) is False:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def own_folder(path: Path) -> Path:
+    """The folder, created if need be, which nobody else can enter: whoever may open a lock file
+    can hold it for ever. Raises LocalFileError where it belongs to another user."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode):
+            raise LocalFileError(path=path, reason="this is not a folder: remove it")
+        if hasattr(os, "geteuid"):
+            if found.st_uid != os.geteuid():
+                reason = (
+                    "this folder belongs to another user, who could read and change what Edgeloop "
+                    "keeps there: remove it, or set HOME or EDGELOOP_STATE to a folder of yours"
+                )
+                raise LocalFileError(path=path, reason=reason)
+            if found.st_mode & 0o077:
+                path.chmod(0o700)
     except OSError as error:
         raise LocalFileError(path=path, reason=error.strerror) from None
-    if fcntl is None:
+    return path
+
+
+def home_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """A container may run as a user that does not exist, and so has no home: then one in the folder
+    for temporary files, where others could be before us."""
+    if environ.get("HOME"):
+        return Path(environ["HOME"])
+    try:
+        return Path.home()
+    except RuntimeError:
+        return own_folder(Path(tempfile.gettempdir()) / f"edgeloop-{os.getuid()}")
+
+
+class ScratchFolder:
+    """A temporary folder that goes when it is closed, when its process ends or, after a kill, when
+    another process of the same user makes one in the same place.
+
+    That a process lives is told by the lock on its folder, which works across containers. Where
+    folders cannot be locked, one counts as abandoned only if its process was one of the same
+    machine and container; and one of another machine, or from before a restart, after a day.
+    """
+
+    def __init__(self, root: Path, prefix: str = "") -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        _clear_abandoned(root, prefix)
+        self.path, lock = _locked_folder(root, prefix)
+        self._finalizer = weakref.finalize(self, _remove, self.path, lock, os.getpid())
+
+    def close(self) -> None:
+        self._finalizer()
+
+
+ABANDONED_S = 24 * 3600.0  # of another machine, whose locks may not be seen from here
+
+
+def _opened_file(path: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    descriptor = os.open(path, flags, 0o644)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
+    os.close(descriptor)
+    raise LocalFileError(path=path, reason="this is not a plain file, so it cannot be a lock")
+
+
+def _locked(descriptor: int, shared: bool = False) -> bool | None:
+    """Whether the lock is ours now; None where there are no locks."""
+    if fcntl is None:
+        return None
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(descriptor)
-        return None
+        return False
     except OSError:  # a network folder without locks
-        return descriptor
-    return descriptor
+        return None
+    return True
+
+
+def _locked_folder(root: Path, prefix: str) -> tuple[Path, int]:
+    """Another process may take it for abandoned before it is locked; then there is a next one."""
+    while True:
+        boot, space = _where_we_are()
+        path = root / f"{prefix}{boot}-{space}-{os.getpid()}-{secrets.token_hex(6)}"
+        path.mkdir(mode=0o700)
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if _locked(descriptor) is not False and path.is_dir():
+                return path, descriptor
+            os.close(descriptor)
+
+
+def _clear_abandoned(root: Path, prefix: str) -> None:
+    with contextlib.suppress(OSError):
+        names = [entry.name for entry in os.scandir(root) if entry.name.startswith(prefix)]
+        for name in names:
+            with contextlib.suppress(OSError):
+                _clear_if_abandoned(root / name, name[len(prefix) :].split("-"))
+
+
+def _clear_if_abandoned(path: Path, parts: list[str]) -> None:
+    """`parts`: of its name. Only what is named as ours is, by this user."""
+    if len(parts) == 2 and parts[0].isdecimal():  # of a version that had no locks
+        parts = ["", "", *parts]
+    if len(parts) != 4 or not parts[2].isdecimal():
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        found = os.fstat(descriptor)
+        is_free = _locked(descriptor)
+        if found.st_uid != os.geteuid() or is_free is False:
+            return
+        boot, space = _where_we_are()
+        if parts[0] != boot:
+            is_abandoned = time.time() - found.st_mtime > ABANDONED_S
+        elif is_free is None:
+            is_abandoned = parts[1] == space and not is_running(int(parts[2]))
+        else:
+            is_abandoned = True
+        if is_abandoned:
+            shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(descriptor)
+
+
+def _where_we_are() -> tuple[str, str]:
+    """This start of this machine, and this container: numbers of processes are unique there."""
+    return _digest("/proc/sys/kernel/random/boot_id"), _digest("/proc/self/ns/pid")
+
+
+def _digest(file: str) -> str:
+    try:
+        text = os.readlink(file) if os.path.islink(file) else Path(file).read_text()  # noqa: PTH114
+    except OSError:  # not Linux
+        text = os.uname().nodename if hasattr(os, "uname") else ""
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _remove(path: Path, lock: int, owner: int) -> None:
+    """A forked child has the folder of its parent, and leaves it alone."""
+    if os.getpid() == owner:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)

@@ -82,6 +82,22 @@ def _limit_1(folder: Path) -> float | None:
     return None
 
 
+def memory_bytes(root: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> int:
+    """The memory this process may use: of the machine, or less where control groups limit it."""
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with suppress(OSError):
+        for line in membership.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            names = ("memory.max",) if controllers == "" else ("memory.limit_in_bytes",)
+            bases = (root, root / "unified") if controllers == "" else (root / "memory",)
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            for folder in (folder for base in bases for folder in _upwards(base, path)):
+                with suppress(OSError, ValueError):
+                    sizes.append(int((folder / names[0]).read_text()))
+    return min(sizes)
+
+
 def thread_limit() -> int:
     """How many threads a numerical library may use; 0: as many as it wants, since the machine is
     ours. Libraries count the machine's CPUs themselves, and some even bind threads to them."""
@@ -164,16 +180,24 @@ def process_fields(pid: int) -> list[str]:
 
 def waited_for_cpu_s(session: int) -> float:
     """How long the processes of a session have waited for a CPU that others used: that of the
-    thread that waited longest. 0 where the system does not say."""
+    thread that waited longest; `session` 0: this process. 0 where the system does not say."""
     longest_ns = 0
+    if not session:
+        return _waited_ns(Path("/proc/self")) / 1e9
     for folder in Path("/proc").glob("[0-9]*"):
         fields = process_fields(int(folder.name))
         if len(fields) < 4 or fields[3] != str(session):
             continue
-        for file in folder.glob("task/*/schedstat"):
-            with suppress(OSError, ValueError, IndexError):
-                longest_ns = max(longest_ns, int(file.read_text().split()[1]))
+        longest_ns = max(longest_ns, _waited_ns(folder))
     return longest_ns / 1e9
+
+
+def _waited_ns(process: Path) -> int:
+    longest_ns = 0
+    for file in process.glob("task/*/schedstat"):
+        with suppress(OSError, ValueError, IndexError):
+            longest_ns = max(longest_ns, int(file.read_text().split()[1]))
+    return longest_ns
 
 
 class FairLimit:
@@ -183,7 +207,8 @@ class FairLimit:
 
     MOST = 4.0
 
-    def __init__(self, limit_s: float, session: int) -> None:
+    def __init__(self, limit_s: float, session: int = 0) -> None:
+        """`session` 0: for work of this process itself."""
         self._limit_s, self._session = limit_s, session
         self._began = time.monotonic()
         self._waited_before_s: float | None = None
@@ -216,6 +241,25 @@ class FairLimit:
     def is_unfair(self) -> bool:
         """Whether it got all the patience there is, and the machine is busy still."""
         return self._granted_s >= self.MOST * self._limit_s
+
+
+def python_module(module: str, *words: str, python: str = sys.executable) -> list[str]:
+    """The command that runs a module as a program. Not with `-m` alone, by which files of the
+    current folder such as random.py would take the place of modules of the standard library."""
+    return [python, "-P", "-m", module, *words]
+
+
+@contextmanager
+def safe_path() -> Iterator[None]:
+    """The same for processes that multiprocessing starts."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop("PYTHONSAFEPATH", None)
+        if before is not None:
+            os.environ["PYTHONSAFEPATH"] = before
 
 
 def user_name() -> str:

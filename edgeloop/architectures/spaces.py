@@ -135,7 +135,7 @@ def _from_file(name: str, project: Path) -> Builder:
     path = _inside(name, file, project)
     if not path.is_file():
         raise BadSpace(space=name, reason=f"there is no file {file!r} in {project}")
-    function = getattr(_module(name, path), attribute, None)
+    function = getattr(_module(name, path, project), attribute, None)
     if function is None:
         raise BadSpace(space=name, reason=f"{file} has no function {attribute!r}")
     if not callable(function):
@@ -154,8 +154,12 @@ def _inside(name: str, file: str, project: Path) -> Path:
     return path
 
 
-def _module(name: str, path: Path) -> ModuleType:
-    """Loaded again each time, since the file may have changed."""
+def _module(name: str, path: Path, project: Path) -> ModuleType:
+    """Loaded again each time, since the file may have changed. It may import its neighbours, but
+    none of them takes the place of a module that is installed."""
+    for folder in (str(path.parent), str(project.resolve())):
+        if folder not in sys.path:
+            sys.path.append(folder)
     label = f"edgeloop_space_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(label, path)
     if spec is None or spec.loader is None:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from edgeloop._util.system import available_cpus
+from edgeloop._util.system import available_cpus, safe_path
 from edgeloop.demo.portrait import VERSION, draw_face
 from edgeloop.errors import BadInput
 from edgeloop.tasks import Images
@@ -131,9 +131,12 @@ def _draw_all(
     if processes < 2:
         yield from map(draw, batches)
         return
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+    with safe_path():
+        pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
+        drawn = pool.map(draw, batches)
+    with pool:
         try:
-            yield from pool.map(draw, batches)
+            yield from drawn
         except BrokenProcessPool as error:
             raise BadInput(reason=_ENDED_EARLY) from error
         except BaseException:

@@ -26,7 +26,7 @@ from typing import Any
 from edgeloop._util.files import write_atomic
 from edgeloop._util.locks import try_lock
 from edgeloop._util.redact import redact
-from edgeloop._util.system import available_cpus
+from edgeloop._util.system import available_cpus, python_module
 from edgeloop.errors import BadInput, ComputeUnavailable, EdgeloopError
 from edgeloop.fleet.keeper import (
     ALIVE,
@@ -77,7 +77,7 @@ def start_supervisor(settings: Settings, record: FleetRecord) -> StartedSupervis
         with log.open("ab") as output:
             before = output.tell()
             process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
-                [sys.executable, "-m", "edgeloop.fleet.local", record.name],
+                python_module("edgeloop.fleet.local", record.name),
                 cwd=settings.project,
                 env={**whole_environment(), "EDGELOOP_STORE": location_text(settings.location)},
                 stdin=subprocess.DEVNULL,
@@ -127,7 +127,7 @@ class LocalLauncher(Launcher):
             words = [str(folder), str(log), str(self._orphan_s)]
             with log.open("ab") as output:
                 process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
-                    [sys.executable, "-m", "edgeloop.fleet.keeper", *words],
+                    python_module("edgeloop.fleet.keeper", *words),
                     cwd=self._settings.project,
                     env=whole_environment(),
                     stdin=subprocess.DEVNULL,

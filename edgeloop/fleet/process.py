@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from edgeloop._util.redact import redact
-from edgeloop._util.system import descendants, dies_with_parent
+from edgeloop._util.system import descendants, dies_with_parent, python_module
 from edgeloop.fleet.launcher import RunnerOrder, RunnerState
 
 NODE_VARIABLE = "EDGELOOP_NODE"
@@ -109,7 +109,8 @@ class RunnerProcess:
             process.wait(_KILL_WAIT_S)
 
     def _start(self, now: float) -> None:
-        runner = (self.python, "-m", "edgeloop.fleet.start", *self.order.arguments)
+        start = "edgeloop.fleet.start"
+        runner = python_module(start, *self.order.arguments, python=self.python)
         try:
             with contextlib.ExitStack() as opened:
                 output = opened.enter_context(self._log.open("ab")) if self._log else None

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from edgeloop._util.files import write_atomic
 from edgeloop._util.redact import redact
+from edgeloop._util.system import python_module
 from edgeloop.errors import BadInput, EdgeloopError
 from edgeloop.settings import SETTINGS_FILE, Settings, cache_folder
 
@@ -27,7 +28,7 @@ def main() -> None:
         words = prepared(sys.argv[1:])
     except EdgeloopError as error:
         sys.exit(f"edgeloop: {redact(str(error))}")
-    os.execv(sys.executable, [sys.executable, "-m", "edgeloop", "runner", *words])  # noqa: S606
+    os.execv(sys.executable, python_module("edgeloop", "runner", *words))  # noqa: S606
 
 
 def prepared(words: Sequence[str]) -> list[str]:

@@ -1,16 +1,17 @@
 """Our side of the process for native work: started once, kept warm, replaced when it breaks.
 
 A compiler that crashes or does not come to an end must be that model's error and nothing more. So
-it works in a process of its own; a call has a time limit, in which waiting for a busy CPU does not
-count; a process that died or overran it is gone and the next call gets a new one.
+it works in a process of its own; a call has limits on time, in which waiting for a busy CPU does
+not count, and on memory; a process that died or overran them is gone and the next call gets a new
+one, and so it does when the process has grown, or done many calls.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
@@ -20,15 +21,26 @@ from types import TracebackType
 from typing import Any, Self
 
 from edgeloop import errors
-from edgeloop._util.system import FairLimit
-from edgeloop.errors import EdgeloopError, ModelFailed, ModelRefused, WorkerFailed
+from edgeloop._util.locks import ScratchFolder
+from edgeloop._util.system import FairLimit, python_module
+from edgeloop.errors import EdgeloopError, MemoryExceeded, ModelFailed, ModelRefused, WorkerFailed
+from edgeloop.isolation.limits import (
+    NO_MEMORY,
+    CallLimits,
+    memory_exceeded,
+    native_memory_bytes,
+    own_bytes,
+)
 from edgeloop.isolation.messages import Array, CallTimeout, ConnectionLost, receive, send
+from edgeloop.isolation.server import TEMPORARY
 
 DEFAULT_LIMIT_S = 120.0
 _START_LIMIT_S = 60.0
 _SHOWN_LINES = 4
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_NO_MEMORY = re.compile(r"bad_alloc|allocate memory|out of memory", re.IGNORECASE)
+_NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")  # the machine's fault
+_MOST_CALLS = 10_000
+_MOST_GROWTH_BYTES = 2 << 30
 _NOISE = re.compile(r"\[[WIV]:onnxruntime|LIBNATIVE|WARNING")  # printed whatever happens
 
 
@@ -40,7 +52,10 @@ class NativeProcess:
         self._module = module
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: ScratchFolder | None = None
+        self._is_ending = False
+        self._calls, self._small_bytes = 0, 0
+        self._task: object = None
 
     def __enter__(self) -> Self:
         return self
@@ -67,24 +82,28 @@ class NativeProcess:
     ) -> tuple[dict[str, Any], list[Array]]:
         """The result of a piece of work in the module's table; its errors are raised here."""
         with self._lock:
+            self._retire((work, fields.get("model")))
             child = self._running()
-            log = Path(self._folder.name) / "log" if self._folder else Path()
+            log = self._folder.path / "log" if self._folder else Path()
             seen = log.stat().st_size if log.exists() else 0
             longest_s = (1 + FairLimit.MOST) * limit_s
             body = {"work": work, "fields": fields, "limit_s": longest_s}
-            limit = FairLimit(limit_s, child.pid)
+            limit = CallLimits(work, limit_s, child.pid)
             try:
                 answer, more = self._exchange(child, body, arrays, limit)
             except CallTimeout:
                 self._stop()
                 reason = f"{work} did not end within {limit_s:g} s and was stopped"
-                if limit.is_unfair:
+                if limit.time.is_unfair:
                     raise WorkerFailed(reason=f"{reason}: this machine is too busy") from None
                 raise ModelFailed(reason=reason) from None
             except ConnectionLost:
                 tail = _tail(log, seen)
-                raise ModelFailed(reason=f"{work} {self._cause_of_death()}{tail}") from None
-            except BaseException:  # Ctrl-C in between: the pipes hold half a message
+                is_killed, cause = self._cause_of_death()
+                if (is_killed and not self._is_ending) or NO_MEMORY.search(tail):
+                    raise memory_exceeded(work) from None
+                raise ModelFailed(reason=f"{work} {cause}{tail}") from None
+            except BaseException:  # too large, or Ctrl-C: the pipes hold half a message
                 self._stop()
                 raise
             if "error" in answer:
@@ -99,6 +118,7 @@ class NativeProcess:
         """End it, in the middle of a call too, which then fails; the next call gets a new one."""
         child = self._child
         if child is not None:
+            self._is_ending = True
             child.kill()
 
     def close(self) -> None:
@@ -113,21 +133,35 @@ class NativeProcess:
         child: subprocess.Popen[bytes],
         body: dict[str, Any],
         arrays: Sequence[Array],
-        limit: FairLimit,
+        limit: CallLimits,
     ) -> tuple[dict[str, Any], list[Array]]:
         if child.stdin is None or child.stdout is None:
             raise ConnectionLost
         send(child.stdin.fileno(), body, arrays, limit.pause_s)
         return receive(child.stdout.fileno(), limit.pause_s)
 
+    def _retire(self, task: object) -> None:
+        """A process that has grown or done many calls goes before the next piece of work; not
+        between two calls of the same, for which it may keep what took long to make."""
+        is_same, self._task = task == self._task, task
+        self._calls += 1
+        if self._child is None or is_same:
+            return
+        most_bytes = self._small_bytes + min(_MOST_GROWTH_BYTES, native_memory_bytes() // 2)
+        if self._calls > _MOST_CALLS or own_bytes(self._child.pid) > most_bytes:
+            self._stop()
+
     def _running(self) -> subprocess.Popen[bytes]:
         if self._child is not None and self._child.poll() is None:
             return self._child
         self._stop()
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="edgeloop-native-", ignore_cleanup_errors=True
-        )
-        command = [sys.executable, "-m", self._module, self._folder.name]
+        try:
+            self._folder = ScratchFolder(Path(tempfile.gettempdir()), "edgeloop-native-")
+            temporary = self._folder.path / TEMPORARY
+            temporary.mkdir()
+        except OSError as error:
+            raise WorkerFailed(reason=f"{tempfile.gettempdir()}: {error.strerror}") from None
+        command = python_module(self._module, str(self._folder.path))
         try:
             # A session of its own: Ctrl-C on the terminal is ours to handle, not the child's.
             self._child = subprocess.Popen(  # noqa: S603
@@ -135,12 +169,13 @@ class NativeProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                env={**os.environ, "TMPDIR": str(temporary)},
                 bufsize=0,
                 start_new_session=True,
             )
             longest_s = (1 + FairLimit.MOST) * _START_LIMIT_S
             body = {"work": "hello", "fields": {}, "limit_s": longest_s}
-            limit = FairLimit(_START_LIMIT_S, self._child.pid)
+            limit = CallLimits("start", _START_LIMIT_S, self._child.pid)
             answer, _ = self._exchange(self._child, body, (), limit)
         except OSError as error:
             raise WorkerFailed(reason=error.strerror or str(error)) from None
@@ -148,12 +183,18 @@ class NativeProcess:
             self._stop()
             raise WorkerFailed(reason=f"it did not start within {_START_LIMIT_S:g} s") from None
         except ConnectionLost:
-            raise WorkerFailed(reason=f"it {self._cause_of_death()} while it started") from None
+            raise WorkerFailed(reason=f"it {self._cause_of_death()[1]} while it started") from None
+        except MemoryExceeded:
+            self._stop()
+            raise
         if "error" in answer:
             raise _error_of("start", answer, "")
+        self._is_ending, self._calls = False, 0
+        self._small_bytes = own_bytes(self._child.pid)
         return self._child
 
-    def _cause_of_death(self) -> str:
+    def _cause_of_death(self) -> tuple[bool, str]:
+        """Whether it was killed, by the system most likely, and what happened in words."""
         child = self._child
         code: int | None = None
         if child is not None:
@@ -161,14 +202,13 @@ class NativeProcess:
                 code = child.wait(timeout=5)
         self._stop()
         if code is None:
-            return "closed its pipe"
+            return False, "closed its pipe"
         if code >= 0:
-            return f"ended its process with code {code}"
+            return False, f"ended its process with code {code}"
         with suppress(ValueError):
             name = signal.Signals(-code).name
-            why = " (out of memory?)" if name == "SIGKILL" else ""
-            return f"crashed its process with {name}{why}"
-        return f"ended its process with signal {-code}"
+            return name == "SIGKILL", f"crashed its process with {name}"
+        return False, f"ended its process with signal {-code}"
 
     def _stop(self) -> None:
         child, self._child = self._child, None
@@ -181,7 +221,7 @@ class NativeProcess:
                     pipe.close()
         folder, self._folder = self._folder, None
         if folder is not None:
-            folder.cleanup()
+            folder.close()
 
 
 def _error_of(work: str, answer: dict[str, Any], tail: str) -> EdgeloopError:
@@ -190,10 +230,11 @@ def _error_of(work: str, answer: dict[str, Any], tail: str) -> EdgeloopError:
     if isinstance(kind, type) and issubclass(kind, EdgeloopError):
         return kind(**answer["fields"])
     text = " ".join(str(answer.get("text", "")).split())
-    if name == "OSError":
+    if NO_MEMORY.search(text):
+        return memory_exceeded(work)
+    if name == "OSError" or _NO_ROOM.search(text):
         return WorkerFailed(reason=f"{work}: {text}")
-    kind = ModelFailed if _NO_MEMORY.search(text) else ModelRefused
-    return kind(reason=f"{work} failed: {text}{tail}")
+    return ModelRefused(reason=f"{work} failed: {text}{tail}")
 
 
 def _tail(log: Path, since: int) -> str:

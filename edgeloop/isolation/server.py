@@ -2,13 +2,15 @@
 `python -m MODULE FOLDER`.
 
 Reads calls from its standard input and answers on its standard output. Whatever the libraries
-print goes into FOLDER/log, and what they drop into the current folder is swept after each call.
+print goes into FOLDER/log, and what they drop into the current folder, or into the folder for
+temporary files, is swept after each call.
 It ends when its parent does: by the closed pipe between calls, by a watch on the parent's number
 or, when a library keeps Python from running at all, by an alarm that no code has to serve.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -27,6 +29,7 @@ Work = Callable[..., Answer]
 
 _GRACE_S = 5
 _LARGEST_LOG = 1 << 20
+TEMPORARY = "tmp"  # of what libraries call the folder for temporary files, below ours
 
 
 def serve(
@@ -47,10 +50,13 @@ def serve(
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1)
+        shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
     table = make()
+    with contextlib.suppress(OSError):  # before the runner, when memory runs out
+        Path("/proc/self/oom_score_adj").write_text("800")
     while True:
         try:
             body, arrays = receive(calls, None)
@@ -59,7 +65,7 @@ def serve(
         signal.alarm(int(body["limit_s"]) + _GRACE_S)
         answer, more = _answer(table, body, arrays, MissingExtra(what=what, extra=extra))
         signal.alarm(0)
-        _sweep(work)
+        _sweep(folder)
         try:
             send(answers, answer, more, None)
         except ConnectionLost:
@@ -78,8 +84,10 @@ def _answer(
         return {"error": type(error).__name__, "fields": fields}, []
     except ImportError:
         return {"error": type(missing).__name__, "fields": missing.fields}, []
-    except (MemoryError, OSError) as error:
-        return {"error": "OSError", "text": str(error) or "out of memory"}, []
+    except MemoryError:
+        return {"error": "", "text": "out of memory"}, []
+    except OSError as error:
+        return {"error": "OSError", "text": str(error) or type(error).__name__}, []
     except Exception as error:  # noqa: BLE001  libraries raise what they like; the call has an answer
         return {"error": "", "text": f"{type(error).__name__}: {error}"}, []
     return {"result": result}, list(more)
@@ -96,12 +104,14 @@ def _take_over_pipes(log: Path) -> tuple[int, int]:
     return calls, answers
 
 
-def _sweep(work: Path) -> None:
-    for path in work.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-    log = work.parent / "log"
+def _sweep(folder: Path) -> None:
+    """What a call left in its current folder and in that for temporary files."""
+    for place in (folder / "work", folder / TEMPORARY):
+        for path in place.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+    log = folder / "log"
     if log.stat().st_size > _LARGEST_LOG:
         os.truncate(log, 0)

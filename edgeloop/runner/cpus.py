@@ -1,5 +1,6 @@
 """Which CPUs of a machine belong to which runner: a lock file per CPU, which the system releases
-when its runner dies.
+when its runner dies. They lie in the user's own folder for state, by the machine's name, since
+several machines may share that folder.
 
 A runner with `--cpus N` holds N of them for as long as it lives, and quantizes whenever it wants.
 A runner without quantizes when no other of its kind does, on the CPUs that are not reserved.
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import socket
 import tempfile
 import threading
 import time
@@ -16,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from edgeloop._util.locks import file_lock, try_lock
+from edgeloop._util.locks import file_lock, own_folder, try_lock
 from edgeloop._util.system import (
     announced_cpus,
     available_cpus,
@@ -27,7 +30,8 @@ from edgeloop._util.system import (
     show_progress,
     usable_cpus,
 )
-from edgeloop.errors import BadInput
+from edgeloop.errors import BadInput, LocalFileError
+from edgeloop.settings import state_folder
 
 LOOK_AGAIN_S = 0.1
 YIELD_S = 1.0  # to a runner that waits for CPUs: it looks several times in that time
@@ -45,8 +49,7 @@ class CpuPool:
     """
 
     def __init__(self, folder: Path | None = None, may_bind: bool | None = None) -> None:
-        user = os.getuid() if hasattr(os, "getuid") else "user"
-        self._folder = folder or Path(tempfile.gettempdir()) / f"edgeloop-{user}"
+        self._folder = folder or _lock_folder()
         usable, limit = usable_cpus(), cgroup_cpus()
         if may_bind is None:
             has_all = limit is None or limit >= len(usable)
@@ -160,8 +163,17 @@ class CpuPool:
         return lock is not None
 
     def _file(self, name: str) -> Path:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return self._folder / name
+        return own_folder(self._folder) / name
+
+
+def _lock_folder() -> Path:
+    """A home may be read-only, in a container mostly."""
+    name = re.sub(r"[^\w.-]", "_", socket.gethostname()) or "machine"
+    try:
+        return own_folder(state_folder() / "cpus" / name)
+    except LocalFileError:
+        user = os.getuid() if hasattr(os, "getuid") else "user"
+        return own_folder(Path(tempfile.gettempdir()) / f"edgeloop-{user}")
 
 
 def _pause(stopping: threading.Event, seconds: float) -> None:

@@ -60,7 +60,7 @@ def search_job(
     return JobSpec(
         code=project,
         stem=config.name,
-        command=("python", "-m", "edgeloop", "search"),
+        command=("python", "-P", "-m", "edgeloop", "search"),
         args=(
             *(path.relative_to(project).as_posix(), *words),
             *(f"search.name={config.name}", f"search.folder={OUTPUTS}", "--resume"),

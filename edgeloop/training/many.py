@@ -17,9 +17,11 @@ from concurrent.futures import (
     ThreadPoolExecutor,
     as_completed,
 )
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgeloop._util.system import safe_path
 from edgeloop.architectures import Architecture, check_torch
 from edgeloop.errors import BadInput, EdgeloopError, TrainingFailed
 from edgeloop.training.data import SharedData
@@ -60,13 +62,15 @@ def train_many(
     work = _TrainingCall(dataset, plan, resume, cache, project)
     call: Callable[[TrainingItem], Outcome] = _OnStreams(work) if on_gpu else work
     # Here too, so that threads leave the settings as they found them.
-    pool: Executor = (
-        ThreadPoolExecutor(at_once, "train")
-        if on_gpu
-        else ProcessPoolExecutor(at_once, multiprocessing.get_context("spawn"))
-    )
-    with tuned(machine, plan.threads), pool:
-        running = {pool.submit(call, candidate): candidate for candidate in candidates}
+    with tuned(machine, plan.threads), ExitStack() as opened:
+        with safe_path():
+            pool: Executor = (
+                ThreadPoolExecutor(at_once, "train")
+                if on_gpu
+                else ProcessPoolExecutor(at_once, multiprocessing.get_context("spawn"))
+            )
+            opened.enter_context(pool)
+            running = {pool.submit(call, candidate): candidate for candidate in candidates}
         for done in as_completed(running):
             yield running[done], _outcome(done, running[done])
 

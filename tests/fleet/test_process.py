@@ -54,7 +54,7 @@ def test_it_gets_its_words_and_its_name_and_the_secret_is_in_no_command(
     process = RunnerProcess(ORDER, {"EDGELOOP_STORE": "top-secret", **os.environ}, log, python)
     until(process, lambda: log.is_file() and "\n" in log.read_text())
     said = log.read_text()
-    words = "-m edgeloop.fleet.start --experiment faces --cpus 2 --grace 5 --task tensors"
+    words = "-P -m edgeloop.fleet.start --experiment faces --cpus 2 --grace 5 --task tensors"
     assert said.startswith(f"{words} node=night-1a") and "top-secret" not in said
     assert process.state == "running"
     process.kill()

@@ -129,7 +129,7 @@ def test_nothing_is_left_behind(tmp_path):
         "from edgeloop.isolation import NativeProcess\n"
         f"process = NativeProcess({NATIVE!r})\n"
         "process.call('hello')\n"
-        "print(process._folder.name, process.pid, flush=True)\n"
+        "print(process._folder.path, process.pid, flush=True)\n"
         "sys.stdin.read()\n"
     )
     child = subprocess.Popen(

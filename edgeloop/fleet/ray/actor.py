@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from edgeloop._util.system import python_module
 from edgeloop.errors import EdgeloopError
 from edgeloop.fleet.launcher import RunnerOrder
 from edgeloop.fleet.process import RunnerProcess
@@ -122,7 +123,7 @@ def _supervisor(
 ) -> RunnerProcess:
     """It takes what it passes on from its own variables, so no secret is written twice."""
     own = {**variables, SHIPMENT_VARIABLE: shipment.public_json()}
-    command = (python, "-m", "edgeloop.fleet.ray.supervise", *shipment.words)
+    command = python_module("edgeloop.fleet.ray.supervise", *shipment.words, python=python)
     order = RunnerOrder(f"{shipment.fleet}-{SUPERVISOR}", "")
     return RunnerProcess(order, own, python=python, cwd=folder, command=command)
 

@@ -23,7 +23,8 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from edgeloop._util.files import kept_in_use, mark_used
-from edgeloop._util.locks import file_lock
+from edgeloop._util.locks import file_lock, home_folder
+from edgeloop._util.system import python_module
 from edgeloop.errors import BadInput, Conflict
 
 _PACKAGE = Path(__file__).parents[3]
@@ -56,9 +57,10 @@ def forget_job() -> None:
 
 def node_cache() -> Path:
     """Where this node keeps what it could make again."""
-    home = os.environ.get("HOME") or tempfile.gettempdir()
-    base = os.environ.get("XDG_CACHE_HOME") or Path(home) / ".cache"
-    return Path(os.environ.get("EDGELOOP_CACHE") or Path(base) / "edgeloop").absolute()
+    if os.environ.get("EDGELOOP_CACHE"):
+        return Path(os.environ["EDGELOOP_CACHE"]).absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or home_folder() / ".cache"
+    return (Path(base) / "edgeloop").absolute()
 
 
 def interpreter(requirements: Sequence[str], variables: Mapping[str, str]) -> str:
@@ -140,11 +142,11 @@ def _build(
     maker = "virtualenv" if importlib.util.find_spec("virtualenv") else "venv"
     names = ", ".join(missing[:4]) + (", …" if len(missing) > 4 else "")
     sys.stderr.write(f"edgeloop: this node lacks {names}: building an environment\n")
-    _run([sys.executable, "-m", maker, str(target)], variables)
+    _run(python_module(maker, str(target)), variables)
     packages = target / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
     own = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     (packages / "edgeloop_node.pth").write_text("".join(f"{path}\n" for path in sorted(own)))
-    pip = [str(target / "bin/python"), "-m", "pip", "install", "--no-input"]
+    pip = python_module("pip", "install", "--no-input", python=str(target / "bin/python"))
     quiet = ["--disable-pip-version-check", "--progress-bar", "off", "--no-warn-script-location"]
     _run([*pip, *quiet, *requirements], variables)
 

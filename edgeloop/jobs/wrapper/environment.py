@@ -16,13 +16,12 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgeloop._util.files import mark_used
-from edgeloop._util.locks import file_lock
+from edgeloop._util.locks import file_lock, home_folder
 from edgeloop.errors import BadInput, Conflict
 from edgeloop.jobs.protocol.ticket import (
     NODE_CACHE,
@@ -57,12 +56,7 @@ class NodeEnvironment:
 
     @classmethod
     def current(cls, environ: Mapping[str, str] = os.environ) -> NodeEnvironment:
-        try:
-            home = Path.home()
-        except RuntimeError:  # a container may run as a user that does not exist
-            home = Path(tempfile.gettempdir())
-        base = environ.get("XDG_CACHE_HOME") or home / ".cache"
-        cache = Path(environ.get("EDGELOOP_CACHE") or Path(base) / "edgeloop")
+        cache = Path(environ.get("EDGELOOP_CACHE") or _cache_base(environ) / "edgeloop")
         kept = {
             name: value if name != _RAY_CONFIG else _without_order(value)
             for name, value in environ.items()
@@ -80,6 +74,10 @@ class NodeEnvironment:
     @property
     def data_cache(self) -> Path:
         return self.node_cache or self.cache
+
+
+def _cache_base(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("XDG_CACHE_HOME") or home_folder(environ) / ".cache")
 
 
 def _usable(folder: str) -> Path | None:
@@ -183,8 +181,8 @@ class EnvironmentBuilder:
     def _build(self, kind: str, file: Path, target: Path) -> None:
         self.log.write(f"building an environment from {file.name}")
         if kind == "requirements":
-            self._run([self._own().python, "-m", "venv", str(target)], file.name)
-            pip = [str(target / "bin/python"), "-m", "pip", "install", "--no-input"]
+            self._run([self._own().python, "-I", "-m", "venv", str(target)], file.name)
+            pip = [str(target / "bin/python"), "-I", "-m", "pip", "install", "--no-input"]
             quiet = ["--disable-pip-version-check", "--progress-bar", "off"]
             self._run([*pip, *quiet, "-r", str(file)], file.name)
             return

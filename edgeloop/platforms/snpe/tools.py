@@ -11,12 +11,14 @@ import re
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from edgeloop._util.system import FairLimit, dies_with_parent
+from edgeloop._util.locks import ScratchFolder
+from edgeloop._util.system import dies_with_parent
 from edgeloop.errors import MissingSdk, ModelFailed, ModelRefused, WorkerFailed
+from edgeloop.isolation import NO_MEMORY, CallLimits, memory_exceeded
 from edgeloop.platforms.snpe.sdk import Sdk
 
 _READ_AT_MOST = 16 << 20
@@ -46,16 +48,18 @@ def run_tool(
 
     `place` is the folder that it stands in, where tools drop files; else one that goes."""
     command = [str(sdk.tool(name)), *arguments]
-    with tempfile.TemporaryDirectory(prefix="edgeloop-tool-", ignore_cleanup_errors=True) as folder:
-        printed = Path(folder) / "printed"
+    with _scratch() as scratch:
+        printed = scratch / "printed"
         with printed.open("wb") as file:
-            code = _run(command, sdk, place or Path(folder), file.fileno(), limit_s, name)
+            code = _run(command, sdk, place or scratch, scratch, file.fileno(), limit_s, name)
         with printed.open("rb") as file:
             text = _COLOURS.sub("", file.read(_READ_AT_MOST).decode(errors="replace"))
     if code == 0 and (not said or any(sentence in text for sentence in said)):
         return text
     if _FULL in text:
         raise WorkerFailed(reason=f"{name} found the disk full ({place or tempfile.gettempdir()})")
+    if code == -signal.SIGKILL or NO_MEMORY.search(text):
+        raise memory_exceeded(name)
     broken = _BROKEN.search(text)
     if broken:
         raise MissingSdk(reason=f"{name} does not work here: {broken[0][:_LONGEST_REASON]}")
@@ -70,12 +74,32 @@ def run_tool(
     raise kind(reason=f"{name}: {reason or f'ended with code {code} and no reason'}")
 
 
-def _run(command: list[str], sdk: Sdk, folder: Path, output: int, limit_s: float, name: str) -> int:
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    try:
+        folder = ScratchFolder(Path(tempfile.gettempdir()), "edgeloop-tool-")
+    except OSError as error:
+        raise WorkerFailed(reason=f"{tempfile.gettempdir()}: {error.strerror}") from None
+    try:
+        yield folder.path
+    finally:
+        folder.close()
+
+
+def _run(
+    command: list[str],
+    sdk: Sdk,
+    folder: Path,
+    temporary: Path,
+    output: int,
+    limit_s: float,
+    name: str,
+) -> int:
     try:
         child = subprocess.Popen(  # noqa: S603
             command,
             cwd=folder,
-            env=sdk.environment(),
+            env={**sdk.environment(), "TMPDIR": str(temporary)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -84,13 +108,13 @@ def _run(command: list[str], sdk: Sdk, folder: Path, output: int, limit_s: float
         )
     except OSError as error:
         raise MissingSdk(reason=f"{name} cannot be started: {error.strerror or error}") from None
-    limit = FairLimit(limit_s, child.pid)
+    limit = CallLimits(name, limit_s, child.pid)
     try:
         while (pause_s := limit.pause_s()) > 0:
             with suppress(subprocess.TimeoutExpired):
                 return child.wait(timeout=pause_s)
         reason = f"{name} did not end within {limit_s:g} s and was stopped"
-        if limit.is_unfair:
+        if limit.time.is_unfair:
             raise WorkerFailed(reason=f"{reason}: this machine is too busy")
         raise ModelFailed(reason=reason)
     finally:

@@ -207,7 +207,8 @@ class TrainingJobs(PollingEvaluator):
             code=self._code(name, archs),
             tags=(self._search, *keys),
             command=(
-                *("python", "-m", _MODULE, ORDER, "--dataset", f"{{input:{self._version.name}}}"),
+                *("python", "-P", "-m", _MODULE, ORDER),
+                *("--dataset", f"{{input:{self._version.name}}}"),
                 *("--out", "{outputs}"),
             ),
         )

@@ -6,12 +6,12 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from edgeloop._util.system import python_module
 from edgeloop.architectures import check_exporter, check_torch
 from edgeloop.errors import BadInput, LocalFileError
 from edgeloop.search.base import Evaluation
@@ -97,7 +97,7 @@ class LocalTraining(PoolEvaluator):
     @contextlib.contextmanager
     def _started(self, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         command = [
-            *(sys.executable, "-m", _MODULE, str(folder / ORDER), "--leash"),
+            *python_module(_MODULE, str(folder / ORDER), "--leash"),
             *("--dataset", str(self._dataset), "--out", str(folder)),
             *("--cache", str(self._cache), "--project", str(self._project)),
         ]

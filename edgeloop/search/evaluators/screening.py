@@ -7,7 +7,6 @@ space does to it is an error of the candidate and not the end of the search.
 
 from __future__ import annotations
 
-import contextlib
 import platform
 import statistics
 import tempfile
@@ -67,9 +66,6 @@ class ModelBuilder:
 
 
 def main() -> None:
-    """Killed first when memory runs out: it can be started again."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
     serve(lambda: {"hello": _hello, "build": _build, "run": _run}, what="Screening")
 
 

@@ -1,0 +1,155 @@
+"""Files of the current folder, and temporary ones: what native processes take and leave."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from edgeloop._util.system import memory_bytes, python_module
+from edgeloop.architectures import Architecture, find_space
+from edgeloop.demo import make_faces
+from edgeloop.errors import MemoryExceeded, ModelFailed
+from edgeloop.graph import GraphProcess
+from edgeloop.isolation import NativeProcess
+from edgeloop.isolation.limits import native_memory_bytes
+from edgeloop.search.evaluators.screening import ModelBuilder
+from edgeloop.testing.models import save_segmentation_model
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("random", "struct", "tokenize", "json", "numpy", "onnx", "select", "torch", "tempfile")
+ODD = "tests.isolation.odd_worker"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stranger's, with files that are called as modules are."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    for name in NAMES:
+        line = f"open({str(tmp_path / 'EXECUTED')!r}, 'w'); raise SystemExit('mine')\n"
+        (folder / f"{name}.py").write_text(line)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_modules_of_the_current_folder_are_not_imported(project: Path, tmp_path: Path) -> None:
+    net = save_segmentation_model(tmp_path / "net.onnx")
+    graphs = GraphProcess()
+    assert graphs.inspect(net).params > 0
+    graphs.close()
+    make_faces(project / "faces", 4, 32, seed=1, processes=2)
+    edgeloop = Path(sys.executable).with_name("edgeloop")
+    for words in (("upload", str(net)), ("runner", "--once", "--benchmark-only")):
+        done = subprocess.run([edgeloop, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert not (tmp_path / "EXECUTED").exists()
+
+
+@pytest.mark.slow
+def test_a_space_imports_its_neighbours_and_none_of_them_replaces_a_module(project: Path) -> None:
+    (project / "nets").mkdir()
+    (project / "blocks.py").write_text("WIDTHS = [4, 8]\n")
+    (project / "nets" / "layers.py").write_text(
+        "import random, torch\ndef conv(width):\n    return torch.nn.Conv2d(3, width, 1)\n"
+    )
+    (project / "nets" / "space.py").write_text(
+        "def build(trial, shape, classes):\n"
+        "    from blocks import WIDTHS\n"
+        "    import layers\n"
+        "    return layers.conv(trial.suggest_categorical('w', WIDTHS))\n"
+    )
+    space = "nets/space.py:build"
+    arch = Architecture(space, {"w": 8}, (1, 3, 16, 16), 8)
+    builder = ModelBuilder(60, project)
+    before = list(sys.path)
+    try:
+        assert builder.build(arch, project / "net.onnx").is_file()
+        assert find_space(space, project=project).sample(0, (1, 3, 16, 16), 8).params["w"] in (4, 8)
+    finally:
+        builder.close()
+        sys.path[:] = before
+        for name in ("blocks", "layers"):
+            sys.modules.pop(name, None)
+
+
+def test_every_module_that_is_started_as_a_program_is_started_without_the_current_folder() -> None:
+    assert python_module("edgeloop")[1:] == ["-P", "-m", "edgeloop"]
+    bare = re.compile(r"""(?<!"-P", )(?<!"-I", )["']-m["'],""")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in (ROOT / "edgeloop").rglob("*.py")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if bare.search(line) and "click.option" not in line
+    ]
+    assert found == []
+
+
+@pytest.fixture
+def odd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with NativeProcess(ODD) as process:
+        yield process
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+
+def test_temporary_files_of_a_call_go_with_it(odd: NativeProcess, tmp_path: Path) -> None:
+    answer, _ = odd.call("leave_files")
+    assert Path(answer["file"]).is_relative_to(tmp_path)
+    (own,) = tmp_path.iterdir()
+    assert sorted(path.name for path in own.rglob("*")) == ["log", "tmp", "work"]
+    with pytest.raises(ModelFailed, match=r"leave_files did not end within 0\.5 s"):
+        odd.call("leave_files", seconds=600, limit_s=0.5)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_work_that_needs_more_memory_than_there_is_leaves_the_model_to_others(
+    odd: NativeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGELOOP_NATIVE_MEMORY", "300MB")
+    odd.call("grow", megabytes=50, keep=False, seconds=0.6)
+    with pytest.raises(MemoryExceeded, match=r"grow needed more than 300\.0 MB of memory"):
+        odd.call("grow", megabytes=600, keep=False, seconds=600)
+    assert odd.pid is None
+    odd.call("hello")
+
+
+def test_a_process_that_the_system_kills_had_no_memory_left(odd: NativeProcess) -> None:
+    odd.call("hello")
+    killer = threading.Timer(0.5, lambda: os.kill(odd.pid or 0, signal.SIGKILL))
+    killer.start()
+    with pytest.raises(MemoryExceeded, match="leave_files needed more than"):
+        odd.call("leave_files", seconds=600)
+    killer.join()
+
+
+def test_a_process_that_has_grown_is_replaced_before_the_next_piece_of_work(
+    odd: NativeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgeloop.isolation.process._MOST_GROWTH_BYTES", 100 << 20)
+    odd.call("hello")
+    first = odd.pid
+    odd.call("grow", megabytes=60, keep=True)
+    odd.call("grow", megabytes=60, keep=True)
+    odd.call("grow", megabytes=1, keep=True)
+    assert odd.pid == first, "the same work goes on where it has what it needs"
+    odd.call("hello")
+    assert odd.pid != first
+
+
+def test_the_memory_of_a_container_is_that_of_the_smallest_group_around_it(tmp_path: Path) -> None:
+    for folder, limit in (("", "max"), ("pod", "2000000000"), ("pod/box", "max")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "memory.max").write_text(limit)
+    (tmp_path / "groups").write_text("0::/pod/box\n")
+    assert memory_bytes(tmp_path, tmp_path / "groups") == 2_000_000_000
+    assert native_memory_bytes({"EDGELOOP_NATIVE_MEMORY": "3GiB"}) == 3 << 30
+    assert native_memory_bytes({}) >= 1 << 30
