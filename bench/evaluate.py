@@ -107,7 +107,7 @@ def _runner(folder: Path) -> str:
             sizes=Sizes(calibration=8, quick=4, thorough=8),
         )
         with mock.patch.object(worker_module, "perform", timed):
-            done = run_runner(workspace, options, reports.append)
+            done = run_runner(workspace, options, reports.append).done
         assert {row["status"] for row in workspace.status()} == {"complete"}, reports
     wall = max(end for _, end in spans) - min(start for start, _ in spans)
     idle_ms = 1000 * (wall - _covered(spans)) / done

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from edgeloop.errors import EdgeloopError
 from edgeloop.graph import GraphInfo, GraphProcess, Shape, needs_preparing
 from edgeloop.inspection import check_file
+from edgeloop.isolation import announced_memory
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
     Converted,
@@ -86,6 +87,7 @@ def bench_model(
     settings = settings or Settings.load()
     names = [n for name in devices or DEFAULT_DEVICES for n in named_devices(name, settings)]
     with ExitStack() as stack:
+        stack.enter_context(announced_memory(settings.native_memory))
         opened = [_opened(name, settings, stack) for name in dict.fromkeys(names)]
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="edgeloop-bench-")))
         return _Bench(opened, options, settings, folder, stack).run(path)

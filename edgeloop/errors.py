@@ -10,6 +10,7 @@
     │   ├── BadJob              a job's specification
     │   ├── BadArchitecture     an architecture that its space cannot build
     │   ├── BadSpace            a space function that is missing or raises
+    │   ├── DatasetMisfit       usable data that does not fit a model
     │   └── Infeasible          no machine of the compute could ever run it
     ├── NotFound                something that does not exist
     │   ├── NoSuchModel
@@ -44,12 +45,14 @@
     │   └── OutOfMemory         it does not fit into memory
     ├── SearchFailed            a search that cannot continue as configured
     ├── WorkerFailed            the isolated process does not start or respond
+    ├── MemoryExceeded          a model that needs more memory than this machine has for it
     ├── DeviceUnavailable       an unplugged, hung or full board: infrastructure, worth retrying
     │   └── DeviceBusy          another runner holds it
     ├── ComputeUnavailable      a cluster that does not respond: infrastructure, worth retrying
     ├── ComputeRefused          login, role or quota
     ├── SetupFailed             not all cloud resources could be created
     ├── DatasetDamaged          data that does not match the manifest
+    ├── DatasetUnavailable      data that this machine cannot read: infrastructure
     ├── MissingExtra            an optional package that this store or command needs
     │   └── MissingSdk          Qualcomm's SDK, or a part of it
     └── WaitTimeout             the time limit passed
@@ -114,6 +117,10 @@ class BadArchitecture(BadInput):
 
 class BadSpace(BadInput):
     """the space {space!r} cannot be used: {reason}"""
+
+
+class DatasetMisfit(BadInput):
+    """{reason}"""
 
 
 class Infeasible(BadInput):
@@ -268,6 +275,11 @@ class WorkerFailed(EdgeloopError):
     """the isolated process does not run: {reason}. The model is not to blame; try again."""
 
 
+class MemoryExceeded(EdgeloopError):
+    """{work} needed more than {limit} of memory, which is what this machine allows one model (the
+    setting native_memory). A machine with more memory may do it."""
+
+
 class DeviceUnavailable(EdgeloopError):
     """the device {device} cannot be used: {reason}. The model is not to blame and will be tried
     again."""
@@ -292,6 +304,10 @@ class SetupFailed(EdgeloopError):
 
 class DatasetDamaged(EdgeloopError):
     """{dataset}: {reason}"""
+
+
+class DatasetUnavailable(EdgeloopError):
+    """the data on this machine cannot be used: {reason}. No model is to blame."""
 
 
 class MissingExtra(EdgeloopError):

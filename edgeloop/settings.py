@@ -16,8 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+from edgeloop._util.locks import home_folder
 from edgeloop._util.suggest import suggestion
-from edgeloop._util.values import LINES, TEXT, Reads, Text, mapping, matching, number, whole
+from edgeloop._util.values import LINES, SIZE, TEXT, Reads, Text, mapping, matching, number, whole
 from edgeloop._util.yaml import Origin, read_document
 from edgeloop.errors import BadSetting
 from edgeloop.paths import find_project
@@ -103,6 +104,11 @@ class Settings:
     )
     stuck_seconds: float = _key(
         3_600.0, "How long a stage may show no progress before `edgeloop health` calls it stuck."
+    )
+    native_memory: str = _key(
+        "",
+        "Most memory that a compiler may use for one model, such as `8GB`; by default 60 % of what "
+        "the machine or container has. Also `EDGELOOP_NATIVE_MEMORY`.",
     )
     compute: str = _key(LOCAL, "Where jobs run that name no compute; also `EDGELOOP_COMPUTE`.")
     computes: Mapping[str, Mapping[str, object]] = field(
@@ -232,6 +238,7 @@ def _readers() -> dict[str, Reads]:
         {"type": "object"},
     )
     named = {item.name: kinds.get(item.type, computes) for item in fields(Settings)[2:-1]}
+    named["native_memory"] = Reads(lambda value: f"{SIZE.read(value)}B", SIZE.schema)
     return {"store": TEXT, **named}
 
 
@@ -325,7 +332,7 @@ def tool_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 def config_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Where a user's own configuration files are, by the XDG specification."""
     given = environ.get("XDG_CONFIG_HOME", "")
-    return Path(given) if given.startswith("/") else _home(environ) / ".config"
+    return Path(given) if given.startswith("/") else home_folder(environ) / ".config"
 
 
 def service_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -356,19 +363,7 @@ def _own_folder(environ: Mapping[str, str], own: str, shared: str, usual: str) -
         return Path(environ[own]).expanduser().absolute()
     if environ.get(shared, "").startswith("/"):  # a relative one is void, by its specification
         return Path(environ[shared]) / "edgeloop"
-    return _home(environ) / usual / "edgeloop"
-
-
-def _home(environ: Mapping[str, str]) -> Path:
-    """A container may run as a user that does not exist, and so has no home."""
-    if environ.get("HOME"):
-        return Path(environ["HOME"])
-    try:
-        return Path.home()
-    except RuntimeError:
-        import tempfile
-
-        return Path(tempfile.gettempdir()) / f"edgeloop-{os.getuid()}"
+    return home_folder(environ) / usual / "edgeloop"
 
 
 def portal_token(environ: Mapping[str, str] = os.environ) -> str:

@@ -21,7 +21,7 @@ from edgeloop.cli.context import (
 )
 
 if TYPE_CHECKING:
-    from edgeloop.runner import Comparison, RunnerEvent, Sizes, Variant
+    from edgeloop.runner import Comparison, RunnerEvent, RunTotals, Sizes, Variant
     from edgeloop.settings import Settings
 
 dataset_option = click.option(
@@ -52,7 +52,7 @@ dataset_option = click.option(
 )
 @click.option("--drain", is_flag=True, help="Exit when no work is left; 1 if a model failed.")
 @click.option("--ok-if-errors", is_flag=True, help="With --drain: exit 0 if models failed.")
-@click.option("--once", is_flag=True, help="Exit after one stage.")
+@click.option("--once", is_flag=True, help="Exit after one stage; 1 if it could not be done.")
 @click.option(
     "--idle",
     type=click.FloatRange(min=0),
@@ -152,7 +152,7 @@ def runner(
     """
     from dataclasses import replace
 
-    from edgeloop.cli.output import plural, print_json
+    from edgeloop.cli.output import print_json
     from edgeloop.runner import RunnerOptions, run
     from edgeloop.settings import Settings
     from edgeloop.workspace import Workspace
@@ -184,22 +184,24 @@ def runner(
     reports: list[RunnerEvent] = []
     with Workspace(settings) as workspace:
         if as_json:
-            done = run(workspace, options, reports.append)
+            totals = run(workspace, options, reports.append)
         else:
             with _screen() as show:
 
                 def listen(report: RunnerEvent) -> None:
                     reports.append(report) if report.summary else show(report)
 
-                done = run(workspace, options, listen)
+                totals = run(workspace, options, listen)
     summary = next((report.summary for report in reports if report.summary), None)
     if as_json:
         print_json(_as_json(report) for report in reports if report.state in _JSON_STATES)
     else:
-        click.echo(f"{plural(done, 'stage')} done.")
+        click.echo(_ended(totals))
         if summary is not None:
             click.echo(str(summary))
-    if summary is not None and summary.failed and not ok_if_errors:
+    has_failed = bool(totals.failed or (summary and summary.failed)) and not ok_if_errors
+    is_in_vain = not totals.done and (has_failed or totals.released > 0)
+    if (drain and has_failed) or ((once or drain) and is_in_vain and not totals.was_stopped):
         raise SystemExit(1)
 
 
@@ -335,7 +337,15 @@ def compare(
 COMMANDS = (runner, usage, steady, compare)
 
 
-_JSON_STATES = ("done", "failed", "note", "drained")
+_JSON_STATES = ("done", "failed", "released", "note", "drained")
+
+
+def _ended(totals: RunTotals) -> str:
+    from edgeloop.cli.output import plural
+
+    failed = f", {totals.failed} failed" if totals.failed else ""
+    released = f", {totals.released} given back" if totals.released else ""
+    return f"{plural(totals.done, 'stage')} done{failed}{released}."
 
 
 def _as_json(report: RunnerEvent) -> dict[str, object]:

@@ -232,6 +232,24 @@ class Leases:
 
         return self._change(lease, give_back)
 
+    def pass_on(self, lease: Lease, reason: str) -> Record:
+        """This machine cannot do it and another one may: counted as if nothing had been heard of
+        it, which a model survives more often than failures. The reason stays in the row until the
+        stage is done."""
+
+        def note(row: Record) -> Changes | None:
+            if self._is_committed(row, lease):
+                return None
+            records = self._held(row, lease)
+            held = records[lease.stage]
+            passed = replace(held.settled(), attempts=held.attempts - 1, silent=held.silent + 1)
+            records[lease.stage] = passed
+            error = {"error": _clean(f"{lease.stage}: {reason}")}
+            rests = not passed.has_attempts_left(self._max_attempts)
+            return self._summary(row, records, error, rests)
+
+        return self._change(lease, note)
+
     def sweep(self) -> None:
         """Put every missing hint back, from the rows, and show those that are hidden for no reason.
         A drain ends with this, then looks again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgeloop.runner.calibration import calibrate_profile
 from edgeloop.runner.compare import Comparison, Variant, compare_model
-from edgeloop.runner.loop import RunnerOptions, run
+from edgeloop.runner.loop import RunnerOptions, RunTotals, run
 from edgeloop.runner.machines import HeldStage, MachineLine, held_stages, machine_lines
 from edgeloop.runner.outlook import DrainSummary
 from edgeloop.runner.stages import Sizes
@@ -19,6 +19,7 @@ __all__ = [
     "DrainSummary",
     "HeldStage",
     "MachineLine",
+    "RunTotals",
     "RunnerEvent",
     "RunnerOptions",
     "Sizes",

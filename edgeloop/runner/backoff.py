@@ -6,11 +6,12 @@ from __future__ import annotations
 import threading
 import time
 
-from edgeloop.errors import DeviceUnavailable, MissingExtra
+from edgeloop.errors import DatasetUnavailable, DeviceUnavailable, MissingExtra
 
 LONGEST_DELAY_S = 60.0
 LONGEST_DEVICE_DELAY_S = 10.0  # somebody may be plugging the board in again
 PATIENCE = 7
+DATASET_PATIENCE = 2  # a look at it may take minutes
 DEVICE_PATIENCE_S = 900.0
 
 
@@ -41,7 +42,8 @@ class Backoff:
                 return True
             if isinstance(self.error, DeviceUnavailable):
                 return time.monotonic() - self._since > self._device_patience_s
-            return self._times > PATIENCE
+            is_of_data = isinstance(self.error, DatasetUnavailable)
+            return self._times > (DATASET_PATIENCE if is_of_data else PATIENCE)
 
     def add(self, error: Exception) -> float:
         """Returns how long to wait. Failures of several workers at the same time count as one."""

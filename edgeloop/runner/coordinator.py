@@ -15,6 +15,24 @@ IDLE_S = 1.0
 QUICK_LOOKS = 30  # after that many in vain, idle workers look less and less often,
 LONGEST_IDLE_S = 5.0  # down to this: a thousand that look every second are a load
 IDLE_WORK_S = 300.0
+DECLINED_S = 600.0
+
+
+class ModelFilter:
+    """Which models a runner takes: those that were asked for, without those that this machine has
+    found it cannot do. It looks at them again after a while: somebody may have set it up anew."""
+
+    def __init__(self, only: Callable[[str], bool]) -> None:
+        self._only = only
+        self._declined: dict[str, float] = {}
+
+    def __call__(self, model: str) -> bool:
+        return time.monotonic() >= self._declined.get(model, 0.0) and self._only(model)
+
+    def decline(self, model: str) -> None:
+        now = time.monotonic()
+        self._declined = {name: until for name, until in self._declined.items() if until > now}
+        self._declined[model] = now + DECLINED_S
 
 
 class DeviceSessions:

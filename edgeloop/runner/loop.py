@@ -6,6 +6,7 @@ import math
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from types import FrameType
 
 from edgeloop._util.files import kept_in_use
 from edgeloop.errors import BadInput, DeviceUnavailable
+from edgeloop.isolation import announced_memory
 from edgeloop.models import Registry, is_true, matches_any
 from edgeloop.platforms import (
     DEFAULT_PLATFORM,
@@ -30,7 +32,13 @@ from edgeloop.platforms import (
     platform_of,
 )
 from edgeloop.runner.backoff import Backoff
-from edgeloop.runner.coordinator import IDLE_WORK_S, Coordinator, DeviceSessions, IdleWork
+from edgeloop.runner.coordinator import (
+    IDLE_WORK_S,
+    Coordinator,
+    DeviceSessions,
+    IdleWork,
+    ModelFilter,
+)
 from edgeloop.runner.cpus import CpuPool, NoCpusError
 from edgeloop.runner.heartbeat import HealthBeat
 from edgeloop.runner.outlook import drain_summary
@@ -39,12 +47,13 @@ from edgeloop.runner.stages.base import CachingToolchain, Equipment, Sizes
 from edgeloop.runner.workdir import DEFAULT_CAP_BYTES, WorkFolder
 from edgeloop.runner.worker import RunnerEvent, Worker
 from edgeloop.settings import Settings, cache_folder
-from edgeloop.tasks import Task, TensorsTask, open_task
+from edgeloop.tasks import Task, TensorsTask, check_data, open_task
 from edgeloop.workspace import Workspace
 
 HOST = "host"  # the device that is always there
 REMEMBERED_S = 30.0
 IDLE_WORK_GRACE_S = 5.0
+SAID_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -72,21 +81,52 @@ class RunnerOptions:
     idle_work_s: float = IDLE_WORK_S  # `on_idle` is called at most so often
 
 
+@dataclass(frozen=True)
+class RunTotals:
+    """How many stages a runner did, how many failed for a reason in the model, and how many it gave
+    back because it could not do them. `was_stopped`: by a signal."""
+
+    done: int = 0
+    failed: int = 0
+    released: int = 0
+    was_stopped: bool = False
+
+
+class _Once:
+    """What keeps a runner from working is said once, not every time that it tries again; and again
+    after a while, for those who look at the end of a log."""
+
+    def __init__(self, report: Callable[[RunnerEvent], None]) -> None:
+        self._report = report
+        self._said: dict[str, float] = {}
+
+    def __call__(self, event: RunnerEvent) -> None:
+        if event.state == "note" and not event.model:
+            now = time.monotonic()
+            self._said = {text: until for text, until in self._said.items() if until > now}
+            if event.text in self._said:
+                return
+            self._said[event.text] = now + SAID_S
+        self._report(event)
+
+
 def run(
     workspace: Workspace,
     options: RunnerOptions,
     report: Callable[[RunnerEvent], None],
     on_idle: Callable[[], None] | None = None,
-) -> int:
-    """Work until stopped, drained or done once; how many stages were performed.
+) -> RunTotals:
+    """Work until stopped, drained or done once; how many stages ended in which way.
 
     The first SIGTERM or Ctrl-C lets stages under way finish for a while; then they are given back.
     `on_idle` is called, in a thread of its own, now and then while there is nothing to do; it may
     be interrupted at any point, and its errors are only reported.
     """
     stopping = threading.Event()
+    report = _Once(report)
     with ExitStack() as opened:
         settings = workspace.settings
+        opened.enter_context(announced_memory(settings.native_memory))
         health = opened.enter_context(HealthBeat(options.health, settings.stuck_seconds))
         for folder in _cached(options):
             opened.enter_context(kept_in_use(folder))
@@ -94,12 +134,13 @@ def run(
         try:
             _reserve(cpus, options, stopping, report, opened)
         except NoCpusError:
-            return 0
+            return RunTotals(was_stopped=True)
         shared = settings.project / ".edgeloop/work"  # by all runners of a project
         work = WorkFolder(options.workdir or shared, options.cap_bytes)
         if options.dataset is None:
             report(RunnerEvent("note", text=_without_dataset(options)))
         task = _task(options, settings, work)
+        _check_data(task, options)
         crew = _crew(workspace, options, task, work, cpus, stopping, report, opened)
         toolchain = crew[0].equipment.toolchain.name
         waits = not (options.once or options.drain)
@@ -109,12 +150,13 @@ def run(
             on_idle, lambda text: report(RunnerEvent("note", text=text)), options.idle_work_s
         )
         with _signals(stopping), presence:
-            stages = _run_all(crew, options, stopping, idle_work)
+            _run_all(crew, options, stopping, idle_work)
+        ended = sum((worker.ended for worker in crew), Counter[str]())
         if options.drain and not stopping.is_set():
             can = {capability for worker in crew for capability in worker.capabilities}
             summary = drain_summary(workspace, can, options.subset)
             report(RunnerEvent("drained", text=str(summary), summary=summary))
-        return stages
+        return RunTotals(ended["done"], ended["failed"], ended["released"], stopping.is_set())
 
 
 def _cached(options: RunnerOptions) -> Iterator[Path]:
@@ -176,9 +218,10 @@ def _crew(
     base = Equipment(
         *(toolchain, host, task, host, chips, options.precision, options.sizes, given, fallback)
     )
-    only: Callable[[str], bool] = partial(matches_any, patterns=options.subset)
+    asked_for: Callable[[str], bool] = partial(matches_any, patterns=options.subset)
     if not (options.dataset or options.calibration or options.task or options.benchmark_only):
-        only = UnscoredModels(workspace, only)
+        asked_for = UnscoredModels(workspace, asked_for)
+    only = ModelFilter(asked_for)
 
     def worker(
         name: str,
@@ -259,6 +302,15 @@ def _task(options: RunnerOptions, settings: Settings, folder: WorkFolder) -> Tas
     return open_task(name, options.dataset, folder.cache)
 
 
+def _check_data(task: Task, options: RunnerOptions) -> None:
+    """Before the first claim: a machine that lacks its data takes no work."""
+    if options.benchmark_only and not options.quantize:
+        return  # it needs none
+    check_data(task, with_test=not options.benchmark_only)
+    if options.calibration is not None:
+        TensorsTask(options.calibration).check()
+
+
 def _without_dataset(options: RunnerOptions) -> str:
     source = f"inputs of {options.calibration}" if options.calibration else "random inputs"
     remedy = "--dataset FOLDER, or INPUT_DATASET in the environment, adds accuracy"
@@ -317,17 +369,20 @@ def _device_capabilities(device: Device, toolchain: str, options: RunnerOptions)
 
 def _run_all(
     crew: list[Worker], options: RunnerOptions, stopping: threading.Event, idle_work: IdleWork
-) -> int:
+) -> None:
     if options.once:
-        return next((done for worker in crew if (done := worker.run_once())), 0)
+        if not any(worker.run_once() for worker in crew):
+            for trouble in (worker.trouble for worker in crew):
+                if trouble is not None:
+                    raise trouble
+        return
     first: dict[object, list[Worker]] = {worker: _before(worker, crew) for worker in crew}
     coordinator = Coordinator(len(crew), first, options.idle_s, idle_work.offer)
-    counts: list[int] = []
     errors: list[Exception] = []
 
     def work(worker: Worker) -> None:
         try:
-            counts.append(worker.run(coordinator, options.drain))
+            worker.run(coordinator, options.drain)
         except DeviceUnavailable as error:  # the others go on; said at the end
             errors.append(error)
             coordinator.leave()
@@ -344,7 +399,6 @@ def _run_all(
     idle_work.end(min(options.grace_s, IDLE_WORK_GRACE_S))
     if errors:
         raise errors[0]
-    return sum(counts)
 
 
 def _end(threads: list[threading.Thread], crew: list[Worker], grace_s: float) -> None:

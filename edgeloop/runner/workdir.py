@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from edgeloop._util.system import is_running
-from edgeloop.errors import LocalFileError
-from edgeloop.models import ModelFile
+from edgeloop._util.locks import ScratchFolder
+from edgeloop.errors import BadInput, LocalFileError, StoreUnavailable
+from edgeloop.models import Lease, ModelFile
 from edgeloop.store import Blobs, check_blob_key
+from edgeloop.workspace import Workspace
 
 MARK = ".edgeloop-workdir"
 DEFAULT_CAP_BYTES = 20 * 10**9
@@ -29,7 +29,6 @@ class WorkFolder:
         self._root = root
         self._cap_bytes = cap_bytes
         self._claim_root()
-        self._clear_the_dead()
 
     @property
     def cache(self) -> Path:
@@ -60,15 +59,17 @@ class WorkFolder:
     @contextlib.contextmanager
     def stage_folder(self) -> Iterator[Path]:
         """A temporary folder for one stage, always removed."""
-        folder = self._root / "stages" / f"{os.getpid()}-{secrets.token_hex(6)}"
+        stages = self._root / "stages"
+        scratch = None
         try:
-            folder.mkdir(parents=True)
-            yield folder
+            scratch = ScratchFolder(stages)
+            yield scratch.path
         except OSError as error:
             reason = error.strerror or str(error)
-            raise LocalFileError(path=error.filename or folder, reason=reason) from None
+            raise LocalFileError(path=error.filename or stages, reason=reason) from None
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            if scratch is not None:
+                scratch.close()
 
     def _claim_root(self) -> None:
         """Refuses a folder with content that is not ours."""
@@ -85,13 +86,6 @@ class WorkFolder:
             reason = f"{error.strerror}: choose another folder with --workdir or EDGELOOP_WORKDIR"
             raise LocalFileError(path=self._root, reason=reason) from None
 
-    def _clear_the_dead(self) -> None:
-        """Folders of runners that were killed: their names begin with the process's number."""
-        for folder in (self._root / "stages").glob("*-*"):
-            number = folder.name.partition("-")[0]
-            if number.isdecimal() and not is_running(int(number)):
-                shutil.rmtree(folder, ignore_errors=True)
-
     def _shrink(self) -> None:
         files = [path for path in (self._root / "files").rglob("*") if path.is_file()]
         facts = sorted((path.stat().st_mtime, path.stat().st_size, path) for path in files)
@@ -101,6 +95,25 @@ class WorkFolder:
                 return
             path.unlink(missing_ok=True)
             total -= size
+
+
+def stored_files(workspace: Workspace, lease: Lease) -> dict[str, ModelFile]:
+    """The model's files, by name. Raises StoreUnavailable where the store has no file at all of an
+    experiment that has models: most likely the folder of its files is not mounted here."""
+    files = {file.name: file for file in workspace.catalog.files(lease.model)}
+    uploaded = str(lease.row.values.get("model_name") or "")
+    if files and (not uploaded or uploaded in files):
+        return files
+    blobs, experiment = workspace.store.blobs, workspace.experiment
+    if not any(next(iter(blobs.list(f"{name}/")), None) for name in (experiment, lease.model)):
+        reason = (
+            f"it has models in {experiment!r} and not one of their files: the folder or container "
+            "of its files is another one, or not mounted on this machine"
+        )
+        raise StoreUnavailable(store=workspace.store.description, reason=reason)
+    what = f"its file {uploaded}" if uploaded else "its ONNX file"
+    reason = f"{what} is no longer in the store: delete {lease.model} and upload it again"
+    raise BadInput(reason=reason)
 
 
 def _copied(path: Path, target: Path) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -21,10 +22,13 @@ from edgeloop.errors import (
     BadInput,
     BadModel,
     Conflict,
+    DatasetMisfit,
+    DatasetUnavailable,
     DeviceUnavailable,
     EdgeloopError,
     LeaseLost,
     LocalFileError,
+    MemoryExceeded,
     MissingExtra,
     ModelFailed,
     ModelRefused,
@@ -36,14 +40,14 @@ from edgeloop.errors import (
 from edgeloop.models import CurrentStage, Lease, Leases, Outcome
 from edgeloop.platforms import SharedDevice, TakesTurns
 from edgeloop.runner.backoff import Backoff
-from edgeloop.runner.coordinator import Coordinator, DeviceSessions
+from edgeloop.runner.coordinator import Coordinator, DeviceSessions, ModelFilter
 from edgeloop.runner.cpus import CpuPool, NoCpusError
 from edgeloop.runner.heartbeat import Heartbeat
 from edgeloop.runner.outlook import DrainSummary
 from edgeloop.runner.stages import perform
 from edgeloop.runner.stages.base import Assignment, Equipment, Result
 from edgeloop.runner.usage import record_use
-from edgeloop.runner.workdir import WorkFolder
+from edgeloop.runner.workdir import WorkFolder, stored_files
 from edgeloop.workspace import Workspace
 
 
@@ -58,20 +62,26 @@ def store_and_commit(workspace: Workspace, leases: Leases, lease: Lease, result:
 
 INFRASTRUCTURE = (
     *(StoreError, LocalFileError, WorkerFailed, MissingExtra, DeviceUnavailable, OSError),
+    DatasetUnavailable,
 )
+# This machine cannot do this model, and another one may.
+FOR_OTHERS = (DatasetMisfit, MemoryExceeded, MemoryError)
 # In the model itself: another attempt, here or elsewhere, would end in the same way.
 HOPELESS = (BadModel, ModelRefused, NoSuchPrecision)
 HAND_IN_PATIENCE_S = 300.0
 LOOK_AGAIN_S = 2.5  # by then an idle runner would have taken what is left
 
 
+Ending = Literal["done", "failed", "released"]
+
+
 @dataclass(frozen=True)
 class RunnerEvent:
-    """What a runner has to say, for the screen and the log: a stage began, is done or failed; or,
-    without a model, whom it serves, what it waits for, how a drain ended, or something else
-    (`note`)."""
+    """What a runner has to say, for the screen and the log: a stage began, is done, failed, or was
+    given back because this machine could not do it; or, without a model, whom it serves, what it
+    waits for, how a drain ended, or something else (`note`)."""
 
-    state: Literal["begun", "done", "failed", "note", "serving", "waiting", "drained"]
+    state: Literal["begun", "done", "failed", "released", "note", "serving", "waiting", "drained"]
     model: str = ""
     stage: str = ""
     seconds: float = 0.0
@@ -115,12 +125,13 @@ class Worker:
         self.name = name
         self.served_device = served_device  # empty: the machine itself
         self.progressed_s = time.monotonic()
+        self.ended: Counter[str] = Counter()  # stages, by how they ended
         self._cpus = cpus or CpuPool()
         self._workspace = workspace
         self.equipment = equipment
         self._folder = folder
         self.capabilities = capabilities
-        self._only = only
+        self._only = only if isinstance(only, ModelFilter) else ModelFilter(only)
         self._stopping = stopping
         self._report = report
         self._leases: Leases = workspace.leases()
@@ -148,9 +159,13 @@ class Worker:
         """Why its device cannot be used, if that is so."""
         return str(self._backoff.error) if self._backoff.is_of_device else ""
 
-    def run(self, coordinator: Coordinator, drain: bool) -> int:
-        """Until told to stop or, on a drain, until nobody of the crew has work; how many done."""
-        done = 0
+    @property
+    def trouble(self) -> Exception | None:
+        """What kept its last look from finding anything, if something did."""
+        return self._backoff.error
+
+    def run(self, coordinator: Coordinator, drain: bool) -> None:
+        """Until told to stop or, on a drain, until nobody of the crew has work."""
         with ThreadPoolExecutor(1, "prefetch") as prefetch, progress_shown_to(self._progressed):
             while not self._stopping.is_set():
                 show_progress()
@@ -167,12 +182,11 @@ class Worker:
                 if self.hand is None:
                     self._stage_over.clear()
                     self._ahead = prefetch.submit(self._look_ahead)
-                done += self._perform(prepared)
+                self._perform(prepared)
                 self._stage_over.set()
                 coordinator.tell()
             coordinator.looked(self)
             self._give_back()
-        return done
 
     def _wait_out_trouble(self, drain: bool) -> bool:
         """Whether the last look ended in backoff. Nothing found then does not mean nothing left:
@@ -186,10 +200,11 @@ class Worker:
         self._stopping.wait(left)
         return True
 
-    def run_once(self) -> int:
+    def run_once(self) -> bool:
+        """Whether there was a stage to perform."""
         with progress_shown_to(self._progressed):
             prepared = self._next(thorough=True)
-            return 0 if prepared is None else self._perform(prepared)
+            return prepared is not None and self._perform(prepared)
 
     def _progressed(self) -> None:
         self.progressed_s = time.monotonic()
@@ -312,17 +327,20 @@ class Worker:
 
     def _fetched(self, lease: Lease) -> PreparedStage | None:
         """The stage with its files."""
+        began = time.monotonic()
         with ExitStack() as opened:
             interval = self._workspace.settings.lease_seconds / 3
             heartbeat = opened.enter_context(Heartbeat(self._leases, lease, interval))
             try:
                 folder = opened.enter_context(self._folder.stage_folder())
-                files = {file.name: file for file in self._workspace.catalog.files(lease.model)}
+                files = stored_files(self._workspace, lease)
                 fetched = self._folder.fetch(self._workspace.store.blobs, files, folder / "in")
                 (folder / "out").mkdir()
             except (EdgeloopError, OSError) as error:
                 self._sessions.ended(self)
                 self._blame(heartbeat.lease, error)
+                if not isinstance(error, INFRASTRUCTURE):
+                    self._say("failed", lease, began, str(error))
                 return None
             work = Assignment(lease.model, lease.stage, lease.row.values, fetched, folder / "out")
             return PreparedStage(work, heartbeat, opened.pop_all())
@@ -335,8 +353,8 @@ class Worker:
         else:
             device.probe()
 
-    def _perform(self, prepared: PreparedStage) -> int:
-        """How many stages were performed: one, unless it did not begin."""
+    def _perform(self, prepared: PreparedStage) -> bool:
+        """Whether the stage began."""
         work, began = prepared.work, time.monotonic()
         start = datetime.now(UTC)
         self._began, self._current = start.timestamp(), prepared
@@ -349,25 +367,27 @@ class Worker:
                 self._hand_in(prepared, result)
             except LeaseLost as error:
                 if prepared.heartbeat.lease.queued:  # an idle runner took it before it began
-                    return 0
-                self._say(work, began, str(error), ok=False)
+                    return False
+                self._say("released", work, began, str(error))
             except NoCpusError:
                 self._leases.release(prepared.heartbeat.lease)
             except PreemptedError:
                 self._release(prepared)
-                return 0
+                return False
             except Exception as error:  # noqa: BLE001 - a model must never stop the runner
                 self._blame(prepared.heartbeat.lease, error)
                 is_ending = self._stopping.is_set() and isinstance(error, DeviceUnavailable)
-                self._say(work, began, "given back" if is_ending else str(error), ok=False)
+                is_ours = self._has_given_up or isinstance(error, (*INFRASTRUCTURE, *FOR_OTHERS))
+                text = "given back" if is_ending else str(error) or type(error).__name__
+                self._say("released" if is_ours else "failed", work, began, text)
             else:
                 self._backoff.clear()
-                self._say(work, began, result.summary, ok=True)
+                self._say("done", work, began, result.summary)
             finally:
                 self._current = None
                 self._sessions.ended(self)
                 self._record(work, start)
-        return 1
+        return True
 
     def _begin_in_turn(self, prepared: PreparedStage) -> None:
         """On a shared device a stage begins when it gets its first turn there: another session may
@@ -420,6 +440,9 @@ class Worker:
             if isinstance(error, INFRASTRUCTURE):
                 self._back_off(error)
                 self._leases.release(lease)  # at once: another machine may do better
+            elif isinstance(error, FOR_OTHERS):
+                self._only.decline(lease.model)
+                self._leases.pass_on(lease, str(error) or "this machine has not enough memory")
             elif isinstance(error, (BadInput, ModelFailed, NotFound)):
                 self._leases.fail(lease, str(error), is_final=isinstance(error, HOPELESS))
             else:
@@ -429,9 +452,10 @@ class Worker:
 
     def _back_off(self, error: Exception) -> None:
         """Backoff that is nobody's fault: each time in a row the next look comes later."""
-        delay_s = self._backoff.add(error)
+        self._backoff.add(error)
         if not self._stopping.is_set():
-            self._report(RunnerEvent("note", text=f"{error} Trying again in {delay_s:.3g} s."))
+            text = f"{str(error).rstrip('.')}. Trying again, with growing pauses."
+            self._report(RunnerEvent("note", text=text))
 
     def _give_back(self) -> None:
         prepared = self._ahead.result() if self._ahead is not None else None
@@ -452,6 +476,6 @@ class Worker:
         except (StoreError, Conflict) as error:
             self._report(RunnerEvent("note", lease.model, lease.stage, 0.0, str(error)))
 
-    def _say(self, work: Assignment, began: float, text: str, ok: bool) -> None:
-        seconds = time.monotonic() - began
-        self._report(RunnerEvent("done" if ok else "failed", work.model, work.stage, seconds, text))
+    def _say(self, state: Ending, work: Assignment | Lease, began: float, text: str) -> None:
+        self.ended[state] += 1
+        self._report(RunnerEvent(state, work.model, work.stage, time.monotonic() - began, text))

@@ -14,6 +14,7 @@ from edgeloop._util.locks import try_lock
 from edgeloop._util.redact import redact
 from edgeloop.architectures import Architecture, build, export_onnx, find_space
 from edgeloop.errors import BadInput, NoSuchDataset
+from edgeloop.isolation import announced_memory
 from edgeloop.models import Candidates
 from edgeloop.search.base import Evaluator, expected
 from edgeloop.search.config import SearchConfig, read_config
@@ -151,6 +152,7 @@ class Search:
         self._training: Evaluator | None = None
         with ExitStack() as undoing:  # if a part cannot be opened, close the others
             undoing.callback(self._closing.close)
+            self._closing.enter_context(announced_memory(settings.native_memory))
             self._open(settings, resume)
             undoing.pop_all()
 

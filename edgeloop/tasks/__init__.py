@@ -29,6 +29,7 @@ from edgeloop.tasks.base import (
 )
 from edgeloop.tasks.labels import FACE_CLASSES, IGNORE
 from edgeloop.tasks.metrics import are_logits
+from edgeloop.tasks.reading import check_data, reading_data
 from edgeloop.tasks.results import (
     write_pr_curve,
     write_pr_points,
@@ -58,8 +59,10 @@ __all__ = [
     "TensorsTask",
     "Trainable",
     "are_logits",
+    "check_data",
     "metric_of",
     "open_task",
+    "reading_data",
     "task_names",
     "write_pr_curve",
     "write_pr_points",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgeloop.architectures import Architecture, build, check_exporter, check_torch, export_onnx
 from edgeloop.errors import BadInput, TrainingDiverged, TrainingFailed
-from edgeloop.tasks import Samples, Task, Trainable, open_task
+from edgeloop.tasks import Samples, Task, Trainable, open_task, reading_data
 from edgeloop.training.checkpoint import ARCH, MODEL, Folder, State, write_whole
 from edgeloop.training.data import ImageSet, SharedData, class_weights, order_of
 from edgeloop.training.device import Machine, machine_for, memory_watched, tuned
@@ -92,7 +92,8 @@ class _Data:
     def of(cls, task: Task, arch: Architecture) -> _Data:
         assert isinstance(task, Trainable)
         sides = arch.height, arch.width
-        return cls(task, task.training(*sides), task.validation(*sides))
+        with reading_data():
+            return cls(task, task.training(*sides), task.validation(*sides))
 
 
 class _Training:

@@ -83,16 +83,6 @@ class TestWorkFolder:
             WorkFolder(tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
-    def test_what_dead_runners_left_is_cleared_away(self, tmp_path: Path) -> None:
-        WorkFolder(tmp_path / "work")
-        dead = tmp_path / "work" / "stages" / "999999999-abc"
-        dead.mkdir(parents=True)
-        alive = tmp_path / "work" / "stages" / "1-abc"
-        alive.mkdir()
-        WorkFolder(tmp_path / "work")
-        assert not dead.exists()
-        assert alive.exists()
-
 
 class TestHeartbeat:
     def lease(self, store: MemoryStore) -> tuple[Leases, object]:

@@ -16,10 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from edgeloop._util.system import available_cpus
-from edgeloop.errors import BadInput, MissingExtra, ModelFailed, ModelRefused
+from edgeloop._util.system import FairLimit, available_cpus
+from edgeloop.errors import BadInput, MissingExtra, ModelFailed, ModelRefused, WorkerFailed
 from edgeloop.graph import GraphInfo
-from edgeloop.isolation import DEFAULT_LIMIT_S
+from edgeloop.isolation import DEFAULT_LIMIT_S, NO_MEMORY, memory_exceeded
 from edgeloop.platforms.base import Artefacts, Kind, LayerTime, Measurement
 from edgeloop.platforms.batching import infer_in_order, model_inputs, random_batch, run_samples
 from edgeloop.tasks import Tensors
@@ -123,32 +123,42 @@ class HostDevice:
         except Exception as error:  # its errors share no base class of their own
             if not type(error).__module__.startswith("onnxruntime"):
                 raise
+            if NO_MEMORY.search(str(error)):
+                raise memory_exceeded(f"{model.name} on the host") from None
             is_final = type(error).__name__ in _REFUSALS
             kind = ModelRefused if is_final else ModelFailed
             raise kind(reason=f"ONNX Runtime refused {model.name}: {error}") from None
 
     @contextmanager
     def _limited(self, model: Path) -> Iterator[Any]:
-        """Run options that end a run when the time is over; ONNX Runtime raises then."""
+        """Run options that end a run when the time is over; ONNX Runtime raises then. Time that
+        the run had to wait for a CPU does not count."""
         options = _onnxruntime().RunOptions()
-        overdue = threading.Event()
+        is_over, overdue = threading.Event(), threading.Event()
+        limit = FairLimit(self._limit_s)
 
-        def stop() -> None:
+        def watch() -> None:
+            while (pause_s := limit.pause_s()) > 0:
+                if is_over.wait(pause_s):
+                    return
             overdue.set()
             options.terminate = True
 
-        timer = threading.Timer(self._limit_s, stop)
-        timer.daemon = True
-        timer.start()
+        threading.Thread(target=watch, name="host-limit", daemon=True).start()
         try:
             yield options
         except Exception as error:
             if not type(error).__module__.startswith("onnxruntime"):
                 raise
+            if NO_MEMORY.search(str(error)):
+                raise memory_exceeded(f"{model.name} on the host") from None
             reason = f"did not end within {self._limit_s:g} s" if overdue.is_set() else str(error)
+            if overdue.is_set() and limit.is_unfair:
+                reason = f"{model.name} on the host {reason}: this machine is too busy"
+                raise WorkerFailed(reason=reason) from None
             raise ModelFailed(reason=f"{model.name} on the host: {reason}") from None
         finally:
-            timer.cancel()
+            is_over.set()
 
     def _layers(
         self, model: Path, feeds: dict[str, Any], run_options: Any

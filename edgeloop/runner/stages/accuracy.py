@@ -22,6 +22,7 @@ from edgeloop.tasks import (
     Tensors,
     TensorsTask,
     metric_of,
+    reading_data,
     write_score_files,
 )
 
@@ -58,7 +59,8 @@ def accuracy(work: Assignment, equipment: Equipment) -> Result:
         return Result({work.stage: NOT_AVAILABLE}, {}, f"{work.stage} n/a: {reason}")
     device = equipment.host if test.on_host else equipment.device
     count = equipment.sizes.thorough if test.thorough else equipment.sizes.quick
-    samples = equipment.task.test(info.height, info.width, count)
+    with reading_data():
+        samples = equipment.task.test(info.height, info.width, count)
     kind = device.float_kind if test.kind == "float" else test.kind
     try:
         score = _scored(work, equipment, device, info, kind, samples)
@@ -88,9 +90,15 @@ def run_test(
     than a few batches of outputs exist at any time."""
     outputs = device.infer(model, info, kind, batches(samples, info))
     if isinstance(task, TakesOutputs):
-        return _score_of(outputs, samples, task.scorer(), device.name)
+        return _score_of(outputs, samples, _scorer(task), device.name)
     single = (batch[info.output_name] for batch in outputs)
-    return _score_of(single, samples, task.scorer(), device.name)
+    return _score_of(single, samples, _scorer(task), device.name)
+
+
+def _scorer(task: Task, curves: bool = True) -> Scorer:
+    """It may read options and labels of the dataset."""
+    with reading_data():
+        return task.scorer(curves)
 
 
 def _scored(
@@ -113,7 +121,7 @@ def _scored(
     if maps is None:
         return run_test(task, device, model, info, kind, samples)
     outputs = device.infer_classes(maps, info, kind, batches(samples, info))
-    whole = _score_of(outputs, samples, task.scorer(curves=False), device.name)
+    whole = _score_of(outputs, samples, _scorer(task, curves=False), device.name)
     sample = replace(samples, images=samples.images[:few], labels=samples.labels[:few])
     return whole.with_curves_of(run_test(task, device, model, info, kind, sample))
 
@@ -135,4 +143,5 @@ def _score_of(
         seen += count
     if seen != len(samples):
         raise ModelFailed(reason=f"{device} gave {seen} results for {len(samples)} images")
-    return scorer.score()
+    with reading_data():  # a test set in which there is nothing to find, for example
+        return scorer.score()

@@ -13,7 +13,14 @@ from edgeloop.platforms import GraphInfo, Kind, cut, sample_count
 from edgeloop.runner.stages.base import Assignment, Equipment, Result
 from edgeloop.runner.stages.running import BATCH, NOT_AVAILABLE, ahead, batches
 from edgeloop.store import Value
-from edgeloop.tasks import AgreementScorer, Output, Samples, Tensors, TensorsTask
+from edgeloop.tasks import (
+    AgreementScorer,
+    Output,
+    Samples,
+    Tensors,
+    TensorsTask,
+    reading_data,
+)
 
 COMPARED = ("f1_1k", "f1_1k_f")
 _BATCH_BYTES = 64 * 1024**2  # of outputs; a few batches exist at any time
@@ -56,9 +63,10 @@ def test_samples(
 ) -> Samples:
     """The dataset's test images where it has some for this model."""
     count = equipment.sizes.quick
-    if info.image is not None and not isinstance(equipment.task, TensorsTask):
-        return equipment.task.test(info.height, info.width, count)
-    return task.inputs(info, count, "test", work.onnx)
+    with reading_data():
+        if info.image is not None and not isinstance(equipment.task, TensorsTask):
+            return equipment.task.test(info.height, info.width, count)
+        return task.inputs(info, count, "test", work.onnx)
 
 
 def _described(samples: Samples) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from edgeloop.errors import BadInput, UnusableModel
+from edgeloop.errors import BadInput, NotFound, UnusableModel
 from edgeloop.graph import GraphProcess, needs_preparing, shapes_from
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
@@ -23,7 +23,15 @@ from edgeloop.platforms import (
     is_converted,
 )
 from edgeloop.store import Values
-from edgeloop.tasks import FitsModels, Samples, TakesOutputs, Task, TensorsTask
+from edgeloop.tasks import (
+    FitsModels,
+    Samples,
+    TakesOutputs,
+    Task,
+    TensorsTask,
+    check_data,
+    reading_data,
+)
 
 
 @dataclass(frozen=True)
@@ -171,10 +179,11 @@ def calibration_samples(work: Assignment, equipment: Equipment, info: GraphInfo)
     """What was given for it, else the dataset's images where the model takes one, else random."""
     count = equipment.sizes.calibration
     source: Task = equipment.calibration or equipment.task
-    if isinstance(source, TensorsTask):
-        return source.inputs(info, count, "calibration", work.onnx)
-    if info.image is not None:
-        return source.calibration(info.height, info.width, count)
+    with reading_data():
+        if isinstance(source, TensorsTask):
+            return source.inputs(info, count, "calibration", work.onnx)
+        if info.image is not None:
+            return source.calibration(info.height, info.width, count)
     return TensorsTask().inputs(info, count, "calibration", work.onnx)
 
 
@@ -187,7 +196,8 @@ def task_for(task: Task, info: GraphInfo) -> Task:
 
 
 def check_fits(work: Assignment, task: Task, info: GraphInfo) -> None:
-    """Raises UnusableModel where this task cannot score such outputs: no other attempt could."""
+    """Raises UnusableModel where this task cannot score such outputs: no other attempt could. That
+    is said only of a dataset that can be read, since it tells which outputs the task takes."""
     if isinstance(task, TensorsTask):
         return
     try:
@@ -201,7 +211,11 @@ def check_fits(work: Assignment, task: Task, info: GraphInfo) -> None:
             raise BadInput(reason=f"the task {task.name} scores one output; it has {names}")
         else:
             task.check_output(info.output_shape)
-    except BadInput as error:
+    except (BadInput, NotFound, OSError) as error:
+        with reading_data():
+            check_data(task)
+            if not isinstance(error, BadInput):
+                raise
         raise UnusableModel(file=work.uploaded.name, reason=str(error)) from None
 
 

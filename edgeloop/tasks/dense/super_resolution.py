@@ -23,7 +23,7 @@ from PIL import Image
 from pydantic import Field
 
 from edgeloop._util.schema import Section, key
-from edgeloop.errors import BadInput, NotFound
+from edgeloop.errors import BadInput, DatasetMisfit, NotFound
 from edgeloop.tasks.base import Images, Interval, Labels, Samples, Score, Tensors
 from edgeloop.tasks.cache import Preparation, prepared
 from edgeloop.tasks.dataset import (
@@ -153,7 +153,8 @@ class SuperResolution:
         if len(pairs) > 1 or self._factor not in (None, factor):
             theirs = " and ".join(f"{found}×" for found in sorted(pairs))
             model = f", and the model makes {self._factor}×" if self._factor else ""
-            raise BadInput(reason=f"the pairs of {self._root} differ by {theirs}{model}")
+            kind = BadInput if len(pairs) > 1 else DatasetMisfit
+            raise kind(reason=f"the pairs of {self._root} differ by {theirs}{model}")
         return factor
 
     @cached_property
@@ -183,7 +184,7 @@ class SuperResolution:
             if image.size[0] >= width * part and image.size[1] >= height * part:
                 fitting.append(image)
         if not fitting:
-            raise BadInput(
+            raise DatasetMisfit(
                 reason=f"the images of {self._root} are smaller than the model needs, "
                 f"{width * scale} × {height * scale}: use larger ones, or a model with a smaller "
                 "input"

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeloop.errors import BadInput, NotFound
+from edgeloop.errors import BadInput, DatasetMisfit, NotFound
 from edgeloop.graph import GraphInfo, TensorInfo
 from edgeloop.tasks.base import Images
 
@@ -48,6 +48,16 @@ def given_inputs(
     return found
 
 
+def check_given(source: Path) -> None:
+    """Raises NotFound or BadInput where there is nothing to take, for whatever model."""
+    if not source.is_dir():
+        _files(source)
+        return
+    folders = [source, *(entry for entry in source.iterdir() if entry.is_dir())]
+    if not any(path.suffix.lower() in _KNOWN for folder in folders for path in folder.iterdir()):
+        _files(source)
+
+
 def _files_by_input(source: Path, info: GraphInfo) -> dict[str, list[Path]]:
     """Files and folders called like an input come first, then archives with all inputs."""
     entries = sorted(source.iterdir()) if source.is_dir() else []
@@ -66,7 +76,7 @@ def _files_by_input(source: Path, info: GraphInfo) -> dict[str, list[Path]]:
     if whole or len(names) == 1:
         return dict.fromkeys(names, whole or files)
     taken = ", ".join(f"{tensor.name} {list(tensor.shape)}" for tensor in info.inputs)
-    raise BadInput(
+    raise DatasetMisfit(
         reason=f"{source} does not hold all inputs: the model takes {taken}; give an .npz with an "
         "array for each, or a folder with a file or a folder called like each"
     )
@@ -133,7 +143,7 @@ def _picture(path: Path, tensor: TensorInfo) -> Images:
 
     if not tensor.layout:
         reason = f"{path} is an image, and the input {tensor.name!r} {list(tensor.shape)} is not"
-        raise BadInput(reason=reason)
+        raise DatasetMisfit(reason=reason)
     images: Images = as_rgb(load(path), tensor.height, tensor.width)[None]
     return images
 
@@ -180,7 +190,7 @@ def _raw(path: Path, tensor: TensorInfo, info: GraphInfo) -> NDArray[Any]:
         values = height * width * 3
         kinds = {values: np.uint8, 4 * values: np.float32}
         if size not in kinds:
-            raise BadInput(
+            raise DatasetMisfit(
                 reason=f"{path} has {size} bytes; an image of {height} × {width} × 3 has {values}, "
                 f"or {4 * values} as floats"
             )
@@ -188,7 +198,7 @@ def _raw(path: Path, tensor: TensorInfo, info: GraphInfo) -> NDArray[Any]:
     shape, kind = info.sample_shape(tensor), np.dtype(tensor.dtype)
     sample = math.prod(shape) * kind.itemsize
     if not size or size % sample:
-        raise BadInput(
+        raise DatasetMisfit(
             reason=f"{path} has {size} bytes; a sample of {tensor.name!r} has {sample}: "
             f"{list(shape)} of {kind}"
         )
@@ -202,20 +212,20 @@ def _as_samples(
     shape, kind = info.sample_shape(tensor), np.dtype(tensor.dtype)
     samples = array[None] if array.shape == shape else array
     if samples.shape[1:] != shape or samples.ndim != len(shape) + 1:
-        raise BadInput(
+        raise DatasetMisfit(
             reason=f"{path} holds an array {list(array.shape)}; a sample of the input "
             f"{tensor.name!r} is {list(shape)}, and several have their number before that"
         )
     samples = samples[: max(1, MOST_BYTES // max(1, math.prod(shape) * kind.itemsize))]
     if samples.dtype.kind not in "fiub" or (samples.dtype.kind == "f" and kind.kind != "f"):
         reason = f"{path} holds {array.dtype}; the input {tensor.name!r} takes {kind}"
-        raise BadInput(reason=reason)
+        raise DatasetMisfit(reason=reason)
     with np.errstate(over="ignore"):
         taken = samples.astype(kind)
     is_kept = np.isfinite(taken).all() if kind.kind == "f" else np.array_equal(taken, samples)
     if not is_kept:
         reason = f"{path} holds values that the input {tensor.name!r} cannot take as {kind}"
-        raise BadInput(reason=reason)
+        raise DatasetMisfit(reason=reason)
     return taken
 
 
@@ -225,7 +235,7 @@ def _as_images(path: Path, array: NDArray[Any], height: int, width: int) -> Imag
     if batch.ndim == 4 and batch.shape[1:] == (3, height, width):
         batch = batch.transpose(0, 2, 3, 1)
     if batch.shape[1:] != (height, width, 3):
-        raise BadInput(
+        raise DatasetMisfit(
             reason=f"{path} holds an array {list(array.shape)}; the model takes images of {height} "
             f"× {width} × 3, channels first or last, one or a batch of them"
         )

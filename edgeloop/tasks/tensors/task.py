@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edgeloop.errors import BadInput
 from edgeloop.graph import GraphInfo, TensorInfo, image_info, index_limits
 from edgeloop.tasks.base import Interval, Samples, Scorer
-from edgeloop.tasks.tensors.given import given_inputs
+from edgeloop.tasks.tensors.given import check_given, given_inputs
 
 Purpose = Literal["calibration", "test"]
 SEED = 20_261_116
@@ -42,6 +42,11 @@ class TensorsTask:
     @property
     def is_random(self) -> bool:
         return self._source is None
+
+    def check(self) -> None:
+        """Raises where no model could take what was given: it is not there, or nothing is in it."""
+        if self._source is not None:
+            check_given(self._source)
 
     def inputs(
         self, info: GraphInfo, count: int, purpose: Purpose, model: Path | None = None
