@@ -1,12 +1,13 @@
-"""python -m bench NAME…: all of them but `architectures` and `resources` without a name.
+"""python -m bench NAME…: all of them but `architectures`, `endurance` and `resources` without a
+name.
 
 startup, first, data, csv, scoring, estimate, evaluate, claims, queue, throughput, two-runners,
 nemesis, protocol, jobs, azureml, verbs, sampler, screen, training, asynchronous, laptop, pareto,
-portal, boards, fleet, fleet-sim, architectures, resources, structure, trace
+portal, boards, fleet, fleet-sim, endurance, architectures, resources, structure, trace
 
-`architectures`, `resources`, `structure`, `trace`, `two-runners` and `fleet-sim` take options, and
-are then the only name: `structure --list FOLDER`, `architectures NAME…`, `two-runners ROUNDS`,
-`fleet-sim --runners 1000`.
+`architectures`, `resources`, `structure`, `trace`, `two-runners`, `endurance` and `fleet-sim` take
+options, and are then the only name: `structure --list FOLDER`, `architectures NAME…`, `two-runners
+ROUNDS`, `endurance MODELS`, `fleet-sim --runners 1000`.
 """
 
 from __future__ import annotations
@@ -41,14 +42,18 @@ BENCHES = {
     "portal": "portal",
     "boards": "boards",
     "fleet": "fleet",
+    "endurance": "endurance",
     "architectures": "architectures",
     "resources": "resources",
     "structure": "structure",
     "trace": "trace",
     "fleet-sim": "fleet_sim",
 }
-WITH_OPTIONS = ("architectures", "resources", "structure", "trace", "two-runners", "fleet-sim")
-ON_REQUEST = ("architectures", "resources")
+WITH_OPTIONS = (
+    *("architectures", "resources", "structure", "trace", "two-runners", "fleet-sim"),
+    "endurance",
+)
+ON_REQUEST = ("architectures", "endurance", "resources")
 
 
 def main() -> None:

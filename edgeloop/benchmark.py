@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from edgeloop._util.system import announced_memory
 from edgeloop.errors import EdgeloopError
 from edgeloop.graph import GraphInfo, GraphProcess, Shape, needs_preparing
 from edgeloop.inspection import check_file
-from edgeloop.isolation import announced_memory
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
     Converted,

@@ -50,7 +50,7 @@ ALLOWED = {
         *("data", "runner", "fleet"),
     },
     "inspection": {"errors", "_util", "settings", "graph", "platforms"},
-    "benchmark": {"errors", "settings", "graph", "platforms", "tasks", "inspection"},
+    "benchmark": {"errors", "_util", "settings", "graph", "platforms", "tasks", "inspection"},
     "service": {"errors", "_util", "settings"},
     "doctor": {"errors", "_util", "settings", "store", "models", "tasks", "platforms", "workspace"},
     "report": {"_version", "errors", "_util", "store", "models", "workspace", "pareto"},

@@ -99,7 +99,7 @@ def own_folder(path: Path) -> Path:
     return path
 
 
-def home_folder(environ: Mapping[str, str] = os.environ) -> Path:
+def home_folder(environ: Mapping[str, str]) -> Path:
     """A container may run as a user that does not exist, and so has no home: then one in the folder
     for temporary files, where others could be before us."""
     if environ.get("HOME"):

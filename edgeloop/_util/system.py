@@ -14,6 +14,9 @@ from contextvars import ContextVar
 from pathlib import Path
 
 CPUS_VARIABLE = "EDGELOOP_CPUS"  # for a runner and all its processes: how many it has reserved
+MEMORY_VARIABLE = "EDGELOOP_NATIVE_MEMORY"
+_PART_OF_MEMORY = 0.6  # for a compiler: others need some, too
+_LEAST_MEMORY_BYTES = 1 << 30
 THREAD_VARIABLES = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "BLIS_NUM_THREADS"),
     *("NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
@@ -96,6 +99,39 @@ def memory_bytes(root: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> int:
                 with suppress(OSError, ValueError):
                     sizes.append(int((folder / names[0]).read_text()))
     return min(sizes)
+
+
+def native_memory_bytes(environ: Mapping[str, str] = os.environ) -> int:
+    """What one process for native work may use: as set, else a part of what there is."""
+    from edgeloop._util.units import bytes_of
+
+    set_bytes = bytes_of(environ.get(MEMORY_VARIABLE, ""))
+    return set_bytes or max(_LEAST_MEMORY_BYTES, int(_PART_OF_MEMORY * memory_bytes()))
+
+
+@contextmanager
+def announced_memory(text: str) -> Iterator[None]:
+    """What this process and those that it starts allow native work, if `text` is not empty; the
+    variable wins. Raises BadSetting where that is no size."""
+    from edgeloop._util.units import SIZE_FORMS, bytes_of
+    from edgeloop.errors import BadSetting
+
+    before = os.environ.get(MEMORY_VARIABLE)
+    if before and not bytes_of(before):
+        raise BadSetting(where=MEMORY_VARIABLE, reason=f"{before!r} is not {SIZE_FORMS}")
+    is_ours = bool(text and not before)
+    if is_ours:
+        os.environ[MEMORY_VARIABLE] = text
+    try:
+        yield
+    finally:
+        if is_ours:
+            os.environ.pop(MEMORY_VARIABLE, None)
+
+
+def variables_with(**more: str) -> dict[str, str]:
+    """Those of this process and some more, for one that it starts."""
+    return {**os.environ, **more}
 
 
 def thread_limit() -> int:

@@ -1,6 +1,6 @@
 """Native code in a process of its own: a crash costs one call, not the program."""
 
-from edgeloop.isolation.limits import NO_MEMORY, CallLimits, announced_memory, memory_exceeded
+from edgeloop.isolation.limits import NO_MEMORY, CallLimits, memory_exceeded
 from edgeloop.isolation.messages import Array, CallTimeout, ConnectionLost
 from edgeloop.isolation.process import DEFAULT_LIMIT_S, NativeProcess, as_file, mapped
 from edgeloop.isolation.server import Answer, Work, serve
@@ -15,7 +15,6 @@ __all__ = [
     "ConnectionLost",
     "NativeProcess",
     "Work",
-    "announced_memory",
     "as_file",
     "mapped",
     "memory_exceeded",

@@ -10,43 +10,17 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from edgeloop._util.system import FairLimit, memory_bytes
-from edgeloop._util.units import SIZE_FORMS, bytes_of, size_text
-from edgeloop.errors import BadSetting, MemoryExceeded
+from edgeloop._util.system import FairLimit, native_memory_bytes
+from edgeloop._util.units import size_text
+from edgeloop.errors import MemoryExceeded
 
-MEMORY_VARIABLE = "EDGELOOP_NATIVE_MEMORY"
 NO_MEMORY = re.compile(r"bad_alloc|allocate memory|out of memory|MemoryError", re.IGNORECASE)
-_PART = 0.6  # of the machine's memory: others need some, too
-_FEWEST_BYTES = 1 << 30
 _LOOK_S = 0.25
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-
-
-def native_memory_bytes(environ: Mapping[str, str] = os.environ) -> int:
-    """What one process may use: as set, else a part of what this machine or container has."""
-    return bytes_of(environ.get(MEMORY_VARIABLE, "")) or max(
-        _FEWEST_BYTES, int(_PART * memory_bytes())
-    )
-
-
-@contextmanager
-def announced_memory(text: str) -> Iterator[None]:
-    """What this process and those that it starts allow native work, if `text` is not empty; the
-    variable wins. Raises BadSetting where that is no size."""
-    before = os.environ.get(MEMORY_VARIABLE)
-    if before and not bytes_of(before):
-        raise BadSetting(where=MEMORY_VARIABLE, reason=f"{before!r} is not {SIZE_FORMS}")
-    if text and not before:
-        os.environ[MEMORY_VARIABLE] = text
-    try:
-        yield
-    finally:
-        if text and not before:
-            os.environ.pop(MEMORY_VARIABLE, None)
 
 
 class CallLimits:

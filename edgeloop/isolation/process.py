@@ -8,7 +8,6 @@ one, and so it does when the process has grown, or done many calls.
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -22,13 +21,12 @@ from typing import Any, Self
 
 from edgeloop import errors
 from edgeloop._util.locks import ScratchFolder
-from edgeloop._util.system import FairLimit, python_module
+from edgeloop._util.system import FairLimit, native_memory_bytes, python_module, variables_with
 from edgeloop.errors import EdgeloopError, MemoryExceeded, ModelFailed, ModelRefused, WorkerFailed
 from edgeloop.isolation.limits import (
     NO_MEMORY,
     CallLimits,
     memory_exceeded,
-    native_memory_bytes,
     own_bytes,
 )
 from edgeloop.isolation.messages import Array, CallTimeout, ConnectionLost, receive, send
@@ -169,7 +167,7 @@ class NativeProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, "TMPDIR": str(temporary)},
+                env=variables_with(TMPDIR=str(temporary)),
                 bufsize=0,
                 start_new_session=True,
             )

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import FrameType
 
 from edgeloop._util.files import kept_in_use
+from edgeloop._util.system import announced_memory
 from edgeloop.errors import BadInput, DeviceUnavailable
-from edgeloop.isolation import announced_memory
 from edgeloop.models import Registry, is_true, matches_any
 from edgeloop.platforms import (
     DEFAULT_PLATFORM,
@@ -52,6 +52,7 @@ from edgeloop.workspace import Workspace
 
 HOST = "host"  # the device that is always there
 REMEMBERED_S = 30.0
+MOST_REMEMBERED = 10_000
 IDLE_WORK_GRACE_S = 5.0
 SAID_S = 600.0
 
@@ -341,6 +342,8 @@ class UnscoredModels:
         asked_at, answer = self._known.get(key, (-math.inf, False))
         if time.monotonic() - asked_at > REMEMBERED_S:
             answer = ask(key)
+            if len(self._known) >= MOST_REMEMBERED:
+                self._known.clear()
             self._known[key] = (time.monotonic(), answer)
         return answer
 

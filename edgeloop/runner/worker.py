@@ -170,9 +170,13 @@ class Worker:
             while not self._stopping.is_set():
                 show_progress()
                 news = coordinator.look(self)
+                ended = self.ended.total()
                 prepared = self._next(drain)
                 coordinator.looked(self)
                 if prepared is None:
+                    if self.ended.total() > ended:  # its files could not be fetched
+                        coordinator.tell()
+                        continue
                     if self._wait_out_trouble(drain):
                         coordinator.disturbed()
                         continue
@@ -204,7 +208,9 @@ class Worker:
         """Whether there was a stage to perform."""
         with progress_shown_to(self._progressed):
             prepared = self._next(thorough=True)
-            return prepared is not None and self._perform(prepared)
+            if prepared is None:
+                return self.ended.total() > 0
+            return self._perform(prepared)
 
     def _progressed(self) -> None:
         self.progressed_s = time.monotonic()
@@ -230,8 +236,10 @@ class Worker:
         hints."""
         if (prepared := self._next_urgent() or self._next_prepared()) is not None:
             return prepared
+        before = self.ended.total()
         prepared = self._prepare_quietly()
-        if prepared is None and thorough and not self._stopping.is_set():
+        has_failed = self.ended.total() > before
+        if prepared is None and thorough and not has_failed and not self._stopping.is_set():
             self._sweep()
             prepared = self._prepare_quietly()
         return prepared

@@ -12,9 +12,9 @@ from pathlib import Path
 from edgeloop._util.files import write_atomic
 from edgeloop._util.locks import try_lock
 from edgeloop._util.redact import redact
+from edgeloop._util.system import announced_memory
 from edgeloop.architectures import Architecture, build, export_onnx, find_space
 from edgeloop.errors import BadInput, NoSuchDataset
-from edgeloop.isolation import announced_memory
 from edgeloop.models import Candidates
 from edgeloop.search.base import Evaluator, expected
 from edgeloop.search.config import SearchConfig, read_config

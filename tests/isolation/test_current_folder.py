@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop._util.system import memory_bytes, python_module
+from edgeloop._util.system import memory_bytes, native_memory_bytes, python_module
 from edgeloop.architectures import Architecture, find_space
 from edgeloop.demo import make_faces
 from edgeloop.errors import MemoryExceeded, ModelFailed
 from edgeloop.graph import GraphProcess
 from edgeloop.isolation import NativeProcess
-from edgeloop.isolation.limits import native_memory_bytes
 from edgeloop.search.evaluators.screening import ModelBuilder
 from edgeloop.testing.models import save_segmentation_model
 

@@ -59,7 +59,7 @@ def node_cache() -> Path:
     """Where this node keeps what it could make again."""
     if os.environ.get("EDGELOOP_CACHE"):
         return Path(os.environ["EDGELOOP_CACHE"]).absolute()
-    base = os.environ.get("XDG_CACHE_HOME") or home_folder() / ".cache"
+    base = os.environ.get("XDG_CACHE_HOME") or home_folder(os.environ) / ".cache"
     return (Path(base) / "edgeloop").absolute()
 
 

@@ -33,6 +33,8 @@ from edgeloop.tasks import (
     reading_data,
 )
 
+_KEPT_MODELS = 100
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -47,7 +49,7 @@ class Sizes:
 
 class CachingToolchain:
     """A toolchain that inspects each model once, however many stages ask; by the file's content,
-    since every stage has a copy of its own."""
+    since every stage has a copy of its own. Of many models the last ones are remembered."""
 
     def __init__(self, toolchain: Toolchain) -> None:
         self.name = toolchain.name
@@ -60,11 +62,14 @@ class CachingToolchain:
     def inspect(self, model: Path) -> GraphInfo:
         with model.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest not in self._found:
-            with self._lock:
-                if digest not in self._found:
-                    self._found[digest] = self._inspect(model)
-        return self._found[digest]
+        if (found := self._found.get(digest)) is not None:
+            return found
+        with self._lock:
+            if (found := self._found.get(digest)) is None:
+                found = self._inspect(model)
+                kept = list(self._found.items())[-_KEPT_MODELS:]
+                self._found = {**dict(kept), digest: found}
+        return found
 
 
 @dataclass(frozen=True)
