@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from edgeloop._util.system import python_module
+from edgeloop._util.system import FairLimit, python_module
 from edgeloop.architectures import check_exporter, check_torch
 from edgeloop.errors import BadInput, LocalFileError
 from edgeloop.search.base import Evaluation
@@ -125,10 +125,14 @@ class LocalTraining(PoolEvaluator):
 
     def _problem(self, process: subprocess.Popen[bytes]) -> tuple[str, bool] | None:
         """Why there is no outcome, and whether that is final; None if there is one."""
-        try:
-            code = process.wait(self._limit_s)
-        except subprocess.TimeoutExpired:
-            return f"it was not done after {self._limit_s:g} s and was stopped", True
+        limit = FairLimit(self._limit_s, process.pid)
+        while (pause_s := limit.pause_s()) > 0:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = process.wait(pause_s)
+                break
+        else:
+            text = f"it was not done after {self._limit_s:g} s and was stopped"
+            return text, not limit.is_unfair
         if code == 0:
             return None
         if code == -signal.SIGKILL:

@@ -21,6 +21,7 @@ from edgeloop.errors import (
     BadInput,
     ComputeUnavailable,
     EdgeloopError,
+    MemoryExceeded,
     ModelFailed,
     StoreUnavailable,
     TrainingFailed,
@@ -45,7 +46,7 @@ def failure(arch_id: str, error: Exception | str, is_final: bool | None = None) 
     """An evaluation with an error, as one sentence. Unless given, `is_final` follows from the
     error: what is wrong with the candidate itself stays wrong."""
     if is_final is None:
-        is_final = isinstance(error, BadInput | ModelFailed | TrainingFailed)
+        is_final = isinstance(error, BadInput | MemoryExceeded | ModelFailed | TrainingFailed)
     text = str(error)
     if not isinstance(error, str | EdgeloopError):
         first_line = text.strip().partition("\n")[0]
