@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 
-from edgeloop.errors import DatasetUnavailable, DeviceUnavailable, MissingExtra
+from edgeloop.errors import DatasetUnavailable, DeviceUnavailable, MissingExtra, StoreDamaged
 
 LONGEST_DELAY_S = 60.0
 LONGEST_DEVICE_DELAY_S = 10.0  # somebody may be plugging the board in again
@@ -38,7 +38,7 @@ class Backoff:
     def is_too_much(self) -> bool:
         """Whether a drain should report the error instead of waiting any longer."""
         with self._lock:
-            if isinstance(self.error, MissingExtra):
+            if isinstance(self.error, (MissingExtra, StoreDamaged)):
                 return True
             if isinstance(self.error, DeviceUnavailable):
                 return time.monotonic() - self._since > self._device_patience_s

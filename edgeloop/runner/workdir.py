@@ -105,7 +105,9 @@ def stored_files(workspace: Workspace, lease: Lease) -> dict[str, ModelFile]:
     if files and (not uploaded or uploaded in files):
         return files
     blobs, experiment = workspace.store.blobs, workspace.experiment
-    if not any(next(iter(blobs.list(f"{name}/")), None) for name in (experiment, lease.model)):
+    places = (experiment, lease.model)
+    is_there = blobs.is_there() and any(any(blobs.list(f"{place}/")) for place in places)
+    if not is_there:
         reason = (
             f"it has models in {experiment!r} and not one of their files: the folder or container "
             "of its files is another one, or not mounted on this machine"
