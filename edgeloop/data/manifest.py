@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Tuple
 
+from edgeloop._util.bounded import memory_of
 from edgeloop._util.files import write_atomic
 from edgeloop.data.ledger import Head, Version
 from edgeloop.data.names import key_part
@@ -31,7 +32,6 @@ MOST_BYTES = 1 << 30  # of a manifest in the store: some ten million files
 # file has a hash of 32 random bytes, so that none shrinks to a tenth; files without content do.
 _LEAST_TEXT, _TEXT_SHARE = 32 << 20, 30
 _LEAST_MEMORY, _MEMORY_SHARE = 256 << 20, 40
-_LIST_BYTES, _ITEM_BYTES = 64, 8
 _MOST_NS = 1 << 70  # no clock or disk knows such a time
 _HASH = re.compile(r"[0-9a-f]{64}")
 _OBJECT = re.compile(r"[0-9a-f]{32}")
@@ -197,9 +197,7 @@ def _unpacked(content: bytes) -> bytes:
         raise ValueError(f"it is larger than {MOST_BYTES >> 30} GB")
     with gzip.GzipFile(fileobj=io.BytesIO(content)) as unpacking:
         text = unpacking.read(most + 1)
-    lists = text.count(b"[") + text.count(b"{")
-    memory = 3 * len(text) + _LIST_BYTES * lists + _ITEM_BYTES * text.count(b",")
-    if len(text) > most or memory > _LEAST_MEMORY + _MEMORY_SHARE * len(content):
+    if len(text) > most or memory_of(text) > _LEAST_MEMORY + _MEMORY_SHARE * len(content):
         raise ValueError("it unpacks to more than any folder would need")
     return text
 

@@ -24,9 +24,18 @@ import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from edgeloop._util.files import read_regular
+from edgeloop._util.globs import ANY, FOLDERS, STAR, is_wild, matches
 from edgeloop.errors import BadJob, LocalFileError
+
+if TYPE_CHECKING:
+    from edgeloop._util.globs import Part
+
+    _Piece = tuple[bytes, Part]  # as a regular expression, and as a part of a path
 
 _CLASSES = {
     "alnum": string.ascii_letters + string.digits,
@@ -43,6 +52,8 @@ _CLASSES = {
     "xdigit": string.hexdigits,
 }
 _SPECIAL = b"*?[\\"
+_NO_SLASH = frozenset(range(256)) - {ord("/")}
+_LARGEST_FILE = 1_000_000
 IGNORE_FILES = (".edgeloopignore", ".amlignore", ".gitignore")
 
 _NEVER = frozenset({".git", ".hg", ".svn", "__pycache__", ".edgeloop"})
@@ -71,11 +82,13 @@ class _NeverMatches(Exception):
 
 @dataclass(frozen=True)
 class Pattern:
-    """One line: what it matches (a path without a trailing slash), and what that means."""
+    """One line: what it matches (a path without a trailing slash), and what that means. `parts` say
+    the same as `regex`."""
 
     regex: bytes
     keeps: bool
     folders_only: bool
+    parts: tuple[Part, ...]
 
 
 class Rules:
@@ -99,16 +112,37 @@ class Rules:
 
 
 class _Chain:
-    """Alternatives in one expression: a single call tells which line matched first."""
+    """Alternatives in one expression: a single call tells which line matched first. One that would
+    take too long as an expression stands between two of those."""
 
+    def __init__(self, patterns: Sequence[Pattern]) -> None:
+        groups = groupby(patterns, key=lambda pattern: is_wild(pattern.parts))
+        self._links: list[_Joined | _Wild] = []
+        for wild, group in groups:
+            self._links += [_Wild(one) for one in group] if wild else [_Joined(list(group))]
+
+    def ignores(self, path: bytes) -> bool | None:
+        answers = (link.ignores(path) for link in self._links)
+        return next((answer for answer in answers if answer is not None), None)
+
+
+class _Joined:
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         self._keeps = [pattern.keeps for pattern in patterns]
         joined = b"|".join(b"(" + pattern.regex + b")" for pattern in patterns)
-        self._regex = re.compile(joined, re.DOTALL) if patterns else None
+        self._regex = re.compile(joined, re.DOTALL)
 
     def ignores(self, path: bytes) -> bool | None:
-        match = self._regex.fullmatch(path) if self._regex else None
+        match = self._regex.fullmatch(path)
         return None if match is None else not self._keeps[(match.lastindex or 0) - 1]
+
+
+class _Wild:
+    def __init__(self, pattern: Pattern) -> None:
+        self._pattern = pattern
+
+    def ignores(self, path: bytes) -> bool | None:
+        return not self._pattern.keeps if matches(self._pattern.parts, path) else None
 
 
 def parse_pattern(line: bytes) -> Pattern | None:
@@ -123,10 +157,13 @@ def parse_pattern(line: bytes) -> Pattern | None:
     if not text:
         return None
     try:
-        regex = _translate(text)
+        pieces = _translate(text)
     except _NeverMatches:
         return None
-    return Pattern(b"(?:.*/)?" + regex if anywhere else regex, keeps, folders_only)
+    if anywhere:
+        pieces = [(b"(?:.*/)?", FOLDERS), *pieces]
+    regex = b"".join(regex for regex, _ in pieces)
+    return Pattern(regex, keeps, folders_only, tuple(part for _, part in pieces))
 
 
 def _without_trailing_spaces(line: bytes) -> bytes:
@@ -139,9 +176,9 @@ def _without_trailing_spaces(line: bytes) -> bytes:
     return line[:end]
 
 
-def _translate(text: bytes) -> bytes:
+def _translate(text: bytes) -> list[_Piece]:
     literal = next((at for at, byte in enumerate(text) if byte in _SPECIAL), len(text))
-    parts, at = [re.escape(text[:literal])], literal
+    parts, at = [_literal(byte) for byte in text[:literal]], literal
     while at < len(text):
         char = text[at : at + 1]
         if char == b"*":
@@ -150,32 +187,36 @@ def _translate(text: bytes) -> bytes:
             opens = at == literal or text[at - 1 : at] == b"/"
             part, at = _stars(text, at, opens)
         elif char == b"?":
-            part, at = b"[^/]", at + 1
+            part, at = (b"[^/]", _NO_SLASH.__contains__), at + 1
         elif char == b"[":
             part, at = _bracket(text, at + 1)
         elif char == b"\\":
             if at + 1 == len(text):
                 raise _NeverMatches
-            part, at = re.escape(text[at + 1 : at + 2]), at + 2
+            part, at = _literal(text[at + 1]), at + 2
         else:
-            part, at = re.escape(char), at + 1
+            part, at = _literal(text[at]), at + 1
         parts.append(part)
-    return b"".join(parts)
+    return parts
 
 
-def _stars(text: bytes, at: int, opens: bool) -> tuple[bytes, int]:
+def _literal(byte: int) -> _Piece:
+    return re.escape(bytes([byte])), byte.__eq__
+
+
+def _stars(text: bytes, at: int, opens: bool) -> tuple[_Piece, int]:
     after = at
     while text[after : after + 1] == b"*":
         after += 1
     rest = text[after:]
     if after - at == 1 or not opens or not (rest == b"" or rest.startswith((b"/", b"\\/"))):
-        return b"[^/]*", after
+        return (b"[^/]*", STAR), after
     if rest.startswith(b"/"):
-        return b"(?:.*/)?", after + 1
-    return b".*", after
+        return (b"(?:.*/)?", FOLDERS), after + 1
+    return (b".*", ANY), after
 
 
-def _bracket(text: bytes, at: int) -> tuple[bytes, int]:
+def _bracket(text: bytes, at: int) -> tuple[_Piece, int]:
     """A set of bytes, and where the pattern continues. A slash is in no set."""
     negated = text[at : at + 1] in (b"!", b"^")
     at += negated
@@ -189,7 +230,8 @@ def _bracket(text: bytes, at: int) -> tuple[bytes, int]:
     chosen = (set(range(256)) - members if negated else members) - {ord("/")}
     if not chosen:
         raise _NeverMatches
-    return b"[" + b"".join(re.escape(bytes([byte])) for byte in sorted(chosen)) + b"]", at + 1
+    regex = b"[" + b"".join(re.escape(bytes([byte])) for byte in sorted(chosen)) + b"]"
+    return (regex, chosen.__contains__), at + 1
 
 
 def _member(text: bytes, at: int, previous: int | None) -> tuple[set[int], int | None, int]:
@@ -316,7 +358,7 @@ class _Walk:
         prefix = f"{path}/" if path else ""
         if self.kind in names and (folder / self.kind).is_file():
             with _readable(folder / self.kind):
-                rules = Rules.read((folder / self.kind).read_bytes())
+                rules = Rules.read(read_regular(folder / self.kind, _LARGEST_FILE))
                 levels = [_Level(len(os.fsencode(prefix)), rules), *levels]
         for entry in entries:
             yield from self._entry(entry, prefix + entry.name, levels)

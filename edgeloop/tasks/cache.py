@@ -16,11 +16,12 @@ import hashlib
 import itertools
 import json
 import shutil
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar
@@ -37,6 +38,7 @@ BATCH = 32  # decoded images in memory at a time
 LAYOUT = 1  # raised when the same images would give other arrays
 _BUILDING = ".building-"
 _ABANDONED_S = 24 * 3600
+_DECODED_BYTES = 256 << 20  # of all images that are being decoded
 
 Item = TypeVar("Item")
 
@@ -54,12 +56,22 @@ class Preparation(Generic[Item]):
     label_type: type[np.generic] = np.uint8
     also: Sequence[str] = ()  # whatever else the arrays depend on, such as the classes
 
+    def memory_of(self, item: Item) -> int:
+        """About how much decoding it takes."""
+        from edgeloop.tasks.dataset import decoded_bytes
+
+        files = [file for file in self.files_of(item) if file.suffix != ".npy"]
+        return sum(decoded_bytes(file) for file in files)
+
     def fingerprint(self) -> str:
         shapes = (self.image_shape, self.label_shape, np.dtype(self.label_type).name)
         parts = [str(LAYOUT), str(self.root.resolve()), repr(shapes), *self.also]
         for item in self.items:
             for file in self.files_of(item):
-                state = file.stat()
+                try:
+                    state = file.stat()
+                except OSError as error:
+                    raise LocalFileError(path=file, reason=error.strerror or str(error)) from None
                 parts.append(f"{file.relative_to(self.root)}|{state.st_size}|{state.st_mtime_ns}")
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
@@ -125,11 +137,38 @@ def _write_arrays(work: Path, recipe: Preparation[Any]) -> str:
 
 def _decoded(recipe: Preparation[Any]) -> Iterator[tuple[Images, NDArray[Any]]]:
     """In order, a batch at a time: Pillow decodes and resizes outside the interpreter's lock."""
-    items = iter(recipe.items)
+    items, room = iter(recipe.items), _Room(_DECODED_BYTES)
+
+    def decode(item: Any) -> tuple[Images, Labels]:
+        with room.taken(recipe.memory_of(item)):
+            return recipe.decode(item)
+
     with ThreadPoolExecutor(available_cpus(), "decode") as pool:
         while batch := list(itertools.islice(items, BATCH)):
-            for image, label in pool.map(recipe.decode, batch):
+            for image, label in pool.map(decode, batch):
                 yield image, np.asarray(label, dtype=recipe.label_type)
+
+
+class _Room:
+    """Memory for images that are being decoded: one that needs more than all of it waits until it
+    is alone."""
+
+    def __init__(self, size: int) -> None:
+        self._free, self._size = size, size
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def taken(self, size: int) -> Iterator[None]:
+        size = min(size, self._size)
+        with self._changed:
+            self._changed.wait_for(lambda: self._free >= size)
+            self._free -= size
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += size
+                self._changed.notify_all()
 
 
 def _write_header(file: BinaryIO, shape: tuple[int, ...], kind: np.dtype[Any]) -> None:

@@ -8,6 +8,8 @@ Of two classes a model may give only the score of the second, as a logit or a pr
 from __future__ import annotations
 
 import csv
+import itertools
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -16,6 +18,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeloop._util.values import shown
 from edgeloop.errors import BadInput, NotFound
 from edgeloop.tasks.base import (
     Fitting,
@@ -60,6 +63,8 @@ from edgeloop.tasks.metrics import (
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 MOST_CLASSES = 65_535
+MOST_ROWS = 2_000_000  # of labels.csv
+_MOST_DIGITS = 18
 
 
 @dataclass(frozen=True)
@@ -308,26 +313,36 @@ def _from_csv(root: Path, table: Path, classes: Sequence[str]) -> _Listing:
             reader = csv.DictReader(lines)
             if not {"file", "label"} <= set(reader.fieldnames or ()):
                 raise BadInput(reason=f"{table} needs the columns file,label")
-            rows = [(row["file"] or "", (row["label"] or "").strip()) for row in reader]
+            found = [_row(root, table, row) for row in itertools.islice(reader, MOST_ROWS + 1)]
         except (csv.Error, UnicodeDecodeError) as error:
             raise BadInput(reason=f"{table} cannot be read as CSV: {error}") from error
-    if not rows:
+    if not found:
         raise NotFound(reason=f"{table} names no picture")
-    found = [(_inside(root, table, file), label) for file, label in rows]
-    if any(not label for _, label in found):
-        raise BadInput(reason=f"{table} has a row without a label")
+    if len(found) > MOST_ROWS:
+        raise BadInput(reason=f"{table} has more than {MOST_ROWS:,} rows")
     names = {label for _, label in found}
-    whole = all(name.isdecimal() for name in names)
+    whole = all(name.isdecimal() and len(name) <= _MOST_DIGITS for name in names)
     return _listing(root, found, classes or sorted(names, key=int if whole else None))
+
+
+def _row(root: Path, table: Path, row: Mapping[str, str | None]) -> tuple[Path, str]:
+    label = sys.intern((row["label"] or "").strip())
+    if not label:
+        raise BadInput(reason=f"{table} has a row without a label")
+    return _inside(root, table, row["file"] or ""), label
 
 
 def _inside(root: Path, table: Path, file: str) -> Path:
     """A path from a table never leads out of the dataset."""
     path = PurePosixPath(file)
     if not file or path.is_absolute() or ".." in path.parts or "\0" in file:
-        raise BadInput(reason=f"{table} names {file!r}, which is no file below {root}")
-    if not (root / path).is_file():
-        raise BadInput(reason=f"{table} names {file!r}, which is not there")
+        raise BadInput(reason=f"{table} names {shown(file)}, which is no file below {root}")
+    try:
+        is_there = (root / path).is_file()
+    except OSError:  # longer than a name may be
+        is_there = False
+    if not is_there:
+        raise BadInput(reason=f"{table} names {shown(file)}, which is not there")
     return root / path
 
 

@@ -12,7 +12,6 @@ error with its number.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,12 +19,17 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from edgeloop._util.bounded import parse_json
+from edgeloop._util.files import read_regular
+from edgeloop._util.values import shown
 from edgeloop.errors import BadInput, LocalFileError, NotFound
 from edgeloop.tasks.dataset import check_folder, shuffled
 
 USUAL_NAMES = ("annotations.json", "_annotations.coco.json", "labels.json", "coco.json")
 LARGEST_FILE = 1 << 30
+_LEAST_MEMORY, _MEMORY_SHARE = 256 << 20, 10  # of its values: real annotations take half of that
 MOST_OBJECTS = 2_000  # in one image
+_LARGEST_ID, _LONGEST_SIDE = 1 << 63, 1 << 31
 _BOX, _POINT = 4, 3
 _NO_BOX = (0.0, 0.0, 0.0, 0.0)
 
@@ -160,12 +164,13 @@ def _content(file: Path) -> Mapping[str, Any]:
     try:
         if file.stat().st_size > LARGEST_FILE:
             raise BadInput(reason=f"{file} is larger than {LARGEST_FILE >> 20} MiB: split it")
-        content = json.loads(file.read_bytes())
+        text = read_regular(file, LARGEST_FILE)
+        content = parse_json(text, _LEAST_MEMORY + _MEMORY_SHARE * len(text))
     except FileNotFoundError:
         raise NotFound(reason=f"{file} is not there") from None
     except OSError as error:
         raise LocalFileError(path=file, reason=error.strerror or str(error)) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise BadInput(reason=f"{file} is not valid JSON: {error}") from None
     if not isinstance(content, dict):
         raise BadInput(reason=f"{file} is not in COCO's layout: it must be a mapping with 'images'")
@@ -181,14 +186,14 @@ def _rows(file: Path, content: Mapping[str, Any], name: str) -> list[Mapping[str
 
 def _number(file: Path, row: Mapping[str, Any], key: str) -> int:
     value = row.get(key)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise BadInput(reason=f"{file} has {key} {value!r} where a whole number is due")
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > _LARGEST_ID:
+        raise BadInput(reason=f"{file} has {key} {shown(value)} where a whole number is due")
     return value
 
 
 def _size(row: Mapping[str, Any]) -> tuple[int, int] | None:
     sides = row.get("width"), row.get("height")
-    good = all(isinstance(side, int | float) and 1 <= side < math.inf for side in sides)
+    good = all(isinstance(side, int | float) and 1 <= side < _LONGEST_SIDE for side in sides)
     return (int(row["width"]), int(row["height"])) if good else None
 
 
@@ -219,8 +224,8 @@ def _objects(
         box = _floats(row.get("bbox"))
         if row.get("bbox") and (len(box) != _BOX or min(box[2:]) < 0):
             raise BadInput(
-                reason=f"{file}: annotation {name} has the box {row['bbox']!r}, not [left, top, "
-                "width, height]"
+                reason=f"{file}: annotation {name} has the box {shown(row['bbox'])}, not [left, "
+                "top, width, height]"
             )
         points = _floats(row.get("keypoints"))
         if row.get("keypoints") and (not points or len(points) % _POINT):

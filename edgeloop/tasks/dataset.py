@@ -22,6 +22,8 @@ Reading one image, with an error that names the file.
 from __future__ import annotations
 
 import hashlib
+import struct
+import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +35,7 @@ from typing import TypeVar
 import numpy as np
 from PIL import Image
 
+from edgeloop._util.files import open_regular
 from edgeloop.errors import BadInput, NotFound
 from edgeloop.tasks.base import Images, Labels, Samples
 from edgeloop.tasks.cache import Preparation, prepared
@@ -119,21 +122,55 @@ _BROKEN = (
     EOFError,
     IndexError,
     zlib.error,
+    KeyError,
+    TypeError,
+    OverflowError,
+    MemoryError,
+    RecursionError,
+    struct.error,
     Image.DecompressionBombError,
 )
 
 
+MOST_PIXELS = 40_000_000  # of one image: decoded and converted, that is 320 MB
+# By its content and not by its name. Others run programs (EPS), or have layers of any size (PSD).
+_FORMATS = ("PNG", "JPEG", "MPO", "BMP", "WEBP", "GIF", "TIFF", "PPM", "JPEG2000")
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # checked here
+
+
 def load(path: Path) -> Image.Image:
     """The decoded image."""
-    with _reading(path), Image.open(path) as picture:
+    with _opened(path) as picture:
         picture.load()
         return picture
 
 
 def image_size(path: Path) -> tuple[int, int]:
     """Width and height, without decoding it."""
-    with _reading(path), Image.open(path) as picture:
+    with _opened(path) as picture:
         return picture.size
+
+
+def decoded_bytes(path: Path) -> int:
+    """About how much memory an image takes once it is decoded and converted."""
+    with _opened(path) as picture:
+        width, height = picture.size
+        return width * height * (4 if picture.mode in ("L", "P", "1", "RGB") else 8)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """A file of a few kilobytes may claim any size, so that is checked before it is decoded."""
+    with (
+        _reading(path),
+        open_regular(path) as file,
+        Image.open(file, formats=_FORMATS) as picture,
+    ):
+        width, height = picture.size
+        if width * height > MOST_PIXELS:
+            reason = f"{width:,} × {height:,} pixels are more than {MOST_PIXELS:,}"
+            raise ValueError(reason)
+        yield picture
 
 
 @contextmanager
@@ -247,7 +284,7 @@ def _check_labels(pair: Pair, image: Image.Image, label: Image.Image, labels: La
             reason=f"{pair.label} must have one channel of 8 bits with the classes, but its "
             f"pixels are {label.mode}"
         )
-    present = np.bincount(np.asarray(label).ravel(), minlength=256)
+    present = np.array(label.histogram()[:256])
     unknown = np.flatnonzero((present > 0) & labels.unknown)
     if unknown.size:
         raise BadInput(

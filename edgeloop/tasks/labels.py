@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeloop._util.files import read_regular
 from edgeloop.errors import BadInput, LocalFileError
 
 FILE = "label_map.json"
@@ -175,7 +176,7 @@ def _read(path: Path, most_bytes: int) -> object | None:
     try:
         if path.stat().st_size > most_bytes:
             raise BadInput(reason=f"{path} is larger than {most_bytes >> 10} KiB: no label map is")
-        content: object = json.loads(path.read_text(encoding="utf-8"))
+        content: object = json.loads(read_regular(path, most_bytes).decode("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

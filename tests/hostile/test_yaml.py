@@ -16,6 +16,7 @@ FAMILIES: Mapping[str, tuple[Mapping[str, yaml_files.Builder], tuple[str, ...]]]
     "job": (yaml_files.JOBS, ("job", "submit", "job.yaml")),
     "search": (yaml_files.SEARCHES, ("search", "faces.yaml", "--dry-run")),
     "space": (yaml_files.SPACES, ("search", "faces.yaml")),
+    "ignore": (yaml_files.IGNORES, ("job", "submit", "train.py")),
     "fleet": (yaml_files.FLEETS, ("fleet", "up")),
     "azureml": (yaml_files.AZUREML, ("status",)),
 }

@@ -208,6 +208,32 @@ SPACES: Mapping[str, Builder] = {
     "too deep": _space(lambda path: path.write_text("(" * 10_000)),
     "outside": _text("faces.yaml", f"{_SEARCH}search: {{space: '/etc/passwd:build'}}"),
 }
+
+
+def _ignored(content: bytes, *names: str) -> Builder:
+    """The code is too large, so that nothing is ever sent: but first all of it is looked at."""
+
+    def build(folder: Path) -> None:
+        (folder / ".gitignore").write_bytes(content)
+        (folder / "edgeloop.yaml").write_text("code_limit_mb: 0.000001")
+        (folder / "train.py").write_text("raise SystemExit(1)")
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text("x")
+
+    return build
+
+
+IGNORES: Mapping[str, Builder] = {
+    "stars": _ignored(b"*a*a*a*a*a*a*a*a*a*a*b", "a" * 60),
+    "stars and questions": _ignored(b"*?*?*?*?*?*?*?*?*?*?b", "a" * 200),
+    "folders": _ignored(b"**/a/**/a/**/a/**/a/**/a/**/b", "/".join("a" * 60)),
+    "brackets": _ignored(b"*[a-z]*[a-z]*[a-z]*[a-z]*[a-z]*[a-z]!", "a" * 200),
+    "more than 1 MB": _ignored(b"*.pyc\n" * 200_000),
+    "noise": _ignored(bytes(range(256)) * 10 + b"[" * 1_000 + b"\\"),
+}
+
+
 FLEETS: Mapping[str, Builder] = {
     "runners": _text("edgeloop.yaml", f"fleet: {{runners: {'9' * 400}}}"),
     "runners, many": _text("edgeloop.yaml", "fleet: {runners: '1:999999'}"),

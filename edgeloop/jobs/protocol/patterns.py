@@ -9,9 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from edgeloop._util.globs import ANY, FOLDERS, STAR, is_wild, matches
+
+if TYPE_CHECKING:
+    from edgeloop._util.globs import Part, Test
 
 LONGEST_PATTERN = 200
 MOST_PATTERNS = 50
+_STAR = "[^/]*"
 
 
 def check_pattern(text: str) -> str:
@@ -41,12 +48,23 @@ class FilePatterns:
 
     def __init__(self, patterns: Iterable[str] = ()) -> None:
         self.patterns = tuple(check_pattern(text) for text in patterns)
-        joined = "|".join(_expression(text) for text in self.patterns)
-        self._regex = re.compile(f"(?:{joined})(?:/.*)?", re.DOTALL) if self.patterns else None
+        self._wild: list[tuple[Part, ...]] = []
+        tame: list[str] = []
+        for text in self.patterns:
+            parts = _parts(text)
+            if is_wild(parts):
+                self._wild += [parts, (*parts, ord("/").__eq__, ANY)]
+            else:
+                tame.append(_expression(text))
+        joined = "|".join(tame)
+        self._regex = re.compile(f"(?:{joined})(?:/.*)?", re.DOTALL) if tame else None
 
     def matches(self, name: str) -> bool:
         """Whether a file is one of them, or is inside a folder that is; `/` separates folders."""
-        return self._regex is not None and self._regex.fullmatch(name) is not None
+        if self._regex is not None and self._regex.fullmatch(name) is not None:
+            return True
+        points = [ord(char) for char in name] if self._wild else []
+        return any(matches(parts, points) for parts in self._wild)
 
 
 def _expression(pattern: str) -> str:
@@ -60,7 +78,30 @@ def _expression(pattern: str) -> str:
     return expression
 
 
+def _parts(pattern: str) -> tuple[Part, ...]:
+    """The same as `_expression`, for `matches`."""
+    found: list[Part] = []
+    parts = pattern.split("/")
+    for number, part in enumerate(parts):
+        is_last = number == len(parts) - 1
+        if part == "**":
+            found.append(ANY if is_last else FOLDERS)
+            continue
+        found += [STAR if piece == _STAR else _test(piece) for piece in _pieces(part)]
+        found += [] if is_last else [ord("/").__eq__]
+    return tuple(found)
+
+
+def _test(piece: str) -> Test:
+    regex = re.compile(piece, re.DOTALL)
+    return lambda point: regex.fullmatch(chr(point)) is not None
+
+
 def _name(part: str) -> str:
+    return "".join(_pieces(part))
+
+
+def _pieces(part: str) -> list[str]:
     """One name of a path."""
     pieces: list[str] = []
     at = 0
@@ -68,8 +109,8 @@ def _name(part: str) -> str:
         char = part[at]
         at += 1
         if char == "*":
-            if pieces[-1:] != ["[^/]*"]:  # several stars mean the same as one
-                pieces.append("[^/]*")
+            if pieces[-1:] != [_STAR]:  # several stars mean the same as one
+                pieces.append(_STAR)
         elif char == "?":
             pieces.append("[^/]")
         elif char == "[":
@@ -77,7 +118,7 @@ def _name(part: str) -> str:
             pieces.append(piece)
         else:
             pieces.append(re.escape(char))
-    return "".join(pieces)
+    return pieces
 
 
 def _characters(part: str, at: int) -> tuple[str, int]:

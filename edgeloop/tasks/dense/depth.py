@@ -8,6 +8,7 @@ depth, or depth up to a factor and a shift that each image may choose.
 
 from __future__ import annotations
 
+import tokenize
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,12 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from edgeloop._util.files import open_regular
 from edgeloop._util.schema import Section, key
 from edgeloop._util.values import number
 from edgeloop.errors import BadInput, NotFound
 from edgeloop.tasks.base import Images, Interval, Labels, Samples, Score, Tensors
 from edgeloop.tasks.cache import Preparation, prepared
 from edgeloop.tasks.dataset import (
+    MOST_PIXELS,
     Pair,
     as_rgb,
     check_aspect,
@@ -40,8 +43,12 @@ SUFFIX = "_depth"
 METRICS = ("delta1", "delta2", "delta3", "abs_rel", "rmse")
 _ENDINGS = (".png", ".jpg", ".jpeg")
 _FACTOR = 1.25  # a pixel is right if it is wrong by less
-_MOST_PIXELS = 1 << 28
 _TINY = 1e-12
+# What NumPy raises for a header that is none, with those of the parser it uses.
+_BROKEN = (
+    *(OSError, ValueError, EOFError, TypeError, OverflowError, MemoryError),
+    *(SyntaxError, RecursionError, tokenize.TokenError),
+)
 _WANTED = "a map of depths: [n, height, width], with one channel at most"
 
 _Positive = Annotated[float, number(is_open=True)]
@@ -239,11 +246,12 @@ def _metres(path: Path, scale: float) -> NDArray[Any]:
 
 def _array(path: Path) -> NDArray[Any]:
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False).squeeze()
-    except (OSError, ValueError, EOFError) as error:
+        with open_regular(path):  # a pipe would never end
+            array = np.load(path, mmap_mode="r", allow_pickle=False).squeeze()
+    except _BROKEN as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise BadInput(reason=f"{path} cannot be read as an array ({reason})") from None
-    if array.ndim != 2 or array.dtype.kind not in "fiu" or array.size > _MOST_PIXELS:
+    if array.ndim != 2 or array.dtype.kind not in "fiu" or array.size > MOST_PIXELS:
         raise BadInput(
             reason=f"{path} holds an array {list(array.shape)} of {array.dtype}; depths are "
             "[height, width] in metres"

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import math
 import re
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeloop._util.files import open_regular
 from edgeloop.errors import BadInput, DatasetMisfit, NotFound
 from edgeloop.graph import GraphInfo, TensorInfo
 from edgeloop.tasks.base import Images
 
 MOST_BYTES = 2 * 1024**3  # of one input's samples; what comes after is left
+_LEAST_UNPACKED, _UNPACKED_SHARE = 256 << 20, 10  # of an archive, by its size on the disk
+# What NumPy raises for a header that is none, with those of the parser it uses.
+_BROKEN = (
+    *(OSError, ValueError, EOFError, KeyError, TypeError, OverflowError, MemoryError),
+    *(SyntaxError, RecursionError, tokenize.TokenError),
+)
 _PICTURES = (".png", ".jpg", ".jpeg")
 _RAW = (".raw", ".bin")
 _KNOWN = (*_PICTURES, ".npy", ".npz", *_RAW)
@@ -36,7 +45,7 @@ def given_inputs(
     """The first samples of every input, or the last; raises BadInput that names the file."""
     files = _files_by_input(source, info)
     found = {
-        tensor.name: _taken(_samples_in(files[tensor.name], tensor, info, last), count, last)
+        tensor.name: _taken(_samples_in(files[tensor.name], tensor, info, count, last), count, last)
         for tensor in info.inputs
     }
     counts = {name: len(samples) for name, samples in found.items()}
@@ -122,9 +131,10 @@ def _taken(samples: Iterator[NDArray[Any]], count: int, last: bool) -> NDArray[A
 
 
 def _samples_in(
-    files: Sequence[Path], tensor: TensorInfo, info: GraphInfo, last: bool
+    files: Sequence[Path], tensor: TensorInfo, info: GraphInfo, count: int, last: bool
 ) -> Iterator[NDArray[Any]]:
-    """Piece by piece, the last one first where the last are wanted."""
+    """Piece by piece, the last one first where the last are wanted; of each no more than `count`,
+    since a file may claim any number of samples."""
     for path in reversed(files) if last else files:
         kind = path.suffix.lower()
         if kind in _PICTURES:
@@ -133,9 +143,16 @@ def _samples_in(
         arrays = [_raw(path, tensor, info)] if kind in _RAW else _arrays(path, tensor.name)
         for array in reversed(arrays) if last else arrays:
             if tensor.layout:
-                yield _as_images(path, array, tensor.height, tensor.width)
+                yield _as_images(path, _some(array, 4, count, last), tensor.height, tensor.width)
             else:
-                yield _as_samples(path, array, tensor, info)
+                sides = len(info.sample_shape(tensor)) + 1
+                yield _as_samples(path, _some(array, sides, count, last), tensor, info)
+
+
+def _some(array: NDArray[Any], sides: int, count: int, last: bool) -> NDArray[Any]:
+    if array.ndim != sides:
+        return array
+    return array[-count:] if last else array[:count]
 
 
 def _picture(path: Path, tensor: TensorInfo) -> Images:
@@ -153,11 +170,16 @@ def _arrays(path: Path, name: str) -> list[NDArray[Any]]:
     that name, or all where there is none."""
     try:
         if path.suffix.lower() == ".npy":
-            return [np.load(path, mmap_mode="r", allow_pickle=False)]
+            with open_regular(path):
+                return [np.load(path, mmap_mode="r", allow_pickle=False)]
         _check_size(path)
         with np.load(path, allow_pickle=False) as archive:
-            return [archive[one] for one in ([name] if name in archive.files else archive.files)]
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+            wanted = [name] if name in archive.files else archive.files
+            arrays = [archive[one] for one in wanted]
+        if not all(isinstance(array, np.ndarray) for array in arrays):
+            raise ValueError("it holds a file that is no array")
+        return arrays
+    except (*_BROKEN, NotImplementedError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
         raise _unreadable(path, error) from None
 
 
@@ -165,15 +187,16 @@ def _members(path: Path) -> set[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             return {name.removesuffix(".npy") for name in archive.namelist()}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except (*_BROKEN, zipfile.BadZipFile) as error:
         raise _unreadable(path, error) from None
 
 
 def _check_size(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         size = sum(member.file_size for member in archive.infolist())
-    if size > MOST_BYTES:
-        reason = f"{path} unpacks to {size / 1e9:.1f} GB, more than {MOST_BYTES / 1e9:.1f} GB"
+    most = min(MOST_BYTES, _LEAST_UNPACKED + _UNPACKED_SHARE * path.stat().st_size)
+    if size > most:
+        reason = f"{path} unpacks to {size / 1e9:.1f} GB, more than {most / 1e9:.1f} GB"
         raise BadInput(reason=f"{reason}: write its arrays as .npy files")
 
 
