@@ -38,11 +38,12 @@ from edgeloop.jobs.shared import delete_job, record_key, submitter
 from edgeloop.jobs.snapshot import CodeSnapshot
 from edgeloop.jobs.spec import JobSpec
 from edgeloop.jobs.sweep import expand
-from edgeloop.jobs.watch import has_no_report
+from edgeloop.jobs.watch import ACCESS_S, has_no_report
 from edgeloop.settings import STORE_FOLDER, Settings, cache_folder, state_folder
 from edgeloop.store import Access, Blobs, SqliteLocation
 
-ACCESS_S = 30 * 24 * 3600  # a job may wait and run this long
+_WAIT_S = 7 * 24 * 3600  # for resources, if the job has a time limit
+_DAY_S = 24 * 3600
 MEGABYTE = 1_000_000
 _WRITERS = 16
 _STARTED = {"image": "images", "name": "environments by name"}  # no file of the code
@@ -131,6 +132,8 @@ class Submission:
             reason = f"the compute {name} cannot start {_STARTED[kind]}"
             raise BadJob(where="environment", reason=reason)
         lifetime_s = self.compute.access_s(spec.timeout_s)
+        if lifetime_s is None:
+            lifetime_s = access_seconds(spec)
         resolver = PlaceResolver(self.settings, self.compute, lifetime_s or ACCESS_S)
         places = resolver.resolve(spec.sources, spec.targets)
         limit_bytes = self.settings.code_limit_mb * MEGABYTE
@@ -159,7 +162,7 @@ class Submission:
             snapshot.digest,
             tuple(inputs),
             ensure_wrapper(self.blobs),
-            self.blobs.access(ACCESS_S if lifetime_s is None else lifetime_s),
+            self.blobs.access(lifetime_s),
             " · ".join((code, *described)),
             places,
             self._send_package() if spec.edgeloop else "",
@@ -335,6 +338,14 @@ def index_folder(settings: Settings) -> Path:
 
 def _put(put: Callable[[str, bytes], None], file: tuple[str, bytes]) -> None:
     put(*file)
+
+
+def access_seconds(spec: JobSpec) -> int:
+    """How long a job's access to the store is valid: as long as it may wait and run, at least if it
+    says how long it may run."""
+    if spec.timeout_s is None:
+        return ACCESS_S
+    return int(min(ACCESS_S, _WAIT_S + spec.timeout_s + spec.grace_s + _DAY_S))
 
 
 def folders_apart(settings: Settings, blobs: Blobs) -> list[Path]:

@@ -10,14 +10,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 
 from edgeloop._util.parallel import ordered_map
-from edgeloop.errors import BlobMissing, ComputeUnavailable
+from edgeloop.errors import BlobMissing, ComputeUnavailable, MissingExtra, StoreError
 from edgeloop.jobs.computes.base import Compute, ObservedState
-from edgeloop.jobs.protocol.ticket import FINAL_STATES, JobFiles, JobProgress, State, state_key
+from edgeloop.jobs.protocol.codec import to_json
+from edgeloop.jobs.protocol.ticket import (
+    FINAL_STATES,
+    JobFiles,
+    JobProgress,
+    State,
+    access_key,
+    expires_at,
+    state_key,
+)
 from edgeloop.store import Blobs
 
+ACCESS_S = 30 * 24 * 3600  # a job may wait and run this long
+RENEW_S = 24 * 3600.0  # how old an access may be before a job that still runs gets a newer one
 _READERS = 32
 _SILENCE_S = 90.0  # several heartbeats, and clocks that differ
 
@@ -85,7 +97,29 @@ def current_status(
             progress = _stored_progress(blobs, job.job)  # it may have been written meanwhile
         is_on_its_way = now - job.submitted < compute.on_its_way_s and not job.cancel_asked
         statuses.append(_merged(job, view, progress, note, now, is_on_its_way))
+    old = [
+        job.job
+        for job, status in zip(jobs, statuses, strict=True)
+        if not status.is_final and now - job.submitted > RENEW_S
+    ]
+    renew_access(blobs, old, compute.access_s(None), now)
     return statuses
+
+
+def renew_access(blobs: Blobs, jobs: Sequence[str], seconds: int | None, now: float) -> None:
+    """Leave newer access for jobs that run for long, if theirs is a signature; see
+    `edgeloop.jobs.wrapper.access`. That it cannot be made is no reason not to show a status."""
+    if not jobs or seconds == 0:
+        return
+    with suppress(StoreError, MissingExtra):
+        if blobs.access(0).make != "AzureIdentity":  # other stores have no signatures
+            return
+        for job in jobs:
+            known = blobs.info(access_key(job))
+            if known is None or now - known.modified.timestamp() > RENEW_S:
+                access = blobs.access(ACCESS_S if seconds is None else seconds)
+                if expires_at(access) is not None:
+                    blobs.put_private(access_key(job), to_json(access))
 
 
 def status_from_store(blobs: Blobs, job: str, now: float) -> Status:

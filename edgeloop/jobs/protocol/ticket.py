@@ -2,6 +2,7 @@
 
 `_jobs/<id>/ticket.json`   what to run, written once before the job is given to a compute
 `_jobs/<id>/order.json`    access to the store, for a compute that passes it as a file
+`_jobs/<id>/access.json`   newer access to the store, for a job that outlives its first one
 `_jobs/<id>/state.json`    its progress; only the wrapper writes it
 `_jobs/<id>/cancel`        asks it to end, also where its compute no longer knows it
 `_jobs/<id>/log/<n>`       its output, in pieces of LOG_PIECE bytes; only the last one grows
@@ -18,7 +19,9 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import parse_qs
 
 from edgeloop._util.units import size_text
 from edgeloop.errors import BadInput, BadSetting
@@ -235,6 +238,20 @@ def ticket_key(job: str) -> str:
 
 def order_key(job: str) -> str:
     return f"_jobs/{job}/order.json"
+
+
+def access_key(job: str) -> str:
+    return f"_jobs/{job}/access.json"
+
+
+def expires_at(access: Access) -> float | None:
+    """When a signature of Azure ends, in seconds since 1970; None for other kinds of access."""
+    ends = parse_qs(access.options.get("sas_key", "")).get("se", [""])[0]
+    try:
+        moment = datetime.strptime(ends, "%Y-%m-%dT%H:%M:%SZ")
+    except ValueError:
+        return None
+    return moment.replace(tzinfo=timezone.utc).timestamp()
 
 
 def state_key(job: str) -> str:

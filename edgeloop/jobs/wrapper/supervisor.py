@@ -25,6 +25,7 @@ from edgeloop.jobs.protocol.ticket import (
     ticket_key,
 )
 from edgeloop.jobs.wrapper import command
+from edgeloop.jobs.wrapper.access import AccessRenewal
 from edgeloop.jobs.wrapper.ending import (
     CANCELED,
     FAILED,
@@ -80,6 +81,7 @@ class Supervisor:
         self._events = events
         self._log = JobLog(scratch.log)
         self._blobs: Blobs = open_from_job(order.access)
+        self._renewal = AccessRenewal(self._blobs, order.access, scratch.job)
         self._log_copier = LogCopier(scratch.log, self._blobs, scratch.job)
         self._created = CreatedFiles(scratch.work, scratch.before)
         self._outputs = OutputCopier(
@@ -290,6 +292,7 @@ class Supervisor:
         def put_state() -> None:
             self._state.change(log_bytes=self._log_copier.bytes_sent)
             self._state.put()
+            self._renewal.look()
             if self._blobs.size(cancel_key(self._scratch.job)) is not None:
                 self._events.cancel()
 

@@ -63,8 +63,8 @@ def default_identity() -> TokenCredential:
 
 
 def azure_access(location: AzureLocation, seconds: int, writes: bool) -> Access:
-    """Access for a job to a container that may not be the store's: only to read, if it only reads.
-    A container that does not exist is not created."""
+    """Access for a job to a container that may not be the store's: to read it, or to write to it. A
+    container that does not exist is not created."""
     try:
         from azure.storage.blob import ContainerSasPermissions, generate_container_sas
     except ImportError:
@@ -73,12 +73,14 @@ def azure_access(location: AzureLocation, seconds: int, writes: bool) -> Access:
     if signature is None:
         credential = default_identity() if location.key is None else None
         start, ends, secret = _signing(location, credential, seconds)
-        rights = ContainerSasPermissions(read=True, list=True, write=writes, create=writes)
+        reads = not writes
+        rights = ContainerSasPermissions(read=reads, list=reads, write=writes, create=writes)
         signature = generate_container_sas(
             *(location.account, location.container),
             permission=rights,
             start=start,
             expiry=ends,
+            protocol=_protocol(location),
             **secret,
         )
     place = {"container_name": location.container, "account_name": location.account}
@@ -121,6 +123,7 @@ def _link(
         permission=BlobSasPermissions(read=True),
         start=start,
         expiry=ends,
+        protocol=_protocol(location),
         **secret,
     )
     return f"{location.blob_endpoint.rstrip('/')}/{location.container}/{quote(key)}?{signature}"
@@ -141,9 +144,15 @@ def _signature(location: AzureLocation, credential: TokenCredential | None, seco
             permission=rights,
             start=start,
             expiry=ends,
+            protocol=_protocol(location),
             **secret,
         )
     )
+
+
+def _protocol(location: AzureLocation) -> str | None:
+    """A signature for an account on Azure is of no use without encryption."""
+    return "https" if location.blob_endpoint.startswith("https:") else None
 
 
 def _signing(

@@ -59,6 +59,13 @@ class PlainBlobs(Blobs):
         self._description = description
         self._access = access
 
+    def renew(self, access: Access) -> None:
+        """Use a newer signature from now on. One for another place is ignored."""
+        place = ("endpoint", "container_name")
+        is_same = all(access.options.get(n) == self._access.options.get(n) for n in place)
+        if is_same and access.make == self._access.make == "AzureStore":
+            self._remote, self._access = open_remote(access.make, access.options), access
+
     def put(self, key: str, source: Path | bytes) -> None:
         check_blob_key(key)
         with self._our_errors(key, is_put=True):
