@@ -139,7 +139,7 @@ def test_a_last_word_that_came_while_the_compute_was_asked_is_heard(blobs: Blobs
                 JobProgress("completed", 1, "n", NOW),
             ]
 
-        def read(self, key: str) -> bytes:
+        def read_document(self, key: str) -> bytes:
             return self.words.pop(0).to_json()
 
     status = current_status(
