@@ -18,39 +18,16 @@ CONFIGURATIONS = (*SMALL, *LARGE)
 
 def run() -> str:
     began = time.monotonic()
-    workers = os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count()
-    with ProcessPoolExecutor(workers, get_context("fork"), max_tasks_per_child=None) as pool:
-        explored = list(pool.map(_explored, range(len(CONFIGURATIONS))))
-    elapsed_s = time.monotonic() - began
-    for each in explored:
-        for violation in each.violations:
-            print(f"{each.configuration.name}: {violation}\n")
-    headings = (
-        "configuration",
-        "states",
-        "transitions",
-        "contents",
-        "all of it",
-        "violations",
-        "s",
-    )
+    explored = []
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork")) as pool:
+        for each in pool.map(_explored, range(len(CONFIGURATIONS))):
+            explored.append(each)
+            for violation in each.violations:
+                print(f"{each.configuration.name}: {violation}\n", flush=True)
     rows = [_line(each) for each in explored]
-    states, transitions = (
-        sum(getattr(e, name) for e in explored) for name in ("states", "transitions")
-    )
-    contents, broken = sum(e.contents for e in explored), sum(len(e.violations) for e in explored)
-    rows.append(
-        (
-            "together",
-            f"{states:,}",
-            f"{transitions:,}",
-            f"{contents:,}",
-            "",
-            broken,
-            f"{elapsed_s:.0f}",
-        )
-    )
-    return markdown(headings, rows) + "\n\n" + _planted()
+    rows.append(_sum(explored, time.monotonic() - began))
+    headings = ("configuration", "states", "transitions", "contents", "to the end", "violations")
+    return markdown((*headings, "seconds"), rows) + "\n\n" + _planted()
 
 
 def _explored(number: int) -> Explored:
@@ -59,8 +36,19 @@ def _explored(number: int) -> Explored:
 
 def _line(each: Explored) -> tuple[object, ...]:
     counts = (f"{each.states:,}", f"{each.transitions:,}", f"{each.contents:,}")
-    whole = "yes" if each.is_whole else "no"
-    return (each.configuration.name, *counts, whole, len(each.violations), f"{each.seconds:.1f}")
+    is_whole = "yes" if each.is_whole else "no"
+    name, violations = each.configuration.name, len(each.violations)
+    return (name, *counts, is_whole, violations, f"{each.seconds:.1f}")
+
+
+def _sum(explored: list[Explored], elapsed_s: float) -> tuple[object, ...]:
+    states = sum(each.states for each in explored)
+    transitions = sum(each.transitions for each in explored)
+    contents = sum(each.contents for each in explored)
+    violations = sum(len(each.violations) for each in explored)
+    whole = sum(each.is_whole for each in explored)
+    counts = (f"{states:,}", f"{transitions:,}", f"{contents:,}", f"{whole} of {len(explored)}")
+    return ("together", *counts, violations, f"{elapsed_s:.0f}")
 
 
 def _planted() -> str:

@@ -72,6 +72,7 @@ class Configuration:
     sweeps: int = 0
     looks_ahead: bool = False
     has_hints: bool = True
+    judges_order: bool = False  # of claims among several workers; it makes more states differ
     leases: type[Leases] = Leases
     patches: tuple[tuple[str, Any], ...] = ()
     reuses_versions: bool = False
@@ -119,12 +120,9 @@ class Answer(NamedTuple):
 class Call(NamedTuple):
     name: str
     model: str = ""
-    number: int | None = None
 
     def __str__(self) -> str:
-        given = [self.model] if self.model else []
-        given += [] if self.number is None else [str(self.number)]
-        return f"{self.name}({', '.join(given)})"
+        return f"{self.name}({self.model})"
 
 
 class Memory(NamedTuple):
@@ -347,30 +345,35 @@ class Person(Actor):
         if memory.deeds:
             for model in self._of.models:
                 for deed in self._of.deeds:
-                    yield Call(deed, model, 5 if deed == "priority" else None)
+                    yield Call(deed, model)
 
     def _run(self, call: Call, memory: Memory, tape: Tape) -> tuple[Memory, Ending]:
-        of, store = self._of, AskingStore(tape.ask, self._of.is_atomic)
         outcome = "ok"
         try:
-            if call.name == "upload":
-                queue = Queue(store.queue(EXPERIMENT), of.plan, of.margin_s)
-                uploader = Uploader(store, EXPERIMENT, of.plan, queue, self.name, tape.clock)
-                uploader.upload(_file(call.model), call.model, UploadOptions(check=False))
-            else:
-                catalog = Catalog(
-                    *(store, EXPERIMENT, of.plan),
-                    node=self.name,
-                    margin_s=of.margin_s,
-                    clock=tape.clock,
-                )
-                deed = {"priority": catalog.set_priority}.get(call.name) or getattr(
-                    catalog, call.name
-                )
-                deed(call.model, *([] if call.number is None else [call.number]))
+            self._do(call, AskingStore(tape.ask, self._of.is_atomic), tape)
         except EdgeloopError as error:
             outcome = type(error).__name__
         return memory._replace(deeds=memory.deeds - 1), Ending(outcome)
+
+    def _do(self, call: Call, store: AskingStore, tape: Tape) -> None:
+        of = self._of
+        if call.name == "upload":
+            queue = Queue(store.queue(EXPERIMENT), of.plan, of.margin_s)
+            uploader = Uploader(store, EXPERIMENT, of.plan, queue, self.name, tape.clock)
+            uploader.upload(_file(call.model), call.model, UploadOptions(check=False))
+            return
+        if call.name == "edit":  # with another tool, which knows no hints
+            models = store.models(EXPERIMENT)
+            if row := models.get(call.model):
+                models.update(row, {"priority": 5})
+            return
+        catalog = Catalog(
+            *(store, EXPERIMENT, of.plan), node=self.name, margin_s=of.margin_s, clock=tape.clock
+        )
+        if call.name == "priority":
+            catalog.set_priority(call.model, 5)
+        else:
+            getattr(catalog, call.name)(call.model)
 
 
 def result_of(lease: Lease) -> dict[str, Value]:

@@ -92,6 +92,10 @@ def _shows_nothing(queue: Any, hint: Record, values: Values) -> None:
     """A hint that a wrong clock hid stays as it is."""
 
 
+def _finds_nothing(queue: Any, *where: Any) -> list[Any]:
+    return []
+
+
 _QUEUE = "edgeloop.models.queue"
 _SHORT: dict[str, Any] = {"ticks": 1, "lease_s": 10.0, "margin_s": 0.0}  # over after one tick
 PLANTED = {
@@ -142,6 +146,20 @@ PLANTED = {
             patches=((f"{_QUEUE}.Queue._show", _shows_nothing),),
         ),
         "is never finished",
+    ),
+    "priorities that were edited by hand are not looked for": Planted(
+        Configuration(
+            *("", True),
+            models=("a", "b"),
+            workers=1,
+            ticks=0,
+            renewals=0,
+            deeds=("edit",),
+            deeds_left=1,
+            judges_order=True,
+            patches=((f"{_QUEUE}.Queue.urgent", _finds_nothing),),
+        ),
+        "was taken while b of rank",
     ),
     "versions used again after a delete": Planted(
         Configuration(

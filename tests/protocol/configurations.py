@@ -35,6 +35,11 @@ SMALL: tuple[Configuration, ...] = (
     _only("azure", "takeover", **SHORT, ticks=1, renewals=0),
     _only("sql", "heartbeats", **SHORT, ticks=1, renewals=0, heartbeats=1),
     _only("sql", "reset", ticks=0, renewals=0, deeds=("reset",), deeds_left=1, workers=1, faults=1),
+    *_both(
+        *("priorities",),
+        **{"models": ("a", "b"), "workers": 1, "ticks": 0, "renewals": 0, "judges_order": True},
+        **{"deeds": ("priority", "edit"), "deeds_left": 1},
+    ),
     _only("azure", "unlock", ticks=0, renewals=0, deeds=("unlock",), deeds_left=1, workers=1),
 )
 
@@ -53,13 +58,8 @@ LARGE: tuple[Configuration, ...] = (
     *_both("deleted and uploaded", ticks=0, renewals=0, deeds=("delete", "upload"), deeds_left=2),
     *_both(
         *("priorities",),
-        **{
-            "models": ("a", "b"),
-            "ticks": 0,
-            "renewals": 0,
-            "deeds": ("priority",),
-            "deeds_left": 1,
-        },
+        **{"models": ("a", "b"), "ticks": 1, "renewals": 0, "judges_order": True},
+        **{"deeds": ("priority", "edit"), "deeds_left": 1, "crashes": 1},
     ),
     *_both("clock a year ahead", ticks=1, jumps=1, crashes=1, renewals=0, sweeps=1),
     *_both("lost hints", ticks=2, has_hints=False, sweeps=1, crashes=1, faults=1, renewals=0),

@@ -33,13 +33,12 @@ from tests.protocol.actors import (
     frozen_result,
     virtual_machine,
 )
-from tests.protocol.invariants import Judge, Write
-from tests.protocol.tables import Request, Row, Sheet, perform
+from tests.protocol.invariants import Content, Judge, Write
+from tests.protocol.tables import Request, Sheet, perform
 
 START_S = 1_000.0  # so that no time is the 0 that means never
 
 Thing = TypeVar("Thing", bound=Hashable)
-Content = tuple[tuple[Row, ...], tuple[Row, ...]]  # models and hints
 State = tuple[int, ...]
 
 
@@ -69,6 +68,7 @@ class Node(NamedTuple):
     begun: tuple[float, float] = (0.0, 0.0)
     answers: tuple[int, ...] = ()
     request: int = -1
+    content: int = -1  # when a claim began, where the order of claims is judged
 
 
 class OnItsWay(NamedTuple):
@@ -163,7 +163,7 @@ class _Explorer:
         self._flights: Interner[OnItsWay | None] = Interner()
         self._flights(None)
         self._applied: dict[tuple[int, int], tuple[int, int]] = {}
-        self._started: dict[tuple[int, Call, int, int], tuple[int, Ending | None]] = {}
+        self._started: dict[tuple[int, Call, int, int, int], tuple[int, Ending | None]] = {}
         self._stepped: dict[tuple[int, int, int, int], tuple[int, Ending | None]] = {}
         self._judge = Judge(configuration)
 
@@ -274,6 +274,10 @@ class _Explorer:
         messages = self._judged(state, content, index, node)
         if ending is not None and node.call is not None:
             messages += self._judge.of_ending(self._contents[content], node.call, ending)
+            lease = self._nodes[after].memory.lease
+            if node.content >= 0 and lease is not None:
+                first, last = self._contents[node.content], self._contents[content]
+                messages += self._judge.of_order(first, last, lease, self._now(state))
         step = Step(index, "", node.call, node.request, result, ending)
         return _with(self._moved(state, index, after), CONTENT, content), step, messages
 
@@ -323,11 +327,13 @@ class _Explorer:
     def _start(self, number: int, call: Call, state: State) -> tuple[int, Ending | None]:
         index = self._nodes[number].actor
         is_ahead = state[JUMPED] >> index & 1
-        key = (number, call, state[TICKS], is_ahead)
+        content = state[CONTENT] if self._of.judges_order and call.name == "claim" else -1
+        key = (number, call, state[TICKS], is_ahead, content)
         found = self._started.get(key)
         if found is None:
             begun = (self._wall(state, index), self._now(state))
-            found = self._run(index, self._nodes[number].memory, call, begun, ())
+            first = Node(index, self._nodes[number].memory, call, begun, content=content)
+            found = self._run(first, ())
             self._started[key] = found
         return found
 
@@ -343,27 +349,21 @@ class _Explorer:
             kind, value = self._results[result]
             answer = Answer(kind, value, self._wall(state, index), self._now(state))
             answers = (*node.answers, self._answers(answer))
-            found = self._run(index, node.memory, node.call, node.begun, answers)
+            found = self._run(node, answers)
             self._stepped[key] = found
         return found
 
-    def _run(
-        self,
-        index: int,
-        memory: Memory,
-        call: Call,
-        begun: tuple[float, float],
-        answers: tuple[int, ...],
-    ) -> tuple[int, Ending | None]:
-        """Run the real code with these answers, to its next request or its end."""
-        tape = Tape([self._answers[number] for number in answers], *begun)
+    def _run(self, node: Node, answers: tuple[int, ...]) -> tuple[int, Ending | None]:
+        """Run the real code of a call with these answers, to its next request or its end."""
+        assert node.call is not None
+        tape = Tape([self._answers[number] for number in answers], *node.begun)
         try:
-            memory, ending = self._actors[index].run(call, memory, tape)
+            memory, ending = self._actors[node.actor].run(node.call, node.memory, tape)
         except Paused:
             assert tape.request is not None
-            request = self._requests(tape.request)
-            return self._nodes(Node(index, memory, call, begun, answers, request)), None
-        return self._nodes(Node(index, memory)), ending
+            waiting = node._replace(answers=answers, request=self._requests(tape.request))
+            return self._nodes(waiting), None
+        return self._nodes(Node(node.actor, memory)), ending
 
     def _now(self, state: State) -> float:
         return START_S + state[TICKS] * self._of.tick_s

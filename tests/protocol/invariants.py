@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from edgeloop.models import Catalog, Leases, Outcome, Queue, StageRecord, ready_at, records_of
 from edgeloop.models.queue import rank_of
 from edgeloop.models.records import _status, node_text
-from edgeloop.models.row import runs_of
+from edgeloop.models.row import own_priority, runs_of
 from edgeloop.store import Record, Values
 from tests.protocol.actors import (
     EXPERIMENT,
@@ -29,6 +29,8 @@ from tests.protocol.actors import (
     result_of,
 )
 from tests.protocol.tables import AskingStore, Frozen, Row, Sheet, direct
+
+Content = tuple[tuple[Row, ...], tuple[Row, ...]]  # models and hints
 
 HOUR_S = 3_600.0
 ON_A_LEASE = ("commit", "fail", "release", "renew", "begin")
@@ -68,7 +70,7 @@ class Judge:
                 messages += self._of_row(write, key, before.get(key), columns)
         return messages
 
-    def of_ending(self, content: tuple[Any, Any], call: Call, ending: Ending) -> list[str]:
+    def of_ending(self, content: Content, call: Call, ending: Ending) -> list[str]:
         if call.name != "commit" or ending.outcome != "lost":
             return []
         for key, _, columns in content[0]:
@@ -76,7 +78,27 @@ class Judge:
                 return [f"the result of {ending.token} was refused, and yet it is there"]
         return []
 
-    def of_content(self, content: tuple[tuple[Row, ...], tuple[Row, ...]], now: float) -> list[str]:
+    def of_order(
+        self, first: Content, last: Content, lease: tuple[Any, ...], now: float
+    ) -> list[str]:
+        """What a claim took, against the models with a priority of their own that could have been
+        taken all the time, from the beginning of the claim to its end."""
+        was_there = {(key, version) for key, version, _ in first[0]}
+        taken_rank = lease[-2]
+        messages = []
+        for key, version, columns in last[0]:
+            if columns is None or key == lease[0] or (key, version) not in was_there:
+                continue
+            values = self._facts(columns).values
+            if own_priority(values) is None:
+                continue
+            better = [rank for rank in self._ranks(key, values, now) if rank < taken_rank]
+            if better:
+                said = f"{lease[0]} of rank {taken_rank} was taken"
+                messages.append(f"{said} while {key} of rank {better[0]} was free")
+        return messages
+
+    def of_content(self, content: Content, now: float) -> list[str]:
         """Once per content, whatever the versions."""
         plain = tuple(
             tuple((key, columns) for key, _, columns in rows if columns is not None)
@@ -91,7 +113,7 @@ class Judge:
         with on_tape(Tape((), now, now)):
             self._lone_worker(sheets, lambda: now).sweep()
 
-    def shown(self, content: tuple[tuple[Row, ...], tuple[Row, ...]]) -> str:
+    def shown(self, content: Content) -> str:
         parts = []
         for key, version, columns in content[0]:
             if columns is None:
@@ -200,20 +222,22 @@ class Judge:
         return messages
 
     def _best(self, sheets: dict[str, Sheet], now: float) -> str | None:
-        plan, margin_s = self._of.plan, self._of.margin_s
-        store = AskingStore(direct(sheets), self._of.is_atomic)
-        queue = Queue(store.queue(EXPERIMENT), plan, margin_s)
-        ranks = [
-            rank_of(queue.key(row.key, row.values, stage))
-            for row in sheets["models"].query("", "", (), None)
-            for stage in plan.for_model(row.values)
-            if (ready := ready_at(row.values, stage, plan, margin_s)) is not None
-            and ready <= now
-            and records_of(row.values)
-            .get(stage.name, StageRecord())
-            .has_attempts_left(self._of.max_attempts)
-        ]
+        rows = sheets["models"].query("", "", (), None)
+        ranks = [rank for row in rows for rank in self._ranks(row.key, row.values, now)]
         return min(ranks, default=None)
+
+    def _ranks(self, key: str, values: Values, now: float) -> list[str]:
+        """Of the stages of a model that may be claimed now, the best first."""
+        plan, margin_s = self._of.plan, self._of.margin_s
+        queue = Queue(AskingStore(direct({}), True).queue(EXPERIMENT), plan, margin_s)
+        records, found = records_of(values), []
+        for stage in plan.for_model(values):
+            ready = ready_at(values, stage, plan, margin_s)
+            record = records.get(stage.name, StageRecord())
+            if ready is None or ready > now or not record.has_attempts_left(self._of.max_attempts):
+                continue
+            found.append(rank_of(queue.key(key, values, stage)))
+        return sorted(found)
 
     def _lone_worker(self, sheets: Mapping[str, Sheet], clock: Any) -> Leases:
         store = AskingStore(direct(sheets), self._of.is_atomic)
