@@ -74,7 +74,9 @@ class Judge:
         if call.name != "commit" or ending.outcome != "lost":
             return []
         for key, _, columns in content[0]:
-            if key == call.model and ending.token in self._facts(columns).results:
+            facts = self._facts(columns)
+            is_going = facts.values.get("status") == "deleting"  # and its results with it
+            if key == call.model and ending.token in facts.results and not is_going:
                 return [f"the result of {ending.token} was refused, and yet it is there"]
         return []
 
