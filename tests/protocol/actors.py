@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
@@ -35,9 +36,10 @@ from edgeloop.models import leases as leases_module
 from edgeloop.models import queue as queue_module
 from edgeloop.models import row as row_module
 from edgeloop.models import upload as upload_module
-from edgeloop.models.onnx_check import OnnxFile
+from edgeloop.models.onnx_check import OnnxFile, check_onnx
 from edgeloop.models.upload import Uploader
 from edgeloop.store import Record, Value
+from tests.nets import save_tiny
 from tests.protocol.tables import AskingStore, Request, Row, frozen
 
 EXPERIMENT = "default"
@@ -449,6 +451,7 @@ class _Tokens:
         return SimpleNamespace(hex=_Current.tape.new_token())
 
 
+_FOLDERS: list[TemporaryDirectory[str]] = []
 _USES = {"fail": "failures", "release": "releases", "renew": "renewals", "sweep": "sweeps"}
 _ERRORS: dict[str, EdgeloopError] = {
     "StoreUnavailable": StoreUnavailable(store="the store", reason="no answer"),
@@ -469,4 +472,7 @@ def _frozen_lease(lease: Lease) -> tuple[Any, ...]:
 
 @cache
 def _file(model: str) -> OnnxFile:
-    return OnnxFile(Path(f"{model}.onnx"), {}, 1, f"content of {model}")
+    """A real file, checked as for a real upload; where its bytes go is not explored."""
+    folder = TemporaryDirectory()
+    _FOLDERS.append(folder)
+    return check_onnx(save_tiny(Path(folder.name) / f"{model}.onnx"))
