@@ -168,35 +168,42 @@ def _locked_folder(root: Path, prefix: str) -> tuple[Path, int]:
             os.close(descriptor)
 
 
+def is_abandoned(path: Path) -> bool:
+    """Whether it is a `ScratchFolder` of a process that is gone."""
+    with contextlib.suppress(OSError), _held(path, path.name.split("-")) as is_free:
+        return is_free
+    return False
+
+
 def _clear_abandoned(root: Path, prefix: str) -> None:
     with contextlib.suppress(OSError):
         names = [entry.name for entry in os.scandir(root) if entry.name.startswith(prefix)]
         for name in names:
-            with contextlib.suppress(OSError):
-                _clear_if_abandoned(root / name, name[len(prefix) :].split("-"))
+            path = root / name
+            with contextlib.suppress(OSError), _held(path, name[len(prefix) :].split("-")) as free:
+                if free:
+                    shutil.rmtree(path, ignore_errors=True)
 
 
-def _clear_if_abandoned(path: Path, parts: list[str]) -> None:
-    """`parts`: of its name. Only what is named as ours is, by this user."""
+@contextlib.contextmanager
+def _held(path: Path, parts: list[str]) -> Iterator[bool]:
+    """Whether a folder is abandoned; nobody else can take it meanwhile. `parts`: of its name. Only
+    what is named as ours is, and belongs to this user."""
     if len(parts) == 2 and parts[0].isdecimal():  # of a version that had no locks
         parts = ["", "", *parts]
     if len(parts) != 4 or not parts[2].isdecimal():
+        yield False
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        found = os.fstat(descriptor)
-        is_free = _locked(descriptor)
-        if found.st_uid != os.geteuid() or is_free is False:
-            return
+        found, is_free = os.fstat(descriptor), _locked(descriptor)
         boot, space = _where_we_are()
-        if parts[0] != boot:
-            is_abandoned = time.time() - found.st_mtime > ABANDONED_S
-        elif is_free is None:
-            is_abandoned = parts[1] == space and not is_running(int(parts[2]))
+        if found.st_uid != os.geteuid() or is_free is False:
+            yield False
+        elif parts[0] != boot:
+            yield time.time() - found.st_mtime > ABANDONED_S
         else:
-            is_abandoned = True
-        if is_abandoned:
-            shutil.rmtree(path, ignore_errors=True)
+            yield bool(is_free) or (parts[1] == space and not is_running(int(parts[2])))
     finally:
         os.close(descriptor)
 

@@ -16,8 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeloop._util.locks import try_lock
-from edgeloop._util.system import is_running
+from edgeloop._util.locks import is_abandoned, try_lock
 from edgeloop.errors import LocalFileError
 from edgeloop.housekeeping.findings import SAFETY_S, GcOptions, ReportDraft
 from edgeloop.jobs import ended_jobs
@@ -120,9 +119,8 @@ class MachineLeftovers:
                     yield CacheEntry("", path, _used(path), _size(path))
         if _is_workdir(work):
             for path in _children(work / "stages"):
-                number = path.name.partition("-")[0]
-                if number.isdecimal() and not is_running(int(number)):
-                    yield CacheEntry("", path, _used(path), _size(path))
+                if is_abandoned(path):
+                    yield CacheEntry("", path, _used(path), _size(path), path)
 
     def _find_scratch(self, draft: ReportDraft) -> None:
         """Folders of jobs that were killed. Their outputs may be nowhere else, so those go whose

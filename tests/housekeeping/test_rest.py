@@ -133,6 +133,7 @@ def test_caches_of_this_machine_go_by_their_last_use_and_by_their_size(
     kept = {path.read_text(): path for path in (project / ".edgeloop/work/files").rglob("*/*/*/*")}
     dead = project / ".edgeloop/work/stages/999999999-ab"
     dead.mkdir(parents=True)
+    os.utime(dead, (0, 0))  # of a version that did not lock it
     age(kept["old"])
     age(fetched)
     assert collect(store) == {"datasets of jobs": 1, "files of runners": 1, "interrupted work": 1}
@@ -142,6 +143,15 @@ def test_caches_of_this_machine_go_by_their_last_use_and_by_their_size(
     age(fetched, 3 * 3600.0)
     assert collect(store, cache_bytes=10**6) == {}
     assert collect(store, cache_bytes=500) == {"datasets of jobs": 1}
+
+
+def test_the_folder_of_a_stage_goes_when_its_runner_is_gone(cache: Path, project: Path):
+    with WorkFolder(project / ".edgeloop/work").stage_folder() as folder:
+        assert collect(MemoryStore()) == {}
+        left = folder.with_name(f"{folder.name[:-12]}abcdefabcdef")
+        left.mkdir()
+        assert collect(MemoryStore()) == {"interrupted work": 1}
+        assert folder.is_dir() and not left.exists()
 
 
 def test_a_dataset_that_is_being_fetched_stays(cache: Path):
