@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from edgeloop.errors import (
     BadInput,
+    BadModel,
     DatasetDamaged,
     DatasetMisfit,
     DatasetUnavailable,
@@ -24,10 +25,10 @@ _FEW = 2
 @contextmanager
 def reading_data() -> Iterator[None]:
     """Around whatever reads a dataset for a model: what is wrong with the data is nothing that the
-    model could be blamed for. Raises DatasetUnavailable, or DatasetMisfit as it is."""
+    model could be blamed for. Raises DatasetUnavailable; what is said of a model stays as it is."""
     try:
         yield
-    except DatasetMisfit:
+    except (BadModel, DatasetMisfit):
         raise
     except (BadInput, NotFound, LocalFileError, DatasetDamaged) as error:
         raise DatasetUnavailable(reason=str(error).rstrip(".")) from error
