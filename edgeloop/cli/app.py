@@ -44,6 +44,7 @@ SECTIONS = {
         "azure": "azure.commands",
         "gc": "fleet.gc",
         "secrets": "maintenance.secrets",
+        "store": "maintenance.store",
         "schema": "schema",
     },
 }

@@ -17,7 +17,7 @@ import heapq
 import itertools
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from edgeloop.errors import EdgeloopError, RowChanged, RowExists
@@ -176,6 +176,11 @@ class Queue:
             return replace(hint, record=self._hints.update(hint.record, {"until": until}))
         except RowChanged:
             return None
+
+    def wanted(self, rows: Iterable[Record]) -> Iterator[tuple[str, Values]]:
+        """The hints that these rows should have."""
+        for row in rows:
+            yield from self._wanted(row.key, row.values)
 
     def sweep(self, models: Table, now: float) -> None:
         """Put in every hint that is missing, and show those that are hidden for longer than the row

@@ -34,6 +34,7 @@ from edgeloop.store.base import (
 
 if TYPE_CHECKING:
     from edgeloop.store.blobs import FolderBlobs, ObjectBlobs, url_blobs
+    from edgeloop.store.damage import LostRow, lost_rows
     from edgeloop.store.location import (
         AzureLocation,
         Location,
@@ -58,6 +59,7 @@ __all__ = [
     "Drift",
     "FolderBlobs",
     "Location",
+    "LostRow",
     "ObjectBlobs",
     "PluginLocation",
     "PostgresLocation",
@@ -76,6 +78,7 @@ __all__ = [
     "job_access",
     "json_safe",
     "location_text",
+    "lost_rows",
     "merged",
     "open_access",
     "open_blobs",
@@ -89,6 +92,7 @@ __all__ = [
 
 _WHERE = {
     "blobs": ("FolderBlobs", "ObjectBlobs", "url_blobs"),
+    "damage": ("LostRow", "lost_rows"),
     "location": (
         *("AzureLocation", "Location", "PluginLocation", "PostgresLocation", "SqliteLocation"),
         *("datastore_location", "location_text", "parse_connection_string", "parse_location"),

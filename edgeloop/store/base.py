@@ -38,6 +38,7 @@ WHOLE_TEXT_BYTES = 64_000
 LARGEST_DOCUMENT = 8_000_000  # bytes of a ticket, a state or a record
 RUNNERS = "edgeloop-runners"  # no experiment may have this name
 FLEETS = "edgeloop-fleets"  # nor this one
+MODELS_TABLE, QUEUE_TABLE, USAGE_TABLE = "models/", "queue/", "usage"
 PART_MARK = "__part"  # Azure's columns that hold one part of a long text
 _TAKEN_COLUMNS = ("PartitionKey", "RowKey", "Timestamp")
 LARGEST_INT = 2**63 - 1
@@ -299,6 +300,10 @@ class Blobs(ABC):
     def delete(self, keys: Iterable[str]) -> None:
         """Remove files; those that are not there are fine."""
 
+    def strange(self) -> Iterator[str]:
+        """What lies among the files and is none, such as symbolic links, which are not followed."""
+        return iter(())
+
     def is_there(self) -> bool:
         """False where the place of all files is missing: nothing was put yet, or a disk or share is
         not mounted."""
@@ -364,6 +369,19 @@ class Store(ABC):
     @abstractmethod
     def experiments(self) -> list[str]:
         """Experiments that hold models, sorted."""
+
+    def check(self) -> Iterator[str]:
+        """What the database says is wrong with itself, one sentence each."""
+        return iter(())
+
+    def saved_rows(self) -> Iterator[tuple[str, Record]]:
+        """Every row that can be read of `models/EXPERIMENT` and `usage`, with the name of its
+        table. Raises nothing that a store could get around, however damaged it is."""
+        for experiment in self.experiments():
+            for record in self.models(experiment).query():
+                yield f"{MODELS_TABLE}{experiment}", record
+        for record in self.usage().query():
+            yield USAGE_TABLE, record
 
     @abstractmethod
     def close(self) -> None:

@@ -5,9 +5,12 @@ Another tool wrote them, or the disk lost some bits. Whoever reads a table gets 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from edgeloop.errors import RowDamaged
@@ -21,6 +24,31 @@ _PLAIN = {str, int, float, bool}
 _MOST_COLUMNS = 10_000
 _known_columns: set[str] = set()
 _named: dict[tuple[str, str], set[str]] = {}
+
+
+@dataclass(frozen=True)
+class LostRow:
+    """A row that was left out, as the store gave it."""
+
+    table: str
+    key: object
+    reason: str
+    raw: object
+
+
+_collected: ContextVar[list[LostRow] | None] = ContextVar("collected", default=None)
+
+
+@contextlib.contextmanager
+def lost_rows() -> Iterator[list[LostRow]]:
+    """Collects rows that cannot be read, instead of warnings: for whoever checks or saves a
+    store, in this thread."""
+    found = list[LostRow]()
+    token = _collected.set(found)
+    try:
+        yield found
+    finally:
+        _collected.reset(token)
 
 
 class UnreadableRow(Exception):
@@ -40,7 +68,7 @@ class Place:
             try:
                 yield decode(row)
             except UnreadableRow as error:
-                self.leave_out(*error.args)
+                self.leave_out(row, *error.args)
 
     def required(self, row: Row, decode: Callable[[Row], Record]) -> Record:
         """The row, or RowDamaged."""
@@ -50,7 +78,11 @@ class Place:
             key, reason = error.args
             raise RowDamaged(key=key, table=self._table, store=self._store, reason=reason) from None
 
-    def leave_out(self, key: object, reason: str) -> None:
+    def leave_out(self, row: object, key: object, reason: str) -> None:
+        collected = _collected.get()
+        if collected is not None:
+            collected.append(LostRow(self._table, key, reason, row))
+            return
         named = _named.setdefault((self._store, self._table), set())
         if repr(key) in named or len(named) >= NAMED:
             return

@@ -152,6 +152,11 @@ class PlainFolder(Blobs):
             pending += [key for key in inner if key.startswith(prefix) or prefix.startswith(key)]
             yield from (entry for entry in found if entry.key.startswith(prefix))
 
+    def strange(self) -> Iterator[str]:
+        for entry in self.entries():
+            if not entry.is_file:
+                yield f"{entry.key} ({'a symbolic link' if entry.is_link else 'no file'})"
+
     def delete(self, keys: Iterable[str]) -> None:
         """A folder that is empty then goes, too. A link goes, and what it points at stays."""
         for key in [check_blob_key(key) for key in keys]:

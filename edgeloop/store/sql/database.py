@@ -10,7 +10,7 @@ import re
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ Action = Callable[[Any], Result]  # given a connection of sqlite3 or psycopg
 BUSY_TIMEOUT_S = 30
 CONNECTIONS = 15
 IDLE_CONNECTIONS = 5
+SAVED_PAGE = 1_000
 ATTEMPTS = 4  # of a transaction that the server rolled back because of others
 
 
@@ -115,6 +116,17 @@ class Database(ABC):
                 with contextlib.suppress(OddDocument):  # queries do without, until it is repaired
                     self.run(lambda connection: connection.execute(self.text("index_priorities")))
             self._has_index = True
+
+    def check(self) -> Iterator[str]:
+        """What the database says is wrong with itself."""
+        return iter(())
+
+    def saved_rows(self) -> Iterator[Sequence[Any]]:
+        """Space, key, version and document of every row that can be reached."""
+        last: Mapping[str, object] = {"space": "", "key": ""}
+        while page := self.read("everything", {**last, "size": SAVED_PAGE}):
+            yield from page
+            last = {"space": page[-1][0], "key": page[-1][1]}
 
     def text(self, query: str) -> str:
         return _queries(self.dialect, self.parameter)[query]

@@ -196,6 +196,14 @@ SELECT max(rowid) FROM edgeloop_rows;
 -- name: next_space
 SELECT min(space) FROM edgeloop_rows WHERE space > :last AND space < :end;
 
+-- name: spaces
+SELECT DISTINCT space FROM edgeloop_rows;
+
+-- name: everything
+SELECT space, key, version, data FROM edgeloop_rows
+WHERE space > :space OR (space = :space AND key > :key)
+ORDER BY space, key LIMIT :size;
+
 -- name: snapshot.postgresql
 -- Which transactions a reader sees. Any commit that changes something changes this at once.
 SELECT CAST(txid_current_snapshot() AS text);

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from edgeloop.errors import (
@@ -37,6 +38,7 @@ from edgeloop.store.sql.database import (
     Rows,
 )
 
+_INTEGRITY = "PRAGMA integrity_check(20)"
 _OTHERS = "SELECT 1 FROM sqlite_master LIMIT 1"
 _OURS = "SELECT 1 FROM sqlite_master WHERE name = 'edgeloop_rows'"
 DAMAGED = (11, 18, 24, 26)  # corrupt, too big, of another format, no database
@@ -156,6 +158,20 @@ class SqliteDatabase(Database):
     def close(self) -> None:
         self._mark.close()
         super().close()
+
+    def check(self) -> Iterator[str]:
+        """By SQLite itself. Each line says what is wrong with one page, row or index."""
+        if not self._is_there():
+            return
+        found = self.run(lambda connection: connection.execute(_INTEGRITY).fetchall())
+        for (line,) in found:
+            if line != "ok":
+                yield f"store.db: {line}"
+
+    def saved_rows(self) -> Iterator[Sequence[Any]]:
+        from edgeloop.store.sql.salvage import salvaged
+
+        return iter(salvaged(self._file)) if self._is_there() else iter(())
 
     def check_begun(self) -> None:
         others = self.run(lambda connection: connection.execute(_OTHERS).fetchall())

@@ -17,7 +17,10 @@ from typing import Any
 from edgeloop.errors import BadInput, RowChanged, RowExists, StoreDamaged
 from edgeloop.store.base import (
     FIRST_DUE,
+    MODELS_TABLE,
     NEXT_DUE,
+    QUEUE_TABLE,
+    USAGE_TABLE,
     Blobs,
     Changes,
     Condition,
@@ -57,13 +60,13 @@ class SqlStore(Store):
         return self._database.description
 
     def models(self, experiment: str) -> Table:
-        return SqlTable(self._database, f"models/{experiment}")
+        return SqlTable(self._database, f"{MODELS_TABLE}{experiment}")
 
     def queue(self, experiment: str) -> Table:
-        return SqlTable(self._database, f"queue/{experiment}")
+        return SqlTable(self._database, f"{QUEUE_TABLE}{experiment}")
 
     def usage(self) -> Table:
-        return SqlTable(self._database, "usage")
+        return SqlTable(self._database, USAGE_TABLE)
 
     def now(self) -> float:
         if self._database.dialect == "sqlite":
@@ -84,6 +87,21 @@ class SqlStore(Store):
                 raise StoreDamaged(store=self.description, reason=reason)
             last = space
             found.append(last.removeprefix("models/"))
+
+    def check(self) -> Iterator[str]:
+        yield from self._database.check()
+        spaces = [row[0] for row in self._database.read("spaces", {})]
+        for space in spaces:
+            known = (MODELS_TABLE, QUEUE_TABLE)
+            if not (isinstance(space, str) and (space.startswith(known) or space == USAGE_TABLE)):
+                yield f"there are rows of an unknown table {space!r:.100}"
+
+    def saved_rows(self) -> Iterator[tuple[str, Record]]:
+        places: dict[str, Place] = {}
+        for space, *row in self._database.saved_rows():
+            if isinstance(space, str) and (space.startswith(MODELS_TABLE) or space == USAGE_TABLE):
+                place = places.setdefault(space, Place(self.description, space))
+                yield from ((space, found) for found in place.readable([tuple(row)], _record))
 
     def close(self) -> None:
         self._database.close()

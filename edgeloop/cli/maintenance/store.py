@@ -1,0 +1,205 @@
+"""store check and store repair: whether a store is sound, and what to do if it is not."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from edgeloop.cli.context import opened
+
+if TYPE_CHECKING:
+    from edgeloop.housekeeping import Saved, StoreHealth
+    from edgeloop.workspace import Workspace
+
+SHOWN = 50
+
+store_option = click.option(
+    "--store",
+    metavar="URL",
+    help="sqlite:FOLDER, postgresql://…?blobs=URL or azure:URL  [default: $EDGELOOP_STORE, "
+    "$MODEL_STORAGE_CONNECTION_STRING, else the folder .edgeloop]",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+@click.group(name="store")
+def store_group() -> None:
+    """Check a store for damage, and repair it.
+
+    Example: edgeloop store check --content
+    """
+
+
+@store_group.command()
+@click.option("--content", is_flag=True, help="Read all files too, and compare their SHA-256.")
+@store_option
+@json_option
+def check(content: bool, store: str | None, as_json: bool) -> None:
+    """Read everything and say what is wrong.
+
+    The database itself, every row of every experiment, the hints and notes beside them, and the
+    files: those that rows name must be there, in the right size. Nothing is changed. Exit code 1
+    if something is wrong.
+
+    Example: edgeloop store check
+
+    Example: edgeloop store check --content --store sqlite:/srv/models
+    """
+    from edgeloop.cli.output import print_json
+    from edgeloop.housekeeping import check_store
+
+    with opened(store, None) as workspace, _progress("Checking") as progress:
+        health = check_store(workspace.store, workspace.settings, content, progress)
+    if as_json:
+        print_json(
+            {"kind": p.kind, "what": p.what, "why": p.why, "repair": p.is_mended}
+            for p in health.problems
+        )
+    else:
+        _show(health, workspace, content)
+    if health.problems:
+        sys.exit(1)
+
+
+@store_group.command()
+@click.option(
+    "--to",
+    metavar="FOLDER|URL",
+    help="Save what can be read into a new store there, instead of mending this one.",
+)
+@click.option("--rows-only", is_flag=True, help="With --to: leave the files where they are.")
+@click.option(
+    "--set-aside",
+    is_flag=True,
+    help="Move rows that cannot be read into a file, so that their names are free again.",
+)
+@store_option
+@json_option
+def repair(
+    to: str | None, rows_only: bool, set_aside: bool, store: str | None, as_json: bool
+) -> None:
+    """Mend a store, or save what can be read of it.
+
+    Without options it puts back hints and notes, which can be made anew from the rows. Rows that
+    cannot be read stay as they are, unless --set-aside moves them into a file in this folder.
+
+    With --to it makes a new store and copies every row and file that can be read, out of a database
+    that cannot even be opened, too. The old store is not changed. What cannot be read is written
+    to a file in this folder, as the store has it.
+
+    Example: edgeloop store repair
+
+    Example: edgeloop store repair --to saved
+    """
+    from edgeloop.cli.output import print_json
+
+    if rows_only and to is None:
+        raise click.UsageError("--rows-only goes with --to.")
+    if set_aside and to is not None:
+        raise click.UsageError("choose one of --to and --set-aside.")
+    with opened(store, None) as workspace:
+        done = _mend(workspace, set_aside) if to is None else _save(workspace, to, not rows_only)
+    if as_json:
+        print_json([done])
+    if done.get("left") or done.get("failed"):
+        sys.exit(1)
+
+
+COMMANDS = (store_group,)
+
+
+def _mend(workspace: Workspace, sets_aside: bool) -> dict[str, object]:
+    from edgeloop.cli.output import plural
+    from edgeloop.housekeeping import check_store, mend, set_aside
+
+    with _progress("Checking") as progress:
+        health = check_store(workspace.store, workspace.settings, progress=progress)
+        moved, file = 0, _file_of_rows()
+        if sets_aside and health.lost:
+            moved = set_aside(workspace.store, health.lost, file)
+        mended = mend(workspace.store, workspace.settings, health)
+    left = sum(not problem.is_mended for problem in health.problems) - moved
+    click.echo(f"Hints and notes mended: {mended}.", err=True)
+    if moved:
+        click.echo(f"{plural(moved, 'row')} moved to {file}.", err=True)
+    if left:
+        how = "'edgeloop store check' lists them; --to FOLDER saves what can be read"
+        click.echo(f"{plural(left, 'problem')} left that cannot be mended here: {how}.", err=True)
+    return {"mended": mended, "moved": moved, "left": left}
+
+
+def _save(workspace: Workspace, to: str, with_files: bool) -> dict[str, object]:
+    from edgeloop._util.units import size_text
+    from edgeloop.cli.output import plural
+    from edgeloop.housekeeping import save, write_lost
+    from edgeloop.store import open_store, parse_location
+
+    location = parse_location(to if ":" in to else f"sqlite:{to}")
+    target = open_store(location)
+    try:
+        with _progress("Saving") as progress:
+            saved = save(workspace.store, target, workspace.settings, with_files, progress)
+    finally:
+        target.close()
+    files = f" and {plural(saved.files, 'file')}, {size_text(saved.size)}," if with_files else ""
+    click.echo(f"{plural(saved.models, 'model')}{files} saved to {location}.", err=True)
+    if saved.lost:
+        file = _file_of_rows()
+        write_lost(saved.lost, file)
+        click.echo(f"{plural(len(saved.lost), 'row')} could not be read: see {file}.", err=True)
+    _say_failed(saved)
+    return {
+        **{"models": saved.models, "files": saved.files, "bytes": saved.size},
+        **{"lost": len(saved.lost), "failed": len(saved.failed)},
+    }
+
+
+def _say_failed(saved: Saved) -> None:
+    for line in saved.failed[:SHOWN]:
+        click.echo(f"edgeloop: not saved: {line}", err=True)
+
+
+def _file_of_rows() -> Path:
+    return Path(f"unreadable-rows-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl").absolute()
+
+
+def _show(health: StoreHealth, workspace: Workspace, content: bool) -> None:
+    from edgeloop._util.units import size_text
+    from edgeloop.cli.output import plural, shown, table
+
+    what = f"{plural(health.models, 'model')} and {plural(health.files, 'file')}"
+    hashed = f", {plural(health.hashed, 'file')} by content" if content else ""
+    place = shown(workspace.store.description)
+    click.echo(f"Checked {what} ({size_text(health.size)}){hashed} of {place}.")
+    for note in health.notes:
+        click.echo(f"note: {note}", err=True)
+    if not health.problems:
+        click.echo("Nothing is wrong.")
+        return
+    rows = [(p.kind, p.what, p.why) for p in health.problems[:SHOWN]]
+    click.echo(table(("kind", "what", "why"), rows))
+    more = len(health.problems) - SHOWN
+    if more > 0:
+        click.echo(f"… and {more} more; --json prints all.")
+    mended = sum(problem.is_mended for problem in health.problems)
+    total = plural(len(health.problems), "problem")
+    click.echo(f"{total}; 'edgeloop store repair' mends {mended} of them.")
+
+
+@contextlib.contextmanager
+def _progress(verb: str) -> Iterator[Callable[[str], None]]:
+    """On a terminal, what is being looked at."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status(verb) as status:
+        yield lambda text: status.update(f"{verb} {escape(text)}")

@@ -1,0 +1,225 @@
+"""Whether a store is sound: its database, every row, the hints and notes beside them, the files
+that rows name, and what lies among the files that is none. Reads everything and changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from edgeloop.errors import BlobMissing, StoreDamaged
+from edgeloop.models import UPLOAD, Queue, default_plan, records_of
+from edgeloop.settings import Settings
+from edgeloop.store import BlobInfo, LostRow, Record, Store, Values, lost_rows
+
+PIECE_BYTES = 8 << 20
+SHOWN_FILE = "architecture.json"  # stored with an upload, and no part of the model's size
+DATABASE, ROW, HINT, NOTE, FILE, LINK = "database", "row", "hint", "note", "file", "link"
+MENDED = (HINT, NOTE)
+CONTENT_NOTE = "content|"  # then the content; which model has it
+_HALF_MADE = ("uploading", "deleting", "candidate")
+
+
+@dataclass(frozen=True)
+class StoreProblem:
+    """One thing that is wrong. `repair` mends it in place if `is_mended`."""
+
+    kind: str
+    what: str
+    why: str
+
+    @property
+    def is_mended(self) -> bool:
+        return self.kind in MENDED
+
+
+@dataclass
+class StoreHealth:
+    """What a check looked at, and what it found. `notes` are no faults."""
+
+    models: int = 0
+    files: int = 0
+    size: int = 0
+    hashed: int = 0
+    problems: list[StoreProblem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    lost: list[LostRow] = field(default_factory=list)  # models
+    lost_beside: list[LostRow] = field(default_factory=list)  # hints and notes
+
+    def add(self, kind: str, what: str, why: str) -> None:
+        self.problems.append(StoreProblem(kind, what, why))
+
+
+def check_store(
+    store: Store,
+    settings: Settings,
+    content: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+) -> StoreHealth:
+    """`content`: read every file whose SHA-256 is known, and compare."""
+    health = StoreHealth()
+    progress("database")
+    try:
+        for line in store.check():
+            health.add(DATABASE, store.description, line)
+        experiments = store.experiments()
+    except StoreDamaged as error:
+        health.add(DATABASE, store.description, str(error.fields["reason"]))
+        experiments = []
+    for experiment in experiments:
+        check = _Experiment(store, experiment, settings, health, progress)
+        try:
+            check.run(content)
+        except StoreDamaged as error:
+            health.add(DATABASE, f"experiment {experiment}", str(error.fields["reason"]))
+    progress("files")
+    for what in store.blobs.strange():
+        health.add(LINK, what, "it is in the folder of the files, and is not followed or read")
+    return health
+
+
+class _Experiment:
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        settings: Settings,
+        health: StoreHealth,
+        progress: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._name = name
+        self._health = health
+        self._progress = progress
+        self._queue = Queue(store.queue(name), default_plan(), settings.clock_margin_seconds)
+
+    def run(self, content: bool) -> None:
+        self._progress(f"rows of {self._name}")
+        with lost_rows() as lost:
+            rows = {row.key: row for row in self._store.models(self._name).query()}
+        with lost_rows() as lost_beside:
+            beside = {row.key: row for row in self._store.queue(self._name).query()}
+        self._health.models += len(rows)
+        self._health.lost += lost
+        self._health.lost_beside += lost_beside
+        for row in lost:
+            self._health.add(ROW, f"{row.table}: {row.key!r:.200}", row.reason)
+        for row in lost_beside:
+            self._health.add(_kind_beside(row.key), f"{row.table}: {row.key!r:.200}", row.reason)
+        known = {row.key for row in lost_beside}
+        self._check_beside(rows, beside, {row.key for row in lost}, known)
+        self._check_files(rows, {row.key for row in lost}, content)
+
+    def _check_beside(
+        self,
+        rows: Mapping[str, Record],
+        beside: Mapping[str, Record],
+        lost: set[object],
+        lost_beside: set[object],
+    ) -> None:
+        begun = [row for row in rows.values() if row.values.get("status")]  # as a sweep does
+        wanted = dict(self._queue.wanted(begun))
+        for key in sorted(wanted.keys() - beside.keys() - lost_beside):
+            self._health.add(HINT, key, "missing: runners find this work only after their sweep")
+        for record in beside.values():
+            name = record.values.get("model")
+            if isinstance(name, str) and name not in rows and name not in lost:
+                self._health.add(_kind_beside(record.key), record.key, "its model is gone")
+        for row in rows.values():
+            key = f"{CONTENT_NOTE}{row.values.get('content')}"
+            is_known = key in beside or key in lost_beside
+            if row.values.get("content") and not is_known and not is_half_made(row.values):
+                why = f"missing: {row.key} uploaded again would not be recognized"
+                self._health.add(NOTE, key, why)
+
+    def _check_files(self, rows: Mapping[str, Record], lost: set[object], content: bool) -> None:
+        self._progress(f"files of {self._name}")
+        if not self._store.blobs.is_there() and any(_named(row) for row in rows.values()):
+            why = "the folder is not there: check that its disk or share is mounted"
+            self._health.add(FILE, f"all files of {self._name}", why)
+            return
+        stored = {blob.key: blob for blob in self._store.blobs.list(f"{self._name}/")}
+        self._health.files += len(stored)
+        self._health.size += sum(blob.size for blob in stored.values())
+        for row in rows.values():
+            if not is_half_made(row.values):
+                self._check_row(row, stored, content)
+        owners = {key.split("/")[1] for key in stored if key.count("/") > 1}
+        orphans = owners - rows.keys() - lost
+        if orphans:
+            what = f"{len(orphans)} in {self._name}"
+            self._health.notes.append(f"folders of models without a row: {what} ('edgeloop gc')")
+
+    def _check_row(self, row: Record, stored: Mapping[str, BlobInfo], content: bool) -> None:
+        text = row.values.get("stages")
+        if text and not _is_object(text):
+            self._health.add(ROW, row.key, "its column 'stages' is not a JSON object")
+        missing = [key for key in _named(row) if self._key(row, key) not in stored]
+        for key in missing:
+            self._health.add(FILE, self._key(row, key), "missing, and the row names it")
+        if missing:
+            return
+        self._check_size(row, stored)
+        if content:
+            self._check_content(row)
+
+    def _check_size(self, row: Record, stored: Mapping[str, BlobInfo]) -> None:
+        upload = records_of(row.values).get(UPLOAD)
+        said = row.values.get("size")
+        if upload is None or not upload.files or type(said) is not int:
+            return
+        keys = [self._key(row, key) for name, key in upload.files.items() if name != SHOWN_FILE]
+        size = sum(stored[key].size for key in keys)
+        if size != said:
+            why = f"its uploaded files have {size:,} bytes, and the row says {said:,}"
+            self._health.add(FILE, f"{self._name}/{row.key}", why)
+
+    def _check_content(self, row: Record) -> None:
+        for record in records_of(row.values).values():
+            hashes: Mapping[str, str] = getattr(record, "sha256", {})
+            for name, said in hashes.items():
+                key = self._key(row, record.files.get(name, name))
+                self._progress(key)
+                try:
+                    found = _sha256(self._store, key)
+                except BlobMissing as error:
+                    self._health.add(FILE, key, str(error))
+                    continue
+                self._health.hashed += 1
+                if found != said:
+                    self._health.add(FILE, key, "its content is not what was stored (SHA-256)")
+
+    def _key(self, row: Record, key: str) -> str:
+        return f"{self._name}/{row.key}/{key}"
+
+
+def _named(row: Record) -> Iterator[str]:
+    """Keys below the model's folder."""
+    for record in records_of(row.values).values():
+        yield from record.files.values()
+
+
+def is_half_made(row: Values) -> bool:
+    """Whether its files and hints may still come, or go."""
+    return row.get("status") in _HALF_MADE
+
+
+def _kind_beside(key: object) -> str:
+    return NOTE if str(key).startswith(CONTENT_NOTE) else HINT
+
+
+def _is_object(value: object) -> bool:
+    try:
+        return isinstance(json.loads(str(value)), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _sha256(store: Store, key: str) -> str:
+    """In pieces: a file may be larger than memory."""
+    digest, start = hashlib.sha256(), 0
+    while piece := store.blobs.read_range(key, start, PIECE_BYTES):
+        digest.update(piece)
+        start += len(piece)
+    return digest.hexdigest()

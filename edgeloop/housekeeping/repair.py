@@ -1,0 +1,148 @@
+"""Mends what can be made anew from the rows, in place, and saves what can be read of a damaged
+store into a new one. Nothing that a store holds is removed, but for rows that are set aside into a
+file first."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from edgeloop._util.files import write_atomic
+from edgeloop.errors import BadInput, Conflict, EdgeloopError, RowExists
+from edgeloop.housekeeping.integrity import CONTENT_NOTE, StoreHealth, is_half_made
+from edgeloop.models import Queue, default_plan
+from edgeloop.settings import Settings
+from edgeloop.store import LostRow, Store, Table, lost_rows
+
+MODELS, USAGE = "models/", "usage"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What came out of a damaged store. `failed` are files that could not be read."""
+
+    models: int
+    files: int
+    size: int
+    failed: tuple[str, ...]
+    lost: tuple[LostRow, ...]
+
+
+def mend(store: Store, settings: Settings, health: StoreHealth) -> int:
+    """Hints and notes, of every experiment; how many were put in or removed. Runners may work
+    meanwhile: the row is the truth, and each change is made only if nobody else made one."""
+    before = sum(problem.is_mended for problem in health.problems)
+    for row in health.lost_beside:
+        if isinstance(row.key, str):
+            _table(store, row.table).put(row.key, None)
+    for experiment in store.experiments():
+        _mend(store, experiment, settings)
+    return before
+
+
+def set_aside(store: Store, lost: Iterable[LostRow], file: Path) -> int:
+    """Write rows that cannot be read to a file, and only then remove them from their tables."""
+    rows = [row for row in lost if isinstance(row.key, str)]
+    write_lost(rows, file)
+    for row in rows:
+        _table(store, row.table).put(str(row.key), None)
+    return len(rows)
+
+
+def save(
+    source: Store,
+    target: Store,
+    settings: Settings,
+    with_files: bool = True,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Saved:
+    """Copy every row that can be read, and the files, into a store that has none."""
+    if target.experiments():
+        raise BadInput(reason=f"{target.description} has models already: name a new place")
+    progress("rows")
+    with lost_rows() as lost:
+        rows = sorted(source.saved_rows(), key=lambda found: found[0])
+    count = 0
+    for table, found in groupby(rows, key=lambda row: row[0]):
+        records = {record.key: record.values for _, record in found}
+        _table(target, table).insert_many(records.items())
+        count += len(records) if table.startswith(MODELS) else 0
+    for experiment in target.experiments():
+        _mend(target, experiment, settings)
+    files, size, failed = _copy_files(source, target, progress) if with_files else (0, 0, ())
+    return Saved(count, files, size, failed, tuple(lost))
+
+
+def write_lost(rows: Iterable[LostRow], file: Path) -> None:
+    """One JSON object per line, with all that the store gave."""
+    lines = [
+        json.dumps(
+            {"table": row.table, "key": _plain(row.key), "why": row.reason, "row": _plain(row.raw)}
+        )
+        for row in rows
+    ]
+    write_atomic(file, "".join(f"{line}\n" for line in lines), durable=True)
+
+
+def _mend(store: Store, experiment: str, settings: Settings) -> None:
+    models, beside = store.models(experiment), store.queue(experiment)
+    queue = Queue(beside, default_plan(), settings.clock_margin_seconds)
+    queue.sweep(models, store.now())
+    for record in list(queue.orphans(models)):
+        queue.remove(record)
+    for row in models.query():
+        content = row.values.get("content")
+        if content and not is_half_made(row.values):
+            try:
+                beside.insert(f"{CONTENT_NOTE}{content}", {"model": row.key})
+            except RowExists:
+                continue
+
+
+def _copy_files(
+    source: Store, target: Store, progress: Callable[[str], None]
+) -> tuple[int, int, tuple[str, ...]]:
+    count, size, failed = 0, 0, []
+    with tempfile.TemporaryDirectory(prefix="edgeloop-save-") as folder:
+        path = Path(folder) / "file"
+        for blob in source.blobs.list(""):
+            progress(blob.key)
+            try:
+                source.blobs.get(blob.key, path)
+            except EdgeloopError as error:
+                failed.append(f"{blob.key}: {error}")
+                continue
+            target.blobs.put(blob.key, path)
+            count, size = count + 1, size + blob.size
+    return count, size, tuple(failed)
+
+
+def _table(store: Store, name: str) -> Table:
+    """The table that a store calls so: `models/EXPERIMENT`, `queue/EXPERIMENT` or `usage` in SQL;
+    Azure names those of models after their experiments, and has one for all queues."""
+    kind, slash, experiment = name.partition("/")
+    if name == USAGE or (kind == USAGE and experiment == "main"):
+        return store.usage()
+    if f"{kind}{slash}" == MODELS:
+        return store.models(experiment)
+    if kind in ("queue", "edgeloopqueue"):
+        return store.queue(experiment)
+    if experiment == "main":
+        return store.models(kind)
+    raise Conflict(reason=f"no table is known as {name!r}")
+
+
+def _plain(value: object) -> object:
+    """As JSON can hold it; bytes as base64."""
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, int | float | bool | None) else str(value)

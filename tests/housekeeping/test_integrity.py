@@ -1,0 +1,176 @@
+"""`store check` finds what is wrong with a store, and `store repair` mends it or saves the rest."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edgeloop import Workspace
+from edgeloop.store import Store
+from edgeloop.store.sql.salvage import _by_pages
+from tests.cli.running import Finished, rows_of, run_main
+from tests.conftest import StoreUnderTest
+from tests.nets import save_tiny
+
+Command = Callable[..., Finished]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_environment: None) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    return lambda *arguments: run_main(arguments, monkeypatch, capfd)
+
+
+@pytest.fixture
+def local(project: Path) -> Path:
+    """The store of a project with two models."""
+    with Workspace.open() as workspace:
+        for number, name in enumerate(("calm-heron", "brave-fox")):
+            path = save_tiny(project / f"{name}.onnx", number)
+            workspace.upload(path, name, check=False)
+    return project / ".edgeloop"
+
+
+def _found(run: Command, *arguments: str) -> dict[str, str]:
+    """What is wrong, by its kind and what it is about."""
+    done = run("store", "check", "--json", *arguments)
+    problems = json.loads(done.out)
+    assert done.code == bool(problems), done
+    return {f"{p['kind']} {p['what']}": p["why"] for p in problems}
+
+
+def test_a_store_of_every_kind_is_sound_and_what_is_missing_is_found_and_mended(
+    place: StoreUnderTest,
+    store: Store,
+    project: Path,
+    run: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in place.environ.items():
+        monkeypatch.setenv(name, value)
+    with Workspace.open() as workspace:
+        workspace.upload(save_tiny(project / "net.onnx"), "calm-heron", check=False)
+    assert _found(run, "--content") == {}
+    said = run("store", "check")
+    assert said.code == 0 and "Checked 1 model and 1 file" in said.out
+    assert "Nothing is wrong." in said.out
+    beside = store.queue("default")
+    for record in list(beside.query()):
+        beside.delete(record)
+    beside.insert("quantize|1|x|gone|convert", {"model": "gone", "stage": "convert", "until": 0.0})
+    found = _found(run)
+    assert sorted(key.split(" ")[0] for key in found) == ["hint", "hint", "hint", "note"]
+    assert found["hint quantize|1|x|gone|convert"] == "its model is gone"
+    assert run("store", "repair").code == 0
+    assert _found(run) == {}
+    [blob] = store.blobs.list("default/")
+    store.blobs.put(blob.key, b"cut off")
+    assert "7 bytes" in _found(run)["file default/calm-heron"]
+    store.blobs.delete([blob.key])
+    assert "the row names it" in _found(run)[f"file {blob.key}"]
+    said = run("store", "repair")
+    assert said.code == 1 and "1 problem left" in said.err
+
+
+def test_rows_links_and_a_missing_folder_are_found(local: Path, run: Command) -> None:
+    with sqlite3.connect(local / "store.db") as database:
+        database.execute("UPDATE edgeloop_rows SET data = '{' WHERE key = 'brave-fox'")
+        database.execute("INSERT INTO edgeloop_rows VALUES ('odd/x', 'k', 'v', '{}')")
+    database.close()
+    (local / "blobs" / "default" / "calm-heron" / "link").symlink_to("/nowhere")
+    found = _found(run)
+    assert found["row models/default: 'brave-fox'"] == "it is not JSON"
+    assert "unknown table 'odd/x'" in found[f"database {local}"]
+    assert "not followed" in found["link default/calm-heron/link (a symbolic link)"]
+    (local / "blobs").rename(local / "elsewhere")
+    assert "mounted" in _found(run)["file all files of default"]
+
+
+def test_a_row_is_set_aside_into_a_file_and_its_name_is_free_again(
+    local: Path, project: Path, run: Command
+) -> None:
+    with sqlite3.connect(local / "store.db") as database:
+        database.execute("UPDATE edgeloop_rows SET data = '{broken' WHERE key = 'brave-fox'")
+    database.close()
+    assert run("store", "repair").code == 1
+    assert run("download", "brave-fox").code == 1
+    assert run("store", "repair", "--set-aside").code == 0
+    [file] = project.glob("unreadable-rows-*.jsonl")
+    kept = json.loads(file.read_text())
+    assert (kept["key"], kept["row"][2]) == ("brave-fox", "{broken")
+    assert "no model 'brave-fox'" in run("download", "brave-fox").err
+
+
+def _flip(content: bytes, *positions: int) -> bytes:
+    bad = bytearray(content)
+    for position in positions:
+        bad[position] ^= 0xFF
+    return bytes(bad)
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "sound": lambda content: content,
+    "header": lambda content: _flip(content, *range(16)),
+    "schema": lambda content: _flip(content, content.index(b"CREATE TABLE")),
+    "table's name": lambda content: content.replace(b"edgeloop_rows", b"edgeloop_sows"),
+    "first page": lambda content: bytes(4096) + content[4096:],
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_what_can_be_read_is_saved_into_a_new_store_and_the_old_one_stays(
+    local: Path, project: Path, run: Command, kind: str
+) -> None:
+    with Workspace.open() as workspace:
+        before = rows_of(workspace.store)
+        values = {"status": "new", "error": "x" * 9_000}
+        many = [(f"m-{n:03d}", {"name": f"m-{n:03d}", **values}) for n in range(40)]
+        workspace.store.models("other").insert_many(many)
+    content = (local / "store.db").read_bytes()
+    (local / "store.db").write_bytes(DAMAGE[kind](content))
+    damaged = (local / "store.db").read_bytes()
+    if kind != "sound":
+        assert "is damaged" in run("status").sentence
+        assert run("store", "check").code == 1
+    done = run("store", "repair", "--to", "saved")
+    assert done.code == 0 and "42 models and 2 files" in done.err, done
+    assert (local / "store.db").read_bytes() == damaged
+    with Workspace.open(f"sqlite:{project / 'saved'}") as workspace:
+        assert rows_of(workspace.store) == before
+        assert len(rows_of(workspace.store, "other")) == 40
+        assert workspace.model("calm-heron").download(project / "out")
+    assert _found(run, "--store", f"sqlite:{project / 'saved'}") == {}
+    assert "has models already" in run("store", "repair", "--to", "saved").sentence
+
+
+def test_rows_around_a_lost_page_are_saved(local: Path, project: Path, run: Command) -> None:
+    with Workspace.open() as workspace:
+        many = [(f"m-{n:03d}", {"name": f"m-{n:03d}", "error": "x" * 500}) for n in range(400)]
+        workspace.store.models("other").insert_many(many)
+    content = (local / "store.db").read_bytes()
+    leaves = [n for n in range(1, len(content) // 4096) if content[n * 4096] == 0x0D]
+    lost = leaves[len(leaves) // 2]
+    (local / "store.db").write_bytes(
+        content[: lost * 4096] + b"\x99" * 4096 + content[(lost + 1) * 4096 :]
+    )
+    done = run("store", "repair", "--to", "saved", "--rows-only", "--json")
+    [saved] = json.loads(done.out)
+    assert 390 <= saved["models"] < 402 and saved["files"] == 0
+
+
+def test_pages_that_say_nonsense_end_the_search_quickly(tmp_path: Path) -> None:
+    """Lengths, counts and pages that point at themselves, wherever the bytes are ours to choose."""
+    page = b"\x0d" + b"\xff" * 7 + b"\x00\x40" * 1_000
+    (tmp_path / "x").write_bytes((page.ljust(4096, b"\xff") + page.ljust(4096, b"\x85")) * 20)
+    assert _by_pages(tmp_path / "x") == []
