@@ -113,6 +113,15 @@ def ray_cluster() -> Iterator[RayCluster]:
         yield cluster
 
 
+def begin_store(address: str) -> None:
+    """A store that was named must be there, but for the first upload."""
+    from edgeloop.store import open_store, parse_location
+
+    store = open_store(parse_location(address))
+    store.usage().put("nothing", None)
+    store.close()
+
+
 @pytest.fixture
 def make_place(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -133,6 +142,7 @@ def make_place(
                 address = f"{database.url_of(name)}?blobs=file://{blobs}"
             else:
                 address = f"sqlite:{tmp_path_factory.mktemp('sqlite') / 'store'}"
+                begin_store(address)
             return StoreUnderTest(kind, address, {"EDGELOOP_STORE": address})
 
         yield make

@@ -24,6 +24,21 @@ THREAD_VARIABLES = (
 _CGROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
+def unmounted_above(path: Path, table: Path = Path("/etc/fstab")) -> Path | None:
+    """The place above a path, or the path itself, at which this machine should have a disk or a
+    share mounted, and has not."""
+    places = {path, *path.parents}
+    with suppress(OSError):
+        for line in table.read_text(errors="replace").splitlines():
+            fields = line.split()
+            if len(fields) < 2 or fields[0].startswith("#"):
+                continue
+            place = Path(fields[1].replace("\\040", " "))
+            if place in places and place.is_absolute() and not os.path.ismount(place):
+                return place
+    return None
+
+
 def available_cpus(environ: Mapping[str, str] = os.environ) -> int:
     """The CPUs this process may use: `taskset`, a container or `runner --cpus` may allow fewer than
     there are. A part of a CPU counts as one."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 if TYPE_CHECKING:
+    from edgeloop.settings import Settings
     from edgeloop.store import Record
     from edgeloop.workspace import Workspace
 
@@ -83,15 +84,65 @@ demo_option = click.option("--demo", is_flag=True, help="Show the results shippe
 
 
 @contextlib.contextmanager
-def opened(store: str | None, experiment: str | None, demo: bool = False) -> Iterator[Workspace]:
+def opened(
+    store: str | None, experiment: str | None, demo: bool = False, makes: bool = False
+) -> Iterator[Workspace]:
+    """`makes`: a store that was named and is not there is begun, and that is said. Other commands
+    refuse it: the disk that it is on may not be mounted."""
     from edgeloop.workspace import Workspace
 
     if demo:
         with _demo(store, experiment) as workspace:
             yield workspace
         return
-    with Workspace.open(store, experiment) as workspace:
+    with Workspace.open(store, experiment) as workspace, found_or_made(workspace.settings, makes):
         yield workspace
+
+
+@contextlib.contextmanager
+def found_or_made(settings: Settings, makes: bool) -> Iterator[None]:
+    from edgeloop.cli.output import shown
+
+    missing = missing_store(settings, makes)
+    try:
+        yield
+    finally:
+        if missing is not None and any((missing / name).exists() for name in ("store.db", "blobs")):
+            click.echo(f"edgeloop: a new store was made at {shown(str(missing))}.", err=True)
+
+
+def say_if_new(settings: Settings) -> None:
+    """For commands that go on for long, or may well come before the first upload."""
+    from edgeloop.cli.output import shown
+
+    folder = missing_store(settings, makes=True)
+    if folder is not None:
+        place = shown(str(folder))
+        click.echo(f"edgeloop: there is no store at {place} yet: a new one is made.", err=True)
+
+
+def missing_store(settings: Settings, makes: bool) -> Path | None:
+    """The folder of a store that was named and has not been begun. Raises StoreMissing unless a
+    command `makes` it, and even then where a disk should be mounted and is not."""
+    from edgeloop._util.system import unmounted_above
+    from edgeloop.errors import StoreMissing
+    from edgeloop.settings import STORE_FOLDER
+    from edgeloop.store import SqliteLocation
+
+    location = settings.location
+    if not isinstance(location, SqliteLocation) or location.folder.name == STORE_FOLDER:
+        return None
+    folder = location.folder
+    if (folder / "store.db").exists() or (folder / "blobs").exists() or folder.is_file():
+        return None
+    place = unmounted_above(folder)
+    if place is not None:
+        reason = f"{place} is not mounted on this machine. Mount it, then try again."
+        raise StoreMissing(store=folder, reason=reason)
+    if not makes:
+        reason = "it is not there. If it is on a disk or a share, check that it is mounted; "
+        raise StoreMissing(store=folder, reason=f"{reason}'edgeloop upload' begins a new one.")
+    return folder
 
 
 def _demo(store: str | None, experiment: str | None) -> Workspace:

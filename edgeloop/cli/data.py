@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgeloop._util.units import size_text
-from edgeloop.cli.context import common_options, yes_option
+from edgeloop.cli.context import common_options, missing_store, say_if_new, yes_option
 from edgeloop.cli.output import plural, printable, shown
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def push(
     from edgeloop.cli.output import bytes_bar, print_json
     from edgeloop.data import find_local
 
-    settings, datasets = _opened(store, experiment)
+    settings, datasets = _opened(store, experiment, makes=not dry_run)
     found = [find_local(settings.project, name) for name in names]
     done = []
     for name, folder in found:
@@ -265,13 +265,19 @@ def remove(
 COMMANDS = (data,)
 
 
-def _opened(store: str | None, experiment: str | None) -> tuple[Settings, Datasets]:
+def _opened(
+    store: str | None, experiment: str | None, makes: bool = False
+) -> tuple[Settings, Datasets]:
     """Opens only the blobs of the store, no table."""
     from edgeloop.data import Datasets
     from edgeloop.settings import STORE_FOLDER, Settings
     from edgeloop.store import open_blobs
 
     settings = Settings.load(store=store, experiment=experiment)
+    if makes:
+        say_if_new(settings)
+    else:
+        missing_store(settings, makes)
     index = settings.project / STORE_FOLDER / "index"
     return settings, Datasets(open_blobs(settings.location), index, settings.node)
 

@@ -71,7 +71,7 @@ def upload(
         raise click.UsageError(f"--name takes one file, not {len(files)}.")
     given = parse_shapes(shapes)
     options = UploadOptions(priority, benchmark_only, tag, shapes=given, check=not no_check)
-    with opened(store, experiment) as workspace:
+    with opened(store, experiment, makes=True) as workspace:
         uploaded, failed = _upload_all(workspace, files, name, options)
         if as_json:
             print_json(_as_json(item) for item in uploaded)

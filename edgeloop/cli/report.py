@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import Command, any_names_argument, common_options, demo_option, opened
+from edgeloop.cli.context import (
+    Command,
+    any_names_argument,
+    common_options,
+    demo_option,
+    opened,
+    say_if_new,
+)
 
 if TYPE_CHECKING:
     from edgeloop.portal import Address
@@ -366,7 +373,8 @@ def portal(
         checked(options)
     except BadInput as error:
         raise click.UsageError(f"{error}.") from None
-    with opened(store, experiment, demo) as workspace:
+    with opened(store, experiment, demo, makes=True) as workspace:
+        say_if_new(workspace.settings)
         serve(workspace, options, lambda found: _announce(workspace, found, as_json, open_page))
 
 

@@ -17,6 +17,7 @@ from edgeloop.cli.context import (
     names_argument,
     opened,
     precision_option,
+    say_if_new,
     yes_option,
 )
 
@@ -182,6 +183,7 @@ def runner(
         health=health,
     )
     reports: list[RunnerEvent] = []
+    say_if_new(settings)
     with Workspace(settings) as workspace:
         if as_json:
             totals = run(workspace, options, reports.append)

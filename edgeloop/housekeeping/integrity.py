@@ -56,23 +56,25 @@ def check_store(
     settings: Settings,
     content: bool = False,
     progress: Callable[[str], None] = lambda text: None,
+    experiment: str | None = None,
 ) -> StoreHealth:
-    """`content`: read every file whose SHA-256 is known, and compare."""
+    """`content`: read every file whose SHA-256 is known, and compare. `experiment`: only its rows
+    and files."""
     health = StoreHealth()
     progress("database")
     try:
         for line in store.check():
             health.add(DATABASE, store.description, line)
-        experiments = store.experiments()
+        experiments = store.experiments() if experiment is None else [experiment]
     except StoreDamaged as error:
         health.add(DATABASE, store.description, str(error.fields["reason"]))
         experiments = []
-    for experiment in experiments:
-        check = _Experiment(store, experiment, settings, health, progress)
+    for name in experiments:
+        check = _Experiment(store, name, settings, health, progress)
         try:
             check.run(content)
         except StoreDamaged as error:
-            health.add(DATABASE, f"experiment {experiment}", str(error.fields["reason"]))
+            health.add(DATABASE, f"experiment {name}", str(error.fields["reason"]))
     progress("files")
     for what in store.blobs.strange():
         health.add(LINK, what, "it is in the folder of the files, and is not followed or read")

@@ -33,15 +33,17 @@ class Saved:
     lost: tuple[LostRow, ...]
 
 
-def mend(store: Store, settings: Settings, health: StoreHealth) -> int:
-    """Hints and notes, of every experiment; how many were put in or removed. Runners may work
+def mend(
+    store: Store, settings: Settings, health: StoreHealth, experiment: str | None = None
+) -> int:
+    """Hints and notes, of one experiment or all; how many were put in or removed. Runners may work
     meanwhile: the row is the truth, and each change is made only if nobody else made one."""
     before = sum(problem.is_mended for problem in health.problems)
     for row in health.lost_beside:
         if isinstance(row.key, str):
             _table(store, row.table).put(row.key, None)
-    for experiment in store.experiments():
-        _mend(store, experiment, settings)
+    for name in store.experiments() if experiment is None else [experiment]:
+        _mend(store, name, settings)
     return before
 
 
@@ -60,21 +62,27 @@ def save(
     settings: Settings,
     with_files: bool = True,
     progress: Callable[[str], None] = lambda text: None,
+    experiment: str | None = None,
 ) -> Saved:
-    """Copy every row that can be read, and the files, into a store that has none."""
+    """Copy every row that can be read, and the files, into a store that has none; of one experiment
+    or of all."""
     if target.experiments():
         raise BadInput(reason=f"{target.description} has models already: name a new place")
     progress("rows")
     with lost_rows() as lost:
-        rows = sorted(source.saved_rows(), key=lambda found: found[0])
+        found = source.saved_rows()
+        wanted = (row for row in found if experiment is None or row[0] == f"{MODELS}{experiment}")
+        rows = sorted(wanted, key=lambda row: row[0])
     count = 0
-    for table, found in groupby(rows, key=lambda row: row[0]):
-        records = {record.key: record.values for _, record in found}
+    for table, group in groupby(rows, key=lambda row: row[0]):
+        records = {record.key: record.values for _, record in group}
         _table(target, table).insert_many(records.items())
         count += len(records) if table.startswith(MODELS) else 0
-    for experiment in target.experiments():
-        _mend(target, experiment, settings)
-    files, size, failed = _copy_files(source, target, progress) if with_files else (0, 0, ())
+    for name in target.experiments():
+        _mend(target, name, settings)
+    prefix = "" if experiment is None else f"{experiment}/"
+    copied = _copy_files(source, target, prefix, progress) if with_files else (0, 0, ())
+    files, size, failed = copied
     return Saved(count, files, size, failed, tuple(lost))
 
 
@@ -105,12 +113,12 @@ def _mend(store: Store, experiment: str, settings: Settings) -> None:
 
 
 def _copy_files(
-    source: Store, target: Store, progress: Callable[[str], None]
+    source: Store, target: Store, prefix: str, progress: Callable[[str], None]
 ) -> tuple[int, int, tuple[str, ...]]:
     count, size, failed = 0, 0, []
     with tempfile.TemporaryDirectory(prefix="edgeloop-save-") as folder:
         path = Path(folder) / "file"
-        for blob in source.blobs.list(""):
+        for blob in source.blobs.list(prefix):
             progress(blob.key)
             try:
                 source.blobs.get(blob.key, path)

@@ -252,6 +252,7 @@ class Catalog:
         """The row and all files. Cut off half-way it can be said again: the row goes last."""
 
         def close(row: Record) -> Changes:
+            self.stored.check_place(row)
             closed: Changes = {"status": "deleting", "node": "", "stages": None}
             return {**closed, "since": utc(self._clock())}
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from edgeloop.errors import BlobMissing, ModelBusy
+from edgeloop.errors import BlobMissing, ModelBusy, StoreUnavailable
 from edgeloop.models.names import matches
 from edgeloop.models.records import (
     ARCHAI_TOOLCHAIN,
@@ -91,6 +91,7 @@ class ModelFiles:
 
     def of(self, row: Record) -> list[ModelFile]:
         """Those that the row names, and those that another tool put beside them."""
+        self.check_place(row)
         folder = self._folder(row.key)
         records = records_of(row.values)
         named = {key: file for record in records.values() for file, key in record.files.items()}
@@ -106,6 +107,14 @@ class ModelFiles:
             name = blob.key.removeprefix(f"{row.key}/")
             found.setdefault(name, _file(name, blob))
         return sorted(found.values(), key=lambda file: file.name)
+
+    def check_place(self, row: Record) -> None:
+        """Raises StoreUnavailable where the row names files and the place of all files is not
+        there: they are not gone, but on a disk or a share that is not mounted."""
+        if _named(row) and not self._store.blobs.is_there():
+            reason = "the folder of its files is not there; if it is on a disk or a share, check"
+            reason = f"{reason} that it is mounted"
+            raise StoreUnavailable(store=self._store.description, reason=reason)
 
     def put_attempt(
         self, model: str, token: str, files: Mapping[str, Path], toolchain: str = ""

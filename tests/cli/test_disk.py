@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -178,3 +179,38 @@ def test_a_csv_on_a_full_disk_leaves_the_old_file(project: Path):
     assert "No space left" in said.sentence
     assert files_in(project / "after") == ["s.csv"]
     assert (project / "after/s.csv").read_text() == "old\n"
+
+
+def test_a_store_on_a_full_disk_can_be_looked_at_and_cleared(project: Path):
+    """Not a byte is left: SQLite cannot even make the files beside its database."""
+    with Workspace.open() as workspace:
+        for name in ("calm-heron", "brave-fox"):
+            workspace.upload(save_external(project / f"{name}/net.onnx", size=100), name)
+    kept = project / "kept"
+    (project / ".edgeloop").rename(kept)
+    (project / ".edgeloop").mkdir()
+    fill = 'dd if=/dev/zero of="$0/filler" bs=1 count=1 conv=notrunc'
+    fill = f'{fill}; dd if=/dev/zero of="$0/filler" bs=4k 2>/dev/null; true'
+    mounting = f'{full_disk("400k")} && cp -a "{kept}/." "$0" && ({fill})'
+    folder = project / ".edgeloop"
+    for verb in (["status"], ["list"], ["download", "calm-heron", "--to", "out"]):
+        said = in_a_namespace(mounting, folder, verb, project)
+        assert said.code == 0, said
+        shutil.rmtree(project / "after")
+    assert "calm-heron" in in_a_namespace(mounting, folder, ["status"], project).out
+    shutil.rmtree(project / "after")
+    said = in_a_namespace(mounting, folder, ["delete", "calm-heron"], project)
+    assert said.code == 0, said
+    store = open_store(SqliteLocation(project / "after"))
+    assert set(rows_of(store)) == {"brave-fox"}
+    assert {key.split("/")[1] for key in blobs_of(store)} == {"brave-fox"}
+    store.close()
+
+
+def test_a_store_in_a_read_only_folder_can_be_looked_at(project: Path):
+    with Workspace.open() as workspace:
+        workspace.upload(save_tiny(project / "net.onnx", 1), "calm-heron")
+    for verb in (["status"], ["download", "calm-heron", "--to", "out"], ["store", "check"]):
+        said = in_a_namespace(READ_ONLY, project / ".edgeloop", verb, project)
+        assert said.code == 0, said
+        shutil.rmtree(project / "after")

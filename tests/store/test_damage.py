@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edgeloop.errors import EdgeloopError, RowDamaged, RowExists, StoreDamaged, StoreRefused
+from edgeloop.errors import EdgeloopError, RowDamaged, RowExists, StoreDamaged, StoreError
 from edgeloop.store import Condition, Store, Table, open_store, parse_location
 from edgeloop.store.damage import _named
 
@@ -308,7 +308,7 @@ def test_a_file_in_the_place_of_the_store_is_said(tmp_path: Path) -> None:
         lambda: store.models("exp").insert("new", {"status": "new"}),
         lambda: store.blobs.put("a/b", b"x"),
     ):
-        with pytest.raises(StoreRefused, match="not a folder"):
+        with pytest.raises(StoreError, match="a file, not a folder"):
             act()
 
 

@@ -118,7 +118,7 @@ def up(
         **{"compute": compute, "runners": runners, "cpus": cpus, "dataset": dataset},
         **{"task": task, "name": name, "devices": list(devices) or None},
     }
-    with opened(store, None) as workspace:
+    with opened(store, None, makes=True) as workspace:
         settings = workspace.settings
         there = Fleets(workspace.store).get(_name(name, settings))
         known = {} if there is None else there.spec.to_json()

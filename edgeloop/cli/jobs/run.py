@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeloop.cli.context import common_options, workspace_option
+from edgeloop.cli.context import common_options, say_if_new, workspace_option
 from edgeloop.cli.jobs.options import ScriptCommand, job_options, spec_from
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def run(
     from edgeloop.jobs import Jobs
 
     jobs = Jobs.open(store, options["experiment"], workspace_config)
+    say_if_new(jobs.settings)
     spec = spec_from(target, words, options)
     with bytes_bar("sending data") as bar:
         runs = jobs.submit(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeloop.cli.context import common_options, workspace_option, yes_option
+from edgeloop.cli.context import common_options, say_if_new, workspace_option, yes_option
 from edgeloop.cli.jobs.options import ScriptCommand, job_options, script_arguments, spec_from
 from edgeloop.cli.jobs.selection import ChosenJobs, jobs_argument, selecting_options
 from edgeloop.cli.jobs.views import VIEWS
@@ -57,6 +57,7 @@ def submit(
     from edgeloop.jobs import Jobs
 
     jobs = Jobs.open(store, options["experiment"], workspace_config)
+    say_if_new(jobs.settings)
     spec = spec_from(target, words, options)
     with bytes_bar("sending data") as bar:
         runs = jobs.submit(

@@ -11,21 +11,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import opened
+from edgeloop.cli.context import all_experiments_options, opened
 
 if TYPE_CHECKING:
     from edgeloop.housekeeping import Saved, StoreHealth
     from edgeloop.workspace import Workspace
 
 SHOWN = 50
-
-store_option = click.option(
-    "--store",
-    metavar="URL",
-    help="sqlite:FOLDER, postgresql://…?blobs=URL or azure:URL  [default: $EDGELOOP_STORE, "
-    "$MODEL_STORAGE_CONNECTION_STRING, else the folder .edgeloop]",
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
 @click.group(name="store")
@@ -38,9 +30,8 @@ def store_group() -> None:
 
 @store_group.command()
 @click.option("--content", is_flag=True, help="Read all files too, and compare their SHA-256.")
-@store_option
-@json_option
-def check(content: bool, store: str | None, as_json: bool) -> None:
+@all_experiments_options
+def check(content: bool, experiment: str | None, store: str | None, as_json: bool) -> None:
     """Read everything and say what is wrong.
 
     The database itself, every row of every experiment, the hints and notes beside them, and the
@@ -54,8 +45,8 @@ def check(content: bool, store: str | None, as_json: bool) -> None:
     from edgeloop.cli.output import print_json
     from edgeloop.housekeeping import check_store
 
-    with opened(store, None) as workspace, _progress("Checking") as progress:
-        health = check_store(workspace.store, workspace.settings, content, progress)
+    with opened(store, experiment) as workspace, _progress("Checking") as progress:
+        health = check_store(workspace.store, workspace.settings, content, progress, experiment)
     if as_json:
         print_json(
             {"kind": p.kind, "what": p.what, "why": p.why, "repair": p.is_mended}
@@ -79,10 +70,14 @@ def check(content: bool, store: str | None, as_json: bool) -> None:
     is_flag=True,
     help="Move rows that cannot be read into a file, so that their names are free again.",
 )
-@store_option
-@json_option
+@all_experiments_options
 def repair(
-    to: str | None, rows_only: bool, set_aside: bool, store: str | None, as_json: bool
+    to: str | None,
+    rows_only: bool,
+    set_aside: bool,
+    experiment: str | None,
+    store: str | None,
+    as_json: bool,
 ) -> None:
     """Mend a store, or save what can be read of it.
 
@@ -103,8 +98,11 @@ def repair(
         raise click.UsageError("--rows-only goes with --to.")
     if set_aside and to is not None:
         raise click.UsageError("choose one of --to and --set-aside.")
-    with opened(store, None) as workspace:
-        done = _mend(workspace, set_aside) if to is None else _save(workspace, to, not rows_only)
+    with opened(store, experiment) as workspace:
+        if to is None:
+            done = _mend(workspace, set_aside, experiment)
+        else:
+            done = _save(workspace, to, not rows_only, experiment)
     if as_json:
         print_json([done])
     if done.get("left") or done.get("failed"):
@@ -114,16 +112,16 @@ def repair(
 COMMANDS = (store_group,)
 
 
-def _mend(workspace: Workspace, sets_aside: bool) -> dict[str, object]:
+def _mend(workspace: Workspace, sets_aside: bool, experiment: str | None) -> dict[str, object]:
     from edgeloop.cli.output import plural
     from edgeloop.housekeeping import check_store, mend, set_aside
 
     with _progress("Checking") as progress:
-        health = check_store(workspace.store, workspace.settings, progress=progress)
+        health = check_store(workspace.store, workspace.settings, False, progress, experiment)
         moved, file = 0, _file_of_rows()
         if sets_aside and health.lost:
             moved = set_aside(workspace.store, health.lost, file)
-        mended = mend(workspace.store, workspace.settings, health)
+        mended = mend(workspace.store, workspace.settings, health, experiment)
     left = sum(not problem.is_mended for problem in health.problems) - moved
     click.echo(f"Hints and notes mended: {mended}.", err=True)
     if moved:
@@ -134,7 +132,9 @@ def _mend(workspace: Workspace, sets_aside: bool) -> dict[str, object]:
     return {"mended": mended, "moved": moved, "left": left}
 
 
-def _save(workspace: Workspace, to: str, with_files: bool) -> dict[str, object]:
+def _save(
+    workspace: Workspace, to: str, with_files: bool, experiment: str | None
+) -> dict[str, object]:
     from edgeloop._util.units import size_text
     from edgeloop.cli.output import plural
     from edgeloop.housekeeping import save, write_lost
@@ -144,7 +144,9 @@ def _save(workspace: Workspace, to: str, with_files: bool) -> dict[str, object]:
     target = open_store(location)
     try:
         with _progress("Saving") as progress:
-            saved = save(workspace.store, target, workspace.settings, with_files, progress)
+            saved = save(
+                *(workspace.store, target, workspace.settings, with_files, progress, experiment)
+            )
     finally:
         target.close()
     files = f" and {plural(saved.files, 'file')}, {size_text(saved.size)}," if with_files else ""

@@ -23,12 +23,13 @@ from edgeloop.errors import (
     BlobMissing,
     EdgeloopError,
     LocalFileError,
+    StoreError,
     StoreFull,
     StoreRefused,
     StoreUnavailable,
 )
 from edgeloop.store.base import Access, BlobInfo, Blobs, check_blob_key, is_blob_key
-from edgeloop.store.node.inside import LinkFound, create_file, inner_folder, open_file
+from edgeloop.store.node.inside import NOT_A_FOLDER, LinkFound, create_file, inner_folder, open_file
 
 _FULL = (27, 28, 122)  # EFBIG, ENOSPC, EDQUOT
 _READ_ONLY = (1, 13, 30)  # EPERM, EACCES, EROFS
@@ -143,6 +144,7 @@ class PlainFolder(Blobs):
             try:
                 found, inner = self._scanned(folder)
             except (FileNotFoundError, NotADirectoryError):
+                self._check_root()
                 found, inner = [], []
             except OSError as error:
                 if isinstance(error, LinkFound) and not is_first:  # it was a folder a moment ago
@@ -230,9 +232,8 @@ class PlainFolder(Blobs):
             except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
                 if isinstance(error, FileExistsError) and self.is_there():
                     raise
+                self._check_root()
                 reason = f"{key!r} is a folder there, or a folder above it is a file"
-                if not self.is_there():
-                    reason = f"{self._folder} is not a folder"
                 raise StoreRefused(store=str(self._folder), reason=reason) from None
             except OSError as error:
                 raise self._explained(error, key) from None
@@ -254,6 +255,12 @@ class PlainFolder(Blobs):
             with contextlib.suppress(OSError):
                 os.unlink(part, dir_fd=folder)
 
+    def _check_root(self) -> None:
+        """A folder that is missing has no files; a file in its place is another matter."""
+        file = next((path for path in (self._folder, *self._folder.parents) if path.exists()), None)
+        if file is not None and not file.is_dir():
+            raise StoreError(store=str(file), reason=NOT_A_FOLDER)
+
     def _remove_empty(self, names: Iterable[str]) -> None:
         names = [*names]
         with contextlib.suppress(OSError):
@@ -274,6 +281,7 @@ class PlainFolder(Blobs):
         if isinstance(error, LinkFound):
             return BlobBehindLink(key=key, name=error.filename, store=store)
         if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
+            self._check_root()
             return BlobMissing(key=key, store=store)
         if error.errno in _FULL:
             return StoreFull(store=store, reason="no space left on the device")

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 PRIVATE_FOLDER = ".edgeloop"  # made for its owner alone
+NOT_A_FOLDER = "this is a file, not a folder: move it away, or name another store"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # A pipe would keep whoever opens it waiting for somebody who writes.
 _FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK

@@ -25,7 +25,7 @@ from edgeloop.errors import (
     StoreUnavailable,
 )
 from edgeloop.store.location import SqliteLocation
-from edgeloop.store.node.inside import make_folder
+from edgeloop.store.node.inside import NOT_A_FOLDER, make_folder
 from edgeloop.store.sql.database import (
     BUSY_TIMEOUT_S,
     INHERITED,
@@ -185,10 +185,10 @@ class SqliteDatabase(Database):
         except FileNotFoundError:
             return False
         except NotADirectoryError:
-            reason = f"{self._file.parent} is a file, not a folder"
-            raise StoreRefused(store=self.description, reason=reason) from None
+            raise StoreError(store=self.description, reason=NOT_A_FOLDER) from None
         if not stat.S_ISREG(status.st_mode):
-            raise StoreRefused(store=self.description, reason="its store.db is not a file")
+            reason = "its store.db is not a file: move that away, or name another store"
+            raise StoreError(store=self.description, reason=reason)
         if not status.st_size and abs(time.time() - status.st_mtime) > NEW_S:
             raise self._damaged("its store.db is empty: it was cut off")
         return True
