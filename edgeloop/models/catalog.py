@@ -18,6 +18,7 @@ from edgeloop.errors import (
     NoSuchModel,
     RowChanged,
     RowExists,
+    StoreFull,
     WaitTimeout,
 )
 from edgeloop.models.files import ModelFile, ModelFiles
@@ -256,7 +257,7 @@ class Catalog:
             closed: Changes = {"status": "deleting", "node": "", "stages": None}
             return {**closed, "since": utc(self._clock())}
 
-        before, _ = self._change(name, close)
+        before, _ = self._closed(name, close)
         self.stored.delete(before)
         row = self._models.get(name)
         if row is not None and row.values.get("status") == "deleting":
@@ -264,6 +265,14 @@ class Catalog:
                 self._models.delete(row)
             except RowChanged:
                 raise ModelBusy(name=name, reason="it was changed while it was deleted") from None
+
+    def _closed(self, name: str, close: Edit) -> tuple[Record, Record]:
+        """Not even this word fits on a full disk: then the files go before it, and make room."""
+        try:
+            return self._change(name, close)
+        except StoreFull:
+            self.stored.delete(self.get(name))
+            return self._change(name, close)
 
     def clear_half_made(self, row: Record) -> bool:
         """Finish an upload or a delete that broke off; False if somebody else is at it. What a

@@ -277,8 +277,8 @@ def _begun(
     connection: sqlite3.Connection, begin: Callable[[sqlite3.Connection], None]
 ) -> sqlite3.Connection:
     try:
+        begin(connection)  # first: any other statement opens the files beside the database
         connection.execute("PRAGMA synchronous=FULL")
-        begin(connection)
     except Exception:
         connection.close()
         raise

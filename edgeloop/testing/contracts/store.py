@@ -117,6 +117,17 @@ class StoreContract:
         with pytest.raises(RowChanged):
             mine.update(record, {"x": 3})
 
+    def test_a_sound_store_has_nothing_wrong_and_all_its_rows_can_be_saved(
+        self, store: Store
+    ) -> None:
+        assert list(store.check()) == list(store.saved_rows()) == []
+        store.models("exp").insert("model", {"x": 1})
+        store.queue("exp").insert("hint", {"model": "model"})
+        store.usage().insert("use", {"y": 2.5})
+        assert list(store.check()) == []
+        saved = {table: (row.key, dict(row.values)) for table, row in store.saved_rows()}
+        assert saved == {"models/exp": ("model", {"x": 1}), "usage": ("use", {"y": 2.5})}
+
     def test_a_store_names_itself_in_a_line(self, store: Store) -> None:
         assert store.description
         assert "\n" not in store.description
