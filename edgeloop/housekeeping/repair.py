@@ -7,17 +7,17 @@ from __future__ import annotations
 import base64
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 from edgeloop._util.files import write_atomic
-from edgeloop.errors import BadInput, Conflict, EdgeloopError, RowExists
+from edgeloop.errors import BadInput, Conflict, EdgeloopError, RowExists, RowTooLarge
 from edgeloop.housekeeping.integrity import CONTENT_NOTE, StoreHealth, is_half_made
 from edgeloop.models import Queue, default_plan
 from edgeloop.settings import Settings
-from edgeloop.store import LostRow, Store, Table, lost_rows
+from edgeloop.store import LostRow, Record, Store, Table, lost_rows
 
 MODELS, USAGE = "models/", "usage"
 
@@ -75,9 +75,10 @@ def save(
         rows = sorted(wanted, key=lambda row: row[0])
     count = 0
     for table, group in groupby(rows, key=lambda row: row[0]):
-        records = {record.key: record.values for _, record in group}
-        _table(target, table).insert_many(records.items())
-        count += len(records) if table.startswith(MODELS) else 0
+        records = {record.key: record for _, record in group}
+        refused = _insert(_table(target, table), records.values())
+        lost += [LostRow(table, row.key, why, dict(row.values)) for row, why in refused]
+        count += len(records) - len(refused) if table.startswith(MODELS) else 0
     for name in target.experiments():
         _mend(target, name, settings)
     prefix = "" if experiment is None else f"{experiment}/"
@@ -110,6 +111,21 @@ def _mend(store: Store, experiment: str, settings: Settings) -> None:
                 beside.insert(f"{CONTENT_NOTE}{content}", {"model": row.key})
             except RowExists:
                 continue
+
+
+def _insert(table: Table, records: Collection[Record]) -> list[tuple[Record, str]]:
+    """Those that the table does not take, and why; all others are then in."""
+    try:
+        table.insert_many((row.key, row.values) for row in records)
+    except (BadInput, RowTooLarge):
+        refused = []
+        for row in records:
+            try:
+                table.insert_many([(row.key, row.values)])
+            except (BadInput, RowTooLarge) as error:
+                refused.append((row, str(error)))
+        return refused
+    return []
 
 
 def _copy_files(

@@ -17,7 +17,14 @@ from tests.hostile.harness import Harness
 from tests.nets import save_tiny
 
 COMMANDS = (
-    *("status", "status --json", "experiments", "list", "upload new.onnx", "download net"),
+    *(
+        "status",
+        "status --json",
+        "experiments",
+        "list",
+        "upload new.onnx --no-check",
+        "download net",
+    ),
     *("delete net -y", "reset net", "priority net 3", "unlock net", "usage", "queue", "pareto"),
     *("gc --yes", "fleet status", "compare net", "runner --once", "runner --drain", "store check"),
 )
@@ -47,7 +54,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "no column": lambda file: _change(file, "ALTER TABLE edgeloop_rows RENAME version TO other"),
     "a file": _become_a_file,
 }
-SOME = ("status", "upload new.onnx", "gc --yes")
+SOME = ("status", "upload new.onnx --no-check", "gc --yes")
 CASES = [
     *(("garbage", command) for command in COMMANDS),
     *((kind, words) for kind in list(DAMAGE)[1:] for words in SOME),
