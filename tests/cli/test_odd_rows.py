@@ -14,6 +14,7 @@ from tests.models.test_odd_rows import ODD_CELLS, ODD_RECORDS
 @pytest.fixture
 def odd_table(project: Path) -> None:
     store = open_store(parse_location(f"sqlite:{project / '.edgeloop'}"))
+    (project / ".edgeloop" / "blobs").mkdir(parents=True)  # else it is not mounted
     models = store.models("default")
     sound = {"status": "new", "model_date": "2026-01-01"}
     models.insert("sound", {"name": "sound", **sound})
