@@ -33,6 +33,7 @@ from edgeloop.jobs.protocol.bundle import ensure_wrapper
 from edgeloop.jobs.protocol.ticket import Environment, Input, Ticket, check_apart, ticket_key
 from edgeloop.jobs.records import RUNS_FOLDER, Draft, JobRecord, Run, RunRecords, now
 from edgeloop.jobs.remote import PlaceResolver, ResolvedPlaces
+from edgeloop.jobs.secrets.patterns import find_secrets
 from edgeloop.jobs.secrets.variables import secret_values, without_values
 from edgeloop.jobs.shared import delete_job, record_key, submitter
 from edgeloop.jobs.snapshot import CodeSnapshot
@@ -82,7 +83,7 @@ class Submission:
         if spec.name and not spec.sweep:
             self._refuse_taken(spec.name)
         shared = self._share(spec, push)
-        self.tell(f"{shared.summary} · compute {self.compute.name}")
+        self._tell(spec, shared)
         if not spec.sweep:
             return self._start([self._record(spec, shared)], [shared])
         stem = spec.name or self.runs.free_stem(spec.stem)
@@ -113,7 +114,7 @@ class Submission:
         """Another attempt of a job, linked to it; the old one and its results do not change."""
         self.compute.check(spec.resources)
         shared = self._share(spec, push)
-        self.tell(f"{shared.summary} · compute {self.compute.name}")
+        self._tell(spec, shared)
 
         def draft(name: str, job: str, attempt: int) -> JobRecord:
             record = self._drafted(spec, shared)(name, job)
@@ -122,6 +123,13 @@ class Submission:
         again = self.runs.add_attempt(run.record, draft, _secrets(spec))
         previous = run.record.id if with_outputs else None
         return self._start([(again, replace(spec, name=again.name))], [shared], previous)[0]
+
+    def _tell(self, spec: JobSpec, shared: SharedUpload) -> None:
+        self.tell(f"{shared.summary} · compute {self.compute.name}")
+        kinds = [found.kind for word in spec.full_command() for found in find_secrets(word)]
+        if kinds:
+            reason = f"an argument looks like a secret ({kinds[0]}), and records and lists of"
+            self.tell(f"warning: {reason} processes show arguments: pass it with --secret instead")
 
     def _share(self, spec: JobSpec, push: bool) -> SharedUpload:
         remote = [place.name for place in (*spec.sources, *spec.targets)]

@@ -186,8 +186,11 @@ def test_a_value_reaches_the_job_and_every_attempt_and_stands_in_no_record(proje
 def test_a_secret_that_is_not_on_this_machine_is_asked_for(project: Path, monkeypatch):
     spec = spec_of_script("show.py", (), {"variables": {"WANDB_API_KEY": "abc"}})
     jobs = Jobs(Settings.load(project))
-    [run] = jobs.submit(spec)
+    told: list[str] = []
+    [run] = jobs.submit(spec, [f"--token={GITHUB}"], tell=told.append)
     jobs.wait([run], timeout_s=60)
+    assert "warning: an argument looks like a secret (GitHub token)" in told[1]
+    assert GITHUB not in "".join(told)
     (project / f"runs/{run.name}/secrets.json").unlink()
     with pytest.raises(
         BadJob, match="the secret WANDB_API_KEY is not on this machine: set the var"
