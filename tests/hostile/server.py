@@ -15,26 +15,31 @@ import sys
 import time
 from typing import Any
 
+from edgeloop.settings import settings_model
+
 MOST_BYTES = 8 * 2**30  # of address space: a bomb ends here, and not with this machine
+
+
+_LOADED = (
+    *("numpy", "obstore", "onnx.checker", "onnx.shape_inference", "PIL.Image", "pydantic", "yaml"),
+    *(f"edgeloop.cli.{name}" for name in ("app", "bench", "data", "jobs.submit", "models")),
+    *(f"edgeloop.cli.{name}" for name in ("runner", "search", "status", "fleet.commands")),
+    *("edgeloop.store.blobs", "edgeloop.store.registry", "edgeloop.store.sql.sqlite"),
+    *("edgeloop.jobs.client", "edgeloop.jobs.spec", "edgeloop.search.campaign"),
+    *("edgeloop.fleet.control", "edgeloop.fleet.spec", "edgeloop.fleet.local"),
+    *("edgeloop.data", "edgeloop.graph", "edgeloop.models.upload", "edgeloop.workspace"),
+)
 
 
 def _load() -> None:
     """What commands import, short of what starts threads."""
-    import numpy
-    import onnx
-    import PIL.Image
-    import yaml
+    import gc
+    from importlib import import_module
 
-    import edgeloop.cli.app
-    import edgeloop.cli.bench
-    import edgeloop.cli.data
-    import edgeloop.cli.jobs.submit
-    import edgeloop.cli.models
-    import edgeloop.cli.runner
-    import edgeloop.cli.search
-    import edgeloop.cli.status
-
-    _ = (numpy, onnx, PIL.Image, yaml, edgeloop.cli)
+    for name in _LOADED:
+        import_module(name)
+    settings_model().model_json_schema()
+    gc.freeze()  # what is there already need not be looked at in every fork
 
 
 def _become(order: dict[str, Any]) -> None:
