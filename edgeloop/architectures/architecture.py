@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from edgeloop._util.files import read_regular
 from edgeloop.errors import BadArchitecture, LocalFileError
 
 Value = bool | int | float | str | None
@@ -80,7 +81,7 @@ class Architecture:
         """The exact inverse of `canonical`; also takes JSON that people wrote by hand."""
         try:
             fields = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadArchitecture(what=where, reason=f"it is no JSON ({error})") from None
         if not isinstance(fields, dict) or set(fields) != _KEYS:
             raise BadArchitecture(what=where, reason=_keys_wrong(fields))
@@ -104,7 +105,7 @@ def read_text(path: Path) -> str:
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise BadArchitecture(what=path, reason="a file that large is no architecture")
-        return path.read_text(encoding="utf-8")
+        return read_regular(path, LARGEST_FILE).decode("utf-8")
     except UnicodeDecodeError:
         raise BadArchitecture(what=path, reason="it is no JSON") from None
     except OSError as error:

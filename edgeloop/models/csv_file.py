@@ -33,7 +33,7 @@ def read_csv(path: Path) -> list[dict[str, Value]]:
             return [
                 {name: _value(name, text) for name, text in row.items() if text} for row in reader
             ]
-    except (OSError, UnicodeDecodeError, csv.Error, TypeError, AttributeError) as error:
+    except (OSError, ValueError, csv.Error, TypeError, AttributeError) as error:
         raise BadCsv(file=path, reason=str(error)) from None
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from edgeloop._util.files import read_regular
 from edgeloop.errors import BadInput, LocalFileError
 from edgeloop.platforms import DEFAULT_PLATFORM, LatencyProfile, MeasuredModel, find_platform
 from edgeloop.runner.compare import fetched
 from edgeloop.workspace import Workspace
+
+_LARGEST_FILE = 10_000_000
 
 
 def calibrate_profile(workspace: Workspace, name: str, measured: Path, chip: str) -> LatencyProfile:
@@ -27,10 +31,10 @@ def calibrate_profile(workspace: Workspace, name: str, measured: Path, chip: str
 
 def _read(path: Path) -> dict[str, float]:
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+        text = read_regular(path, _LARGEST_FILE).decode("utf-8")
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
         return {row["model"]: float(row["latency_ms"]) for row in rows}
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, csv.Error):
         reason = f"{path} must have the columns model and latency_ms, with a number in each row"
         raise BadInput(reason=reason) from None
     except OSError as error:

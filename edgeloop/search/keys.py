@@ -125,7 +125,7 @@ class SearchKeys(Section):
     publish: Annotated[Literal["front", "none"], choice("front", "none")] = key(
         "front", "Whether trained models of the front join the status table."
     )
-    folder: PlainText = key("", "Where results go; by default `searches/NAME`.")
+    folder: PlainText = key("", "Where results go, in the project; by default `searches/NAME`.")
 
 
 class TrainKeys(Section):

@@ -93,6 +93,8 @@ Location = SqliteLocation | PostgresLocation | AzureLocation | PluginLocation
 def parse_location(text: str, blobs: str | None = None, base: Path | None = None) -> Location:
     """Read a store's address; `blobs` is used where a postgresql URL names no blobs itself."""
     text = text.strip()
+    if "\0" in text:
+        raise BadSetting(where="EDGELOOP_STORE", reason="it has a null character")
     scheme = text.partition(":")[0].lower()
     if _looks_like_connection_string(text):
         return parse_connection_string(text)

@@ -236,7 +236,7 @@ MODELS: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "functions that call each other": lambda: _functions(
         _function("f0", "f1"), _function("f1", "f0")
     ),
-    "function explosion, 2**12": lambda: _explosion(12),
+    "function explosion, 2**8": lambda: _explosion(8),
     "function explosion, 2**30": lambda: _explosion(30),
     "function chain of 2,000": lambda: _functions(
         *(_function(f"f{n}", f"f{n + 1}") for n in range(2_000)), _function("f2000", "Relu")

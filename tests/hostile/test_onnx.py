@@ -16,3 +16,14 @@ INPUTS = {**onnx_files.INPUTS, **onnx_graphs.INPUTS}
 def test_upload(attempt: Attempt, project: Path, name: str) -> None:
     INPUTS[name](project)
     _ = attempt("upload", "net.onnx").settled
+
+
+@pytest.mark.parametrize(
+    "name", ["names with escapes", "open size with escapes", "function explosion, 2**30", "half"]
+)
+def test_inspect(attempt: Attempt, project: Path, name: str) -> None:
+    """What is in the way is part of what it prints."""
+    INPUTS[name](project)
+    ended = attempt("inspect", "net.onnx")
+    assert ended.code == 1 and "\x1b" not in ended.out + ended.err
+    assert "in the way" in ended.out or ended.refusal

@@ -18,9 +18,11 @@ FAMILIES: Mapping[str, tuple[Mapping[str, yaml_files.Builder], tuple[str, ...]]]
     "space": (yaml_files.SPACES, ("search", "faces.yaml")),
     "ignore": (yaml_files.IGNORES, ("job", "submit", "train.py")),
     "fleet": (yaml_files.FLEETS, ("fleet", "up")),
+    "architecture": (yaml_files.ARCHITECTURES, ("export", "arch.json", "-o", "net.onnx")),
+    "table": (yaml_files.TABLES, ("devices", "calibrate", "board", "x.csv")),
     "azureml": (yaml_files.AZUREML, ("status",)),
 }
-ODD = {"space elsewhere", "store with a null"}  # a dry run does not look at one, sqlite at neither
+ODD = {"space elsewhere"}  # a dry run does not look at it
 INPUTS = [(family, name) for family, (files, _) in FAMILIES.items() for name in files]
 
 

@@ -29,8 +29,8 @@ def _merge_bomb() -> str:
 
 def _merge_chain() -> str:
     """Every `<<` brings nothing new, and once copied all that was there."""
-    keys = ", ".join(f"k{number}: 1" for number in range(30_000))
-    return f"big: &big {{{keys}}}\nnone: &none {{}}\nx:\n  <<: *big\n" + "  <<: *none\n" * 30_000
+    keys = ", ".join(f"k{number}: 1" for number in range(20_000))
+    return f"big: &big {{{keys}}}\nnone: &none {{}}\nx:\n  <<: *big\n" + "  <<: *none\n" * 20_000
 
 
 TEXTS: Mapping[str, str] = {
@@ -165,8 +165,8 @@ JOBS: Mapping[str, Builder] = {
     "sweep of 10**18 jobs": _with_script(
         "sweep:\n" + "".join(f"  p{n}: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]\n" for n in range(18))
     ),
-    "sweep of 100,000 values": _with_script(
-        f"sweep: {{p: [{', '.join(map(str, range(90_000)))}]}}\n"
+    "sweep of 20,000 values": _with_script(
+        f"sweep: {{p: [{', '.join(map(str, range(20_000)))}]}}\n"
     ),
     "pattern": _text("job.yaml", f"{_JOB}outputs: ['{'**/' * 1_000}x']"),
     "dataset": _text("job.yaml", f"{_JOB}data: ['../../etc']"),
@@ -276,4 +276,30 @@ AZUREML: Mapping[str, Builder] = {
         json.dumps({"python": {"condaDependenciesFile": "../../../../dev/zero"}}).encode(),
     ),
     "environment wrong": _azureml("environment.json", b'{"docker": 7}'),
+}
+ARCHITECTURES: Mapping[str, Builder] = {
+    "deep": _text("arch.json", "[" * 50_000),
+    "a pipe": _pipe("arch.json"),
+    "endless": _link("arch.json", "/dev/zero"),
+    "no JSON": _text("arch.json", "\udcff\udcfe"),
+    "large": _text("arch.json", "[" + "1," * 2_000_000),
+    "5,000 digits": _text("arch.json", '{"space": ' + "9" * 5_000 + "}"),
+    "a list": _text("arch.json", "[]"),
+    "shape of 10**18": _text(
+        "arch.json",
+        '{"space": "hourglass", "params": {}, "shape": [1, 3, 1000000000000000000, 64], '
+        '"classes": 2}',
+    ),
+    "params a list": _text(
+        "arch.json", '{"space": "hourglass", "params": [], "shape": [1, 3, 64, 64], "classes": 2}'
+    ),
+}
+TABLES: Mapping[str, Builder] = {
+    "no columns": _text("x.csv", "a,b\n1,2\n"),
+    "no numbers": _text("x.csv", "model,latency_ms\na,b\n"),
+    "field of 1 MB": _text("x.csv", "model,latency_ms\n" + "x" * 1_000_000),
+    "no UTF-8": _text("x.csv", "model,latency_ms\n\udcff,1\n"),
+    "a pipe": _pipe("x.csv"),
+    "endless": _link("x.csv", "/dev/zero"),
+    "more than 10 MB": _text("x.csv", "model,latency_ms\n" + "a,1\n" * 3_000_000),
 }

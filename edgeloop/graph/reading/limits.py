@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 MOST_NODES = 50_000  # with functions written out: the largest language models have half of that
-MOST_ENDS = 10_000  # inputs, and outputs
+MOST_ENDS = 2_000  # inputs, and outputs
 MOST_SIDES = 64  # of a tensor
 MOST_CALLS = 100  # functions that call each other
 LONGEST_NAME = 4_096
