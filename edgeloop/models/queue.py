@@ -40,6 +40,7 @@ OWN = "+"  # sorts before the bar, so of equal numbers a model's own goes first
 QUICK_LOOK_S = 0.25  # a look for edited priorities that takes longer is made less often,
 REST = 10  # so that it takes a tenth of the time at most, of all runners together
 SWEEP_REST = 20
+LONGEST_REST_S = 3_600.0  # whatever a note says: a machine may have slept in the middle of a sweep
 GRAB_SECONDS = 10.0  # how long a hint is hidden by whoever is about to claim its work
 FINISHED = ("complete", "error", "uploading", "deleting", CANDIDATE)
 
@@ -219,7 +220,8 @@ class Queue:
                 self._hints.insert(key, {"at": now})
                 return True
             return False
-        interval_s = max(interval_s, _seconds(note.values.get("rest_s")))
+        rest_s = min(_seconds(note.values.get("rest_s")), LONGEST_REST_S)
+        interval_s = max(interval_s, rest_s)
         if abs(now - _seconds(note.values.get("at"))) < interval_s:
             return False
         with contextlib.suppress(RowChanged):

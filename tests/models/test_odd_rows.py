@@ -180,6 +180,20 @@ def test_a_hint_that_a_wrong_clock_hid_is_shown_again(farm: Farm, mend: str) -> 
     assert visible() == ["convert"]
 
 
+def test_a_note_about_sweeps_holds_up_no_sweep_for_ever(farm: Farm) -> None:
+    farm.hints.insert("!swept", {"at": farm.clock() + YEAR_S, "rest_s": 1e300})
+    farm.add("otter")  # no hint speaks of it before a sweep
+    lease = farm.leases().claim(["quantize"], "here")
+    assert lease is not None
+    farm.leases().commit(lease, result(lease))
+    farm.hints.put("!swept", {"at": farm.clock(), "rest_s": 1e300})
+    farm.add("adder")
+    assert farm.leases().claim(["quantize"], "here") is None
+    farm.clock.now += 3_601
+    lease = farm.leases().claim(["quantize"], "here")
+    assert lease is not None and lease.model == "adder"
+
+
 def test_a_sweep_leaves_what_is_held_hidden(farm: Farm) -> None:
     farm.add("otter")
     leases = farm.leases()
