@@ -312,7 +312,7 @@ class Catalog:
         freed: list[str] = []
 
         def free(row: Record) -> Changes | None:
-            if row.values.get("status") == CANDIDATE:
+            if row.values.get("status") in (CANDIDATE, "deleting"):
                 return None
             records = records_of(row.values)
             freed[:] = [

@@ -117,7 +117,8 @@ class Uploader:
         that cannot be reached now are cleared away by the next upload of that name.
         """
         with contextlib.suppress(EdgeloopError):
-            closed = {"status": "deleting", "stages": None, "since": utc(self._clock())}
+            closed = {"status": "deleting", "node": "", "stages": None}
+            closed["since"] = utc(self._clock())
             row = self._models.update(row, closed)
             with contextlib.suppress(EdgeloopError):
                 self._blobs.delete_folder(f"{self._experiment}/{row.key}")

@@ -188,6 +188,14 @@ def test_a_lease_that_was_unlocked_is_lost(shop: Store, catalog: Catalog):
         leases.renew(lease)
 
 
+def test_unlock_does_not_bring_back_what_is_being_deleted(shop: Store, catalog: Catalog):
+    """Its files may be gone already. An upload that was taken back left its node in such a row."""
+    row = {"name": "half", "status": "deleting", "node": "there:upload"}
+    shop.models("default").insert("half", row)
+    assert catalog.unlock("half") == []
+    assert catalog.get("half").values == row
+
+
 def test_a_half_made_model_is_neither_reset_nor_unlocked(shop: Store, tmp_path: Path):
     from tests.nets import save_external
 

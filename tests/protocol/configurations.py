@@ -64,6 +64,11 @@ LARGE: tuple[Configuration, ...] = (
     *_both("clock a year ahead", ticks=1, jumps=1, crashes=1, renewals=0, sweeps=1),
     *_both("lost hints", ticks=2, has_hints=False, sweeps=1, crashes=1, faults=1, renewals=0),
     *_both(
+        *("people alone",),
+        **{"workers": 1, "ticks": 0, "renewals": 0, "faults": 1, "deeds_left": 4},
+        **{"deeds": ("delete", "upload", "unlock", "reset", "priority")},
+    ),
+    *_both(
         *("people and trouble",),
         **{
             **SHORT,

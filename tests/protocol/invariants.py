@@ -147,6 +147,11 @@ class Judge:
         before, after = self._facts(old), self._facts(new)
         messages = [*after.faults]
         name = write.call.name
+        statuses = before.values.get("status"), after.values.get("status")
+        if statuses[0] == "deleting" != statuses[1]:
+            messages.append(
+                f"{write.call} made a model that is being deleted {statuses[1]!r} again"
+            )
         if name in ON_A_LEASE:
             messages += _of_holder(write, key, before, after)
         elif name in CLAIMS:
