@@ -1,125 +1,238 @@
-"""The nemesis: kills and freezes workers, stops the server under them, and lets them finish."""
+"""The nemesis: does all kinds of things to workers, their network, their disk and their server,
+lets them finish, collects the garbage, and has the history judged.
+
+`run_round` does this in a process of its own, in a mount and process namespace: the small disk is
+seen by nobody else, and whatever the round started ends with it.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import random
-import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from edgeloop.errors import StoreError
-from edgeloop.models import default_plan
-from edgeloop.store import Store, open_store, parse_location
+from edgeloop.errors import EdgeloopError, StoreError
+from edgeloop.housekeeping import GcOptions, find_leftovers, remove_leftovers
+from edgeloop.models import records_of
+from edgeloop.settings import Settings
+from edgeloop.store import Values
+from edgeloop.workspace import Workspace
 from tests.nemesis import checker, history
-from tests.nemesis.worker import BENCHMARK_RUNS
+from tests.nemesis.arena import EXPERIMENT, MARGIN_S, MAX_ATTEMPTS, ROOT, Arena, Round
+from tests.nemesis.faults import YEAR_S, Fault, faults_of
+from tests.nemesis.person import UPLOADED
+from tests.nemesis.priorities import Window
 
-ROOT = Path(__file__).resolve().parents[2]
-EXPERIMENT = "nemesis"
-FINISH_WITHIN_S = 120.0
+STRIKERS = 2  # so that faults overlap
+STUCK_S = 60.0
+PAUSE_S = 0.2
+NAMESPACE = ("--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
 @dataclass
 class Report:
-    """What the nemesis did, what the workers saw, and what should not have been possible."""
+    """What the nemesis did, what workers and people saw, and what should not have been possible."""
 
     deeds: Counter[str] = field(default_factory=Counter)
     seen: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
+    inversions: list[str] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
+    unlocked: list[str] = field(default_factory=list)
+    orphans_before: int = 0
+    orphans_after: int = 0
 
 
-@dataclass
+def run_round(plan: Round) -> Report:
+    home = Path(plan.home)
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "plan.json").write_text(json.dumps(asdict(plan)))
+    ended = subprocess.run(
+        ["unshare", *NAMESPACE, sys.executable, "-m", "tests.nemesis.driver", str(home)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ended.returncode != 0:
+        raise RuntimeError(f"the nemesis itself failed:\n{ended.stdout}\n{ended.stderr}")
+    found = json.loads((home / "report.json").read_text())
+    found["deeds"], found["seen"] = Counter(found["deeds"]), Counter(found["seen"])
+    return Report(**found)
+
+
 class Nemesis:
-    """`restart_server` stops the server hard and starts it again; None where there is none."""
-
-    url: str
-    folder: Path
-    seconds: float
-    models: int
-    seed: int
-    workers: int = 4
-    lease_s: float = 1.0
-    work_s: float = 0.05
-    restart_server: Callable[[], None] | None = None
+    def __init__(self, plan: Round) -> None:
+        self._plan = plan
+        self._report = Report()
+        self._lock = threading.Lock()
 
     def run(self) -> Report:
-        report = Report()
-        dice = random.Random(self.seed)
-        store = open_store(parse_location(self.url))
-        names = [f"model-{number:03d}" for number in range(self.models)]
-        rows = ((name, {"name": name, "status": "new"}) for name in names)
-        store.models(EXPERIMENT).insert_many(rows)
-        with self._crew() as crew:
-            end = time.monotonic() + self.seconds
-            while time.monotonic() < end:
-                self._strike(dice, crew, report.deeds)
-            self._let_them_finish(store, crew)
-        events = history.read(self.folder)
-        plan = default_plan(BENCHMARK_RUNS)
-        final = [row.values for row in store.models(EXPERIMENT).query()]
-        report.seen = Counter(event.kind for event in events)
-        report.violations = checker.violations(plan, final, events)
-        if len(final) != self.models:
-            report.violations.append(f"{len(final)} rows of {self.models} are there")
-        store.close()
+        plan, report = self._plan, self._report
+        with Arena(plan) as arena:
+            os.environ.update(arena.environ())
+            self._torment(arena)
+            self._heal(arena)
+            workspace = Workspace(Settings.load(arena.project()))
+            self._let_them_finish(arena, workspace)
+            for slot in arena.slots:
+                with slot.lock:
+                    arena.kill(slot)
+            self._collect(workspace)
+            final = checker.Final(_rows(workspace), _files(workspace))
+            events = history.read(arena.histories)
+            window = _window(plan.kind)
+            verdict = checker.judge(workspace.plan, final, events, MAX_ATTEMPTS, window)
+            report.violations += [*arena.ended, *verdict.violations]
+            report.inversions, report.unfinished = verdict.inversions, verdict.unfinished
+            report.seen = Counter(event.kind for event in events)
+            if arena.ended:
+                report.violations.append((arena.home / "errors.log").read_text()[-3_000:])
+            workspace.store.close()
         return report
 
-    @contextmanager
-    def _crew(self) -> Iterator[list[subprocess.Popen[bytes]]]:
-        crew = [self._start(number) for number in range(self.workers)]
-        try:
-            yield crew
-        finally:
-            (self.folder / "stop").touch()
-            for worker in crew:
-                worker.send_signal(signal.SIGCONT)
-                worker.kill()
-                worker.wait()
+    def _torment(self, arena: Arena) -> None:
+        """Every kind once, in an order that the seed decides; then by lot until the time is up."""
+        deadline = time.monotonic() + self._plan.seconds
+        dice = random.Random(self._plan.seed)
+        todo = dice.sample(kinds := faults_of(self._plan.kind), len(kinds))
+        locks = {fault.name: threading.Lock() for fault in kinds}  # no kind overlaps itself
+        errors: list[BaseException] = []
 
-    def _start(self, number: int) -> subprocess.Popen[bytes]:
-        seed = self.seed * 1000 + number
-        settings = [str(seed), str(self.lease_s), str(self.work_s)]
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.nemesis.worker", EXPERIMENT, str(self.folder), *settings],
-            cwd=ROOT,
-            env={**os.environ, "NEMESIS_STORE": self.url},
-        )
-
-    def _strike(
-        self, dice: random.Random, crew: list[subprocess.Popen[bytes]], deeds: Counter[str]
-    ) -> None:
-        time.sleep(dice.uniform(0.1, 0.5))
-        position = dice.randrange(len(crew))
-        worker = crew[position]
-        deed = dice.choice(["kill", "freeze", "freeze", "server"])
-        if deed == "kill":
-            worker.kill()
-            worker.wait()
-            crew[position] = self._start(len(deeds) + 100 * sum(deeds.values()) + 50)
-        elif deed == "freeze":
-            worker.send_signal(signal.SIGSTOP)
-            time.sleep(dice.uniform(0.5, 2.0) * self.lease_s)
-            worker.send_signal(signal.SIGCONT)
-        elif self.restart_server is None:
-            return
-        else:
-            self.restart_server()
-        deeds[deed] += 1
-
-    def _let_them_finish(self, store: Store, crew: list[subprocess.Popen[bytes]]) -> None:
-        deadline = time.monotonic() + FINISH_WITHIN_S
-        while time.monotonic() < deadline:
-            assert all(worker.poll() is None for worker in crew), "a worker ended by itself"
+        def strike(dice: random.Random) -> None:
             try:
-                rows = [row.values for row in store.models(EXPERIMENT).query()]
+                while (fault := self._next(todo, dice, deadline)) is not None:
+                    with locks[fault.name]:
+                        fault.strike(arena, dice)
+                    self._report.deeds[fault.name] += 1
+                    time.sleep(dice.uniform(0.5, 1.5) * PAUSE_S)
+            except BaseException as error:
+                errors.append(error)
+
+        strikers = [
+            threading.Thread(target=strike, args=(random.Random(self._plan.seed + number),))
+            for number in range(STRIKERS)
+        ]
+        _wait_for(arena.histories / UPLOADED, self._plan.patience_s)
+        for thread in strikers:
+            thread.start()
+        while any(thread.is_alive() for thread in strikers):
+            time.sleep(PAUSE_S)
+            arena.replace_the_dead()
+        if errors:
+            raise errors[0]
+
+    def _next(self, todo: list[Fault], dice: random.Random, deadline: float) -> Fault | None:
+        with self._lock:
+            if todo:
+                return todo.pop()
+        if time.monotonic() > deadline:
+            return None
+        return dice.choice(faults_of(self._plan.kind))
+
+    def _heal(self, arena: Arena) -> None:
+        arena.dismiss_person(self._plan.patience_s)
+        for slot in arena.slots:
+            arena.set_clock(slot, 0.0)
+
+    def _let_them_finish(self, arena: Arena, workspace: Workspace) -> None:
+        """Until all is done or the patience ends; work that is left then is only unfinished. But
+        where nobody accepts anything for long, it is stuck."""
+        deadline = time.monotonic() + self._plan.patience_s
+        last, since = "", time.monotonic()
+        while time.monotonic() < deadline:
+            arena.replace_the_dead()
+            try:
+                rows = _rows(workspace)
+                self._unlock(workspace, rows)
             except StoreError:
-                rows = []
-            if rows and all(row.get("status") == "complete" for row in rows):
+                continue
+            if all(row.get("status") in ("complete", "error") for row in rows.values()):
                 return
-            time.sleep(0.2)
+            now = json.dumps([row.get("stages") for row in rows.values()])
+            if now != last:
+                last, since = now, time.monotonic()
+            elif time.monotonic() - since > STUCK_S:
+                self._report.violations.append(f"nothing moves: {_left(rows)}")
+                return
+            time.sleep(PAUSE_S)
+
+    def _unlock(self, workspace: Workspace, rows: dict[str, Values]) -> None:
+        """A machine whose clock was ahead, and that died, holds its work for as long: a person
+        takes it away."""
+        later = time.time() + 3 * self._plan.lease_s + MARGIN_S
+        for name, row in rows.items():
+            if any(record.expires > later for record in records_of(row).values()):
+                self._report.unlocked.append(name)
+                workspace.catalog.unlock(name)
+
+    def _collect(self, workspace: Workspace) -> None:
+        """Twice: results that get their names leave hidden copies behind."""
+        self._report.orphans_before = len(list(_orphans(workspace)))
+        options = GcOptions(older_s=0.0, experiments=(EXPERIMENT,))
+        for _ in range(2):
+            found = find_leftovers(workspace, options, workspace.store.now() + YEAR_S)
+            for finding, result in remove_leftovers(found):
+                if isinstance(result, EdgeloopError):
+                    self._report.violations.append(f"gc, {finding.kind}: {result}")
+        self._report.orphans_after = len(list(_orphans(workspace)))
+
+
+def _window(kind: str) -> Window:
+    """What docs/explanation/leases.md promises of the order of work."""
+    if kind == "azurite":
+        return Window(seconds=10.0, margin_s=MARGIN_S, of_own_only=True)
+    return Window(seconds=1.0, margin_s=MARGIN_S)
+
+
+def _rows(workspace: Workspace) -> dict[str, Values]:
+    return {row.key: row.values for row in workspace.store.models(EXPERIMENT).query()}
+
+
+def _files(workspace: Workspace) -> dict[str, dict[str, bytes]]:
+    found: dict[str, dict[str, bytes]] = {}
+    for blob in workspace.store.blobs.list(f"{EXPERIMENT}/"):
+        _, model, key = blob.key.split("/", 2)
+        found.setdefault(model, {})[key] = workspace.store.blobs.read(blob.key)
+    return found
+
+
+def _orphans(workspace: Workspace) -> Iterator[str]:
+    """Files that no row names."""
+    rows = _rows(workspace)
+    for blob in workspace.store.blobs.list(f"{EXPERIMENT}/"):
+        _, model, key = blob.key.split("/", 2)
+        records = records_of(rows[model]).values() if model in rows else ()
+        if not any(key in record.files.values() for record in records):
+            yield blob.key
+
+
+def _left(rows: dict[str, Values]) -> str:
+    left = [f"{name}: {row.get('status')}" for name, row in rows.items()]
+    return ", ".join(text for text in left if not text.endswith(("complete", "error")))
+
+
+def _wait_for(file: Path, patience_s: float) -> None:
+    deadline = time.monotonic() + patience_s
+    while not file.exists():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{file.name} did not happen")
+        time.sleep(0.05)
+
+
+def main(home: str) -> None:
+    plan = Round(**json.loads((Path(home) / "plan.json").read_text()))
+    report = Nemesis(plan).run()
+    (Path(home) / "report.json").write_text(json.dumps(vars(report)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

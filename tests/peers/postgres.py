@@ -25,8 +25,9 @@ class Postgres(ServerProcess):
     name = "postgres"
     graceful_signal = signal.SIGINT  # "fast": open connections are ended
 
-    def __init__(self) -> None:
+    def __init__(self, max_connections: int = 200) -> None:
         self.port = free_port()
+        self._max_connections = max_connections
         self._programs = _program_folder()
         self._user = _server_user()
         self._given_back: list[str] = []
@@ -84,7 +85,7 @@ class Postgres(ServerProcess):
             "listen_addresses": "127.0.0.1",
             "port": self.port,
             "unix_socket_directories": self.folder,
-            "max_connections": 200,
+            "max_connections": self._max_connections,
             "timezone": "UTC",
         }
         options = [f"--{name}={value}" for name, value in settings.items()]
