@@ -46,14 +46,14 @@ class _Link:
 class Proxy:
     """Forwards connections to `target`, a port of this machine that may be changed at any time.
 
-    `counts` says what was done to connections: held, reset, cut.
+    `counts` says what was done to connections: held, reset, cut; `changed` is told of each.
     """
 
     def __init__(self, target: int) -> None:
         self.target = target
         self.counts: Counter[str] = Counter()
         self._links: set[_Link] = set()
-        self._changed = threading.Condition()
+        self.changed = threading.Condition(threading.RLock())
         self._held: frozenset[Direction] = frozenset()
         self._delay_s = 0.0
         self._answers_left: int | None = None
@@ -64,7 +64,7 @@ class Proxy:
     def hold(self, *directions: Direction) -> None:
         """Nothing goes through in these directions (both, if none is named) until `heal`: what was
         sent arrives late then, as after a partition that the connections outlive."""
-        with self._changed:
+        with self.changed:
             self._held = frozenset(directions or BOTH)
 
     def delay(self, seconds: float) -> None:
@@ -74,27 +74,27 @@ class Proxy:
     def lose_answers(self, after_bytes: int = 0) -> None:
         """Requests reach the server. Of what it sends from now on, each connection lets so many
         bytes through and then ends, in the middle of an answer."""
-        with self._changed:
+        with self.changed:
             self._answers_left = after_bytes
             for link in self._links:
                 link.left_of_answer = after_bytes
 
     def reset(self) -> None:
         """Every open connection ends at once; new ones are served."""
-        with self._changed:
+        with self.changed:
             links = list(self._links)
         for link in links:
-            self.counts["reset"] += 1
             link.cut()
+            self._count("reset")
 
     def heal(self) -> None:
         """From now on everything goes through."""
-        with self._changed:
+        with self.changed:
             self._held = frozenset()
             self._delay_s, self._answers_left = 0.0, None
             for link in self._links:
                 link.left_of_answer = None
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -127,14 +127,14 @@ class Proxy:
         far.settimeout(None)
         for end in (near, far):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with self._changed:
+        with self.changed:
             link = _Link(near, far, self._answers_left)
             self._links.add(link)
         answers = threading.Thread(target=self._pump, args=(link, "answers"), daemon=True)
         answers.start()
         self._pump(link, "requests")
         answers.join()
-        with self._changed:
+        with self.changed:
             self._links.discard(link)
         for end in (near, far):
             end.close()
@@ -150,22 +150,27 @@ class Proxy:
                 is_last = direction == "answers" and self._is_cut_short(link, chunk)
                 if is_last:
                     target.sendall(chunk[: link.left_of_answer])
-                    self.counts["cut"] += 1
                     link.cut()
+                    self._count("cut")
                     return
                 target.sendall(chunk)
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_WR)
 
     def _wait_while_held(self, link: _Link, direction: Direction) -> None:
-        with self._changed:
+        with self.changed:
             if direction in self._held:
-                self.counts["held"] += 1
-                self._changed.wait_for(lambda: direction not in self._held or link.is_cut)
+                self._count("held")
+                self.changed.wait_for(lambda: direction not in self._held or link.is_cut)
+
+    def _count(self, what: str) -> None:
+        with self.changed:
+            self.counts[what] += 1
+            self.changed.notify_all()
 
     def _is_cut_short(self, link: _Link, chunk: bytes) -> bool:
         """Whether this piece is the last that goes through, and then only in part."""
-        with self._changed:
+        with self.changed:
             if link.left_of_answer is None:
                 return False
             if len(chunk) >= link.left_of_answer:

@@ -122,7 +122,7 @@ class AzureTable(Table):
         entity = self._addressed(key, _packed(key, record_values))
         with self._our_errors(key):
             answer = self._creating_table(lambda: self._client.create_entity(entity))
-        return Record(key, record_values, answer["etag"])
+            return Record(key, record_values, _version(answer))
 
     def insert_many(self, rows: Iterable[tuple[str, Values]]) -> None:
         """Batches are all or nothing; one that meets a row already there goes row by row."""
@@ -289,7 +289,7 @@ class AzureTable(Table):
             etag=record.version,
             match_condition=MatchConditions.IfNotModified,
         )
-        return str(answer["etag"])
+        return _version(answer)
 
     def _entity(self, key: str) -> Any | None:
         try:
@@ -355,6 +355,15 @@ def _table_service(
         retry_backoff_factor=0.3,
         retry_backoff_max=5,
     )
+
+
+def _version(answer: Mapping[str, Any]) -> str:
+    """An answer whose headers broke off says that a row was written, but not as which version."""
+    from azure.core.exceptions import ServiceResponseError
+
+    if not str(answer.get("etag") or "").endswith('"'):
+        raise ServiceResponseError("the connection ended in the middle of an answer")
+    return str(answer["etag"])
 
 
 def _record(entity: Any) -> Record:
