@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from edgeloop.errors import EdgeloopError, LeaseLost, ModelFailed, WorkerFailed
 from edgeloop.models import Lease, Leases, Outcome, Plan, Queue, Stage, records_of, runs_of
 from edgeloop.runner import backoff, worker
 from edgeloop.runner.coordinator import Coordinator
+from edgeloop.runner.cpus import CpuPool
 from edgeloop.runner.stages.base import Assignment, Equipment, Result
 from edgeloop.runner.workdir import WorkFolder
 from edgeloop.runner.worker import RunnerEvent, Worker
@@ -214,6 +216,13 @@ class Stages:
         return Result(columns(work, token), {file.name: file}, "done")
 
 
+class OwnCpus(CpuPool):
+    """Each worker stands for a machine: it waits for no other one's conversions."""
+
+    def turn(self, stopping: threading.Event) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
 def result_name(work: Assignment) -> str:
     return f"{work.stage}-{len(runs_of(work.row)) if work.stage == 'benchmark' else 0}.bin"
 
@@ -264,6 +273,7 @@ def main(folder: str, slot: str, seed: str, work_s: str) -> None:
         lambda model: True,
         threading.Event(),
         lambda event: _say(history, event),
+        cpus=OwnCpus(),
     )
     runner.run(Coordinator(1), drain=False)
 
