@@ -1,64 +1,79 @@
-"""A long round of the nemesis on every store: what it did, what workers saw, what broke."""
+"""A long round of the nemesis on every store: what it did, what workers saw, what broke.
+
+`BENCH_NEMESIS_SECONDS` is how long each lasts, `BENCH_NEMESIS_STORES` which stores, with commas.
+"""
 
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.places import KINDS
 from bench.tables import markdown
-from tests.nemesis.driver import Nemesis
-from tests.peers.azurite import Azurite
-from tests.peers.postgres import Postgres
+from tests.nemesis.arena import Round
+from tests.nemesis.driver import Report, run_round
+from tests.nemesis.faults import FAULTS, faults_of
 
-SECONDS = float(os.environ.get("BENCH_NEMESIS_SECONDS", "120"))
-MODELS = 300
+SECONDS = float(os.environ.get("BENCH_NEMESIS_SECONDS", "600"))
+STORES = os.environ.get("BENCH_NEMESIS_STORES", ",".join(KINDS)).split(",")
+MODELS = 60
 WORKERS = 6
+LEASE_S = 1.5
+PATIENCE_S = 300.0
+PEOPLE = ("priority", "reset", "unlocked", "deleted", "uploaded")
 
 
 def run() -> str:
-    headings = (
-        "store",
-        "kills",
-        "freezes",
-        "restarts",
-        "accepted",
-        "refused as stale",
-        "violations",
-    )
-    return markdown(headings, [_round(kind) for kind in KINDS])
+    reports = {kind: _round(kind) for kind in STORES}
+    return "\n\n".join((_outcomes(reports), _deeds(reports)))
 
 
-def _round(kind: str) -> tuple[object, ...]:
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory()))
-        history = folder / "history"
-        history.mkdir()
-        url, restart = f"sqlite:{folder / 'store'}", None
-        if kind == "postgresql":
-            database = stack.enter_context(Postgres())
-            url = f"{database.url}?blobs=file://{folder / 'blobs'}"
-            restart = lambda: (database.kill(), database.start())  # noqa: E731
-        elif kind == "azurite":
-            emulator = stack.enter_context(Azurite())
-            url = emulator.connection_string
-            restart = lambda: (emulator.stop(), emulator.start())  # noqa: E731
-        items = MODELS * 7
-        nemesis = Nemesis(
-            url,
-            history,
-            SECONDS,
-            MODELS,
+def _round(kind: str) -> Report:
+    with TemporaryDirectory() as folder:
+        plan = Round(
+            *(kind, str(Path(folder) / "round"), SECONDS, MODELS),
             seed=11,
             workers=WORKERS,
-            work_s=SECONDS * WORKERS / items,  # so that there is work until the end
-            restart_server=restart,
+            lease_s=LEASE_S,
+            people_pause_s=0.15,
+            patience_s=PATIENCE_S,
         )
-        report = nemesis.run()
-    for violation in report.violations:
-        print(f"  {kind}: {violation}")
-    deeds, seen = report.deeds, report.seen
-    counts = (deeds["kill"], deeds["freeze"], deeds["server"], seen["accepted"], seen["lost"])
-    return (kind, *counts, len(report.violations))
+        report = run_round(plan)
+    for text in (*report.violations, *report.inversions):
+        print(f"  {kind}: {text}")
+    return report
+
+
+def _outcomes(reports: dict[str, Report]) -> str:
+    headings = (
+        *("store", "fault kinds", "faults", "people's changes", "claims", "accepted"),
+        *("refused as stale", "unfinished", "inversions", "orphans before gc", "after"),
+        *("violations",),
+    )
+    rows = []
+    for kind, report in reports.items():
+        seen = report.seen
+        people = sum(seen[name] for name in PEOPLE)
+        counts = (len(report.deeds) + 1, sum(report.deeds.values()), people)
+        work = (seen["claimed"] + seen["ahead"], seen["accepted"], seen["lost"])
+        left = (len(report.unfinished), len(report.inversions))
+        orphans = (report.orphans_before, report.orphans_after)
+        rows.append((kind, *counts, *work, *left, *orphans, len(report.violations)))
+    return markdown(headings, rows)
+
+
+def _deeds(reports: dict[str, Report]) -> str:
+    """How often each kind of fault struck; a dash where a store cannot have it."""
+    headings = ("fault", *reports)
+    rows = []
+    for fault in FAULTS:
+        cells = [
+            report.deeds[fault.name] if fault in faults_of(kind) else "–"
+            for kind, report in reports.items()
+        ]
+        rows.append((fault.name, *cells))
+    rows += [
+        (f"people: {name}", *(report.seen[name] for report in reports.values())) for name in PEOPLE
+    ]
+    return markdown(headings, rows)

@@ -160,7 +160,7 @@ class Arena:
         slot.process = self._process("worker", [*words, str(self.plan.work_s)], self.environ(slot))
 
     def wait_until_up(self, slot: Slot) -> None:
-        file = self.histories / f"worker-{slot.number}-{slot.seed}.jsonl"
+        file = self.histories / f"up-{slot.number}-{slot.seed}"
         wait_until(file.exists, START_LIMIT_S, f"worker {slot.number} to start")
 
     def kill(self, slot: Slot) -> None:

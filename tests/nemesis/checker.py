@@ -61,7 +61,7 @@ def results_of(row: Values, stage: str) -> list[str]:
             f"{int(mark):012x}" for mark in json.loads(str(row.get("total_inference_avg", "[]")))
         ]
     column = "shape" if stage == "convert" else stage
-    return [str(row[column])] if column in row else []
+    return [str(row[column])] if row.get(column) else []
 
 
 @dataclass(frozen=True)

@@ -62,15 +62,16 @@ class Person:
         self._insist(doing, lambda: catalog.set_priority(name, priority), "priority", to=priority)
 
     def _edit_priority(self) -> None:
-        """As another tool does it, which knows no hints."""
-        name, priority = self._any_model(), self._dice.choice(PRIORITIES)
+        """As another tool does it, which knows no hints. One that is taken out by hand is another
+        matter: it counts at the next sweep, or when its hint is met."""
+        name, priority = self._any_model(), self._dice.choice(PRIORITIES[1:])
         doing = self._history.intend("priority", name)
 
         def edit() -> None:
             row = self._models.get(name)
             if row is None:
                 raise NoSuchModel(pattern=name, experiment=self._workspace.experiment)
-            self._models.update(row, {"priority": None if priority is None else str(priority)})
+            self._models.update(row, {"priority": str(priority)})
 
         self._insist(doing, edit, "priority", to=priority)
 

@@ -275,6 +275,7 @@ def main(folder: str, slot: str, seed: str, work_s: str) -> None:
         lambda event: _say(history, event),
         cpus=OwnCpus(),
     )
+    (Path(folder) / f"up-{slot}-{seed}").touch()
     runner.run(Coordinator(1), drain=False)
 
 
