@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from edgeloop.errors import Conflict, StoreError
+from edgeloop.errors import Conflict, StoreError, StoreUnavailable
 from edgeloop.store import Store, Table, open_store, parse_location
 from tests.peers.azurite import Azurite
-from tests.peers.proxy import Proxy
+from tests.peers.postgres import Postgres
+from tests.peers.proxy import Direction, Proxy
 
 LIMIT_S = 60.0
 # An answer of a few hundred bytes of headers: in the status line, in every part of the headers, at
@@ -73,3 +75,25 @@ def test_an_azure_answer_that_is_cut_anywhere_is_no_answer(
     row = table.get("counter")
     assert row is not None and 0 < int(row.values["n"]) <= len(CUTS)
     assert proxy.counts["cut"] >= len(CUTS) // 2
+
+
+@pytest.mark.parametrize("direction", ["requests", "answers"])
+def test_a_network_that_swallows_everything_ends_a_wait_for_postgresql(
+    postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direction: Direction
+) -> None:
+    """Nothing tells the client that nothing will come: it has to look at its own clock."""
+    monkeypatch.setattr("edgeloop.store.sql.postgres.ANSWER_TIMEOUT_S", 0.5)
+    database = postgres.lend_database()
+    with Proxy(postgres.port) as proxy:
+        url = postgres.url_of(database).replace(f":{postgres.port}/", f":{proxy.port}/")
+        store = open_store(parse_location(f"{url}?blobs=file://{tmp_path}/blobs"))
+        table = store.models("exp")
+        table.insert("row", {"n": 1})
+        proxy.hold(direction)
+        with pytest.raises(StoreUnavailable):
+            table.get("row")
+        proxy.heal()
+        row = table.get("row")
+        assert row is not None and row.values["n"] == 1
+        store.close()
+    postgres.take_back(database)

@@ -17,10 +17,20 @@ from edgeloop.errors import (
     StoreUnavailable,
 )
 from edgeloop.store.location import PostgresLocation
-from edgeloop.store.sql.database import Database, EncodedRow, NoSchema, OddDocument
+from edgeloop.store.sql.database import (
+    Action,
+    Database,
+    EncodedRow,
+    NoSchema,
+    OddDocument,
+    Result,
+)
+from edgeloop.store.sql.watch import WATCH
 
 CONNECT_TIMEOUT_S = 5
 STATEMENT_TIMEOUT_S = 60
+ANSWER_TIMEOUT_S = 75  # by then the server has ended a statement, and its answer has arrived
+ACKNOWLEDGED_WITHIN_S = 30  # else the kernel takes the connection for lost
 _SCHEMA_LOCK = 0x656467656C6F6F70  # "edgeloop": one process at a time creates the table
 _REFUSED = ("42501", "3D000", "25006")  # no right, no such database, read-only
 _REFUSED_TEXTS = (
@@ -53,10 +63,18 @@ class PostgresDatabase(Database):
             "keepalives_idle": 15,
             "keepalives_interval": 5,
             "keepalives_count": 3,
+            "tcp_user_timeout": ACKNOWLEDGED_WITHIN_S * 1000,
         }
 
     def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         return psycopg.connect(autocommit=True, **self._parameters)
+
+    def run(self, action: Action[Result]) -> Result:
+        def watched(connection: psycopg.Connection[Any]) -> Result:
+            with WATCH.over(connection.fileno(), ANSWER_TIMEOUT_S):
+                return action(connection)
+
+        return super().run(watched)
 
     def create_schema(self, connection: psycopg.Connection[Any]) -> None:
         with connection.transaction():
