@@ -63,7 +63,9 @@ def run_round(plan: Round) -> Report:
         check=False,
     )
     if ended.returncode != 0:
-        raise RuntimeError(f"the nemesis itself failed:\n{ended.stdout}\n{ended.stderr}")
+        log = home / "errors.log"
+        said = log.read_text()[-3_000:] if log.exists() else ""
+        raise RuntimeError(f"the nemesis itself failed:\n{ended.stderr}\n{said}")
     found = json.loads((home / "report.json").read_text())
     found["deeds"], found["seen"] = Counter(found["deeds"]), Counter(found["seen"])
     return Report(**found)

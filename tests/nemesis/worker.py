@@ -261,14 +261,14 @@ def main(folder: str, slot: str, seed: str, work_s: str) -> None:
     workspace = WitnessedWorkspace(settings, history, clock)
     device = SimpleNamespace(name="host")
     try:
-        folder = WorkFolder(Path(os.environ["NEMESIS_WORK"]))
+        work_folder = WorkFolder(Path(os.environ["NEMESIS_WORK"]))
     except EdgeloopError:  # its disk is full
         sys.exit(GAVE_UP_STARTING)
     runner = Worker(
         f"{name}:runner",
         workspace,
         cast("Equipment", SimpleNamespace(device=device)),
-        folder,
+        work_folder,
         CAPABILITIES,
         lambda model: True,
         threading.Event(),
