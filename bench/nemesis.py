@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from tempfile import TemporaryDirectory
+import shutil
+from tempfile import mkdtemp
 
 from bench.places import KINDS
 from bench.tables import markdown
@@ -30,18 +30,22 @@ def run() -> str:
 
 
 def _round(kind: str) -> Report:
-    with TemporaryDirectory() as folder:
-        plan = Round(
-            *(kind, str(Path(folder) / "round"), SECONDS, MODELS),
-            seed=11,
-            workers=WORKERS,
-            lease_s=LEASE_S,
-            people_pause_s=0.15,
-            patience_s=PATIENCE_S,
-        )
-        report = run_round(plan)
-    for text in (*report.violations, *report.inversions):
-        print(f"  {kind}: {text}")
+    """Its history is kept if something broke."""
+    home = mkdtemp(prefix=f"nemesis-{kind}-")
+    plan = Round(
+        *(kind, home, SECONDS, MODELS),
+        seed=11,
+        workers=WORKERS,
+        lease_s=LEASE_S,
+        people_pause_s=0.15,
+        patience_s=PATIENCE_S,
+    )
+    report = run_round(plan)
+    broken = [*report.violations, *report.inversions]
+    for text in broken:
+        print(f"  {kind}: {text} ({home})")
+    if not broken:
+        shutil.rmtree(home)
     return report
 
 
