@@ -20,6 +20,9 @@ class ConnectionWatch:
     """Ends sockets over which an answer has been awaited for too long: their users then meet the
     error of a lost connection. One thread serves all, and a forked child starts its own."""
 
+    _thread: threading.Thread | None
+    _deadlines: dict[object, tuple[float, int]]
+
     def __init__(self) -> None:
         self.start_anew()
 
@@ -42,8 +45,8 @@ class ConnectionWatch:
     def start_anew(self) -> None:
         """Also in a forked child, where the parent's thread is not."""
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._deadlines: dict[object, tuple[float, int]] = {}
+        self._thread = None
+        self._deadlines = {}
 
     def _watch(self) -> None:
         while True:
