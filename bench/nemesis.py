@@ -60,7 +60,7 @@ def _outcomes(reports: dict[str, Report]) -> str:
         seen = report.seen
         people = sum(seen[name] for name in PEOPLE)
         counts = (len(report.deeds) + 1, sum(report.deeds.values()), people)
-        work = (seen["claimed"] + seen["ahead"], seen["accepted"], seen["lost"])
+        work = (seen["claimed"] + seen["ahead"] + seen["urgent"], seen["accepted"], seen["lost"])
         left = (len(report.unfinished), len(report.inversions))
         orphans = (report.orphans_before, report.orphans_after)
         rows.append((kind, *counts, *work, *left, *orphans, len(report.violations)))

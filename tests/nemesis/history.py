@@ -19,7 +19,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Event:
-    """`kind` of a worker: claimed, ahead, begun, tried, accepted, failed, released, lost, unsure.
+    """`kind` of a worker: claimed, ahead, urgent, begun, tried, accepted, failed, released, lost,
+    unsure.
     Of people: uploaded, reset, deleted, unlocked, priority, unsure. Of the driver: killed.
 
     `began` and `ended` are readings of this machine's one monotonic clock, before and after the

@@ -71,7 +71,7 @@ def histories(events: Iterable[Event]) -> dict[str, ModelHistory]:
         if event.kind.endswith("?"):
             operation = _operation(event, ends.get(_key(event)), killed)
             operations[event.model].append(operation)
-        elif event.kind in ("claimed", "ahead"):
+        elif event.kind in ("claimed", "ahead", "urgent"):
             others[event.model]["claims"].append(event)
         elif event.kind == "worked":
             others[event.model]["worked"].append(event)

@@ -8,7 +8,7 @@ was free (a write without an answer, a lease that ran out) is left out.
 Left out, too, are claims by a machine whose clock is wrong by more than the margin, since it takes
 free work for held and held work for free; and claims ahead, which leave the last piece of a kind to
 idle runners. What was claimed ahead is judged when it begins, against models with a priority of
-their own.
+their own, and so is what is claimed in its place because it is urgent.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def inversions(
 
 
 def _overlooked(event: Event, ready: list[Ready], window: Window) -> Ready | None:
-    if event.kind not in ("claimed", "begun") or not _is_judged(event, window):
+    if event.kind not in ("claimed", "begun", "urgent") or not _is_judged(event, window):
         return None
-    of_own_only = window.of_own_only or event.kind == "begun"
+    of_own_only = window.of_own_only or event.kind != "claimed"
     for piece in ready:
         if piece.rank >= event.detail["rank"]:
             return None

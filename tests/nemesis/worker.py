@@ -100,7 +100,7 @@ class WitnessedLeases(Leases):
     ) -> Lease | None:
         began, self._is_urgent_unknown = time.monotonic(), True
         lease = super().claim_urgent(capabilities, node, than=than, only=only)
-        self._claimed("claimed", lease, began)
+        self._claimed("urgent", lease, began)
         self._is_urgent_unknown = False
         return lease
 
