@@ -270,7 +270,7 @@ class Worker:
             return self._next_urgent()
         except LeaseLost:
             prepared.held.close()
-        except StoreError as error:
+        except (StoreError, Conflict, OSError) as error:
             prepared.held.close()
             self._back_off(error)
         return None
@@ -306,14 +306,15 @@ class Worker:
     def _sweep(self) -> None:
         try:
             self._leases.sweep()
-        except StoreError as error:
+        except (StoreError, OSError) as error:
             self._back_off(error)
 
     def _prepare_quietly(self, ahead: bool = False) -> PreparedStage | None:
-        """Backoff with the store or the device is waited out, not passed on."""
+        """Backoff with the store, the device or this machine (no descriptor, for example) is waited
+        out, not passed on."""
         try:
             return self._prepare(ahead)
-        except (StoreError, Conflict, DeviceUnavailable) as error:
+        except (StoreError, Conflict, DeviceUnavailable, OSError) as error:
             self._back_off(error)
             return None
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from datetime import UTC, date, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -23,8 +25,11 @@ from edgeloop.runner.heartbeat import Heartbeat
 from edgeloop.runner.stages import Assignment, Equipment, Sizes
 from edgeloop.runner.stages.accuracy import accuracy, ahead
 from edgeloop.runner.workdir import WorkFolder
+from edgeloop.runner.worker import Worker
+from edgeloop.settings import Settings
 from edgeloop.tasks import open_task
 from edgeloop.testing import MemoryStore
+from edgeloop.workspace import Workspace
 from tests.converted import open_htp
 from tests.exports import export_everyday
 from tests.jobs.waiting import eventually
@@ -304,3 +309,26 @@ def test_a_float_test_that_the_chip_has_no_precision_for_is_not_available(tmp_pa
     assert result.columns == {"f1_1k_f": "n/a"}
     assert "fp16" in result.summary
     assert default_plan()["f1_1k_f"].is_done(result.columns)
+
+
+def test_a_machine_that_is_out_of_descriptors_for_a_moment_keeps_its_runner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+
+    def claim(*_: object, **__: object) -> None:
+        looks.append("look")
+        if len(looks) == 1:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Leases, "claim", claim)
+    notes: list[str] = []
+    workspace = Workspace(Settings.load(tmp_path, {}), MemoryStore())
+    worker = Worker(
+        *("n:runner", workspace, SimpleNamespace(device=SimpleNamespace(name="host"))),
+        *(WorkFolder(tmp_path / "work"), ("quantize",), lambda model: True, threading.Event()),
+        lambda event: notes.append(event.text),
+    )
+    worker.run(Coordinator(1), drain=True)
+    assert "Too many open files" in notes[0]
+    assert len(looks) > 1
