@@ -53,6 +53,7 @@ def inversions(
         f"{event.began - better.since:.1f} s"
         for event in events
         if (better := _overlooked(event, ready, window)) is not None
+        and not _was_changed(event, models.get(event.model))
     ]
 
 
@@ -67,6 +68,12 @@ def _overlooked(event: Event, ready: list[Ready], window: Window) -> Ready | Non
         if is_long and (piece.is_own or not of_own_only):
             return piece
     return None
+
+
+def _was_changed(claim: Event, model: ModelHistory | None) -> bool:
+    """Whether somebody changed the rank of what was claimed while it was chosen."""
+    changes = model.of("priority", "upload") if model is not None else []
+    return any(change.overlaps(claim.began, claim.ended) for change in changes)
 
 
 def _is_judged(event: Event, window: Window) -> bool:

@@ -64,6 +64,7 @@ class WitnessedLeases(Leases):
         super().__init__(models, hints, plan, clock=clock, **limits)
         self._history, self._wrong_clock = history, clock
         self._is_urgent_unknown = False
+        self._chose_at = time.monotonic()
 
     def claim(
         self,
@@ -99,13 +100,15 @@ class WitnessedLeases(Leases):
         only: Callable[[str], bool] = lambda model: True,
     ) -> Lease | None:
         began, self._is_urgent_unknown = time.monotonic(), True
+        self._chose_at = began
         lease = super().claim_urgent(capabilities, node, than=than, only=only)
         self._claimed("urgent", lease, began)
         self._is_urgent_unknown = False
         return lease
 
     def begin(self, lease: Lease) -> Lease:
-        began = time.monotonic()
+        """What goes first was chosen when urgent work was looked for."""
+        began = self._chose_at
         begun = super().begin(lease)
         detail = {**self._seen(begun), "unknown": self._is_urgent_unknown or self._is_resting}
         self._history.add("begun", lease.model, lease.stage, lease.token, began, **detail)
