@@ -20,7 +20,13 @@ from edgeloop.errors import BadSetting, ComputeUnavailable
 from edgeloop.jobs import Jobs, bootstrap_command
 from edgeloop.jobs.computes import Resources, make_compute
 from edgeloop.jobs.computes.ray import last_line
-from edgeloop.jobs.protocol.ticket import Pace, log_key, order_variables, outputs_folder
+from edgeloop.jobs.protocol.ticket import (
+    Pace,
+    log_key,
+    order_variables,
+    outputs_folder,
+    wrapper_key,
+)
 from edgeloop.jobs.records import now
 from edgeloop.settings import Settings
 from edgeloop.store import Access
@@ -81,7 +87,8 @@ class TestRay(ComputeContract):
         signature = "sv=2024-01-01&sr=c&sp=rwdl&sig=7Zq0planted0planted0planted0planted0%3D"
         place = {"endpoint": "http://127.0.0.1:9/x", "container_name": "c", "account_name": "x"}
         access = Access("AzureStore", {**place, "sas_key": signature})
-        order = replace(harness.order("true"), access=access)
+        unknown = wrapper_key("0" * 64)  # so that its node tries to fetch it
+        order = replace(harness.order("true", wrapper=unknown), access=access)
         harness.submit(order)
         assert order.job in ray_cluster.shown()
         assert "planted" not in ray_cluster.shown()
