@@ -53,6 +53,7 @@
     ├── SetupFailed             not all cloud resources could be created
     ├── DatasetDamaged          data that does not match the manifest
     ├── DatasetUnavailable      data that this machine cannot read: infrastructure
+    ├── FileDamaged             a model's file in the store is not the one that was stored
     ├── MissingExtra            an optional package that this store or command needs
     │   └── MissingSdk          Qualcomm's SDK, or a part of it
     └── WaitTimeout             the time limit passed
@@ -308,6 +309,11 @@ class DatasetDamaged(EdgeloopError):
 
 class DatasetUnavailable(EdgeloopError):
     """the data on this machine cannot be used: {reason}. No model is to blame."""
+
+
+class FileDamaged(EdgeloopError):
+    """{file} of {model} is damaged in the store: {key} is not the file that was stored there. Put
+    it back from a backup; or reset the model if a runner made it, or delete and upload it again."""
 
 
 class MissingExtra(EdgeloopError):

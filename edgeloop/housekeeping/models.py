@@ -132,13 +132,8 @@ class ModelLeftovers:
         row = self._models.get(model)
         if row is None:
             return 0
-        keys = [
-            blob.key
-            for blob in which(self._catalog.stored.leftovers(row, listed))
-            if self._is_old(blob)
-        ]
-        self._store.blobs.delete(keys)
-        return len(keys)
+        found = which(self._catalog.stored.leftovers(row, listed))
+        return self._store.blobs.delete_unchanged(blob for blob in found if self._is_old(blob))
 
     def _publish(self, models: Iterable[str]) -> int:
         done = 0

@@ -5,7 +5,14 @@ from __future__ import annotations
 from edgeloop.models.candidates import Candidates
 from edgeloop.models.catalog import Catalog, Model, Uploaded
 from edgeloop.models.csv_file import read_csv, write_csv
-from edgeloop.models.files import ATTEMPTS_FOLDER, Leftovers, ModelFile, ModelFiles, is_copy
+from edgeloop.models.files import (
+    ATTEMPTS_FOLDER,
+    Leftovers,
+    ModelFile,
+    ModelFiles,
+    check_upload,
+    is_copy,
+)
 from edgeloop.models.leases import Lease, Leases, Outcome
 from edgeloop.models.names import check_experiment_name, check_model_name, matches, matches_any
 from edgeloop.models.plan import LATENCY_COLUMNS, Plan, Stage, default_plan
@@ -84,6 +91,7 @@ __all__ = [
     "check_experiment_name",
     "check_model_name",
     "check_priority",
+    "check_upload",
     "decoded",
     "default_plan",
     "free_at",

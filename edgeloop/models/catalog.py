@@ -43,7 +43,7 @@ from edgeloop.models.records import (
 )
 from edgeloop.models.row import CANDIDATE, Edit, change_row, check_priority
 from edgeloop.models.upload import Uploader, UploadOptions
-from edgeloop.store import Changes, Condition, Record, Store, Value, Values, check_blob_key
+from edgeloop.store import Changes, Condition, Record, Store, Value, Values
 
 if TYPE_CHECKING:
     from edgeloop.graph import GraphSummary
@@ -213,11 +213,11 @@ class Catalog:
         return self.stored.of(self.get(name))
 
     def download(self, name: str, to: Path, match: str = "*") -> list[Path]:
-        """Fetch the files whose names match; each appears only when it is complete."""
-        wanted = [file for file in self.files(name) if matches(file.name, match)]
-        targets = {file.key: to / check_blob_key(file.name) for file in wanted}
-        self._store.blobs.get_many(targets)
-        return list(targets.values())
+        """Fetch the files whose names match: all of them, each whole and as the row says, or none.
+        Raises FileDamaged where the store has something else."""
+        row = self.get(name)
+        wanted = [file for file in self.stored.of(row) if matches(file.name, match)]
+        return self.stored.download(row, wanted, to) if wanted else []
 
     def reset(self, name: str, stages: Collection[str] = ()) -> set[str]:
         """Test a model again: these stages and those that stand on them, or all.
@@ -246,32 +246,40 @@ class Catalog:
         stale = self.stored.stale(self.get(name), chosen, patterns)
         _, after = self._change(name, clear)
         self._queue.restore(name, after.values)
-        self._store.blobs.delete(stale)
+        self._store.blobs.delete_unchanged(stale)  # results that came since then stay
         return chosen
 
     def delete(self, name: str) -> None:
-        """The row and all files. Cut off half-way it can be said again: the row goes last."""
+        """The row and all files. Cut off half-way it can be said again: the row goes last.
+
+        One that slept meanwhile deletes nothing of a later model of that name: files are listed
+        while the row is still the one that was marked, and go only if they are those listed.
+        """
 
         def close(row: Record) -> Changes:
             self.stored.check_place(row)
+            self._uploader.breaks_off(row)
             closed: Changes = {"status": "deleting", "node": "", "stages": None}
             return {**closed, "since": utc(self._clock())}
 
-        before, _ = self._closed(name, close)
-        self.stored.delete(before)
+        before, marked = self._closed(name, close)
+        files = self.stored.all_of(before)
         row = self._models.get(name)
-        if row is not None and row.values.get("status") == "deleting":
-            try:
+        if row is None or row.values.get("status") != "deleting":
+            return  # another delete was faster
+        if row.version == marked.version:
+            self._store.blobs.delete_unchanged(files)
+            with contextlib.suppress(RowChanged):
                 self._models.delete(row)
-            except RowChanged:
-                raise ModelBusy(name=name, reason="it was changed while it was deleted") from None
+                return
+        raise ModelBusy(name=name, reason="somebody else deletes it too")
 
     def _closed(self, name: str, close: Edit) -> tuple[Record, Record]:
         """Not even this word fits on a full disk: then the files go before it, and make room."""
         try:
             return self._change(name, close)
         except StoreFull:
-            self.stored.delete(self.get(name))
+            self._store.blobs.delete_unchanged(self.stored.all_of(self.get(name)))
             return self._change(name, close)
 
     def clear_half_made(self, row: Record) -> bool:
@@ -280,6 +288,7 @@ class Catalog:
         is_upload = row.values.get("status") == "uploading"
         had_results = any(row.values.get(column) for column in _OF_STAGES)
         if is_upload or ("results" in row.values and not had_results):
+            self._uploader.breaks_off(row)
             self._uploader.take_back(row)
         else:
             with contextlib.suppress(NoSuchModel):
@@ -296,10 +305,12 @@ class Catalog:
             row = self._models.insert(check_model_name(name), values)
         except RowExists:
             return False
-        listed = self._store.blobs.list(f"{self.experiment}/{name}/")
-        is_old = all(blob.modified.timestamp() < before for blob in listed)
+        listed = list(self._store.blobs.list(f"{self.experiment}/{name}/"))
+        now = self._models.get(name)
+        is_ours = now is not None and now.version == row.version
+        is_old = is_ours and all(blob.modified.timestamp() < before for blob in listed)
         if is_old:
-            self._store.blobs.delete_folder(f"{self.experiment}/{name}")
+            self._store.blobs.delete_unchanged(listed)
         with contextlib.suppress(RowChanged):
             self._models.delete(row)
         return is_old

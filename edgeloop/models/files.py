@@ -26,27 +26,40 @@ from __future__ import annotations
 
 import contextlib
 import re
+import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from edgeloop.errors import BlobMissing, ModelBusy, StoreUnavailable
+from edgeloop._util.files import sha256_of
+from edgeloop.errors import (
+    BlobMissing,
+    FileDamaged,
+    LocalFileError,
+    ModelBusy,
+    StoreUnavailable,
+)
 from edgeloop.models.names import matches
+from edgeloop.models.onnx_check import ContentDigest, file_chunks
 from edgeloop.models.records import (
     ARCHAI_TOOLCHAIN,
     UPLOAD,
+    Records,
+    StageRecord,
     is_foreign,
     records_of,
     with_records,
 )
 from edgeloop.models.row import CANDIDATE, change_row
-from edgeloop.store import BlobInfo, Changes, Record, Store
+from edgeloop.store import BlobInfo, Changes, Record, Store, check_blob_key
 
 ATTEMPTS_FOLDER = ".attempts"
+ARCHITECTURE = "architecture.json"
 MOST_OF_A_NAME = 50
 _OF_ARCHAI = ("model.dlc", "model.quant.dlc")
 _HALF_MADE = ("uploading", "deleting", CANDIDATE)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _NUMBER = re.compile(r"~\d+(?=\.|$)")
 
 
@@ -60,6 +73,8 @@ class ModelFile:
         size: Bytes.
         modified: When it was written.
         version: Changes when the file does; empty if the store does not say.
+        sha256: Its content as the row says it; empty for what other tools and older versions of
+            Edgeloop stored.
     """
 
     name: str
@@ -67,6 +82,11 @@ class ModelFile:
     size: int
     modified: datetime
     version: str = ""
+    sha256: str = ""
+
+    def damaged(self) -> FileDamaged:
+        """The error that the store has something else than this file."""
+        return FileDamaged(file=self.name, key=self.key, model=_model_of(self.key))
 
 
 @dataclass(frozen=True)
@@ -95,12 +115,12 @@ class ModelFiles:
         folder = self._folder(row.key)
         records = records_of(row.values)
         named = {key: file for record in records.values() for file, key in record.files.items()}
-        names = set(named.values())
+        names, contents = set(named.values()), _contents(row, records)
         found: dict[str, ModelFile] = {}
         for blob in self._store.blobs.list(f"{folder}/"):
             key = blob.key.removeprefix(f"{folder}/")
             if key in named:
-                found[named[key]] = _file(named[key], blob)
+                found[named[key]] = _file(named[key], blob, contents.get(key, ""))
             elif not key.startswith(f"{ATTEMPTS_FOLDER}/") and _plain_name(key) not in names:
                 found.setdefault(_shown_name(key), _file(_shown_name(key), blob))
         for blob in self._of_archai(row):
@@ -115,6 +135,38 @@ class ModelFiles:
             reason = "the folder of its files is not there; if it is on a disk or a share, check"
             reason = f"{reason} that it is mounted"
             raise StoreUnavailable(store=self._store.description, reason=reason)
+
+    def download(self, row: Record, files: Sequence[ModelFile], to: Path) -> list[Path]:
+        """Place files of a model in a folder: all of them, whole and what the row says, or none."""
+        targets = [to / check_blob_key(file.name) for file in files]
+        is_new = not to.exists()
+        try:
+            to.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".edgeloop-", dir=to) as fresh:
+                self._fetch(row, files, Path(fresh))
+                for file, target in zip(files, targets, strict=True):
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    (Path(fresh) / file.name).replace(target)
+        except OSError as error:
+            path, reason = error.filename2 or error.filename or to, error.strerror or str(error)
+            raise LocalFileError(path=path, reason=reason) from None
+        finally:
+            if is_new:
+                with contextlib.suppress(OSError):
+                    to.rmdir()  # unless it holds what was asked for
+        return targets
+
+    def _fetch(self, row: Record, files: Sequence[ModelFile], folder: Path) -> None:
+        """What arrives damaged is asked for once more: the connection may be to blame."""
+        wanted = list(files)
+        for is_last in (False, True):
+            self._store.blobs.get_many({file.key: folder / file.name for file in wanted})
+            wanted = [f for f in wanted if f.sha256 and sha256_of(folder / f.name) != f.sha256]
+            if is_last and wanted:
+                raise wanted[0].damaged()
+            if not wanted:
+                break
+        check_upload(row, {file.name: folder / file.name for file in files})
 
     def put_attempt(
         self, model: str, token: str, files: Mapping[str, Path], toolchain: str = ""
@@ -148,12 +200,11 @@ class ModelFiles:
         own = {k: name for k, name in _hidden(row, token).items() if name in names} if row else {}
         hidden, folder = f"{ATTEMPTS_FOLDER}/{token}/", self._folder(model)
         taken = _named(row)
-        created = {
-            key: self._create(
-                model, key.removeprefix(hidden), content_of(name, f"{folder}/{key}"), taken
-            )
-            for key, name in own.items()
-        }
+        created = {}
+        for key, name in own.items():
+            place = f"{folder}/{key}"
+            content = content_of(name, place)
+            created[key] = self._create(model, key.removeprefix(hidden), content, taken, place)
         plain = {key: created_key for key, created_key in created.items() if created_key}
 
         def rename(row: Record) -> Changes | None:
@@ -195,14 +246,21 @@ class ModelFiles:
         return Leftovers(attempts, results, unpublished, frozenset(unfinished))
 
     def clear_attempt(self, model: str, token: str) -> None:
-        """Delete what an attempt left, except what the row names."""
-        folder = self._folder(model)
-        named = {f"{folder}/{key}" for key in _named(self._models.get(model))}
-        left = self._store.blobs.list(f"{folder}/{ATTEMPTS_FOLDER}/{token}/")
-        self._store.blobs.delete([blob.key for blob in left if blob.key not in named])
+        """Delete what an attempt left, except what the row names; and what attempts before it left,
+        whose machines died."""
+        folder = f"{self._folder(model)}/{ATTEMPTS_FOLDER}"
+        listed = list(self._store.blobs.list(f"{folder}/"))
+        row = self._models.get(model) if listed else None
+        if row is None:
+            left = [blob for blob in listed if blob.key.startswith(f"{folder}/{token}/")]
+        else:
+            left = list(self.leftovers(row, listed).attempts)
+        self._store.blobs.delete([blob.key for blob in left])
 
-    def stale(self, row: Record, stages: Collection[str], patterns: Iterable[str]) -> list[str]:
-        """Keys of the files that these stages made: those in their records, what lies over from
+    def stale(
+        self, row: Record, stages: Collection[str], patterns: Iterable[str]
+    ) -> list[BlobInfo]:
+        """The files that these stages made: those in their records, what lies over from
         earlier attempts at them, and other tools' by their names. Never the upload's own."""
         folder = self._folder(row.key)
         records = records_of(row.values)
@@ -211,23 +269,20 @@ class ModelFiles:
         made = {name: key for s in stages if s in records for name, key in records[s].files.items()}
         stale = {f"{folder}/{key}" for key in made.values()}
         known = tuple(patterns)
-        places = {blob.key: blob.key.removeprefix(f"{folder}/") for blob in self._all(row)}
-        places |= {b.key: b.key.removeprefix(f"{row.key}/") for b in self._of_archai(row)}
-        for key, place in places.items():
+        blobs = self.all_of(row)
+        for blob in blobs:
+            is_ours = blob.key.startswith(f"{folder}/")
+            place = blob.key.removeprefix(f"{folder if is_ours else row.key}/")
             name = _plain_name(place)
             if "/" in place or place in own or place in kept:
                 continue
             if name in made or any(matches(name, pattern) for pattern in known):
-                stale.add(key)
-        return sorted(stale)
+                stale.add(blob.key)
+        return [blob for blob in blobs if blob.key in stale]
 
-    def delete(self, row: Record) -> None:
+    def all_of(self, row: Record) -> list[BlobInfo]:
         """Everything, wherever it is."""
-        keys = [blob.key for blob in (*self._all(row), *self._of_archai(row))]
-        self._store.blobs.delete(keys)
-
-    def _all(self, row: Record) -> Iterable[BlobInfo]:
-        return self._store.blobs.list(f"{self._folder(row.key)}/")
+        return [*self._store.blobs.list(f"{self._folder(row.key)}/"), *self._of_archai(row)]
 
     def _of_archai(self, row: Record) -> list[BlobInfo]:
         """Files directly in `<model>/`, of a row that Edgeloop did not upload. Deeper ones belong
@@ -238,28 +293,54 @@ class ModelFiles:
         folder = f"{row.key}/"
         return [b for b in self._store.blobs.list(folder) if "/" not in b.key.removeprefix(folder)]
 
-    def _create(self, model: str, stored: str, content: bytes, named: Collection[str]) -> str:
+    def _create(
+        self, model: str, stored: str, content: bytes, named: Collection[str], hidden: str = ""
+    ) -> str:
         """Store a file under its plain name or, if that is taken, the name with a number. One with
-        this content that no record names is from a publication that broke off, and will do. Empty:
-        all were taken, and the file stays where it is."""
+        this content that no record names and that is newer than the hidden one is from a
+        publication of it that broke off, and will do. An older one may be about to be deleted, by a
+        reset or a clean-up that has seen it before. Empty: all were taken, and the file stays where
+        it is."""
         for number in range(1, MOST_OF_A_NAME + 1):
             key = stored if number == 1 else _numbered(stored, number)
             place = f"{self._folder(model)}/{key}"
             if self._store.blobs.create(place, content):
                 return key
-            if key not in named and self._is_stored(place, content):
+            if key not in named and hidden and self._is_copy_of(hidden, place, content):
                 return key
         return ""
 
-    def _is_stored(self, key: str, content: bytes) -> bool:
-        if self._store.blobs.size(key) != len(content):
+    def _is_copy_of(self, hidden: str, key: str, content: bytes) -> bool:
+        original, copy = self._store.blobs.info(hidden), self._store.blobs.info(key)
+        if original is None or copy is None or copy.size != len(content):
             return False
         with contextlib.suppress(BlobMissing):
-            return self._store.blobs.read(key) == content
+            return copy.modified > original.modified and self._store.blobs.read(key) == content
         return False
 
     def _folder(self, model: str) -> str:
         return f"{self._experiment}/{model}"
+
+
+def check_upload(row: Record, files: Mapping[str, Path]) -> None:
+    """Raises FileDamaged if these are all files of an upload and together not what the row says.
+    For rows of older versions, which say no content of single files; given shapes are part of what
+    they say, and may have been edited since."""
+    record = records_of(row.values).get(UPLOAD, StageRecord())
+    model, content = str(row.values.get("model_name", "")), str(row.values.get("content", ""))
+    names = [name for name in record.files if name != ARCHITECTURE]
+    is_said = set(names) <= record.sha256.keys() or not _SHA256.fullmatch(content)
+    if is_said or row.values.get("shapes") or model not in names:
+        return
+    if not set(record.files) <= files.keys():
+        return
+    for chosen in (names, record.files):  # a file of that name may be data of the model
+        digest = ContentDigest(model, {})
+        for name in sorted(chosen, key=lambda name: (name != model, name)):
+            digest.add(name, file_chunks(files[name]))
+        if digest.content == content:
+            return
+    raise FileDamaged(file=model, key=f"content {content[:12]}…", model=row.key)
 
 
 def stored_name(name: str, toolchain: str = "") -> str:
@@ -313,5 +394,28 @@ def _numbered(name: str, number: int) -> str:
     return f"{stem}~{number}{dot}{suffixes}"
 
 
-def _file(name: str, blob: BlobInfo) -> ModelFile:
-    return ModelFile(name, blob.key, blob.size, blob.modified, blob.version)
+def _file(name: str, blob: BlobInfo, sha256: str = "") -> ModelFile:
+    return ModelFile(name, blob.key, blob.size, blob.modified, blob.version, sha256)
+
+
+def _contents(row: Record, records: Records) -> dict[str, str]:
+    """The content of each file that the row says it of, by key below the model's folder. Rows of
+    older versions say it of the upload alone: with one file and no shapes it is that file's."""
+    found = {
+        record.files[name]: sha256
+        for record in records.values()
+        for name, sha256 in record.sha256.items()
+        if name in record.files and _SHA256.fullmatch(sha256)
+    }
+    uploaded = records.get(UPLOAD, StageRecord()).files
+    models = [key for name, key in uploaded.items() if name != ARCHITECTURE]
+    content = str(row.values.get("content", ""))
+    if len(models) == 1 and not row.values.get("shapes") and _SHA256.fullmatch(content):
+        found.setdefault(models[0], content)
+    return found
+
+
+def _model_of(key: str) -> str:
+    """Which model a file belongs to: `<experiment>/<model>/…`, or `<model>/<file>` of Archai."""
+    parts = key.split("/")
+    return parts[1] if len(parts) > 2 else parts[0]

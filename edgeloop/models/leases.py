@@ -58,11 +58,12 @@ class Lease:
 class Outcome:
     """What a stage hands back: columns of the row, and where its files were stored.
 
-    `files` maps a file's name to its key below the model's folder.
+    `files` maps a file's name to its key below the model's folder, `sha256` to its content.
     """
 
     columns: Values
     files: Mapping[str, str] = field(default_factory=dict)
+    sha256: Mapping[str, str] = field(default_factory=dict)
 
 
 class Leases:
@@ -186,8 +187,10 @@ class Leases:
             records = self._held(row, lease)
             held = records[lease.stage]
             files = {**held.files, **outcome.files}
-            done = replace(held.settled(), attempts=0, silent=0, not_before=0.0, files=files)
-            records[lease.stage] = done
+            kept = {name: text for name, text in held.sha256.items() if name not in outcome.files}
+            sha256 = {**kept, **outcome.sha256}
+            done = replace(held.settled(), attempts=0, silent=0, not_before=0.0)
+            records[lease.stage] = replace(done, files=files, sha256=sha256)
             if stage.progress({**row.values, **outcome.columns}) <= stage.progress(row.values):
                 missing = ", ".join(stage.fills)  # it would be done again forever
                 reason = f"the result of {stage.name} does not fill its columns ({missing})"

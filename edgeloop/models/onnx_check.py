@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,17 +30,20 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """A checked model. `files`: name below the model's folder → local file, the model first."""
+    """A checked model. `files`: name below the model's folder → local file, the model first.
+    `sha256` is each file's own, `content` that of all of them with the shapes."""
 
     path: Path
     files: dict[str, Path]
     size: int
     content: str
+    sha256: dict[str, str]
 
 
 def check_onnx(path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None) -> OnnxFile:
     """Raises BadModel, with the reason and the remedy, unless everything is there and valid. With
-    other shapes of its inputs it is another model."""
+    other shapes of its inputs it is another model. What is read here for its graph and its files is
+    what the hashes are of: a file that changes later differs from them."""
     from edgeloop.graph import external_files
 
     name = check_file_name(path.name)
@@ -50,17 +54,18 @@ def check_onnx(path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None) 
     if size is None:
         raise BadModel(file=name, reason=f"there is no file {path}")
     _check_size(name, size)
-    model = _parse(path)
-    files = {name: path, **external_files(path, model)}
-    for location in files:
+    serialized = _read(path)
+    others = external_files(path, _parse(path, serialized))
+    for location in (name, *others):
         check_blob_key(location)
+    digest = ContentDigest(name, shapes or {})
+    digest.add(name, [serialized])
+    size = len(serialized)
+    del serialized
+    for location in sorted(others):
+        size += digest.add(location, file_chunks(others[location]))
     _check_graph(path)
-    return OnnxFile(
-        path=path,
-        files=files,
-        size=sum(file.stat().st_size for file in files.values()),
-        content=_digest(files, shapes or {}),
-    )
+    return OnnxFile(path, {name: path, **others}, size, digest.content, digest.sha256)
 
 
 def check_graph(file: OnnxFile, shapes: Mapping[str, tuple[int, ...]]) -> GraphSummary | None:
@@ -90,19 +95,24 @@ def _check_size(name: str, size: int) -> None:
         raise BadModel(file=name, reason=reason)
 
 
-def _parse(path: Path) -> ModelProto:
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise LocalFileError(path=path, reason=error.strerror) from None
+
+
+def _parse(path: Path, serialized: bytes) -> ModelProto:
     import onnx
     from google.protobuf.message import DecodeError
 
     from edgeloop.graph import check_limits
 
     try:
-        model = onnx.load_model(str(path), load_external_data=False)
+        model = onnx.load_model_from_string(serialized)
     except (DecodeError, ValueError):
         reason = "it is not an ONNX model, or it was cut off. Export or copy it again"
         raise BadModel(file=path.name, reason=reason) from None
-    except OSError as error:
-        raise LocalFileError(path=path, reason=error.strerror) from None
     if not model.graph.node or not model.ir_version or not model.opset_import:
         reason = "it holds no ONNX graph, or it was cut off. Export or copy it again"
         raise BadModel(file=path.name, reason=reason)
@@ -120,19 +130,40 @@ def _check_graph(path: Path) -> None:
         raise BadModel(file=path.name, reason=f"ONNX's own check says: {first.strip()}") from None
 
 
-def _digest(files: dict[str, Path], shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """One hash over the model, its external data and shapes that were given for it; the model's own
-    name does not count."""
-    import hashlib
-
-    model, *others = files
-    total = hashlib.sha256()
-    for name in (model, *sorted(others)):
-        if name != model:
-            total.update(f"\0{name}\0".encode())
-        with files[name].open("rb") as file:
+def file_chunks(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
             while chunk := file.read(_CHUNK):
-                total.update(chunk)
-    for name, shape in sorted(shapes.items()):
-        total.update(f"\0{name}={shape}".encode())
-    return total.hexdigest()
+                yield chunk
+    except OSError as error:
+        raise LocalFileError(path=path, reason=error.strerror) from None
+
+
+class ContentDigest:
+    """One hash over a model, its external data and shapes that were given for it, as rows have it
+    in `content`: the model first, then the others by name. The model's own name does not count."""
+
+    def __init__(self, model: str, shapes: Mapping[str, Sequence[int]]) -> None:
+        self._model = model
+        self._shapes = shapes
+        self._total = hashlib.sha256()
+        self.sha256: dict[str, str] = {}
+
+    def add(self, name: str, chunks: Iterable[bytes]) -> int:
+        """The next file; its size."""
+        own, size = hashlib.sha256(), 0
+        if name != self._model:
+            self._total.update(f"\0{name}\0".encode())
+        for chunk in chunks:
+            own.update(chunk)
+            self._total.update(chunk)
+            size += len(chunk)
+        self.sha256[name] = own.hexdigest()
+        return size
+
+    @property
+    def content(self) -> str:
+        total = self._total.copy()
+        for name, shape in sorted(self._shapes.items()):
+            total.update(f"\0{name}={tuple(shape)}".encode())
+        return total.hexdigest()

@@ -30,8 +30,9 @@ class StageRecord:
     """What a row remembers of one stage. `token` is empty when nobody holds it. `queued`: whoever
     holds it has claimed it ahead and not begun, so an idle runner may take it away. `attempts` are
     those that failed and the one under way; `silent` are those whose holder was not heard of again,
-    most often because its machine is gone. `other` is what we cannot read: the keys of a newer
-    version, or what stands where a record should; it is written back as it was."""
+    most often because its machine is gone. `files` are keys below the model's folder and `sha256`
+    the content, by name; older versions wrote no content. `other` is what we cannot read: the keys
+    of a newer version, or what stands where a record should; it is written back as it was."""
 
     token: str = ""
     owner: str = ""
@@ -44,6 +45,7 @@ class StageRecord:
     queued: bool = False
     silent: int = 0
     other: object = None
+    sha256: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_held(self) -> bool:
@@ -225,6 +227,7 @@ _READERS: Mapping[str, Callable[[object], object]] = {
     "not_before": _moment,
     "committed": _tokens,
     "files": _files,
+    "sha256": _files,
     "queued": lambda found: found is True,
     "silent": _count,
 }

@@ -2,12 +2,15 @@
 
 The row is inserted first, in status `uploading` and held by a token: an insert can be won by one
 only, so two people who want one name cannot mix their files. The row becomes `new` in one
-compare-and-set after the last file is in place. Whatever goes wrong before is taken back.
+compare-and-set after the last file is in place, and says what each file's content is. The bytes
+are hashed while they are sent: what is stored is what was checked, whoever writes to the file
+meanwhile. Whatever goes wrong before is taken back.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import threading
 import time
@@ -15,22 +18,35 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from edgeloop.errors import EdgeloopError, ModelBusy, NameTaken, RowChanged, RowExists, StoreFull
+from edgeloop._util.parallel import ordered_map
+from edgeloop.errors import (
+    EdgeloopError,
+    LocalFileError,
+    ModelBusy,
+    NameTaken,
+    RowChanged,
+    RowExists,
+    StoreFull,
+)
+from edgeloop.models.files import ARCHITECTURE
 from edgeloop.models.names import check_model_name, friendly_names
 from edgeloop.models.onnx_check import OnnxFile
 from edgeloop.models.plan import Plan
 from edgeloop.models.queue import Queue
 from edgeloop.models.records import UPLOAD, StageRecord, records_of, summary, utc, with_records
 from edgeloop.models.row import CANDIDATE, SEARCH_NODE, check_priority
-from edgeloop.store import Changes, Record, Store, Value
+from edgeloop.store import Changes, Record, Store, Table, Value, Values, merged
 
 UPLOAD_LEASE_SECONDS = 6 * 3600.0
-
-
+UPLOAD_PATIENCE_S = 30.0  # for an upload of the same content by somebody else
+NOTE_PATIENCE_S = 5.0  # between a note and its row are milliseconds, unless somebody died there
+LOOK_AGAIN_S = 0.1
+PARALLEL_FILES = 8
 OF_A_SEARCH = ("arch", "results", "val_iou", "epochs", "iteration", "training_time")
-
-
-ARCHITECTURE = "architecture.json"
+CHANGED = (
+    "it changed while it was uploaded, so it was not stored: wait for whatever writes to it, then "
+    "upload it again"
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +76,7 @@ class Uploader:
         self._where = store.description
         self._blobs = store.blobs
         self._models = store.models(experiment)
-        self._notes = store.queue(experiment)
+        self._notes = ContentNotes(store.queue(experiment))
         self._experiment = experiment
         self._plan = plan
         self._queue = queue
@@ -78,37 +94,117 @@ class Uploader:
             return self._upload(file, name, options)
 
     def _upload(self, file: OnnxFile, name: str | None, options: UploadOptions) -> tuple[str, bool]:
-        """Of equal files in one folder the first is stored before the next is looked at."""
-        known = self._row_with(file.content)
-        if known is not None and name in (None, known.key):
-            if known.values.get("status") != "uploading":
-                return known.key, False
-            name = known.key  # an upload of this very file that died, or that still goes on
-        if not self._blobs.has_room_for(file.size):
-            raise StoreFull(store=self._where, reason=f"{file.path.name} does not fit on the disk")
-        row = self._reserve(file, name, options)
+        """Of equal files in one folder the first is stored before the next is looked at; of those
+        that several machines upload at once, one is stored and the others wait for it."""
+        token = uuid.uuid4().hex
+        known, note = self._known_or_noted(file.content, name, token)
+        if known is not None and known.values.get("status") != "uploading":
+            return known.key, False
+        row = None
+        try:
+            if not self._blobs.has_room_for(file.size):
+                reason = f"{file.path.name} does not fit on the disk"
+                raise StoreFull(store=self._where, reason=reason)
+            row = self._reserve(file, known.key if known else name, options, token)
+            is_ours = note is None or self._notes.confirm(note, row.key if row else str(name))
+        except BaseException:
+            if row is not None:
+                self.take_back(row)
+            self._notes.withdraw(note)
+            raise
+        if row is not None and name is None and not is_ours:  # this was slow: another one has it
+            self.take_back(row)
+            return self._upload(file, name, options)
         if row is None:
             return str(name), False
         self._fill(row, file, options.architecture)
         return row.key, True
 
+    def _known_or_noted(
+        self, content: str, name: str | None, token: str
+    ) -> tuple[Record | None, Record | None]:
+        """The model that has this content or, if there is none, our own note that it will come.
+        Neither: it is stored under the name that was asked for, beside another model. An upload
+        under way is waited for, and one that takes too long is returned as it is."""
+        began, watched = time.monotonic(), dict[str, float]()
+        while True:
+            now = time.monotonic()
+            note = self._notes.get(content)
+            known = self._row_with(content, name, note)
+            if known is not None and name not in (None, known.key):
+                return None, None
+            if known is not None:
+                if not self._is_under_way(known) or now - began > UPLOAD_PATIENCE_S:
+                    return known, None
+            elif note is None or self._is_dead(note, now - watched.setdefault(note.version, now)):
+                if (won := self._notes.win(content, name, token, note)) is not None:
+                    return None, won
+            elif name is not None:
+                return None, None
+            time.sleep(LOOK_AGAIN_S)
+
+    def _is_under_way(self, row: Record) -> bool:
+        upload = records_of(row.values).get(UPLOAD, StageRecord())
+        return row.values.get("status") == "uploading" and upload.expires > self._clock()
+
+    def _is_dead(self, note: Record, seen_s: float) -> bool:
+        """Whether a note whose row is not there is nobody's any more."""
+        return not note.values.get("begun") or seen_s > NOTE_PATIENCE_S
+
     def _fill(self, row: Record, file: OnnxFile, architecture: str) -> None:
-        folder = f"{self._experiment}/{row.key}"
         try:
-            self._note(file.content, row.key)
-            self._blobs.delete_folder(folder)  # what a delete that was cut off may have left
-            self._blobs.put_many({f"{folder}/{name}": path for name, path in file.files.items()})
-            records = records_of(row.values)
-            stored = {name: name for name in file.files}
+            place = self._place(row)
+            folder = f"{self._experiment}/{row.key}"
+            self._clear_folder(row)
+            stored, sha256 = self._send(f"{folder}/{place}", file), dict(file.sha256)
             if architecture and ARCHITECTURE not in stored:
-                self._blobs.put(f"{folder}/{ARCHITECTURE}", architecture.encode())
+                content = architecture.encode()
+                self._blobs.put(f"{folder}/{place}{ARCHITECTURE}", content)
                 stored[ARCHITECTURE] = ARCHITECTURE
-            records[UPLOAD] = replace(records[UPLOAD].settled(), files=stored)
+                sha256[ARCHITECTURE] = hashlib.sha256(content).hexdigest()
+            files = {name: f"{place}{name}" for name in stored}
+            records = records_of(row.values)
+            records[UPLOAD] = replace(records[UPLOAD].settled(), files=files, sha256=sha256)
             changes = summary(row.values, records, self._plan, self._clock())
             self._queue.update(self._models, row, changes)
         except BaseException:
             self.take_back(row)
             raise
+
+    def _send(self, folder: str, file: OnnxFile) -> dict[str, str]:
+        """Raises LocalFileError if what was sent is not what was checked."""
+
+        def send(name: str) -> str:
+            path = file.files[name]
+            if self._blobs.put_hashed(f"{folder}{name}", path) != file.sha256[name]:
+                raise LocalFileError(path=path, reason=CHANGED)
+            return name
+
+        sent = ordered_map(send, file.files, PARALLEL_FILES, PARALLEL_FILES)
+        return {name: name for name in sent}
+
+    def _place(self, row: Record) -> str:
+        """Where the files go in the model's folder: directly, unless an upload to that name never
+        ended. It may wake up and store its files there, so these then go into a folder that is this
+        upload's alone."""
+        if self._notes.has_broken_off(row.key):
+            return f"upload-{records_of(row.values)[UPLOAD].token[:12]}/"
+        return ""
+
+    def _clear_folder(self, row: Record) -> None:
+        """What a delete that was cut off may have left. Others may fill the folder when the row is
+        no longer ours, so that is looked at after listing."""
+        left = list(self._blobs.list(f"{self._experiment}/{row.key}/"))
+        if left:
+            now = self._models.get(row.key)
+            if now is None or now.version != row.version:
+                raise ModelBusy(name=row.key, reason="somebody else took over its upload")
+            self._blobs.delete_unchanged(left)
+
+    def breaks_off(self, row: Record) -> None:
+        """Say, before the row goes, that whoever uploads it may still store files some day."""
+        if row.values.get("status") == "uploading":
+            self._notes.note_broken_off(row.key)
 
     def take_back(self, row: Record) -> None:
         """Best effort: a store that is away keeps a row that says who began, for 'delete'.
@@ -116,39 +212,40 @@ class Uploader:
         The row goes last: it keeps others from filling the folder that is being emptied. Files
         that cannot be reached now are cleared away by the next upload of that name.
         """
+        upload = records_of(row.values).get(UPLOAD, StageRecord())
         with contextlib.suppress(EdgeloopError):
             closed = {"status": "deleting", "node": "", "stages": None}
             closed["since"] = utc(self._clock())
             row = self._models.update(row, closed)
             with contextlib.suppress(EdgeloopError):
-                self._blobs.delete_folder(f"{self._experiment}/{row.key}")
+                self._clear_folder(row)
             if "results" in row.values:  # a search's results outlive an upload that failed
                 back = {"status": CANDIDATE, "node": SEARCH_NODE, "content": None, "size": None}
                 self._models.update(row, back)
             else:
                 self._models.delete(row)
-            note = self._notes.get(_note_key(str(row.values.get("content", ""))))
-            if note is not None and note.values.get("model") == row.key:
-                self._notes.delete(note)
+            self._notes.forget(str(row.values.get("content", "")), row.key, upload.token)
 
-    def _reserve(self, file: OnnxFile, name: str | None, options: UploadOptions) -> Record | None:
+    def _reserve(
+        self, file: OnnxFile, name: str | None, options: UploadOptions, token: str
+    ) -> Record | None:
         """A row of our own, `uploading`; None when that name holds this content already."""
         if name is None:
-            return self._reserve_friendly(file, options)
+            return self._reserve_friendly(file, options, token)
+        reserved = self._reserved(name, file, options, token)
         try:
-            return self._insert(name, file, options)
+            return self._insert(name, reserved)
         except RowExists:
-            return self._take_over(name, file, options)
+            return self._take_over(name, file, reserved)
 
-    def _reserve_friendly(self, file: OnnxFile, options: UploadOptions) -> Record:
+    def _reserve_friendly(self, file: OnnxFile, options: UploadOptions, token: str) -> Record:
         for name in friendly_names():
             with contextlib.suppress(RowExists):
-                return self._insert(name, file, options)
+                return self._insert(name, self._reserved(name, file, options, token))
         raise ModelBusy(name=self._experiment, reason="no free friendly name was found; use --name")
 
-    def _insert(self, name: str, file: OnnxFile, options: UploadOptions) -> Record:
+    def _insert(self, name: str, reserved: Values) -> Record:
         """A library that says a lost insert again is told that the row exists: it may be ours."""
-        reserved = self._reserved(name, file, options)
         try:
             return self._models.insert(name, reserved)
         except RowExists:
@@ -157,7 +254,7 @@ class Uploader:
                 return row
             raise
 
-    def _take_over(self, name: str, file: OnnxFile, options: UploadOptions) -> Record | None:
+    def _take_over(self, name: str, file: OnnxFile, reserved: Values) -> Record | None:
         """The name is taken: by this very content, by an upload that died, or by another model."""
         row = self._models.get(name)
         if row is None or row.values.get("status") == "deleting":
@@ -165,7 +262,7 @@ class Uploader:
             raise ModelBusy(name=name, reason=reason)
         upload = records_of(row.values).get(UPLOAD, StageRecord())
         if row.values.get("status") == CANDIDATE:
-            return self._promote(row, self._reserved(name, file, options))
+            return self._promote(row, reserved)
         if row.values.get("status") != "uploading":
             if row.values.get("content") == file.content:
                 return None
@@ -175,10 +272,10 @@ class Uploader:
                 f"{upload.owner or 'somebody'} uploads it; if that ended: edgeloop delete {name}"
             )
             raise ModelBusy(name=name, reason=reason)
-        fresh = self._reserved(name, file, options)
+        self.breaks_off(row)
         kept = {column: row.values[column] for column in OF_A_SEARCH if column in row.values}
         cleared: dict[str, Value | None] = dict.fromkeys(row.values)
-        return self._promote(row, {**cleared, **kept, **fresh})
+        return self._promote(row, {**cleared, **kept, **reserved})
 
     def _promote(self, row: Record, columns: Changes) -> Record:
         try:
@@ -186,10 +283,12 @@ class Uploader:
         except RowChanged:
             raise ModelBusy(name=row.key, reason="somebody else took over its upload") from None
 
-    def _reserved(self, name: str, file: OnnxFile, options: UploadOptions) -> dict[str, Value]:
+    def _reserved(
+        self, name: str, file: OnnxFile, options: UploadOptions, token: str
+    ) -> dict[str, Value]:
         now = self._clock()
         expires = now + UPLOAD_LEASE_SECONDS
-        held = StageRecord(token=uuid.uuid4().hex, owner=self._node, expires=expires, since=now)
+        held = StageRecord(token=token, owner=self._node, expires=expires, since=now)
         columns: dict[str, Value] = {
             "name": name,
             "status": "uploading",
@@ -213,23 +312,81 @@ class Uploader:
             columns["tags"] = json.dumps(list(options.tags), ensure_ascii=False)
         return columns
 
-    def _row_with(self, content: str) -> Record | None:
-        """The model that holds this content; a note is believed only when the row agrees."""
-        note = self._notes.get(_note_key(content))
-        row = self._models.get(str(note.values["model"])) if note is not None else None
-        if row is None or row.values.get("content") != content:
-            return None
-        return None if row.values.get("status") == "deleting" else row
+    def _row_with(self, content: str, name: str | None, note: Record | None) -> Record | None:
+        """The model that has this content: the one of that name, or the one that its note names. A
+        note is believed only when the row agrees."""
+        noted = str(note.values.get("model", "")) if note is not None else ""
+        for key in filter(None, dict.fromkeys((name, noted))):
+            row = self._models.get(key)
+            if row is not None and row.values.get("content") == content != "":
+                return None if row.values.get("status") == "deleting" else row
+        return None
 
-    def _note(self, content: str, name: str) -> None:
-        key = _note_key(content)
+
+class ContentNotes:
+    """Which model has a content: one note per content, beside the hints of an experiment.
+
+    The note comes before the row, and an insert can be won by one only: so of any number of
+    machines that upload a file at once, one stores it. Until its row is in, a note says `begun`.
+    Whoever finds one whose row does not come takes it over, by compare-and-set: its owner died. One
+    that was only slow learns that when it confirms its note, after its row, and takes the row back.
+
+    Names whose upload never ended have a note too; see `Uploader._place`.
+    """
+
+    def __init__(self, notes: Table) -> None:
+        self._notes = notes
+
+    def get(self, content: str) -> Record | None:
+        return self._notes.get(_note_key(content))
+
+    def win(
+        self, content: str, name: str | None, token: str, known: Record | None
+    ) -> Record | None:
+        """The note as ours: a new one, or the one that is known, whose model is gone or will not
+        come. None: somebody else was faster."""
+        values: Changes = {"model": name, "token": token, "begun": True}
+        with contextlib.suppress(RowExists, RowChanged):
+            if known is not None:
+                return self._notes.update(known, values)
+            return self._notes.insert(_note_key(content), merged({}, values))
+        found = self.get(content)  # a library may say a write again whose answer was lost
+        return found if found is not None and found.values.get("token") == token else None
+
+    def confirm(self, note: Record, model: str) -> bool:
+        """Our row is in. False: somebody else has taken the note over."""
+        values: Changes = {"model": model, "begun": None}
+        with contextlib.suppress(RowChanged):
+            self._notes.update(note, values)
+            return True
+        token = note.values["token"]
         with contextlib.suppress(RowExists):
-            self._notes.insert(key, {"model": name})
-            return
-        note = self._notes.get(key)
-        if note is not None and self._row_with(content) is None:
-            with contextlib.suppress(RowChanged):
-                self._notes.update(note, {"model": name})
+            if (
+                self._notes.get(note.key) is None
+            ):  # a clean-up took it for one of a model that is gone
+                self._notes.insert(note.key, {"model": model, "token": token})
+        found = self._notes.get(note.key)
+        return found is not None and found.values.get("token") == token
+
+    def withdraw(self, note: Record | None) -> None:
+        """Our row will not come."""
+        if note is not None:
+            with contextlib.suppress(EdgeloopError):
+                self._notes.delete(note)
+
+    def forget(self, content: str, model: str, token: str) -> None:
+        """The upload with this token was taken back."""
+        note = self.get(content)
+        values = note.values if note is not None else {}
+        if note is not None and (values.get("model"), values.get("token", token)) == (model, token):
+            self._notes.delete(note)
+
+    def note_broken_off(self, name: str) -> None:
+        with contextlib.suppress(RowExists):
+            self._notes.insert(f"broken-off|{name}", {"name": name})
+
+    def has_broken_off(self, name: str) -> bool:
+        return self._notes.get(f"broken-off|{name}") is not None
 
 
 def _note_key(content: str) -> str:

@@ -1,7 +1,9 @@
 """The runner's working folder: a cache of model files, and a clean folder for each stage.
 
 Everything lies below one folder that the runner created and marked; it touches nothing else. Cached
-files serve the next stage of the same model; the oldest are evicted above a size limit.
+files serve the next stage of the same model; the oldest are evicted above a size limit. They are
+kept by content and hashed at every use, so a model never gets the file of another one, nor one that
+was damaged on its way or on this disk.
 """
 
 from __future__ import annotations
@@ -9,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
-from collections.abc import Iterator, Mapping
+import secrets
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from edgeloop._util.files import sha256_of
 from edgeloop._util.locks import ScratchFolder
 from edgeloop.errors import BadInput, LocalFileError, StoreUnavailable
 from edgeloop.models import Lease, ModelFile
@@ -22,12 +26,17 @@ from edgeloop.workspace import Workspace
 MARK = ".edgeloop-workdir"
 DEFAULT_CAP_BYTES = 20 * 10**9
 TRIES = 10
+COUNTED_SHARE = 0.05  # of the limit: after so much was added, files are counted again
+KEPT_SHARE = 0.9  # so that a full cache is not counted at every stage
+_CHUNK = 1 << 20
 
 
 class WorkFolder:
     def __init__(self, root: Path, cap_bytes: int = DEFAULT_CAP_BYTES) -> None:
         self._root = root
         self._cap_bytes = cap_bytes
+        self._counting = threading.Lock()  # workers share the folder
+        self._total, self._added = 0, cap_bytes  # nothing is known yet
         self._claim_root()
 
     @property
@@ -35,26 +44,70 @@ class WorkFolder:
         """For prepared datasets, which are keyed by content and shared by all stages."""
         return self._root / "data"
 
-    def fetch(self, blobs: Blobs, files: Mapping[str, ModelFile], folder: Path) -> dict[str, Path]:
-        """Places the files in `folder` under their plain names, using the cache."""
-        missing: dict[str, Path] = {}
-        kept: dict[str, Path] = {}
-        for name, file in files.items():
-            kept[name] = self._root / "files" / check_blob_key(file.key) / _version(file)
-            if not kept[name].exists():
-                missing[file.key] = kept[name]
-        blobs.get_many(missing)
+    def fetch(
+        self, blobs: Blobs, files: Mapping[str, ModelFile], folder: Path, store: str = ""
+    ) -> dict[str, Path]:
+        """Places the files in `folder` under their plain names, using the cache. `store` tells
+        stores apart. What arrives is hashed on its way: raises FileDamaged where it is not what the
+        row names."""
+        places = {name: self._place(file, store) for name, file in files.items()}
+        known = {name: _kept(place, files[name].sha256) for name, place in places.items()}
+        self._download(blobs, [(files[n], places[n]) for n, path in known.items() if path is None])
         fetched = {}
-        for name, path in kept.items():
+        for name, file in files.items():
             target = folder / check_blob_key(name)
             target.parent.mkdir(parents=True, exist_ok=True)
             for _ in range(TRIES):
-                if _copied(path, target):
+                path = known[name] or _kept(places[name], file.sha256)
+                if path is not None and _copied(path, target):
                     break
-                blobs.get(files[name].key, path)  # another process made room, or cleaned up
+                known[name] = None  # changed on this disk, or another process made room
+                self._download(blobs, [(file, places[name])])
+            else:
+                reason = "its folder of files keeps changing: choose another --workdir"
+                raise LocalFileError(path=places[name], reason=reason)
             fetched[name] = target
         self._shrink()
         return fetched
+
+    def _place(self, file: ModelFile, store: str) -> Path:
+        """The folder for files whose content their rows say, or for one version of a file that no
+        row does, by its store and key. A file in it is named by its own hash."""
+        if file.sha256:
+            return self._root / "files" / file.sha256[:2]
+        facts = (store, file.key, file.size, file.modified.isoformat(), file.version)
+        name = hashlib.sha256("\0".join(map(str, facts)).encode()).hexdigest()
+        return self._root / "files" / f"of-{name[:2]}" / name
+
+    def _download(self, blobs: Blobs, wanted: Sequence[tuple[ModelFile, Path]]) -> None:
+        """Into their places, once they are what they should be. What arrived damaged is asked for
+        once more, since a connection or a disk may be to blame."""
+        for is_last in (False, True):
+            fresh = {place / f".{secrets.token_hex(8)}.new": file for file, place in wanted}
+            try:
+                blobs.get_many({file.key: path for path, file in fresh.items()})
+                wanted = [
+                    (file, path.parent)
+                    for path, file in fresh.items()
+                    if not self._keep(file, path)
+                ]
+            finally:
+                for path in fresh:
+                    path.unlink(missing_ok=True)
+            if not wanted:
+                return
+            if is_last:
+                raise wanted[0][0].damaged()
+
+    def _keep(self, file: ModelFile, path: Path) -> bool:
+        found = sha256_of(path)
+        if file.sha256 and found != file.sha256:
+            return False
+        size = path.stat().st_size
+        path.replace(path.with_name(found))
+        with self._counting:
+            self._added += size
+        return True
 
     @contextlib.contextmanager
     def stage_folder(self) -> Iterator[Path]:
@@ -87,14 +140,47 @@ class WorkFolder:
             raise LocalFileError(path=self._root, reason=reason) from None
 
     def _shrink(self) -> None:
-        files = [path for path in (self._root / "files").rglob("*") if path.is_file()]
-        facts = sorted((path.stat().st_mtime, path.stat().st_size, path) for path in files)
-        total = sum(size for _, size, _ in facts)
-        for _, size, path in facts:
-            if total <= self._cap_bytes:
+        """Above the limit the longest unused go, to well below it. Files are counted when enough
+        has been added, by this process or, as far as it can know, by others of the same folder."""
+        with self._counting:
+            is_above = self._total + self._added > self._cap_bytes
+            if not is_above and self._added <= self._cap_bytes * COUNTED_SHARE:
                 return
-            path.unlink(missing_ok=True)
-            total -= size
+            facts = sorted(_facts(self._root / "files"))
+            total = sum(size for _, size, _ in facts)
+            if total > self._cap_bytes:
+                for _, size, path in facts:
+                    if total <= self._cap_bytes * KEPT_SHARE:
+                        break
+                    with contextlib.suppress(OSError):
+                        Path(path).unlink()
+                    total -= size
+            self._total, self._added = total, 0
+
+
+def _facts(folder: Path | str) -> Iterator[tuple[float, int, str]]:
+    """When each file below a folder was last used, its size, and its path."""
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:
+        return
+    for entry in entries:
+        with contextlib.suppress(FileNotFoundError):
+            if entry.is_dir(follow_symlinks=False):
+                yield from _facts(entry.path)
+            else:
+                facts = entry.stat(follow_symlinks=False)
+                yield facts.st_mtime, facts.st_size, entry.path
+
+
+def _kept(place: Path, sha256: str) -> Path | None:
+    """The cached file of this content or, if that is not said, of this version; None: not here."""
+    if sha256:
+        return place / sha256 if (place / sha256).exists() else None
+    try:
+        return next((path for path in place.iterdir() if not path.name.startswith(".")), None)
+    except OSError:
+        return None
 
 
 def stored_files(workspace: Workspace, lease: Lease) -> dict[str, ModelFile]:
@@ -119,17 +205,19 @@ def stored_files(workspace: Workspace, lease: Lease) -> dict[str, ModelFile]:
 
 
 def _copied(path: Path, target: Path) -> bool:
-    """Copies a file of the cache, and says there that it was used; False if it is gone. Not a link:
-    onnx refuses external data with several names, and tools may write to it."""
+    """Copies a file of the cache, and says there that it was used. False if it is gone, or if it is
+    no longer what its name says: then it is removed. Not a link: onnx refuses external data with
+    several names, and tools may write to it."""
+    digest = hashlib.sha256()
     try:
         os.utime(path)
-        shutil.copyfile(path, target)
+        with path.open("rb") as source, target.open("wb") as copy:
+            while chunk := source.read(_CHUNK):
+                digest.update(chunk)
+                copy.write(chunk)
     except FileNotFoundError:
         return False
-    return True
-
-
-def _version(file: ModelFile) -> str:
-    """A file may be replaced by another of the same name and size."""
-    text = f"{file.size} {file.modified.isoformat()} {file.version}"
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    if digest.hexdigest() == path.name:
+        return True
+    path.unlink(missing_ok=True)
+    return False

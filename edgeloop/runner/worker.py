@@ -15,8 +15,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal
 
+from edgeloop._util.files import sha256_of
 from edgeloop._util.system import progress_shown_to, show_progress
 from edgeloop.errors import (
     BadInput,
@@ -26,6 +28,7 @@ from edgeloop.errors import (
     DatasetUnavailable,
     DeviceUnavailable,
     EdgeloopError,
+    FileDamaged,
     LeaseLost,
     LocalFileError,
     MemoryExceeded,
@@ -37,7 +40,7 @@ from edgeloop.errors import (
     StoreError,
     WorkerFailed,
 )
-from edgeloop.models import CurrentStage, Lease, Leases, Outcome
+from edgeloop.models import CurrentStage, Lease, Leases, Outcome, check_upload
 from edgeloop.platforms import SharedDevice, TakesTurns
 from edgeloop.runner.backoff import Backoff
 from edgeloop.runner.coordinator import Coordinator, DeviceSessions, ModelFilter
@@ -56,7 +59,8 @@ def store_and_commit(workspace: Workspace, leases: Leases, lease: Lease, result:
     stored = workspace.catalog.stored
     toolchain = str(result.columns.get("toolchain") or "")
     keys = stored.put_attempt(lease.model, lease.token, result.files, toolchain)
-    leases.commit(lease, Outcome(result.columns, keys))
+    sha256 = {name: sha256_of(path) for name, path in result.files.items()}
+    leases.commit(lease, Outcome(result.columns, keys, sha256))
     stored.publish(lease.model, lease.token, result.files)
 
 
@@ -342,8 +346,7 @@ class Worker:
             heartbeat = opened.enter_context(Heartbeat(self._leases, lease, interval))
             try:
                 folder = opened.enter_context(self._folder.stage_folder())
-                files = stored_files(self._workspace, lease)
-                fetched = self._folder.fetch(self._workspace.store.blobs, files, folder / "in")
+                fetched = self._files_of(lease, folder / "in")
                 (folder / "out").mkdir()
             except (EdgeloopError, OSError) as error:
                 self._sessions.ended(self)
@@ -353,6 +356,13 @@ class Worker:
                 return None
             work = Assignment(lease.model, lease.stage, lease.row.values, fetched, folder / "out")
             return PreparedStage(work, heartbeat, opened.pop_all())
+
+    def _files_of(self, lease: Lease, folder: Path) -> dict[str, Path]:
+        """The model's files, which are what the row says."""
+        store, files = self._workspace.store, stored_files(self._workspace, lease)
+        fetched = self._folder.fetch(store.blobs, files, folder, store.description)
+        check_upload(lease.row, fetched)
+        return fetched
 
     def _look_at_device(self) -> None:
         """Nothing is claimed for a device that is gone: another machine may have one."""
@@ -431,8 +441,9 @@ class Worker:
             lease = prepared.heartbeat.lease
             try:
                 return store_and_commit(self._workspace, self._leases, lease, result)
-            except LeaseLost:
-                self._workspace.catalog.stored.clear_attempt(lease.model, lease.token)
+            except (LeaseLost, BadInput):  # it will never count
+                with contextlib.suppress(StoreError):
+                    self._workspace.catalog.stored.clear_attempt(lease.model, lease.token)
                 raise
             except StoreError as error:
                 if time.monotonic() > deadline or self._stopping.is_set():
@@ -452,7 +463,7 @@ class Worker:
             elif isinstance(error, FOR_OTHERS):
                 self._only.decline(lease.model)
                 self._leases.pass_on(lease, str(error) or "this machine has not enough memory")
-            elif isinstance(error, (BadInput, ModelFailed, NotFound)):
+            elif isinstance(error, (BadInput, FileDamaged, ModelFailed, NotFound)):
                 self._leases.fail(lease, str(error), is_final=isinstance(error, HOPELESS))
             else:
                 self._leases.fail(lease, f"{type(error).__name__}: {error}")

@@ -24,9 +24,16 @@ from edgeloop.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from edgeloop.store.base import Access, BlobInfo, Blobs, check_blob_key, is_blob_key
+from edgeloop.store.base import (
+    IN_MEMORY_BYTES,
+    Access,
+    BlobInfo,
+    Blobs,
+    check_blob_key,
+    is_blob_key,
+)
 from edgeloop.store.identity import TokenOfMachine, plain_http_allowed
-from edgeloop.store.node.folder import PlainFolder
+from edgeloop.store.node.folder import HashedFile, PlainFolder
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
@@ -47,7 +54,7 @@ class ObjectBlobs(Blobs):
     """Blobs on an obstore store that is there already, or that a first put may make.
 
     `ask_pause`: obstore does not say how long a service that limits requests asks to wait, so this
-    asks for that; 0 where it does not say.
+    asks for that; 0 where it does not say. `delete_if` deletes a file that has this version still.
     """
 
     def __init__(
@@ -58,6 +65,7 @@ class ObjectBlobs(Blobs):
         make_access: Callable[[int], Access] | None = None,
         make_link: Callable[[str, int], str] | None = None,
         ask_pause: Callable[[], float] = lambda: 0.0,
+        delete_if: Callable[[str, str], bool] | None = None,
     ) -> None:
         self._limit = limit_of(f"files of {description}")
         self._ask_pause = ask_pause
@@ -67,12 +75,26 @@ class ObjectBlobs(Blobs):
         self._make_container = make_container
         self._make_access = make_access
         self._make_link = make_link
+        self._delete_if = delete_if
 
     def put(self, key: str, source: Path | bytes) -> None:
         check_blob_key(key)
         if isinstance(source, Path) and not source.is_file():
             raise LocalFileError(path=source, reason="the file is not there")
         self._asked(key, lambda: self._put(key, source, "overwrite"))
+
+    def put_hashed(self, key: str, source: Path) -> str:
+        check_blob_key(key)
+        try:
+            if source.stat().st_size <= IN_MEMORY_BYTES:
+                return super().put_hashed(key, source)
+            sent = HashedFile(source)
+            self._asked(key, lambda: self._put(key, sent, "overwrite"))
+            if sent.error is None:
+                return sent.sha256.hexdigest()
+            raise sent.error
+        except OSError as error:
+            raise LocalFileError(path=source, reason=_first_line(error)) from None
 
     def read(self, key: str) -> bytes:
         import obstore
@@ -229,7 +251,14 @@ class ObjectBlobs(Blobs):
             for key in keys if len(keys) > 1 else ():
                 self._delete_batch([key])
 
-    def _put(self, key: str, source: Path | bytes, mode: Literal["create", "overwrite"]) -> None:
+    def _delete_unchanged(self, file: BlobInfo) -> bool:
+        if self._delete_if is None:
+            return super()._delete_unchanged(file)
+        return self._delete_if(file.key, file.version)
+
+    def _put(
+        self, key: str, source: Path | bytes | HashedFile, mode: Literal["create", "overwrite"]
+    ) -> None:
         try:
             self._put_once(key, source, mode)
         except FileNotFoundError:
@@ -240,7 +269,7 @@ class ObjectBlobs(Blobs):
             self._put_once(key, source, mode)
 
     def _put_once(
-        self, key: str, source: Path | bytes, mode: Literal["create", "overwrite"]
+        self, key: str, source: Path | bytes | HashedFile, mode: Literal["create", "overwrite"]
     ) -> None:
         import obstore
 

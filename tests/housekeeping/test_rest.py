@@ -130,7 +130,7 @@ def test_caches_of_this_machine_go_by_their_last_use_and_by_their_size(
         for key, blob in blobs.items()
     }
     work.fetch(store.blobs, files, tmp_path / "in")
-    kept = {path.read_text(): path for path in (project / ".edgeloop/work/files").rglob("*/*/*/*")}
+    kept = {path.read_text(): path for path in (project / ".edgeloop/work/files").rglob("*/*/*")}
     dead = project / ".edgeloop/work/stages/999999999-ab"
     dead.mkdir(parents=True)
     os.utime(dead, (0, 0))  # of a version that did not lock it

@@ -62,7 +62,7 @@ def test_an_upload_that_fails_leaves_the_candidate_with_its_results(
     def refuse(*_: object) -> None:
         raise StoreError(store="x", reason="no")
 
-    monkeypatch.setattr(type(store.blobs), "put_many", refuse)
+    monkeypatch.setattr(type(store.blobs), "put_hashed", refuse)
     with pytest.raises(StoreError):
         catalog.upload(save_tiny(tmp_path / "net.onnx"), ID)
     assert catalog.get(ID).values["status"] == "candidate"

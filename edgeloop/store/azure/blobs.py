@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from edgeloop.errors import MissingExtra, StoreRefused
 from edgeloop.store.azure.errors import our_errors
 from edgeloop.store.azure.limits import limited_transport, pause_of_error
-from edgeloop.store.base import Access
+from edgeloop.store.base import Access, plain_version
 from edgeloop.store.blobs import ObjectBlobs, network_limits
 from edgeloop.store.identity import identity_client
 from edgeloop.store.location import AzureLocation
@@ -51,6 +51,7 @@ def azure_blobs(location: AzureLocation, credential: TokenCredential | None = No
         lambda seconds: _access(location, credential, seconds),
         lambda key, seconds: _link(location, credential, key, seconds),
         lambda: _asked_pause(location, credential),
+        lambda key, version: _delete_if(location, credential, key, version),
     )
 
 
@@ -184,6 +185,30 @@ def _make_container(location: AzureLocation, credential: TokenCredential | None)
     )
     with our_errors(str(location)), container, contextlib.suppress(ResourceExistsError):
         container.create_container()
+
+
+def _delete_if(
+    location: AzureLocation, credential: TokenCredential | None, key: str, version: str
+) -> bool:
+    """Delete a file in one step with the look at its version; False if it has another one."""
+    from azure.core import MatchConditions
+    from azure.core.exceptions import ResourceModifiedError, ResourceNotFoundError
+    from azure.storage.blob import BlobClient
+
+    blob = BlobClient(
+        *(location.blob_endpoint, location.container, key),
+        credential=_secret(location, credential),
+        transport=limited_transport(location.blob_endpoint, str(location)),
+    )
+    with our_errors(str(location)), blob:
+        try:
+            blob.delete_blob(
+                etag=f'"{plain_version(version)}"',
+                match_condition=MatchConditions.IfNotModified,
+            )
+        except (ResourceModifiedError, ResourceNotFoundError):
+            return False
+        return True
 
 
 def _asked_pause(location: AzureLocation, credential: TokenCredential | None) -> float:

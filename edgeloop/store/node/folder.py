@@ -8,6 +8,7 @@ one is refused, and deleting removes the link at most.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import random
 import shutil
@@ -55,6 +56,26 @@ class FolderEntry:
         return stat.S_ISLNK(self.status.st_mode)
 
 
+class HashedFile:
+    """A file's bytes for whoever sends them, hashed on their way; from the start at every try."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.sha256 = hashlib.sha256()
+        self.error: OSError | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        self.sha256, self.error = hashlib.sha256(), None
+        try:
+            with self.path.open("rb") as file:
+                while chunk := file.read(_PIECE_BYTES):
+                    self.sha256.update(chunk)
+                    yield chunk
+        except OSError as error:
+            self.error = error  # who sends it may show it as one of its own
+            raise
+
+
 class PlainFolder(Blobs):
     """The folder is made when the first file comes.
 
@@ -66,7 +87,7 @@ class PlainFolder(Blobs):
         self._folder = folder
         self._follows = follows_links
 
-    def put(self, key: str, source: Path | bytes) -> None:
+    def put(self, key: str, source: Path | bytes | HashedFile) -> None:
         check_blob_key(key)
         if isinstance(source, Path) and not source.is_file():
             raise LocalFileError(path=source, reason="the file is not there")
@@ -75,6 +96,11 @@ class PlainFolder(Blobs):
 
     def put_private(self, key: str, content: bytes) -> None:
         self._write(check_blob_key(key), content, _replace, mode=0o600)
+
+    def put_hashed(self, key: str, source: Path) -> str:
+        sent = HashedFile(source)
+        self.put(key, sent)
+        return sent.sha256.hexdigest()
 
     def create(self, key: str, content: bytes) -> bool:
         check_blob_key(key)
@@ -215,7 +241,7 @@ class PlainFolder(Blobs):
     def _write(
         self,
         key: str,
-        source: Path | bytes,
+        source: Path | bytes | HashedFile,
         place: Callable[[str, str, int], None],
         mode: int = 0o666,
     ) -> None:
@@ -242,7 +268,7 @@ class PlainFolder(Blobs):
     def _write_to(
         folder: int,
         name: str,
-        source: Path | bytes,
+        source: Path | bytes | HashedFile,
         place: Callable[[str, str, int], None],
         mode: int,
     ) -> None:
@@ -300,9 +326,18 @@ def _info(key: str, status: os.stat_result) -> BlobInfo:
     return BlobInfo(key, status.st_size, modified, version)
 
 
-def _copy(source: Path | bytes, target: BinaryIO) -> None:
+def _copy(source: Path | bytes | HashedFile, target: BinaryIO) -> None:
     if isinstance(source, bytes):
         target.write(source)
+        return
+    if isinstance(source, HashedFile):
+        try:
+            target.writelines(source)
+        except OSError as error:
+            if source.error is None:
+                raise
+            reason = error.strerror or str(error)
+            raise LocalFileError(path=source.path, reason=reason) from None
         return
     try:
         opened = source.open("rb")

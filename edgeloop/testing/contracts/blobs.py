@@ -107,6 +107,18 @@ class BlobsContract:
         assert digest(target) == digest(source)
         assert [info.size for info in blobs.list("model/")] == [40_000_003]
 
+    @pytest.mark.parametrize("size", [0, 1_000, 40_000_003])
+    def test_what_is_stored_is_what_its_hash_says(
+        self, blobs: Blobs, tmp_path: Path, size: int
+    ) -> None:
+        source, target = tmp_path / "source", tmp_path / "target"
+        source.write_bytes(os.urandom(size))
+        assert blobs.put_hashed("model/net.onnx", source) == digest(source)
+        blobs.get("model/net.onnx", target)
+        assert digest(target) == digest(source)
+        with pytest.raises(LocalFileError, match="nowhere"):
+            blobs.put_hashed("file", tmp_path / "nowhere")
+
     def test_a_second_put_takes_the_place_of_the_first(self, blobs: Blobs, tmp_path: Path) -> None:
         target = tmp_path / "target"
         blobs.put("file", b"the first and longer one")
@@ -326,6 +338,19 @@ class BlobsContract:
         blobs.delete_folder("m1")
         blobs.delete_folder("nobody/")
         assert listed(blobs) == ["m12/a"]
+
+    def test_only_the_files_that_were_listed_are_deleted_late(self, blobs: Blobs) -> None:
+        for key in ("folder/changed", "folder/gone", "folder/same"):
+            blobs.put(key, b"first")
+        seen = list(blobs.list("folder/"))
+        blobs.delete(["folder/gone"])
+        blobs.put("folder/changed", b"other")
+        assert blobs.delete_unchanged(seen) == 1
+        assert blobs.read("folder/changed") == b"other"
+        assert listed(blobs) == ["folder/changed"]
+        assert blobs.delete_unchanged(blobs.list("folder/")) == 1
+        assert blobs.delete_unchanged(()) == 0
+        assert listed(blobs) == []
 
     def test_a_deleted_file_may_be_put_again(self, blobs: Blobs) -> None:
         for content in (b"1", b"2", b"3"):
