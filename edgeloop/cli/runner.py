@@ -152,8 +152,10 @@ def runner(
     Example: edgeloop runner --device htp:snapdragon-888 --dataset faces --drain
     """
     from dataclasses import replace
+    from functools import partial
 
     from edgeloop.cli.output import print_json
+    from edgeloop.housekeeping import reclaim_orphans
     from edgeloop.runner import RunnerOptions, run
     from edgeloop.settings import Settings
     from edgeloop.workspace import Workspace
@@ -185,15 +187,16 @@ def runner(
     reports: list[RunnerEvent] = []
     say_if_new(settings)
     with Workspace(settings) as workspace:
+        reclaim = partial(reclaim_orphans, workspace)
         if as_json:
-            totals = run(workspace, options, reports.append)
+            totals = run(workspace, options, reports.append, reclaim)
         else:
             with _screen() as show:
 
                 def listen(report: RunnerEvent) -> None:
                     reports.append(report) if report.summary else show(report)
 
-                totals = run(workspace, options, listen)
+                totals = run(workspace, options, listen, reclaim)
     summary = next((report.summary for report in reports if report.summary), None)
     if as_json:
         print_json(_as_json(report) for report in reports if report.state in _JSON_STATES)

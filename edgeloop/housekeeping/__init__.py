@@ -7,7 +7,7 @@ from edgeloop.housekeeping.findings import Finding, GcOptions, Report
 from edgeloop.housekeeping.integrity import StoreHealth, StoreProblem, check_store
 from edgeloop.housekeeping.repair import Saved, mend, save, set_aside, write_lost
 from edgeloop.housekeeping.secrets import Leak, SecretScan, known_secrets
-from edgeloop.housekeeping.sweep import find_leftovers, remove_leftovers
+from edgeloop.housekeeping.sweep import find_leftovers, reclaim_orphans, remove_leftovers
 
 __all__ = [
     "Finding",
@@ -22,6 +22,7 @@ __all__ = [
     "find_leftovers",
     "known_secrets",
     "mend",
+    "reclaim_orphans",
     "remove_leftovers",
     "save",
     "set_aside",

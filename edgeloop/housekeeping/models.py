@@ -4,6 +4,7 @@ files and hints of models that are gone, runners that died."""
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -27,6 +28,7 @@ from edgeloop.store import BlobInfo, Condition, Record, Store, Table
 
 STORE = "store"
 FORGET_RUNNERS_S = 86_400.0
+RECLAIMED = "!reclaimed"  # the note of when somebody last did
 _NOTHING: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 _OF_MODELS = (".onnx", "~onnx", ".dlc", "~dlc")
 
@@ -35,8 +37,16 @@ class ModelLeftovers:
     """Those of one experiment; what is younger than `older_s` at the time `now` stays."""
 
     def __init__(
-        self, store: Store, experiment: str, settings: Settings, older_s: float, now: float
+        self,
+        store: Store,
+        experiment: str,
+        settings: Settings,
+        older_s: float,
+        now: float,
+        attempts_at_once: bool = False,
     ) -> None:
+        """`attempts_at_once`: files of attempts that never counted go whatever their age. Rows
+        alone say which these are; an age only keeps `gc` to what it was asked for."""
         self._store = store
         self._experiment = experiment
         self._models: Table = store.models(experiment)
@@ -49,6 +59,7 @@ class ModelLeftovers:
         self._queue = Queue(store.queue(experiment), default_plan(), settings.clock_margin_seconds)
         least_s = settings.lease_seconds + settings.clock_margin_seconds + SAFETY_S
         self._before = now - max(older_s, least_s)
+        self._attempts_before = math.inf if attempts_at_once else self._before
         self._now = now
 
     def find(self, draft: ReportDraft) -> None:
@@ -59,6 +70,17 @@ class ModelLeftovers:
         draft.add(
             *("hints", STORE, [], "of models that are gone", self._remove_hints, orphans),
         )
+
+    def reclaim(self, interval_s: float) -> None:
+        """What idle runners do: remove what was found, one of them for all."""
+
+        def remove() -> None:
+            draft = ReportDraft()
+            self.find(draft)
+            for finding in draft.findings:
+                finding.remove()
+
+        self._queue.in_turn(RECLAIMED, self._now, interval_s, remove)
 
     def _find_rows(self, draft: ReportDraft) -> None:
         uploads = [row.key for row in self._rows("uploading") if self._is_dead_upload(row)]
@@ -84,16 +106,16 @@ class ModelLeftovers:
                     gone[name] = blobs
                 continue
             found = self._catalog.stored.leftovers(row, blobs)
-            attempts += filter(self._is_old, found.attempts)
+            attempts += filter(self._is_old_attempt, found.attempts)
             results += filter(self._is_old, found.results)
             unpublished += filter(self._is_old, found.unpublished)
         self._add(
             *(draft, "orphaned attempts", attempts, "files of attempts that never counted"),
-            lambda found: found.attempts,
+            lambda found: filter(self._is_old_attempt, found.attempts),
         )
         self._add(
             *(draft, "replaced results", results, "copies that no row names"),
-            lambda found: found.results,
+            lambda found: filter(self._is_old, found.results),
         )
         why = "committed by a runner that died: they get their names"
         keys, sizes = [blob.key for blob in unpublished], [blob.size for blob in unpublished]
@@ -116,7 +138,7 @@ class ModelLeftovers:
         kind: str,
         blobs: Sequence[BlobInfo],
         why: str,
-        which: Callable[[Leftovers], Sequence[BlobInfo]],
+        which: Callable[[Leftovers], Iterable[BlobInfo]],
     ) -> None:
         keys, sizes = [blob.key for blob in blobs], [blob.size for blob in blobs]
         models = sorted({self._model_of(key) for key in keys})
@@ -126,14 +148,14 @@ class ModelLeftovers:
 
         draft.add(kind, STORE, sizes, why, remove, keys)
 
-    def _remove_files(self, model: str, which: Callable[[Leftovers], Sequence[BlobInfo]]) -> int:
+    def _remove_files(self, model: str, which: Callable[[Leftovers], Iterable[BlobInfo]]) -> int:
         """Listed and judged again: the row right before the files go."""
         listed = list(self._store.blobs.list(f"{self._experiment}/{model}/"))
         row = self._models.get(model)
         if row is None:
             return 0
         found = which(self._catalog.stored.leftovers(row, listed))
-        return self._store.blobs.delete_unchanged(blob for blob in found if self._is_old(blob))
+        return self._store.blobs.delete_unchanged(found)
 
     def _publish(self, models: Iterable[str]) -> int:
         done = 0
@@ -205,6 +227,9 @@ class ModelLeftovers:
 
     def _is_old(self, blob: BlobInfo) -> bool:
         return blob.modified.timestamp() < self._before
+
+    def _is_old_attempt(self, blob: BlobInfo) -> bool:
+        return blob.modified.timestamp() < self._attempts_before
 
     def _size_of(self, model: str) -> int:
         return sum(b.size for b in self._store.blobs.list(f"{self._experiment}/{model}/"))

@@ -13,6 +13,8 @@ from edgeloop.housekeeping.models import ModelLeftovers, find_fleets, find_runne
 from edgeloop.settings import cache_folder
 from edgeloop.workspace import Workspace
 
+RECLAIM_S = 240.0
+
 
 def find_leftovers(
     workspace: Workspace, options: GcOptions | None = None, now: float | None = None
@@ -32,6 +34,18 @@ def find_leftovers(
     if options.boards:
         find_on_boards(settings, options, draft)
     return Report(_merged(draft.findings), tuple(draft.notes))
+
+
+def reclaim_orphans(workspace: Workspace, interval_s: float = RECLAIM_S) -> None:
+    """For idle runners: what is left over of the models of their experiment goes. Files of attempts
+    that never counted go at once, the rest when it is old enough that nobody is at it; `gc` does it
+    for all experiments. Not more often than that by all runners together. It may be killed at any
+    point, and be repeated."""
+    store, settings = workspace.store, workspace.settings
+    leftovers = ModelLeftovers(
+        *(store, workspace.experiment, settings, 0.0, store.now()), attempts_at_once=True
+    )
+    leftovers.reclaim(interval_s)
 
 
 def remove_leftovers(report: Report) -> Iterator[tuple[Finding, int | EdgeloopError]]:

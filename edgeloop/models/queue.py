@@ -203,13 +203,18 @@ class Queue:
     def sweep_if_due(self, models: Table, now: float, interval_s: float) -> bool:
         """Sweep, unless somebody has within that time: one look at a note spares the store as many
         full reads as there are idle runners. Where a sweep takes long, it is made less often."""
-        if not self._is_due(SWEPT, now, interval_s):
+        return self.in_turn(SWEPT, now, interval_s, lambda: self.sweep(models, now))
+
+    def in_turn(self, key: str, now: float, interval_s: float, work: Callable[[], None]) -> bool:
+        """Do what one runner does for all, unless somebody has within that time. What takes long is
+        done less often."""
+        if not self._is_due(key, now, interval_s):
             return False
         began = time.monotonic()
-        self.sweep(models, now)
+        work()
         rest_s = SWEEP_REST * (time.monotonic() - began)
         with contextlib.suppress(EdgeloopError):
-            self._hints.put(SWEPT, {"at": now, "rest_s": rest_s})
+            self._hints.put(key, {"at": now, "rest_s": rest_s})
         return True
 
     def _is_due(self, key: str, now: float, interval_s: float) -> bool:

@@ -8,12 +8,19 @@ import random
 import threading
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from edgeloop.errors import LeaseLost
-from edgeloop.housekeeping import GcOptions, Report, find_leftovers, remove_leftovers
+from edgeloop.housekeeping import (
+    GcOptions,
+    Report,
+    find_leftovers,
+    reclaim_orphans,
+    remove_leftovers,
+)
 from edgeloop.models import (
     Catalog,
     Leases,
@@ -24,6 +31,7 @@ from edgeloop.models import (
     records_of,
 )
 from edgeloop.models.files import ModelFiles
+from edgeloop.runner import RunnerOptions, run
 from edgeloop.settings import Settings
 from edgeloop.store import Store
 from edgeloop.testing import MemoryStore
@@ -175,6 +183,50 @@ def test_what_a_runner_leaves_that_dies_is_removed_or_published(
     check_results(store, ["net"])
     assert len(list(store.blobs.list(""))) == 3, "no copies"
     assert kinds(found_in(store)) == {}
+
+
+def test_idle_runners_remove_lost_attempts_at_once_and_leave_those_of_live_leases(
+    store: Store, tmp_path: Path
+):
+    """Two runners die with their files stored; the second had taken the first one's lease."""
+    add(store, "net")
+    with pytest.raises(DiedError):
+        Worker(store, tmp_path, "first", lease_s=0.2).convert("stored")
+    reclaim_orphans(workspace_on(store), 0.0)
+    assert len(attempts_in(store)) == 2, "it may be alive: nobody has taken its lease"
+    second = Worker(store, tmp_path, "second")
+    with pytest.raises(DiedError):
+        while not second.convert("stored"):
+            time.sleep(0.02)
+    assert len(attempts_in(store)) == 4
+    row = store.models(EXPERIMENT).get("net")
+    assert row is not None
+    token = records_of(row.values)["convert"].token
+    for _ in range(2):
+        reclaim_orphans(workspace_on(store), 0.0)
+        assert {key.split("/")[3] for key in attempts_in(store)} == {token}
+    assert len(attempts_in(store)) == 2
+
+
+def test_one_idle_runner_reclaims_for_all(store: Store):
+    add(store, "net")
+    for number in range(2):
+        store.blobs.put(f"{EXPERIMENT}/net/.attempts/lost{number}/x", b"x")
+        reclaim_orphans(workspace_on(store), 3_600.0)
+        assert len(attempts_in(store)) == number, "somebody has done it within the hour"
+
+
+def test_a_runner_that_waits_for_work_reclaims(store: Store, tmp_path: Path):
+    add(store, "net")
+    store.blobs.put(f"{EXPERIMENT}/net/.attempts/lost/x", b"x")
+    workspace = workspace_on(store)
+    options = RunnerOptions(idle_s=1.0, idle_work_s=0, subset=("none",), workdir=tmp_path / "work")
+    run(workspace, options, lambda report: None, partial(reclaim_orphans, workspace))
+    assert attempts_in(store) == []
+
+
+def attempts_in(store: Store) -> list[str]:
+    return [blob.key for blob in store.blobs.list("") if "/.attempts/" in blob.key]
 
 
 def test_a_file_that_is_being_published_is_no_leftover(store: Store, tmp_path: Path):
@@ -369,6 +421,7 @@ def test_runners_that_die_everywhere_lose_nothing_to_a_gc_that_waits_for_nobody(
             try:
                 for _, result in remove_leftovers(found_in(store)):
                     assert isinstance(result, int), result
+                reclaim_orphans(workspace_on(store), 0.0)
             except BaseException as error:
                 faults.append(error)
                 raise

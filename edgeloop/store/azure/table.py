@@ -16,7 +16,15 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from edgeloop.errors import BadName, MissingExtra, RowChanged, RowExists, RowTooLarge, StoreError
+from edgeloop.errors import (
+    BadName,
+    MissingExtra,
+    RowChanged,
+    RowExists,
+    RowTooLarge,
+    StoreError,
+    StoreRefused,
+)
 from edgeloop.store.azure.blobs import azure_blobs, default_identity
 from edgeloop.store.azure.drift import drift_of
 from edgeloop.store.azure.errors import NoTable, is_table_missing, missing, our_errors
@@ -72,7 +80,24 @@ class AzureStore(Store):
         return str(self._location)
 
     def models(self, experiment: str) -> Table:
-        return self._table(table_name(experiment), MODELS_PARTITION)
+        name = table_name(experiment)
+        return self._table(name, MODELS_PARTITION, lambda: self._has_spelling(experiment))
+
+    def _has_spelling(self, experiment: str) -> bool:
+        """Whether there is a table of that name. Raises BadName if there is one in another case:
+        the service takes them for the same, but files are in folders, whose case counts."""
+        wanted = table_name(experiment)
+        try:
+            with our_errors(self.description):
+                names = [table.name for table in self._service.list_tables()]
+        except StoreRefused:  # a signature for one table may not list others
+            return True
+        other = next((name for name in names if name.lower() == wanted.lower()), "")
+        if other in ("", wanted):
+            return bool(other)
+        known = experiment_name(other)
+        reason = f"this store has {known!r}, and Azure takes both for one: use {known}"
+        raise BadName(what="experiment", name=experiment, reason=reason)
 
     def queue(self, experiment: str) -> Table:
         return self._table(QUEUE_TABLE, experiment)
@@ -101,16 +126,34 @@ class AzureStore(Store):
     def close(self) -> None:
         self._service.close()
 
-    def _table(self, name: str, partition: str) -> Table:
-        return AzureTable(self._service.get_table_client(name), partition, self.description)
+    def _table(
+        self, name: str, partition: str, is_there: Callable[[], bool] = lambda: True
+    ) -> Table:
+        client = self._service.get_table_client(name)
+        return AzureTable(client, partition, self.description, is_there)
 
 
 class AzureTable(Table):
-    def __init__(self, client: TableClient, partition: str, description: str) -> None:
-        self._client = client
+    """`is_there` is asked before the first request, and again until it says so; it may raise."""
+
+    def __init__(
+        self,
+        client: TableClient,
+        partition: str,
+        description: str,
+        is_there: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._checked_client = client
         self._partition = partition
         self._description = description
+        self._is_there = is_there
+        self._is_known = False
         self._place = Place(description, f"{client.table_name}/{partition}")
+
+    @property
+    def _client(self) -> TableClient:
+        self._is_known = self._is_known or self._is_there()
+        return self._checked_client
 
     def get(self, key: str) -> Record | None:
         with self._our_errors(key):
@@ -307,7 +350,7 @@ class AzureTable(Table):
             if not is_table_missing(error):
                 raise
         with contextlib.suppress(ResourceExistsError):
-            self._client.create_table()
+            self._checked_client.create_table()
         return write()
 
     def _addressed(self, key: str, columns: Mapping[str, Any]) -> dict[str, Any]:
