@@ -227,8 +227,7 @@ class BlobInfo:
     version: str = ""
 
     def is_same(self, other: BlobInfo) -> bool:
-        """Whether nothing was stored under the key between the two answers. A version may be that
-        of the content alone, and a time may be of whole seconds."""
+        """Whether nothing was stored between: a version may be of the content, a time of seconds."""
         is_version = plain_version(self.version) == plain_version(other.version)
         seconds = abs((self.modified - other.modified).total_seconds())
         return is_version and self.size == other.size and seconds < 1
@@ -329,8 +328,7 @@ class Blobs(ABC):
         return True
 
     def put_hashed(self, key: str, source: Path) -> str:
-        """Store a file, and return the SHA-256 of the bytes that were stored: whoever writes to the
-        file meanwhile cannot make the two differ."""
+        """Store a file; the SHA-256 of the bytes that were stored, whoever writes to it meanwhile."""
         import hashlib
         import shutil
         import tempfile
@@ -350,20 +348,18 @@ class Blobs(ABC):
             raise LocalFileError(path=source, reason=error.strerror or str(error)) from None
 
     def delete_unchanged(self, files: Iterable[BlobInfo]) -> int:
-        """Remove those files that are still the ones that were listed; how many. Whoever deletes
-        late must not take what somebody else has stored under the same key since."""
+        """Remove those files that are still the ones that were listed, and not newer; how many."""
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(self.parallel) as pool:
             return sum(pool.map(self._delete_unchanged, files))
 
     def _delete_unchanged(self, file: BlobInfo) -> bool:
-        """A store that can compare and delete in one step overrides this."""
         now = self.info(file.key)
-        if now is None or not now.is_same(file):
-            return False
-        self.delete([file.key])
-        return True
+        is_same = now is not None and now.is_same(file)
+        if is_same:
+            self.delete([file.key])
+        return is_same
 
     def put_many(self, files: Mapping[str, Path]) -> None:
         self._each(self.put, files.items())
@@ -481,8 +477,7 @@ def _size(value: Value) -> int:
     return whole if whole <= WHOLE_TEXT_BYTES else len(value.encode())
 
 
-def plain_version(version: str) -> str:
-    """Some services quote an ETag in one answer and not in another."""
+def plain_version(version: str) -> str:  # some services quote an ETag in one answer only
     return (version[2:] if version.startswith("W/") else version).strip('"')
 
 
