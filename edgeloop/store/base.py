@@ -25,14 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Callable, Literal, Mapping, Optional, Union
 
-from edgeloop.errors import (
-    BadInput,
-    BadName,
-    EdgeloopError,
-    LocalFileError,
-    RowExists,
-    RowTooLarge,
-)
+from edgeloop.errors import BadInput, BadName, EdgeloopError, LocalFileError, RowExists, RowTooLarge
 
 Value = Union[str, int, float, bool]
 Values = Mapping[str, Value]
@@ -227,7 +220,7 @@ class BlobInfo:
     version: str = ""
 
     def is_same(self, other: BlobInfo) -> bool:
-        """Whether nothing was stored between: a version may be of the content, a time of seconds."""
+        """Whether nothing was stored since: versions may be of contents, and times of seconds."""
         is_version = plain_version(self.version) == plain_version(other.version)
         seconds = abs((self.modified - other.modified).total_seconds())
         return is_version and self.size == other.size and seconds < 1
@@ -328,24 +321,15 @@ class Blobs(ABC):
         return True
 
     def put_hashed(self, key: str, source: Path) -> str:
-        """Store a file; the SHA-256 of the bytes that were stored, whoever writes to it meanwhile."""
+        """Store a file; the SHA-256 of the bytes stored, whoever writes to it meanwhile."""
         import hashlib
-        import shutil
-        import tempfile
-
-        from edgeloop._util.files import sha256_of
 
         try:
-            if source.stat().st_size <= IN_MEMORY_BYTES:
-                content = source.read_bytes()
-                self.put(key, content)
-                return hashlib.sha256(content).hexdigest()
-            with tempfile.TemporaryDirectory(prefix="edgeloop-") as folder:
-                copied = Path(shutil.copyfile(source, Path(folder) / "copy"))
-                self.put(key, copied)
-                return sha256_of(copied)
+            content = source.read_bytes()
         except OSError as error:
             raise LocalFileError(path=source, reason=error.strerror or str(error)) from None
+        self.put(key, content)
+        return hashlib.sha256(content).hexdigest()
 
     def delete_unchanged(self, files: Iterable[BlobInfo]) -> int:
         """Remove those files that are still the ones that were listed, and not newer; how many."""
@@ -355,9 +339,7 @@ class Blobs(ABC):
             return sum(pool.map(self._delete_unchanged, files))
 
     def _delete_unchanged(self, file: BlobInfo) -> bool:
-        now = self.info(file.key)
-        is_same = now is not None and now.is_same(file)
-        if is_same:
+        if is_same := (now := self.info(file.key)) is not None and now.is_same(file):
             self.delete([file.key])
         return is_same
 
