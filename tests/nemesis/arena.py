@@ -74,6 +74,7 @@ class Arena:
         self.home = Path(plan.home)
         self.disk = self.home / "disk"
         self.histories = self.home / "history"
+        self.project = self.home / "project"
         self.deeds: Counter[str] = Counter()
         self.ended: list[str] = []  # what workers said that ended by themselves
         self.server: Postgres | Azurite | None = None
@@ -86,6 +87,7 @@ class Arena:
     def __enter__(self) -> Self:
         for folder in (self.disk, self.histories, self.home / "cache"):
             folder.mkdir(parents=True, exist_ok=True)
+        self._make_project()
         options = ["-o", f"size={DISK_BYTES}"]
         subprocess.run(["mount", "-t", "tmpfs", *options, "tmpfs", str(self.disk)], check=True)
         self.history = Writer(self.histories / "driver.jsonl")
@@ -145,14 +147,13 @@ class Arena:
             "NEMESIS_WORK": str(self.disk / name),
         }
 
-    def project(self) -> Path:
-        folder = self.home / "project"
-        folder.mkdir(exist_ok=True)
-        (folder / "edgeloop.yaml").write_text(
+    def _make_project(self) -> None:
+        """Once: whoever starts while it is written would have other settings."""
+        self.project.mkdir(exist_ok=True)
+        (self.project / "edgeloop.yaml").write_text(
             f"lease_seconds: {self.plan.lease_s}\nclock_margin_seconds: {MARGIN_S}\n"
             f"benchmark_runs: {BENCHMARK_RUNS}\nmax_attempts: {MAX_ATTEMPTS}\n"
         )
-        return folder
 
     def start(self, slot: Slot) -> None:
         slot.seed = next(self._numbers)
@@ -207,7 +208,7 @@ class Arena:
         with (self.home / "errors.log").open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", f"tests.nemesis.{module}", *words],
-                cwd=self.project(),
+                cwd=self.project,
                 env=environ,
                 stderr=log,
             )

@@ -64,6 +64,13 @@ def results_of(row: Values, stage: str) -> list[str]:
     return [str(row[column])] if row.get(column) else []
 
 
+def is_wanted(key: str, row: Values) -> bool:
+    """Whether a row names a file, or holds the lease of the attempt that is making it."""
+    records = records_of(row).values()
+    held = any(record.is_held and f"/{record.token}/" in key for record in records)
+    return held or any(key in record.files.values() for record in records)
+
+
 @dataclass(frozen=True)
 class _Case:
     """One model: what happened to it, its row and its files."""
@@ -254,11 +261,9 @@ class _Case:
             yield f"has the priority {row.get('priority')!r}, and {wanted!r} was asked for"
 
     def _of_files(self, row: Values) -> Iterator[str]:
-        named: set[str] = set()
         for stage, record in records_of(row).items():
             tokens = results_of(row, stage) if stage in self.plan else []
             for key in record.files.values():
-                named.add(key)
                 if key not in self.files:
                     yield f"{stage}: its file {key} is gone"
                 elif stage == UPLOAD:
@@ -268,7 +273,7 @@ class _Case:
             if tokens and len(record.files) != len(tokens):
                 yield f"{stage}: it has {len(record.files)} files of {len(tokens)}"
         for key in self.files:
-            if key not in named:
+            if not is_wanted(key, row):
                 yield f"the file {key} is nobody's, and gc left it"
 
     def _of_upload(self, key: str) -> Iterator[str]:

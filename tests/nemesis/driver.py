@@ -83,7 +83,7 @@ class Nemesis:
             os.environ.update(arena.environ())
             self._torment(arena)
             self._heal(arena)
-            workspace = Workspace(Settings.load(arena.project()))
+            workspace = Workspace(Settings.load(arena.project))
             self._let_them_finish(arena, workspace)
             for slot in arena.slots:
                 with slot.lock:
@@ -208,12 +208,11 @@ def _files(workspace: Workspace) -> dict[str, dict[str, bytes]]:
 
 
 def _orphans(workspace: Workspace) -> Iterator[str]:
-    """Files that no row names."""
+    """Files that no row names, and that are of no attempt under way."""
     rows = _rows(workspace)
     for blob in workspace.store.blobs.list(f"{EXPERIMENT}/"):
         _, model, key = blob.key.split("/", 2)
-        records = records_of(rows[model]).values() if model in rows else ()
-        if not any(key in record.files.values() for record in records):
+        if model not in rows or not checker.is_wanted(key, rows[model]):
             yield blob.key
 
 
