@@ -1,18 +1,21 @@
-"""Files that are either whole or not there: written beside their place, then renamed onto it."""
+"""Files that are either whole or not there: written beside their place, then renamed onto it. And
+files of strangers: only regular ones are opened, and JSON is measured before it is read."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import secrets
 import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+_LIST_BYTES, _ITEM_BYTES, _COPIES = 64, 8, 3  # of values of JSON in memory
 MARK_S = 600.0  # well within the half hour after which a clean-up may take something for unused
 
 
@@ -98,3 +101,20 @@ def read_regular(path: Path, most: int) -> bytes:
     if len(content) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
     return content
+
+
+def memory_of(text: bytes) -> int:
+    """About how many bytes the values of a JSON text will take, with the text itself: a megabyte of
+    `[],` becomes twenty of lists."""
+    lists = text.count(b"[") + text.count(b"{")
+    return _COPIES * len(text) + _LIST_BYTES * lists + _ITEM_BYTES * text.count(b",")
+
+
+def parse_json(text: bytes, most_bytes: int) -> Any:
+    """Raises ValueError for anything that is not JSON, is too deep, or would take more memory."""
+    if memory_of(text) > most_bytes:
+        raise ValueError("it has more lists and values than a file of its size should")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Tuple
 
-from edgeloop._util.bounded import memory_of
-from edgeloop._util.files import write_atomic
+from edgeloop._util.files import memory_of, write_atomic
 from edgeloop.data.ledger import Head, Version
 from edgeloop.data.names import key_part
 from edgeloop.errors import BlobMissing, DatasetDamaged

@@ -29,11 +29,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgeloop._util.files import read_regular
-from edgeloop._util.globs import ANY, FOLDERS, STAR, is_wild, matches
 from edgeloop.errors import BadJob, LocalFileError
+from edgeloop.jobs.protocol.globs import ANY, FOLDERS, STAR, is_wild, matches
 
 if TYPE_CHECKING:
-    from edgeloop._util.globs import Part
+    from edgeloop.jobs.protocol.globs import Part
 
     _Piece = tuple[bytes, Part]  # as a regular expression, and as a part of a path
 

@@ -19,8 +19,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from edgeloop._util.bounded import parse_json
-from edgeloop._util.files import read_regular
+from edgeloop._util.files import parse_json, read_regular
 from edgeloop._util.values import shown
 from edgeloop.errors import BadInput, LocalFileError, NotFound
 from edgeloop.tasks.dataset import check_folder, shuffled

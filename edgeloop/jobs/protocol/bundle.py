@@ -27,11 +27,16 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 # What may be imported inside a job: these need only the standard library, of Python 3.8 or newer.
 _WRAPPER_FILES = (
     *("__init__.py", "_version.py", "errors.py", "paths.py"),
-    *(f"_util/{name}.py" for name in ("__init__", "bounded", "files", "locks", "parallel")),
-    *("_util/globs.py", "_util/redact.py", "_util/retry.py", "_util/system.py", "_util/units.py"),
+    *(f"_util/{name}.py" for name in ("__init__", "files", "locks", "parallel")),
+    *("_util/redact.py", "_util/retry.py", "_util/system.py", "_util/units.py"),
     *("store/__init__.py", "store/base.py", "store/identity.py"),
     *("jobs/__init__.py", "jobs/protocol/__init__.py", "jobs/protocol/ticket.py"),
-    *("jobs/protocol/code.py", "jobs/protocol/codec.py", "jobs/protocol/patterns.py"),
+    *(
+        "jobs/protocol/code.py",
+        "jobs/protocol/codec.py",
+        "jobs/protocol/globs.py",
+        "jobs/protocol/patterns.py",
+    ),
 )
 _WRAPPER_ROOMS = ("data", "jobs/wrapper", "store/node")
 _WRAPPER_MAIN = "import sys\nfrom edgeloop.jobs.wrapper import main\nsys.exit(main(sys.argv[1:]))\n"

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from edgeloop._util.globs import ANY, FOLDERS, STAR, is_wild, matches
+from edgeloop.jobs.protocol.globs import ANY, FOLDERS, STAR, is_wild, matches
 
 if TYPE_CHECKING:
-    from edgeloop._util.globs import Part, Test
+    from edgeloop.jobs.protocol.globs import Part, Test
 
 LONGEST_PATTERN = 200
 MOST_PATTERNS = 50
