@@ -161,7 +161,7 @@ class JobLog:
         """The last line with words after `start` that is not the wrapper's."""
         lines = [" ".join(line.split()) for line in self.tail(start).splitlines()]
         said = [line for line in lines if len(line) > 1 and not line.startswith(_OWN)]
-        return redact(said[-1][:_LONGEST_LINE]) if said else ""
+        return redact(said[-1])[:_LONGEST_LINE] if said else ""
 
 
 class Tail:

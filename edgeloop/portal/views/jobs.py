@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from edgeloop._util.redact import redact
+from edgeloop._util.redact import CONTEXT, redact
 from edgeloop.errors import EdgeloopError, LocalFileError
 from edgeloop.portal.feed import is_moment
 from edgeloop.portal.shapes import JobLine, JobsView, JobView, LogPart
@@ -145,7 +145,8 @@ def _inputs(run: Run) -> tuple[str, ...]:
 
 
 def job_log(portal: Portal, name: str, offset: int = 0, limit: int = MOST_BYTES) -> LogPart:
-    """Some bytes of a log as text. A character that is cut at the end comes with the next part.
+    """Some bytes of a log as text. A character that is cut at the end comes with the next part, and
+    half a secret is as secret as a whole one, so the bytes around the part are read, too.
 
     The state is read first: if the job is over by then, the log is complete.
     """
@@ -154,16 +155,20 @@ def job_log(portal: Portal, name: str, offset: int = 0, limit: int = MOST_BYTES)
     desk = portal.jobs.jobs
     size = desk.log_size(run)
     start = min(max(offset, 0), size)
-    content = b""
-    with contextlib.closing(desk.log(run, start).more()) as parts:  # type: ignore[type-var]
+    limit = max(1, min(limit, MOST_BYTES))
+    first = max(0, start - CONTEXT)
+    read = b""
+    with contextlib.closing(desk.log(run, first).more()) as parts:  # type: ignore[type-var]
         for part in parts:
-            content += part
-            if len(content) >= limit:
+            read += part
+            if len(read) >= start - first + limit + CONTEXT:
                 break
-    content = content[: max(1, min(limit, MOST_BYTES))]
+    before, content = read[: start - first], read[start - first :][:limit]
     whole = content if is_final and start + len(content) >= size else whole_characters(content)
     end = start + len(whole)
-    text = redact(whole.decode(errors="replace"))
+    after = read[end - first :][:CONTEXT]
+    texts = [part.decode(errors="replace") for part in (before, whole, after)]
+    text = redact("".join(texts), len(texts[0]), len(texts[0]) + len(texts[1]))
     return LogPart(start, end, max(size, end), text, is_final)
 
 
