@@ -335,10 +335,32 @@ def _cells(found: Pareto, row: object) -> list[str]:
     help="Port; 0 takes a free one  [default: 8750]",
 )
 @click.option(
-    "--token",
-    metavar="TEXT|auto",
-    help="Token that visitors need; 'auto' generates one and prints a link with it  "
-    "[default: $EDGELOOP_PORTAL_TOKEN]",
+    "--token-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="File with the token that visitors need  [default: $EDGELOOP_PORTAL_TOKEN, or one of "
+    "your own, which the printed link has]",
+)
+@click.option("--new-token", is_flag=True, help="Replace your own token, which ends all sessions.")
+@click.option("--no-token", is_flag=True, help="Ask nobody for a token; only on loopback.")
+@click.option("--token", hidden=True)
+@click.option(
+    "--tls", "is_self_signed", is_flag=True, help="Encrypt, with a self-signed certificate."
+)
+@click.option(
+    "--tls-cert",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Encrypt, with this certificate (PEM, with its chain).",
+)
+@click.option(
+    "--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Key of the certificate."
+)
+@click.option(
+    "--public-url",
+    default="",
+    metavar="URL",
+    help="Where a proxy serves the portal, such as https://portal.example.",
 )
 @click.option(
     "--allow-changes", is_flag=True, help="Allow visitors to reset, delete and prioritise."
@@ -349,7 +371,14 @@ def _cells(found: Pareto, row: object) -> list[str]:
 def portal(
     host: str,
     port: int,
+    token_file: Path | None,
+    new_token: bool,
+    no_token: bool,
     token: str | None,
+    is_self_signed: bool,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    public_url: str,
     allow_changes: bool,
     open_page: bool,
     demo: bool,
@@ -359,37 +388,74 @@ def portal(
 ) -> None:
     """Show everything live in a browser.
 
-    Serves models, devices, jobs and searches until Ctrl-C.
+    Serves models, devices, jobs and searches until Ctrl-C. Open the printed link: it has the token
+    that this machine's other users do not have.
 
     Example: edgeloop portal --open
     """
     from edgeloop.errors import BadInput
-    from edgeloop.portal import PortalOptions, checked, serve
-    from edgeloop.settings import portal_token
+    from edgeloop.portal import PortalOptions, checked, own_token, serve
 
-    chosen = portal_token() if token is None else token
-    options = PortalOptions(host, port, chosen, allow_changes)
+    chosen = _token(token, token_file, new_token, no_token)
+    options = PortalOptions(
+        host, port, chosen, allow_changes, public_url, tls_cert, tls_key, is_self_signed
+    )
     try:
         checked(options)
     except BadInput as error:
         raise click.UsageError(f"{error}.") from None
+    if new_token:
+        own_token(renew=True)
     with opened(store, experiment, demo, makes=True) as workspace:
         say_if_new(workspace.settings)
         serve(workspace, options, lambda found: _announce(workspace, found, as_json, open_page))
 
 
+def _token(token: str | None, file: Path | None, new: bool, none: bool) -> str:
+    """From a file or the environment only: every user of a machine can list arguments."""
+    from edgeloop.portal import AUTO, token_in
+    from edgeloop.settings import portal_token
+
+    if token not in (None, AUTO):
+        raise click.UsageError(
+            "--token TEXT is no longer accepted, since every user of this machine can read the "
+            "arguments of a process: choose another token and put it into EDGELOOP_PORTAL_TOKEN or "
+            "a file (--token-file FILE)."
+        )
+    if sum((file is not None, new, none)) > 1:
+        raise click.UsageError("--token-file, --new-token and --no-token exclude each other.")
+    if none:
+        return ""
+    if file is not None:
+        found = token_in(file)
+        if not found:
+            raise click.UsageError(f"{file} is empty, so it has no token.")
+        return found
+    return AUTO if new or token == AUTO else portal_token() or AUTO
+
+
 def _announce(workspace: Workspace, address: Address, as_json: bool, open_page: bool) -> None:
+    import os
+
     from edgeloop._util.redact import redact
     from edgeloop.cli.output import print_json, shown
+    from edgeloop.portal import opening_page
 
     place = redact(shown(workspace.store.description))
+    is_logged = bool(os.environ.get("JOURNAL_STREAM")) and not sys.stdout.isatty()
+    link = address.url if is_logged else address.link
     if as_json:
-        found = {"url": address.url, "link": address.link}
+        found = {"url": address.url, "link": link}
         print_json([{**found, "experiment": workspace.experiment, "store": place}])
     else:
-        click.echo(f"Portal of experiment '{workspace.experiment}' ({place}): {address.link}")
+        click.echo(f"Portal of experiment '{workspace.experiment}' ({place}): {link}")
+        if is_logged and address.token_file is not None:
+            click.echo(f"Its token is in {address.token_file}")
+        if address.fingerprint:
+            click.echo(f"Its certificate is self-signed, SHA-256 {address.fingerprint}")
     if open_page:
-        click.launch(address.link)
+        is_secret = address.link != address.url
+        click.launch(opening_page(address.link) if is_secret else address.url)
 
 
 @click.command()

@@ -15,13 +15,25 @@ if TYPE_CHECKING:
     from edgeloop.portal.app import create_app
     from edgeloop.portal.server import Address, checked, serve
     from edgeloop.portal.state import PortalOptions
+    from edgeloop.portal.tokens import AUTO, opening_page, own_token, token_in
 
-__all__ = ["Address", "PortalOptions", "checked", "create_app", "serve"]
+__all__ = [
+    "AUTO",
+    "Address",
+    "PortalOptions",
+    "checked",
+    "create_app",
+    "opening_page",
+    "own_token",
+    "serve",
+    "token_in",
+]
 
 _WHERE = {
     "app": ("create_app",),
     "state": ("PortalOptions",),
     "server": ("Address", "checked", "serve"),
+    "tokens": ("AUTO", "opening_page", "own_token", "token_in"),
 }
 
 

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import traceback
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from urllib.parse import parse_qs
 
 from fastapi import FastAPI
@@ -26,14 +27,18 @@ from edgeloop.errors import (
     StoreError,
     StoreUnavailable,
 )
+from edgeloop.portal import bodies
 from edgeloop.portal.api import metrics, queue
 from edgeloop.portal.api import routes as api
+from edgeloop.portal.api.strict import STRICT_QUERY
 from edgeloop.portal.auth import Guard, local_path, set_cookie
 from edgeloop.portal.state import Portal, PortalOptions
+from edgeloop.portal.tokens import AUTO, own_token
 from edgeloop.portal.web import pages
 from edgeloop.workspace import Workspace
 
 LONGEST_FORM = 4_096
+FORM_FIELDS = 10
 WRONG_DELAY_S = 0.5
 WRONG = "That is not the portal's token."
 OUR_FAULT = "Something went wrong. This is a bug in Edgeloop; its log says more."
@@ -49,7 +54,10 @@ _log = logging.getLogger(__name__)
 
 
 def create_app(workspace: Workspace, options: PortalOptions | None = None) -> FastAPI:
-    """`app.state.portal` is closed when the server ends; the workspace is not."""
+    """`app.state.portal` is closed when the server ends; the workspace is not. Without options
+    nobody is asked for a token: the application is then for tests, or behind a door of yours."""
+    if options is not None and options.token == AUTO:
+        options = replace(options, token=own_token().text)
     portal = Portal(workspace, options)
 
     @contextlib.asynccontextmanager
@@ -73,7 +81,7 @@ def create_app(workspace: Workspace, options: PortalOptions | None = None) -> Fa
     app.include_router(queue.router(portal))
     _add_login(app, portal)
 
-    @app.get("/metrics", include_in_schema=False)
+    @app.get("/metrics", include_in_schema=False, dependencies=[STRICT_QUERY])
     def numbers(experiment: str | None = None, capabilities: queue.Capabilities = None) -> Response:
         text = metrics.metrics(portal, experiment, capabilities or ())
         return PlainTextResponse(text, media_type=metrics.CONTENT_TYPE)
@@ -93,12 +101,15 @@ def _add_login(app: FastAPI, portal: Portal) -> None:
     @app.post("/login", include_in_schema=False)
     async def login(request: Request) -> Response:
         """A wrong token costs half a second, the right one nothing."""
-        content = b""
-        async for chunk in request.stream():
-            content += chunk
-            if len(content) > LONGEST_FORM:
-                raise HTTPException(413, "That form is too long.")
-        fields = parse_qs(content.decode("utf-8", "replace"))
+        if bodies.kind_of(request) != bodies.FORM:
+            raise HTTPException(415, "Send the token as a form.")
+        content = await request.body()
+        if len(content) > LONGEST_FORM:
+            raise HTTPException(413, "That form is too long.")
+        try:
+            fields = parse_qs(content.decode(), max_num_fields=FORM_FIELDS)
+        except ValueError:
+            raise HTTPException(400, "That is not a form of this portal.") from None
         if not portal.sessions.knows(fields.get("token", [""])[0].strip()):
             await asyncio.sleep(WRONG_DELAY_S)
             return await run_in_threadpool(pages.login_page, portal, request, WRONG)

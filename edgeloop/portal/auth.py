@@ -19,18 +19,21 @@ import hmac
 import ipaddress
 import secrets
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from html import escape
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from fastapi.requests import Request
-from fastapi.responses import JSONResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+
+from edgeloop.portal import bodies
+from edgeloop.portal.bodies import Message, Receive
 
 if TYPE_CHECKING:
     from edgeloop.portal.state import Portal
 
 LASTS_S = 30 * 86_400
-SHORTEST_TOKEN = 16
 
 
 class Sessions:
@@ -103,8 +106,6 @@ CHANGE_HEADER = "x-edgeloop-token"
 OPEN_PATHS = ("/login", "/api/v1/health")
 READING = ("GET", "HEAD")
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
@@ -131,17 +132,35 @@ class Guard:
         scope.setdefault("state", {})
         scope["state"]["session"] = cookie if is_known else new
         scope["state"]["shows_token"] = shows_token
+        scope["state"]["is_secure"] = self._is_secure(request)
         sending = _with_headers(send, set_cookie(request, new) if new else "")
-        answer = self._refusal(request, is_known or shows_token)
+        try:
+            bodies.check_head(request)
+            answer = self._refusal(request, is_known or shows_token)
+            if answer is None and bodies.has_body(request):
+                body = await bodies.read_body(request, receive)
+                if body is None:
+                    return
+                receive = bodies.replayed(body, receive)
+        except bodies.Refusal as refusal:
+            answer = _no(refusal.status, refusal.sentence)
+            if refusal.closes:
+                answer.headers["connection"] = "close"
         if answer is None:
             await self._app(scope, receive, sending)
         else:
             await answer(scope, receive, sending)
 
+    def _is_secure(self, request: Request) -> bool:
+        """Whether the visitor's connection is encrypted, by us or by a proxy."""
+        is_ours = str(request.scope.get("scheme", "")) == "https"
+        return is_ours or self._portal.options.public_url.startswith("https:")
+
     def _refusal(self, request: Request, is_known: bool) -> Response | None:
         sessions = self._portal.sessions
-        if not _is_for_us(request, self._portal.options.host):
-            return _no(request, 421, "This portal only answers to names of its own machine.")
+        options = self._portal.options
+        if not _is_for_us(request, options.host, options.public_url):
+            return _no(421, "This portal only answers to names of its own machine.")
         if not sessions.needs_token or _path(request).startswith("/static/"):
             return None
         given = request.query_params.get("token")
@@ -151,18 +170,23 @@ class Guard:
             return None
         is_page = not _path(request).startswith("/api/") and _path(request) != "/metrics"
         if is_page and request.method in READING:
+            if _is_from_elsewhere(request):
+                return _again(_local(_path(request)), _query(request))
             back = _path(request) + (f"?{asked}" if (asked := _query(request)) else "")
             return RedirectResponse(f"/login?next={quote(back, safe='')}", 303)
-        answer = _no(request, 401, "Send the portal's token: Authorization: Bearer TOKEN.")
+        answer = _no(401, "Send the portal's token: Authorization: Bearer TOKEN.")
         answer.headers["www-authenticate"] = "Bearer"
         return answer
 
     def _by_link(self, request: Request, given: str, is_known: bool) -> Response:
         """The token is in the address only once: redirects to the address without it."""
         rest = [(k, v) for k, v in parse_qsl(_query(request), True) if k != "token"]
-        path = _local(_path(request))
-        answer = RedirectResponse(f"{path}?{urlencode(rest)}" if rest else path, 303)
-        if self._portal.sessions.knows(given):
+        path, query = _local(_path(request)), urlencode(rest)
+        is_right = self._portal.sessions.knows(given)
+        answer: Response = RedirectResponse(f"{path}?{query}" if query else path, 303)
+        if is_right and _is_from_elsewhere(request):
+            answer = _again(path, query)
+        if is_right:
             answer.headers["set-cookie"] = set_cookie(request, self._portal.sessions.begin())
         elif not is_known:
             answer.headers["location"] = "/login?wrong=1"
@@ -182,7 +206,7 @@ def refuse_strangers(request: Request) -> str:
         return "This portal is read-only: start it with --allow-changes to change models here."
     if request.state.shows_token:
         return ""
-    if not _is_same_origin(request):
+    if not _is_same_origin(request, portal.options.public_url):
         return "A change must come from a page of this portal."
     if not portal.sessions.allows_change(
         request.state.session, request.headers.get(CHANGE_HEADER, "")
@@ -202,7 +226,7 @@ def cookie_of(request: Request) -> str:
 
 
 def set_cookie(request: Request, session: str) -> str:
-    secure = "; Secure" if request.url.scheme == "https" else ""
+    secure = "; Secure" if request.scope["state"].get("is_secure") else ""
     return (
         f"{cookie_name(request)}={session}; HttpOnly; SameSite=Strict; Path=/; "
         f"Max-Age={LASTS_S}{secure}"
@@ -217,7 +241,7 @@ def local_path(text: str) -> str:
     return _local(parts.path) + (f"?{parts.query}" if parts.query else "")
 
 
-def _is_for_us(request: Request, bound_to: str) -> bool:
+def _is_for_us(request: Request, bound_to: str, public_url: str) -> bool:
     """Beyond loopback the token protects: a foreign name has no cookie of ours."""
     if not is_loopback(bound_to):
         return True
@@ -225,10 +249,28 @@ def _is_for_us(request: Request, bound_to: str) -> bool:
         named = urlsplit(f"//{request.headers.get('host', '')}").hostname
     except ValueError:
         return False
-    return named is not None and is_loopback(named)
+    if named is None:
+        return False
+    return is_loopback(named) or named == urlsplit(public_url).hostname
 
 
-def _is_same_origin(request: Request) -> bool:
+def _is_from_elsewhere(request: Request) -> bool:
+    """A page of another site, or a file, has led a browser here, which then sends no strict cookie:
+    neither now nor after a redirect."""
+    return request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
+
+
+def _again(path: str, query: str) -> Response:
+    """Leads to the same place from a page of ours, so that the browser sends the cookie."""
+    there = escape(f"{path}?{query}" if query else path, quote=True)
+    return HTMLResponse(
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Edgeloop</title>'
+        f'<meta http-equiv="refresh" content="0; url={there}">'
+        f'<a href="{there}">Open the portal</a></html>'
+    )
+
+
+def _is_same_origin(request: Request, public_url: str) -> bool:
     site = request.headers.get("sec-fetch-site")
     if site is not None and site != "same-origin":
         return False
@@ -236,7 +278,8 @@ def _is_same_origin(request: Request) -> bool:
     if origin is None:  # a program with a session of its own
         return True
     try:
-        return urlsplit(origin).netloc == request.headers.get("host", "")
+        ours = (request.headers.get("host", ""), urlsplit(public_url).netloc)
+        return bool(urlsplit(origin).netloc) and urlsplit(origin).netloc in ours
     except ValueError:
         return False
 
@@ -256,7 +299,7 @@ def _local(path: str) -> str:
     return quote("/" + path.lstrip("/"), safe="/%:@!$&'()*+,;=~-._")
 
 
-def _no(request: Request, status: int, sentence: str) -> Response:
+def _no(status: int, sentence: str) -> Response:
     return JSONResponse({"detail": sentence}, status)
 
 

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from edgeloop._util.redact import redact
@@ -18,6 +19,7 @@ from edgeloop.models import Registry, RunnerEntry, check_experiment_name
 from edgeloop.portal.auth import Sessions
 from edgeloop.portal.feed import Feed, Row, TableSnapshot, read_row, seconds_of
 from edgeloop.portal.shapes import Frame, UsePeriod
+from edgeloop.portal.tokens import AUTO
 from edgeloop.report import to_page_part
 from edgeloop.store import Record, Store, Values
 from edgeloop.workspace import Workspace
@@ -123,10 +125,18 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class PortalOptions:
+    """`token`: what visitors need; "auto" is that of this user, "" none (on loopback).
+    `public_url`: where a proxy in front of the portal serves it. `certificate` and `key` are files;
+    `is_self_signed` makes them."""
+
     host: str = "127.0.0.1"
     port: int = 8750
-    token: str = field(default="", repr=False)
+    token: str = field(default=AUTO, repr=False)
     allow_changes: bool = False
+    public_url: str = ""
+    certificate: Path | None = None
+    key: Path | None = None
+    is_self_signed: bool = False
 
 
 class Cache:
@@ -170,7 +180,7 @@ class Portal:
         from edgeloop.portal.views.jobs import JobsMonitor
 
         self.workspace = workspace
-        self.options = options or PortalOptions()
+        self.options = options or PortalOptions(token="")
         self.sessions = Sessions(self.options.token)
         self.cache = Cache()
         self.drawings = Cache()

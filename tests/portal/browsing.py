@@ -75,14 +75,17 @@ def make_project(folder: Path) -> Path:
 
 
 @contextmanager
-def portal_of(folder: Path, *options: str, environ: dict[str, str] | None = None) -> Iterator[Site]:
-    """`edgeloop portal` on a free port; ends as Ctrl-C ends it."""
+def portal_of(
+    folder: Path, *options: str, environ: dict[str, str] | None = None, asks: bool = False
+) -> Iterator[Site]:
+    """`edgeloop portal` on a free port; ends as Ctrl-C ends it. `asks` for a token."""
+    token = () if asks else ("--no-token",)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OUTSIDE)}
     every = {**kept, **(environ or {})}
     log = folder / "portal.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "edgeloop", "portal", "--port", "0", *options],
+            [sys.executable, "-m", "edgeloop", "portal", "--port", "0", *token, *options],
             cwd=folder,
             env=every,
             stdin=subprocess.DEVNULL,

@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import expect
 
 from edgeloop.demo import make_faces
+from edgeloop.portal import opening_page
 from tests.peers.browser import Browser
 from tests.peers.postgres import Postgres
 from tests.portal.browsing import Site, browser, make_project, portal_of
@@ -137,7 +138,10 @@ def test_what_the_server_refuses_is_said_on_the_page(browser: Browser, site: Sit
 def test_a_portal_with_a_token_asks_for_it(browser: Browser, tmp_path: Path) -> None:
     make_project(tmp_path)
     environ = {"EDGELOOP_PORTAL_TOKEN": TOKEN}
-    with portal_of(tmp_path, environ=environ) as found, browser.tab(found.at("/devices")) as tab:
+    with (
+        portal_of(tmp_path, environ=environ, asks=True) as found,
+        browser.tab(found.at("/devices")) as tab,
+    ):
         page = tab.page
         expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")
         tab.keep_picture("login")
@@ -151,6 +155,36 @@ def test_a_portal_with_a_token_asks_for_it(browser: Browser, tmp_path: Path) -> 
         assert TOKEN not in page.url
         page.goto(found.at("/jobs"))
         expect(page.get_by_role("heading", level=1)).to_have_text("Jobs")
+
+
+def test_one_click_on_the_printed_link_is_enough(browser: Browser, tmp_path: Path) -> None:
+    """Also from the private file that --open opens, and later from a page of another site: the
+    cookie is strict, and a browser does not send it when others lead to us."""
+    make_project(tmp_path)
+    fill(tmp_path, count=20)
+    state = tmp_path / "state"
+    with portal_of(tmp_path, environ={"EDGELOOP_STATE": str(state)}, asks=True) as found:
+        token = (state / "portal/token").read_text()
+        assert (state / "portal/token").stat().st_mode & 0o777 == 0o600
+        assert found.url.endswith(f"/?token={token}")
+        with browser.tab(found.url) as tab:
+            expect(tab.page.locator("#live")).to_have_text("live")
+            expect(tab.page.locator("#rows tr")).to_have_count(20)
+            assert token not in tab.page.url
+            tab.keep_picture("first visit")
+        opened = opening_page(found.url, {"EDGELOOP_STATE": str(state)})
+        assert token not in opened
+        home = found.url.partition("?")[0]
+        with browser.tab(f"{home}login") as tab:
+            page = tab.page
+            page.goto(opened)
+            expect(page.locator("#rows tr")).to_have_count(20)
+            assert token not in page.url
+            wiki = tmp_path / "wiki.html"
+            wiki.write_text(f'<a href="{home}devices">devices</a>')
+            page.goto(wiki.as_uri())
+            page.get_by_role("link").click()
+            expect(page.get_by_role("heading", level=1)).to_have_text("Devices")
 
 
 def test_a_store_that_goes_away_is_said_and_so_is_its_return(

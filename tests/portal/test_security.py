@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import ssl
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +14,11 @@ from starlette.datastructures import URL
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
+from edgeloop.portal import PortalOptions, create_app, own_token
 from edgeloop.portal.auth import LASTS_S, Sessions, local_path
 from edgeloop.workspace import Workspace
 from tests.cli.conftest import command, edgeloop, project
+from tests.peers.certificate import Certificate
 from tests.portal.conftest import TOKEN
 from tests.portal.live import live
 
@@ -234,6 +239,18 @@ def test_a_program_with_the_token_may_change(make_client: MakeClient, workspace:
     [
         ("priority", {"priority": -1}, 422),
         ("priority", {"priority": 1.5}, 422),
+        ("priority", {"priority": 1.0}, 422),
+        ("priority", {"priority": True}, 422),
+        ("priority", {"priority": False}, 422),
+        ("priority", {"priority": "1"}, 422),
+        ("priority", {"priority": [1]}, 422),
+        ("priority", {"priority": 1, "Priority": 2}, 422),
+        ("priority", [], 422),
+        ("priority", 1, 422),
+        ("reset", {"stages": "convert"}, 422),
+        ("reset", {"stages": [1]}, 422),
+        ("reset", {"stages": None}, 422),
+        ("reset", {"stages": ["convert"] * 51}, 422),
         ("priority", {}, 422),
         ("priority", {"priority": 10**30}, 422),
         ("reset", {"stages": ["no-such-stage"]}, 400),
@@ -251,7 +268,21 @@ def test_a_change_that_makes_no_sense_is_refused(
     assert workspace.status() == [{"name": "a", "status": "complete"}]
 
 
-@pytest.mark.parametrize("text", ['{"priority": NaN}', '{"priority": 1e400}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"priority": NaN}',
+        '{"priority": Infinity}',
+        '{"priority": 1e400}',
+        '{"priority": 1, "priority": 2}',
+        '{"priority": ' + "9" * 5_000 + "}",
+        "[" * 60_000,
+        '{"priority": 1} x',
+        '{"priority": "\\ud800"}',
+        '{"priority": 1',
+        "",
+    ],
+)
 def test_a_change_that_json_cannot_say_back_is_refused_too(
     make_client: MakeClient, workspace: Workspace, text: str
 ):
@@ -293,25 +324,160 @@ def test_the_guard_looks_at_the_path_that_is_routed(
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.org"])
 def test_an_address_that_others_reach_needs_a_token(edgeloop, host: str):
-    got = edgeloop("portal", "--host", host, "--port", 0)
+    got = edgeloop("portal", "--host", host, "--port", 0, "--no-token")
     assert got.code == 2
-    assert "needs a token" in got.err and "--token auto" in got.err
+    assert "needs a token" in got.err and "--no-token" in got.err
 
 
-def test_a_token_that_can_be_guessed_is_refused(edgeloop):
-    got = edgeloop("portal", "--token", "short", "--port", 0)
-    assert got.code == 2 and "16 characters" in got.err
+@pytest.mark.parametrize("text", ["short", "sixteen letters or so", "sechzehn-längere-zeichen"])
+def test_a_token_that_can_be_guessed_or_not_be_sent_is_refused(edgeloop, monkeypatch, text: str):
+    monkeypatch.setenv("EDGELOOP_PORTAL_TOKEN", text)
+    got = edgeloop("portal", "--port", 0)
+    assert got.code == 2 and ("16 characters" in got.err or "ASCII" in got.err)
+
+
+def test_a_token_on_the_command_line_is_refused(edgeloop):
+    """Every user of a machine reads the arguments of all processes."""
+    got = edgeloop("portal", "--token", TOKEN, "--port", 0)
+    assert got.code == 2 and "EDGELOOP_PORTAL_TOKEN" in got.err and "--token-file" in got.err
+    assert TOKEN not in got.err
+
+
+def test_files_that_hold_no_token_are_refused(edgeloop, tmp_path: Path):
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "binary").write_bytes(b"\xff" * 40)
+    (tmp_path / "long").write_text("x" * 10_000)
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("empty", "binary", "long", "pipe", "missing", ""):
+        got = edgeloop("portal", "--port", 0, "--token-file", tmp_path / name)
+        assert got.code in (1, 2) and name in got.err and "Traceback" not in got.err
+
+
+def test_a_token_is_made_once_and_nobody_else_can_read_it(tmp_path: Path):
+    environ = {"EDGELOOP_STATE": str(tmp_path / "state")}
+    made = own_token(environ=environ)
+    assert made.file and (made.file.stat().st_mode & 0o777) == 0o600
+    assert (made.file.parent.stat().st_mode & 0o777) == 0o700
+    assert own_token(environ=environ) == made and len(made.text) >= 32
+    renewed = own_token(renew=True, environ=environ)
+    assert renewed.text != made.text and own_token(environ=environ) == renewed
+    made.file.chmod(0o644)  # others may have read it
+    assert own_token(environ=environ).text != renewed.text
+    made.file.unlink()
+    stolen = tmp_path / "of-somebody-else"
+    stolen.write_text("a-token-that-somebody-else-knows")
+    made.file.symlink_to(stolen)
+    assert own_token(environ=environ).text != stolen.read_text()
+    assert stolen.read_text() == "a-token-that-somebody-else-knows"
+    nowhere = own_token(environ={"EDGELOOP_STATE": "/dev/null/state"})
+    assert nowhere.file is None and len(nowhere.text) >= 32
 
 
 @pytest.mark.slow
-def test_a_token_made_up_is_in_the_link_and_nowhere_else(tmp_path: Path):
-    with live(tmp_path, "--host", "0.0.0.0", "--token", "auto") as portal:
+def test_the_users_own_token_is_in_the_link_and_nowhere_else(tmp_path: Path):
+    environ = {"EDGELOOP_STATE": str(tmp_path / "state"), "EDGELOOP_PORTAL_TOKEN": ""}
+    with live(tmp_path, "--host", "0.0.0.0", "--new-token", environ=environ) as portal:
         link = httpx.URL(portal.said["link"]).copy_with(host="127.0.0.1")
-        assert len(link.params["token"]) >= 32
+        token = link.params["token"]
+        assert token == own_token(environ=environ).text
+        assert token.encode() not in Path(f"/proc/{portal.process.pid}/cmdline").read_bytes()
+        assert token.encode() not in Path(f"/proc/{portal.process.pid}/environ").read_bytes()
         assert httpx.get(link.copy_with(query=None)).status_code == 303
+        assert httpx.get(link.join("/api/v1/session")).status_code == 401
         with httpx.Client(follow_redirects=True) as client:
             got = client.get(link)
             assert got.status_code == 200 and got.url.query == b""
-            assert link.params["token"] not in got.text
+            assert token not in got.text
         code, err = portal.end()
-        assert code == 0 and link.params["token"] not in err
+        assert code == 0 and token not in err
+
+
+def test_who_is_led_here_by_another_site_is_let_in_by_a_page_of_ours(make_client: MakeClient):
+    """A browser sends a strict cookie neither then nor after a redirect."""
+    client = make_client(token=TOKEN)
+    led = {"sec-fetch-site": "cross-site"}
+    got = client.get(f"/pareto?token={TOKEN}&x=%22%3E%3Cscript%3E", headers=led)
+    assert got.status_code == 200 and "set-cookie" in got.headers and TOKEN not in got.text
+    assert 'url=/pareto?x=%22%3E%3Cscript%3E"' in got.text
+    stranger = make_client(token=TOKEN)
+    got = stranger.get("/devices?a=b&c=d", headers=led)
+    assert got.status_code == 200 and 'url=/devices?a=b&amp;c=d"' in got.text
+    assert stranger.get("/devices", headers={"sec-fetch-site": "same-origin"}).status_code == 303
+    assert stranger.get("/api/v1/models", headers=led).status_code == 401
+
+
+# Behind a proxy, and with TLS
+
+
+def test_the_name_of_a_proxy_is_ours(workspace: Workspace):
+    insert(workspace)
+    public = "https://portal.example"
+    options = PortalOptions(token=TOKEN, allow_changes=True, public_url=public)
+    with TestClient(create_app(workspace, options), public, follow_redirects=False) as client:
+        got = client.get("/", params={"token": TOKEN})
+        assert got.status_code == 303 and "Secure" in got.headers["set-cookie"]
+        good = page_headers(client)
+        assert change(client, {**good, "origin": public}) == 200
+        assert change(client, {**good, "origin": public, "host": "127.0.0.1:8750"}) == 200
+        assert change(client, {**good, "origin": "https://evil.example"}) == 403
+        assert client.get("/", headers={"host": "evil.example"}).status_code == 421
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--public-url", "portal.example"), "https://portal.example"),
+        (("--public-url", "https://a.example/portal"), "root"),
+        (("--public-url", "https://[x"), "address"),
+        (("--tls-cert", "a.pem"), "--tls-key"),
+        (("--tls", "--tls-cert", "a", "--tls-key", "b"), "leave out"),
+        (("--no-token", "--new-token"), "exclude"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(edgeloop, words: tuple[str, ...], said):
+    got = edgeloop("portal", "--port", 0, *words)
+    assert got.code == 2 and said in got.err
+
+
+def test_a_certificate_that_is_none_is_refused(edgeloop, tmp_path: Path):
+    made = Certificate.make(tmp_path)
+    (tmp_path / "other").mkdir()
+    other = Certificate.make(tmp_path / "other")
+    (tmp_path / "junk.pem").write_text("junk")
+    locked = tmp_path / "locked.pem"
+    subprocess.run(
+        ["openssl", "pkey", "-in", made.key, "-aes256", "-passout", "pass:x", "-out", locked],
+        check=True,
+    )
+    for key, said in (
+        (other.key, "is not the key of"),
+        (tmp_path / "junk.pem", "not PEM"),
+        (tmp_path / "nothing", "is not a file"),
+        (locked, "is encrypted"),
+    ):
+        got = edgeloop("portal", "--port", 0, "--tls-cert", made.file, "--tls-key", key)
+        assert got.code == 1 and said in got.err and "Traceback" not in got.err
+
+
+@pytest.mark.slow
+def test_a_portal_with_tls_speaks_nothing_else(tmp_path: Path):
+    environ = {"EDGELOOP_STATE": str(tmp_path / "state"), "EDGELOOP_PORTAL_TOKEN": ""}
+    with live(tmp_path, "--tls", "--new-token", environ=environ) as portal:
+        link = portal.said["link"]
+        assert link.startswith("https://127.0.0.1:")
+        certificate = next((tmp_path / "state/portal").glob("tls-*.pem"))
+        key = certificate.with_suffix(".key")
+        assert (key.stat().st_mode & 0o777) == 0o600
+        trusted = ssl.create_default_context(cafile=certificate)
+        with httpx.Client(verify=trusted, follow_redirects=True) as client:
+            got = client.get(link)
+            assert got.status_code == 200
+            assert "Secure" in got.history[0].headers["set-cookie"]
+            assert client.get(link.partition("?")[0] + "api/v1/models").status_code == 200
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(link.replace("https:", "http:"))
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(link)  # of a stranger's certificate
+        was = key.read_bytes()
+    with live(tmp_path, "--tls", "--token-file", "state/portal/token", environ=environ) as portal:
+        assert key.read_bytes() == was and "token" not in portal.said["link"]

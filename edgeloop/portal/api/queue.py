@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from edgeloop.fleet import WaitingWork
 from edgeloop.portal.api.routes import ERRORS, Which
+from edgeloop.portal.api.strict import STRICT_QUERY
 from edgeloop.portal.state import Portal
 from edgeloop.portal.views.queue import queue_view
 
@@ -59,7 +60,7 @@ class QueueNumbers(BaseModel):
 
 
 def router(portal: Portal) -> APIRouter:
-    routes = APIRouter(responses=ERRORS)
+    routes = APIRouter(responses=ERRORS, dependencies=[STRICT_QUERY])
 
     @routes.get("/api/queue")
     def queue(experiment: Which = None, capabilities: Capabilities = None) -> QueueNumbers:

@@ -14,13 +14,14 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Header, HTTPException, Path, Query
 from fastapi.requests import Request
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from edgeloop._version import __version__
 from edgeloop.errors import NotFound
 from edgeloop.models import LARGEST_PRIORITY
 from edgeloop.portal import views
 from edgeloop.portal.api import streams
+from edgeloop.portal.api.strict import STRICT_QUERY, Flag, StrictBody, Whole
 from edgeloop.portal.auth import change_token, refuse_strangers
 from edgeloop.portal.feed import Row
 from edgeloop.portal.shapes import (
@@ -104,11 +105,7 @@ class Usage(BaseModel):
     days: list[DayUse]
 
 
-class _Change(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class Reset(_Change):
+class Reset(StrictBody):
     stages: list[str] = Field(
         default=[],
         max_length=50,
@@ -116,7 +113,7 @@ class Reset(_Change):
     )
 
 
-class Priority(_Change):
+class Priority(StrictBody):
     priority: int | None = Field(
         ge=0,
         le=LARGEST_PRIORITY,
@@ -124,7 +121,7 @@ class Priority(_Change):
     )
 
 
-class Delete(_Change):
+class Delete(StrictBody):
     pass
 
 
@@ -135,10 +132,11 @@ class ChangeResult(BaseModel):
 
 
 MOST_LOG = 1 << 20
-CHUNK = 4 << 20
+CHUNK = 1 << 20  # what a slow reader keeps in memory
 EVENT_STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 ERRORS: dict[int | str, dict[str, Any]] = {
-    code: {"model": Problem} for code in (400, 401, 403, 404, 409, 415, 421, 500, 502, 503)
+    code: {"model": Problem}
+    for code in (400, 401, 403, 404, 408, 409, 413, 414, 415, 421, 431, 500, 502, 503)
 }
 
 Which = Annotated[str | None, Query(alias="experiment", max_length=60)]
@@ -147,7 +145,7 @@ Name = Annotated[str, Path(max_length=400)]
 
 
 def router(portal: Portal) -> APIRouter:
-    routes = APIRouter(prefix="/api/v1", responses=ERRORS)
+    routes = APIRouter(prefix="/api/v1", responses=ERRORS, dependencies=[STRICT_QUERY])
     _add_about(routes, portal)
     _add_models(routes, portal)
     add_files(routes, portal)
@@ -160,8 +158,9 @@ def router(portal: Portal) -> APIRouter:
 
 def _add_about(routes: APIRouter, portal: Portal) -> None:
     @routes.get("/health")
-    def health() -> Health:
-        """Whether the portal runs and the store answers. Needs no token."""
+    async def health() -> Health:
+        """Whether the portal runs and the store answers. Needs no token, nor a thread that some
+        other request may have."""
         feed = portal.feed()
         state = feed.snapshot
         status = "stale" if state.problem else "ok" if state.is_loaded else "loading"
@@ -188,9 +187,9 @@ def _add_models(routes: APIRouter, portal: Portal) -> None:
         device: Text = "",
         node: Text = "",
         sort: Text = "name",
-        descending: bool = False,
-        page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
-        size: Annotated[int, Query(ge=1, le=PAGE_SIZES[-1])] = PAGE_SIZES[0],
+        descending: Flag = False,
+        page: Annotated[Whole, Query(ge=1, le=1_000_000)] = 1,
+        size: Annotated[Whole, Query(ge=1, le=PAGE_SIZES[-1])] = PAGE_SIZES[0],
     ) -> ModelPage:
         """The table, filtered and sorted; rows without the column sorted by come last."""
         query = TableQuery(text, status, tag, stage, device, node, sort, descending)
@@ -244,7 +243,7 @@ def _add_overviews(routes: APIRouter, portal: Portal) -> None:
         return views.devices_view(portal, experiment)
 
     @routes.get("/usage")
-    def usage(days: Annotated[int, Query(ge=1, le=30)] = 14) -> Usage:
+    def usage(days: Annotated[Whole, Query(ge=1, le=30)] = 14) -> Usage:
         """How long each device was in use, by UTC day."""
         return Usage(days=list(days_of(portal, days)))
 
@@ -269,8 +268,8 @@ def _add_jobs(routes: APIRouter, portal: Portal) -> None:
     @routes.get("/jobs/{name}/log")
     def log(
         name: Name,
-        offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
-        limit: Annotated[int, Query(ge=16, le=MOST_LOG)] = MOST_LOG,
+        offset: Annotated[Whole, Query(ge=0, le=2**62)] = 0,
+        limit: Annotated[Whole, Query(ge=16, le=MOST_LOG)] = MOST_LOG,
     ) -> LogPart:
         """Part of a log; the next starts at `end`. Complete if `is_final` and `end` is `size`."""
         return views.job_log(portal, name, offset, limit)
@@ -278,12 +277,13 @@ def _add_jobs(routes: APIRouter, portal: Portal) -> None:
     @routes.get("/jobs/{name}/log/events", response_class=StreamingResponse, responses=EVENT_STREAM)
     def log_events(
         name: Name,
-        offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
+        offset: Annotated[Whole, Query(ge=0, le=2**62)] = 0,
         last_event_id: Annotated[str, Header(max_length=60)] = "",
     ) -> StreamingResponse:
         """A log as it grows: events `log`, then `end`. Their ids are offsets to continue from."""
         portal.jobs.get(name)
-        start = int(last_event_id) if last_event_id.isdecimal() else offset
+        is_offset = last_event_id.isascii() and last_event_id.isdecimal()
+        start = int(last_event_id) if is_offset else offset
         return _stream(streams.log(portal, name, start))
 
 
