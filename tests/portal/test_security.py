@@ -18,7 +18,6 @@ from edgeloop.portal import PortalOptions, create_app, own_token
 from edgeloop.portal.auth import LASTS_S, Sessions, local_path
 from edgeloop.workspace import Workspace
 from tests.cli.conftest import command, edgeloop, project
-from tests.peers.certificate import Certificate
 from tests.portal.conftest import TOKEN
 from tests.portal.live import live
 
@@ -439,7 +438,10 @@ def test_options_that_contradict_each_other_are_refused(edgeloop, words: tuple[s
     assert got.code == 2 and said in got.err
 
 
+@pytest.mark.server
 def test_a_certificate_that_is_none_is_refused(edgeloop, tmp_path: Path):
+    from tests.peers.certificate import Certificate
+
     made = Certificate.make(tmp_path)
     (tmp_path / "other").mkdir()
     other = Certificate.make(tmp_path / "other")
