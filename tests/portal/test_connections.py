@@ -1,0 +1,267 @@
+"""Clients that are silent, slow or many, on real sockets: nobody else waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from edgeloop.portal.auth import Guard
+from edgeloop.portal.connections import ConnectionLimits, _group_of
+from edgeloop.portal.server import server_config
+from edgeloop.portal.state import Portal, PortalOptions
+from edgeloop.portal.tokens import own_certificate, tls_context
+from edgeloop.workspace import Workspace
+from tests.peers.process import wait_until
+from tests.portal.live import live
+
+pytestmark = pytest.mark.slow
+
+LIMIT_S = 60.0
+SOON, NEVER = 0.3, 600.0
+HALF = b"GET /hello HTTP/1.1\r\nHost: 127."
+
+
+class Served:
+    """The limits of the portal around an application of a few lines, in a thread."""
+
+    def __init__(
+        self, workspace: Workspace, limits: ConnectionLimits, tls: ssl.SSLContext | None
+    ) -> None:
+        routes = [Route("/hello", hello, methods=["GET", "POST"]), Route("/endless", endless)]
+        routes.append(Route("/held", held))
+        app = Starlette(routes=routes)
+        portal = Portal(workspace, PortalOptions(token=""))
+        app.add_middleware(Guard, portal=portal)
+        self._server = uvicorn.Server(server_config(app, limits, tls))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.place = self._listener.getsockname()
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.place[1]}"
+        given = {"sockets": [self._listener]}
+        self._thread = threading.Thread(target=self._server.run, kwargs=given, daemon=True)
+        self._thread.start()
+        wait_until(lambda: self._server.started, LIMIT_S, "the server to start")
+
+    @property
+    def open(self) -> int:
+        return len(self._server.server_state.connections)
+
+    def connect(self, first: bytes = b"", receive: int = 0) -> socket.socket:
+        made = socket.socket()
+        if receive:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
+        made.settimeout(LIMIT_S)
+        made.connect(self.place)
+        made.sendall(first)
+        return made
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(LIMIT_S)
+        self._listener.close()
+
+
+async def hello(request: Request) -> Response:
+    return PlainTextResponse("hello" + (await request.body()).decode())
+
+
+async def endless(request: Request) -> Response:
+    async def content() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x" * 100_000
+            await asyncio.sleep(0)
+
+    return StreamingResponse(content())
+
+
+async def held(request: Request) -> Response:
+    """As an event stream is: at work, and silent."""
+
+    async def content() -> AsyncIterator[bytes]:
+        yield b"first"
+        await asyncio.sleep(LIMIT_S)
+
+    return StreamingResponse(content())
+
+
+Serve = Callable[..., Served]
+HELD = b"GET /held HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+@pytest.fixture
+def serve(workspace: Workspace) -> Iterator[Serve]:
+    with ExitStack() as closing:
+
+        def start(tls: ssl.SSLContext | None = None, **limits: Any) -> Served:
+            usual = {"most": 40, "per_address": 20, "head_s": NEVER, "write_s": NEVER}
+            served = Served(workspace, ConnectionLimits(**{**usual, **limits}), tls)
+            closing.callback(served.close)
+            return served
+
+        yield start
+
+
+def rest_of(connection: socket.socket) -> bytes:
+    """All until the server closes it."""
+    found = b""
+    with suppress(ConnectionError):
+        while part := connection.recv(1 << 16):
+            found += part
+    return found
+
+
+@contextmanager
+def closing_all(connections: list[socket.socket]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+# Silent and slow ones
+
+
+@pytest.mark.parametrize("first", [b"", HALF, b"\r\n", b"GET"])
+def test_a_head_that_does_not_come_ends_the_connection(serve: Serve, first: bytes):
+    connection = serve(head_s=SOON).connect(first)
+    said = rest_of(connection)
+    assert said.startswith((b"HTTP/1.1 408 ", b"HTTP/1.1 400 ")) if first else said == b""
+
+
+def test_bytes_one_by_one_do_not_prolong_it(serve: Serve):
+    """Neither at first nor after a response."""
+    connection = serve(head_s=SOON).connect(b"GET /hello HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+    dripped = b"GET /" + b"a" * 2_000
+    ended = threading.Event()
+
+    def drip() -> None:
+        with suppress(OSError):
+            for at in range(len(dripped)):
+                connection.sendall(dripped[at : at + 1])
+                if ended.wait(0.02):
+                    return
+
+    thread = threading.Thread(target=drip, daemon=True)
+    thread.start()
+    said = rest_of(connection)
+    ended.set()
+    thread.join()
+    assert b"408" in said or b"hello" in said or said == b""
+
+
+def test_a_body_that_does_not_come_ends_the_request(serve: Serve, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("edgeloop.portal.bodies.read_body.__defaults__", (SOON,))
+    head = b"POST /hello HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\nhalf"
+    said = rest_of(serve().connect(head))
+    assert said.startswith(b"HTTP/1.1 408 ") and b"connection: close" in said.lower()
+
+
+def test_who_does_not_read_is_cut_off(serve: Serve):
+    served = serve(write_s=SOON)
+    request = b"GET /endless HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with closing_all([served.connect(request, receive=4_096) for _ in range(5)]):
+        assert httpx.get(f"{served.url}/hello").text == "hello"
+        wait_until(lambda: served.open <= 1, LIMIT_S, "the slow readers to be cut off")
+
+
+def test_who_reads_is_not(serve: Serve):
+    served = serve(write_s=SOON)
+    with httpx.stream("GET", f"{served.url}/endless", timeout=LIMIT_S) as got:
+        size = 0
+        for part in got.iter_bytes():
+            size += len(part)
+            if size > 50_000_000:
+                break
+    assert size > 50_000_000
+
+
+# Many
+
+
+@pytest.mark.parametrize("first", [b"", HALF])
+def test_half_open_ones_make_room(serve: Serve, first: bytes):
+    """The ones that have been waiting the longest go; a request that is answered stays."""
+    served = serve()
+    stream = served.connect(HELD)
+    assert stream.recv(12) == b"HTTP/1.1 200"
+    clients: list[socket.socket] = [stream]
+    with closing_all(clients):
+        clients += [served.connect(first) for _ in range(100)]
+        assert httpx.get(f"{served.url}/hello", timeout=LIMIT_S).text == "hello"
+        assert served.open <= 20
+        assert rest_of(clients[1]) == b""
+        assert stream.recv(1 << 16).endswith(b"first\r\n")
+
+
+def test_when_all_are_at_work_a_new_one_is_told_so(serve: Serve):
+    """Others, at another address, are not concerned."""
+    served = serve()
+    clients = [served.connect(HELD) for _ in range(20)]
+    with closing_all(clients):
+        for connection in clients:
+            assert connection.recv(12) == b"HTTP/1.1 200"
+        clients.append(served.connect())
+        assert rest_of(clients[-1]).startswith(b"HTTP/1.1 503 ")
+        clients.append(socket.create_connection(served.place, LIMIT_S, ("127.0.0.2", 0)))
+        clients[-1].sendall(b"GET /hello HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert clients[-1].recv(12) == b"HTTP/1.1 200"
+
+
+def test_addresses_are_told_apart():
+    assert _group_of(("10.0.0.1", 1)) == _group_of(("::ffff:10.0.0.1", 2, 0, 0)) == "10.0.0.1"
+    one = _group_of(("2001:db8::1", 1, 0, 0))
+    assert one == _group_of(("2001:db8:0:0:ffff::2", 1, 0, 0)) != _group_of(("2001:db8:1::1", 1))
+    assert _group_of(("fe80::1%eth0", 1, 0, 2)) and _group_of("") == _group_of(None) == ""
+
+
+def test_a_thousand_half_open_connections_do_not_shut_the_portal(farm: Path):
+    with live(farm) as portal:
+        url = httpx.URL(portal.address)
+        held: list[socket.socket] = []
+        with closing_all(held):
+            for _ in range(1_100):
+                held.append(socket.create_connection((url.host, url.port), LIMIT_S))
+                held[-1].sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
+            for path in ("api/v1/models", "", "api/v1/health"):
+                assert httpx.get(url.join(path), timeout=LIMIT_S).status_code == 200
+        code, err = portal.end()
+        assert (code, err) == (0, "")
+
+
+# TLS
+
+
+def test_handshakes_count_and_end_too(serve: Serve, tmp_path: Path):
+    environ = {"EDGELOOP_STATE": str(tmp_path)}
+    certificate, key = own_certificate(("localhost", "127.0.0.1"), environ)
+    served = serve(tls_context(certificate, key), head_s=SOON)
+    silent = served.connect()
+    assert rest_of(silent) == b""
+    plain = served.connect(b"GET /hello HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    assert b"200" not in rest_of(plain)
+    many = serve(tls_context(certificate, key))
+    trusted = ssl.create_default_context(cafile=certificate)
+    held: list[socket.socket] = []
+    with closing_all(held), httpx.Client(verify=trusted, timeout=LIMIT_S) as client:
+        for _ in range(60):
+            held.append(many.connect())
+        assert client.get(f"{many.url}/hello").text == "hello"
+        assert rest_of(held[0]) == b""
+        got = client.post(f"{many.url}/hello", content=b"x" * 60_000)
+        assert got.text == "hello" + "x" * 60_000
+        assert client.post(f"{many.url}/hello", content=b"x" * 100_000).status_code == 413
