@@ -26,6 +26,7 @@ BODY_S = 20.0
 FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
 
+_VERSIONS = ("1.0", "1.1", "2", "2.0", "3")  # the later ones by other servers
 _ONCE = ("authorization", "content-type", "origin", "sec-fetch-site", "x-edgeloop-token")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -48,6 +49,8 @@ def check_head(request: Request) -> None:
     raw: list[tuple[bytes, bytes]] = request.scope["headers"]
     if len(raw) > MOST_HEADERS or sum(len(name) + len(value) for name, value in raw) > MOST_HEAD:
         raise Refusal(431, "The headers of the request are too large.", closes=True)
+    if str(request.scope.get("http_version", "1.1")) not in _VERSIONS:
+        raise Refusal(400, "This portal speaks HTTP/1.1.", closes=True)
     counts = Counter(name.decode("latin-1").lower() for name, _ in raw)
     if twice := [name for name in _ONCE if counts[name] > 1]:
         raise Refusal(400, f"The header {twice[0]} is there twice.", closes=True)
