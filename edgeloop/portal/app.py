@@ -23,6 +23,7 @@ from edgeloop.errors import (
     BadInput,
     Conflict,
     EdgeloopError,
+    LocalFileError,
     NotFound,
     StoreError,
     StoreUnavailable,
@@ -48,6 +49,7 @@ _STATUSES: tuple[tuple[type[EdgeloopError], int], ...] = (
     (Conflict, 409),
     (StoreUnavailable, 503),
     (StoreError, 502),
+    (LocalFileError, 502),  # a record that cannot be read
 )
 
 _log = logging.getLogger(__name__)

@@ -96,7 +96,7 @@ async def read_body(request: Request, receive: Receive, limit_s: float = BODY_S)
                 message = await receive()
                 if message["type"] != "http.request":
                     return None
-                body += message.get("body", b"")
+                body += bytes(message.get("body", b""))
                 if len(body) > MOST_BODY:
                     raise _too_long()
                 if not message.get("more_body", False):

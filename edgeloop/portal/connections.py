@@ -171,7 +171,7 @@ class PortalProtocol(H11Protocol):
             transport.abort()
             self._register.leave(self)
             return
-        self._begin(secured)  # type: ignore[arg-type]
+        self._begin(secured)
         if self._early:
             self.data_received(self._early)
             self._early = b""

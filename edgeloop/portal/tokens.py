@@ -152,14 +152,13 @@ def _alternative(name: str) -> str:
 
 
 def _ran(*command: str) -> bool:
-    umask = {"umask": 0o077} if os.name == "posix" else {}
     done = subprocess.run(  # noqa: S603 - a list of arguments, no shell
         command,
         capture_output=True,
         timeout=_OPENSSL_S,
         check=False,
         stdin=subprocess.DEVNULL,
-        **umask,  # type: ignore[arg-type]
+        umask=0o077,
     )
     return done.returncode == 0
 
