@@ -372,6 +372,11 @@ def portal_token(environ: Mapping[str, str] = os.environ) -> str:
     return environ.get("EDGELOOP_PORTAL_TOKEN", "").strip()
 
 
+def is_in_journal(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether systemd keeps what is printed, for others to read."""
+    return bool(environ.get("JOURNAL_STREAM"))
+
+
 def _location(
     project: Path, environ: Mapping[str, str], store: str | None, written: dict[str, object]
 ) -> Location:

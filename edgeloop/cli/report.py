@@ -343,7 +343,7 @@ def _cells(found: Pareto, row: object) -> list[str]:
 )
 @click.option("--new-token", is_flag=True, help="Replace your own token, which ends all sessions.")
 @click.option("--no-token", is_flag=True, help="Ask nobody for a token; only on loopback.")
-@click.option("--token", hidden=True)
+@click.option("--token", hidden=True, help="Not accepted any more: see --token-file.")
 @click.option(
     "--tls", "is_self_signed", is_flag=True, help="Encrypt, with a self-signed certificate."
 )
@@ -435,14 +435,13 @@ def _token(token: str | None, file: Path | None, new: bool, none: bool) -> str:
 
 
 def _announce(workspace: Workspace, address: Address, as_json: bool, open_page: bool) -> None:
-    import os
-
     from edgeloop._util.redact import redact
     from edgeloop.cli.output import print_json, shown
     from edgeloop.portal import opening_page
+    from edgeloop.settings import is_in_journal
 
     place = redact(shown(workspace.store.description))
-    is_logged = bool(os.environ.get("JOURNAL_STREAM")) and not sys.stdout.isatty()
+    is_logged = is_in_journal() and not sys.stdout.isatty()
     link = address.url if is_logged else address.link
     if as_json:
         found = {"url": address.url, "link": link}

@@ -15,7 +15,7 @@ import shutil
 import ssl
 import stat
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,9 +37,10 @@ class OwnToken:
     file: Path | None
 
 
-def own_token(renew: bool = False, environ: Mapping[str, str] = os.environ) -> OwnToken:
-    """The token of this user's portals, made with the first of them or if `renew`."""
-    file = _folder(environ) / "token"
+def own_token(renew: bool = False, folder: Path | None = None) -> OwnToken:
+    """The token of this user's portals, made with the first of them or if `renew`. It is kept in the
+    state folder, unless another one is given."""
+    file = _folder(folder) / "token"
     made = secrets.token_urlsafe(24)
     try:
         if not renew and (kept := _private_text(file)):
@@ -69,9 +70,9 @@ def token_in(file: Path) -> str:
     return text
 
 
-def opening_page(link: str, environ: Mapping[str, str] = os.environ) -> str:
+def opening_page(link: str, folder: Path | None = None) -> str:
     """The address of a private file that leads to `link`; the link itself if none can be made."""
-    file = _folder(environ) / "open.html"
+    file = _folder(folder) / "open.html"
     page = (
         '<!doctype html><meta charset="utf-8"><title>Edgeloop</title>'
         f'<meta http-equiv="refresh" content="0; url={html.escape(link)}">'
@@ -107,11 +108,9 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
-def own_certificate(
-    names: Sequence[str], environ: Mapping[str, str] = os.environ
-) -> tuple[Path, Path]:
+def own_certificate(names: Sequence[str], folder: Path | None = None) -> tuple[Path, Path]:
     """A certificate that this machine signed itself, and its key, kept until it expires."""
-    folder = _folder(environ)
+    folder = _folder(folder)
     mark = hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
     certificate, key = folder / f"tls-{mark}.pem", folder / f"tls-{mark}.key"
     program = shutil.which("openssl")
@@ -163,8 +162,8 @@ def _ran(*command: str) -> bool:
     return done.returncode == 0
 
 
-def _folder(environ: Mapping[str, str]) -> Path:
-    return state_folder(environ) / "portal"
+def _folder(given: Path | None) -> Path:
+    return (given or state_folder()) / "portal"
 
 
 def _private_folder(folder: Path) -> None:

@@ -172,7 +172,7 @@ def test_one_click_on_the_printed_link_is_enough(browser: Browser, tmp_path: Pat
             expect(tab.page.locator("#rows tr")).to_have_count(20)
             assert token not in tab.page.url
             tab.keep_picture("first visit")
-        opened = opening_page(found.url, {"EDGELOOP_STATE": str(state)})
+        opened = opening_page(found.url, state)
         assert token not in opened
         home = found.url.partition("?")[0]
         with browser.tab(f"{home}login") as tab:

@@ -247,8 +247,7 @@ def test_a_thousand_half_open_connections_do_not_shut_the_portal(farm: Path):
 
 
 def test_handshakes_count_and_end_too(serve: Serve, tmp_path: Path):
-    environ = {"EDGELOOP_STATE": str(tmp_path)}
-    certificate, key = own_certificate(("localhost", "127.0.0.1"), environ)
+    certificate, key = own_certificate(("localhost", "127.0.0.1"), tmp_path)
     served = serve(tls_context(certificate, key), head_s=SOON)
     silent = served.connect()
     assert rest_of(silent) == b""

@@ -353,22 +353,22 @@ def test_files_that_hold_no_token_are_refused(edgeloop, tmp_path: Path):
 
 
 def test_a_token_is_made_once_and_nobody_else_can_read_it(tmp_path: Path):
-    environ = {"EDGELOOP_STATE": str(tmp_path / "state")}
-    made = own_token(environ=environ)
+    state = tmp_path / "state"
+    made = own_token(folder=state)
     assert made.file and (made.file.stat().st_mode & 0o777) == 0o600
     assert (made.file.parent.stat().st_mode & 0o777) == 0o700
-    assert own_token(environ=environ) == made and len(made.text) >= 32
-    renewed = own_token(renew=True, environ=environ)
-    assert renewed.text != made.text and own_token(environ=environ) == renewed
+    assert own_token(folder=state) == made and len(made.text) >= 32
+    renewed = own_token(renew=True, folder=state)
+    assert renewed.text != made.text and own_token(folder=state) == renewed
     made.file.chmod(0o644)  # others may have read it
-    assert own_token(environ=environ).text != renewed.text
+    assert own_token(folder=state).text != renewed.text
     made.file.unlink()
     stolen = tmp_path / "of-somebody-else"
     stolen.write_text("a-token-that-somebody-else-knows")
     made.file.symlink_to(stolen)
-    assert own_token(environ=environ).text != stolen.read_text()
+    assert own_token(folder=state).text != stolen.read_text()
     assert stolen.read_text() == "a-token-that-somebody-else-knows"
-    nowhere = own_token(environ={"EDGELOOP_STATE": "/dev/null/state"})
+    nowhere = own_token(folder=Path("/dev/null/state"))
     assert nowhere.file is None and len(nowhere.text) >= 32
 
 
@@ -378,7 +378,7 @@ def test_the_users_own_token_is_in_the_link_and_nowhere_else(tmp_path: Path):
     with live(tmp_path, "--host", "0.0.0.0", "--new-token", environ=environ) as portal:
         link = httpx.URL(portal.said["link"]).copy_with(host="127.0.0.1")
         token = link.params["token"]
-        assert token == own_token(environ=environ).text
+        assert token == own_token(folder=tmp_path / "state").text
         assert token.encode() not in Path(f"/proc/{portal.process.pid}/cmdline").read_bytes()
         assert token.encode() not in Path(f"/proc/{portal.process.pid}/environ").read_bytes()
         assert httpx.get(link.copy_with(query=None)).status_code == 303
