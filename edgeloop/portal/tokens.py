@@ -38,7 +38,7 @@ class OwnToken:
 
 
 def own_token(renew: bool = False, folder: Path | None = None) -> OwnToken:
-    """The token of this user's portals, made with the first of them or if `renew`. It is kept in the
+    """The token of this user's portals, made with the first of them or if `renew`; kept in the
     state folder, unless another one is given."""
     file = _folder(folder) / "token"
     made = secrets.token_urlsafe(24)
