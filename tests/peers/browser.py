@@ -96,7 +96,7 @@ class Browser:
             if address:
                 tab.page.goto(address)
             yield tab
-            assert tab.troubles == []
+            assert tab.troubles == [], tab.troubles
         finally:
             context.close()
 
