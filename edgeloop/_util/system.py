@@ -17,6 +17,7 @@ CPUS_VARIABLE = "EDGELOOP_CPUS"  # for a runner and all its processes: how many 
 MEMORY_VARIABLE = "EDGELOOP_NATIVE_MEMORY"
 _PART_OF_MEMORY = 0.6  # for a compiler: others need some, too
 _LEAST_MEMORY_BYTES = 1 << 30
+_M_ARENA_MAX = -8
 THREAD_VARIABLES = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "BLIS_NUM_THREADS"),
     *("NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
@@ -147,6 +148,17 @@ def announced_memory(text: str) -> Iterator[None]:
 def variables_with(**more: str) -> dict[str, str]:
     """Those of this process and some more, for one that it starts."""
     return {**os.environ, **more}
+
+
+def limit_heaps() -> None:
+    """One heap per CPU for this process, from now on. The C library makes up to eight for programs
+    with many short-lived threads, each with holes of its own: memory that never comes back."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    with suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, max(2, available_cpus()))
 
 
 def thread_limit() -> int:

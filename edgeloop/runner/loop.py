@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from edgeloop._util.files import kept_in_use
-from edgeloop._util.system import announced_memory
+from edgeloop._util.system import announced_memory, limit_heaps
 from edgeloop.errors import BadInput, DeviceUnavailable
 from edgeloop.models import Registry, is_true, matches_any
 from edgeloop.platforms import (
@@ -123,6 +123,7 @@ def run(
     `on_idle` is called, in a thread of its own, now and then while there is nothing to do; it may
     be interrupted at any point, and its errors are only reported.
     """
+    limit_heaps()
     stopping = threading.Event()
     report = _Once(report)
     with ExitStack() as opened:
