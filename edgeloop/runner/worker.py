@@ -358,7 +358,6 @@ class Worker:
             return PreparedStage(work, heartbeat, opened.pop_all())
 
     def _files_of(self, lease: Lease, folder: Path) -> dict[str, Path]:
-        """The model's files, which are what the row says."""
         store, files = self._workspace.store, stored_files(self._workspace, lease)
         fetched = self._folder.fetch(store.blobs, files, folder, store.description)
         check_upload(lease.row, fetched)
