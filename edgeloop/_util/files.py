@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 _LIST_BYTES, _ITEM_BYTES, _COPIES = 64, 8, 3  # of values of JSON in memory
+PRIVATE_FOLDER = ".edgeloop"  # made for its owner alone
 MARK_S = 600.0  # well within the half hour after which a clean-up may take something for unused
 
 
@@ -32,6 +33,17 @@ def replacing(path: Path, durable: bool = False) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """With those above it. What Edgeloop keeps in a project is nobody else's business: it has
+    logs, tickets and models in it."""
+    if folder.is_dir():
+        return
+    for path in reversed((folder, *folder.parents)):
+        if not path.exists():
+            path.mkdir(0o700 if path.name == PRIVATE_FOLDER else 0o777, exist_ok=True)
+    folder.mkdir(exist_ok=True)  # a file in its place is an error
 
 
 def write_atomic(path: Path, content: str | bytes, durable: bool = False) -> None:

@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from edgeloop._util.files import make_folder
 from edgeloop._util.system import is_running
 from edgeloop.errors import Conflict, LocalFileError
 
@@ -64,7 +65,7 @@ def try_lock(path: Path, shared: bool = False) -> int | None:
         if path.is_dir():
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         else:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             descriptor = _opened_file(path)
     except OSError as error:
         reason = error.strerror

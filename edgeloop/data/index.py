@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from edgeloop._util.files import write_atomic
+from edgeloop._util.files import make_folder, write_atomic
 from edgeloop.data.manifest import PIECE_BYTES, Pieces, hash_of
 from edgeloop.errors import LocalFileError
 
@@ -203,7 +203,7 @@ class Index:
     def save(self) -> None:
         if self._file is None or not self._changed:
             return
-        self._file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._file.parent)
         content = {"format": 1, "piece_bytes": PIECE_BYTES, "files": self._entries}
         write_atomic(self._file, json.dumps(content, separators=(",", ":")))
         self._changed = False

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from edgeloop._util.files import make_folder
 from edgeloop.errors import MissingExtra
 from edgeloop.store import Blobs, Location, PostgresLocation, SqliteLocation, open_blobs
 
@@ -34,7 +35,7 @@ def open_storage(location: Location) -> BaseStorage:
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # a search reports trials itself
 
     if isinstance(location, SqliteLocation):
-        location.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(location.folder)
         return _tables(f"sqlite:///{location.folder / STUDIES_FILE}", timeout=_BUSY_S)
     if isinstance(location, PostgresLocation):
         url = location.url.replace("postgresql:", "postgresql+psycopg:", 1)

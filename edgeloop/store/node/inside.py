@@ -15,7 +15,8 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-PRIVATE_FOLDER = ".edgeloop"  # made for its owner alone
+from edgeloop._util.files import make_folder
+
 NOT_A_FOLDER = "this is a file, not a folder: move it away, or name another store"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # A pipe would keep whoever opens it waiting for somebody who writes.
@@ -63,17 +64,6 @@ def open_file(name: str, folder: int, follows: bool = False) -> int:
 def create_file(name: str, folder: int, mode: int = 0o666) -> int:
     """A descriptor of a new file for writing."""
     return os.open(name, _NEW_FILE, mode, dir_fd=folder)
-
-
-def make_folder(folder: Path) -> None:
-    """With those above it. What Edgeloop keeps in a project is nobody else's business: it has
-    logs, tickets and models in it."""
-    if folder.is_dir():
-        return
-    for path in reversed((folder, *folder.parents)):
-        if not path.exists():
-            path.mkdir(0o700 if path.name == PRIVATE_FOLDER else 0o777, exist_ok=True)
-    folder.mkdir(exist_ok=True)  # a file in its place is an error
 
 
 def _opened(name: str, flags: int, folder: int, follows: bool) -> int:

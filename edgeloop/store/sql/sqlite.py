@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from edgeloop._util.files import make_folder
 from edgeloop.errors import (
     EdgeloopError,
     RowExists,
@@ -25,7 +26,7 @@ from edgeloop.errors import (
     StoreUnavailable,
 )
 from edgeloop.store.location import SqliteLocation
-from edgeloop.store.node.inside import NOT_A_FOLDER, make_folder
+from edgeloop.store.node.inside import NOT_A_FOLDER
 from edgeloop.store.sql.database import (
     BUSY_TIMEOUT_S,
     INHERITED,
