@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +44,7 @@ class TestTablesOfAStore(StoreContract):
         self, make_place: Callable[[str], StoreUnderTest], make_store: MakeStore
     ) -> None:
         place = make_place("sqlite")
+        shutil.rmtree(place.url.removeprefix("sqlite:"))
         store = make_store(place)
         store.models("exp").get("model")
         list(store.models("exp").query())
