@@ -179,8 +179,7 @@ class _Experiment:
 
     def _check_content(self, row: Record) -> None:
         for record in records_of(row.values).values():
-            hashes: Mapping[str, str] = getattr(record, "sha256", {})
-            for name, said in hashes.items():
+            for name, said in record.sha256.items():
                 key = self._key(row, record.files.get(name, name))
                 self._progress(key)
                 try:

@@ -75,6 +75,10 @@ def test_a_store_of_every_kind_is_sound_and_what_is_missing_is_found_and_mended(
     assert run("store", "repair").code == 0
     assert _found(run) == {}
     [blob] = store.blobs.list("default/")
+    content = store.blobs.read(blob.key)
+    store.blobs.put(blob.key, bytes(byte ^ 1 for byte in content))
+    assert _found(run) == {}
+    assert "SHA-256" in _found(run, "--content")[f"file {blob.key}"]
     store.blobs.put(blob.key, b"cut off")
     assert "7 bytes" in _found(run)["file default/calm-heron"]
     store.blobs.delete([blob.key])
