@@ -15,12 +15,14 @@ const BODIES = {
 
 async function send(form) {
   refused.hidden = true;
+  if (form.dataset.after) document.body.dataset.leaving = "yes"; // live.js need not look again
   const answer = await fetch(form.dataset.change, {
     method: "POST",
     headers: { "Content-Type": "application/json", "X-Edgeloop-Token": form.dataset.token },
     body: JSON.stringify(BODIES[form.dataset.kind](form)),
   });
   if (!answer.ok) {
+    delete document.body.dataset.leaving;
     const content = await answer.json().catch(() => ({}));
     throw new Error(content.error ?? content.detail ?? `the server answered ${answer.status}`);
   }

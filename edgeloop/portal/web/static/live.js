@@ -7,6 +7,7 @@
 import { calmly, say } from "/static/base.js";
 
 async function refresh() {
+  if (document.body.dataset.leaving) return;
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
   if (answer.status === 404) { location.reload(); return; }
   if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
