@@ -89,3 +89,14 @@ def test_every_make_target_that_a_workflow_or_a_guide_runs_exists():
     guides = [(ROOT / name).read_text() for name in ("CONTRIBUTING.md", "RELEASING.md")]
     named = set(re.findall(r"\bmake ([a-z]+)\b", "\n".join([*run, *guides])))
     assert {"lint", "unit", "test", "docs", "wheel"} <= named <= targets
+
+
+def test_the_security_page_names_only_what_is_there():
+    text = (ROOT / "SECURITY.md").read_text()
+    commands = (ROOT / "docs/reference/cli.md").read_text()
+    paths = re.findall(r"(?:tests|docs)/[\w./-]*\w", text)
+    options = set(re.findall(r"`(?:edgeloop [a-z ]+)?(--[a-z][a-z-]+)`", text))
+    assert len(paths) >= 4 and len(options) >= 4
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    assert [option for option in sorted(options) if f" {option} " not in commands] == []
+    assert "edgeloop secrets scan" in text and "secrets scan" in commands
