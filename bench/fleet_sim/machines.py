@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -41,6 +42,9 @@ class SimPath:
     def read_bytes(self) -> bytes:
         return b""
 
+    def open(self, mode: str) -> io.BytesIO:
+        return io.BytesIO()
+
 
 class SimFolder:
     """As `WorkFolder`: what this machine has fetched before is not fetched again."""
@@ -53,7 +57,7 @@ class SimFolder:
         yield SimPath()
 
     def fetch(
-        self, blobs: Blobs, files: Mapping[str, ModelFile], folder: SimPath
+        self, blobs: Blobs, files: Mapping[str, ModelFile], folder: SimPath, store: str = ""
     ) -> dict[str, SimPath]:
         missing = [file.key for file in files.values() if file.key not in self._cached]
         blobs.get_many(dict.fromkeys(missing, Path()))

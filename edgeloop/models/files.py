@@ -57,6 +57,7 @@ from edgeloop.store import BlobInfo, Changes, Record, Store, check_blob_key
 ATTEMPTS_FOLDER = ".attempts"
 ARCHITECTURE = "architecture.json"
 MOST_OF_A_NAME = 50
+_FRESH = ".edgeloop-"
 _OF_ARCHAI = ("model.dlc", "model.quant.dlc")
 _HALF_MADE = ("uploading", "deleting", CANDIDATE)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -142,14 +143,17 @@ class ModelFiles:
         is_new = not to.exists()
         try:
             to.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".edgeloop-", dir=to) as fresh:
+            with tempfile.TemporaryDirectory(prefix=_FRESH, dir=to) as fresh:
                 self._fetch(row, files, Path(fresh))
                 for file, target in zip(files, targets, strict=True):
                     target.parent.mkdir(parents=True, exist_ok=True)
                     (Path(fresh) / file.name).replace(target)
         except OSError as error:
             path, reason = error.filename2 or error.filename or to, error.strerror or str(error)
-            raise LocalFileError(path=path, reason=reason) from None
+            raise LocalFileError(path=_destination(path, to), reason=reason) from None
+        except LocalFileError as error:
+            path = _destination(str(error.fields["path"]), to)
+            raise LocalFileError(path=path, reason=error.fields["reason"]) from None
         finally:
             if is_new:
                 with contextlib.suppress(OSError):
@@ -387,6 +391,15 @@ def _shown_name(stored: str) -> str:
 def _plain_name(stored: str) -> str:
     """The name that users see, of a file whose name may have been taken."""
     return _shown_name(_NUMBER.sub("", stored))
+
+
+def _destination(path: str | Path, to: Path) -> Path:
+    """Where a file of a download should go that failed in its temporary folder."""
+    with contextlib.suppress(ValueError):
+        first, *others = Path(path).relative_to(to).parts
+        if first.startswith(_FRESH):
+            return to.joinpath(*others)
+    return Path(path)
 
 
 def _numbered(name: str, number: int) -> str:

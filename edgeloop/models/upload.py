@@ -97,14 +97,12 @@ class Uploader:
         """Of equal files in one folder the first is stored before the next is looked at; of those
         that several machines upload at once, one is stored and the others wait for it."""
         token = uuid.uuid4().hex
-        known, note = self._known_or_noted(file.content, name, token)
+        known, note = self._known_or_noted(file, name, token)
         if known is not None and known.values.get("status") != "uploading":
             return known.key, False
         row = None
         try:
-            if not self._blobs.has_room_for(file.size):
-                reason = f"{file.path.name} does not fit on the disk"
-                raise StoreFull(store=self._where, reason=reason)
+            self._check_room(file)
             row = self._reserve(file, known.key if known else name, options, token)
             is_ours = note is None or self._notes.confirm(note, row.key if row else str(name))
         except BaseException:
@@ -120,13 +118,18 @@ class Uploader:
         self._fill(row, file, options.architecture)
         return row.key, True
 
+    def _check_room(self, file: OnnxFile) -> None:
+        if not self._blobs.has_room_for(file.size):
+            reason = f"{file.path.name} does not fit on the disk"
+            raise StoreFull(store=self._where, reason=reason)
+
     def _known_or_noted(
-        self, content: str, name: str | None, token: str
+        self, file: OnnxFile, name: str | None, token: str
     ) -> tuple[Record | None, Record | None]:
         """The model that has this content or, if there is none, our own note that it will come.
         Neither: it is stored under the name that was asked for, beside another model. An upload
         under way is waited for, and one that takes too long is returned as it is."""
-        began, watched = time.monotonic(), dict[str, float]()
+        content, began, watched = file.content, time.monotonic(), dict[str, float]()
         while True:
             now = time.monotonic()
             note = self._notes.get(content)
@@ -137,6 +140,7 @@ class Uploader:
                 if not self._is_under_way(known) or now - began > UPLOAD_PATIENCE_S:
                     return known, None
             elif note is None or self._is_dead(note, now - watched.setdefault(note.version, now)):
+                self._check_room(file)
                 if (won := self._notes.win(content, name, token, note)) is not None:
                     return None, won
             elif name is not None:
