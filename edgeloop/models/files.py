@@ -58,6 +58,7 @@ ATTEMPTS_FOLDER = ".attempts"
 ARCHITECTURE = "architecture.json"
 MOST_OF_A_NAME = 50
 _FRESH = ".edgeloop-"
+READINGS = 5  # of a row that changes while its files are listed
 _OF_ARCHAI = ("model.dlc", "model.quant.dlc")
 _HALF_MADE = ("uploading", "deleting", CANDIDATE)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -111,7 +112,20 @@ class ModelFiles:
         self._experiment = experiment
 
     def of(self, row: Record) -> list[ModelFile]:
-        """Those that the row names, and those that another tool put beside them."""
+        """Those that the row names, and those that another tool put beside them.
+
+        A result may get its plain name between the reading of the row and the listing. So where a
+        file that the row names is not listed, the row is read again."""
+        for _ in range(READINGS):
+            found, is_whole = self._listed(row)
+            now = None if is_whole else self._models.get(row.key)
+            if now is None or now.version == row.version:
+                break
+            row = now
+        return found
+
+    def _listed(self, row: Record) -> tuple[list[ModelFile], bool]:
+        """And whether all files that the row names are among them."""
         self.check_place(row)
         folder = self._folder(row.key)
         records = records_of(row.values)
@@ -127,7 +141,8 @@ class ModelFiles:
         for blob in self._of_archai(row):
             name = blob.key.removeprefix(f"{row.key}/")
             found.setdefault(name, _file(name, blob))
-        return sorted(found.values(), key=lambda file: file.name)
+        files = sorted(found.values(), key=lambda file: file.name)
+        return files, names <= found.keys()
 
     def check_place(self, row: Record) -> None:
         """Raises StoreUnavailable where the row names files and the place of all files is not

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from edgeloop._util.files import sha256_of
 from edgeloop._util.locks import ScratchFolder
-from edgeloop.errors import BadInput, LocalFileError, StoreUnavailable
+from edgeloop.errors import BadInput, BlobMissing, LocalFileError, StoreUnavailable
 from edgeloop.models import Lease, ModelFile
 from edgeloop.store import Blobs, check_blob_key
 from edgeloop.workspace import Workspace
@@ -26,6 +26,7 @@ from edgeloop.workspace import Workspace
 MARK = ".edgeloop-workdir"
 DEFAULT_CAP_BYTES = 20 * 10**9
 TRIES = 10
+LISTINGS = 3
 COUNTED_SHARE = 0.05  # of the limit: after so much was added, files are counted again
 KEPT_SHARE = 0.9  # so that a full cache is not counted at every stage
 _CHUNK = 1 << 20
@@ -181,6 +182,22 @@ def _kept(place: Path, sha256: str) -> Path | None:
         return next((path for path in place.iterdir() if not path.name.startswith(".")), None)
     except OSError:
         return None
+
+
+def fetch_files(
+    work_folder: WorkFolder, workspace: Workspace, lease: Lease, folder: Path
+) -> dict[str, Path]:
+    """The model's files, in this folder. One that is gone when it is fetched may be a result that
+    got its plain name meanwhile, so files are listed again."""
+    store = workspace.store
+    for left in reversed(range(LISTINGS)):
+        files = stored_files(workspace, lease)
+        try:
+            return work_folder.fetch(store.blobs, files, folder, store.description)
+        except BlobMissing:
+            if not left:
+                raise
+    raise AssertionError
 
 
 def stored_files(workspace: Workspace, lease: Lease) -> dict[str, ModelFile]:

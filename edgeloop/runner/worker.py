@@ -50,7 +50,7 @@ from edgeloop.runner.outlook import DrainSummary
 from edgeloop.runner.stages import perform
 from edgeloop.runner.stages.base import Assignment, Equipment, Result
 from edgeloop.runner.usage import record_use
-from edgeloop.runner.workdir import WorkFolder, stored_files
+from edgeloop.runner.workdir import WorkFolder, fetch_files
 from edgeloop.workspace import Workspace
 
 
@@ -358,8 +358,7 @@ class Worker:
             return PreparedStage(work, heartbeat, opened.pop_all())
 
     def _files_of(self, lease: Lease, folder: Path) -> dict[str, Path]:
-        store, files = self._workspace.store, stored_files(self._workspace, lease)
-        fetched = self._folder.fetch(store.blobs, files, folder, store.description)
+        fetched = fetch_files(self._folder, self._workspace, lease, folder)
         check_upload(lease.row, fetched)
         return fetched
 

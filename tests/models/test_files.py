@@ -128,6 +128,15 @@ def test_a_machine_that_dies_at_any_step_leaves_all_of_its_result_or_nothing(
     assert farm.shown == dict.fromkeys(whole, "two")
 
 
+def test_a_result_that_gets_its_name_while_files_are_listed_is_among_them(farm: Farm):
+    lease = farm.claim()
+    farm.commit(lease, "one")
+    row = farm.catalog.get("net")
+    farm.publish(lease, "one")
+    names = {file.name for file in farm.catalog.stored.of(row)}
+    assert names == {"net.onnx", "net.quant.onnx", "net.dlc"}
+
+
 def test_an_attempt_that_wakes_up_late_cannot_replace_a_newer_result(farm: Farm):
     old = farm.claim()
     farm.commit(old, "old")  # and sleeps before it publishes

@@ -16,6 +16,7 @@ from tests.nemesis.history import Event
 from tests.nemesis.operations import ModelHistory, Operation, histories
 from tests.nemesis.priorities import Window, inversions
 
+OF_THE_MODEL = "drawn by lot"  # the only fault that models have here
 TOKEN = 12  # characters of it that a result holds
 
 
@@ -203,6 +204,10 @@ class _Case:
                 yield f"{where} was computed from another conversion than the row's"
 
     def _of_attempts(self) -> Iterator[str]:
+        for failure in self.model.of("fail"):
+            reason = str(failure.detail.get("reason", ""))
+            if failure.result == "failed" and not reason.endswith(OF_THE_MODEL):
+                yield f"{failure.stage}: the model was blamed: {reason}"
         for claim in self.model.claims:
             fewest, most = self._failures_before(claim)
             counted = claim.detail.get("failures", 0)

@@ -33,6 +33,7 @@ from tests.nemesis.priorities import Window
 
 STRIKERS = 2  # so that faults overlap
 STUCK_S = 60.0
+SETTLED = ("complete", "error", "uploading", "deleting")  # people may leave things half done
 PAUSE_S = 0.2
 NAMESPACE = ("--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
@@ -157,7 +158,7 @@ class Nemesis:
                 self._unlock(workspace, rows)
             except StoreError:
                 continue
-            if all(row.get("status") in ("complete", "error") for row in rows.values()):
+            if all(row.get("status") in SETTLED for row in rows.values()):
                 return
             now = json.dumps([row.get("stages") for row in rows.values()])
             if now != last:

@@ -21,7 +21,7 @@ from edgeloop.workspace import Workspace
 from tests.nemesis.history import Operation, Writer
 from tests.nemesis.worker import ready_stages
 
-PATIENCE_S = 60.0
+PATIENCE_S = 100.0  # an upload of the same file that broke off is waited for
 PRIORITIES = (None, 0, 5, 25, 45, 150, 1_000)
 UPLOADED, STOP = "uploaded", "people-stop"
 DEEDS = ("priority", "edit", "reset", "replace", "unlock", "delete", "priority", "reset")

@@ -198,6 +198,12 @@ PLANTED: dict[str, tuple[str, Callable[[], Verdict]]] = {
             [*GOOD[:3], *operation("fail", "failed", 2.6, "f1_1k", OTHER, took=0.1), *GOOD[3:]]
         ),
     ),
+    "a model that was blamed for a machine": (
+        "the model was blamed: its file is gone",
+        lambda: verdict(
+            [*GOOD, *operation("fail", "failed", 9, "f1_1k", OTHER, reason="its file is gone")]
+        ),
+    ),
     "an error without failures": (
         "in error after 0 failures of f1_1k",
         lambda: verdict(GOOD, status="error", error="f1_1k: drawn by lot"),

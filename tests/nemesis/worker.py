@@ -38,6 +38,7 @@ LONGEST_DELAY_S = 0.5  # rounds are short
 MODEL_FAULTS, MACHINE_FAULTS = 0.03, 0.03
 RESULT_BYTES = 2_000
 GAVE_UP_STARTING = 3  # exit code
+DRAWN = "drawn by lot"
 
 
 def rank_number(rank: str) -> float:
@@ -120,13 +121,15 @@ class WitnessedLeases(Leases):
 
     def fail(self, lease: Lease, reason: str, is_final: bool = False) -> Record:
         fail = super().fail
-        return self._told("fail", "failed", lease, lambda: fail(lease, reason, is_final))
+        return self._told("fail", "failed", lease, lambda: fail(lease, reason, is_final), reason)
 
     def release(self, lease: Lease, delay_s: float = 0.0) -> Record:
         release = super().release
         return self._told("release", "released", lease, lambda: release(lease, delay_s))
 
-    def _told(self, verb: str, answer: str, lease: Lease, action: Callable[[], Record]) -> Record:
+    def _told(
+        self, verb: str, answer: str, lease: Lease, action: Callable[[], Record], reason: str = ""
+    ) -> Record:
         telling = self._history.intend(verb, lease.model, lease.stage, lease.token)
         try:
             row = action()
@@ -136,7 +139,7 @@ class WitnessedLeases(Leases):
         except EdgeloopError as error:
             telling.ended("unsure", of=verb, why=str(error))
             raise
-        telling.ended(answer, ready=self._ready(row))
+        telling.ended(answer, ready=self._ready(row), reason=reason)
         return row
 
     def _claimed(self, kind: str, lease: Lease | None, began: float) -> None:
@@ -210,9 +213,9 @@ class Stages:
         time.sleep(min(self._dice.expovariate(1 / self._work_s), 10 * self._work_s))
         chance = self._dice.random()
         if chance < MODEL_FAULTS:
-            raise ModelFailed(reason="drawn by lot")
+            raise ModelFailed(reason=DRAWN)
         if chance < MODEL_FAULTS + MACHINE_FAULTS:
-            raise WorkerFailed(reason="drawn by lot")
+            raise WorkerFailed(reason=DRAWN)
         file = work.folder / result_name(work)
         file.write_bytes(token.encode().ljust(RESULT_BYTES, b"."))
         self._history.add("worked", work.model, work.stage, token, **_inputs(work))

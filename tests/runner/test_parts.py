@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +18,7 @@ from edgeloop.architectures import build, export_onnx, find_space
 from edgeloop.demo import make_faces
 from edgeloop.errors import BadInput, LocalFileError, StoreUnavailable, UnusableModel
 from edgeloop.graph import shapes_text
-from edgeloop.models import Leases, ModelFile, default_plan
+from edgeloop.models import Leases, ModelFile, Outcome, UploadOptions, default_plan
 from edgeloop.platforms import open_device
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
 from edgeloop.runner import record_use, utilisation
@@ -24,7 +26,7 @@ from edgeloop.runner.coordinator import Coordinator
 from edgeloop.runner.heartbeat import Heartbeat
 from edgeloop.runner.stages import Assignment, Equipment, Sizes
 from edgeloop.runner.stages.accuracy import accuracy, ahead
-from edgeloop.runner.workdir import WorkFolder
+from edgeloop.runner.workdir import WorkFolder, fetch_files
 from edgeloop.runner.worker import Worker
 from edgeloop.settings import Settings
 from edgeloop.tasks import open_task
@@ -34,6 +36,7 @@ from tests.converted import open_htp
 from tests.exports import export_everyday
 from tests.jobs.waiting import eventually
 from tests.nets import save_external
+from tests.store.passing import PassingBlobs
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 
@@ -332,3 +335,29 @@ def test_a_machine_that_is_out_of_descriptors_for_a_moment_keeps_its_runner(
     worker.run(Coordinator(1), drain=True)
     assert "Too many open files" in notes[0]
     assert len(looks) > 1
+
+
+def test_a_result_that_gets_its_name_while_it_is_fetched_is_fetched_under_that_name(
+    tmp_path: Path,
+) -> None:
+    """The one who converted it publishes between another one's listing and its fetching."""
+    workspace = Workspace(Settings.load(tmp_path, {}), MemoryStore())
+    catalog, leases = workspace.catalog, workspace.leases()
+    catalog.upload(save_external(tmp_path / "net.onnx"), "net", UploadOptions(check=False))
+    lease = leases.claim(["quantize"], "n")
+    assert lease is not None
+    result = {"net.dlc": tmp_path / "net.dlc"}
+    result["net.dlc"].write_text("converted")
+    keys = catalog.stored.put_attempt("net", lease.token, result)
+    columns = {"quantized": True, "macs": 1, "params": 1, "shape": "[1]", "output_shape": "[1]"}
+    row = leases.commit(lease, Outcome(columns, keys))
+
+    class Publishing(PassingBlobs):
+        def get_many(self, files: Mapping[str, Path]) -> None:
+            catalog.stored.publish("net", lease.token, result)
+            super().get_many(files)
+
+    workspace.store.blobs = Publishing(workspace.store.blobs)
+    folder = WorkFolder(tmp_path / "work")
+    fetched = fetch_files(folder, workspace, replace(lease, row=row), tmp_path / "in")
+    assert fetched["net.dlc"].read_text() == "converted"
