@@ -144,9 +144,7 @@ def test_a_store_inside_the_project_is_no_code_and_secrets_are_named(
     (project / ".env-prod").write_text("TOKEN=1")
     (project / "hello.py").write_text("print(1)")
     environ = {"EDGELOOP_STATE": str(project / "my/state"), "EDGELOOP_CACHE": str(project / "tmp")}
-    said = [
-        run_command(("run", "hello.py"), project, environ).err.splitlines()[0] for _ in range(3)
-    ]
+    said = [run_command(("run", "hello.py"), project, environ).err for _ in range(3)]
     assert "(sent)" in said[0] and "(unchanged)" in said[1] and "(unchanged)" in said[2]
     assert all("without .env-prod, which may hold secrets" in line for line in said)
     assert (project / "kept/here/blobs").is_dir() and (project / "my/state").is_dir()
