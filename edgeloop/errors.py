@@ -17,7 +17,6 @@
     │   ├── NoSuchJob
     │   ├── NoSuchDataset
     │   └── BlobMissing
-    │       └── BlobBehindLink  a symbolic link in the store's folder, which is not followed
     ├── Conflict                another process was faster
     │   ├── RowExists           insert: the key is taken
     │   ├── RowChanged          update or delete: the row is no longer the one that was read
@@ -33,6 +32,7 @@
     │   ├── StoreRefused        credentials or permissions
     │   ├── StoreFull           no space left
     │   ├── StoreMissing        a store that was named and is not there
+    │   ├── BlobBehindLink      a symbolic link in the store's folder, which is not followed
     │   ├── StoreDamaged        a database that cannot be read
     │   │   └── RowDamaged      one row that cannot be read
     │   └── RowTooLarge         above the size limit of a row
@@ -152,11 +152,6 @@ class BlobMissing(NotFound):
     """the file {key!r} is not in the store {store}."""
 
 
-class BlobBehindLink(BlobMissing):
-    """the file {key!r} of the store {store} cannot be used: {name!r} is a symbolic link there, and
-    links inside a store are not followed. Remove the link; 'edgeloop store check' lists all."""
-
-
 class Conflict(EdgeloopError):
     """{reason}"""
 
@@ -221,6 +216,12 @@ class StoreFull(StoreError):
 
 class StoreMissing(StoreError):
     """there is no store at {store}: {reason}"""
+
+
+class BlobBehindLink(StoreError):
+    """the files of the store cannot be used: {link} is a symbolic link, and links inside a store
+    are not followed. Put the folder itself there, mount it there ('mount --bind'), or name the real
+    folder of the whole store in the settings; 'edgeloop store check' lists all links."""
 
 
 class StoreDamaged(StoreError):

@@ -205,8 +205,9 @@ def runner(
         if summary is not None:
             click.echo(str(summary))
     has_failed = bool(totals.failed or (summary and summary.failed)) and not ok_if_errors
-    is_in_vain = not totals.done and (has_failed or totals.released > 0)
-    if (drain and has_failed) or ((once or drain) and is_in_vain and not totals.was_stopped):
+    is_in_vain = not totals.done and (has_failed or totals.released + totals.unreachable > 0)
+    is_short = has_failed or totals.unreachable > 0
+    if (drain and is_short) or ((once or drain) and is_in_vain and not totals.was_stopped):
         raise SystemExit(1)
 
 
@@ -350,7 +351,8 @@ def _ended(totals: RunTotals) -> str:
 
     failed = f", {totals.failed} failed" if totals.failed else ""
     released = f", {totals.released} given back" if totals.released else ""
-    return f"{plural(totals.done, 'stage')} done{failed}{released}."
+    unreachable = f", {totals.unreachable} out of reach" if totals.unreachable else ""
+    return f"{plural(totals.done, 'stage')} done{failed}{released}{unreachable}."
 
 
 def _as_json(report: RunnerEvent) -> dict[str, object]:

@@ -258,6 +258,7 @@ class Catalog:
 
         def close(row: Record) -> Changes:
             self.stored.check_place(row)
+            self.stored.all_of(row)  # a row whose files cannot be listed is not marked
             self._uploader.breaks_off(row)
             closed: Changes = {"status": "deleting", "node": "", "stages": None}
             return {**closed, "since": utc(self._clock())}

@@ -1,12 +1,34 @@
-"""Exponential backoff after infrastructure failures (store unreachable, disk full, board gone),
-shared by all workers of a device."""
+"""Which failures are whose, and exponential backoff after those of the infrastructure (store
+unreachable, disk full, board gone), shared by all workers of a device."""
 
 from __future__ import annotations
 
 import threading
 import time
 
-from edgeloop.errors import DatasetUnavailable, DeviceUnavailable, MissingExtra, StoreDamaged
+from edgeloop.errors import (
+    BadModel,
+    DatasetMisfit,
+    DatasetUnavailable,
+    DeviceUnavailable,
+    LocalFileError,
+    MemoryExceeded,
+    MissingExtra,
+    ModelRefused,
+    NoSuchPrecision,
+    StoreDamaged,
+    StoreError,
+    WorkerFailed,
+)
+
+INFRASTRUCTURE = (
+    *(StoreError, LocalFileError, WorkerFailed, MissingExtra, DeviceUnavailable, OSError),
+    DatasetUnavailable,
+)
+# This machine cannot do this model, and another one may.
+FOR_OTHERS = (DatasetMisfit, MemoryExceeded, MemoryError)
+# In the model itself: another attempt, here or elsewhere, would end in the same way.
+HOPELESS = (BadModel, ModelRefused, NoSuchPrecision)
 
 LONGEST_DELAY_S = 60.0
 LONGEST_DEVICE_DELAY_S = 10.0  # somebody may be plugging the board in again

@@ -85,12 +85,14 @@ class RunnerOptions:
 @dataclass(frozen=True)
 class RunTotals:
     """How many stages a runner did, how many failed for a reason in the model, and how many it gave
-    back because it could not do them. `was_stopped`: by a signal."""
+    back because it could not do them. `was_stopped`: by a signal. `unreachable`: how many it left
+    alone because a symbolic link is in the way to their files."""
 
     done: int = 0
     failed: int = 0
     released: int = 0
     was_stopped: bool = False
+    unreachable: int = 0
 
 
 class _Once:
@@ -158,7 +160,8 @@ def run(
             can = {capability for worker in crew for capability in worker.capabilities}
             summary = drain_summary(workspace, can, options.subset)
             report(RunnerEvent("drained", text=str(summary), summary=summary))
-        return RunTotals(ended["done"], ended["failed"], ended["released"], stopping.is_set())
+        endings = (ended["done"], ended["failed"], ended["released"])
+        return RunTotals(*endings, stopping.is_set(), ended["unreachable"])
 
 
 def _cached(options: RunnerOptions) -> Iterator[Path]:

@@ -208,6 +208,8 @@ def stored_files(workspace: Workspace, lease: Lease) -> dict[str, ModelFile]:
     if files and (not uploaded or uploaded in files):
         return files
     blobs, experiment = workspace.store.blobs, workspace.experiment
+    if uploaded:
+        blobs.size(f"{experiment}/{lease.model}/{uploaded}")  # raises if it is a link
     places = (experiment, lease.model)
     is_there = blobs.is_there() and any(any(blobs.list(f"{place}/")) for place in places)
     if not is_there:

@@ -22,27 +22,19 @@ from edgeloop._util.files import sha256_of
 from edgeloop._util.system import progress_shown_to, show_progress
 from edgeloop.errors import (
     BadInput,
-    BadModel,
+    BlobBehindLink,
     Conflict,
-    DatasetMisfit,
-    DatasetUnavailable,
     DeviceUnavailable,
     EdgeloopError,
     FileDamaged,
     LeaseLost,
-    LocalFileError,
-    MemoryExceeded,
-    MissingExtra,
     ModelFailed,
-    ModelRefused,
-    NoSuchPrecision,
     NotFound,
     StoreError,
-    WorkerFailed,
 )
 from edgeloop.models import CurrentStage, Lease, Leases, Outcome, check_upload
 from edgeloop.platforms import SharedDevice, TakesTurns
-from edgeloop.runner.backoff import Backoff
+from edgeloop.runner.backoff import FOR_OTHERS, HOPELESS, INFRASTRUCTURE, Backoff
 from edgeloop.runner.coordinator import Coordinator, DeviceSessions, ModelFilter
 from edgeloop.runner.cpus import CpuPool, NoCpusError
 from edgeloop.runner.heartbeat import Heartbeat
@@ -64,14 +56,6 @@ def store_and_commit(workspace: Workspace, leases: Leases, lease: Lease, result:
     stored.publish(lease.model, lease.token, result.files)
 
 
-INFRASTRUCTURE = (
-    *(StoreError, LocalFileError, WorkerFailed, MissingExtra, DeviceUnavailable, OSError),
-    DatasetUnavailable,
-)
-# This machine cannot do this model, and another one may.
-FOR_OTHERS = (DatasetMisfit, MemoryExceeded, MemoryError)
-# In the model itself: another attempt, here or elsewhere, would end in the same way.
-HOPELESS = (BadModel, ModelRefused, NoSuchPrecision)
 HAND_IN_PATIENCE_S = 300.0
 LOOK_AGAIN_S = 2.5  # by then an idle runner would have taken what is left
 
@@ -455,7 +439,12 @@ class Worker:
         if self._has_given_up:
             return
         try:
-            if isinstance(error, INFRASTRUCTURE):
+            if isinstance(error, BlobBehindLink):  # time does not help; other models may be fine
+                self._only.decline(lease.model)
+                self.ended["unreachable"] += 1
+                self._report(RunnerEvent("note", text=str(error)))
+                self._leases.release(lease)
+            elif isinstance(error, INFRASTRUCTURE):
                 self._back_off(error)
                 self._leases.release(lease)  # at once: another machine may do better
             elif isinstance(error, FOR_OTHERS):

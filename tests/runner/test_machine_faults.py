@@ -193,3 +193,36 @@ def test_once_ends_with_1_where_nothing_could_be_done(
         assert (failed.code, "0 stages done, 1 failed." in failed.out) == (1, True), failed
     idle = once("--subset", "calm-heron")
     assert (idle.code, "0 stages done." in idle.out) == (0, True), "there was no work left"
+
+
+def put_behind_link(path: Path, elsewhere: Path) -> None:
+    elsewhere.mkdir()
+    shutil.move(path, elsewhere / path.name)
+    path.symlink_to(elsewhere / path.name)
+
+
+@pytest.mark.parametrize("place", ["default", "default/calm-heron", "default/calm-heron/MODEL"])
+def test_files_behind_a_symbolic_link_are_no_model_s_fault(
+    project: Project, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The models that can be reached are evaluated; the others are left as they are."""
+    blobs = project.folder / ".edgeloop/blobs"
+    link = blobs / place.replace("MODEL", "calm-heron.onnx")
+    put_behind_link(link, tmp_path / "elsewhere")
+    behind = {"calm-heron", "wise-otter"} if place == "default" else {"calm-heron"}
+    monkeypatch.chdir(project.folder)
+    said = run_main(("runner", "--device", "host", "--drain"), monkeypatch, capfd)
+    assert said.code == 1 and "out of reach" in said.out
+    assert (said.out + said.err).count(f"{link} is a symbolic link") == 1
+    assert "mount --bind" in said.out + said.err
+    expected = {name: "new" if name in behind else "complete" for name in project.statuses()}
+    assert project.statuses() == expected
+    with project.workspace() as workspace:
+        rows = [workspace.model(name).row for name in behind]
+    counted = [(r.attempts, r.silent) for row in rows for r in records_of(row).values()]
+    assert set(counted) == {(0, 0)}
+    if not place.endswith("MODEL"):
+        refusal = run_main(("delete", "calm-heron", "-y"), monkeypatch, capfd).sentence
+        assert f"{link} is a symbolic link" in refusal
+        assert project.statuses() == expected

@@ -192,7 +192,7 @@ class PlainFolder(Blobs):
             try:
                 with self._our_errors(key), inner_folder(self._folder, parents) as folder:
                     os.unlink(name, dir_fd=folder)
-            except BlobMissing:
+            except (BlobMissing, BlobBehindLink):
                 continue
             self._remove_empty(parents)
 
@@ -302,10 +302,16 @@ class PlainFolder(Blobs):
         except OSError as error:
             raise self._explained(error, key) from None
 
+    def _link_to(self, key: str) -> Path:
+        """The first link on the way to a file, for a message."""
+        parts = key.split("/")
+        paths = [self._folder.joinpath(*parts[:count]) for count in range(1, len(parts) + 1)]
+        return next((path for path in paths if path.is_symlink()), paths[-1])
+
     def _explained(self, error: OSError, key: str) -> EdgeloopError:
         store = str(self._folder)
         if isinstance(error, LinkFound):
-            return BlobBehindLink(key=key, name=error.filename, store=store)
+            return BlobBehindLink(link=self._link_to(key), store=store)
         if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
             self._check_root()
             return BlobMissing(key=key, store=store)
