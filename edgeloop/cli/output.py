@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgeloop._util import units
+
 if TYPE_CHECKING:
     from edgeloop.data import Progress
     from edgeloop.store import Value
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 LONGEST_SENTENCE = 1_500
 _LONGEST_END = 200
+plural = units.plural
 
 
 def print_json(rows: Iterable[Mapping[str, object]]) -> None:
@@ -75,10 +78,6 @@ def short_count(value: Value | None) -> str:
         if value >= factor:
             return f"{value / factor:.3g}{unit}"
     return f"{value:g}"
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 @contextlib.contextmanager

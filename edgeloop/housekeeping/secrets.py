@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from edgeloop.errors import EdgeloopError, LocalFileError
-from edgeloop.jobs import find_secrets, is_secret_variable, may_hold_secrets
+from edgeloop.jobs import find_secrets, is_placeholder, is_secret_variable, may_hold_secrets
 from edgeloop.settings import Settings, whole_environment
 from edgeloop.store import AzureLocation, location_text
 
@@ -32,9 +32,6 @@ _SKIPPED = frozenset({".git", ".hg", ".svn", "__pycache__", "node_modules"})
 _MARKS = ("pyvenv.cfg", "conda-meta")  # of environments, which have no secrets of this project
 # Files of Edgeloop that have secrets in them by design; nobody but their owner can read them.
 _OWN = ("secrets.json", "ticket.json", "order.json")
-_PLACEHOLDERS = frozenset(
-    {"password", "passwd", "secret", "pass", "changeme", "example", "token", "user", "key", "pw"}
-)
 
 
 @dataclass(frozen=True)
@@ -144,7 +141,7 @@ class SecretScan:
         text = content.decode("latin-1")
         spans = [(match.start, match.end, match.kind) for match in find_secrets(text)]
         spans += self._literals(text)
-        spans = [span for span in spans if not _is_placeholder(text[span[0] : span[1]])]
+        spans = [span for span in spans if not is_placeholder(text[span[0] : span[1]])]
         masked = ""
         for start, end, kind in sorted(spans):
             if end <= known:
@@ -194,10 +191,6 @@ def _texts(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
             yield from _texts(value, f"{prefix}{key}.")
         elif isinstance(value, str):
             yield f"{prefix}{key}", value
-
-
-def _is_placeholder(text: str) -> bool:
-    return text.lower() in _PLACEHOLDERS or len(set(text)) < 3
 
 
 def _masked(text: str, start: int, end: int, spans: Sequence[tuple[int, int, str]]) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from edgeloop.jobs.protocol.resources import listed, missing
     from edgeloop.jobs.protocol.ticket import FINAL_STATES, Environment, State, order_variables
     from edgeloop.jobs.records import RUNS_FOLDER, JobRecord, Listing, Run, RunRecords, select
-    from edgeloop.jobs.secrets.patterns import find_secrets, is_secret_variable
+    from edgeloop.jobs.secrets.patterns import find_secrets, is_placeholder, is_secret_variable
     from edgeloop.jobs.shared import (
         StoredJob,
         ended_jobs,
@@ -78,6 +78,7 @@ __all__ = [
     "ended_jobs",
     "find_secrets",
     "has_record",
+    "is_placeholder",
     "is_secret_variable",
     "listed",
     "make_compute",
@@ -112,7 +113,7 @@ _WHERE = {
     ),
     "fields": ("ENVIRONMENT", "JobFile"),
     "ignore": ("may_hold_secrets",),
-    "secrets.patterns": ("find_secrets", "is_secret_variable"),
+    "secrets.patterns": ("find_secrets", "is_placeholder", "is_secret_variable"),
     "package": ("edgeloop_requirements", "package_snapshot"),
     "transfer": ("Fetched",),
     "spec": ("JobSpec", "read_spec", "spec_of_script"),

@@ -12,7 +12,7 @@ import os
 import stat
 import tarfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from io import RawIOBase
@@ -23,11 +23,17 @@ from edgeloop.errors import BadJob, LocalFileError
 from edgeloop.jobs.ignore import CodeFolder, SourceFile
 from edgeloop.jobs.protocol.code import MOST_CODE_BYTES, CodeDigest, content_digest
 from edgeloop.jobs.protocol.ticket import code_key, is_fresh
-from edgeloop.jobs.secrets.patterns import SHORTEST_LITERAL, holds_private_key
+from edgeloop.jobs.secrets.patterns import (
+    LARGEST_SOURCE,
+    SHORTEST_LITERAL,
+    exposed_tokens,
+    holds_private_key,
+)
 from edgeloop.store import Blobs
 
 LIMIT_BYTES = 100_000_000
 _MOST_NAMED = 5
+_MOST_SEARCHED = 20_000_000  # bytes of code, for tokens: about a second
 __READS = 5  # of a file that changes while it is read
 _PIECE_BYTES = 1 << 20
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENXIO)
@@ -47,6 +53,10 @@ class CodeFile:
     @property
     def size(self) -> int:
         return len(self.content)
+
+    def tokens(self) -> Iterator[tuple[int, str]]:
+        """Lines, and which tokens or keys they have."""
+        return exposed_tokens(self.content)
 
 
 @dataclass(frozen=True)
@@ -101,6 +111,20 @@ class CodeSnapshot:
             f"without {listed}{others}, which may hold secrets (to send one anyway: a line "
             f"'!{example}' in .edgeloopignore)"
         )
+
+    def exposed(self) -> tuple[str, ...]:
+        """Where tokens stand in the code, which is sent all the same: one sentence for each of the
+        first few."""
+        found: list[str] = []
+        room = _MOST_SEARCHED
+        for file in self.files:
+            room -= min(file.size, LARGEST_SOURCE)
+            if room < 0:
+                break
+            found += [f"{file.path}:{n} looks like a secret ({k})" for n, k in file.tokens()]
+        more = len(found) - _MOST_NAMED
+        others = [f"{more} more of these are in the code"] if more > 0 else []
+        return (*found[:_MOST_NAMED], *others)
 
     @cached_property
     def digest(self) -> str:

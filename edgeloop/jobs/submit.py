@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from edgeloop._util.parallel import ordered_map
-from edgeloop._util.units import size_text
+from edgeloop._util.units import plural, size_text
 from edgeloop.data import Datasets, Progress, Reference, find_local, parse_reference
 from edgeloop.errors import (
     BadJob,
@@ -33,7 +33,7 @@ from edgeloop.jobs.protocol.bundle import ensure_wrapper
 from edgeloop.jobs.protocol.ticket import Environment, Input, Ticket, check_apart, ticket_key
 from edgeloop.jobs.records import RUNS_FOLDER, Draft, JobRecord, Run, RunRecords, now
 from edgeloop.jobs.remote import PlaceResolver, ResolvedPlaces
-from edgeloop.jobs.secrets.patterns import find_secrets
+from edgeloop.jobs.secrets.patterns import secret_argument
 from edgeloop.jobs.secrets.variables import secret_values, without_values
 from edgeloop.jobs.shared import delete_job, record_key, submitter
 from edgeloop.jobs.snapshot import CodeSnapshot
@@ -63,6 +63,7 @@ class SharedUpload:
     summary: str
     places: ResolvedPlaces = field(default_factory=ResolvedPlaces, repr=False)
     package: str = ""
+    exposed: tuple[str, ...] = ()  # tokens in the code: file, line and what it looks like
 
 
 @dataclass(frozen=True)
@@ -126,9 +127,11 @@ class Submission:
 
     def _tell(self, spec: JobSpec, shared: SharedUpload) -> None:
         self.tell(f"{shared.summary} · compute {self.compute.name}")
-        kinds = [found.kind for word in spec.full_command() for found in find_secrets(word)]
-        if kinds:
-            reason = f"an argument looks like a secret ({kinds[0]}), and records and lists of"
+        for place in shared.exposed:
+            self.tell(f"warning: {place}, and the code is sent to the store with it")
+        kind = secret_argument(spec.full_command())
+        if kind is not None:
+            reason = f"an argument looks like a secret ({kind}), and records and lists of"
             self.tell(f"warning: {reason} processes show arguments: pass it with --secret instead")
 
     def _share(self, spec: JobSpec, push: bool) -> SharedUpload:
@@ -163,7 +166,8 @@ class Submission:
         described += [f"data {place.url} (where it is)" for place in spec.sources]
         _, is_new = snapshot.ensure(self.blobs)
         size = size_text(snapshot.size)
-        code = f"snapshot {len(snapshot.files)} files, {size} ({'sent' if is_new else 'unchanged'})"
+        count = plural(len(snapshot.files), "file")
+        code = f"snapshot {count}, {size} ({'sent' if is_new else 'unchanged'})"
         if snapshot.withheld:
             code += f", {snapshot.withheld_note}"
         return SharedUpload(
@@ -174,6 +178,7 @@ class Submission:
             " · ".join((code, *described)),
             places,
             self._send_package() if spec.edgeloop else "",
+            snapshot.exposed(),
         )
 
     def _send_package(self) -> str:
@@ -189,7 +194,9 @@ class Submission:
             with suppress(NoSuchDataset):
                 name, folder = find_local(self.settings.project, text)
                 pushed = datasets.push(name, folder, progress=self.progress)
-                moved = f"{pushed.moved_files} files sent" if pushed.is_new else "unchanged"
+                moved = (
+                    f"{plural(pushed.moved_files, 'file')} sent" if pushed.is_new else "unchanged"
+                )
                 return pushed.reference, moved
         return datasets.resolve(text), "in the store"
 

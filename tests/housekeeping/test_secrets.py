@@ -103,10 +103,18 @@ def test_secrets_of_the_settings_and_the_environment_are_known(tmp_path: Path, m
     assert "http://h:1" not in known.values()
 
 
+def test_documentation_and_examples_have_none():
+    root = Path(__file__).parents[2]
+    places = [root / name for name in ("docs", "examples", "README.md", "edgeloop", "deploy")]
+    assert [leak.sentence for place in places for leak in SecretScan({}).path(place)] == []
+
+
 @pytest.mark.slow
 def test_the_command_says_where_and_ends_with_1(tmp_path: Path):
     (tmp_path / "a.txt").write_text(f"t: {TOKEN}\n\x1b[31mof-the-environment")
-    environ = {"SOME_API_KEY": "of-the-environment"}
+    (tmp_path / "job.json").write_text(f'{{"project": "{tmp_path}", "sock": "/run/user/agent.1"}}')
+    places = {"PWD": str(tmp_path), "SSH_AUTH_SOCK": "/run/user/agent.1", "HOME_KEY": str(tmp_path)}
+    environ = {"SOME_API_KEY": "of-the-environment", **places}
     found = run_command(("secrets", "scan"), tmp_path, environ)
     assert found.code == 1 and TOKEN not in found.out and "of-the-env" not in found.out
     assert "a.txt:1: GitHub token: t: ***" in found.out and "\x1b" not in found.out

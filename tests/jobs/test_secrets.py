@@ -12,11 +12,18 @@ import pytest
 from edgeloop.errors import BadJob
 from edgeloop.jobs import Jobs, read_spec, spec_of_script
 from edgeloop.jobs.protocol.ticket import ticket_key
-from edgeloop.jobs.secrets.patterns import KINDS, LONGEST, find_secrets, is_secret_variable
+from edgeloop.jobs.secrets.patterns import (
+    KINDS,
+    LONGEST,
+    find_secrets,
+    is_secret_variable,
+    secret_argument,
+)
 from edgeloop.jobs.secrets.variables import secret_values
 from edgeloop.settings import Settings
 
 GITHUB = "ghp_" + "a1B2c3D4e5" * 4
+AWS = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 KEY = "A" * 40 + "B" * 46 + "=="
 
 
@@ -51,6 +58,8 @@ KEY = "A" * 40 + "B" * 46 + "=="
             ("Z", "https://a.blob/c?sv=1&sig=abcdefghijklmnopqrstuvwxyz%3D"),
             ("W", "AKIA" + "A7" * 8),
         ),
+        *(("DB_PWD", "hunter2"), ("GPG_PASSPHRASE", "hunter2"), ("GPG_KEY", "lQWGBGF")),
+        *(("API_TOKEN", "/no/path/of/this/machine"), ("pwd", "hunter2"), ("MY_AUTH", "x:y")),
     ],
 )
 def test_a_secret_is_known_by_its_name_or_by_how_it_looks(name: str, value: str):
@@ -66,6 +75,9 @@ def test_a_secret_is_known_by_its_name_or_by_how_it_looks(name: str, value: str)
         *(("TOKENIZERS_PARALLELISM", "false"), ("MAX_TOKENS", "512"), ("PUBLIC_KEY", "ssh-rsa x")),
         *(("AUTHOR", "ada"), ("KEY_FILE", "/srv/k"), ("PASS", ""), ("TOKEN", "${TOKEN}")),
         *(("URL", "https://host/x"), ("SPARSE", "1"), ("PATH", "/bin"), ("TOKEN_URL", "https://a")),
+        *(("PWD", "/gone/since"), ("OLDPWD", "/x"), ("SSH_AUTH_SOCK", "/tmp/ssh-x/agent.1")),
+        *(("XAUTHORITY", "/x"), ("GPG_KEY", "A035C8C19219BA821ECEA86B64E628F8D684696D")),
+        *(("TOKEN_PATH", "a/b"), ("SECRETS_DIR", "x"), ("AUTH", "/usr/bin:/usr"), ("SSH_KEY", "/")),
     ],
 )
 def test_what_is_no_secret_is_recorded(name: str, value: str):
@@ -95,6 +107,8 @@ EXAMPLES = {
     "bearer token": "Authorization: Bearer 0123456789abcdef.xyz",
     "password in an address": "postgresql://me:hunter22@host/db",
     "password": "Server=x;Password=hunter2222;",
+    "AWS secret key": 'AWS_SECRET_ACCESS_KEY="wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"',
+    "secret in an assignment": 'CLIENT_SECRET = "aB3dE6gH9jK2mN5pQ8sT"',
 }
 
 
@@ -113,6 +127,7 @@ def test_every_kind_is_found_in_the_middle_of_a_text(kind: str):
         *("eyJ" + "a" * 1_000_000, "eyJaaaaaaaaaaa.eyJ" * 50_000, "AccountKey=" * 90_000),
         *("-----BEGIN " * 90_000, "-----BEGIN PRIVATE KEY-----" * 40_000, "password=" * 110_000),
         *("Bearer " * 140_000, "sk-" * 330_000, "authorization: Bearer " + "a" * 1_000_000),
+        *("aws_secret_key=" * 70_000, "token='a" * 120_000, "token='" + "aB" * 500_000),
     ],
     ids=lambda text: text[:20],
 )
@@ -120,6 +135,35 @@ def test_no_text_takes_long_to_search(text: str):
     began = time.process_time()
     assert sum(1 for _ in find_secrets(text)) < 100_000
     assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("x.py --password hunter2hunter2", "the value of --password"),
+        ("x.py --hf-token abcdefgh --lr 1", "the value of --hf-token"),
+        ("x.py --api_key=abcdefgh", "the value of --api_key"),
+        (f"x.py {GITHUB}", "GitHub token"),
+        ("x.py --max-tokens 100000 --pad-token <|endoftext|> --key image_path", None),
+        ("x.py --token-type wordpiece --token --verbose --password ${HIDDEN_ONE}", None),
+        ("x.py --token 123456789 --secret /usr/bin --tokenizer bert-base --password", None),
+    ],
+)
+def test_arguments_are_secret_by_their_options_in_one_word_or_two(words: str, kind: str | None):
+    assert secret_argument(words.split()) == kind
+
+
+def test_no_word_of_plain_code_is_taken_for_a_token():
+    for text in (
+        'tokens = "theQuickBrownFox"',
+        'token = "lower-case-words-and-no-digits-at-all"',
+        'api_key = os.environ["MY_LONG_API_KEY_NUMBER_1"]',
+        'secret = "the words of a sentence, 20 of them And More"',
+        '<div class="sk-estimator-doc-link-and-more-words">',
+        'aws_secret_access_key: "${AWS_SECRET_ACCESS_KEY}"',
+        "hf_" + "hub_download_of_a_model_and_more",
+    ):
+        assert list(find_secrets(text)) == [], text
 
 
 @pytest.fixture
@@ -190,7 +234,7 @@ def test_a_secret_that_is_not_on_this_machine_is_asked_for(project: Path, monkey
     [run] = jobs.submit(spec, [f"--token={GITHUB}"], tell=told.append)
     jobs.wait([run], timeout_s=60)
     assert "warning: an argument looks like a secret (GitHub token)" in told[1]
-    assert GITHUB not in "".join(told)
+    assert GITHUB not in "".join(told) and told[0].startswith("snapshot 2 files, ")
     (project / f"runs/{run.name}/secrets.json").unlink()
     with pytest.raises(
         BadJob, match="the secret WANDB_API_KEY is not on this machine: set the var"
@@ -198,3 +242,22 @@ def test_a_secret_that_is_not_on_this_machine_is_asked_for(project: Path, monkey
         jobs.spec(run)
     monkeypatch.setenv("WANDB_API_KEY", "other")
     assert jobs.spec(run).filled_variables()["WANDB_API_KEY"] == "other"
+
+
+def test_tokens_in_code_are_named_by_file_and_line_and_sent(project: Path):
+    for name in ("kubeconfig.yaml", "prod-kubeconfig.yml", "auth.json"):
+        (project / name).write_text("{}")
+    (project / "show.py").write_text(f"print(1)\nTOKEN = '{GITHUB}'\n")
+    (project / "more.py").write_text('x = 1\n\nos.environ["AWS_SECRET_ACCESS_KEY"] = "' + AWS)
+    (project / "data.bin").write_bytes(b"\0" + GITHUB.encode())
+    (project / "edgeloop.yaml").unlink()
+    told: list[str] = []
+    jobs = Jobs(Settings.load(project))
+    [run] = jobs.submit(spec_of_script("show.py", (), {}), tell=told.append)
+    assert jobs.wait([run], timeout_s=60)[0].state == "completed"
+    assert told[0].startswith("snapshot 3 files, ")
+    assert "without auth.json, kubeconfig.yaml, prod-kubeconfig.yml, which may hold" in told[0]
+    assert [line.partition(", and the code is sent")[0] for line in told[1:]] == [
+        "warning: more.py:3 looks like a secret (AWS secret key)",
+        "warning: show.py:2 looks like a secret (GitHub token)",
+    ]

@@ -6,12 +6,14 @@ no nested ones, so that a hostile text costs no more than a plain one.
 
 from __future__ import annotations
 
+import os
 import re
 from bisect import bisect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 LONGEST = 4096  # of one match: a text may be searched in pieces that overlap by this much
+LARGEST_SOURCE = 1_000_000  # bytes of a file that is searched for tokens before it is sent
 SHORTEST_LITERAL = 6  # a shorter value of a secret is found everywhere, as a part of other words
 
 _NAME = re.compile(
@@ -27,9 +29,29 @@ _JOINED = re.compile(
 # Variables whose names have such a word and whose values are no secrets.
 _PLAIN_NAME = re.compile(r"(?i)(?:^|_)(?:public_?keys?|keys?_?(?:id|name|file|path|dir|vault)|"
     r"(?:file|path|dir|folder|name|url|uri|host|port|user|username|id|type|mode|count|limit|size|"
-    r"length|timeout|ttl|enabled|disabled|parallelism))$"
+    r"length|timeout|ttl|enabled|disabled|parallelism|sock|socket))$"
 )  # fmt: skip
+_OF_THE_SYSTEM = frozenset({"PWD", "OLDPWD", "XAUTHORITY", "GPG_TTY", "GPG_AGENT_INFO"})
+_FINGERPRINT = re.compile(r"(?i)(?:0x)?(?:[0-9a-f]{16}|[0-9a-f]{40})")  # GPG_KEY of many images
 _PLAIN_VALUE = re.compile(r"(?i)|\d{1,4}|true|false|yes|no|on|off|none|null|\*+|\$\{\w+\}")
+
+_PLACEHOLDERS = frozenset(
+    {"password", "passwd", "secret", "pass", "changeme", "example", "token", "user", "key", "pw"}
+)
+_ELLIPSIS = "…".encode().decode("latin-1")  # as files are read
+
+# Options of commands, which are less often secret than variables: --key, --max-tokens, --pad-token.
+_OPTION = re.compile(
+    r"(?i)-{1,2}(?:[a-z0-9]{1,30}[-_.]){0,4}(?:password|passwd|passphrase|pwd|secret|credentials?|"
+    r"token|(?:api|access|account|secret|private|shared|storage|signing)[-_]?key|"
+    r"(?:access|auth|bearer|api)token|connection[-_]?string)"
+)
+_OF_TEXT = re.compile(
+    r"(?i)-{1,2}(?:.{0,40}[-_.])?(?:pad|eos|bos|unk|sep|cls|mask|special|image|stop|end|start|sot|"
+    r"eot|prompt|trigger|class|placeholder|per|num|first|last|initializer)[-_.]?token"
+)
+_SHORTEST_ARGUMENT = 6
+_NUMBER = re.compile(r"[-+]?[\d_]{0,30}\.?\d{0,30}(?:e[-+]?\d{1,4})?", re.IGNORECASE)
 
 _BEGIN = r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,3}PRIVATE KEY(?: BLOCK)?-----"
 _KEY_BODY = rb"[A-Za-z0-9+/=]{24}"
@@ -54,6 +76,9 @@ class Match:
     kind: str
     start: int
     end: int
+
+    def text(self, whole: str) -> str:
+        return whole[self.start : self.end]
 
 
 def _kind(name: str, marks: str, regex: str) -> SecretKind:
@@ -83,6 +108,12 @@ KINDS = (
         "x-amz-security-token=",
         r"(?i)\bX-Amz-Security-Token=(?P<secret>[A-Za-z0-9%+/=_-]{20,2000})",
     ),
+    _kind(
+        "AWS secret key",
+        "secret_access_key secretaccesskey secret_key secretkey",
+        r"(?i:aws_?secret_?key|secret_?access_?key)[\"'\])]{0,3}\s{0,5}[:=,]\s{0,5}[\"']?"
+        r"(?P<secret>[A-Za-z0-9/+]{40})(?![A-Za-z0-9/+=])",
+    ),
     _kind("AWS access key", "akia asia", r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
     _kind("Google API key", "aiza", r"\bAIza[0-9A-Za-z_-]{35}\b"),
     _kind("Google OAuth token", "ya29.", r"\bya29\.[0-9A-Za-z_-]{20,1000}"),
@@ -97,7 +128,7 @@ KINDS = (
     _kind("PyPI token", "pypi-", r"\bpypi-[A-Za-z0-9_-]{50,300}"),
     _kind("npm token", "npm_", r"\bnpm_[A-Za-z0-9]{36}\b"),
     _kind("Databricks token", "dapi", r"\bdapi[0-9a-f]{32}\b"),
-    _kind("API key", "sk-", r"\bsk-(?:[A-Za-z]{2,10}-)?[A-Za-z0-9_-]{20,200}"),
+    _kind("API key", "sk-", r"\bsk-(?=[A-Za-z_-]{0,60}[0-9])[A-Za-z0-9_-]{20,200}"),
     _kind(
         "JSON web token",
         "eyj",
@@ -117,6 +148,14 @@ KINDS = (
         "password",
         "password= pwd= passwd=",
         r"(?i)\b(?:password|passwd|pwd)=(?P<secret>[^\s;&\"'<>{}$*\\]{6,200})",
+    ),
+    _kind(
+        "secret in an assignment",  # to a name that says so, of what nobody would choose as a word
+        "secret token key password passwd",
+        r"(?i:(?:[_-]|\b)(?:secret|token|(?:api|access|secret)_?key|passw(?:or)?d))"
+        r"[\"'\])]{0,3}\s{0,3}[:=]\s{0,3}(?P<quote>[\"'])"
+        r"(?=[A-Z0-9+/_=.-]{0,60}[a-z])(?=[A-Za-z+/_=.-]{0,60}[0-9])"
+        r"(?=[a-z0-9+/_=.-]{0,60}[A-Z])(?P<secret>[A-Za-z0-9+/_=.-]{20,200})(?P=quote)",
     ),
 )
 
@@ -151,7 +190,48 @@ def is_secret_variable(name: str, value: str) -> bool:
     if next(find_secrets(value), None) is not None:
         return True
     is_named = _NAME.search(name) is not None or _JOINED.search(name) is not None
-    return is_named and _PLAIN_NAME.search(name) is None
+    return is_named and _PLAIN_NAME.search(name) is None and not _is_of_the_system(name, value)
+
+
+def _is_of_the_system(name: str, value: str) -> bool:
+    """What shells and desktops set, and paths of this machine, whatever their variables' names."""
+    if name in _OF_THE_SYSTEM or (name == "GPG_KEY" and _FINGERPRINT.fullmatch(value)):
+        return True
+    paths = [path for path in value.split(os.pathsep) if path]
+    return bool(paths) and all(path.startswith("/") and os.path.lexists(path) for path in paths)
+
+
+def secret_argument(words: Sequence[str]) -> str | None:
+    """What the first secret in a command is: by how it looks, or as the value of an option whose
+    name says so, in one word or in two."""
+    for word, following in zip(words, (*words[1:], ""), strict=True):
+        found = next(find_secrets(word), None)
+        if found is not None:
+            return found.kind
+        option, has_value, value = word.partition("=")
+        if not has_value and not following.startswith("-"):
+            value = following
+        if _OPTION.fullmatch(option) and not _OF_TEXT.fullmatch(option):
+            is_plain = len(value) < _SHORTEST_ARGUMENT or _NUMBER.fullmatch(value) is not None
+            if not is_plain and is_secret_variable("password", value):
+                return f"the value of {option}"
+    return None
+
+
+def exposed_tokens(content: bytes) -> Iterator[tuple[int, str]]:
+    """Lines of a source file, and which tokens or keys they have. Passwords are left out: in code
+    they are most often examples. So are files that are no text, and large ones, which are data."""
+    if len(content) > LARGEST_SOURCE or b"\0" in content:
+        return
+    text = content.decode("latin-1")
+    for match in find_secrets(text):
+        if not match.kind.startswith("password") and not is_placeholder(match.text(text)):
+            yield text.count("\n", 0, match.start) + 1, match.kind
+
+
+def is_placeholder(text: str) -> bool:
+    """Whether a match is only what a guide has in the place of a secret."""
+    return text.lower() in _PLACEHOLDERS or len(set(text)) < 3 or text == _ELLIPSIS
 
 
 def holds_private_key(content: bytes) -> bool:
