@@ -4,8 +4,9 @@
 - Whoever does not read a response fast enough is cut off; downloads and event streams then wait for
   nobody, and hold no thread meanwhile.
 - A new connection is always welcome: when there are too many of one address, or of all, the one
-  that has been waiting the longest without a request goes, of the address that has the most. Only
-  if all of them are at work is the new one refused.
+  that we have been waiting for the longest goes, of the address that has the most. We wait for a
+  request until all of it, its body included, is there. Only if we work for all of them is the new
+  one refused.
 - With TLS, handshakes count as connections and have the same time limit.
 
 The time for a body is limited by `edgeloop.portal.bodies`.
@@ -100,7 +101,7 @@ class Connections:
                 del self._groups[connection.address]
 
     def _make_room(self, group: dict[PortalProtocol, None]) -> bool:
-        idle = (item for item in group if not item.is_at_work)
+        idle = (item for item in group if item.is_awaited)
         stuck = (item for item in group if item.is_stuck)
         victim = next(idle, None) or next(stuck, None)
         if victim is None:
@@ -132,6 +133,11 @@ class PortalProtocol(H11Protocol):
     @property
     def is_at_work(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def is_awaited(self) -> bool:
+        """Its next request is not there yet, or not all of its body."""
+        return not self.is_at_work or self.cycle.more_body
 
     @property
     def is_stuck(self) -> bool:
@@ -193,7 +199,10 @@ class PortalProtocol(H11Protocol):
                 self.drop()
             return
         self._has_begun = True
+        before = self.cycle
         super().data_received(data)
+        if self.cycle is not before:  # from now on its body is awaited
+            self._register.waits(self)
         if self.is_at_work:
             self._unread = 0
             if not self.flow.write_paused:

@@ -33,6 +33,10 @@ pytestmark = pytest.mark.slow
 LIMIT_S = 60.0
 SOON, NEVER = 0.3, 600.0
 HALF = b"GET /hello HTTP/1.1\r\nHost: 127."
+HALF_BODY = b"POST /hello HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\nhalf"
+HALF_CHUNKS = (
+    b"GET /held HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n"
+)
 
 
 class Served:
@@ -193,7 +197,9 @@ def test_who_reads_is_not(serve: Serve):
 # Many
 
 
-@pytest.mark.parametrize("first", [b"", HALF])
+@pytest.mark.parametrize(
+    "first", [b"", HALF, HALF_BODY, HALF_CHUNKS], ids=["silent", "head", "body", "chunks"]
+)
 def test_half_open_ones_make_room(serve: Serve, first: bytes):
     """The ones that have been waiting the longest go; a request that is answered stays."""
     served = serve()
@@ -206,6 +212,38 @@ def test_half_open_ones_make_room(serve: Serve, first: bytes):
         assert served.open <= 20
         assert rest_of(clients[1]) == b""
         assert stream.recv(1 << 16).endswith(b"first\r\n")
+
+
+def test_half_sent_bodies_of_several_addresses_make_room(serve: Serve):
+    served = serve(most=30)
+    clients: list[socket.socket] = []
+    with closing_all(clients):
+        for at in range(90):
+            source = (f"127.0.0.{2 + at % 3}", 0)
+            clients.append(socket.create_connection(served.place, LIMIT_S, source))
+            clients[-1].sendall(HALF_BODY)
+        assert httpx.get(f"{served.url}/hello", timeout=LIMIT_S).text == "hello"
+        assert served.open <= 30
+        assert rest_of(clients[0]) == b""
+
+
+def test_a_body_is_awaited_since_its_head(serve: Serve):
+    """A client that was silent for long and now sends a request is not the first one to go."""
+    served = serve()
+    clients = [served.connect() for _ in range(20)]
+    with closing_all(clients):
+        wait_until(lambda: served.open == 20, LIMIT_S, "all of them to be accepted")
+        clients[0].sendall(b"POST /hello HTTP/1.1\r\nHost: 127.0.0.1\r\nExpect: 100-continue\r\n")
+        clients[0].sendall(b"Content-Length: 5\r\n\r\n")
+        assert clients[0].recv(1 << 16).startswith(b"HTTP/1.1 100 ")
+        clients += [served.connect() for _ in range(10)]
+        assert rest_of(clients[10]) == b""
+        clients[0].sendall(b" Ada!")
+        said = b""
+        while not said.endswith(b"hello Ada!"):
+            part = clients[0].recv(1 << 16)
+            assert part, said
+            said += part
 
 
 def test_when_all_are_at_work_a_new_one_is_told_so(serve: Serve):
@@ -229,14 +267,23 @@ def test_addresses_are_told_apart():
     assert _group_of(("fe80::1%eth0", 1, 0, 2)) and _group_of("") == _group_of(None) == ""
 
 
-def test_a_thousand_half_open_connections_do_not_shut_the_portal(farm: Path):
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ",
+        b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n"
+        b"Content-Type: application/x-www-form-urlencoded\r\n\r\ntok",
+    ],
+    ids=["heads", "bodies"],
+)
+def test_a_thousand_half_open_connections_do_not_shut_the_portal(farm: Path, first: bytes):
     with live(farm) as portal:
         url = httpx.URL(portal.address)
         held: list[socket.socket] = []
         with closing_all(held):
             for _ in range(1_100):
                 held.append(socket.create_connection((url.host, url.port), LIMIT_S))
-                held[-1].sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
+                held[-1].sendall(first)
             for path in ("api/v1/models", "", "api/v1/health"):
                 assert httpx.get(url.join(path), timeout=LIMIT_S).status_code == 200
         code, err = portal.end()
