@@ -130,10 +130,13 @@ def missing_store(settings: Settings, makes: bool) -> Path | None:
     from edgeloop.store import SqliteLocation
 
     location = settings.location
-    if not isinstance(location, SqliteLocation) or location.folder.name == STORE_FOLDER:
+    if not isinstance(location, SqliteLocation):
+        return None
+    location.check()
+    if location.folder.name == STORE_FOLDER:
         return None
     folder = location.folder
-    if (folder / "store.db").exists() or (folder / "blobs").exists() or folder.is_file():
+    if (folder / "store.db").exists() or (folder / "blobs").exists():
         return None
     place = unmounted_above(folder)
     if place is not None:

@@ -14,10 +14,10 @@ from edgeloop.cli.context import (
     common_options,
     confirm,
     fallback_option,
+    missing_store,
     names_argument,
     opened,
     precision_option,
-    say_if_new,
     yes_option,
 )
 
@@ -185,7 +185,7 @@ def runner(
         health=health,
     )
     reports: list[RunnerEvent] = []
-    say_if_new(settings)
+    missing_store(settings, makes=False)
     with Workspace(settings) as workspace:
         reclaim = partial(reclaim_orphans, workspace)
         if as_json:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
-from edgeloop.errors import BadSetting
+from edgeloop.errors import BadSetting, StoreError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -40,6 +40,15 @@ class SqliteLocation:
 
     def __str__(self) -> str:
         return str(self.folder)
+
+    def check(self) -> None:
+        """Raises StoreError if a file is in its place, or in that of a folder above it."""
+        from edgeloop.store.node.inside import NOT_A_FOLDER
+
+        paths = (self.folder, *self.folder.parents)
+        there = next((path for path in paths if path.exists()), None)
+        if there is not None and not there.is_dir():
+            raise StoreError(store=str(there), reason=NOT_A_FOLDER)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,8 @@ def open_store(location: Location) -> Store:
 
 
 def open_blobs(location: Location) -> Blobs:
-    """Open only the files of a store: jobs and data need no table, so no code for one is loaded."""
+    """Open only the files of a store: jobs and data need no table, so no code for one is loaded.
+    Raises StoreError if a file is where the folder of a store should be."""
     from edgeloop.store.blobs import FolderBlobs, url_blobs
 
     if isinstance(location, PluginLocation):
@@ -48,6 +49,7 @@ def open_blobs(location: Location) -> Blobs:
         return azure_blobs(location)
     if isinstance(location, PostgresLocation):
         return url_blobs(location.blobs)
+    location.check()
     return FolderBlobs(location.folder / "blobs")
 
 

@@ -26,7 +26,7 @@ def run(
     "words",
     ["status", "experiments", "list", "download x", "delete x -y", "reset x", "queue", "usage",
      "pareto", "gc --yes", "data list", "data pull faces", "fleet status", "store check",
-     "store repair"],
+     "store repair", "runner", "runner --once", "runner --drain"],
 )  # fmt: skip
 def test_a_named_store_that_is_not_there_is_an_error_of_reading_commands(
     run: Command, tmp_path: Path, words: str
@@ -37,6 +37,17 @@ def test_a_named_store_that_is_not_there_is_an_error_of_reading_commands(
         said = run(*words.split(), "--store", f"sqlite:{place}").sentence
         assert f"there is no store at {place}" in said and "mounted" in said
     assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["status", "runner", "runner --drain", "job list", "job status", "job status x", "job logs x"],
+)
+def test_a_file_in_place_of_the_store_is_said_by_every_command(
+    run: Command, project: Path, words: str
+) -> None:
+    (project / ".edgeloop").write_text("")
+    assert f"{project / '.edgeloop'}: this is a file, not a folder" in run(*words.split()).sentence
 
 
 def test_an_upload_begins_a_named_store_and_says_so_once(
