@@ -28,6 +28,7 @@
     │   └── SupervisorReplaced  a fleet whose record has the token of another supervisor
     ├── StoreError              the store
     │   ├── StoreUnavailable    unreachable: infrastructure, worth retrying
+    │   │   ├── FilesAway       the folder of its files is not mounted
     │   │   └── StoreLimited    the service's rate limit: too many requests
     │   ├── StoreRefused        credentials or permissions
     │   ├── StoreFull           no space left
@@ -198,6 +199,10 @@ class StoreError(EdgeloopError):
 class StoreUnavailable(StoreError):
     """the store {store} cannot be reached: {reason}. Check the address and that the server runs,
     then try again."""
+
+
+class FilesAway(StoreUnavailable):
+    """the files of the store {store} are not there: {reason}."""
 
 
 class StoreLimited(StoreUnavailable):

@@ -6,6 +6,7 @@ tag that asks for anything else, and a file that would expand beyond the limits 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,10 +24,13 @@ MAX_VALUES = 100_000  # with every alias expanded
 MAX_TEXT = 10_000_000  # characters of all values, with every alias expanded
 MAX_NUMBER = 2**64  # an int of a thousand digits fits nowhere, and some cannot even be shown
 _TAG = "tag:yaml.org,2002:"
-_UNREADABLE = {  # 2024-99-99, a number of 5,000 digits
+_TOO_LARGE = "has a number that is too large: quote it if it is meant as a text"
+_UNREADABLE = {  # 2024-99-99, !!int zz
     "timestamp": "a date or time that does not exist: quote it if it is meant as a text",
-    "int": "a number that is too large: quote it if it is meant as a text",
+    "int": "a value that is no number: quote it if it is meant as a text",
+    "float": "a value that is no number: quote it if it is meant as a text",
 }
+_DIGITS = re.compile(r"[-+]?[0-9_]+")
 
 KeyPath = tuple[str | int, ...]
 
@@ -199,12 +203,14 @@ class _Reader:
             return node.value  # 2:16 was a number to the base of 60, which nobody means
         try:
             value = self._loader.construct_object(node)
-            if isinstance(value, int) and abs(value) > MAX_NUMBER:
-                raise ValueError
-            return value
         except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError):
             reason = _UNREADABLE.get(node.tag.removeprefix(_TAG), "a value that cannot be read")
+            if reason == _UNREADABLE["int"] and _DIGITS.fullmatch(node.value):
+                raise NotYaml(_TOO_LARGE, node.start_mark.line + 1) from None  # for Python too
             raise NotYaml(f"has {reason}", node.start_mark.line + 1) from None
+        if isinstance(value, int) and abs(value) > MAX_NUMBER:
+            raise NotYaml(_TOO_LARGE, node.start_mark.line + 1)
+        return value
 
     def _check_tag(self, node: yaml.Node, kind: str) -> None:
         if not self._texts and node.tag != f"{_TAG}{kind}":

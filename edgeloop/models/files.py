@@ -36,9 +36,9 @@ from edgeloop._util.files import sha256_of
 from edgeloop.errors import (
     BlobMissing,
     FileDamaged,
+    FilesAway,
     LocalFileError,
     ModelBusy,
-    StoreUnavailable,
 )
 from edgeloop.models.names import matches
 from edgeloop.models.onnx_check import ContentDigest, file_chunks
@@ -145,12 +145,12 @@ class ModelFiles:
         return files, names <= found.keys()
 
     def check_place(self, row: Record) -> None:
-        """Raises StoreUnavailable where the row names files and the place of all files is not
+        """Raises FilesAway where the row names files and the place of all files is not
         there: they are not gone, but on a disk or a share that is not mounted."""
         if _named(row) and not self._store.blobs.is_there():
-            reason = "the folder of its files is not there; if it is on a disk or a share, check"
-            reason = f"{reason} that it is mounted"
-            raise StoreUnavailable(store=self._store.description, reason=reason)
+            reason = "their folder is missing, and may be on a disk or a share that is not mounted:"
+            reason = f"{reason} check that it is mounted, then try again"
+            raise FilesAway(store=self._store.description, reason=reason)
 
     def download(self, row: Record, files: Sequence[ModelFile], to: Path) -> list[Path]:
         """Place files of a model in a folder: all of them, whole and what the row says, or none."""

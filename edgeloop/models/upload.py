@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import threading
 import time
 import uuid
@@ -41,7 +42,9 @@ UPLOAD_LEASE_SECONDS = 6 * 3600.0
 UPLOAD_PATIENCE_S = 30.0  # for an upload of the same content by somebody else
 NOTE_PATIENCE_S = 5.0  # between a note and its row are milliseconds, unless somebody died there
 LOOK_AGAIN_S = 0.1
+QUIET_S = 1.0  # before a wait is worth a word
 PARALLEL_FILES = 8
+_LOG = logging.getLogger("edgeloop.models")
 OF_A_SEARCH = ("arch", "results", "val_iou", "epochs", "iteration", "training_time")
 CHANGED = (
     "it changed while it was uploaded, so it was not stored: wait for whatever writes to it, then "
@@ -130,6 +133,7 @@ class Uploader:
         Neither: it is stored under the name that was asked for, beside another model. An upload
         under way is waited for, and one that takes too long is returned as it is."""
         content, began, watched = file.content, time.monotonic(), dict[str, float]()
+        is_told = False
         while True:
             now = time.monotonic()
             note = self._notes.get(content)
@@ -145,6 +149,9 @@ class Uploader:
                     return None, won
             elif name is not None:
                 return None, None
+            if not is_told and now - began >= QUIET_S:
+                is_told = True
+                _tell_wait(file, known)
             time.sleep(LOOK_AGAIN_S)
 
     def _is_under_way(self, row: Record) -> bool:
@@ -325,6 +332,13 @@ class Uploader:
             if row is not None and row.values.get("content") == content != "":
                 return None if row.values.get("status") == "deleting" else row
         return None
+
+
+def _tell_wait(file: OnnxFile, known: Record | None) -> None:
+    """On stderr, unless whoever uses this as a library says otherwise."""
+    who = f" by {known.values.get('node')} as {known.key}" if known is not None else ""
+    limit = f"waiting for that, at most {UPLOAD_PATIENCE_S:.0f} s"
+    _LOG.warning("%s: the same content is being uploaded%s; %s", file.path.name, who, limit)
 
 
 class ContentNotes:

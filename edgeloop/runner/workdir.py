@@ -18,7 +18,7 @@ from pathlib import Path
 
 from edgeloop._util.files import sha256_of
 from edgeloop._util.locks import ScratchFolder
-from edgeloop.errors import BadInput, BlobMissing, LocalFileError, StoreUnavailable
+from edgeloop.errors import BadInput, BlobMissing, FilesAway, LocalFileError
 from edgeloop.models import Lease, ModelFile
 from edgeloop.store import Blobs, check_blob_key
 from edgeloop.workspace import Workspace
@@ -201,7 +201,7 @@ def fetch_files(
 
 
 def stored_files(workspace: Workspace, lease: Lease) -> dict[str, ModelFile]:
-    """The model's files, by name. Raises StoreUnavailable where the store has no file at all of an
+    """The model's files, by name. Raises FilesAway where the store has no file at all of an
     experiment that has models: most likely the folder of its files is not mounted here."""
     files = {file.name: file for file in workspace.catalog.files(lease.model)}
     uploaded = str(lease.row.values.get("model_name") or "")
@@ -217,7 +217,7 @@ def stored_files(workspace: Workspace, lease: Lease) -> dict[str, ModelFile]:
             f"it has models in {experiment!r} and not one of their files: the folder or container "
             "of its files is another one, or not mounted on this machine"
         )
-        raise StoreUnavailable(store=workspace.store.description, reason=reason)
+        raise FilesAway(store=workspace.store.description, reason=reason)
     what = f"its file {uploaded}" if uploaded else "its ONNX file"
     reason = f"{what} is no longer in the store: delete {lease.model} and upload it again"
     raise BadInput(reason=reason)

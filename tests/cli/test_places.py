@@ -100,6 +100,8 @@ def test_files_that_are_not_mounted_are_said_by_those_who_need_them(
     (project / ".edgeloop" / "blobs").rename(project / "elsewhere")
     assert run("status").code == 0
     for words in (["list", "calm-heron"], ["download", "calm-heron"], ["delete", "calm-heron"]):
-        assert "check that it is mounted" in run(*words).sentence
+        said = run(*words).sentence
+        assert "their folder is missing, and may be on a disk" in said
+        assert "check that it is mounted" in said and "server" not in said
     (project / "elsewhere").rename(project / ".edgeloop" / "blobs")
     assert run("delete", "calm-heron").code == 0

@@ -99,6 +99,7 @@ def test_rows_links_and_a_missing_folder_are_found(local: Path, run: Command) ->
     assert "not followed" in found["link default/calm-heron/link (a symbolic link)"]
     (local / "blobs").rename(local / "elsewhere")
     assert "mounted" in _found(run)["file all files of default"]
+    assert run("store", "check").out.endswith("problems; none of them can be mended here.\n")
 
 
 def test_a_row_is_set_aside_into_a_file_and_its_name_is_free_again(

@@ -150,6 +150,19 @@ def dead_upload(store: Store, path: Path, name: str | None, now: float = NOW) ->
         catalog.upload(path, name)
 
 
+def test_waiting_for_an_upload_of_the_same_content_is_said_once(
+    sqlite: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog
+):
+    monkeypatch.setattr("edgeloop.models.upload.UPLOAD_PATIENCE_S", 0.5)
+    monkeypatch.setattr("edgeloop.models.upload.QUIET_S", 0.0)
+    path = save_external(tmp_path / "net.onnx")
+    dead_upload(sqlite, path, "calm-heron")
+    with pytest.raises(ModelBusy):
+        catalog_on(sqlite).upload(path)
+    [said] = caplog.messages
+    assert said.startswith("net.onnx: the same content is being uploaded by dead:upload as calm-")
+
+
 def test_a_dead_upload_says_who_began_it_and_is_not_taken_for_a_model(
     sqlite: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -32,11 +32,11 @@ def store_group() -> None:
 @click.option("--content", is_flag=True, help="Read all files too, and compare their SHA-256.")
 @all_experiments_options
 def check(content: bool, experiment: str | None, store: str | None, as_json: bool) -> None:
-    """Read everything and say what is wrong.
+    """Say what is wrong with a store.
 
-    The database itself, every row of every experiment, the hints and notes beside them, and the
-    files: those that rows name must be there, in the right size. Nothing is changed. Exit code 1
-    if something is wrong.
+    Reads the database itself, every row of every experiment, the hints and notes beside them, and
+    the list of files: those that rows name must be there, in the right size. What is in the files
+    is compared only with --content. Nothing is changed. Exit code 1 if something is wrong.
 
     Example: edgeloop store check
 
@@ -191,7 +191,11 @@ def _show(health: StoreHealth, workspace: Workspace, content: bool) -> None:
         click.echo(f"… and {more} more; --json prints all.")
     mended = sum(problem.is_mended for problem in health.problems)
     total = plural(len(health.problems), "problem")
-    click.echo(f"{total}; 'edgeloop store repair' mends {mended} of them.")
+    if mended:
+        click.echo(f"{total}; 'edgeloop store repair' mends {mended} of them.")
+    else:
+        each = "it" if len(health.problems) == 1 else "none of them"
+        click.echo(f"{total}; {each} can{'not' if each == 'it' else ''} be mended here.")
 
 
 @contextlib.contextmanager
