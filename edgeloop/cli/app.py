@@ -16,6 +16,7 @@ import click
 from edgeloop._util.redact import redact
 from edgeloop._util.suggest import suggestion
 from edgeloop._version import __version__
+from edgeloop.cli.context import has_all_rows
 from edgeloop.cli.output import one_line
 from edgeloop.errors import EdgeloopError
 
@@ -99,6 +100,14 @@ def app(debug: bool) -> None:
       edgeloop status
       edgeloop download NAME
     """
+
+
+@app.result_callback()
+def _end(result: object, **options: object) -> None:
+    """What was asked for is done, but the answer lacks rows, as was said on stderr."""
+    context = click.get_current_context()
+    if not has_all_rows(context):
+        context.exit(1)
 
 
 def main() -> None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
+_LEFT_OUT = "edgeloop.rows_left_out"
+
 names_argument = click.argument("names", nargs=-1, required=True)
 any_names_argument = click.argument("names", nargs=-1)
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
@@ -95,8 +97,28 @@ def opened(
         with _demo(store, experiment) as workspace:
             yield workspace
         return
-    with Workspace.open(store, experiment) as workspace, found_or_made(workspace.settings, makes):
+    with (
+        Workspace.open(store, experiment) as workspace,
+        found_or_made(workspace.settings, makes),
+        noting_rows_left_out(),
+    ):
         yield workspace
+
+
+@contextlib.contextmanager
+def noting_rows_left_out(is_noted: bool = True) -> Iterator[None]:
+    """A command whose answer lacks rows that cannot be read ends with exit code 1 (`has_all_rows`);
+    a runner that works until it is stopped ends as ever."""
+    from edgeloop.store import rows_left_out
+
+    before = rows_left_out()
+    yield
+    if is_noted and rows_left_out() > before:
+        click.get_current_context().meta[_LEFT_OUT] = True
+
+
+def has_all_rows(context: click.Context) -> bool:
+    return not context.meta.get(_LEFT_OUT)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from edgeloop.cli.context import (
     fallback_option,
     missing_store,
     names_argument,
+    noting_rows_left_out,
     opened,
     precision_option,
     yes_option,
@@ -186,7 +187,7 @@ def runner(
     )
     reports: list[RunnerEvent] = []
     missing_store(settings, makes=False)
-    with Workspace(settings) as workspace:
+    with Workspace(settings) as workspace, noting_rows_left_out(once or drain):
         reclaim = partial(reclaim_orphans, workspace)
         if as_json:
             totals = run(workspace, options, reports.append, reclaim)

@@ -66,6 +66,7 @@ def status(
     from edgeloop.cli.output import print_json, shown
     from edgeloop.cli.output import watch as show
     from edgeloop.models import decoded, ran_on, visible_columns
+    from edgeloop.store import rows_left_out
 
     if sum((csv is not None, as_json, watch)) > 1:
         raise click.UsageError("choose one of --csv, --json and --watch.")
@@ -81,6 +82,7 @@ def status(
         if watch:
             show(lambda: _table(read()), interval)
             return
+        left_out = rows_left_out()
         rows = read()
         if as_json:
             columns = visible_columns(rows)
@@ -93,6 +95,9 @@ def status(
             click.echo("No model matches. 'edgeloop status' shows all.")
         else:
             place = f"experiment '{workspace.experiment}' ({shown(workspace.store.description)})"
+            if rows_left_out() > left_out:
+                click.echo(f"No model can be read in {place}. Next: edgeloop store check")
+                return
             click.echo(f"No models yet in {place}. Next: edgeloop upload MODEL.onnx")
 
 

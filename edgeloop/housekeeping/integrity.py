@@ -8,10 +8,17 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from edgeloop.errors import BlobMissing, StoreDamaged
-from edgeloop.models import UPLOAD, Queue, default_plan, records_of
+from edgeloop.errors import BadInput, BlobMissing, RowTooLarge, StoreDamaged
+from edgeloop.models import (
+    UPLOAD,
+    Queue,
+    contents_of,
+    default_plan,
+    is_as_uploaded,
+    records_of,
+)
 from edgeloop.settings import Settings
-from edgeloop.store import BlobInfo, LostRow, Record, Store, Values, lost_rows
+from edgeloop.store import BlobInfo, LostRow, Record, Store, Values, check_values, lost_rows
 
 PIECE_BYTES = 8 << 20
 SHOWN_FILE = "architecture.json"  # stored with an upload, and no part of the model's size
@@ -42,6 +49,7 @@ class StoreHealth:
     files: int = 0
     size: int = 0
     hashed: int = 0
+    unknown: int = 0  # files of which no row says the content
     problems: list[StoreProblem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     lost: list[LostRow] = field(default_factory=list)  # models
@@ -105,6 +113,8 @@ class _Experiment:
         self._health.models += len(rows)
         self._health.lost += lost
         self._health.lost_beside += lost_beside
+        for record in rows.values():
+            self._check_values(record)
         for row in lost:
             self._health.add(ROW, f"{row.table}: {row.key!r:.200}", row.reason)
         for row in lost_beside:
@@ -112,6 +122,13 @@ class _Experiment:
         known = {row.key for row in lost_beside}
         self._check_beside(rows, beside, {row.key for row in lost}, known)
         self._check_files(rows, {row.key for row in lost}, content)
+
+    def _check_values(self, row: Record) -> None:
+        try:
+            check_values(row.key, row.values)
+        except (BadInput, RowTooLarge) as error:
+            why = f"another tool wrote it, and not every store takes it: {error.fields['reason']}"
+            self._health.add(ROW, row.key, why)
 
     def _check_beside(
         self,
@@ -178,18 +195,35 @@ class _Experiment:
             self._health.add(FILE, f"{self._name}/{row.key}", why)
 
     def _check_content(self, row: Record) -> None:
-        for record in records_of(row.values).values():
-            for name, said in record.sha256.items():
-                key = self._key(row, record.files.get(name, name))
+        contents = contents_of(row)
+        try:
+            for name, said in contents.items():
+                key = self._key(row, name)
                 self._progress(key)
-                try:
-                    found = _sha256(self._store, key)
-                except BlobMissing as error:
-                    self._health.add(FILE, key, str(error))
-                    continue
                 self._health.hashed += 1
-                if found != said:
+                if _sha256(self._store, key) != said:
                     self._health.add(FILE, key, "its content is not what was stored (SHA-256)")
+            self._check_unsaid(row, set(_named(row)) - contents.keys())
+        except BlobMissing as error:
+            self._health.add(FILE, self._key(row, ""), str(error))
+
+    def _check_unsaid(self, row: Record, unsaid: set[str]) -> None:
+        """Rows of older versions say the content of an upload's files together."""
+        upload = records_of(row.values).get(UPLOAD)
+        files = {} if upload is None else upload.files
+        keys = {key for name, key in files.items() if name != SHOWN_FILE}
+        is_whole = None
+        if keys & unsaid:
+            self._progress(self._key(row, UPLOAD))
+            is_whole = is_as_uploaded(
+                row, lambda name: _pieces(self._store, self._key(row, files[name]))
+            )
+        if is_whole is False:
+            why = "its uploaded files are together not what was stored (SHA-256)"
+            self._health.add(FILE, f"{self._name}/{row.key}", why)
+        read = set[str]() if is_whole is None else keys & unsaid
+        self._health.hashed += len(read)
+        self._health.unknown += len(unsaid - read)
 
     def _key(self, row: Record, key: str) -> str:
         return f"{self._name}/{row.key}/{key}"
@@ -218,9 +252,15 @@ def _is_object(value: object) -> bool:
 
 
 def _sha256(store: Store, key: str) -> str:
-    """In pieces: a file may be larger than memory."""
-    digest, start = hashlib.sha256(), 0
-    while piece := store.blobs.read_range(key, start, PIECE_BYTES):
+    digest = hashlib.sha256()
+    for piece in _pieces(store, key):
         digest.update(piece)
-        start += len(piece)
     return digest.hexdigest()
+
+
+def _pieces(store: Store, key: str) -> Iterator[bytes]:
+    """A file may be larger than memory."""
+    start = 0
+    while piece := store.blobs.read_range(key, start, PIECE_BYTES):
+        yield piece
+        start += len(piece)

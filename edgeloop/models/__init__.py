@@ -11,6 +11,8 @@ from edgeloop.models.files import (
     ModelFile,
     ModelFiles,
     check_upload,
+    contents_of,
+    is_as_uploaded,
     is_copy,
 )
 from edgeloop.models.leases import Lease, Leases, Outcome
@@ -92,10 +94,12 @@ __all__ = [
     "check_model_name",
     "check_priority",
     "check_upload",
+    "contents_of",
     "decoded",
     "default_plan",
     "free_at",
     "holders_of",
+    "is_as_uploaded",
     "is_claimable",
     "is_copy",
     "is_foreign",

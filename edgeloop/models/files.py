@@ -45,7 +45,6 @@ from edgeloop.models.onnx_check import ContentDigest, file_chunks
 from edgeloop.models.records import (
     ARCHAI_TOOLCHAIN,
     UPLOAD,
-    Records,
     StageRecord,
     is_foreign,
     records_of,
@@ -130,7 +129,7 @@ class ModelFiles:
         folder = self._folder(row.key)
         records = records_of(row.values)
         named = {key: file for record in records.values() for file, key in record.files.items()}
-        names, contents = set(named.values()), _contents(row, records)
+        names, contents = set(named.values()), contents_of(row)
         found: dict[str, ModelFile] = {}
         for blob in self._store.blobs.list(f"{folder}/"):
             key = blob.key.removeprefix(f"{folder}/")
@@ -343,23 +342,34 @@ class ModelFiles:
 
 def check_upload(row: Record, files: Mapping[str, Path]) -> None:
     """Raises FileDamaged if these are all files of an upload and together not what the row says.
-    For rows of older versions, which say no content of single files; given shapes are part of what
-    they say, and may have been edited since."""
+    For rows of older versions, which say no content of single files."""
+    record = records_of(row.values).get(UPLOAD, StageRecord())
+    if not set(record.files) <= files.keys() or set(_models_of(record)) <= record.sha256.keys():
+        return
+    if is_as_uploaded(row, lambda name: file_chunks(files[name])) is False:
+        model, content = str(row.values["model_name"]), str(row.values["content"])
+        raise FileDamaged(file=model, key=f"content {content[:12]}…", model=row.key)
+
+
+def is_as_uploaded(row: Record, read: Callable[[str], Iterable[bytes]]) -> bool | None:
+    """Whether the files of an upload, read by name, are together what the row says; None if it does
+    not say. Given shapes are part of what it says, and may have been edited since."""
     record = records_of(row.values).get(UPLOAD, StageRecord())
     model, content = str(row.values.get("model_name", "")), str(row.values.get("content", ""))
-    names = [name for name in record.files if name != ARCHITECTURE]
-    is_said = set(names) <= record.sha256.keys() or not _SHA256.fullmatch(content)
-    if is_said or row.values.get("shapes") or model not in names:
-        return
-    if not set(record.files) <= files.keys():
-        return
+    names = _models_of(record)
+    if row.values.get("shapes") or model not in names or not _SHA256.fullmatch(content):
+        return None
     for chosen in (names, record.files):  # a file of that name may be data of the model
         digest = ContentDigest(model, {})
         for name in sorted(chosen, key=lambda name: (name != model, name)):
-            digest.add(name, file_chunks(files[name]))
+            digest.add(name, read(name))
         if digest.content == content:
-            return
-    raise FileDamaged(file=model, key=f"content {content[:12]}…", model=row.key)
+            return True
+    return False
+
+
+def _models_of(record: StageRecord) -> list[str]:
+    return [name for name in record.files if name != ARCHITECTURE]
 
 
 def stored_name(name: str, toolchain: str = "") -> str:
@@ -426,9 +436,10 @@ def _file(name: str, blob: BlobInfo, sha256: str = "") -> ModelFile:
     return ModelFile(name, blob.key, blob.size, blob.modified, blob.version, sha256)
 
 
-def _contents(row: Record, records: Records) -> dict[str, str]:
+def contents_of(row: Record) -> dict[str, str]:
     """The content of each file that the row says it of, by key below the model's folder. Rows of
     older versions say it of the upload alone: with one file and no shapes it is that file's."""
+    records = records_of(row.values)
     found = {
         record.files[name]: sha256
         for record in records.values()

@@ -14,13 +14,14 @@ lost can be said again: a token that was already committed is recognised.
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from edgeloop.errors import BadInput, LeaseLost, RowChanged
+from edgeloop.errors import BadInput, LeaseLost, RowChanged, RowDamaged, RowTooLarge
 from edgeloop.models.plan import Plan, Stage
 from edgeloop.models.queue import GRAB_SECONDS, OWN, Hint, Queue, rank_of
 from edgeloop.models.records import StageRecord, node_text, records_of, summary
@@ -37,6 +38,8 @@ LONGEST_QUEUED_LOOK_SECONDS = 24.0
 IDLE_SWEEP_SECONDS = 10.0
 BUSY_SWEEP_SECONDS = 600.0
 ERROR_TEXT_LIMIT = 2_000
+LEFT_SECONDS = 60.0  # so long a row that cannot be claimed is left alone
+_LOG = logging.getLogger("edgeloop.models")
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,7 @@ class Leases:
         self._races_lost = 0
         self._mended = 0
         self._last_seen = "", 0.0  # the last piece of its kind, and since when it has been seen
+        self._left: dict[str, float] = {}  # models whose row cannot be claimed, and until when
         self._queued_look_at = 0.0
         self._queued_look_s = QUEUED_LOOK_SECONDS
         self._idle_sweep_at = 0.0
@@ -143,8 +147,11 @@ class Leases:
         now = self._clock()
         for key, _, row in self._queue.urgent(self._models, capabilities, now, than, only):
             stage = self._plan[key.rpartition("|")[2]]
-            if self._has_attempts_left(row, stage) and (lease := self._acquire(row, stage, node)):
-                return lease
+            with self._leaving(row.key):
+                if self._is_left(row.key) or not self._has_attempts_left(row, stage):
+                    continue
+                if lease := self._acquire(row, stage, node):
+                    return lease
         return None
 
     def begin(self, lease: Lease) -> Lease:
@@ -277,14 +284,17 @@ class Leases:
         for look in range(LOOKS):
             races_lost, mended = self._races_lost, self._mended
             for hint in self._queue.open(capabilities, self._clock(), self._models, self._spread):
-                if not only(hint.model) or (ahead and self._is_for_others(hint, after)):
+                if self._is_left(hint.model):
                     continue
-                if (row := self._takeable(hint)) is not None:
-                    if look < EDIT_LOOKS and self._is_overlooked(hint, capabilities, only):
-                        break
-                    if lease := self._acquire(row, self._plan[hint.stage], node, queued=ahead):
-                        return lease
-                    self._lost_race()
+                with self._leaving(hint.model):
+                    if not only(hint.model) or (ahead and self._is_for_others(hint, after)):
+                        continue
+                    if (row := self._takeable(hint)) is not None:
+                        if look < EDIT_LOOKS and self._is_overlooked(hint, capabilities, only):
+                            break
+                        if lease := self._acquire(row, self._plan[hint.stage], node, queued=ahead):
+                            return lease
+                        self._lost_race()
                 if self._races_lost > races_lost:
                     break
             else:
@@ -348,22 +358,42 @@ class Leases:
         self._queued_look_at = time.monotonic() + random.uniform(0.8, 1.2) * self._queued_look_s
         self._queued_look_s = min(2 * self._queued_look_s, LONGEST_QUEUED_LOOK_SECONDS)
         for hint in self._queue.queued(capabilities):
-            row = self._models.get(hint.model) if only(hint.model) else None
-            if row is None or hint.stage not in self._plan:
+            if self._is_left(hint.model):
                 continue
-            record = records_of(row.values).get(hint.stage, StageRecord())
-            if not (record.is_held and record.queued):
-                self._queue.put(hint.record.key, {**hint.record.values, "queued": False})
-            elif lease := self._acquire(row, self._plan[hint.stage], node, taken_from=record.token):
-                return lease
+            with self._leaving(hint.model):
+                row = self._models.get(hint.model) if only(hint.model) else None
+                if row is None or hint.stage not in self._plan:
+                    continue
+                stage = self._plan[hint.stage]
+                record = records_of(row.values).get(hint.stage, StageRecord())
+                if not (record.is_held and record.queued):
+                    self._queue.put(hint.record.key, {**hint.record.values, "queued": False})
+                elif lease := self._acquire(row, stage, node, taken_from=record.token):
+                    return lease
         return None
+
+    @contextlib.contextmanager
+    def _leaving(self, model: str) -> Iterator[None]:
+        """A model that cannot be claimed for a reason in its own row is left for a while."""
+        try:
+            yield
+        except (BadInput, RowDamaged, RowTooLarge) as error:
+            if model not in self._left:
+                _LOG.warning("edgeloop: %.200s cannot be claimed: %s", model, error)
+            self._left[model] = time.monotonic() + LEFT_SECONDS
+
+    def _is_left(self, model: str) -> bool:
+        return self._left.get(model, 0.0) > time.monotonic()
 
     def _is_overlooked(
         self, hint: Hint, capabilities: Collection[str], only: Callable[[str], bool]
     ) -> bool:
         """Whether something better than this was found that no hint spoke of; it does now."""
         now = self._clock()
-        better = self._queue.urgent(self._models, capabilities, now, hint.rank, only)
+        better = self._queue.urgent(
+            *(self._models, capabilities, now, hint.rank),
+            lambda model: not self._is_left(model) and only(model),
+        )
         for key, values, _ in better:
             self._queue.put(key, values)
         if better and not self._models.is_atomic:  # it was hidden on the way here

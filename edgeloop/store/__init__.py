@@ -34,7 +34,7 @@ from edgeloop.store.base import (
 
 if TYPE_CHECKING:
     from edgeloop.store.blobs import FolderBlobs, ObjectBlobs, url_blobs
-    from edgeloop.store.damage import LostRow, lost_rows
+    from edgeloop.store.damage import LostRow, lost_rows, rows_left_out
     from edgeloop.store.location import (
         AzureLocation,
         Location,
@@ -86,13 +86,14 @@ __all__ = [
     "open_store",
     "parse_connection_string",
     "parse_location",
+    "rows_left_out",
     "url_blobs",
     "url_from_job",
 ]
 
 _WHERE = {
     "blobs": ("FolderBlobs", "ObjectBlobs", "url_blobs"),
-    "damage": ("LostRow", "lost_rows"),
+    "damage": ("LostRow", "lost_rows", "rows_left_out"),
     "location": (
         *("AzureLocation", "Location", "PluginLocation", "PostgresLocation", "SqliteLocation"),
         *("datastore_location", "location_text", "parse_connection_string", "parse_location"),

@@ -204,10 +204,8 @@ class Table(ABC):
     def insert_many(self, rows: Iterable[tuple[str, Values]]) -> None:
         """Insert rows that are not there yet, and leave those that are as they are."""
         for key, values in rows:
-            try:
+            with suppress(RowExists):
                 self.insert(key, values)
-            except RowExists:
-                continue
 
 
 @dataclass(frozen=True)
@@ -296,8 +294,7 @@ class Blobs(ABC):
     @abstractmethod
     def access(self, seconds: int) -> Access:
         """What another process or machine needs to use these files for that long: never the
-        account's own key. For 0 seconds it gets no secret at all, where its own identity will do.
-        """
+        account's own key. For 0 seconds it gets no secret, where its own identity will do."""
 
     @abstractmethod
     def list(self, prefix: str) -> Iterator[BlobInfo]:
@@ -418,8 +415,9 @@ class Store(ABC):
         """Give back connections; the store may not be used afterwards."""
 
 
-def check_values(key: str, values: Changes) -> None:
-    """One rule for every store, so that a row written to one fits all others."""
+def check_values(key: str, values: Changes, before: Values | None = None) -> None:
+    """One rule for every store, so that a row written to one fits all others. `before`: the row
+    that they change. What another tool wrote into it stays, even if that is too much already."""
     for column, value in values.items():
         if not column.isidentifier():
             raise BadInput(reason=f"a column cannot be named {column!r}: use letters, digits, _")
@@ -431,8 +429,8 @@ def check_values(key: str, values: Changes) -> None:
             raise BadInput(reason=f"column {column} of {key} holds half a character")
         if isinstance(value, int) and abs(value) > LARGEST_INT:
             raise BadInput(reason=f"column {column} of {key} is over 64 bits: {value}")
-    size = sum(len(name) + _size(value) for name, value in values.items() if value is not None)
-    if size > ROW_LIMIT_BYTES:
+    size = _row_size(values if before is None else merged(before, values))
+    if size > ROW_LIMIT_BYTES and (before is None or _row_size(before) <= ROW_LIMIT_BYTES):
         raise RowTooLarge(key=key, reason=f"{size:,} bytes; a row may have {ROW_LIMIT_BYTES:,}")
 
 
@@ -451,6 +449,10 @@ def is_unicode(text: str) -> bool:
     return True
 
 
+def _row_size(values: Changes) -> int:
+    return sum(len(name) + _size(value) for name, value in values.items() if value is not None)
+
+
 def _size(value: Value) -> int:
     """As Azure counts: a text that it takes whole is UTF-16 there, a longer one UTF-8 in parts."""
     if not isinstance(value, str):
@@ -464,8 +466,7 @@ def plain_version(version: str) -> str:  # some services quote an ETag in one an
 
 
 def merged(values: Values, changes: Changes) -> dict[str, Value]:
-    result = {**values, **changes}
-    return {name: value for name, value in result.items() if value is not None}
+    return {name: value for name, value in {**values, **changes}.items() if value is not None}
 
 
 def after_prefix(prefix: str) -> str:
@@ -488,11 +489,10 @@ def check_blob_key(key: str) -> str:
 
 
 def is_blob_key(key: str) -> bool:
-    try:
+    with suppress(BadName):
         check_blob_key(key)
-    except BadName:
-        return False
-    return True
+        return True
+    return False
 
 
 def json_safe(value: Value) -> Value | None:

@@ -6,15 +6,18 @@ import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edgeloop import Workspace
-from edgeloop.store import Store
+from edgeloop.errors import BadInput, RowTooLarge
+from edgeloop.store import Record, Store
 from edgeloop.store.sql.salvage import _by_pages
+from edgeloop.store.sql.table import SqlTable
 from tests.cli.running import Finished, rows_of, run_main
 from tests.conftest import StoreUnderTest
-from tests.nets import save_tiny
+from tests.nets import save_external, save_tiny
 
 Command = Callable[..., Finished]
 
@@ -115,6 +118,106 @@ def test_a_row_is_set_aside_into_a_file_and_its_name_is_free_again(
     kept = json.loads(file.read_text())
     assert (kept["key"], kept["row"][2]) == ("brave-fox", "{broken")
     assert "no model 'brave-fox'" in run("download", "brave-fox").err
+
+
+def _edit(local: Path, name: str, **cells: object) -> None:
+    """As another tool writes into a row; None takes a cell away."""
+    this = ("models/default", name)
+    with sqlite3.connect(local / "store.db") as database:
+        query = "SELECT data FROM edgeloop_rows WHERE space = ? AND key = ?"
+        row = json.loads(database.execute(query, this).fetchone()[0]) | cells
+        text = json.dumps({name: value for name, value in row.items() if value is not None})
+        change = "UPDATE edgeloop_rows SET data = ? WHERE space = ? AND key = ?"
+        database.execute(change, (text, *this))
+    database.close()
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [{"note": "a\0b"}, {"PartitionKey": "x"}, {"note": "x" * 1_200_000}],
+    ids=["NUL", "name", "size"],
+)
+def test_a_cell_that_breaks_the_rules_is_named_and_keeps_nobody_from_working(
+    local: Path, run: Command, cell: dict[str, str]
+) -> None:
+    _edit(local, "brave-fox", **cell, priority=1)
+    assert "not every store takes it" in _found(run)["row brave-fox"]
+    claimed = []
+    with Workspace.open() as workspace:
+        leases = workspace.leases()
+        while lease := leases.claim(["quantize"], "node-1"):
+            claimed.append(lease.model)
+    assert claimed == ["brave-fox", "calm-heron"]
+    assert run("unlock", "--node", "node-1", "-y").code == 0
+    said = run("delete", "brave-fox", "-y")
+    assert said.code == 0, said
+    assert "calm-heron" in run("status").out
+
+
+@pytest.mark.parametrize("error", [BadInput(reason="odd"), RowTooLarge(key="x", reason="odd")])
+def test_a_model_that_cannot_be_claimed_for_a_reason_in_its_row_is_left(
+    local: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    _edit(local, "brave-fox", priority=1)
+    update = SqlTable.update_with
+
+    def refuse(table: SqlTable, record: Record, *more: Any) -> Record:
+        if record.key == "brave-fox":
+            raise error
+        return update(table, record, *more)
+
+    monkeypatch.setattr(SqlTable, "update_with", refuse)
+    with Workspace.open() as workspace:
+        leases = workspace.leases()
+        lease = leases.claim(["quantize"], "node-1")
+        assert lease is not None and lease.model == "calm-heron"
+        assert leases.claim(["quantize"], "node-1") is None
+
+
+def test_commands_that_leave_rows_out_show_the_others_and_end_with_1(
+    local: Path, project: Path, run: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    with sqlite3.connect(local / "store.db") as database:
+        database.execute("UPDATE edgeloop_rows SET data = '{' WHERE key = 'brave-fox'")
+    database.close()
+    said = run("status")
+    assert said.code == 1 and "calm-heron" in said.out and "is left out" in caplog.text
+    for line in (
+        *("status --json", "queue", "pareto", "experiments"),
+        *("report --output report.html", "runner --once --subset none"),
+    ):
+        said = run(*line.split())
+        assert said.code == 1 and "Traceback" not in said.err, (line, said)
+    assert (project / "report.html").exists()
+    assert run("delete", "calm-heron", "-y").code == 0
+    said = run("status")
+    assert said.code == 1 and "No model can be read in experiment 'default'" in said.out
+    assert "upload" not in said.out
+    assert run("store", "repair", "--set-aside").code == 0
+    assert run("status").code == 0
+
+
+def test_content_is_checked_in_rows_of_older_versions(
+    local: Path, run: Command, project: Path
+) -> None:
+    save_external(project / "two.onnx")
+    with Workspace.open() as workspace:
+        workspace.upload(project / "two.onnx", "two", check=False)
+        rows = {row.key: row for row in workspace.store.models("default").query()}
+        for name, row in rows.items():
+            records = json.loads(str(row.values["stages"]))
+            assert records["upload"].pop("sha256")
+            _edit(local, name, stages=json.dumps(records))
+    assert _found(run, "--content") == {}
+    _edit(local, "calm-heron", content=None)
+    said = run("store", "check", "--content").out
+    assert "3 files by content (1 other had nothing to compare with)" in said
+    for name in ("two", "brave-fox"):
+        [file, *_] = sorted((local / "blobs" / "default" / name).rglob("*.onnx"))
+        file.write_bytes(bytes(byte ^ 1 for byte in file.read_bytes()))
+    found = _found(run, "--content")
+    assert "SHA-256" in found["file default/two"]
+    assert sum("brave-fox" in what for what in found) == 1
 
 
 def _flip(content: bytes, *positions: int) -> bytes:

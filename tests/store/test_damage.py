@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edgeloop.errors import EdgeloopError, RowDamaged, RowExists, StoreDamaged, StoreError
+from edgeloop.errors import (
+    BadInput,
+    EdgeloopError,
+    RowDamaged,
+    RowExists,
+    RowTooLarge,
+    StoreDamaged,
+    StoreError,
+)
 from edgeloop.store import Condition, Store, Table, open_store, parse_location
 from edgeloop.store.damage import _named
 
@@ -299,6 +307,17 @@ def test_a_file_that_is_no_store_is_said_to_be_damaged_and_not_written_to(
         assert file.read_bytes() == before
 
 
+def test_a_schema_that_sqlite_reads_and_cannot_use_is_damage(
+    sound_file: Path, tmp_path: Path
+) -> None:
+    content = sound_file.read_bytes().replace(b"json_extract", b"jso0_extract")
+    (tmp_path / "store.db").write_bytes(content)
+    store = open_store(parse_location(f"sqlite:{tmp_path}"))
+    with pytest.raises(StoreDamaged, match=r"jso0_extract.* store repair"):
+        store.models("exp").insert("new", {"status": "new", "priority": 1})
+    store.close()
+
+
 def test_a_file_in_the_place_of_the_store_is_said(tmp_path: Path) -> None:
     (tmp_path / ".edgeloop").write_text("what is this?")
     store = open_store(parse_location(f"sqlite:{tmp_path / '.edgeloop'}"))
@@ -322,3 +341,76 @@ def test_odd_columns_become_text(sqlite_store: Store, tmp_path: Path) -> None:
     found = sqlite_store.models("exp").get("m")
     assert found is not None and found.values["tags"] == '["a", {"b": 1}]'
     assert "none" not in found.values and found.values["mean"] != found.values["mean"]
+
+
+ODD_CELLS: dict[str, dict[str, str]] = {
+    "a NUL": {"note": "a\x00b"},
+    "a name that Azure uses": {"PartitionKey": "x", "note__part01": "y"},
+    "a long text": {"note": "x" * 1_200_000},
+}
+
+
+def _can_be_changed(store: Store) -> None:
+    """What is there already stays; what is new has to keep the rules."""
+    models, row = store.models("exp"), store.models("exp").get("m")
+    assert row is not None
+    for changes in ({"more": "a\x00b"}, {"RowKey": "x"}, {"more__part00": "x"}):
+        with pytest.raises(BadInput):
+            models.update(row, changes)
+    sound = models.get("a")
+    assert sound is not None
+    with pytest.raises(RowTooLarge):
+        models.update(sound, {"note": "x" * 1_200_000})
+    row = models.update_with(row, {"status": "x"}, store.queue("exp"), {"1|m": None})
+    row = models.update(row, {"status": "y", "gone": None})
+    again = models.get("m")
+    assert again is not None and again.values == row.values and again.values["status"] == "y"
+    assert any(again.values.get(name) for name in ("note", "note__part01"))
+    models.delete(again)
+    assert models.get("m") is None
+
+
+@pytest.mark.parametrize("kind", ODD_CELLS)
+def test_a_row_of_sqlite_with_a_cell_that_breaks_our_rules_can_be_changed(
+    sqlite_store: Store, tmp_path: Path, kind: str
+) -> None:
+    _fill(sqlite_store)
+    with sqlite3.connect(tmp_path / "store" / "store.db") as database:
+        document = json.dumps({"status": "new", "gone": 1, **ODD_CELLS[kind]})
+        row = ("models/exp", "m", "v", document)
+        database.execute("INSERT INTO edgeloop_rows VALUES (?, ?, ?, ?)", row)
+    database.close()
+    _can_be_changed(sqlite_store)
+
+
+@pytest.mark.parametrize("kind", ODD_CELLS)
+def test_a_row_of_postgresql_with_a_cell_that_breaks_our_rules_can_be_changed(
+    postgres: Postgres, tmp_path: Path, kind: str
+) -> None:
+    import psycopg
+
+    url = postgres.url_of(postgres.make_database())
+    store = open_store(parse_location(f"{url}?blobs=file://{tmp_path / 'blobs'}"))
+    _fill(store)
+    with psycopg.connect(url, autocommit=True) as connection:
+        document = json.dumps({"status": "new", "gone": 1, "priority": 1, **ODD_CELLS[kind]})
+        row = ("models/exp", "m", "v", document)
+        connection.execute("INSERT INTO edgeloop_rows VALUES (%s, %s, %s, %s)", row)
+    assert {row.key for row in store.models("exp").prioritized(5.0, [])} == {"a", "m"}
+    _can_be_changed(store)
+    store.close()
+
+
+def test_an_entity_of_azure_with_a_column_that_breaks_our_rules_can_be_changed(
+    azurite: Azurite,
+) -> None:
+    from azure.data.tables import TableServiceClient
+
+    address = azurite.connection_string_of(azurite.new_account())
+    store = open_store(parse_location(address))
+    _fill(store)
+    table = TableServiceClient.from_connection_string(address).get_table_client("exp")
+    entity = {"PartitionKey": "main", "RowKey": "m", "status": "new", "gone": 1}
+    table.create_entity({**entity, "note__part01": "y"})
+    _can_be_changed(store)
+    store.close()

@@ -177,6 +177,8 @@ def _show(health: StoreHealth, workspace: Workspace, content: bool) -> None:
 
     what = f"{plural(health.models, 'model')} and {plural(health.files, 'file')}"
     hashed = f", {plural(health.hashed, 'file')} by content" if content else ""
+    if content and health.unknown:
+        hashed += f" ({plural(health.unknown, 'other')} had nothing to compare with)"
     place = shown(workspace.store.description)
     click.echo(f"Checked {what} ({size_text(health.size)}){hashed} of {place}.")
     for note in health.notes:

@@ -180,8 +180,11 @@ class AzureTable(Table):
 
     def update(self, record: Record, changes: Changes) -> Record:
         """Columns that go, or whose text was in parts, need the whole entity written anew."""
+        check_values(record.key, changes, record.values)
         after = merged(record.values, changes)
-        packed = _packed(record.key, after)
+        packed = _columns_of(after)
+        if _packed_size(_columns_of(record.values)) <= ROW_BYTES:  # else the service decides
+            _check_size(record.key, packed)
         with self._our_errors(record.key):
             if any(_leaves_traces(record.values, name, value) for name, value in changes.items()):
                 version = self._replace(record, changes)
@@ -320,7 +323,7 @@ class AzureTable(Table):
         names = set(changes)
         kept = {name: v for name, v in stored.items() if name.split(_PART)[0] not in names}
         after = {name: value for name, value in changes.items() if value is not None}
-        return self._write("replace", record, kept | _packed(record.key, after))
+        return self._write("replace", record, kept | _columns_of(after))
 
     def _write(self, mode: str, record: Record, columns: Mapping[str, Any]) -> str:
         from azure.core import MatchConditions
@@ -419,10 +422,16 @@ def _record(entity: Any) -> Record:
 
 
 def _packed(key: str, values: Values) -> dict[str, Any]:
+    check_values(key, values)
+    columns = _columns_of(values)
+    _check_size(key, columns)
+    return columns
+
+
+def _columns_of(values: Values) -> dict[str, Any]:
     """Values as the service takes them: wide integers marked, long texts in parts."""
     from azure.data.tables import EdmType, EntityProperty
 
-    check_values(key, values)
     columns: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, str) and _is_long(value):
@@ -434,10 +443,17 @@ def _packed(key: str, values: Values) -> dict[str, Any]:
             columns[name] = EntityProperty(value, EdmType.INT64)
         else:
             columns[name] = value
-    size = sum(map(_stored_size, columns.values()))
+    return columns
+
+
+def _check_size(key: str, columns: Mapping[str, Any]) -> None:
+    size = _packed_size(columns)
     if size > ROW_BYTES:
         raise RowTooLarge(key=key, reason=f"{size:,} bytes; Azure takes {ROW_BYTES:,}")
-    return columns
+
+
+def _packed_size(columns: Mapping[str, Any]) -> int:
+    return sum(map(_stored_size, columns.values()))
 
 
 def _unpacked(entity: Mapping[str, Any]) -> dict[str, Value]:

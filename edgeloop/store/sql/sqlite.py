@@ -45,6 +45,7 @@ _OURS = "SELECT 1 FROM sqlite_master WHERE name = 'edgeloop_rows'"
 DAMAGED = (11, 18, 24, 26)  # corrupt, too big, of another format, no database
 NO_ROOM = (8, 10, 13, 14)  # read-only, I/O error, full, cannot be opened
 SHORT_READ = 522  # the file ends before it should
+WRONG = 1  # a statement or the schema; the statements are ours, and right
 NEW_S = 10.0  # so long a file may be empty: somebody is about to write to it
 ALONE_S = 1.0
 
@@ -152,7 +153,8 @@ class SqliteDatabase(Database):
             return OddText()
         if isinstance(error, sqlite3.IntegrityError):
             return RowExists(key="")
-        if code & 0xFF in DAMAGED or code == SHORT_READ or "no such column" in text:
+        is_wrong = code == WRONG and "no such function: json" not in text  # SQLite may lack them
+        if is_wrong or code & 0xFF in DAMAGED or code == SHORT_READ:
             return self._damaged(f"its store.db cannot be read ({text})")
         return self._explain_file(text)
 

@@ -315,7 +315,8 @@ class SqlTable(Table):
 
     def _change(self, record: Record, changes: Changes) -> tuple[Record, dict[str, object]]:
         """The record after the changes, and the parameters of `update`."""
-        changed = _new(record.key, merged(record.values, changes))
+        check_values(record.key, changes, record.values)
+        changed = _fresh(record.key, merged(record.values, changes))
         _, version, document = _encoded(changed)
         this = {"space": self._space, "key": record.key, "version": record.version}
         return changed, {**this, "new_version": version, "new_data": document}
@@ -335,7 +336,11 @@ def open_postgresql(location: PostgresLocation) -> SqlStore:
 
 def _new(key: str, values: Values) -> Record:
     check_values(key, values)
-    return Record(key, merged(values, {}), os.urandom(8).hex())
+    return _fresh(key, merged(values, {}))
+
+
+def _fresh(key: str, values: Values) -> Record:
+    return Record(key, values, os.urandom(8).hex())
 
 
 def _encoded(record: Record) -> EncodedRow:
