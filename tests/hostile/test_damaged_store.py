@@ -102,7 +102,7 @@ def test_a_row_that_cannot_be_read_is_named_and_the_others_are_shown(
 ) -> None:
     _change(damaged, "UPDATE edgeloop_rows SET data = '{' WHERE key = 'net'")
     ended = attempt(*words.split())
-    assert ended.code == 0 and ended.settled.count("the row 'net' of models/default") == 1, ended
+    assert ended.code == 1 and ended.settled.count("the row 'net' of models/default") == 1, ended
     if words in ("status", "list"):
         assert "other" in ended.out
     assert "'net' of models/default" in attempt("download", "net").refusal

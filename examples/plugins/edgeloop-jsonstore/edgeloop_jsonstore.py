@@ -99,7 +99,7 @@ class JsonTable(Table):
 
     def update(self, record: Record, changes: Changes) -> Record:
         values = merged(record.values, changes)
-        check_values(record.key, {**changes, **values})
+        check_values(record.key, changes, record.values)
         with self._writing() as file:
             if record.key not in self._rows:
                 raise RowChanged(key=record.key)
