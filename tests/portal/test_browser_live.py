@@ -135,6 +135,17 @@ def test_what_the_server_refuses_is_said_on_the_page(browser: Browser, site: Sit
         tab.expect_failure(400)
 
 
+def test_a_number_that_is_too_large_is_refused_in_words(browser: Browser, site: Site) -> None:
+    with site.workspace() as workspace:
+        workspace.store.models("default").insert("far", {"name": "far", "status": "complete"})
+    with browser.tab(site.at("/models/far")) as tab:
+        tab.page.get_by_label("Priority").fill("100000000")
+        tab.page.get_by_role("button", name="Set", exact=True).click()
+        said = "priority: Input should be less than or equal to 99999999"
+        expect(tab.page.locator("#refused span")).to_have_text(said)
+        tab.expect_failure(422)
+
+
 def test_a_portal_with_a_token_asks_for_it(browser: Browser, tmp_path: Path) -> None:
     make_project(tmp_path)
     environ = {"EDGELOOP_PORTAL_TOKEN": TOKEN}

@@ -13,6 +13,12 @@ const BODIES = {
   delete: () => ({}),
 };
 
+// Usually a sentence; what a body may not contain comes as a list, one entry for each place.
+function sentence(detail) {
+  if (!Array.isArray(detail)) return detail;
+  return detail.map(({ loc, msg }) => [...loc.slice(1), msg].join(": ")).join("; ");
+}
+
 async function send(form) {
   refused.hidden = true;
   if (form.dataset.after) document.body.dataset.leaving = "yes"; // live.js need not look again
@@ -24,7 +30,7 @@ async function send(form) {
   if (!answer.ok) {
     delete document.body.dataset.leaving;
     const content = await answer.json().catch(() => ({}));
-    throw new Error(content.error ?? content.detail ?? `the server answered ${answer.status}`);
+    throw new Error(sentence(content.detail) ?? `the server answered ${answer.status}`);
   }
   say("Done.");
   if (form.dataset.after) location.assign(form.dataset.after);
