@@ -133,6 +133,17 @@ def found_or_made(settings: Settings, makes: bool) -> Iterator[None]:
             click.echo(f"edgeloop: a new store was made at {shown(str(missing))}.", err=True)
 
 
+def check_folder(workspace: Workspace) -> None:
+    """For a command that would go on with errors: raises StoreError if what is in place of a store
+    in a folder is no store. A database that is locked, or a server, may be back later."""
+    from edgeloop.errors import StoreUnavailable
+    from edgeloop.store import SqliteLocation
+
+    if isinstance(workspace.settings.location, SqliteLocation):
+        with contextlib.suppress(StoreUnavailable):
+            workspace.store.experiments()
+
+
 def say_if_new(settings: Settings) -> None:
     """For commands that go on for long, or may well come before the first upload."""
     from edgeloop.cli.output import shown

@@ -14,6 +14,7 @@ import click
 from edgeloop.cli.context import (
     Command,
     any_names_argument,
+    check_folder,
     common_options,
     demo_option,
     opened,
@@ -407,7 +408,9 @@ def portal(
     if new_token:
         own_token(renew=True)
     with opened(store, experiment, demo, makes=True) as workspace:
-        say_if_new(workspace.settings)
+        if not demo:
+            check_folder(workspace)
+            say_if_new(workspace.settings)
         serve(workspace, options, lambda found: _announce(workspace, found, as_json, open_page))
 
 

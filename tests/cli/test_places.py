@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,6 +49,21 @@ def test_a_file_in_place_of_the_store_is_said_by_every_command(
 ) -> None:
     (project / ".edgeloop").write_text("")
     assert f"{project / '.edgeloop'}: this is a file, not a folder" in run(*words.split()).sentence
+
+
+@pytest.mark.parametrize("name", ["", "store.db"])
+def test_a_portal_does_not_begin_on_what_is_no_store(
+    run: Command, project: Path, name: str
+) -> None:
+    """`status` says the same."""
+    place = project / ".edgeloop" / name
+    place.parent.mkdir(exist_ok=True)
+    place.write_text("no store" * 1_000)
+    said = run("status").sentence
+    assert ".edgeloop" in said and ("damaged" if name else "not a folder") in said
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # where a portal would not stay either
+        port = taken.getsockname()[1]
+        assert run("portal", "--port", port, "--no-token").sentence == said
 
 
 def test_an_upload_begins_a_named_store_and_says_so_once(

@@ -216,6 +216,12 @@ def test_the_demo_shows_every_page(browser: Browser, demo: Site, path: str) -> N
         expect(tab.page.locator("#live")).to_have_text("live")
 
 
+def test_the_demo_says_nothing_of_a_store(demo: Site) -> None:
+    """Its own is in memory."""
+    said = (demo.folder / "portal.log").read_text()
+    assert said.startswith("Portal of experiment") and "store at" not in said
+
+
 def test_the_picture_of_the_readme(browser: Browser, demo: Site, tmp_path: Path) -> None:
     """Made anew at every run, kept where EDGELOOP_README_PICTURE says: real results, a front."""
     target = Path(README_PICTURE) if README_PICTURE else tmp_path / "portal.png"
