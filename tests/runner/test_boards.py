@@ -329,7 +329,7 @@ def test_a_runner_told_to_stop_frees_the_board_and_its_models(
 
     output = ended(runner)
     assert runner.returncode == 0, output
-    assert output.count("given back") == 2, "those that waited for their turn do not begin"
+    assert output.count("given back\n") == 2, "those that waited for their turn do not begin"
     assert any("total_inference_avg" in row for row in rows_of(farm)), "the one under way ended"
     assert all(r.attempts == 0 for row in rows_of(farm) for r in records_of(row).values())
     assert board.shell(f"ls {LEASE}").returncode != 0
