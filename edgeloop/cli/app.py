@@ -17,7 +17,6 @@ from edgeloop._util.redact import redact
 from edgeloop._util.suggest import suggestion
 from edgeloop._version import __version__
 from edgeloop.cli.context import has_all_rows
-from edgeloop.cli.output import one_line
 from edgeloop.errors import EdgeloopError
 
 SECTIONS = {
@@ -129,6 +128,8 @@ def main() -> None:
 def _report(sentence: str) -> int:
     if "--debug" in sys.argv:
         click.echo(redact(traceback.format_exc()), err=True)
+    from edgeloop.cli.output import one_line
+
     click.echo(one_line(redact(sentence)), err=True)
     return 1
 

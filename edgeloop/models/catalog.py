@@ -34,6 +34,7 @@ from edgeloop.models.plan import Plan
 from edgeloop.models.queue import Queue
 from edgeloop.models.records import (
     UPLOAD,
+    StageRecord,
     holders_of,
     is_foreign,
     is_on,
@@ -256,9 +257,13 @@ class Catalog:
         while the row is still the one that was marked, and go only if they are those listed.
         """
 
+        first = self.get(name)
+        self.stored.check_place(first)
+        self.stored.all_of(first)  # a row whose files cannot be listed is not marked
+
         def close(row: Record) -> Changes:
-            self.stored.check_place(row)
-            self.stored.all_of(row)  # a row whose files cannot be listed is not marked
+            if _upload_of(row) != _upload_of(first):
+                raise ModelBusy(name=name, reason="somebody else uploaded it anew meanwhile")
             self._uploader.breaks_off(row)
             closed: Changes = {"status": "deleting", "node": "", "stages": None}
             return {**closed, "since": utc(self._clock())}
@@ -401,6 +406,12 @@ class Catalog:
         if row.values.get("status") in ("uploading", "deleting"):
             reason = f"it is {row.values['status']}; 'edgeloop delete {row.key}' clears it away"
             raise ModelBusy(name=row.key, reason=reason)
+
+
+def _upload_of(row: Record) -> str:
+    """What tells one upload of a name from another."""
+    upload = records_of(row.values).get(UPLOAD, StageRecord())
+    return upload.token or "".join(upload.committed[-1:])
 
 
 def _is_meant(owner: str, node: str | None) -> bool:

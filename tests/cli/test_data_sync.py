@@ -184,8 +184,8 @@ def test_pushing_again_loads_nothing_it_does_not_need(project: Path, faces: Path
 
     for _ in range(2):
         loaded = modules()
-        assert "obstore" in loaded
-        assert not loaded & {"sqlalchemy", "numpy", "rich", "yaml", "azure", "onnx"}
+        assert "edgeloop" in loaded
+        assert not loaded & {"obstore", "sqlalchemy", "numpy", "rich", "yaml", "azure", "onnx"}
 
 
 def test_a_terminal_gets_a_bar_with_a_rate(project: Path, faces: Path):

@@ -51,6 +51,7 @@ def test_a_file_in_place_of_the_store_is_said_by_every_command(
     assert f"{project / '.edgeloop'}: this is a file, not a folder" in run(*words.split()).sentence
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("name", ["", "store.db"])
 def test_a_portal_does_not_begin_on_what_is_no_store(
     run: Command, project: Path, name: str

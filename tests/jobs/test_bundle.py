@@ -37,6 +37,8 @@ from edgeloop.store.blobs import FolderBlobs, url_blobs
 from tests.conftest import StoreUnderTest
 from tests.jobs.wrapped import LIMIT_S, Wrapped, interpreters, oldest_python
 
+pytestmark = pytest.mark.server
+
 USE_EVERYTHING = """
 open("outputs/seen", "w").write(open("data/raw/faces/1.txt").read())
 open("data/working/made/2.txt", "w").write("2")

@@ -13,6 +13,8 @@ from tests.cli.running import run_command
 from tests.conftest import StoreUnderTest
 from tests.nets import save_tiny
 
+pytestmark = pytest.mark.server
+
 MakeStore = Callable[[StoreUnderTest], Store]
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("status",),
