@@ -91,5 +91,7 @@ class AzureRemote(Remote):
             if name is not None and name.get("Encoded") == "true":
                 key = unquote(key)
             size = int(blob.findtext("Properties/Content-Length") or 0)
-            files.append(ListedFile(key, size, blob.findtext("Properties/Last-Modified") or ""))
+            facts = ("Last-Modified", "Etag")
+            modified, version = (blob.findtext(f"Properties/{fact}") or "" for fact in facts)
+            files.append(ListedFile(key, size, modified, version))
         return files, root.findtext("NextMarker") or ""

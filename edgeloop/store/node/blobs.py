@@ -138,7 +138,7 @@ class PlainBlobs(Blobs):
             if file is None:
                 return
             if is_blob_key(file.key):
-                yield BlobInfo(file.key, file.size, _time(file.modified))
+                yield BlobInfo(file.key, file.size, _time(file.modified), file.version)
 
     def delete(self, keys: Iterable[str]) -> None:
         checked = [check_blob_key(key) for key in keys]

@@ -41,6 +41,7 @@ class ListedFile(NamedTuple):
     key: str
     size: int
     modified: str  # as the service writes it
+    version: str = ""  # another one where the content is another
 
 
 class Remote(ABC):

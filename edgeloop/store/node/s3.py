@@ -108,7 +108,8 @@ class S3Remote(Remote):
             name = item.findtext("Key") or ""
             size = int(item.findtext("Size") or 0)
             key = unquote(name.replace("+", " ")) if is_quoted else name
-            files.append(ListedFile(key, size, item.findtext("LastModified") or ""))
+            modified, version = (item.findtext(fact) or "" for fact in ("LastModified", "ETag"))
+            files.append(ListedFile(key, size, modified, version))
         return files, root.findtext("NextContinuationToken") or ""
 
 
