@@ -136,7 +136,7 @@ def test_data_here_is_pushed_and_laid_beside_the_code(edgeloop: Edgeloop, script
     (project / "data/working/faces/1.txt").write_text("one")
     script("print(open('data/working/faces/1.txt').read())")
     done = edgeloop("run", "train.py", "--data", "faces")
-    assert "data working/faces@1 (1 files sent)" in done.err and "one" in done.out
+    assert "data working/faces@1 (1 file sent)" in done.err and "one" in done.out
     assert "data working/faces@1 (unchanged)" in edgeloop("run", "train.py", "--data", "faces").err
     (project / "data/working/faces/1.txt").write_text("changed here")
     kept = edgeloop("run", "train.py", "--data", "faces", "--no-push")
