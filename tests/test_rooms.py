@@ -37,9 +37,14 @@ ALLOWED = {
     "platforms": {"errors", "_util", "settings", "tasks", "graph", "isolation"},
     "architectures": {"errors", "_util"},
     "training": {"errors", "_util", "architectures", "tasks"},
+    "tuning": {"errors", "_util", "settings", "tasks", "graph", "platforms", "isolation"},
     "runner": {
         *("errors", "_util", "settings", "store", "models", "tasks", "graph", "platforms"),
-        *("workspace", "_version", "health"),
+        *("workspace", "_version", "health", "tuning"),
+    },
+    "gate": {
+        *("errors", "_util", "settings", "store", "models", "tasks", "graph", "platforms"),
+        *("workspace", "_version", "tuning", "runner", "inspection", "benchmark"),
     },
     "fleet": {
         *("errors", "_util", "settings", "store", "models", "workspace", "jobs", "data"),
@@ -78,6 +83,7 @@ ALLOWED = {
         *("platforms", "runner", "doctor", "data", "jobs", "paths", "architectures", "training"),
         *("search", "report", "portal", "azure", "demo", "service"),
         *("graph", "inspection", "benchmark", "fleet", "health", "housekeeping"),
+        *("tuning", "gate"),
     },
     "__main__": {"cli"},
 }

@@ -1,0 +1,1 @@
+"""Latency estimates against the chip maker's published figures, on public networks."""

@@ -1,0 +1,1 @@
+"""The gate for continuous integration: a model against a stored baseline."""
