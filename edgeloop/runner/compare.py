@@ -41,6 +41,7 @@ from edgeloop.tasks import (
     are_logits,
     metric_of,
     open_task,
+    paired_interval,
 )
 from edgeloop.workspace import Workspace
 
@@ -226,7 +227,7 @@ def _run(
 def _variant(task: Task, run: _VariantRun, reference: _VariantRun) -> Variant:
     delta = None
     if run is not reference:
-        delta = task.difference(run.score.counts, reference.score.counts)
+        delta = paired_interval(task, run.score.counts, reference.score.counts)
     pairs = [(run.answers[name], reference.answers[name]) for name in run.answers]
     agreement = min(_agreement(own, other) for own, other in pairs)
     interval = task.interval(run.score.counts)

@@ -28,7 +28,7 @@ from edgeloop.tasks.base import (
     metric_of,
 )
 from edgeloop.tasks.labels import FACE_CLASSES, IGNORE
-from edgeloop.tasks.metrics import are_logits
+from edgeloop.tasks.metrics import are_logits, paired_interval
 from edgeloop.tasks.reading import check_data, reading_data
 from edgeloop.tasks.results import (
     write_pr_curve,
@@ -62,6 +62,7 @@ __all__ = [
     "check_data",
     "metric_of",
     "open_task",
+    "paired_interval",
     "reading_data",
     "task_names",
     "write_pr_curve",

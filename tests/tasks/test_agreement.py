@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from edgeloop.errors import BadInput
 from edgeloop.graph import GraphInfo, TensorInfo, index_limits
-from edgeloop.tasks import AgreementScorer, TensorsTask
+from edgeloop.tasks import AgreementScorer, TensorsTask, paired_interval
 
 MAPS = GraphInfo(
     (TensorInfo("image", (1, 3, 8, 6), layout="NCHW"),),
@@ -172,3 +172,22 @@ def test_inputs_that_the_model_does_not_take_are_named(tmp_path: Path, arrays, s
     np.savez(tmp_path / "given.npz", **whole)
     with pytest.raises(BadInput, match=said):
         TensorsTask(tmp_path).inputs(TOKENS, 4, "calibration")
+
+
+def test_two_models_are_compared_by_the_samples_they_share():
+    """In dB, with an interval; by equal values where there are whole numbers only."""
+    expected = outputs(12)
+    near, far = AgreementScorer(MAPS), AgreementScorer(MAPS)
+    dice = np.random.default_rng(3)
+    for scorer, noise in ((near, 0.01), (far, 0.2)):
+        given = {
+            k: v if v.dtype.kind != "f" else v + dice.normal(0, noise, v.shape)
+            for k, v in expected.items()
+        }
+        scorer.add(given, expected)
+    found = paired_interval(TensorsTask(), near.counts, far.counts)
+    assert found.value == pytest.approx(near.worst().sqnr_db - far.worst().sqnr_db)
+    assert 0 < found.low < found.value < found.high
+    numbers = [scorer.counts[:, 2:] for scorer in (near, far)]
+    assert TensorsTask().interval(numbers[0]).value == 1.0
+    assert paired_interval(TensorsTask(), *numbers).high == 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,8 @@ from hypothesis import strategies as some
 from hypothesis.extra import numpy as arrays
 
 from edgeloop.errors import BadInput
-from edgeloop.tasks import Interval, Score
+from edgeloop.tasks import Interval, Score, paired_interval
+from edgeloop.tasks.dense.depth import Depth
 from edgeloop.tasks.metrics import bootstrap, rarity_weighted, tally_classes, tally_logits
 from edgeloop.tasks.segmentation import COUNTED, FACE_CLASSES, SegmentationScorer
 from tests.tasks import exact
@@ -219,6 +222,26 @@ def test_a_paired_difference_is_tighter_than_two_intervals_and_has_a_direction()
     assert difference.value == pytest.approx(alone.value - task().interval(worse).value, abs=1e-12)
     back = task().difference(worse, better)
     assert back.low == pytest.approx(-difference.high)
+
+
+@pytest.mark.parametrize("images", [2, 3, 6, 20])
+def test_a_paired_interval_of_few_images_covers_what_it_says(images: int):
+    """Per-image scores drawn around a known difference; 95 % of the intervals must hold it. The
+    bootstrap alone holds it in 49 % of the cases with two images, and in 82 % with six."""
+    dice = np.random.default_rng(images)
+    whole = Depth(Path(), Path())
+    held = 0
+    for _ in range(150):
+        first, second = dice.normal(0.6, 0.1, (2, images, 1)) + dice.normal(0, 1, (images, 1))
+        found = paired_interval(whole, first, second)
+        held += found.low <= 0.0 <= found.high
+    assert held >= 0.88 * 150
+
+
+def test_one_image_says_nothing_of_others():
+    found = paired_interval(task(), counts_of(1, 1, 2.0), counts_of(2, 1, 1.0))
+    assert (found.low, found.high) == (-np.inf, np.inf)
+    assert found.value != 0
 
 
 def test_a_difference_needs_the_same_images():

@@ -1,6 +1,6 @@
 """How well the outputs of a model agree with those of its float form, output by output.
 
-Sums only, in double precision: nothing of a batch is kept.
+Sums of every sample, in double precision: nothing of a batch is kept.
 
 | value            | meaning                                                                       |
 |------------------|-------------------------------------------------------------------------------|
@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from edgeloop.errors import ModelFailed
 from edgeloop.graph import GraphInfo, Shape, TensorInfo
-from edgeloop.tasks.base import Tensors
+from edgeloop.tasks.base import Interval, Tensors
+from edgeloop.tasks.metrics import Floats, Headline, bootstrap, check_paired
 
 AGREEMENT = ("sqnr_db", "cosine", "max_error", "top1_agreement")
 MOST_DB = 200.0  # equal outputs have no error at all
@@ -69,6 +70,11 @@ class AgreementScorer:
             sums = self._sums.setdefault(name, _OutputSums())
             for one, other in zip(expected, given, strict=True):
                 sums.add(one, other, None if axis is None else axis - 1)
+
+    @property
+    def counts(self) -> NDArray[np.float64]:
+        """(samples, outputs, sums), for intervals and paired differences."""
+        return np.stack([np.array(sums.samples) for sums in self._sums.values()], axis=1)
 
     def outputs(self) -> dict[str, Agreement]:
         return {name: sums.agreement() for name, sums in self._sums.items()}
@@ -125,38 +131,73 @@ def _has_channels_first(shape: Shape, info: GraphInfo) -> bool:
     return image.layout == "NCHW"
 
 
+def agreement_interval(counts: NDArray[np.float64]) -> Interval:
+    return bootstrap(len(counts), _worst_agreement(counts))
+
+
+def agreement_difference(first: NDArray[np.float64], second: NDArray[np.float64]) -> Interval:
+    """In dB of SQNR; of outputs in whole numbers the share of equal ones."""
+    check_paired(first, second)
+    ours, theirs = _worst_agreement(first), _worst_agreement(second)
+    return bootstrap(len(first), lambda weights: ours(weights) - theirs(weights))
+
+
+def _worst_agreement(counts: NDArray[np.float64]) -> Headline:
+    """Of the output that agrees least; outputs in whole numbers count only where all are."""
+    is_float = counts[..., _SIGNAL].any(axis=0) | counts[..., _NOISE].any(axis=0)
+
+    def value(weights: Floats) -> Floats:
+        sums = np.einsum("rs,sok->rok", weights, counts)
+        if not is_float.any():
+            shares: Floats = sums[..., _SAME] / np.maximum(1, sums[..., _PLACES])
+            return np.asarray(shares.min(axis=1))
+        signal, noise = sums[:, is_float, _SIGNAL], sums[:, is_float, _NOISE]
+        with np.errstate(divide="ignore"):
+            decibels = 10.0 * (np.log10(signal) - np.log10(noise))
+        decibels = np.where(noise == 0.0, MOST_DB, decibels)
+        return np.asarray(np.clip(decibels, -MOST_DB, MOST_DB).min(axis=1))
+
+    return value
+
+
+_SIGNAL, _NOISE, _SAME, _PLACES = 0, 2, 4, 5
+
+
 @dataclass
 class _OutputSums:
+    """`samples` has the same sums of each sample by itself, in the order of the fields."""
+
     signal: float = 0.0
     power: float = 0.0
     noise: float = 0.0
     product: float = 0.0
+    same: float = 0.0
+    places: float = 0.0
     max_error: float = 0.0
-    same: int = 0
-    places: int = 0
     is_exact: bool = field(default=False)
+    samples: list[tuple[float, ...]] = field(default_factory=list)
 
     def add(self, expected: NDArray[Any], given: NDArray[Any], axis: int | None) -> None:
         """One sample of both."""
-        if expected.dtype.kind != "f":
-            self.is_exact = True
-            self.same += int(np.count_nonzero(expected == given))
-            self.places += expected.size
-            difference = expected.astype(np.float64) - given.astype(np.float64)
-            self.max_error = max(self.max_error, float(np.abs(difference).max(initial=0.0)))
-            return
         one = np.asarray(expected, np.float64)
         other = np.asarray(given, np.float64)
         difference = other - one
-        self.signal += float(np.vdot(one, one))
-        self.power += float(np.vdot(other, other))
-        self.noise += float(np.vdot(difference, difference))
-        self.product += float(np.vdot(one, other))
         self.max_error = max(self.max_error, float(np.abs(difference).max(initial=0.0)))
-        if axis is not None:
-            same = expected.argmax(axis) == given.argmax(axis)
-            self.same += int(np.count_nonzero(same))
-            self.places += same.size
+        self.is_exact = self.is_exact or expected.dtype.kind != "f"
+        if self.is_exact:
+            equal = np.count_nonzero(expected == given)
+            self._include((0.0, 0.0, 0.0, 0.0, float(equal), float(expected.size)))
+            return
+        same = expected.argmax(axis) == given.argmax(axis) if axis is not None else np.zeros(0)
+        powers = (np.vdot(one, one), np.vdot(other, other), np.vdot(difference, difference))
+        sums = (*powers, np.vdot(one, other), np.count_nonzero(same), same.size)
+        self._include(tuple(float(value) for value in sums))
+
+    def _include(self, sums: tuple[float, ...]) -> None:
+        self.samples.append(sums)
+        names = ("signal", "power", "noise", "product", "same", "places")
+        for name, value in zip(names, sums, strict=True):
+            setattr(self, name, getattr(self, name) + value)
 
     def agreement(self) -> Agreement:
         share = self.same / self.places if self.places else math.nan

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from edgeloop.errors import BadInput
 from edgeloop.graph import GraphInfo, TensorInfo, image_info, index_limits
 from edgeloop.tasks.base import Interval, Samples, Scorer
+from edgeloop.tasks.tensors.agreement import agreement_difference, agreement_interval
 from edgeloop.tasks.tensors.given import check_given, given_inputs
 
 Purpose = Literal["calibration", "test"]
@@ -77,11 +78,12 @@ class TensorsTask:
     def scorer(self, curves: bool = True) -> Scorer:
         _refuse()
 
-    def interval(self, counts: NDArray[np.int64]) -> Interval:
-        _refuse()
+    def interval(self, counts: NDArray[Any]) -> Interval:
+        return agreement_interval(counts)
 
-    def difference(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> Interval:
-        _refuse()
+    def difference(self, first: NDArray[Any], second: NDArray[Any]) -> Interval:
+        """Of `AgreementScorer.counts`, both against the same float model."""
+        return agreement_difference(first, second)
 
 
 def _refuse() -> NoReturn:

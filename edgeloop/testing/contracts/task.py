@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 
 from edgeloop.errors import BadInput
-from edgeloop.tasks import Labels, Output, Samples, Score, TakesOutputs, Task, Tensors, Trainable
+from edgeloop.tasks import (
+    Labels,
+    Output,
+    Samples,
+    Score,
+    TakesOutputs,
+    Task,
+    Tensors,
+    Trainable,
+    paired_interval,
+)
 
 MANY = 10_000
 
@@ -116,6 +126,9 @@ class TaskContract:
         difference = task.difference(right.counts, wrong.counts)
         assert difference.value == pytest.approx(right.headline - wrong.headline)
         assert difference.low <= difference.value <= difference.high
+        wider = paired_interval(task, right.counts, wrong.counts)
+        assert wider.value == difference.value
+        assert wider.low <= difference.low <= difference.high <= wider.high
 
     def test_pieces_score_as_the_whole_does(self, task: Task, tested: Samples) -> None:
         dice = np.random.default_rng(0)
@@ -143,7 +156,7 @@ class TaskContract:
         interval = task.interval(found.counts)
         assert interval.value == pytest.approx(found.headline)
         assert interval.low <= interval.value <= interval.high
-        same = task.difference(found.counts, found.counts)
+        same = paired_interval(task, found.counts, found.counts)
         assert (same.low, same.value, same.high) == (0, 0, 0)
 
     # What is refused
