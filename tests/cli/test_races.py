@@ -105,10 +105,11 @@ def test_an_upload_that_is_killed_says_uploading_and_delete_clears_it(
 
     assert rows_of(store)["half"]["status"] == "uploading"
     assert "uploading" in command("status", environ=place.environ).out
-    again = command("upload", path, environ=place.environ)
-    assert again.code == 1
-    assert "waiting for that" in again.err.splitlines()[0]
-    assert "edgeloop delete half" in again.err.splitlines()[-1]
+    if place.kind == "sqlite":  # it waits for half a minute, whatever the store
+        again = command("upload", path, environ=place.environ)
+        assert again.code == 1
+        assert "waiting for that" in again.err.splitlines()[0]
+        assert "edgeloop delete half" in again.err.splitlines()[-1]
     assert command("delete", "half", environ=place.environ).code == 0
     assert rows_of(store) == {} and blobs_of(store) == {}
     assert command("upload", path, "--name", "half", environ=place.environ).code == 0
