@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 from edgeloop._util.health import HealthCheck
 from edgeloop.errors import BadInput
 from edgeloop.graph import GraphInfo
+from edgeloop.platforms.precision import Precision, PrecisionPlan
 
 if TYPE_CHECKING:
     from edgeloop._util.schema import Section
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["float", "quantized", "fp16"]
 Artefacts = Mapping[Kind, str]
-Precision = Literal["a8w8", "a8w8-per-channel", "a16w8", "fp16"]
 DEFAULT_PRECISION: Precision = "a8w8-per-channel"
 
 
@@ -127,10 +127,53 @@ class Converted:
     """The files that conversion made, by the names they get in the model's folder."""
 
     info: GraphInfo
-    precision: Precision
+    precision: str  # as in the table: a8w8, …, or mixed: and the digest of the plan
     files: Mapping[str, Path]
     quantized: str  # its name in `files`
     notes: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class CalibratedModel:
+    """What calibration found, for any number of plans: the float model in which tensors have the
+    names that plans use, and the smallest and largest value of every activation. `weights` are the
+    tensors that may have 4 bits."""
+
+    info: GraphInfo
+    model: Path
+    ranges: Mapping[str, tuple[float, float]]
+    weights: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class MixesPrecision(Protocol):
+    """A toolchain that gives every tensor the bits that a plan says: `convert_plan` for
+    `--precision mixed:FILE`, the other two methods for `edgeloop precision`."""
+
+    def convert_plan(
+        self,
+        model: Path,
+        calibration: Samples,
+        folder: Path,
+        plan: PrecisionPlan,
+        chips: tuple[str, ...] = (),
+    ) -> Converted:
+        """As `convert`, with the bits of a plan; its name is the precision of the result."""
+
+    def calibrate_tensors(self, model: Path, calibration: Samples, folder: Path) -> CalibratedModel:
+        """Find the ranges of all tensors, once; what is written lies in `folder`."""
+
+    def quantize_plan(
+        self,
+        calibrated: CalibratedModel,
+        plan: PrecisionPlan,
+        target: Path,
+        outputs: Sequence[str] = (),
+    ) -> None:
+        """Write the quantized model that the devices run. It also gives the activations that
+        `outputs` names, behind the model's own outputs. Raises BadInput for a plan that names
+        tensors the model does not have, ModelRefused for what the compiler does not take."""
 
 
 class Device(Protocol):

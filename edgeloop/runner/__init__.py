@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgeloop.runner.calibration import calibrate_profile
-from edgeloop.runner.compare import Comparison, Variant, compare_model
+from edgeloop.runner.compare import Comparison, Variant, compare_model, fetched
 from edgeloop.runner.loop import RunnerOptions, RunTotals, run
 from edgeloop.runner.machines import HeldStage, MachineLine, held_stages, machine_lines
 from edgeloop.runner.outlook import DrainSummary
@@ -26,6 +26,7 @@ __all__ = [
     "Variant",
     "calibrate_profile",
     "compare_model",
+    "fetched",
     "held_stages",
     "machine_lines",
     "record_use",

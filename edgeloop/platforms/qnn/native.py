@@ -32,8 +32,8 @@ from edgeloop.graph import (
     write_layers,
 )
 from edgeloop.isolation import Answer, Array, Work, mapped, serve
-from edgeloop.platforms.base import Precision
 from edgeloop.platforms.batching import calibration_batch, run_samples
+from edgeloop.platforms.precision import Precision
 from edgeloop.platforms.qnn.deploy import OutputForm, deployed
 from edgeloop.platforms.qnn.libraries import PROVIDER_LIBRARY, library, missing_library
 from edgeloop.platforms.qnn.quantize import (

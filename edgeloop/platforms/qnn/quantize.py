@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from edgeloop._util.system import thread_limit
 from edgeloop.errors import BadInput
 from edgeloop.graph import GraphInfo, Layout, soften_masks
-from edgeloop.platforms.base import Precision
 from edgeloop.platforms.batching import calibration_batch, calibration_runs, is_pixels
+from edgeloop.platforms.precision import Precision
 from edgeloop.platforms.qnn.overrides import kernel_scales, weight_overrides
 from edgeloop.tasks import Samples
 

@@ -13,7 +13,8 @@ from typing import Any, Self
 from edgeloop.errors import BadInput
 from edgeloop.graph import GraphInfo, info_from
 from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess, as_file
-from edgeloop.platforms.base import DEFAULT_PRECISION, Converted, LatencyProfile, Precision
+from edgeloop.platforms.base import DEFAULT_PRECISION, Converted, LatencyProfile
+from edgeloop.platforms.precision import Precision
 from edgeloop.platforms.qnn.chips import Chip, find_chip
 from edgeloop.platforms.qnn.deploy import OutputForm
 from edgeloop.platforms.qnn.profiles import calibrated

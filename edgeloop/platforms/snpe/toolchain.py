@@ -33,8 +33,9 @@ from edgeloop.graph import (
     single_sample_info,
     write_layers,
 )
-from edgeloop.platforms.base import DEFAULT_PRECISION, Converted, Precision
+from edgeloop.platforms.base import DEFAULT_PRECISION, Converted
 from edgeloop.platforms.batching import check_batch, sample_count
+from edgeloop.platforms.precision import Precision
 from edgeloop.platforms.snpe.dlc import ENCODINGS_SUFFIX, DlcInfo, DlcTensors, read_info
 from edgeloop.platforms.snpe.sdk import Sdk
 from edgeloop.platforms.snpe.tensors import board_inputs, input_word, is_float

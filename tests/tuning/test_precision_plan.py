@@ -1,0 +1,72 @@
+"""Plans of precision: files that people may edit, and mistakes in them said in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgeloop.errors import BadInput
+from edgeloop.platforms import PrecisionPlan, parse_precision
+
+DIGEST = "0" * 64
+
+
+def test_a_plan_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
+    names = {"a/b:0": 16, "héad": 16, "w 1": 4, "12": 8, "null": 16, "yes": 4}
+    plan = PrecisionPlan.of_bits(names, DIGEST, activations=8, weights=4)
+    plan.write(tmp_path / "plan.yaml")
+
+    again = parse_precision(f"mixed:{tmp_path / 'plan.yaml'}")
+
+    assert again == plan
+    assert isinstance(again, PrecisionPlan) and again.bits == names
+    assert again.name == plan.name and len(plan.name) == len("mixed:") + 12
+    assert PrecisionPlan.from_fields(plan.to_fields()) == plan
+
+
+def test_the_digest_is_of_what_is_quantized_and_not_of_the_order() -> None:
+    first = PrecisionPlan.of_bits({"a": 16, "b": 4})
+    assert first.digest == PrecisionPlan.of_bits({"b": 4, "a": 16}, DIGEST).digest
+    assert first.digest != PrecisionPlan.of_bits({"a": 16, "b": 8}).digest
+    assert first.digest != PrecisionPlan.of_bits({"a": 16, "b": 4}, activations=16).digest
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tensors: {a: {bits: 12}}", "plan.yaml, line 1: tensors.a.bits must be 4, 8 or 16"),
+        ("defaults: {}", "unknown key 'defaults': did you mean 'default'?"),
+        ("default: {activations: 4}", "default.activations must be 8 or 16, not 4"),
+        ("model: abc", "must be the sha256 of an ONNX file"),
+        ("tensors: [a, b]", "tensors"),
+        ("- 1", "plan.yaml"),
+        ("a: [", "cannot be read as YAML"),
+    ],
+)
+def test_a_file_that_is_no_plan_is_told_in_a_sentence(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "plan.yaml").write_text(text)
+    with pytest.raises(BadInput) as caught:
+        PrecisionPlan.read(tmp_path / "plan.yaml")
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_an_unknown_precision_are_told(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no such file"):
+        parse_precision(f"mixed:{tmp_path / 'none.yaml'}")
+    with pytest.raises(BadInput, match=r"no precision 'a4w4': known are a8w8, .*, mixed:FILE"):
+        parse_precision("a4w4")
+
+
+def test_a_plan_knows_the_model_and_the_tensors_it_is_for(tmp_path: Path) -> None:
+    net = tmp_path / "net.onnx"
+    net.write_bytes(b"other")
+    with pytest.raises(BadInput, match=r"belongs to another model, not to net\.onnx"):
+        PrecisionPlan.of_bits({}, DIGEST).check_model(net)
+    PrecisionPlan().check_model(net)
+    plan = PrecisionPlan.of_bits({"conv_1": 16})
+    plan.check_tensors(["conv_1"], [])
+    with pytest.raises(BadInput, match="'conv_1', which the model has not: did you mean 'conv_2'"):
+        plan.check_tensors(["conv_2"], ["w"])
+    with pytest.raises(BadInput, match="gives 'conv_1' 16 bits, but it is weights: 4 or 8"):
+        plan.check_tensors([], ["conv_1"])
