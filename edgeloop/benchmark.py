@@ -53,7 +53,8 @@ class BenchOptions:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """One device. `latency_ms` is None where `error` says why. The interval is the margin of an
+    """One device. `latency_ms` is None where `error` says why. `memory_bytes` are the weights and
+    the most activations alive at once. The interval is the margin of an
     estimate, or the middle 90 % of all samples."""
 
     device: str
@@ -64,6 +65,8 @@ class BenchResult:
     per_second: float | None = None
     notes: tuple[str, ...] = ()
     error: str = ""
+    memory_bytes: int | None = None
+    ddr_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,10 @@ class _Bench:
                 runs += [device.measure(model, made.info) for _ in range(self._options.runs - 1)]
         except EdgeloopError as error:
             return BenchResult(device.name, error=str(error))
-        return _summed_up(device.name, made.info, runs)
+        found = _summed_up(device.name, made.info, runs)
+        memory = made.memory_or_guess
+        total = memory.weight_bytes + memory.peak_bytes if memory else None
+        return replace(found, memory_bytes=total, ddr_bytes=runs[0].ddr_bytes)
 
 
 _Work = tuple[Device, Converted, Mapping[str, "Future[str]"]]

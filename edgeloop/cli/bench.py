@@ -194,6 +194,7 @@ def _labelled(label: str, lines: Iterable[str]) -> Iterator[str]:
 
 
 def _print_report(report: BenchReport) -> None:
+    from edgeloop._util.units import size_text
     from edgeloop.cli.output import printable, table
 
     cells = [
@@ -202,12 +203,13 @@ def _print_report(report: BenchReport) -> None:
             "failed" if result.latency_ms is None else _latency(result),
             "" if result.low_ms is None else _range(result),
             _rate(result.per_second),
+            "" if result.memory_bytes is None else size_text(result.memory_bytes),
             result.notes[0] if result.notes else "",
         )
         for result in report.results
     ]
-    headings = ("device", "latency", "range", "per second", "notes")
-    click.echo(table(headings, cells, right=("latency", "range", "per second")))
+    headings = ("device", "latency", "range", "per second", "memory", "notes")
+    click.echo(table(headings, cells, right=("latency", "range", "per second", "memory")))
     for result in report.results:
         for text in (result.error, *result.notes[1:]):
             if text:

@@ -25,13 +25,17 @@ plural = units.plural
 
 def print_json(rows: Iterable[Mapping[str, object]]) -> None:
     """An array of objects. NaN and infinity, which JSON lacks, become null."""
+    click.echo(json.dumps([_plain(row) for row in rows], indent=2, ensure_ascii=False))
+
+
+def _plain(item: object) -> object:
     from edgeloop.store import json_safe
 
-    plain = [
-        {name: json_safe(item) if isinstance(item, float) else item for name, item in row.items()}
-        for row in rows
-    ]
-    click.echo(json.dumps(plain, indent=2, ensure_ascii=False))
+    if isinstance(item, Mapping):
+        return {name: _plain(inner) for name, inner in item.items()}
+    if isinstance(item, list | tuple):
+        return [_plain(inner) for inner in item]
+    return json_safe(item) if isinstance(item, float) else item
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> str:

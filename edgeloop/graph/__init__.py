@@ -11,13 +11,13 @@ from edgeloop.graph.count import (
 )
 from edgeloop.graph.describe import (
     DeclaredTensor,
-    GraphMemory,
     GraphSummary,
     TaskFit,
     fitting_task,
 )
 from edgeloop.graph.info import (
     GraphInfo,
+    GraphMemory,
     Layout,
     Shape,
     TensorInfo,
@@ -26,6 +26,7 @@ from edgeloop.graph.info import (
     shape_text,
 )
 from edgeloop.graph.masks import soften_masks
+from edgeloop.graph.memory import DeployedMemory, deployed_memory
 from edgeloop.graph.operators import refusal
 from edgeloop.graph.process import GraphPool, GraphProcess, graph_pool
 from edgeloop.graph.reading import (
@@ -65,6 +66,7 @@ __all__ = [
     "AppliedRewrite",
     "CountedLayer",
     "DeclaredTensor",
+    "DeployedMemory",
     "GraphInfo",
     "GraphMemory",
     "GraphPool",
@@ -79,6 +81,7 @@ __all__ = [
     "check_limits",
     "class_axis",
     "count_layers",
+    "deployed_memory",
     "dlc_names",
     "estimate_caveats",
     "external_files",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from edgeloop.graph.check import layout_of, shapes_of
 from edgeloop.graph.info import GraphInfo, Shape, TensorInfo
+from edgeloop.graph.memory import graph_memory
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, ValueInfoProto
@@ -76,6 +77,7 @@ def graph_info(file: str, model: ModelProto) -> GraphInfo:
         outputs=outputs,
         macs=sum(layer.macs for layer in layers),
         params=sum(layer.parameters for layer in layers),
+        memory=graph_memory(model.graph),
     )
 
 

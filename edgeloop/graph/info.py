@@ -35,6 +35,18 @@ class TensorInfo:
 
 
 @dataclass(frozen=True)
+class GraphMemory:
+    """Bytes, as floats and quantized. Activations: the most that lives at one moment, layer by
+    layer in the order of the graph; a compiler may do better, or split it."""
+
+    weights: int
+    weights_8bit: int
+    activations: int
+    activations_8bit: int
+    activations_16bit: int
+
+
+@dataclass(frozen=True)
 class GraphInfo:
     """All inputs and outputs in the order of the graph; the properties are for the common case of
     one image in, one tensor out."""
@@ -43,6 +55,7 @@ class GraphInfo:
     outputs: tuple[TensorInfo, ...]
     macs: int
     params: int
+    memory: GraphMemory | None = None
 
     @property
     def image(self) -> TensorInfo | None:
@@ -100,7 +113,8 @@ def info_from(fields: Mapping[str, Any]) -> GraphInfo:
         side: tuple(TensorInfo(**{**one, "shape": tuple(one["shape"])}) for one in fields[side])
         for side in ("inputs", "outputs")
     }
-    return GraphInfo(**{**fields, **ends})
+    memory = GraphMemory(**fields["memory"]) if fields.get("memory") else None
+    return GraphInfo(**{**fields, **ends, "memory": memory})
 
 
 def image_info(

@@ -41,6 +41,8 @@ LATENCY_COLUMNS = (
     "latency_calibrated",
 )
 
+_RUN_COLUMNS = ("ddr_bytes", "peak_rss_bytes", "power_mw")
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -132,7 +134,7 @@ def default_plan(benchmark_runs: int = 5) -> Plan:
                 capability="quantize",
                 priority=lambda row: 20,
                 artefacts=("*.dlc", "*.info.csv"),
-                clears=("calibration", "notes", "task"),
+                clears=("calibration", "notes", "task", "peak_memory_bytes", "weight_bytes"),
                 in_benchmark_only=True,
             ),
             Stage(
@@ -142,7 +144,7 @@ def default_plan(benchmark_runs: int = 5) -> Plan:
                 priority=lambda row: 30 + len(runs_of(row)),
                 needs=("convert",),
                 artefacts=("perf_results*.csv",),
-                clears=("device", "boards", *LATENCY_COLUMNS),
+                clears=("device", "boards", *LATENCY_COLUMNS, *_RUN_COLUMNS),
                 runs=benchmark_runs,
                 count=lambda row: len(runs_of(row)),
                 in_benchmark_only=True,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
 from edgeloop._util.health import HealthCheck
 from edgeloop.errors import BadInput
-from edgeloop.graph import GraphInfo
+from edgeloop.graph import DeployedMemory, GraphInfo
 from edgeloop.platforms.precision import Precision, PrecisionPlan
 
 if TYPE_CHECKING:
@@ -124,13 +124,26 @@ class Toolchain(Protocol):
 
 @dataclass(frozen=True)
 class Converted:
-    """The files that conversion made, by the names they get in the model's folder."""
+    """The files that conversion made, by the names they get in the model's folder. `memory` is
+    what the model as it was quantized needs; None where the toolchain does not know."""
 
     info: GraphInfo
     precision: str  # as in the table: a8w8, …, or mixed: and the digest of the plan
     files: Mapping[str, Path]
     quantized: str  # its name in `files`
     notes: tuple[str, ...] = field(default=())
+    memory: DeployedMemory | None = None
+
+    @property
+    def memory_or_guess(self) -> DeployedMemory | None:
+        """Where the toolchain does not know, that of the graph with all its weights in 8 bits and
+        its activations in what the precision says."""
+        known = self.info.memory
+        if self.memory is not None or known is None:
+            return self.memory
+        wide = self.precision == "a16w8"
+        peak = known.activations_16bit if wide else known.activations_8bit
+        return DeployedMemory(known.weights_8bit, peak)
 
 
 @dataclass(frozen=True)
@@ -218,6 +231,12 @@ class Measurement:
     is_calibrated: bool = False
     layers: tuple[LayerTime, ...] = ()
     conditions: Mapping[str, str | float] = field(default_factory=dict)
+    ddr_bytes: int | None = None
+    """Traffic of one inference with the memory outside the chip, where the compiler says it."""
+    peak_rss_bytes: int | None = None
+    """The most memory that the process that ran it had."""
+    power_mw: float | None = None
+    """The mean power of the whole board while it ran."""
 
 
 @dataclass(frozen=True)

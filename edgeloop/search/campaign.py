@@ -38,7 +38,7 @@ from edgeloop.tasks import open_task
 from edgeloop.workspace import Workspace
 
 FARM = ("farm_latency_ms", "farm_f1")
-SCREENED = ("params", "macs", "host_latency_ms", "chip_latency_ms")
+SCREENED = ("params", "macs", "memory_bytes", "host_latency_ms", "chip_latency_ms")
 MODELS = "nets"
 SCREENING = "screening"  # untrained models, until their candidates have ended
 LOOK_S = 1.0

@@ -21,7 +21,10 @@ from edgeloop._util.values import (
 )
 from edgeloop.jobs import ENVIRONMENT, Environment
 
-MINIMISED = ("params", "macs", "host_latency_ms", "chip_latency_ms", "farm_latency_ms")
+MINIMISED = (
+    *("params", "macs", "memory_bytes"),
+    *("host_latency_ms", "chip_latency_ms", "farm_latency_ms"),
+)
 MAXIMISED = ("val_iou", "val_f1", "farm_f1")
 VALUES = (*MINIMISED, *MAXIMISED)
 TRAINED = ("val_iou", "val_f1")
@@ -30,6 +33,7 @@ DEFAULT_CHIP = "htp:snapdragon-888"
 _MEANING = {
     "params": "Parameters of the exported graph.",
     "macs": "Multiply-accumulate operations of the exported graph.",
+    "memory_bytes": "Weights and the most activations alive at once, both in 8 bits.",
     "host_latency_ms": "Median latency with ONNX Runtime on this CPU, one thread.",
     "chip_latency_ms": "The compiler's latency estimate for a chip, before any training.",
     "farm_latency_ms": "Latency measured by a runner, through the status table.",
@@ -89,6 +93,7 @@ class ConstraintKeys(Section):
 
     params: _Range = key(None, _MEANING["params"])
     macs: _Range = key(None, _MEANING["macs"])
+    memory_bytes: _Range = key(None, _MEANING["memory_bytes"])
     host_latency_ms: _Range = key(None, _MEANING["host_latency_ms"])
     chip_latency_ms: _Range = key(None, _MEANING["chip_latency_ms"])
     farm_latency_ms: _Range = key(None, _MEANING["farm_latency_ms"])
@@ -199,6 +204,7 @@ class ObjectiveKeys(Section):
 
     params: CountedKeys | None = key(None, _MEANING["params"])
     macs: CountedKeys | None = key(None, _MEANING["macs"])
+    memory_bytes: CountedKeys | None = key(None, _MEANING["memory_bytes"])
     host_latency_ms: HostLatencyKeys | None = key(None, _MEANING["host_latency_ms"])
     chip_latency_ms: ChipLatencyKeys | None = key(None, _MEANING["chip_latency_ms"])
     farm_latency_ms: FarmLatencyKeys | None = key(None, _MEANING["farm_latency_ms"])

@@ -94,6 +94,14 @@ def test_quantized_models_agree_with_the_float_one(small_net, toolchain, tmp_pat
     assert np.mean(agree) > (0.97 if precision == "a16w8" else 0.9)
     estimate = toolchain.estimate(made.files[made.quantized], find_chip("qcs8550"))
     assert estimate.low_us <= estimate.raw_us <= estimate.high_us
+    assert estimate.ddr_bytes >= 3 * made.info.height * made.info.width
+    assert made.memory is not None and made.info.memory is not None
+    is_wide = precision == "a16w8"
+    known = made.info.memory
+    assert made.memory.peak_bytes == (
+        known.activations_16bit if is_wide else known.activations_8bit
+    )
+    assert made.memory.weight_bytes == pytest.approx(known.weights_8bit, rel=0.02)
 
 
 @pytest.mark.parametrize("form", ["logits", "classes"])

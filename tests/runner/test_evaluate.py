@@ -37,6 +37,19 @@ def farm(evaluated: Farm, tmp_path: Path) -> Farm:
     return Farm(folder, evaluated.faces, dict(evaluated.environ))
 
 
+def test_memory_is_in_the_row_and_an_objective(farm: Farm) -> None:
+    rows = {row["name"]: row for row in json.loads(farm.edgeloop("status", "--json").stdout)}
+    for column in ("peak_memory_bytes", "weight_bytes", "ddr_bytes"):
+        small, middle, large = (rows[name][column] for name in ("w8", "w16", "w24"))
+        assert 0 < small <= middle <= large
+    assert rows["w24"]["weight_bytes"] == pytest.approx(rows["w24"]["params"], rel=0.05)
+    front = farm.edgeloop("pareto", "--x", "peak_memory_bytes", "--y", "params:max").stdout
+    assert "peak_memory_mb" in front
+    farm.edgeloop("reset", "w24", "--stage", "convert", "--yes")
+    row = next(r for r in json.loads(farm.edgeloop("status", "w24", "--json").stdout))
+    assert not {"peak_memory_bytes", "weight_bytes", "ddr_bytes"} & {k for k, v in row.items() if v}
+
+
 @pytest.mark.slow
 def test_four_ways_side_by_side(farm: Farm) -> None:
     arguments = ("compare", "w16", "--dataset", str(farm.faces), "--images", "16")

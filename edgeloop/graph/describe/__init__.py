@@ -3,7 +3,6 @@
 from edgeloop.graph.describe.fit import TaskFit, fitting_task
 from edgeloop.graph.describe.summary import (
     DeclaredTensor,
-    GraphMemory,
     GraphSummary,
     summarize,
     summary_from,
@@ -11,7 +10,6 @@ from edgeloop.graph.describe.summary import (
 
 __all__ = [
     "DeclaredTensor",
-    "GraphMemory",
     "GraphSummary",
     "TaskFit",
     "fitting_task",

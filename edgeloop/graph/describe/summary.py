@@ -5,7 +5,6 @@ A file that cannot be used is described as far as it can be read, with the reaso
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -16,12 +15,12 @@ from edgeloop.errors import UnusableModel
 from edgeloop.graph.caveats import estimate_caveats
 from edgeloop.graph.check import read_graph
 from edgeloop.graph.count import graph_info
-from edgeloop.graph.info import GraphInfo, Shape, info_from
+from edgeloop.graph.info import GraphInfo, GraphMemory, Shape, info_from
 from edgeloop.graph.reading import STANDARD_DOMAINS, check_limits
 from edgeloop.graph.rewrites import planned_rewrites
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, ValueInfoProto
+    from onnx import ModelProto, ValueInfoProto
 
 _IMAGE_SIDE, _OTHER_SIDE = 224, 128
 
@@ -47,17 +46,6 @@ class DeclaredTensor:
         sides = [side if isinstance(side, int) else usual for side in self.shape]
         first = [1 if isinstance(side, str) else side for side in self.shape[:1]]
         return "x".join(map(str, [*first, *sides[1:]]))
-
-
-@dataclass(frozen=True)
-class GraphMemory:
-    """Bytes, as floats and with 8 bits. Activations: the most that lives at one moment, layer by
-    layer in the order of the graph; a compiler may do better, or split it."""
-
-    weights: int
-    weights_8bit: int
-    activations: int
-    activations_8bit: int
 
 
 @dataclass(frozen=True)
@@ -103,10 +91,11 @@ def summarize(
         graph = read_graph(path, shapes)
     except UnusableModel as error:
         return GraphSummary(**declared, problem=str(error.fields["reason"]))
+    info = graph_info(path.name, graph)
     return GraphSummary(
         **declared,
-        info=graph_info(path.name, graph),
-        memory=graph_memory(graph.graph),
+        info=info,
+        memory=info.memory,
         caveats=tuple(estimate_caveats(graph)),
         rewrites=tuple(map(str, planned_rewrites(graph))) if rewrites else (),
     )
@@ -165,53 +154,3 @@ def _dtype(kind: int) -> str:
         return str(helper.tensor_dtype_to_np_dtype(kind).name)
     except (KeyError, ValueError, TypeError):
         return "unknown"
-
-
-def graph_memory(graph: GraphProto) -> GraphMemory:
-    """Of a graph whose shapes are inferred."""
-    weights = weights_8bit = 0
-    for tensor in graph.initializer:
-        count, item, is_float = math.prod(tensor.dims), *_item(tensor.data_type)
-        weights += count * item
-        is_matrix = is_float and len(tensor.dims) > 1
-        weights_8bit += count * (1 if is_matrix else item)  # biases keep 32 bits
-    return GraphMemory(weights, weights_8bit, _peak(graph, False), _peak(graph, True))
-
-
-def _peak(graph: GraphProto, is_8bit: bool) -> int:
-    """The most bytes that are alive at once, if each tensor goes after its last use."""
-    sizes = _tensor_bytes(graph, is_8bit)
-    last_use = {name: place for place, node in enumerate(graph.node) for name in node.input}
-    last_use |= {value.name: len(graph.node) for value in graph.output}
-    ending: dict[int, list[str]] = {}
-    for name, place in last_use.items():
-        ending.setdefault(place, []).append(name)
-    alive = sum(sizes.get(value.name, 0) for value in graph.input)
-    peak = alive
-    for place, node in enumerate(graph.node):
-        alive += sum(sizes.get(name, 0) for name in node.output)
-        peak = max(peak, alive)
-        unused = [name for name in node.output if name not in last_use]
-        alive -= sum(sizes.get(name, 0) for name in (*ending.get(place, ()), *unused))
-    return peak
-
-
-def _tensor_bytes(graph: GraphProto, is_8bit: bool) -> dict[str, int]:
-    sizes = {}
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        tensor = value.type.tensor_type
-        item, is_float = _item(tensor.elem_type)
-        count = math.prod(side.dim_value for side in tensor.shape.dim)
-        sizes[value.name] = count * (1 if is_8bit and is_float else item)
-    return sizes
-
-
-def _item(kind: int) -> tuple[int, bool]:
-    """Bytes per number, and whether it is a float."""
-    from onnx import helper
-
-    try:
-        found = helper.tensor_dtype_to_np_dtype(kind)
-    except (KeyError, ValueError, TypeError):
-        return 1, False
-    return max(1, int(found.itemsize)), found.kind == "f"

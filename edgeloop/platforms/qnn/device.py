@@ -92,6 +92,7 @@ class HtpDevice:
             profile="" if profile is None else profile.name,
             is_calibrated=profile is not None,
             conditions=conditions,
+            ddr_bytes=estimate.ddr_bytes,
         )
 
     def infer(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +22,7 @@ from edgeloop.graph import (
     Layout,
     apply_rewrites,
     count_layers,
+    deployed_memory,
     estimate_caveats,
     graph_info,
     info_from,
@@ -129,7 +131,9 @@ class NativeWork:
         onnx.save_model(graph, simplified)
         quantize_model(graph, info, samples, Path(target), cast(Precision, precision))
         notes = [*estimate_caveats(graph), *rewrite_notes(graph)]
-        return {"info": info.to_fields(), "caveats": notes}, ()
+        memory = deployed_memory(onnx.load_model(target), shapes_of(graph.graph))
+        found = asdict(memory) if memory else None
+        return {"info": info.to_fields(), "caveats": notes, "memory": found}, ()
 
     def deploy(self, quantized: str, target: str, output: str = "logits") -> Answer:
         import onnx

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from edgeloop.errors import BadInput
-from edgeloop.graph import GraphInfo, info_from
+from edgeloop.graph import DeployedMemory, GraphInfo, info_from
 from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess, as_file
 from edgeloop.platforms.base import DEFAULT_PRECISION, Converted, LatencyProfile
 from edgeloop.platforms.precision import Precision
@@ -38,6 +38,11 @@ class Estimate:
     spill_bytes: int
     output_spill_bytes: int
     caveats: tuple[str, ...] = ()
+
+    @property
+    def ddr_bytes(self) -> int:
+        inner = self.fill_bytes + self.spill_bytes
+        return self.input_fill_bytes + inner + self.output_spill_bytes
 
 
 class QnnToolchain:
@@ -110,17 +115,19 @@ class QnnToolchain:
                 **_calibration_files(calibration, work),
             )
             info = info_from(made["info"])
+            memory = DeployedMemory(**made["memory"]) if made["memory"] else None
             deployed = str(work / "deployed.onnx")
             self._call("deploy", quantized=_text(files[quantized]), target=deployed)
             note = self._divide(deployed, wanted)
             if note:
                 kept = {name: files[name] for name in (quantized, table)}
-                return Converted(info, precision, kept, quantized, (*made["caveats"], note))
+                notes = (*made["caveats"], note)
+                return Converted(info, precision, kept, quantized, notes, memory)
             self._call("dlc", model=str(work / "simplified.onnx"), target=_text(files[float_dlc]))
             self._call("dlc", model=deployed, target=_text(files[quant_dlc]))
             for chip in wanted:
                 files |= self._context(deployed, folder, stem, chip)
-        return Converted(info, precision, files, quantized, tuple(made["caveats"]))
+        return Converted(info, precision, files, quantized, tuple(made["caveats"]), memory)
 
     def estimate(self, quantized: Path, chip: Chip, output: OutputForm = "logits") -> Estimate:
         """Of the graph that would be deployed; deterministic. The chip must have an estimate."""

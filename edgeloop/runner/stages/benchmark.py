@@ -29,6 +29,7 @@ def benchmark(work: Assignment, equipment: Equipment) -> Result:
         **({"boards": _boards(work, device.name)} if device_type(device) != device.name else {}),
         "latency_kind": "estimate" if measured.is_estimate else "measured",
         **_estimate_columns(measured),
+        **_memory_columns(measured, work),
     }
     path = work.folder / f"perf_results_{len(runs)}.csv"
     _write_csv(path, measured)
@@ -39,6 +40,23 @@ def _boards(work: Assignment, name: str) -> str:
     """Equal boards may share the runs of a model; each is named once."""
     before = [board for board in str(work.row.get("boards") or "").split(", ") if board]
     return ", ".join(dict.fromkeys([*before, name]))
+
+
+def _memory_columns(measured: Measurement, work: Assignment) -> dict[str, Value]:
+    """Of all runs the most memory, and the mean power."""
+    columns: dict[str, Value] = {}
+    if measured.ddr_bytes is not None:
+        columns["ddr_bytes"] = measured.ddr_bytes
+    if measured.peak_rss_bytes is not None:
+        before = work.row.get("peak_rss_bytes")
+        most = before if isinstance(before, int) else 0
+        columns["peak_rss_bytes"] = max(most, measured.peak_rss_bytes)
+    if measured.power_mw is not None:
+        before, runs = work.row.get("power_mw"), len(runs_of(work.row))
+        total = runs * before if isinstance(before, int | float) else 0.0
+        count = runs + 1 if isinstance(before, int | float) else 1
+        columns["power_mw"] = (total + measured.power_mw) / count
+    return columns
 
 
 def _estimate_columns(measured: Measurement) -> dict[str, Value]:

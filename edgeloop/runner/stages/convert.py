@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edgeloop.graph import write_viewer
 from edgeloop.models import is_true
+from edgeloop.platforms import Converted
 from edgeloop.runner.stages.base import (
     Assignment,
     Chosen,
@@ -41,6 +42,7 @@ def convert(work: Assignment, equipment: Equipment) -> Result:
         "precision": converted.precision,
         "calibration": calibration.origin,
         "toolchain": equipment.toolchain.name,
+        **_memory(converted),
         **({"task": chosen.task.name} if chosen else {}),
         **({"notes": notes} if notes else {}),
     }
@@ -51,6 +53,13 @@ def convert(work: Assignment, equipment: Equipment) -> Result:
     if why:
         summary += f"; {why}"
     return Result(columns, {**converted.files, **_viewer(work, converted.files)}, summary)
+
+
+def _memory(converted: Converted) -> dict[str, Value]:
+    memory = converted.memory_or_guess
+    if memory is None:
+        return {}
+    return {"peak_memory_bytes": memory.peak_bytes, "weight_bytes": memory.weight_bytes}
 
 
 def _why(chosen: Chosen | None, equipment: Equipment) -> str:

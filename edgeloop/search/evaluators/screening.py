@@ -17,7 +17,7 @@ from pathlib import Path
 
 from edgeloop.architectures import Architecture, build, check_exporter, check_torch, export_onnx
 from edgeloop.errors import BadInput, EdgeloopError, OutOfMemory
-from edgeloop.graph import GraphProcess
+from edgeloop.graph import GraphInfo, GraphProcess
 from edgeloop.isolation import Answer, NativeProcess, serve
 from edgeloop.platforms import Estimator, platform_of
 from edgeloop.search.base import Evaluation, broken_constraint
@@ -108,7 +108,7 @@ def _run(model: str, warm_up: int, repeats: int) -> Answer:
 
 
 UNTRAINED = "untrained.onnx"
-VALUES = ("params", "macs", "host_latency_ms", "chip_latency_ms")
+VALUES = ("params", "macs", "memory_bytes", "host_latency_ms", "chip_latency_ms")
 
 
 class Screening(PoolEvaluator):
@@ -182,9 +182,8 @@ class Screening(PoolEvaluator):
 
     def _steps(self, model: Path) -> Iterator[dict[str, float]]:
         """The values, the cheapest first."""
-        if "params" in self.gives or "macs" in self.gives:
-            info = self._graphs.inspect(model)
-            yield {"params": float(info.params), "macs": float(info.macs)}
+        if {"params", "macs", "memory_bytes"}.intersection(self.gives):
+            yield _counts(self._graphs.inspect(model))
         if "host_latency_ms" in self.gives:
             latency_ms = self._builder.host_latency_ms(model, self._warm_up, self._repeats)
             yield {"host_latency_ms": latency_ms}
@@ -202,6 +201,13 @@ class Screening(PoolEvaluator):
         self._builder.close()
         self._graphs.close()
         self._temporary.cleanup()
+
+
+def _counts(info: GraphInfo) -> dict[str, float]:
+    counts = {"params": float(info.params), "macs": float(info.macs)}
+    if info.memory is not None:
+        counts["memory_bytes"] = float(info.memory.weights_8bit + info.memory.activations_8bit)
+    return counts
 
 
 def _conditions(gives: tuple[str, ...], estimator: Estimator | None, repeats: int) -> str:
