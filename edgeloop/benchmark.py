@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from edgeloop._util.system import announced_memory
+from edgeloop._util.units import plural
 from edgeloop.errors import EdgeloopError
 from edgeloop.graph import GraphInfo, GraphProcess, Shape, needs_preparing
 from edgeloop.inspection import check_file
@@ -54,14 +55,23 @@ class BenchOptions:
 @dataclass(frozen=True)
 class BenchResult:
     """One device. `latency_ms` is None where `error` says why. `memory_bytes` are the weights and
-    the most activations alive at once. The interval is the margin of an
-    estimate, or the middle 90 % of all samples."""
+    the most activations alive at once.
+
+    `low_ms` to `high_ms` is where the time on the chip is expected, with the probability
+    `coverage` (None: no data supports one) and `basis` saying where it comes from; for a device
+    that measures, it is the middle 90 % of all samples. `is_lower_bound`: the estimate leaves out
+    steps, so the chip takes longer, and there is no interval."""
 
     device: str
+    chip: str = ""
     kind: str = ""
     latency_ms: float | None = None
     low_ms: float | None = None
     high_ms: float | None = None
+    coverage: float | None = None
+    basis: str = ""
+    is_lower_bound: bool = False
+    is_calibrated: bool = False
     per_second: float | None = None
     notes: tuple[str, ...] = ()
     error: str = ""
@@ -168,11 +178,11 @@ class _Bench:
                 device.acquire()
             model = _artefact(made, device) or self._model
             runs = [device.measure(model, made.info)]
-            if not runs[0].is_estimate:
+            if not runs[0].is_deterministic:
                 runs += [device.measure(model, made.info) for _ in range(self._options.runs - 1)]
         except EdgeloopError as error:
-            return BenchResult(device.name, error=str(error))
-        found = _summed_up(device.name, made.info, runs)
+            return BenchResult(device.name, device.chip, error=str(error))
+        found = _summed_up(device, made.info, runs)
         memory = made.memory_or_guess
         total = memory.weight_bytes + memory.peak_bytes if memory else None
         return replace(found, memory_bytes=total, ddr_bytes=runs[0].ddr_bytes)
@@ -189,29 +199,42 @@ def _artefact(made: Converted, device: Device) -> Path | None:
     return next((file for name, file in made.files.items() if name.endswith(suffix)), None)
 
 
-def _summed_up(name: str, info: GraphInfo, runs: Sequence[Measurement]) -> BenchResult:
+def _summed_up(device: Device, info: GraphInfo, runs: Sequence[Measurement]) -> BenchResult:
     seconds = statistics.median(run.seconds for run in runs)
-    low, high = _interval(seconds, runs)
     first = runs[0]
-    notes = [str(first.conditions["note"])] if "note" in first.conditions else []
-    if first.is_estimate:
-        notes.insert(0, f"profile {first.profile}" if first.is_calibrated else "uncalibrated")
-    return BenchResult(
-        name,
+    result = BenchResult(
+        device.name,
+        device.chip,
         "estimate" if first.is_estimate else "measured",
         1000 * seconds,
-        1000 * low,
-        1000 * high,
-        info.batch / seconds if seconds else None,
-        tuple(notes),
+        per_second=info.batch / seconds if seconds else None,
+        notes=_notes(first),
+    )
+    if first.is_estimate:
+        return replace(
+            result,
+            low_ms=first.low_ms,
+            high_ms=first.high_ms,
+            coverage=first.coverage,
+            basis=first.basis,
+            is_calibrated=first.is_calibrated,
+            is_lower_bound=first.missing_ops > 0,
+        )
+    samples = sorted(sample for run in runs for sample in run.samples_s)
+    edge = len(samples) // 20
+    return replace(
+        result,
+        low_ms=1000 * samples[edge],
+        high_ms=1000 * samples[-1 - edge],
+        coverage=0.9,
+        basis=f"middle 90 % of {plural(len(samples), 'sample')}",
     )
 
 
-def _interval(seconds: float, runs: Sequence[Measurement]) -> tuple[float, float]:
-    margin = runs[0].margin_percent
-    if runs[0].is_estimate:
-        part = (margin or 0) / 100
-        return seconds * (1 - part), seconds * (1 + part)
-    samples = sorted(sample for run in runs for sample in run.samples_s)
-    edge = len(samples) // 20
-    return samples[edge], samples[-1 - edge]
+def _notes(measured: Measurement) -> tuple[str, ...]:
+    """Why an estimate has no interval of a stated probability; then its caveats."""
+    is_unsure = measured.is_estimate and measured.coverage is None
+    notes = [measured.basis] if is_unsure else []
+    if "note" in measured.conditions:
+        notes.append(str(measured.conditions["note"]))
+    return tuple(notes)

@@ -23,7 +23,7 @@ from edgeloop.errors import (
     WorkerFailed,
 )
 from edgeloop.graph import GraphProcess, GraphSummary, Shape, TaskFit, fitting_task
-from edgeloop.platforms import Estimator, platform_of
+from edgeloop.platforms import EstimatesIntervals, Estimator, platform_of
 from edgeloop.settings import Settings
 
 DEFAULT_DEVICES = ("htp",)
@@ -34,12 +34,18 @@ _AGREEMENT = "agreement of the quantized with the float model"
 @dataclass(frozen=True)
 class ChipAnswer:
     """What a device's compiler said of the model, with placeholder scales, so that none
-    has to be calibrated. `unknown`: it was not asked, `text` says why."""
+    has to be calibrated. `unknown`: it was not asked, `text` says why. The interval of the latency
+    is as in `Measurement`."""
 
     device: str
     answer: Literal["taken", "refused", "unknown"]
     latency_ms: float | None = None
     text: str = ""
+    low_ms: float | None = None
+    high_ms: float | None = None
+    coverage: float | None = None
+    basis: str = ""
+    is_lower_bound: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,11 +158,26 @@ class _Inquiry:
         if self._estimator is None:
             return ChipAnswer(self.device, "unknown", text=self._why_not)
         try:
-            return ChipAnswer(self.device, "taken", self._estimator.latency_ms(model))
+            return self._taken(self._estimator, model)
         except (MissingExtra, WorkerFailed) as error:
             return ChipAnswer(self.device, "unknown", text=str(error))
         except (ModelFailed, BadModel) as error:
             return ChipAnswer(self.device, "refused", text=str(error.fields["reason"]))
+
+    def _taken(self, estimator: Estimator, model: Path) -> ChipAnswer:
+        if not isinstance(estimator, EstimatesIntervals):
+            return ChipAnswer(self.device, "taken", estimator.latency_ms(model))
+        found = estimator.estimate(model)
+        return ChipAnswer(
+            self.device,
+            "taken",
+            1000 * found.seconds,
+            low_ms=found.low_ms,
+            high_ms=found.high_ms,
+            coverage=found.coverage,
+            basis=found.basis,
+            is_lower_bound=found.missing_ops > 0,
+        )
 
     def close(self) -> None:
         """In the middle of an answer, if nobody waits for it any more."""

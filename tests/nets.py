@@ -64,3 +64,28 @@ def point_at(tensor: TensorProto, location: str, **fields: str) -> None:
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in {"location": location, **fields}.items():
         tensor.external_data.add(key=key, value=value)
+
+
+def with_scatter(path: Path, size: int = 32) -> Path:
+    """A convolution, then ScatterND: an operator that the chip runs and its compiler has no cost
+    for."""
+    dice = np.random.default_rng(0)
+    weights = {
+        "w": dice.normal(0, 0.2, (8, 3, 3, 3)).astype(np.float32),
+        "index": np.zeros((1, 1), np.int64),
+        "update": np.zeros((1, 8, size, size), np.float32),
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["image", "w"], ["maps"], "conv", pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", ["maps"], ["positive"], "relu"),
+            helper.make_node("ScatterND", ["positive", "index", "update"], ["y"], "scatter"),
+        ],
+        "scatter",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, size, size])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, size, size])],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save_model(model, str(path))
+    return path

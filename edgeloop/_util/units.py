@@ -51,6 +51,28 @@ def duration_text(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def latency_text(ms: float) -> str:
+    """`441 µs`, `1.32 ms`, `2.1 s`."""
+    if ms < 1:
+        return f"{1000 * ms:.3g} µs"
+    return f"{ms:.3g} ms" if ms < 1000 else f"{ms / 1000:.3g} s"
+
+
+def range_text(low_ms: float, high_ms: float) -> str:
+    """In one unit: `405 – 480 µs`."""
+    factor, unit = (1000, "µs") if high_ms < 1 else (1, "ms") if high_ms < 1000 else (0.001, "s")
+    return f"{factor * low_ms:.3g} – {factor * high_ms:.3g} {unit}"
+
+
+def interval_text(low_ms: float | None, high_ms: float | None, coverage: float | None) -> str:
+    """`90 % interval 405 – 480 µs`; `range …` where no data supports a probability; empty without
+    one."""
+    if low_ms is None or high_ms is None:
+        return ""
+    name = f"{100 * coverage:.0f} % interval" if coverage else "range"
+    return f"{name} {range_text(low_ms, high_ms)}"
+
+
 def plural(count: int, noun: str) -> str:
     """`1 file`, `2 files`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

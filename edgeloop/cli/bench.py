@@ -174,10 +174,17 @@ def _chip_lines(found: Inspection) -> list[str]:
 
 
 def _answer(chip: ChipAnswer) -> str:
+    from edgeloop._util.units import interval_text, latency_text
     from edgeloop.cli.output import printable
 
     if chip.latency_ms is not None:
-        return f"takes it, about {_time(chip.latency_ms)} (estimate)"
+        text = latency_text(chip.latency_ms)
+        if chip.is_lower_bound:
+            return f"takes it, at least {text} (estimate; {chip.basis})"
+        interval = interval_text(chip.low_ms, chip.high_ms, chip.coverage)
+        why = "" if chip.coverage or not chip.basis else f"; {chip.basis}"
+        shown = ", ".join(part for part in ("estimate", interval) if part)
+        return f"takes it, about {text} ({shown}{why})"
     return f"{'refuses it: ' if chip.answer == 'refused' else ''}{printable(chip.text)}"
 
 
@@ -197,26 +204,57 @@ def _print_report(report: BenchReport) -> None:
     from edgeloop._util.units import size_text
     from edgeloop.cli.output import printable, table
 
+    results = report.results
     cells = [
         (
-            result.device,
+            _chip(result),
             "failed" if result.latency_ms is None else _latency(result),
-            "" if result.low_ms is None else _range(result),
-            _rate(result.per_second),
+            _interval(result),
             "" if result.memory_bytes is None else size_text(result.memory_bytes),
-            result.notes[0] if result.notes else "",
+            _remark(result),
         )
-        for result in report.results
+        for result in results
     ]
-    headings = ("device", "latency", "range", "per second", "memory", "notes")
-    click.echo(table(headings, cells, right=("latency", "range", "per second", "memory")))
-    for result in report.results:
-        for text in (result.error, *result.notes[1:]):
+    headings = ("chip", "latency", _interval_heading(results), "memory", "notes")
+    click.echo(table(headings, cells, right=headings[1:4]))
+    for result in results:
+        for text in (result.error, *result.notes):
             if text:
-                click.echo(f"{result.device}: {printable(text)}")
+                click.echo(f"{_chip(result)}: {printable(text)}")
     for note in (_batch_note(report), *report.notes):
         if note:
             click.echo(f"{report.precision}, {note}" if note == report.notes[-1] else note)
+
+
+def _chip(result: BenchResult) -> str:
+    """`qcs8550` for `htp:qcs8550`; a board or a profile of one's own by its whole name."""
+    name = result.device.partition(":")[2]
+    return name if name and name == result.chip else result.device
+
+
+def _interval_heading(results: Iterable[BenchResult]) -> str:
+    stated = {round(100 * result.coverage) for result in results if result.coverage}
+    return f"{stated.pop()} % interval" if len(stated) == 1 else "interval"
+
+
+def _interval(result: BenchResult) -> str:
+    """In brackets where no data supports a probability."""
+    from edgeloop._util.units import range_text
+
+    if result.low_ms is None or result.high_ms is None:
+        return ""
+    text = range_text(result.low_ms, result.high_ms)
+    return text if result.coverage else f"({text})"
+
+
+def _remark(result: BenchResult) -> str:
+    if result.kind != "estimate":
+        return result.kind
+    if result.is_lower_bound:
+        return "lower bound"
+    if not result.is_calibrated:
+        return "uncalibrated"
+    return "" if result.coverage else "no stated coverage"
 
 
 def _batch_note(report: BenchReport) -> str:
@@ -225,25 +263,10 @@ def _batch_note(report: BenchReport) -> str:
 
 
 def _latency(result: BenchResult) -> str:
+    from edgeloop._util.units import latency_text
+
     assert result.latency_ms is not None
-    return f"{_time(result.latency_ms)}{' est' if result.kind == 'estimate' else ''}"
-
-
-def _range(result: BenchResult) -> str:
-    """In one unit: `218 – 328 µs`."""
-    assert result.low_ms is not None and result.high_ms is not None
-    ms = result.high_ms
-    factor, unit = (1000, "µs") if ms < 1 else (1, "ms") if ms < 1000 else (0.001, "s")
-    return f"{factor * result.low_ms:.3g} – {factor * result.high_ms:.3g} {unit}"
-
-
-def _rate(per_second: float | None) -> str:
-    if per_second is None:
-        return ""
-    return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
-
-
-def _time(milliseconds: float) -> str:
-    if milliseconds < 1:
-        return f"{1000 * milliseconds:.3g} µs"
-    return f"{milliseconds:.3g} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.3g} s"
+    text = latency_text(result.latency_ms)
+    if result.kind != "estimate":
+        return text
+    return f"≥ {text} est" if result.is_lower_bound else f"{text} est"

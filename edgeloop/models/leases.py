@@ -26,7 +26,7 @@ from edgeloop.models.plan import Plan, Stage
 from edgeloop.models.queue import GRAB_SECONDS, OWN, Hint, Queue, rank_of
 from edgeloop.models.records import StageRecord, node_text, records_of, summary
 from edgeloop.models.row import Edit, change_row
-from edgeloop.store import Changes, Record, Table, Value, Values
+from edgeloop.store import Changes, Record, Table, Value, merged
 
 LARGEST_SPREAD = 64
 LARGEST_SPREAD_UNJOINED = 16  # where hints are read one by one, each of them counts
@@ -59,12 +59,12 @@ class Lease:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a stage hands back: columns of the row, and where its files were stored.
+    """What a stage hands back: columns of the row (None: emptied), and where its files were stored.
 
     `files` maps a file's name to its key below the model's folder, `sha256` to its content.
     """
 
-    columns: Values
+    columns: Changes
     files: Mapping[str, str] = field(default_factory=dict)
     sha256: Mapping[str, str] = field(default_factory=dict)
 
@@ -198,7 +198,7 @@ class Leases:
             sha256 = {**kept, **outcome.sha256}
             done = replace(held.settled(), attempts=0, silent=0, not_before=0.0)
             records[lease.stage] = replace(done, files=files, sha256=sha256)
-            if stage.progress({**row.values, **outcome.columns}) <= stage.progress(row.values):
+            if stage.progress(merged(row.values, outcome.columns)) <= stage.progress(row.values):
                 missing = ", ".join(stage.fills)  # it would be done again forever
                 reason = f"the result of {stage.name} does not fill its columns ({missing})"
                 raise BadInput(reason=reason)
@@ -467,7 +467,7 @@ class Leases:
         self,
         row: Record,
         records: Mapping[str, StageRecord],
-        columns: Values | None = None,
+        columns: Changes | None = None,
         resting: bool = False,
     ) -> dict[str, Value | None]:
         return summary(row.values, records, self._plan, self._clock(), columns, resting)

@@ -22,6 +22,7 @@ from edgeloop.errors import BadInput
 from edgeloop.models.row import (
     AGREEMENT_COLUMNS,
     filled,
+    is_deterministic,
     is_true,
     mean_latency_ms,
     own_priority,
@@ -36,9 +37,15 @@ LATENCY_COLUMNS = (
     "latency_raw_us",
     "latency_low_us",
     "latency_high_us",
-    "latency_margin_percent",
+    "latency_low_ms",
+    "latency_high_ms",
+    "latency_coverage",
+    "latency_basis",
+    "latency_missing_ops",
+    "latency_margin_percent",  # of rows from before there were intervals
     "latency_profile",
     "latency_calibrated",
+    "runs",
 )
 
 _RUN_COLUMNS = ("ddr_bytes", "peak_rss_bytes", "power_mw")
@@ -146,7 +153,7 @@ def default_plan(benchmark_runs: int = 5) -> Plan:
                 artefacts=("perf_results*.csv",),
                 clears=("device", "boards", *LATENCY_COLUMNS, *_RUN_COLUMNS),
                 runs=benchmark_runs,
-                count=lambda row: len(runs_of(row)),
+                count=lambda row: benchmark_runs if is_deterministic(row) else len(runs_of(row)),
                 in_benchmark_only=True,
             ),
             _f1("f1_onnx", "onnx", lambda row: 60, ()),

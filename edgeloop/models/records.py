@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from edgeloop.models.plan import Plan
 from edgeloop.models.row import filled, is_true
-from edgeloop.store import Value, Values
+from edgeloop.store import Changes, Value, Values, merged
 
 REMEMBERED = 8
 SILENT_ATTEMPTS = 10
@@ -139,11 +139,11 @@ def summary(
     records: Records,
     plan: Plan,
     now: float,
-    columns: Values | None = None,
+    columns: Changes | None = None,
     resting: bool = False,
 ) -> dict[str, Value | None]:
     """All that a change of `records` (and of `columns`) writes, with how the model then stands."""
-    after = {**row, **(columns or {})}
+    after = merged(row, columns or {})
     status = "error" if resting else _status(after, records, plan)
     changes: dict[str, Value | None] = {
         **(columns or {}),

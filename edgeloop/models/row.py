@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from edgeloop._util.units import range_text
 from edgeloop.errors import BadInput, ModelBusy, RowChanged
 from edgeloop.store import Changes, Record, Table, Value, Values
 
@@ -88,7 +89,12 @@ COLUMNS: tuple[Column, ...] = (
     Column("latency_raw_us", "number", "the compiler's estimate before calibration, µs"),
     Column("latency_low_us", "number", "the compiler's lower bound, µs"),
     Column("latency_high_us", "number", "the compiler's upper bound, µs"),
-    Column("latency_margin_percent", "number", "how far an estimate may be off, percent"),
+    Column("latency_low_ms", "number", "lower end of an estimate's interval, ms"),
+    Column("latency_high_ms", "number", "upper end of an estimate's interval, ms"),
+    Column("latency_coverage", "number", "probability of that interval, 0 to 1; empty: unknown"),
+    Column("latency_basis", "text", "where the interval comes from, or why there is none"),
+    Column("latency_missing_ops", "integer", "steps an estimate leaves out: a lower bound then"),
+    Column("latency_margin_percent", "number", "of old rows: an error bar no data supports"),
     Column("latency_profile", "text", "the device profile that calibrated the estimate"),
     Column("latency_calibrated", "boolean", "whether that profile was fitted on a real device"),
     Column("peak_memory_bytes", "integer", "the most activations alive at once, as quantized"),
@@ -96,6 +102,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("ddr_bytes", "integer", "traffic with the memory outside the chip, per inference"),
     Column("peak_rss_bytes", "integer", "boards: the most memory of the process that ran it"),
     Column("power_mw", "number", "boards that report it: mean power during the runs, mW"),
+    Column("runs", "text", "benchmark runs; `1, deterministic` where more would be the same"),
     Column("arch", "json", "the architecture, where a search made it"),
     Column("results", "json", "what searches found out, by its conditions"),
     Column("stages", "json", "Edgeloop's own record of each stage: leases, attempts, files"),
@@ -105,6 +112,7 @@ SCORE_COLUMNS = ("f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
 AGREEMENT_COLUMNS = ("sqnr_db", "cosine", "max_error", "top1_agreement")
 LISTS = frozenset({"shape", "output_shape"})  # Archai writes them as text
 BOOKKEEPING = frozenset({"stages", "results"})
+DETERMINISTIC = "deterministic"  # in the column `runs`
 CANDIDATE = "candidate"  # a row that a search made, with no model file yet
 SEARCH_NODE = "edgeloop search"  # holds such a row: Archai would look for its model, and fail it
 KINDS: Mapping[str, Kind] = {column.name: column.kind for column in COLUMNS}
@@ -164,6 +172,15 @@ def runs_of(row: Values) -> list[float]:
         return []
 
 
+def is_deterministic(row: Values) -> bool:
+    """Whether its benchmark is an estimate that another run would only repeat. Rows of older
+    versions do not say so; all their estimates are."""
+    if not is_estimate(row) or not runs_of(row):
+        return False
+    runs = row.get("runs")
+    return not filled(runs) or str(runs).endswith(DETERMINISTIC)
+
+
 def mean_latency_ms(row: Values) -> float:
     """From `mean` where it is a number, else from the runs; 0 when there is neither."""
     mean = row.get("mean")
@@ -171,6 +188,56 @@ def mean_latency_ms(row: Values) -> float:
         return 1000.0 * mean
     runs = runs_of(row)
     return 1000.0 * sum(runs) / len(runs) if runs else 0.0
+
+
+@dataclass(frozen=True)
+class LatencyInterval:
+    """Where the time on the chip is expected, for a row with an estimate. `coverage` is the stated
+    probability; None: no data supports one."""
+
+    low_ms: float
+    high_ms: float
+    coverage: float | None
+
+    def __str__(self) -> str:
+        """A range without a stated probability is in brackets."""
+        text = range_text(self.low_ms, self.high_ms)
+        return text if self.coverage else f"({text})"
+
+
+def is_estimate(row: Mapping[str, object]) -> bool:
+    return row.get("latency_kind") == "estimate"
+
+
+def is_lower_bound(row: Mapping[str, object]) -> bool:
+    """Whether the estimate leaves out steps, so that the chip takes longer."""
+    return is_estimate(row) and _number(row.get("latency_missing_ops")) > 0
+
+
+def latency_interval(row: Mapping[str, object]) -> LatencyInterval | None:
+    low, high = (_number(row.get(name)) for name in ("latency_low_ms", "latency_high_ms"))
+    if not is_estimate(row) or not 0 < low <= high < math.inf:
+        return None
+    coverage = _number(row.get("latency_coverage"))
+    return LatencyInterval(low, high, coverage if 0 < coverage < 1 else None)
+
+
+def interval_heading(rows: Iterable[Mapping[str, object]]) -> str:
+    """`90 % interval` where all rows that state a probability state this one."""
+    found = (latency_interval(row) for row in rows)
+    stated = {round(100 * one.coverage) for one in found if one and one.coverage}
+    return f"{stated.pop()} % interval" if len(stated) == 1 else "interval"
+
+
+def latency_notes(row: Mapping[str, object]) -> str:
+    """Why there is no interval, or where it comes from."""
+    return str(row.get("latency_basis") or "") if is_estimate(row) else ""
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0.0
+    return float(value) if math.isfinite(value) else 0.0
 
 
 def decoded(column: str, value: Value) -> object:

@@ -218,7 +218,15 @@ class Device(Protocol):
 @dataclass(frozen=True)
 class Measurement:
     """One benchmark run. `seconds` is what goes into the row: the median of the samples, or the
-    calibrated estimate. An estimate says so, with its raw value, bounds and margin."""
+    calibrated estimate.
+
+    An estimate says so. `low_s` to `high_s` is where the time on the chip is expected to be, with
+    the probability `coverage`; a coverage of None says that no data supports one. Without an
+    interval, `basis` says why; with one, it says where it comes from. `missing_ops` counts steps
+    that the estimate leaves out: the time is then a lower bound, and has no interval. `raw_us`,
+    `low_us` and `high_us` are what the tool said before calibration. `is_deterministic`: another
+    run would give the same number, so one is enough.
+    """
 
     seconds: float
     samples_s: tuple[float, ...]
@@ -226,7 +234,12 @@ class Measurement:
     raw_us: float | None = None
     low_us: float | None = None
     high_us: float | None = None
-    margin_percent: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    coverage: float | None = None
+    basis: str = ""
+    missing_ops: int = 0
+    is_deterministic: bool = False
     profile: str = ""
     is_calibrated: bool = False
     layers: tuple[LayerTime, ...] = ()
@@ -237,6 +250,14 @@ class Measurement:
     """The most memory that the process that ran it had."""
     power_mw: float | None = None
     """The mean power of the whole board while it ran."""
+
+    @property
+    def low_ms(self) -> float | None:
+        return None if self.low_s is None else 1000 * self.low_s
+
+    @property
+    def high_ms(self) -> float | None:
+        return None if self.high_s is None else 1000 * self.high_s
 
 
 @dataclass(frozen=True)
@@ -340,10 +361,33 @@ class Estimator(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class EstimatesIntervals(Protocol):
+    """An estimator that knows how far its numbers may be off."""
+
+    def estimate(self, model: Path) -> Measurement: ...
+
+
+@dataclass(frozen=True)
+class ErrorInterval:
+    """The time on a board is between `low` and `high` times the predicted one, for a stated share
+    of networks like these that were left out of the fit."""
+
+    low: float
+    high: float
+    networks: int
+
+
 @dataclass(frozen=True)
 class LatencyProfile:
     """What turns a compiler's estimate into the time on a board: a + b · estimate.
-    `error_percent` is the median error on models that were left out of the fit."""
+
+    `error_percent` is the median error on models that were left out of the fit. `intervals` are by
+    kind of network, `any` for all of them; a profile without one has no interval to show.
+    `range_us` are the fastest and the slowest model of the fit; nothing is known outside of it.
+    `terms` are weights of graph features that correct the logarithm of the time. `formats` are the
+    profiles of other number formats (`w8a16`, `float`) than this one's.
+    """
 
     name: str
     soc: int
@@ -352,6 +396,15 @@ class LatencyProfile:
     models: int
     error_percent: float
     source: str
+    coverage: float = 0.9
+    intervals: Mapping[str, ErrorInterval] = field(default_factory=dict)
+    range_us: tuple[float, float] | None = None
+    terms: Mapping[str, float] = field(default_factory=dict)
+    form: str = "w8a8"
+    formats: Mapping[str, LatencyProfile] = field(default_factory=dict)
+
+    def for_format(self, form: str) -> LatencyProfile | None:
+        return self if form == self.form else self.formats.get(form)
 
 
 @dataclass(frozen=True)

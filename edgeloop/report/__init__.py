@@ -9,6 +9,7 @@ Charts need the extra `portal`; the front does not.
 
 from __future__ import annotations
 
+from edgeloop.models import is_estimate
 from edgeloop.pareto import hypervolume, non_dominated
 from edgeloop.report.charts import front_frames, pareto_chart
 from edgeloop.report.comparisons import (
@@ -38,7 +39,6 @@ from edgeloop.report.measures import (
     ColumnObjective,
     Measure,
     check_columns,
-    is_estimate,
     measure_of,
     objective,
     quality_column,

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from edgeloop.models import interval_heading, is_estimate, latency_interval
 from edgeloop.report.front import Pareto, pareto_of
 from edgeloop.report.measures import (
     ESTIMATE,
@@ -17,9 +18,7 @@ from edgeloop.report.measures import (
     MEASURED,
     ColumnObjective,
     Row,
-    is_estimate,
     kind_of,
-    margin_ms,
     number,
     objective,
     sigma_ms,
@@ -59,7 +58,7 @@ def pareto_chart(
     """The first two objectives, coloured by iteration, with the front highlighted and ±1σ of the
     latency.
 
-    Estimated latencies are hollow; on the front, a pale band shows their margin of error. `links`
+    Estimated latencies are hollow; on the front, a pale band shows their interval. `links`
     are addresses by model name. `domains` (limits of the axes) and `iterations` (all values of the
     colour scale) make several charts comparable.
     """
@@ -78,7 +77,7 @@ def pareto_chart(
     faint = a.condition("datum.front", a.value(0.9), a.value(0.3))
     sigmas = base.transform_filter("isValid(datum.sigma)").encode(opacity=faint)
     bars = _around(sigmas.mark_rule(strokeWidth=1.2, clip=True), x, y, "sigma")
-    behind = [*_margins(base, x, y, points), *_front_line(base, found), *bars]
+    behind = [*_bands(base, x, y, points), *_front_line(base, found), *bars]
     figures = numbers(x=x.measure.heading, y=y.measure.heading, sigma="±1σ")
     named = base.encode(tooltip=["name:N", *figures, "iteration:Q", "latency:N", "device:N"])
     marks = _marks(named, points, by_iteration(points, iterations), bool(links))
@@ -135,8 +134,9 @@ def _points(found: Pareto, links: Mapping[str, str]) -> list[dict[str, Any]]:
         }
         if has_latency and sigma > 0:
             point["sigma"] = sigma
-        if has_latency and not math.isnan(margin := margin_ms(row)):
-            point["margin"] = margin
+        if has_latency and (interval := latency_interval(row)):
+            point |= {"low": interval.low_ms, "high": interval.high_ms}
+            point["interval"] = str(interval)
         if row.get("device"):
             point["device"] = str(row["device"])
         if name in links:
@@ -156,27 +156,34 @@ def _about(found: Pareto, index: int) -> str:
     return f"{row.get('name', '')}: {', '.join(parts)}"
 
 
-def _margins(
+def _bands(
     base: Any, x: ColumnObjective, y: ColumnObjective, points: Sequence[Mapping[str, Any]]
 ) -> Any:
-    """The margin of error of estimates, on the front only: bands of all models would hide them."""
-    if not any("margin" in point and point["front"] for point in points):
+    """The intervals of estimates, on the front only: bands of all models would hide them."""
+    if LATENCY not in (x.column, y.column) or not _has_bands(points):
         return []
-    bands = base.transform_filter("datum.front && isValid(datum.margin)")
-    band = bands.mark_rule(strokeWidth=7, opacity=0.13, clip=True)
-    return _around(band, x, y, "margin")
+    bands = base.transform_filter("datum.front && isValid(datum.low)")
+    return _along(bands.mark_rule(strokeWidth=7, opacity=0.13, clip=True), x, "low", "high")
+
+
+def _has_bands(points: Sequence[Mapping[str, Any]]) -> bool:
+    return any("low" in point and point["front"] for point in points)
 
 
 def _around(rule: Any, x: ColumnObjective, y: ColumnObjective, width: str) -> list[Any]:
     """From the latency minus `width` to the latency plus `width`, if an axis shows the latency."""
     if LATENCY not in (x.column, y.column):
         return []
-    a = altair()
     along = "x" if x.column == LATENCY else "y"
     low, high = f"{width}_low", f"{width}_high"
     ends = {low: f"datum.{along} - datum.{width}", high: f"datum.{along} + datum.{width}"}
-    rule = rule.transform_calculate(**ends)
-    if along == "x":
+    return _along(rule.transform_calculate(**ends), x, low, high)
+
+
+def _along(rule: Any, x: ColumnObjective, low: str, high: str) -> list[Any]:
+    """A line between two latencies, on the axis that shows them."""
+    a = altair()
+    if x.column == LATENCY:
         return [rule.encode(x=a.X(f"{low}:Q"), x2=f"{high}:Q")]
     return [rule.encode(y=a.Y(f"{low}:Q"), y2=f"{high}:Q")]
 
@@ -224,7 +231,7 @@ def _pareto_subtitle(found: Pareto, points: Sequence[Mapping[str, Any]]) -> str:
         for item in found.objectives
     )
     bars = "; bars ±1σ" if any("sigma" in point for point in points) else ""
-    if any("margin" in point and point["front"] for point in points):
-        bars += "; pale: how far an estimate may be off"
+    if _has_bands(points):
+        bars += f"; pale: {interval_heading(found.front)} of an estimate"
     kept = f"large: the front, {len(found.front)} of {count_of(len(found.rows), 'model')}"
     return f"{kept}{bars}; {goals}"

@@ -9,7 +9,13 @@ from difflib import get_close_matches
 from typing import Literal
 
 from edgeloop.errors import BadInput
-from edgeloop.models import COLUMNS, SCORE_COLUMNS, mean_latency_ms
+from edgeloop.models import (
+    COLUMNS,
+    SCORE_COLUMNS,
+    is_estimate,
+    is_lower_bound,
+    mean_latency_ms,
+)
 
 Goal = Literal["min", "max"]
 Row = Mapping[str, object]
@@ -151,10 +157,6 @@ def number(value: object) -> float:
     return found if math.isfinite(found) else math.nan
 
 
-def is_estimate(row: Row) -> bool:
-    return row.get("latency_kind") == ESTIMATE
-
-
 def kind_of(row: Row) -> str:
     return ESTIMATE if is_estimate(row) else MEASURED
 
@@ -164,12 +166,9 @@ def sigma_ms(row: Row) -> float:
     return number(_latency_ms(row) * number(row.get("stdev")) / 100.0)
 
 
-def margin_ms(row: Row) -> float:
-    """The margin of error of an estimate; NaN for a measured latency."""
-    share = number(row.get("latency_margin_percent")) / 100.0
-    return number(_latency_ms(row) * share) if is_estimate(row) else math.nan
-
-
 def _latency_ms(row: Row) -> float:
+    """NaN for a lower bound, which cannot be compared with a latency."""
+    if is_lower_bound(row):
+        return math.nan
     mean = number(row.get(LATENCY))
     return number(1e3 * mean if not math.isnan(mean) else mean_latency_ms(row) or math.nan)  # type: ignore[arg-type]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from edgeloop.models import is_estimate
 from edgeloop.report.front import Pareto
-from edgeloop.report.measures import LATENCY, is_estimate
+from edgeloop.report.measures import LATENCY
 
 HEIGHT = 16
 _LEAST_WIDTH, _MOST_WIDTH = 30, 160

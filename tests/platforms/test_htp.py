@@ -63,16 +63,18 @@ def test_float_is_refused_with_the_way_out(small_net):
 
 def test_an_estimate_says_that_it_is_one(small_net):
     info = small_net.converted.info
-    plain, corrected = open_htp(), open_htp("htp:qcs8550")
+    plain, corrected = open_htp("htp:snapdragon-888"), open_htp("htp:qcs8550")
     first = plain.measure(small_net.quantized, info)
     assert first == plain.measure(small_net.quantized, info)
     assert first.is_estimate
     assert not first.is_calibrated
     assert first.seconds == pytest.approx(first.raw_us / 1e6)
+    assert first.coverage is None and "× the time on qcs8550" in first.basis
+    assert first.high_s > 5 * first.low_s, "nobody knows how far an uncalibrated chip is off"
     second = corrected.measure(small_net.quantized, info)
     assert (second.is_calibrated, second.profile) == (True, "qcs8550")
     assert second.seconds == pytest.approx((62 + 0.910 * second.raw_us) / 1e6)
-    assert second.margin_percent == 20
+    assert second.low_s < second.seconds < second.high_s
     assert "not calibrated" in plain.probe()
     plain.close()
     corrected.close()

@@ -169,15 +169,18 @@ def test_bars_are_one_standard_deviation_to_either_side():
     assert "datum.x - datum.sigma" in json.dumps(spec)
 
 
-def test_an_estimate_on_the_front_has_a_pale_band_as_wide_as_its_margin():
-    estimate = {"latency_kind": "estimate", "latency_margin_percent": 20.0}
+def test_an_estimate_on_the_front_has_a_pale_band_as_wide_as_its_interval():
+    interval = {"latency_low_ms": 8.0, "latency_high_ms": 19.0, "latency_coverage": 0.9}
+    estimate = {"latency_kind": "estimate", **interval}
     row = {"name": "a", "mean": 0.010, "f1_1k": 0.5}
     spec = spec_of(pareto_chart([{**row, **estimate}]))
     (point,) = next(iter(spec["datasets"].values()))
-    assert point["margin"] == pytest.approx(2.0)
-    assert "datum.x - datum.margin" in json.dumps(spec) and "pale" in json.dumps(spec)
-    measured = json.dumps(spec_of(pareto_chart([{**row, "latency_margin_percent": 20.0}])))
-    assert "margin" not in measured and "pale" not in measured
+    assert (point["low"], point["high"], point["interval"]) == (8.0, 19.0, "8 – 19 ms")
+    assert "pale: 90 % interval of an estimate" in json.dumps(spec)
+    old = {"latency_kind": "estimate", "latency_margin_percent": 20.0}
+    for other in ({"latency_kind": "measured", **interval}, old):
+        shown = json.dumps(spec_of(pareto_chart([{**row, **other}])))
+        assert "margin" not in shown and "pale" not in shown
     beaten = {**row, **estimate, "name": "b", "mean": 0.02, "f1_1k": 0.4}
     assert "pale" not in json.dumps(spec_of(pareto_chart([row, beaten])))
 

@@ -19,7 +19,6 @@ from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess
 from edgeloop.platforms.base import Artefacts, Kind, LatencyProfile, Measurement
 from edgeloop.platforms.batching import infer_in_order, sample_count
 from edgeloop.platforms.qnn.chips import Chip, named_chip
-from edgeloop.platforms.qnn.profiles import MARGIN_PERCENT, calibrated
 from edgeloop.platforms.qnn.toolchain import NATIVE, QnnToolchain, target_options
 from edgeloop.tasks import Tensors
 
@@ -68,32 +67,7 @@ class HtpDevice:
         """The compiler's estimate; the same for the same model, so one sample says it all."""
         with self._process() as process:
             toolchain = QnnToolchain(self._limit_s, process, self._may_split)
-            estimate = toolchain.estimate(model, self._chip)
-        profile = self._profile
-        time_us = estimate.raw_us if profile is None else calibrated(estimate.raw_us, profile)
-        conditions: dict[str, str | float] = {
-            "chip": self._chip.name,
-            "estimated_as_soc": estimate.soc,
-            "input_fill_bytes": estimate.input_fill_bytes,
-            "fill_bytes": estimate.fill_bytes,
-            "spill_bytes": estimate.spill_bytes,
-            "output_spill_bytes": estimate.output_spill_bytes,
-        }
-        if estimate.caveats:
-            conditions["note"] = "; ".join(estimate.caveats)
-        return Measurement(
-            seconds=time_us / 1e6,
-            samples_s=(time_us / 1e6,),
-            is_estimate=True,
-            raw_us=estimate.raw_us,
-            low_us=estimate.low_us,
-            high_us=estimate.high_us,
-            margin_percent=MARGIN_PERCENT,
-            profile="" if profile is None else profile.name,
-            is_calibrated=profile is not None,
-            conditions=conditions,
-            ddr_bytes=estimate.ddr_bytes,
-        )
+            return toolchain.measure(model, self._chip, self._profile)
 
     def infer(
         self, model: Path, info: GraphInfo, kind: Kind, batches: Iterator[Tensors]

@@ -37,6 +37,7 @@ from edgeloop.isolation import Answer, Array, Work, mapped, serve
 from edgeloop.platforms.batching import calibration_batch, run_samples
 from edgeloop.platforms.precision import Precision
 from edgeloop.platforms.qnn.deploy import OutputForm, deployed
+from edgeloop.platforms.qnn.latency.forms import form_of
 from edgeloop.platforms.qnn.libraries import PROVIDER_LIBRARY, library, missing_library
 from edgeloop.platforms.qnn.quantize import (
     quantize_model,
@@ -55,7 +56,6 @@ _TIME = "Simulated (Accelerator exec time us)"
 _LOW = "Simulated (Accelerator exec time us (lower estimate))"
 _HIGH = "Simulated (Accelerator exec time us (upper estimate))"
 _UNKNOWN = "Missing Ops (Number of Ops with no Costs associated)"
-_TOO_LOW = "the compiler has no cost for {count} of its steps, so the estimate is too low"
 _TRAFFIC = {
     "input_fill_bytes": "Input Fill",
     "fill_bytes": "Intermediate Fill",
@@ -214,12 +214,13 @@ class NativeWork:
         traffic = {name: int(events.get(event, 0)) for name, event in _TRAFFIC.items()}
         times = {"raw_us": _TIME, "low_us": _LOW, "high_us": _HIGH}
         found = {name: float(events[event]) for name, event in times.items()}
-        caveats = estimate_caveats(onnx.load_model(quantized))
-        if unknown := int(events.get(_UNKNOWN, 0)):
-            caveats.append(_TOO_LOW.format(count=unknown))
+        model = onnx.load_model(quantized)
+        caveats = estimate_caveats(model)
+        left_out = {"missing_ops": int(events.get(_UNKNOWN, 0)), "cpu_layers": 0}
         if divided and divided.layers:
             caveats.append(str(divided))
-        return {**found, **traffic, "caveats": caveats}, ()
+            left_out["cpu_layers"] = len(divided.layers)
+        return {**found, **traffic, **left_out, "form": form_of(model), "caveats": caveats}, ()
 
     def screen(self, model: str, soc: int, output: str = "logits") -> Answer:
         """The estimate of a model that is not trained yet: scales are made up."""

@@ -9,17 +9,18 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from edgeloop._util.files import write_atomic
 from edgeloop.errors import BadInput, LocalFileError
-from edgeloop.platforms.base import LatencyProfile
+from edgeloop.platforms.base import ErrorInterval, LatencyProfile
 from edgeloop.platforms.qnn.chips import DEFAULT_CHIP, Chip, chips, find_chip, read_table
 
-MARGIN_PERCENT = 20.0
+DEFAULT_COVERAGE = 0.9
 FEWEST_MODELS = 5
 _HUBER = 0.1  # residuals over 10 % count as outliers
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -27,24 +28,49 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 Pair = tuple[float, float]  # the compiler's estimate, the time measured on the board; both in µs
 
 
-_PUBLISHED = "35 public networks, the chip maker's published latency, 2026-11"
+_PUBLISHED = "{networks} public networks, the chip maker's published latency, 2026-11"
 
 
 @cache
 def built_in_profiles() -> dict[str, LatencyProfile]:
     """Those of `profiles.yaml`."""
+    return {name: _built_in(name, forms) for name, forms in read_table("profiles.yaml").items()}
+
+
+def _built_in(name: str, forms: Mapping[str, Mapping[str, Any]]) -> LatencyProfile:
+    """The profile of 8-bit models, which has those of the other formats."""
+    found = {form: _profile_from(name, form, fields) for form, fields in forms.items()}
+    main = found.pop("w8a8")
+    return replace(main, formats=found)
+
+
+def _profile_from(name: str, form: str, fields: Mapping[str, Any]) -> LatencyProfile:
+    networks = int(fields["networks"])
+    return LatencyProfile(
+        name,
+        int(fields["soc"]),
+        float(fields["a_us"]),
+        float(fields["b"]),
+        networks,
+        float(fields["median_error_percent"]),
+        _PUBLISHED.format(networks=networks),
+        float(fields.get("coverage", DEFAULT_COVERAGE)),
+        _intervals(fields.get("intervals", {})),
+        _range_us(fields.get("range_us")),
+        {str(feature): float(weight) for feature, weight in fields.get("terms", {}).items()},
+        form,
+    )
+
+
+def _intervals(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, ErrorInterval]:
     return {
-        name: LatencyProfile(
-            name,
-            int(fields["soc"]),
-            float(fields["a_us"]),
-            float(fields["b"]),
-            35,
-            float(fields["error_percent"]),
-            _PUBLISHED,
-        )
-        for name, fields in read_table("profiles.yaml").items()
+        str(kind): ErrorInterval(float(one["low"]), float(one["high"]), int(one["networks"]))
+        for kind, one in fields.items()
     }
+
+
+def _range_us(limits: Sequence[Any] | None) -> tuple[float, float] | None:
+    return None if limits is None else (float(limits[0]), float(limits[1]))
 
 
 def find_target(device: str, folder: Path | None) -> tuple[str, Chip, LatencyProfile | None]:
@@ -76,13 +102,34 @@ def fit_profile(pairs: Sequence[Pair], name: str, soc: int, source: str = "") ->
     _check_name(name)
     _check_pairs(pairs)
     a_us, b = _fit(pairs)
-    errors = []
+    ratios = []
     for index, (raw, measured) in enumerate(pairs):
         left_a, left_b = _fit([*pairs[:index], *pairs[index + 1 :]])
-        errors.append(abs((left_a + left_b * raw) / measured - 1) * 100)
-    error = round(statistics.median(errors), 2)
+        ratios.append(measured / (left_a + left_b * raw))
+    error = round(100 * statistics.median(abs(1 / ratio - 1) for ratio in ratios), 2)
     said = source or f"{len(pairs)} models measured on the board"
-    return LatencyProfile(name, soc, a_us, b, len(pairs), error, said)
+    interval, coverage = held_out_interval(ratios)
+    times = [measured for _, measured in pairs]
+    return LatencyProfile(
+        *(name, soc, a_us, b, len(pairs), error, said),
+        coverage=coverage,
+        intervals={"any": interval},
+        range_us=(min(times), max(times)),
+    )
+
+
+def held_out_interval(
+    ratios: Sequence[float], coverage: float = DEFAULT_COVERAGE
+) -> tuple[ErrorInterval, float]:
+    """The interval of time over prediction from models that were left out of the fit, and the
+    coverage that so many models support (split conformal: of n + 1 models, the new one is as
+    likely as any other to be the largest). Few models give their whole range and less coverage."""
+    ordered = sorted(ratios)
+    count = len(ordered)
+    outside = math.floor((count + 1) * (1 - coverage) / 2 + 1e-9)  # of each end
+    kept = max(outside, 1)
+    reached = coverage if outside else (count - 1) / (count + 1)
+    return ErrorInterval(ordered[kept - 1], ordered[-kept], count), round(reached, 3)
 
 
 def save_profile(folder: Path, profile: LatencyProfile) -> Path:
@@ -118,8 +165,11 @@ def _load(path: Path) -> LatencyProfile:
             models=int(fields["models"]),
             error_percent=float(fields["error_percent"]),
             source=str(fields["source"]),
+            coverage=float(fields.get("coverage", DEFAULT_COVERAGE)),
+            intervals=_intervals(fields.get("intervals", {})),
+            range_us=_range_us(fields.get("range_us")),
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         raise BadInput(reason=f"{path} is not a device profile: calibrate again") from None
     except OSError as error:
         raise LocalFileError(path=path, reason=error.strerror or str(error)) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
@@ -13,11 +13,11 @@ from typing import Any, Self
 from edgeloop.errors import BadInput
 from edgeloop.graph import DeployedMemory, GraphInfo, info_from
 from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess, as_file
-from edgeloop.platforms.base import DEFAULT_PRECISION, Converted, LatencyProfile
+from edgeloop.platforms.base import DEFAULT_PRECISION, Converted, LatencyProfile, Measurement
 from edgeloop.platforms.precision import Precision
-from edgeloop.platforms.qnn.chips import Chip, find_chip
+from edgeloop.platforms.qnn.chips import DEFAULT_CHIP, Chip, find_chip
 from edgeloop.platforms.qnn.deploy import OutputForm
-from edgeloop.platforms.qnn.profiles import calibrated
+from edgeloop.platforms.qnn.latency import predict
 from edgeloop.tasks import Samples
 
 NATIVE = "edgeloop.platforms.qnn.native"
@@ -27,7 +27,12 @@ _CALIBRATION_S_PER_SAMPLE = 2.0
 @dataclass(frozen=True)
 class Estimate:
     """What the compiler says of a graph on a chip, before any calibration. Bytes are traffic with
-    the memory outside the chip's own; `caveats` are reasons to trust the number less."""
+    the memory outside the chip's own; `caveats` are reasons to trust the number less.
+
+    `missing_ops` are steps that the compiler has no cost for, and `cpu_layers` those that the chip
+    does not run: the time leaves them out. `form` is the number format (`w8a8`, `w8a16`, `float`),
+    `kind` that of the network, and `features` are of the deployed graph; see `edgeloop.platforms.
+    qnn.latency`."""
 
     soc: int
     raw_us: float
@@ -38,6 +43,11 @@ class Estimate:
     spill_bytes: int
     output_spill_bytes: int
     caveats: tuple[str, ...] = ()
+    missing_ops: int = 0
+    cpu_layers: int = 0
+    form: str = "w8a8"
+    kind: str = ""
+    features: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ddr_bytes(self) -> int:
@@ -148,6 +158,17 @@ class QnnToolchain:
         found = self._call("screen", model=_text(model), soc=soc, output=output)
         return _estimate(soc, found)
 
+    def measure(self, model: Path, chip: Chip, profile: LatencyProfile | None) -> Measurement:
+        """The predicted time of a quantized model on a chip, with its interval. A chip without a
+        profile costs one more compile: it gets a time relative to the default chip's."""
+        found = self.estimate(model, chip)
+        reference = None
+        if profile is None:
+            known = find_chip(DEFAULT_CHIP)
+            is_same = found.soc == known.estimate_soc
+            reference = found if is_same else self.estimate(model, known)
+        return measurement(found, chip, profile, reference)
+
     def close(self) -> None:
         self._process.close()
 
@@ -199,14 +220,53 @@ class QnnEstimator:
         return self._toolchain.inspect(model)
 
     def latency_ms(self, model: Path) -> float:
-        raw_us = self._toolchain.screen(model, self._chip).raw_us
-        return (raw_us if self._profile is None else calibrated(raw_us, self._profile)) / 1000
+        return 1000 * self.estimate(model).seconds
+
+    def estimate(self, model: Path) -> Measurement:
+        return measurement(self._toolchain.screen(model, self._chip), self._chip, self._profile)
 
     def kill(self) -> None:
         self._process.kill()
 
     def close(self) -> None:
         self._toolchain.close()
+
+
+def measurement(
+    found: Estimate, chip: Chip, profile: LatencyProfile | None, reference: Estimate | None = None
+) -> Measurement:
+    """The same for the same model, so one sample says it all."""
+    predicted = predict(found, chip, profile, reference=reference)
+    conditions: dict[str, str | float] = {
+        "chip": chip.name,
+        "estimated_as_soc": found.soc,
+        "format": found.form,
+        "input_fill_bytes": found.input_fill_bytes,
+        "fill_bytes": found.fill_bytes,
+        "spill_bytes": found.spill_bytes,
+        "output_spill_bytes": found.output_spill_bytes,
+    }
+    if predicted.caveats:
+        conditions["note"] = "; ".join(predicted.caveats)
+    seconds = predicted.time_us / 1e6
+    return Measurement(
+        seconds=seconds,
+        samples_s=(seconds,),
+        is_estimate=True,
+        raw_us=found.raw_us,
+        low_us=found.low_us,
+        high_us=found.high_us,
+        low_s=None if predicted.low_us is None else predicted.low_us / 1e6,
+        high_s=None if predicted.high_us is None else predicted.high_us / 1e6,
+        coverage=predicted.coverage,
+        basis=predicted.basis,
+        missing_ops=found.missing_ops + found.cpu_layers,
+        is_deterministic=True,
+        profile="" if profile is None else profile.name,
+        is_calibrated=predicted.is_calibrated,
+        conditions=conditions,
+        ddr_bytes=found.ddr_bytes,
+    )
 
 
 def target_options(chip: Chip) -> Mapping[str, str]:

@@ -22,7 +22,7 @@ from edgeloop.platforms import (
     converted_by,
     is_converted,
 )
-from edgeloop.store import Values
+from edgeloop.store import Changes, Values
 from edgeloop.tasks import (
     FitsModels,
     Samples,
@@ -154,9 +154,9 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Result:
-    """Columns for the row, files by the names they get, and a line for people."""
+    """Columns for the row (None: emptied), files by the names they get, and a line for people."""
 
-    columns: Values
+    columns: Changes
     files: Mapping[str, Path]
     summary: str
 

@@ -1,4 +1,5 @@
-"""benchmark: one run on the device, added to those before it."""
+"""benchmark: one run on the device, added to those before it. An estimate is the same each time, so
+one run of it is enough."""
 
 from __future__ import annotations
 
@@ -7,27 +8,31 @@ import json
 import statistics
 from pathlib import Path
 
-from edgeloop.models import runs_of
+from edgeloop._util.units import interval_text
+from edgeloop.models import LATENCY_COLUMNS, runs_of
 from edgeloop.platforms import Measurement, device_type
 from edgeloop.runner.stages.base import Assignment, Equipment, Result
-from edgeloop.store import Value
+from edgeloop.store import Changes, Value
 
 
 def benchmark(work: Assignment, equipment: Equipment) -> Result:
     info = equipment.toolchain.inspect(work.onnx)
     model = work.artefact(equipment.device.artefacts.get("quantized", ""), equipment.toolchain.name)
     measured = equipment.device.measure(model, info)
-    runs = [*runs_of(work.row), measured.seconds]
+    before = [] if measured.is_deterministic else runs_of(work.row)
+    runs = [*before, measured.seconds]
     mean = statistics.mean(runs)
     spread = statistics.stdev(runs) if len(runs) > 1 else 0.0
     device = equipment.device
-    columns: dict[str, Value] = {
+    columns: dict[str, Value | None] = {
         "total_inference_avg": json.dumps(runs),
         "mean": mean,
         "stdev": 100.0 * spread / mean if mean else 0.0,
         "device": device_type(device),
         **({"boards": _boards(work, device.name)} if device_type(device) != device.name else {}),
+        **dict.fromkeys(LATENCY_COLUMNS),
         "latency_kind": "estimate" if measured.is_estimate else "measured",
+        "runs": "1, deterministic" if measured.is_deterministic else str(len(runs)),
         **_estimate_columns(measured),
         **_memory_columns(measured, work),
     }
@@ -59,26 +64,32 @@ def _memory_columns(measured: Measurement, work: Assignment) -> dict[str, Value]
     return columns
 
 
-def _estimate_columns(measured: Measurement) -> dict[str, Value]:
+def _estimate_columns(measured: Measurement) -> Changes:
     if not measured.is_estimate:
         return {}
-    values: dict[str, Value | None] = {
+    return {
         "latency_raw_us": measured.raw_us,
         "latency_low_us": measured.low_us,
         "latency_high_us": measured.high_us,
-        "latency_margin_percent": measured.margin_percent,
+        "latency_low_ms": measured.low_ms,
+        "latency_high_ms": measured.high_ms,
+        "latency_coverage": measured.coverage,
+        "latency_basis": measured.basis,
+        "latency_missing_ops": measured.missing_ops or None,
         "latency_profile": measured.profile,
         "latency_calibrated": measured.is_calibrated,
     }
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _summary(measured: Measurement, device: str) -> str:
+    text = f"{1000 * measured.seconds:.3g} ms"
     if not measured.is_estimate:
-        return f"{1000 * measured.seconds:.3g} ms on {device}"
-    margin = f" ± {measured.margin_percent:.0f} %" if measured.margin_percent else ""
-    known = measured.profile if measured.is_calibrated else "uncalibrated"
-    return f"estimate {1000 * measured.seconds:.3g} ms{margin} on {device} ({known})"
+        return f"{text} on {device}"
+    interval = interval_text(measured.low_ms, measured.high_ms, measured.coverage)
+    least = "at least " if measured.missing_ops else ""
+    where = f", {interval}," if interval else ""
+    why = "" if measured.coverage else f" ({measured.basis})"
+    return f"estimate {least}{text}{where} on {device}{why}"
 
 
 def _write_csv(path: Path, measured: Measurement) -> None:

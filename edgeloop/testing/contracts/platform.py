@@ -214,7 +214,15 @@ class DeviceContract:
             low, raw, high = measured.low_us, measured.raw_us, measured.high_us
             assert low is not None and raw is not None and high is not None
             assert low <= raw <= high
-            assert measured.margin_percent is not None and measured.margin_percent > 0
+            assert measured.basis, "says where its interval comes from, or why there is none"
+            if measured.low_s is None or measured.high_s is None:
+                assert measured.coverage is None
+            else:
+                assert 0 < measured.low_s <= measured.seconds <= measured.high_s
+                assert measured.coverage is None or 0 < measured.coverage < 1
+            if measured.is_deterministic:
+                again = device.measure(small_model.quantized, small_model.converted.info)
+                assert again.seconds == measured.seconds
         else:
             assert measured.seconds == pytest.approx(np.median(measured.samples_s))
             assert measured.raw_us is None

@@ -1,1 +1,5 @@
-"""From the compiler's estimate to a latency on a board, with an interval."""
+"""The time on a chip, predicted from the compiler's estimate: a number with its interval."""
+
+from edgeloop.platforms.qnn.latency.prediction import LatencyPrediction, predict
+
+__all__ = ["LatencyPrediction", "predict"]

@@ -1,0 +1,128 @@
+"""Intervals of predicted latencies: what data supports, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgeloop.platforms import ErrorInterval, LatencyProfile
+from edgeloop.platforms.qnn.chips import DEFAULT_CHIP, chips, find_chip
+from edgeloop.platforms.qnn.latency import predict
+from edgeloop.platforms.qnn.profiles import (
+    built_in_profiles,
+    find_profile,
+    fit_profile,
+    held_out_interval,
+    save_profile,
+)
+from edgeloop.platforms.qnn.toolchain import Estimate, QnnToolchain
+from tests.converted import samples, smooth_images
+from tests.nets import with_scatter
+
+PROFILE = LatencyProfile(
+    *("board", 77, 60.0, 0.9, 40, 4.0, "test"),
+    coverage=0.9,
+    intervals={"any": ErrorInterval(0.8, 1.5, 40), "transformer": ErrorInterval(0.9, 1.1, 12)},
+    range_us=(200.0, 9000.0),
+)
+ESTIMATE = Estimate(77, 1000.0, 900.0, 1100.0, 0, 0, 0, 0)
+CHIP = find_chip("qcs8550")
+
+
+def test_a_prediction_has_the_interval_of_its_kind_of_network():
+    found = predict(ESTIMATE, CHIP, PROFILE)
+    assert found.time_us == 960
+    assert (found.low_us, found.high_us, found.coverage) == (768, 1440, 0.9)
+    assert found.is_calibrated and "40 networks" in found.basis
+    narrow = predict(replace(ESTIMATE, kind="transformer"), CHIP, PROFILE)
+    assert narrow.high_us == pytest.approx(1056)
+    assert "12 transformer networks" in narrow.basis
+
+
+@pytest.mark.parametrize("left_out", [{"missing_ops": 3}, {"cpu_layers": 2}])
+def test_what_leaves_out_steps_is_a_lower_bound_without_an_interval(left_out):
+    found = predict(replace(ESTIMATE, **left_out), CHIP, PROFILE)
+    assert found.is_lower_bound
+    assert (found.low_us, found.high_us, found.coverage) == (None, None, None)
+    assert "no interval" in found.basis and "takes longer" in found.basis
+
+
+@pytest.mark.parametrize("raw_us", [20.0, 90_000.0])
+def test_outside_of_the_networks_of_the_fit_no_probability_is_stated(raw_us):
+    found = predict(replace(ESTIMATE, raw_us=raw_us), CHIP, PROFILE)
+    assert found.coverage is None and "outside the 0.2 to 9 ms" in found.basis
+    assert found.low_us < 0.9 * raw_us < found.time_us < found.high_us
+
+
+def test_an_uncalibrated_chip_has_the_range_of_the_calibrated_ones_and_a_relative_time():
+    chip = find_chip("snapdragon-888")
+    reference = replace(ESTIMATE, raw_us=800.0)
+    found = predict(ESTIMATE, chip, None, reference=reference)
+    assert (found.is_calibrated, found.coverage) == (False, None)
+    assert "about 1.2 × the time on qcs8550" in found.basis
+    every = [predict(ESTIMATE, CHIP, profile) for profile in built_in_profiles().values()]
+    assert found.low_us <= min(one.low_us for one in every)
+    assert found.high_us >= max(one.high_us for one in every)
+
+
+def test_a_format_without_published_figures_is_not_called_calibrated():
+    found = predict(replace(ESTIMATE, form="w8a16"), CHIP, PROFILE)
+    assert found.time_us == 960 and not found.is_calibrated and found.coverage is None
+    assert "no published figures of 16-bit activation models" in found.basis
+    wide = replace(PROFILE, a_us=0.0, form="w8a16")
+    fitted = predict(
+        replace(ESTIMATE, form="w8a16"), CHIP, replace(PROFILE, formats={"w8a16": wide})
+    )
+    assert fitted.time_us == 900 and fitted.is_calibrated and fitted.coverage == 0.9
+
+
+def test_the_default_chip_is_calibrated_and_every_profile_has_an_interval():
+    assert DEFAULT_CHIP in built_in_profiles() and DEFAULT_CHIP in chips()
+    for profile in built_in_profiles().values():
+        interval = profile.intervals["any"]
+        assert 0 < interval.low < 1 < interval.high and interval.networks >= 19, profile.name
+        assert profile.coverage == 0.9
+
+
+def test_an_interval_of_held_out_errors_covers_what_it_states():
+    dice = np.random.default_rng(4)
+    hits = []
+    for _ in range(400):
+        interval, coverage = held_out_interval(np.exp(dice.normal(0, 0.2, 39)).tolist())
+        assert coverage == 0.9
+        hits.append(interval.low <= np.exp(dice.normal(0, 0.2)) <= interval.high)
+    assert 0.86 < np.mean(hits) < 0.94
+    few, coverage = held_out_interval([0.8, 0.9, 1.0, 1.2, 1.4])
+    assert (few.low, few.high, coverage) == (0.8, 1.4, 0.667), "five models support two thirds"
+
+
+def test_a_board_of_ones_own_has_an_interval_and_an_old_profile_says_to_calibrate(tmp_path: Path):
+    raw = [40.0, 90.0, 300.0, 700.0, 1500.0, 4000.0]
+    save_profile(tmp_path, fit_profile([(x, (50 + x) * 1.1) for x in raw], "board", 77))
+    found = find_profile("board", tmp_path)
+    assert predict(ESTIMATE, CHIP, found).coverage == pytest.approx(5 / 7, abs=0.001)
+    fields = json.loads((tmp_path / "board.json").read_text())
+    old = {name: fields[name] for name in ("soc", "a_us", "b", "models", "error_percent", "source")}
+    (tmp_path / "board.json").write_text(json.dumps(old))
+    kept = predict(ESTIMATE, CHIP, find_profile("board", tmp_path))
+    assert kept.low_us is None and "calibrate it again" in kept.basis
+
+
+@pytest.mark.slow
+def test_the_compiler_says_which_graphs_it_has_no_cost_for(tmp_path: Path):
+    model = with_scatter(tmp_path / "scatter.onnx")
+    with QnnToolchain() as toolchain:
+        made = toolchain.convert(model, samples(smooth_images(1, 32)), tmp_path)
+        measured = toolchain.measure(
+            made.files[made.quantized], CHIP, find_profile("qcs8550", None)
+        )
+        screened = toolchain.screen(model, CHIP)
+        wide = toolchain.convert(model, samples(smooth_images(1, 32)), tmp_path / "16", "a16w8")
+        assert toolchain.estimate(wide.files[wide.quantized], CHIP).form == "w8a16"
+    assert (screened.missing_ops, screened.form) == (1, "w8a8")
+    assert (measured.missing_ops, measured.low_s, measured.high_s) == (1, None, None)
+    assert "no cost for 1 step" in measured.basis
