@@ -26,7 +26,9 @@ from edgeloop.platforms import (
     Device,
     Measurement,
     Precision,
+    PrecisionPlan,
     SharedDevice,
+    convert_as,
     converter_of,
     named_devices,
     open_device,
@@ -46,7 +48,7 @@ _RANDOM_NOTE = "calibrated on random inputs: good for latency, not for accuracy"
 class BenchOptions:
     """`runs` are benchmark runs of a device that measures; an estimate is the same each time."""
 
-    precision: Precision = DEFAULT_PRECISION
+    precision: Precision | PrecisionPlan = DEFAULT_PRECISION
     runs: int = 1
     calibration: Path | None = None
     shapes: Mapping[str, Shape] = field(default_factory=dict)
@@ -82,7 +84,7 @@ class BenchResult:
 @dataclass(frozen=True)
 class BenchReport:
     info: GraphInfo
-    precision: Precision
+    precision: str
     results: tuple[BenchResult, ...]
     notes: tuple[str, ...]
 
@@ -133,6 +135,8 @@ class _Bench:
 
     def run(self, path: Path) -> BenchReport:
         """Devices load their libraries while the model is quantized."""
+        if isinstance(self._options.precision, PrecisionPlan):
+            self._options.precision.check_model(path)
         probes = {device.name: self._pool.submit(device.probe) for _, device in self._devices}
         if needs_preparing(path, self._options.shapes):
             with closing(GraphProcess()) as graphs:
@@ -140,13 +144,14 @@ class _Bench:
         self._model = path
         made = {name: self._converted(name, path) for name in dict(self._devices)}
         results = self._results([(device, made[name], probes) for name, device in self._devices])
-        info = next(iter(made.values())).info
-        return BenchReport(info, self._options.precision, results, tuple(self._notes))
+        first = next(iter(made.values()))
+        return BenchReport(first.info, first.precision, results, tuple(self._notes))
 
     def _converted(self, name: str, path: Path) -> Converted:
         with closing(open_toolchain(name, self._settings)) as toolchain:
             samples = self._samples(toolchain.inspect(path), path)
-            made = toolchain.convert(path, samples, self._folder / name, self._options.precision)
+            precision = self._options.precision
+            made = convert_as(toolchain, path, samples, self._folder / name, precision)
         self._notes += [note for note in (*made.notes, samples.note) if note not in self._notes]
         return made
 

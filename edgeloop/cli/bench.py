@@ -13,6 +13,7 @@ from edgeloop.cli.context import fallback_option, precision_option, shape_option
 if TYPE_CHECKING:
     from edgeloop.benchmark import BenchReport, BenchResult
     from edgeloop.inspection import ChipAnswer, Inspection
+    from edgeloop.platforms import Precision, PrecisionPlan
 
 model_argument = click.argument("model", metavar="FILE", type=click.Path(path_type=Path))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
@@ -84,7 +85,7 @@ def bench(
     model: Path,
     devices: tuple[str, ...],
     shapes: tuple[str, ...],
-    precision: str,
+    precision: Precision | PrecisionPlan,
     runs: int,
     calibration: Path | None,
     allow_cpu_fallback: bool,
@@ -104,7 +105,7 @@ def bench(
     from edgeloop.graph import parse_shapes
     from edgeloop.settings import Settings
 
-    options = BenchOptions(precision, runs, calibration, parse_shapes(shapes))  # type: ignore[arg-type]
+    options = BenchOptions(precision, runs, calibration, parse_shapes(shapes))
     settings = Settings.load()
     if allow_cpu_fallback:
         settings = settings.with_keys(allow_cpu_fallback=True)

@@ -6,11 +6,12 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
+    from edgeloop.platforms import Precision, PrecisionPlan
     from edgeloop.settings import Settings
     from edgeloop.store import Record
     from edgeloop.workspace import Workspace
@@ -68,12 +69,32 @@ shape_option = click.option(
 )
 
 
+class _PrecisionType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """The name of a precision, or `mixed:` and the file of a plan, which is read here."""
+
+    name = "precision"
+    names = ("a8w8", "a8w8-per-channel", "a16w8")
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Precision | PrecisionPlan:
+        from edgeloop.platforms import MIXED, PrecisionPlan, parse_precision
+
+        if isinstance(value, PrecisionPlan):
+            return value
+        if value not in self.names and not value.startswith(MIXED):
+            choices = ", ".join(map(repr, self.names))
+            self.fail(f"{value!r} is not one of {choices}, or 'mixed:FILE'.", param, ctx)
+        return parse_precision(value)
+
+
 precision_option = click.option(
     "--precision",
-    type=click.Choice(["a8w8", "a8w8-per-channel", "a16w8"]),
+    type=_PrecisionType(),
     default="a8w8-per-channel",
     show_default=True,
-    help="Quantization of activations and weights.",
+    metavar="NAME|mixed:FILE",
+    help="a8w8, a8w8-per-channel, a16w8, or a file of 'edgeloop precision'.",
 )
 
 

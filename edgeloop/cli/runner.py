@@ -23,6 +23,7 @@ from edgeloop.cli.context import (
 )
 
 if TYPE_CHECKING:
+    from edgeloop.platforms import Precision, PrecisionPlan
     from edgeloop.runner import Comparison, RunnerEvent, RunTotals, Sizes, Variant
     from edgeloop.settings import Settings
 
@@ -121,7 +122,7 @@ def runner(
     benchmark_only: bool,
     no_quantize: bool,
     toolchain: str | None,
-    precision: str,
+    precision: Precision | PrecisionPlan,
     allow_cpu_fallback: bool,
     max_benchmark_runs: int | None,
     calibration_images: int | None,
@@ -177,7 +178,7 @@ def runner(
         benchmark_only=benchmark_only,
         quantize=not no_quantize,
         toolchain=toolchain or "",
-        precision=precision,  # type: ignore[arg-type]
+        precision=precision,
         sizes=_sizes(settings, calibration_images, quick_images, thorough_images),
         workdir=workdir,
         grace_s=grace,

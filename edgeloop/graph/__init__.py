@@ -1,5 +1,12 @@
 """Work on ONNX graphs that belongs to no vendor: check, simplify, count, outputs."""
 
+from edgeloop.graph.bits import (
+    TunableTensor,
+    channel_axis,
+    tunable_from,
+    tunable_tensors,
+    weight_layers,
+)
 from edgeloop.graph.caveats import estimate_caveats
 from edgeloop.graph.check import layout_of, read_graph, shapes_of
 from edgeloop.graph.count import (
@@ -76,8 +83,10 @@ __all__ = [
     "Shape",
     "TaskFit",
     "TensorInfo",
+    "TunableTensor",
     "applied_rewrites",
     "apply_rewrites",
+    "channel_axis",
     "check_limits",
     "class_axis",
     "count_layers",
@@ -106,6 +115,9 @@ __all__ = [
     "single_sample",
     "single_sample_info",
     "soften_masks",
+    "tunable_from",
+    "tunable_tensors",
+    "weight_layers",
     "with_class_output",
     "with_fixed_names",
     "with_times",

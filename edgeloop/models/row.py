@@ -75,7 +75,11 @@ COLUMNS: tuple[Column, ...] = (
     Column("content", "text", "SHA-256 of the model with its external data and shapes"),
     Column("device", "text", "what its device stages run on: host, htp:CHIP, or a board's chip"),
     Column("boards", "text", "the boards that measured it, by serial"),
-    Column("precision", "text", "how it was quantized: a8w8, a8w8-per-channel or a16w8"),
+    Column(
+        "precision",
+        "text",
+        "how it was quantized: a8w8, a8w8-per-channel, a16w8 or mixed: and a digest",
+    ),
     Column("calibration", "text", "what it was quantized on: dataset, given or random inputs"),
     Column("toolchain", "text", "what converted it: qnn, or snpe for boards"),
     Column("notes", "text", "what a person should know of its conversion"),

@@ -56,7 +56,8 @@ CHANGED = (
 class UploadOptions:
     """`architecture` is the JSON that builds the model again; it becomes a file of the model.
     `shapes` are those of inputs whose sizes the file leaves open. `check`: whether to find out
-    first that runners can use the model, which takes a process of its own."""
+    first that runners can use the model, which takes a process of its own. `texts` are further
+    files by their names, such as `precision.yaml`."""
 
     priority: int | None = None
     benchmark_only: bool = False
@@ -64,6 +65,7 @@ class UploadOptions:
     architecture: str = ""
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     check: bool = True
+    texts: Mapping[str, str] = field(default_factory=dict)
 
 
 class Uploader:
@@ -118,7 +120,7 @@ class Uploader:
             return self._upload(file, name, options)
         if row is None:
             return str(name), False
-        self._fill(row, file, options.architecture)
+        self._fill(row, file, options)
         return row.key, True
 
     def _check_room(self, file: OnnxFile) -> None:
@@ -162,17 +164,18 @@ class Uploader:
         """Whether a note whose row is not there is nobody's any more."""
         return not note.values.get("begun") or seen_s > NOTE_PATIENCE_S
 
-    def _fill(self, row: Record, file: OnnxFile, architecture: str) -> None:
+    def _fill(self, row: Record, file: OnnxFile, options: UploadOptions) -> None:
         try:
             place = self._place(row)
             folder = f"{self._experiment}/{row.key}"
             self._clear_folder(row)
             stored, sha256 = self._send(f"{folder}/{place}", file), dict(file.sha256)
-            if architecture and ARCHITECTURE not in stored:
-                content = architecture.encode()
-                self._blobs.put(f"{folder}/{place}{ARCHITECTURE}", content)
-                stored[ARCHITECTURE] = ARCHITECTURE
-                sha256[ARCHITECTURE] = hashlib.sha256(content).hexdigest()
+            for name, text in {ARCHITECTURE: options.architecture, **options.texts}.items():
+                if text and name not in stored:
+                    content = text.encode()
+                    self._blobs.put(f"{folder}/{place}{name}", content)
+                    stored[name] = name
+                    sha256[name] = hashlib.sha256(content).hexdigest()
             files = {name: f"{place}{name}" for name in stored}
             records = records_of(row.values)
             records[UPLOAD] = replace(records[UPLOAD].settled(), files=files, sha256=sha256)

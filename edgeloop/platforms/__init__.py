@@ -33,6 +33,8 @@ from edgeloop.platforms.base import (
     SharedDevice,
     TakesTurns,
     Toolchain,
+    check_mixes,
+    convert_as,
     device_type,
     package_check,
 )
@@ -112,6 +114,8 @@ __all__ = [
     "calibration_batch",
     "calibration_runs",
     "check_batch",
+    "check_mixes",
+    "convert_as",
     "converted_by",
     "converter_of",
     "cut",

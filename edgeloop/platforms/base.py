@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
 from edgeloop._util.health import HealthCheck
 from edgeloop.errors import BadInput
-from edgeloop.graph import DeployedMemory, GraphInfo
+from edgeloop.graph import DeployedMemory, GraphInfo, TunableTensor
 from edgeloop.platforms.precision import Precision, PrecisionPlan
 
 if TYPE_CHECKING:
@@ -149,13 +149,14 @@ class Converted:
 @dataclass(frozen=True)
 class CalibratedModel:
     """What calibration found, for any number of plans: the float model in which tensors have the
-    names that plans use, and the smallest and largest value of every activation. `weights` are the
-    tensors that may have 4 bits."""
+    names that plans use, those that can have bits of their own, and the smallest and largest value
+    of every activation. `pixels` are inputs that are given images."""
 
     info: GraphInfo
     model: Path
+    tensors: tuple[TunableTensor, ...]
     ranges: Mapping[str, tuple[float, float]]
-    weights: tuple[str, ...]
+    pixels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -184,9 +185,35 @@ class MixesPrecision(Protocol):
         target: Path,
         outputs: Sequence[str] = (),
     ) -> None:
-        """Write the quantized model that the devices run. It also gives the activations that
-        `outputs` names, behind the model's own outputs. Raises BadInput for a plan that names
-        tensors the model does not have, ModelRefused for what the compiler does not take."""
+        """Write the quantized model that the devices run. Behind its own outputs it gives the
+        activations that `outputs` names, each as an output with `.probe` behind its name. Raises
+        BadInput for a plan that names tensors the model does not have, ModelRefused for bits that
+        they cannot have."""
+
+
+def convert_as(
+    toolchain: Toolchain,
+    model: Path,
+    calibration: Samples,
+    folder: Path,
+    precision: Precision | PrecisionPlan,
+    chips: tuple[str, ...] = (),
+) -> Converted:
+    """With a precision's name or with a plan; raises BadInput where the toolchain takes none."""
+    if not isinstance(precision, PrecisionPlan):
+        return toolchain.convert(model, calibration, folder, precision, chips)
+    check_mixes(toolchain)
+    assert isinstance(toolchain, MixesPrecision)
+    return toolchain.convert_plan(model, calibration, folder, precision, chips)
+
+
+def check_mixes(toolchain: Toolchain) -> None:
+    if not isinstance(toolchain, MixesPrecision):
+        reason = (
+            f"the toolchain {toolchain.name} gives all tensors the same bits: use a precision such "
+            "as a16w8 with it, or a device of the toolchain qnn"
+        )
+        raise BadInput(reason=reason)
 
 
 class Device(Protocol):

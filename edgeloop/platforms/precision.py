@@ -68,6 +68,14 @@ class PrecisionPlan(Section):
             raise ValueError("must be the sha256 of an ONNX file: 64 digits from 0 to f")
         return value
 
+    @field_validator("tensors", mode="before")
+    @classmethod
+    def _are_names(cls, value: object) -> object:
+        """Exporters name tensors by numbers, which YAML reads as such."""
+        if isinstance(value, Mapping):
+            return {str(name): bits for name, bits in value.items()}
+        return value
+
     @classmethod
     def read(cls, path: Path) -> Self:
         """Raises BadSetting, with the line, for what is not a plan."""

@@ -23,7 +23,9 @@ from edgeloop.platforms import (
     DEFAULT_PRECISION,
     Device,
     Precision,
+    PrecisionPlan,
     SharedDevice,
+    check_mixes,
     converter_of,
     device_type,
     named_devices,
@@ -71,7 +73,7 @@ class RunnerOptions:
     benchmark_only: bool = False
     quantize: bool = True
     toolchain: str = ""
-    precision: Precision = DEFAULT_PRECISION
+    precision: Precision | PrecisionPlan = DEFAULT_PRECISION
     sizes: Sizes = field(default_factory=Sizes)
     workdir: Path | None = None
     cap_bytes: int = DEFAULT_CAP_BYTES
@@ -208,6 +210,8 @@ def _crew(
     chosen = chosen_toolchain(names, options, workspace)
     toolchain = CachingToolchain(open_toolchain(chosen, settings))
     opened.callback(toolchain.close)
+    if isinstance(options.precision, PrecisionPlan):
+        check_mixes(toolchain)
     others = [name for name in names if name != HOST]
     for name in others:
         platform_of(name).check_benchmark(name, settings)

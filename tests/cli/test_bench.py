@@ -136,3 +136,19 @@ def test_what_is_wrong_is_said_in_one_sentence(
 def test_a_chip_without_an_estimate_names_the_nearest(edgeloop: Edgeloop, net: Path):
     done = edgeloop("bench", net, "--device", "htp:snapdragon-8-elite-gen-5")
     assert "nearest chip that has one is snapdragon-8-elite" in done.sentence
+
+
+def test_bench_takes_a_file_with_the_bits_of_each_tensor(
+    edgeloop: Edgeloop, net: Path, tmp_path: Path
+):
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("default: {activations: 16}\n")
+    call = ("bench", net, "--device", "htp:qcs8550", "--json", "--precision")
+    (mixed,) = edgeloop(*call, f"mixed:{plan}").json
+    assert mixed["precision"].startswith("mixed:") and mixed["latency_ms"] > 0
+    plan.write_text(f"model: {'f' * 64}\n")
+    assert "belongs to another model" in edgeloop(*call, f"mixed:{plan}").sentence
+    plan.write_text("tensors: {none: {bits: 16}}\n")
+    assert "names the tensor 'none'" in edgeloop(*call, f"mixed:{plan}").sentence
+    refused = edgeloop(*call, "a4w4")
+    assert refused.code == 2 and "'mixed:FILE'" in refused.err

@@ -25,6 +25,11 @@ def test_a_plan_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
     assert PrecisionPlan.from_fields(plan.to_fields()) == plan
 
 
+def test_tensors_named_by_numbers_need_no_quotes(tmp_path: Path) -> None:
+    (tmp_path / "plan.yaml").write_text("tensors: {65: {bits: 16}}")
+    assert PrecisionPlan.read(tmp_path / "plan.yaml").bits == {"65": 16}
+
+
 def test_the_digest_is_of_what_is_quantized_and_not_of_the_order() -> None:
     first = PrecisionPlan.of_bits({"a": 16, "b": 4})
     assert first.digest == PrecisionPlan.of_bits({"b": 4, "a": 16}, DIGEST).digest

@@ -31,11 +31,14 @@ from edgeloop.graph import (
     refusal,
     rewrite_notes,
     shapes_of,
+    tunable_from,
+    tunable_tensors,
     write_layers,
 )
 from edgeloop.isolation import Answer, Array, Work, mapped, serve
 from edgeloop.platforms.batching import calibration_batch, run_samples
-from edgeloop.platforms.precision import Precision
+from edgeloop.platforms.precision import Precision, PrecisionPlan
+from edgeloop.platforms.qnn import mixed
 from edgeloop.platforms.qnn.deploy import OutputForm, deployed
 from edgeloop.platforms.qnn.latency.forms import form_of
 from edgeloop.platforms.qnn.libraries import PROVIDER_LIBRARY, library, missing_library
@@ -77,6 +80,8 @@ class NativeWork:
             "wait": self.wait,
             "inspect": self.inspect,
             "quantize": self.quantize,
+            "calibrate": self.calibrate,
+            "quantize_plan": self.quantize_plan,
             "deploy": self.deploy,
             "dlc": self.dlc,
             "context": self.context,
@@ -131,9 +136,55 @@ class NativeWork:
         onnx.save_model(graph, simplified)
         quantize_model(graph, info, samples, Path(target), cast(Precision, precision))
         notes = [*estimate_caveats(graph), *rewrite_notes(graph)]
-        memory = deployed_memory(onnx.load_model(target), shapes_of(graph.graph))
-        found = asdict(memory) if memory else None
-        return {"info": info.to_fields(), "caveats": notes, "memory": found}, ()
+        return {"info": info.to_fields(), "caveats": notes, "memory": _memory(target, graph)}, ()
+
+    def calibrate(
+        self,
+        model: str,
+        simplified: str,
+        layers: str,
+        images: Mapping[str, Any] | None = None,
+        tensors: Mapping[str, Mapping[str, Any]] | None = None,
+        may_split: bool = False,
+    ) -> Answer:
+        """The simplified float model, the layer table, and the ranges that any plan needs."""
+        import onnx
+
+        path = Path(model)
+        graph = read_graph(path, any_operator=may_split)
+        info = graph_info(path.name, graph)
+        apply_rewrites(graph)
+        samples = _samples(images, tensors)
+        pixels = mixed.pixel_inputs(info, samples)
+        write_layers(Path(layers), count_layers(graph))
+        ranges = mixed.calibrate(graph, info, samples)
+        onnx.save_model(graph, simplified)
+        inferred = onnx.shape_inference.infer_shapes(graph)
+        notes = [*estimate_caveats(graph), *rewrite_notes(graph)]
+        found = [tensor.to_fields() for tensor in tunable_tensors(inferred, pixels)]
+        fields = {"info": info.to_fields(), "ranges": ranges, "tensors": found}
+        return {**fields, "pixels": pixels, "caveats": notes}, ()
+
+    def quantize_plan(
+        self,
+        model: str,
+        ranges: Mapping[str, tuple[float, float]],
+        pixels: list[str],
+        tensors: list[Mapping[str, Any]],
+        plan: Mapping[str, Any],
+        target: str,
+        outputs: list[str],
+        with_memory: bool = False,
+    ) -> Answer:
+        """The quantized model of a plan, from the simplified one that `calibrate` wrote."""
+        import onnx
+
+        graph = onnx.load_model(model)
+        tunable = [tunable_from(fields) for fields in tensors]
+        chosen = PrecisionPlan.from_fields(plan)
+        mixed.quantize_plan(graph, ranges, pixels, tunable, chosen, Path(target), outputs)
+        memory = _memory(target, onnx.load_model(model)) if with_memory else None
+        return {"memory": memory}, ()
 
     def deploy(self, quantized: str, target: str, output: str = "logits") -> Answer:
         import onnx
@@ -314,6 +365,13 @@ class NativeWork:
             if not self._devices:
                 raise WorkerFailed(reason="onnxruntime-qnn offers no device on this machine")
         return self._devices
+
+
+def _memory(quantized: str, graph: ModelProto) -> dict[str, Any] | None:
+    import onnx
+
+    memory = deployed_memory(onnx.load_model(quantized), shapes_of(graph.graph))
+    return asdict(memory) if memory else None
 
 
 def _split_graph(parts: int) -> ModelRefused:

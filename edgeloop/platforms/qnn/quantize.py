@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from onnx import ModelProto, NodeProto
 
-_LOWEST_MASK, _LOWEST_WIDE_MASK = -20.0, -100.0  # exp(-20) is 2e-9
+LOWEST_MASK, _LOWEST_WIDE_MASK = -20.0, -100.0  # exp(-20) is 2e-9
 
 
 def quantize_model(
@@ -48,7 +48,7 @@ def quantize_model(
         reason = "fp16 needs no quantized model: the device runs the float model with kind 'fp16'"
         raise BadInput(reason=reason)
     is_wide = precision == "a16w8"
-    soften_masks(model.graph, _LOWEST_WIDE_MASK if is_wide else _LOWEST_MASK)
+    soften_masks(model.graph, _LOWEST_WIDE_MASK if is_wide else LOWEST_MASK)
     levels = 65535 if is_wide else 255
     pixels = {
         "quant_type": QuantType.QUInt16 if is_wide else QuantType.QUInt8,
@@ -59,14 +59,14 @@ def quantize_model(
     images = [one.name for one in info.inputs if is_pixels(given[one.name], one)]
     settings = get_qnn_qdq_config(
         model,
-        _reader(calibration_runs(info, samples)),
+        calibration_reader(calibration_runs(info, samples)),
         activation_type=QuantType.QUInt16 if is_wide else QuantType.QUInt8,
         weight_type=QuantType.QUInt8 if precision == "a8w8" else QuantType.QInt8,
         per_channel=precision != "a8w8",
-        keep_removable_activations=_activates_moved(model),
+        keep_removable_activations=activates_moved(model),
         init_overrides={
             **weight_overrides(model),
-            **{name: [dict(pixels)] for name in _moved(model, images)},
+            **{name: [dict(pixels)] for name in moved_pixels(model, images)},
         },
     )
     with limited_sessions():
@@ -96,7 +96,7 @@ def limited_sessions() -> Iterator[None]:
         onnxruntime.SessionOptions = plain
 
 
-def _activates_moved(model: ModelProto) -> bool:
+def activates_moved(model: ModelProto) -> bool:
     """Whether a Relu or Clip follows an operator that only moves values. The quantizer makes it
     part of the scale of the operator before it, and one that moves values cannot change scales."""
     moved = {name for node in model.graph.node if node.op_type in _MOVING for name in node.output}
@@ -104,7 +104,7 @@ def _activates_moved(model: ModelProto) -> bool:
     return any(node.input[0] in moved for node in activations)
 
 
-def _moved(model: ModelProto, sources: Sequence[str]) -> list[str]:
+def moved_pixels(model: ModelProto, sources: Sequence[str]) -> list[str]:
     """Inputs that are pixels, and those moved about: still with the pixels' scale."""
     names = list(sources)
     for node in model.graph.node:
@@ -113,7 +113,7 @@ def _moved(model: ModelProto, sources: Sequence[str]) -> list[str]:
     return names
 
 
-def _reader(runs: Iterator[dict[str, NDArray[Any]]]) -> Any:
+def calibration_reader(runs: Iterator[dict[str, NDArray[Any]]]) -> Any:
     """ONNX Runtime wants an object that gives inputs until it gives None."""
     from onnxruntime.quantization import CalibrationDataReader
 
@@ -146,7 +146,7 @@ def quantize_with_fixed_scales(
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
         per_channel=True,
-        keep_removable_activations=_activates_moved(model),
+        keep_removable_activations=activates_moved(model),
         init_overrides=weight_overrides(model),
     )
     settings.extra_options["TensorQuantOverrides"].update(kernel_scales(model))

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from edgeloop.errors import BadInput
-from edgeloop.graph import DeployedMemory, GraphInfo, info_from
+from edgeloop.graph import DeployedMemory, GraphInfo, info_from, tunable_from
 from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess, as_file
-from edgeloop.platforms.base import DEFAULT_PRECISION, Converted, LatencyProfile, Measurement
-from edgeloop.platforms.precision import Precision
+from edgeloop.platforms.base import (
+    DEFAULT_PRECISION,
+    CalibratedModel,
+    Converted,
+    LatencyProfile,
+    Measurement,
+)
+from edgeloop.platforms.precision import Precision, PrecisionPlan
 from edgeloop.platforms.qnn.chips import DEFAULT_CHIP, Chip, find_chip
 from edgeloop.platforms.qnn.deploy import OutputForm
 from edgeloop.platforms.qnn.latency import predict
 from edgeloop.tasks import Samples
 
+_SIMPLIFIED, _LAYERS = "simplified.onnx", "layers.csv"
 NATIVE = "edgeloop.platforms.qnn.native"
 _CALIBRATION_S_PER_SAMPLE = 2.0
 
@@ -98,46 +105,122 @@ class QnnToolchain:
         precision: Precision = DEFAULT_PRECISION,
         chips: tuple[str, ...] = (),
     ) -> Converted:
-        wanted = [find_chip(chip) for chip in chips]
         if precision == "fp16":
             reason = "fp16 models are not quantized: choose a8w8, a8w8-per-channel or a16w8"
             raise BadInput(reason=reason)
+        wanted = [find_chip(chip) for chip in chips]
         folder.mkdir(parents=True, exist_ok=True)
-        stem = model.stem
-        files = {
-            name: folder / name
-            for name in (f"{stem}.quant.onnx", f"{stem}.dlc", f"{stem}.quant.dlc")
-        }
-        quantized, float_dlc, quant_dlc = files
-        table = f"{stem}.layers.csv"
-        files[table] = folder / table
+        quantized, table = (folder / f"{model.stem}{end}" for end in (".quant.onnx", ".layers.csv"))
         with tempfile.TemporaryDirectory(dir=folder, prefix=".convert-") as name:
             work = Path(name).resolve()
             made = self._call(
                 "quantize",
                 limit_s=self._limit_s + _CALIBRATION_S_PER_SAMPLE * len(calibration),
                 model=_text(model),
-                simplified=str(work / "simplified.onnx"),
-                target=_text(files[quantized]),
-                layers=_text(files[table]),
+                simplified=str(work / _SIMPLIFIED),
+                target=_text(quantized),
+                layers=_text(table),
                 precision=precision,
                 may_split=self._may_split,
                 **_calibration_files(calibration, work),
             )
             info = info_from(made["info"])
-            memory = DeployedMemory(**made["memory"]) if made["memory"] else None
-            deployed = str(work / "deployed.onnx")
-            self._call("deploy", quantized=_text(files[quantized]), target=deployed)
-            note = self._divide(deployed, wanted)
-            if note:
-                kept = {name: files[name] for name in (quantized, table)}
-                notes = (*made["caveats"], note)
-                return Converted(info, precision, kept, quantized, notes, memory)
-            self._call("dlc", model=str(work / "simplified.onnx"), target=_text(files[float_dlc]))
-            self._call("dlc", model=deployed, target=_text(files[quant_dlc]))
-            for chip in wanted:
-                files |= self._context(deployed, folder, stem, chip)
-        return Converted(info, precision, files, quantized, tuple(made["caveats"]), memory)
+            files = {path.name: path for path in (quantized, table)}
+            notes, memory = tuple(made["caveats"]), _memory(made)
+            converted = Converted(info, precision, files, quantized.name, notes, memory)
+            return self._compiled(converted, work, wanted)
+
+    def convert_plan(
+        self,
+        model: Path,
+        calibration: Samples,
+        folder: Path,
+        plan: PrecisionPlan,
+        chips: tuple[str, ...] = (),
+    ) -> Converted:
+        wanted = [find_chip(chip) for chip in chips]
+        folder.mkdir(parents=True, exist_ok=True)
+        quantized, table = (folder / f"{model.stem}{end}" for end in (".quant.onnx", ".layers.csv"))
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".convert-") as name:
+            work = Path(name).resolve()
+            found = self.calibrate_tensors(model, calibration, work)
+            (work / _LAYERS).replace(table)
+            made = self._quantized(found, plan, quantized, with_memory=True)
+            files = {path.name: path for path in (quantized, table)}
+            ends = (quantized.name, found.notes, _memory(made))
+            converted = Converted(found.info, plan.name, files, *ends)
+            return self._compiled(converted, work, wanted)
+
+    def calibrate_tensors(self, model: Path, calibration: Samples, folder: Path) -> CalibratedModel:
+        folder.mkdir(parents=True, exist_ok=True)
+        simplified = folder / _SIMPLIFIED
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".calibrate-") as name:
+            made = self._call(
+                "calibrate",
+                limit_s=self._limit_s + _CALIBRATION_S_PER_SAMPLE * len(calibration),
+                model=_text(model),
+                simplified=_text(simplified),
+                layers=_text(folder / _LAYERS),
+                may_split=self._may_split,
+                **_calibration_files(calibration, Path(name).resolve()),
+            )
+        return CalibratedModel(
+            info=info_from(made["info"]),
+            model=simplified,
+            tensors=tuple(tunable_from(fields) for fields in made["tensors"]),
+            ranges={name: (low, high) for name, (low, high) in made["ranges"].items()},
+            pixels=tuple(made["pixels"]),
+            notes=tuple(made["caveats"]),
+        )
+
+    def quantize_plan(
+        self,
+        calibrated: CalibratedModel,
+        plan: PrecisionPlan,
+        target: Path,
+        outputs: Sequence[str] = (),
+    ) -> None:
+        self._quantized(calibrated, plan, target, outputs)
+
+    def _quantized(
+        self,
+        calibrated: CalibratedModel,
+        plan: PrecisionPlan,
+        target: Path,
+        outputs: Sequence[str] = (),
+        with_memory: bool = False,
+    ) -> dict[str, Any]:
+        return self._call(
+            "quantize_plan",
+            model=_text(calibrated.model),
+            ranges=dict(calibrated.ranges),
+            pixels=list(calibrated.pixels),
+            tensors=[tensor.to_fields() for tensor in calibrated.tensors],
+            plan=plan.to_fields(),
+            target=_text(target),
+            outputs=list(outputs),
+            with_memory=with_memory,
+        )
+
+    def _compiled(self, converted: Converted, work: Path, chips: list[Chip]) -> Converted:
+        """With what the chips need; `work` has the simplified float model."""
+        files = dict(converted.files)
+        quantized = files[converted.quantized]
+        stem = converted.quantized.removesuffix(".quant.onnx")
+        deployed = str(work / "deployed.onnx")
+        self._call("deploy", quantized=_text(quantized), target=deployed)
+        note = self._divide(deployed, chips)
+        if note:
+            return replace(converted, notes=(*converted.notes, note))
+        for name, model in (
+            (f"{stem}.dlc", str(work / _SIMPLIFIED)),
+            (f"{stem}.quant.dlc", deployed),
+        ):
+            files[name] = quantized.with_name(name)
+            self._call("dlc", model=model, target=_text(files[name]))
+        for chip in chips:
+            files |= self._context(deployed, quantized.parent, stem, chip)
+        return replace(converted, files=files)
 
     def estimate(self, quantized: Path, chip: Chip, output: OutputForm = "logits") -> Estimate:
         """Of the graph that would be deployed; deterministic. The chip must have an estimate."""
@@ -287,6 +370,10 @@ def _calibration_files(calibration: Samples, folder: Path) -> dict[str, Any]:
         return {"images": as_file(images, folder)}
     arrays = enumerate(calibration.tensors.items())
     return {"tensors": {name: as_file(value, folder, f"{i}.bin") for i, (name, value) in arrays}}
+
+
+def _memory(made: Mapping[str, Any]) -> DeployedMemory | None:
+    return DeployedMemory(**made["memory"]) if made["memory"] else None
 
 
 def _text(path: Path) -> str:

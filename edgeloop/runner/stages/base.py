@@ -17,7 +17,9 @@ from edgeloop.platforms import (
     DEFAULT_PRECISION,
     Device,
     GraphInfo,
+    MixesPrecision,
     Precision,
+    PrecisionPlan,
     Toolchain,
     converted_by,
     is_converted,
@@ -58,6 +60,10 @@ class CachingToolchain:
         self._inspect = toolchain.inspect
         self._found: dict[str, GraphInfo] = {}
         self._lock = threading.Lock()
+        if isinstance(toolchain, MixesPrecision):
+            self.convert_plan = toolchain.convert_plan
+            self.calibrate_tensors = toolchain.calibrate_tensors
+            self.quantize_plan = toolchain.quantize_plan
 
     def inspect(self, model: Path) -> GraphInfo:
         with model.open("rb") as file:
@@ -81,7 +87,7 @@ class Equipment:
     task: Task
     device: Device
     chips: tuple[str, ...] = ()
-    precision: Precision = DEFAULT_PRECISION
+    precision: Precision | PrecisionPlan = DEFAULT_PRECISION
     sizes: Sizes = field(default_factory=Sizes)
     calibration: TensorsTask | None = None  # what to calibrate on; None: the task's images
     fallback: TensorsTask | None = None  # for models that do not fit the task; None: they fail

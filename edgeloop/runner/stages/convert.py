@@ -8,7 +8,15 @@ from pathlib import Path
 
 from edgeloop.graph import write_viewer
 from edgeloop.models import is_true
-from edgeloop.platforms import Converted
+from edgeloop.platforms import (
+    DEFAULT_PRECISION,
+    PLAN_FILE,
+    Converted,
+    MixesPrecision,
+    Precision,
+    PrecisionPlan,
+    convert_as,
+)
 from edgeloop.runner.stages.base import (
     Assignment,
     Chosen,
@@ -28,11 +36,13 @@ def convert(work: Assignment, equipment: Equipment) -> Result:
     if not is_true(work.row.get("benchmark_only")):  # latency needs no task
         chosen = choose_task(work, equipment, info)
     calibration = calibration_samples(work, equipment, info)
-    converted = equipment.toolchain.convert(
-        work.onnx, calibration, work.folder, equipment.precision, equipment.chips
+    precision, unused = _precision(work, equipment)
+    converted = convert_as(
+        equipment.toolchain, work.onnx, calibration, work.folder, precision, equipment.chips
     )
+    files = {**converted.files, **_plan_file(work, precision)}
     why = _why(chosen, equipment)
-    notes = " ".join(filter(None, (*converted.notes, calibration.note, why)))
+    notes = " ".join(filter(None, (*converted.notes, calibration.note, unused, why)))
     columns: dict[str, Value] = {
         "macs": info.macs,
         "params": info.params,
@@ -52,7 +62,36 @@ def convert(work: Assignment, equipment: Equipment) -> Result:
     summary = f"{counts}, quantized {converted.precision} on {len(calibration)} {kind}{what}"
     if why:
         summary += f"; {why}"
-    return Result(columns, {**converted.files, **_viewer(work, converted.files)}, summary)
+    return Result(columns, {**files, **_viewer(work, converted.files)}, summary)
+
+
+def _precision(work: Assignment, equipment: Equipment) -> tuple[Precision | PrecisionPlan, str]:
+    """A plan that was uploaded with the model wins over what the runner was told; a plan of another
+    model is not used, and that is said."""
+    given = equipment.precision
+    own = work.files.get(PLAN_FILE)
+    if own is not None and isinstance(equipment.toolchain, MixesPrecision):
+        return PrecisionPlan.read(own), ""
+    if own is not None:
+        unused = (
+            f"its {PLAN_FILE} was not used: the toolchain {equipment.toolchain.name} takes none."
+        )
+        return (DEFAULT_PRECISION if isinstance(given, PrecisionPlan) else given), unused
+    if isinstance(given, PrecisionPlan) and not given.belongs_to(work.uploaded):
+        unused = (
+            f"the runner's precision file belongs to another model: {DEFAULT_PRECISION} instead."
+        )
+        return DEFAULT_PRECISION, unused
+    return given, ""
+
+
+def _plan_file(work: Assignment, precision: Precision | PrecisionPlan) -> dict[str, Path]:
+    """The plan lies beside the model that it made."""
+    if not isinstance(precision, PrecisionPlan):
+        return {}
+    path = work.folder / f"{work.uploaded.stem}.{PLAN_FILE}"
+    precision.write(path)
+    return {path.name: path}
 
 
 def _memory(converted: Converted) -> dict[str, Value]:
