@@ -6,7 +6,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.latency.features import FEATURES, features_of, kind_of
+from edgeloop.testing.contracts.platform import SIZE
 from tests.qdq import constant, quantized
 
 
@@ -82,3 +84,12 @@ def test_the_model_is_left_as_it_is(block):
     features_of(block)
     assert block.SerializeToString() == before
     onnx.checker.check_model(block)
+
+
+def test_the_estimate_carries_the_features_of_the_deployed_graph(toolchain, small_net):
+    quantized = small_net.converted.files[small_net.converted.quantized]
+    estimate = toolchain.estimate(quantized, find_chip("qcs8550"))
+    assert set(estimate.features) >= set(FEATURES)
+    assert estimate.features["fill_bytes"] == estimate.fill_bytes
+    assert estimate.kind == kind_of(estimate.features) == "convolution"
+    assert estimate.features["input_bytes"] == SIZE * SIZE * 3

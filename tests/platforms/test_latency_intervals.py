@@ -12,7 +12,7 @@ import pytest
 from edgeloop.platforms import ErrorInterval, LatencyProfile
 from edgeloop.platforms.qnn.chips import DEFAULT_CHIP, chips, find_chip
 from edgeloop.platforms.qnn.latency import predict
-from edgeloop.platforms.qnn.profiles import (
+from edgeloop.platforms.qnn.latency.profiles import (
     built_in_profiles,
     find_profile,
     fit_profile,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgeloop.doctor import examine
-from edgeloop.platforms.qnn.profiles import calibrated, find_profile
+from edgeloop.platforms.qnn.latency.profiles import calibrated, find_profile
 from tests.conftest import clean_environ
 from tests.runner.conftest import NETS, Farm
 

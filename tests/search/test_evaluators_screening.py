@@ -11,7 +11,7 @@ import pytest
 from edgeloop.architectures import Architecture, architecture_in, find_space
 from edgeloop.errors import BadInput
 from edgeloop.platforms.qnn.chips import find_chip
-from edgeloop.platforms.qnn.profiles import built_in_profiles, calibrated
+from edgeloop.platforms.qnn.latency.profiles import built_in_profiles, calibrated
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
 from edgeloop.search.evaluators import Screening
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all

@@ -51,7 +51,7 @@ class QnnPlatform(Platform):
     def open_device(self, name: str, settings: Settings, workers: int | None = None) -> HtpDevice:
         """`workers` is how many simulators run at once; by default one per core."""
         from edgeloop.platforms.qnn.device import HtpDevice
-        from edgeloop.platforms.qnn.profiles import find_target
+        from edgeloop.platforms.qnn.latency.profiles import find_target
 
         target, chip, profile = find_target(name, profiles_folder(settings))
         may_split = settings.section(QnnSettings).allow_cpu_fallback
@@ -59,7 +59,7 @@ class QnnPlatform(Platform):
 
     def list_devices(self, settings: Settings) -> Iterable[ListedDevice]:
         from edgeloop.platforms.qnn.chips import chips
-        from edgeloop.platforms.qnn.profiles import find_profile
+        from edgeloop.platforms.qnn.latency.profiles import find_profile
 
         for chip in chips().values():
             profile = find_profile(chip.name, profiles_folder(settings))
@@ -80,12 +80,12 @@ class QnnPlatform(Platform):
         return (package,)
 
     def check_benchmark(self, name: str, settings: Settings) -> None:
-        from edgeloop.platforms.qnn.profiles import find_target
+        from edgeloop.platforms.qnn.latency.profiles import find_target
 
         find_target(name, profiles_folder(settings))[1].require_estimate()
 
     def open_estimator(self, name: str, settings: Settings, limit_s: float) -> QnnEstimator:
-        from edgeloop.platforms.qnn.profiles import find_target
+        from edgeloop.platforms.qnn.latency.profiles import find_target
         from edgeloop.platforms.qnn.toolchain import QnnEstimator
 
         _, chip, profile = find_target(name, profiles_folder(settings))
@@ -100,7 +100,7 @@ class QnnPlatform(Platform):
         source: str = "",
     ) -> LatencyProfile:
         from edgeloop.platforms.qnn.chips import find_chip
-        from edgeloop.platforms.qnn.profiles import fit_profile, save_profile
+        from edgeloop.platforms.qnn.latency.profiles import fit_profile, save_profile
         from edgeloop.platforms.qnn.toolchain import QnnToolchain
 
         target = find_chip(chip)

@@ -40,6 +40,7 @@ from edgeloop.platforms.batching import calibration_batch, run_samples
 from edgeloop.platforms.precision import Precision, PrecisionPlan
 from edgeloop.platforms.qnn import mixed
 from edgeloop.platforms.qnn.deploy import OutputForm, deployed
+from edgeloop.platforms.qnn.latency.features import features_of, kind_of
 from edgeloop.platforms.qnn.latency.forms import form_of
 from edgeloop.platforms.qnn.libraries import PROVIDER_LIBRARY, library, missing_library
 from edgeloop.platforms.qnn.quantize import (
@@ -247,7 +248,9 @@ class NativeWork:
         """What the compiler thinks of the deployed graph's time, without running it."""
         import onnx
 
-        self.deploy(quantized, "deployed.onnx", output)
+        model = onnx.load_model(quantized)
+        graph = deployed(model, _layouts(model), cast(OutputForm, output))
+        onnx.save_model(graph, "deployed.onnx")
         profile = Path("profile.csv")
         settings = {
             "soc_model": str(soc),
@@ -257,7 +260,7 @@ class NativeWork:
         session = self._session("deployed.onnx", settings, may_split=may_split)
         divided = None
         if may_split:
-            divided = division(session, onnx.load_model("deployed.onnx"), _PROVIDER)
+            divided = division(session, graph, _PROVIDER)
         wanted = (_TIME, _LOW, _HIGH, _UNKNOWN, *_TRAFFIC.values())
         events = events_of(profile, divided.parts if divided else 1, wanted)
         if _TIME not in events:
@@ -265,13 +268,14 @@ class NativeWork:
         traffic = {name: int(events.get(event, 0)) for name, event in _TRAFFIC.items()}
         times = {"raw_us": _TIME, "low_us": _LOW, "high_us": _HIGH}
         found = {name: float(events[event]) for name, event in times.items()}
-        model = onnx.load_model(quantized)
         caveats = estimate_caveats(model)
         left_out = {"missing_ops": int(events.get(_UNKNOWN, 0)), "cpu_layers": 0}
         if divided and divided.layers:
             caveats.append(str(divided))
             left_out["cpu_layers"] = len(divided.layers)
-        return {**found, **traffic, **left_out, "form": form_of(model), "caveats": caveats}, ()
+        features = {**features_of(graph), **traffic}
+        about = {"form": form_of(model), "kind": kind_of(features), "features": features}
+        return {**found, **traffic, **left_out, **about, "caveats": caveats}, ()
 
     def screen(self, model: str, soc: int, output: str = "logits") -> Answer:
         """The estimate of a model that is not trained yet: scales are made up."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from edgeloop.platforms.base import ErrorInterval, LatencyProfile
 from edgeloop.platforms.qnn.chips import DEFAULT_CHIP, Chip
-from edgeloop.platforms.qnn.profiles import built_in_profiles, calibrated
+from edgeloop.platforms.qnn.latency.profiles import built_in_profiles, calibrated
 
 if TYPE_CHECKING:
     from edgeloop.platforms.qnn.toolchain import Estimate
@@ -51,7 +51,9 @@ def predict(
     form = form or estimate.form
     fitted = profile.for_format(form) if profile else None
     nearest = fitted or profile
-    time_us = calibrated(estimate.raw_us, nearest) if nearest else estimate.raw_us
+    time_us = (
+        calibrated(estimate.raw_us, nearest, estimate.features) if nearest else estimate.raw_us
+    )
     if left_out := _left_out(estimate):
         return LatencyPrediction(
             *(time_us, None, None, None),
@@ -117,7 +119,7 @@ def _uncalibrated(
         (interval.low * time, interval.high * time)
         for known in built_in_profiles().values()
         if (interval := known.intervals.get(ANY_KIND)) is not None
-        for time in [calibrated(estimate.raw_us, known)]
+        for time in [calibrated(estimate.raw_us, known, estimate.features)]
     ]
     low_us = min([time_us, *(low for low, _ in ends)])
     high_us = max([time_us, *(high for _, high in ends)])

@@ -13,12 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from edgeloop._util.files import write_atomic
+from edgeloop._util.yaml import read_yaml
 from edgeloop.errors import BadInput, LocalFileError
 from edgeloop.platforms.base import ErrorInterval, LatencyProfile
-from edgeloop.platforms.qnn.chips import DEFAULT_CHIP, Chip, chips, find_chip, read_table
+from edgeloop.platforms.qnn.chips import DEFAULT_CHIP, Chip, chips, find_chip
+from edgeloop.platforms.qnn.latency.terms import correction
 
 DEFAULT_COVERAGE = 0.9
 FEWEST_MODELS = 5
@@ -34,7 +36,12 @@ _PUBLISHED = "{networks} public networks, the chip maker's published latency, 20
 @cache
 def built_in_profiles() -> dict[str, LatencyProfile]:
     """Those of `profiles.yaml`."""
-    return {name: _built_in(name, forms) for name, forms in read_table("profiles.yaml").items()}
+    return {name: _built_in(name, forms) for name, forms in _table().items()}
+
+
+def _table() -> dict[str, dict[str, dict[str, Any]]]:
+    found = read_yaml(Path(__file__).with_name("profiles.yaml")).value
+    return cast(dict[str, dict[str, dict[str, Any]]], found)
 
 
 def _built_in(name: str, forms: Mapping[str, Mapping[str, Any]]) -> LatencyProfile:
@@ -89,8 +96,12 @@ def find_target(device: str, folder: Path | None) -> tuple[str, Chip, LatencyPro
     return name, chip, find_profile(chip.name, folder)
 
 
-def calibrated(raw_us: float, profile: LatencyProfile) -> float:
-    return profile.a_us + profile.b * raw_us
+def calibrated(
+    raw_us: float, profile: LatencyProfile, features: Mapping[str, float] | None = None
+) -> float:
+    """`features` are those of the estimate; without them the graph counts as an average one."""
+    line = profile.a_us + profile.b * raw_us
+    return line if features is None else line * correction(profile.terms, raw_us, features)
 
 
 def fit_profile(pairs: Sequence[Pair], name: str, soc: int, source: str = "") -> LatencyProfile:
