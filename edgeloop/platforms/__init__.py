@@ -13,6 +13,7 @@ from edgeloop.platforms.base import (
     Artefacts,
     Availability,
     CalibratedModel,
+    CompilesQuantized,
     Converted,
     Device,
     DeviceCondition,
@@ -75,6 +76,8 @@ if TYPE_CHECKING:
         random_batch,
         run_samples,
         sample_count,
+        samples_as_files,
+        samples_from_files,
     )
 
 __all__ = [
@@ -85,6 +88,7 @@ __all__ = [
     "Artefacts",
     "Availability",
     "CalibratedModel",
+    "CompilesQuantized",
     "Converted",
     "Device",
     "DeviceCondition",
@@ -139,6 +143,8 @@ __all__ = [
     "random_batch",
     "run_samples",
     "sample_count",
+    "samples_as_files",
+    "samples_from_files",
 ]
 
 
@@ -154,6 +160,8 @@ _WITH_NUMPY = (
     "random_batch",
     "run_samples",
     "sample_count",
+    "samples_as_files",
+    "samples_from_files",
 )
 
 

@@ -216,6 +216,22 @@ def check_mixes(toolchain: Toolchain) -> None:
         raise BadInput(reason=reason)
 
 
+@runtime_checkable
+class CompilesQuantized(Protocol):
+    """A toolchain whose quantized models are ONNX files with QuantizeLinear and DequantizeLinear,
+    and that compiles one whose numbers somebody changed: what `runner --recover` needs."""
+
+    def simplify(self, model: Path, target: Path) -> None:
+        """Write the float graph that `convert` quantizes: operators have the names that they have
+        in the quantized model."""
+
+    def compile(
+        self, quantized: Path, name: str, folder: Path, chips: tuple[str, ...] = ()
+    ) -> Mapping[str, Path]:
+        """Write what the devices run to `folder`, by the names that `convert` gives these files;
+        `name` is that of the model's own file. It takes the place of those that `convert` made."""
+
+
 class Device(Protocol):
     """Something that runs models, or knows how long that takes."""
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edgeloop.errors import BadInput, ModelFailed
 from edgeloop.graph import GraphInfo, TensorInfo
+from edgeloop.isolation import as_file, mapped
 from edgeloop.tasks import Images, Output, Samples, Tensors
 
 if TYPE_CHECKING:
@@ -71,6 +73,29 @@ def calibration_runs(info: GraphInfo, samples: Samples) -> Iterator[dict[str, ND
     batch = calibration_batch(info, samples)
     for start in range(0, sample_count(batch), info.batch):
         yield model_inputs(cut(batch, start, start + info.batch), info)
+
+
+def samples_as_files(samples: Samples, folder: Path) -> dict[str, Any]:
+    """Where the samples lie on the disk, for another process to map; those that are only in memory
+    are written to `folder`."""
+    if not len(samples):
+        raise BadInput(reason="quantization needs at least one calibration sample")
+    if samples.tensors is None:
+        if samples.images.ndim != 4 or samples.images.dtype.name != "uint8":
+            raise BadInput(reason="calibration images should be uint8 with the shape (N, H, W, 3)")
+        return {"images": as_file(samples.images, folder)}
+    arrays = enumerate(samples.tensors.items())
+    return {"tensors": {name: as_file(value, folder, f"{i}.bin") for i, (name, value) in arrays}}
+
+
+def samples_from_files(described: Mapping[str, Any]) -> Samples:
+    """Those of `samples_as_files`, where they lie; without labels."""
+    nothing = np.zeros((0, 0, 0, 3), np.uint8)
+    if described.get("images") is not None:
+        return Samples(mapped(described["images"]), nothing, "calibration")
+    tensors = described.get("tensors") or {}
+    arrays = {name: mapped(each) for name, each in tensors.items()}
+    return Samples(nothing, nothing, "calibration", tensors=arrays)
 
 
 def infer_in_order(

@@ -35,8 +35,8 @@ from edgeloop.graph import (
     tunable_tensors,
     write_layers,
 )
-from edgeloop.isolation import Answer, Array, Work, mapped, serve
-from edgeloop.platforms.batching import calibration_batch, run_samples
+from edgeloop.isolation import Answer, Array, Work, serve
+from edgeloop.platforms.batching import calibration_batch, run_samples, samples_from_files
 from edgeloop.platforms.precision import Precision, PrecisionPlan
 from edgeloop.platforms.qnn import mixed
 from edgeloop.platforms.qnn.deploy import OutputForm, deployed
@@ -48,7 +48,6 @@ from edgeloop.platforms.qnn.quantize import (
     quantize_with_fixed_scales,
 )
 from edgeloop.platforms.qnn.split import division, events_of
-from edgeloop.tasks import Samples
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -83,6 +82,7 @@ class NativeWork:
             "quantize": self.quantize,
             "calibrate": self.calibrate,
             "quantize_plan": self.quantize_plan,
+            "simplify": self.simplify,
             "deploy": self.deploy,
             "dlc": self.dlc,
             "context": self.context,
@@ -131,7 +131,7 @@ class NativeWork:
         graph = read_graph(path, any_operator=may_split)
         info = graph_info(path.name, graph)
         apply_rewrites(graph)
-        samples = _samples(images, tensors)
+        samples = samples_from_files({"images": images, "tensors": tensors})
         calibration_batch(info, samples)
         write_layers(Path(layers), count_layers(graph))
         onnx.save_model(graph, simplified)
@@ -155,7 +155,7 @@ class NativeWork:
         graph = read_graph(path, any_operator=may_split)
         info = graph_info(path.name, graph)
         apply_rewrites(graph)
-        samples = _samples(images, tensors)
+        samples = samples_from_files({"images": images, "tensors": tensors})
         pixels = mixed.pixel_inputs(info, samples)
         write_layers(Path(layers), count_layers(graph))
         ranges = mixed.calibrate(graph, info, samples)
@@ -186,6 +186,15 @@ class NativeWork:
         mixed.quantize_plan(graph, ranges, pixels, tunable, chosen, Path(target), outputs)
         memory = _memory(target, onnx.load_model(model)) if with_memory else None
         return {"memory": memory}, ()
+
+    def simplify(self, model: str, target: str, may_split: bool = False) -> Answer:
+        """The float graph that `quantize` would quantize."""
+        import onnx
+
+        graph = read_graph(Path(model), any_operator=may_split)
+        apply_rewrites(graph)
+        onnx.save_model(graph, target)
+        return {}, ()
 
     def deploy(self, quantized: str, target: str, output: str = "logits") -> Answer:
         import onnx
@@ -393,19 +402,6 @@ def _simplified(path: Path, options: Mapping[str, str], may_split: bool) -> str:
     apply_rewrites(graph)
     onnx.save_model(graph, "simplified.onnx")
     return "simplified.onnx"
-
-
-def _samples(
-    images: Mapping[str, Any] | None, tensors: Mapping[str, Mapping[str, Any]] | None
-) -> Samples:
-    """Calibration samples where they lie on the disk."""
-    import numpy as np
-
-    nothing = np.zeros((0, 0, 0, 3), np.uint8)
-    if images is not None:
-        return Samples(mapped(images), nothing, "calibration")
-    arrays = {name: mapped(described) for name, described in (tensors or {}).items()}
-    return Samples(nothing, nothing, "calibration", tensors=arrays)
 
 
 def _layouts(model: ModelProto) -> dict[str, Layout]:

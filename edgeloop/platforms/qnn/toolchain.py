@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from typing import Any, Self
 
 from edgeloop.errors import BadInput
 from edgeloop.graph import DeployedMemory, GraphInfo, info_from, tunable_from
-from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess, as_file
+from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess
 from edgeloop.platforms.base import (
     DEFAULT_PRECISION,
     CalibratedModel,
@@ -20,6 +21,7 @@ from edgeloop.platforms.base import (
     LatencyProfile,
     Measurement,
 )
+from edgeloop.platforms.batching import samples_as_files
 from edgeloop.platforms.precision import Precision, PrecisionPlan
 from edgeloop.platforms.qnn.chips import DEFAULT_CHIP, Chip, find_chip
 from edgeloop.platforms.qnn.deploy import OutputForm
@@ -122,7 +124,7 @@ class QnnToolchain:
                 layers=_text(table),
                 precision=precision,
                 may_split=self._may_split,
-                **_calibration_files(calibration, work),
+                **samples_as_files(calibration, work),
             )
             info = info_from(made["info"])
             files = {path.name: path for path in (quantized, table)}
@@ -162,7 +164,7 @@ class QnnToolchain:
                 simplified=_text(simplified),
                 layers=_text(folder / _LAYERS),
                 may_split=self._may_split,
-                **_calibration_files(calibration, Path(name).resolve()),
+                **samples_as_files(calibration, Path(name).resolve()),
             )
         return CalibratedModel(
             info=info_from(made["info"]),
@@ -204,23 +206,29 @@ class QnnToolchain:
 
     def _compiled(self, converted: Converted, work: Path, chips: list[Chip]) -> Converted:
         """With what the chips need; `work` has the simplified float model."""
-        files = dict(converted.files)
-        quantized = files[converted.quantized]
-        stem = converted.quantized.removesuffix(".quant.onnx")
-        deployed = str(work / "deployed.onnx")
-        self._call("deploy", quantized=_text(quantized), target=deployed)
-        note = self._divide(deployed, chips)
+        quantized = converted.files[converted.quantized]
+        made, note = self._for_chips(quantized, work, chips)
         if note:
             return replace(converted, notes=(*converted.notes, note))
-        for name, model in (
-            (f"{stem}.dlc", str(work / _SIMPLIFIED)),
-            (f"{stem}.quant.dlc", deployed),
-        ):
-            files[name] = quantized.with_name(name)
-            self._call("dlc", model=model, target=_text(files[name]))
+        plain = quantized.with_name(f"{converted.quantized.removesuffix('.quant.onnx')}.dlc")
+        self._call("dlc", model=str(work / _SIMPLIFIED), target=_text(plain))
+        return replace(converted, files={**converted.files, plain.name: plain, **made})
+
+    def _for_chips(
+        self, quantized: Path, work: Path, chips: list[Chip]
+    ) -> tuple[dict[str, Path], str]:
+        """What is compiled of a quantized model, beside it; or a note that it cannot be whole."""
+        stem = quantized.name.removesuffix(".quant.onnx")
+        deployed = str(work / "deployed.onnx")
+        self._call("deploy", quantized=_text(quantized), target=deployed)
+        if note := self._divide(deployed, chips):
+            return {}, note
+        dlc = quantized.with_name(f"{stem}.quant.dlc")
+        self._call("dlc", model=deployed, target=_text(dlc))
+        files = {dlc.name: dlc}
         for chip in chips:
             files |= self._context(deployed, quantized.parent, stem, chip)
-        return replace(converted, files=files)
+        return files, ""
 
     def estimate(self, quantized: Path, chip: Chip, output: OutputForm = "logits") -> Estimate:
         """Of the graph that would be deployed; deterministic. The chip must have an estimate."""
@@ -251,6 +259,22 @@ class QnnToolchain:
             is_same = found.soc == known.estimate_soc
             reference = found if is_same else self.estimate(model, known)
         return measurement(found, chip, profile, reference)
+
+    def simplify(self, model: Path, target: Path) -> None:
+        """The float graph as it is quantized."""
+        self._call("simplify", model=_text(model), target=_text(target), may_split=self._may_split)
+
+    def compile(
+        self, quantized: Path, name: str, folder: Path, chips: tuple[str, ...] = ()
+    ) -> dict[str, Path]:
+        """What `convert` makes of a quantized model, for this one; `name` is that of the model."""
+        wanted = [find_chip(chip) for chip in chips]
+        folder.mkdir(parents=True, exist_ok=True)
+        own = folder / f"{Path(name).stem}.quant.onnx"
+        shutil.copyfile(quantized, own)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".compile-") as scratch:
+            made, _ = self._for_chips(own, Path(scratch).resolve(), wanted)
+        return {own.name: own, **made}
 
     def close(self) -> None:
         self._process.close()
@@ -357,19 +381,6 @@ def target_options(chip: Chip) -> Mapping[str, str]:
     if chip.soc is None:
         return {"htp_arch": str(chip.arch)}
     return {"soc_model": str(chip.soc)}
-
-
-def _calibration_files(calibration: Samples, folder: Path) -> dict[str, Any]:
-    """Where the samples lie, for the other process to map."""
-    if not len(calibration):
-        raise BadInput(reason="quantization needs at least one calibration sample")
-    images = calibration.images
-    if calibration.tensors is None:
-        if images.ndim != 4 or images.dtype.name != "uint8":
-            raise BadInput(reason="calibration images should be uint8 with the shape (N, H, W, 3)")
-        return {"images": as_file(images, folder)}
-    arrays = enumerate(calibration.tensors.items())
-    return {"tensors": {name: as_file(value, folder, f"{i}.bin") for i, (name, value) in arrays}}
 
 
 def _memory(made: Mapping[str, Any]) -> DeployedMemory | None:
