@@ -82,6 +82,13 @@ dataset_option = click.option(
     help="Converter: qnn, snpe or a plug-in's  [default: what the devices run]",
 )
 @precision_option
+@click.option(
+    "--recover",
+    is_flag=False,
+    flag_value="all",
+    metavar="[STEPS]",
+    help="Win lost accuracy back: all, or equalize,ranges,adaround,bias.",
+)
 @fallback_option
 @click.option("--max-benchmark-runs", type=click.IntRange(min=1), help="Number of benchmark runs.")
 @click.option(
@@ -93,6 +100,7 @@ dataset_option = click.option(
 @click.option(
     "--thorough-images", type=click.IntRange(min=1), help="Test images of f1_onnx and f1_10k."
 )
+@click.option("--recovery-images", type=click.IntRange(min=4), help="Images to judge --recover by.")
 @click.option(
     "--workdir",
     type=click.Path(path_type=Path),
@@ -123,11 +131,13 @@ def runner(
     no_quantize: bool,
     toolchain: str | None,
     precision: Precision | PrecisionPlan,
+    recover: str | None,
     allow_cpu_fallback: bool,
     max_benchmark_runs: int | None,
     calibration_images: int | None,
     quick_images: int | None,
     thorough_images: int | None,
+    recovery_images: int | None,
     workdir: Path | None,
     health: Path | None,
     experiment: str | None,
@@ -148,6 +158,9 @@ def runner(
     they wait for. The exit code is then 1 if any model is in error. --idle 60 waits a minute for
     more work before it ends, with and without --drain.
 
+    With --recover, accuracy that a model lost by quantization is won back where possible, step by
+    step. A step is kept only if the score on the device rises beyond its paired interval.
+
     With --cpus, runners on one machine quantize at the same time, each on CPUs of its own. If they
     are taken, it waits and says so. Without, one of them quantizes, on the CPUs that are left.
 
@@ -160,6 +173,7 @@ def runner(
     from edgeloop.housekeeping import reclaim_orphans
     from edgeloop.runner import RunnerOptions, run
     from edgeloop.settings import Settings
+    from edgeloop.tuning import parse_steps
     from edgeloop.workspace import Workspace
 
     settings = Settings.load(store=store, experiment=experiment)
@@ -179,7 +193,8 @@ def runner(
         quantize=not no_quantize,
         toolchain=toolchain or "",
         precision=precision,
-        sizes=_sizes(settings, calibration_images, quick_images, thorough_images),
+        recover=() if recover is None else parse_steps(recover),
+        sizes=_sizes(settings, calibration_images, quick_images, thorough_images, recovery_images),
         workdir=workdir,
         grace_s=grace,
         idle_s=idle,
@@ -376,7 +391,11 @@ def _dataset(given: Path | None, settings: Settings) -> Path | None:
 
 
 def _sizes(
-    settings: Settings, calibration: int | None, quick: int | None, thorough: int | None
+    settings: Settings,
+    calibration: int | None,
+    quick: int | None,
+    thorough: int | None,
+    recovery: int | None,
 ) -> Sizes:
     from edgeloop.runner import Sizes
 
@@ -385,6 +404,7 @@ def _sizes(
         quick or settings.quick_images,
         thorough or settings.thorough_images,
         settings.curve_images,
+        recovery or Sizes.recovery,
     )
 
 

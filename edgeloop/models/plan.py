@@ -48,7 +48,9 @@ LATENCY_COLUMNS = (
     "runs",
 )
 
+_SIZE_COLUMNS = ("peak_memory_bytes", "weight_bytes")
 _RUN_COLUMNS = ("ddr_bytes", "peak_rss_bytes", "power_mw")
+RECOVERY_COLUMNS = ("recovery", "f1_before_recovery", "f1_after_recovery")
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def default_plan(benchmark_runs: int = 5) -> Plan:
                 capability="quantize",
                 priority=lambda row: 20,
                 artefacts=("*.dlc", "*.info.csv"),
-                clears=("calibration", "notes", "task", "peak_memory_bytes", "weight_bytes"),
+                clears=("calibration", "notes", "task", *_SIZE_COLUMNS, *RECOVERY_COLUMNS),
                 in_benchmark_only=True,
             ),
             Stage(

@@ -46,6 +46,7 @@ from edgeloop.runner.heartbeat import HealthBeat
 from edgeloop.runner.outlook import drain_summary
 from edgeloop.runner.presence import Presence
 from edgeloop.runner.stages.base import CachingToolchain, Equipment, Sizes
+from edgeloop.runner.stages.recovery import check_toolchain
 from edgeloop.runner.workdir import DEFAULT_CAP_BYTES, WorkFolder
 from edgeloop.runner.worker import RunnerEvent, Worker
 from edgeloop.settings import Settings, cache_folder
@@ -82,6 +83,7 @@ class RunnerOptions:
     cpus: int = 0  # to reserve; 0: none
     health: Path | None = None  # the file for probes
     idle_work_s: float = IDLE_WORK_S  # `on_idle` is called at most so often
+    recover: tuple[str, ...] = ()  # steps of recovery, as `parse_steps` gives them
 
 
 @dataclass(frozen=True)
@@ -224,8 +226,12 @@ def _crew(
     chips = tuple(dict.fromkeys(device.chip for device in devices if device.chip))
     given = TensorsTask(options.calibration) if options.calibration else None
     fallback = None if options.task else given or TensorsTask()
+    if options.recover and options.quantize:
+        check_toolchain(toolchain, toolchain.name)
     base = Equipment(
-        *(toolchain, host, task, host, chips, options.precision, options.sizes, given, fallback)
+        *(toolchain, host, task, host, chips, options.precision, options.sizes, given, fallback),
+        recover=options.recover,
+        judge=next((each for each in devices if not isinstance(each, SharedDevice)), host),
     )
     asked_for: Callable[[str], bool] = partial(matches_any, patterns=options.subset)
     if not (options.dataset or options.calibration or options.task or options.benchmark_only):

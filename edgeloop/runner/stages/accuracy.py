@@ -84,15 +84,21 @@ def accuracy(work: Assignment, equipment: Equipment) -> Result:
 
 
 def run_test(
-    task: Task, device: Device, model: Path, info: GraphInfo, kind: Kind, samples: Samples
+    task: Task,
+    device: Device,
+    model: Path,
+    info: GraphInfo,
+    kind: Kind,
+    samples: Samples,
+    curves: bool = True,
 ) -> Score:
     """Inference and scoring overlap: outputs are scored while the next are computed, and no more
     than a few batches of outputs exist at any time."""
     outputs = device.infer(model, info, kind, batches(samples, info))
     if isinstance(task, TakesOutputs):
-        return _score_of(outputs, samples, _scorer(task), device.name)
+        return _score_of(outputs, samples, _scorer(task, curves), device.name)
     single = (batch[info.output_name] for batch in outputs)
-    return _score_of(single, samples, _scorer(task), device.name)
+    return _score_of(single, samples, _scorer(task, curves), device.name)
 
 
 def _scorer(task: Task, curves: bool = True) -> Scorer:

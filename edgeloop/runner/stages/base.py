@@ -40,13 +40,14 @@ _KEPT_MODELS = 100
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many images: for calibration, for the quick F1 and for the thorough one; and for PR
-    curves, where F1 itself comes from class maps."""
+    """How many images: for calibration, for the quick F1 and for the thorough one; for PR curves,
+    where F1 itself comes from class maps; and to judge the steps of recovery by."""
 
     calibration: int = 1_000
     quick: int = 1_000
     thorough: int = 10_000
     curve: int = 100
+    recovery: int = 64
 
 
 class CachingToolchain:
@@ -55,6 +56,7 @@ class CachingToolchain:
 
     def __init__(self, toolchain: Toolchain) -> None:
         self.name = toolchain.name
+        self.wrapped = toolchain
         self.convert = toolchain.convert
         self.close = toolchain.close
         self._inspect = toolchain.inspect
@@ -91,6 +93,8 @@ class Equipment:
     sizes: Sizes = field(default_factory=Sizes)
     calibration: TensorsTask | None = None  # what to calibrate on; None: the task's images
     fallback: TensorsTask | None = None  # for models that do not fit the task; None: they fail
+    recover: tuple[str, ...] = ()  # steps to win back what quantization lost; none: not asked for
+    judge: Device | None = None  # what these are judged on; None: the host
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from edgeloop.runner.stages.base import (
     choose_task,
     task_for,
 )
+from edgeloop.runner.stages.recovery import Recovered, recovered
 from edgeloop.store import Value
 
 
@@ -40,7 +41,10 @@ def convert(work: Assignment, equipment: Equipment) -> Result:
     converted = convert_as(
         equipment.toolchain, work.onnx, calibration, work.folder, precision, equipment.chips
     )
-    files = {**converted.files, **_plan_file(work, precision)}
+    better = Recovered()
+    if equipment.recover:
+        better = recovered(work, equipment, info, chosen.task if chosen else None, converted)
+    files = {**converted.files, **better.files, **_plan_file(work, precision)}
     why = _why(chosen, equipment)
     notes = " ".join(filter(None, (*converted.notes, calibration.note, unused, why)))
     columns: dict[str, Value] = {
@@ -53,6 +57,7 @@ def convert(work: Assignment, equipment: Equipment) -> Result:
         "calibration": calibration.origin,
         "toolchain": equipment.toolchain.name,
         **_memory(converted),
+        **better.columns,
         **({"task": chosen.task.name} if chosen else {}),
         **({"notes": notes} if notes else {}),
     }
@@ -60,8 +65,8 @@ def convert(work: Assignment, equipment: Equipment) -> Result:
     kind = "" if calibration.origin == "dataset" else f"{calibration.origin} "
     what = "images" if calibration.tensors is None else "inputs"
     summary = f"{counts}, quantized {converted.precision} on {len(calibration)} {kind}{what}"
-    if why:
-        summary += f"; {why}"
+    for more in filter(None, (better.text, why)):
+        summary += f"; {more}"
     return Result(columns, {**files, **_viewer(work, converted.files)}, summary)
 
 
