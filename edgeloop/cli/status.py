@@ -162,7 +162,7 @@ def _is_wanted(
 
 def _table(rows: Sequence[Values]) -> str:
     from edgeloop.cli.output import table
-    from edgeloop.models import score_headings, shown_scores
+    from edgeloop.models import recovery_of, score_headings, shown_scores
 
     now = time.time()
     trained = [name for name in OF_TRAINING if any(isinstance(r.get(name), float) for r in rows)]
@@ -171,7 +171,14 @@ def _table(rows: Sequence[Values]) -> str:
     titles = [named.get(column, column) for column in columns]
     cells = [_cells(row, now, columns) for row in rows]
     headings = ("name", "macs", "latency_ms", *titles, "status", "node")
-    return table(headings, cells, right=("macs", "latency_ms", *titles))
+    right = ("macs", "latency_ms", *titles)
+    won_back = [recovery_of(row) for row in rows]
+    if any(won_back):  # a column of its own, behind the scores
+        place = len(headings) - 2
+        headings = (*headings[:place], "recovery", *headings[place:])
+        for line, found in zip(cells, won_back, strict=True):
+            line.insert(place, found.short if found else "")
+    return table(headings, cells, right=right)
 
 
 def _cells(row: Values, now: float, columns: Sequence[str]) -> list[str]:

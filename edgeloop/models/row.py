@@ -298,6 +298,66 @@ def visible_columns(rows: Iterable[Values], every: bool = False) -> list[str]:
     return [name for name in known + others if every or name not in BOOKKEEPING]
 
 
+RECOVERY_HEADINGS = ("step", "before", "after", "gain [95 %]", "kept")
+
+
+@dataclass(frozen=True)
+class RecoverySummary:
+    """The column `recovery` as people see it. `short` fits into a table: `.374 → .852`. `lines`
+    have a text for each of the headings."""
+
+    short: str
+    title: str
+    lines: tuple[tuple[str, ...], ...]
+
+
+def recovery_of(row: Mapping[str, object]) -> RecoverySummary | None:
+    """None for a model that no recovery was tried on, and for text that is not ours."""
+    text = row.get("recovery")
+    found = decoded("recovery", text) if isinstance(text, str) else None
+    if not isinstance(found, dict):
+        return None
+    metric = str(found.get("metric") or "f1")
+    ends = [_recovery_score(found.get(name), metric) for name in ("before", "after")]
+    if not all(ends):
+        return None
+    steps = found.get("steps")
+    told = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+    lines = [_recovery_line(step, metric) for step in told]
+    images, device = found.get("images"), found.get("device")
+    title = f"{_metric_name(metric)} on {images} images of the calibration set, {device}"
+    if reference := _recovery_score(found.get("float"), metric):
+        title += f"; float {reference}"
+    unit = " dB" if metric == "sqnr_db" else ""
+    return RecoverySummary(f"{ends[0]} → {ends[1]}{unit}", title, tuple(lines))
+
+
+def _recovery_line(step: Mapping[str, object], metric: str) -> tuple[str, ...]:
+    name = str(step.get("step", ""))
+    if variant := step.get("variant"):
+        name += f" ({variant})"
+    before, after, low, high = (
+        _recovery_score(step.get(key), metric) for key in ("before", "after", "low", "high")
+    )
+    if not after:
+        return name, before, "", str(step.get("note", "")), "no"
+    gain = f"{low} to {high}" if low and high else ""
+    return name, before, after, gain, "yes" if step.get("kept") is True else "no"
+
+
+def _recovery_score(value: object, metric: str) -> str:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        return ""
+    if metric == "sqnr_db":
+        return f"{value:.1f}"
+    sign = "-" if value < 0 else ""
+    return f"{sign}{f'{abs(value):.4f}'.removeprefix('0')}"
+
+
+def _metric_name(metric: str) -> str:
+    return {"f1": "F1", "sqnr_db": "SQNR"}.get(metric, metric)
+
+
 def change_row(
     table: Table,
     key: str,

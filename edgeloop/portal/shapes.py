@@ -191,6 +191,16 @@ class Fact:
 
 
 @dataclass(frozen=True)
+class RecoveryView:
+    """What was tried to win accuracy back: a text for each heading, step by step."""
+
+    short: str
+    title: str
+    headings: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
 class ModelView:
     """`image` is a PNG of PR curves as a data: address, drawn when `scored` was tested.
 
@@ -213,6 +223,7 @@ class ModelView:
     scores: Mapping[str, Mapping[str, float]]
     image: str
     trouble: str  # a sentence, if the files could not be read
+    recovery: RecoveryView | None = None
 
 
 @dataclass(frozen=True)

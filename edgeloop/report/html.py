@@ -22,9 +22,12 @@ from edgeloop.errors import MissingExtra
 from edgeloop.models import (
     AGREEMENT_COLUMNS,
     COLUMNS,
+    RECOVERY_HEADINGS,
     SCORE_COLUMNS,
     is_estimate,
+    RecoverySummary,
     records_of,
+    recovery_of,
     shared_metric,
     visible_columns,
 )
@@ -96,6 +99,7 @@ class _Model:
     image: str
     note: str
     outputs: list[tuple[str, list[str]]]  # per output: the values of AGREEMENT_COLUMNS
+    recovery: RecoverySummary | None
 
 
 def gather(
@@ -153,6 +157,7 @@ def render(report: ReportData) -> str:
         models=models,
         front=[model for model in models if model.is_front],
         agreement=[measure_of(column) for column in AGREEMENT_COLUMNS],
+        recovery_headings=RECOVERY_HEADINGS,
         missing=found.missing,
         detailed=len(report.evidence),
         provenance=provenance(report.rows, report.source, conditions),
@@ -211,6 +216,7 @@ def _model(
         png_address(evidence.pr_image),
         note if evidence.pr_image else "",
         _outputs(evidence),
+        recovery_of(row),
     )
 
 

@@ -12,15 +12,26 @@ from edgeloop.errors import EdgeloopError
 from edgeloop.models import (
     CANDIDATE,
     COLUMNS,
+    RECOVERY_HEADINGS,
     Plan,
     Stage,
     StageRecord,
     records_of,
+    recovery_of,
     shared_metric,
     shown_scores,
     visible_columns,
 )
-from edgeloop.portal.shapes import Chart, Fact, FileView, LayerRow, ModelView, StageView, UsePeriod
+from edgeloop.portal.shapes import (
+    Chart,
+    Fact,
+    FileView,
+    LayerRow,
+    ModelView,
+    RecoveryView,
+    StageView,
+    UsePeriod,
+)
 from edgeloop.portal.state import Portal, frame_of, row_of
 from edgeloop.portal.views.table import headings, line_of
 from edgeloop.report import LATENCY, Evidence, evidence_charts, evidence_of, png_address
@@ -132,7 +143,16 @@ def model_view(portal: Portal, experiment: str | None, name: str) -> ModelView:
         scores=_by_class(evidence.scores),
         image=png_address(evidence.pr_image),
         trouble=" ".join(dict.fromkeys(troubles)),
+        recovery=_recovery(record.values),
     )
+
+
+def _recovery(row: Values) -> RecoveryView | None:
+    found = recovery_of(row)
+    if found is None:
+        return None
+    lines = tuple(tuple(redact(text) for text in line) for line in found.lines)
+    return RecoveryView(found.short, redact(found.title), RECOVERY_HEADINGS, lines)
 
 
 def files_view(portal: Portal, experiment: str | None, name: str) -> tuple[FileView, ...]:
