@@ -148,13 +148,16 @@ def _bounded(factor: Floats, usable: NDArray[np.bool_]) -> Floats:
 def _peaks_out(graph: FloatGraph, name: str) -> Floats:
     node = graph.nodes[name]
     weight = np.moveaxis(graph.array(node.input[1]), output_axis(node), 0)
-    return np.abs(weight.reshape(len(weight), -1)).max(axis=1).astype(np.float64)
+    peaks: Floats = np.abs(weight.reshape(len(weight), -1)).max(axis=1).astype(np.float64)
+    return peaks
 
 
 def _peaks_in(graph: FloatGraph, name: str) -> Floats:
     """The largest weight that each input channel meets."""
     node = graph.nodes[name]
-    return np.abs(_by_input(node, graph.array(node.input[1]))).max(axis=1).astype(np.float64)
+    rows = np.abs(_by_input(node, graph.array(node.input[1])))
+    peaks: Floats = rows.max(axis=1).astype(np.float64)
+    return peaks
 
 
 def _by_input(node: NodeProto, weight: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -136,8 +136,8 @@ def _refitted(matrix: Floats, own: Floats, cross: Floats) -> Floats:
     towards the weights that there are."""
     extra = _DAMPING * max(float(np.diag(own).mean()), 1e-12)
     right = matrix @ cross + extra * matrix
-    found: Floats = np.linalg.solve(own, right.T).T
-    return found
+    found = np.linalg.solve(own, right.T).T
+    return found.astype(np.float64)
 
 
 def _rounded(
