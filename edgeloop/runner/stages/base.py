@@ -15,6 +15,7 @@ from edgeloop.errors import BadInput, NotFound, UnusableModel
 from edgeloop.graph import GraphProcess, needs_preparing, shapes_from
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
+    CompilesQuantized,
     Device,
     GraphInfo,
     MixesPrecision,
@@ -56,7 +57,6 @@ class CachingToolchain:
 
     def __init__(self, toolchain: Toolchain) -> None:
         self.name = toolchain.name
-        self.wrapped = toolchain
         self.convert = toolchain.convert
         self.close = toolchain.close
         self._inspect = toolchain.inspect
@@ -66,6 +66,9 @@ class CachingToolchain:
             self.convert_plan = toolchain.convert_plan
             self.calibrate_tensors = toolchain.calibrate_tensors
             self.quantize_plan = toolchain.quantize_plan
+        if isinstance(toolchain, CompilesQuantized):
+            self.simplify = toolchain.simplify
+            self.compile = toolchain.compile
 
     def inspect(self, model: Path) -> GraphInfo:
         with model.open("rb") as file:

@@ -44,11 +44,10 @@ class Recovered:
 
 def check_toolchain(toolchain: object, name: str) -> CompilesQuantized:
     """Raises BadInput for one that cannot compile what recovery changed."""
-    tool = getattr(toolchain, "wrapped", toolchain)
-    if not isinstance(tool, CompilesQuantized):
+    if not isinstance(toolchain, CompilesQuantized):
         reason = f"--recover needs the toolchain qnn: {name} compiles only what it quantized itself"
         raise BadInput(reason=reason)
-    return tool
+    return toolchain
 
 
 def recovered(
