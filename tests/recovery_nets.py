@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto
 
-from edgeloop.tuning.recovery.equalize import Pair, pairs_of
+from edgeloop.tuning.recovery.equalize import LayerPair, pairs_of
 from edgeloop.tuning.recovery.floats import FloatGraph
 
 NETS = Path(__file__).parents[1] / "examples" / "nets"
@@ -26,7 +26,7 @@ def unequal(model: ModelProto, spread: float, seed: int = 0) -> ModelProto:
     return copy
 
 
-def _scale(graph: FloatGraph, pair: Pair, factor: np.ndarray) -> None:
+def _scale(graph: FloatGraph, pair: LayerPair, factor: np.ndarray) -> None:
     first, second = graph.nodes[pair.first], graph.nodes[pair.second]
     for name in first.input[1:3]:
         values = graph.array(name)

@@ -34,7 +34,7 @@ VARIANTS = ("weights", "activations", "both")
 
 
 @dataclass(frozen=True)
-class Pair:
+class LayerPair:
     """Two layers, and the tensors between them, from the first one's output on."""
 
     first: str
@@ -42,12 +42,12 @@ class Pair:
     between: tuple[str, ...]
 
 
-def pairs_of(graph: FloatGraph) -> list[Pair]:
+def pairs_of(graph: FloatGraph) -> list[LayerPair]:
     found = (_pair_from(graph, node) for node in graph.model.graph.node)
     return [pair for pair in found if pair is not None]
 
 
-def _pair_from(graph: FloatGraph, first: NodeProto) -> Pair | None:
+def _pair_from(graph: FloatGraph, first: NodeProto) -> LayerPair | None:
     weight = graph.weight_of(first)
     if weight is None or not first.name or not _is_plain(graph, first):
         return None
@@ -63,7 +63,7 @@ def _pair_from(graph: FloatGraph, first: NodeProto) -> Pair | None:
         return None
     if _channels_out(first, weight) != _channels_in(reader, second):
         return None
-    return Pair(first.name, reader.name, tuple(between))
+    return LayerPair(first.name, reader.name, tuple(between))
 
 
 def _is_plain(graph: FloatGraph, node: NodeProto) -> bool:
@@ -118,17 +118,17 @@ def equalize(
     return {tensor: factors[pair.first] for pair in pairs for tensor in pair.between}
 
 
-def _width(graph: FloatGraph, pair: Pair) -> int:
+def _width(graph: FloatGraph, pair: LayerPair) -> int:
     node = graph.nodes[pair.first]
     return _channels_out(node, graph.array(node.input[1]))
 
 
-def _by_weights(graph: FloatGraph, pair: Pair) -> Floats:
+def _by_weights(graph: FloatGraph, pair: LayerPair) -> Floats:
     made, read = _peaks_out(graph, pair.first), _peaks_in(graph, pair.second)
     return _bounded(np.sqrt(made / np.maximum(read, 1e-30)), (made > 0) & (read > 0))
 
 
-def _by_activations(graph: FloatGraph, pair: Pair, peaks: Floats, variant: str) -> Floats:
+def _by_activations(graph: FloatGraph, pair: LayerPair, peaks: Floats, variant: str) -> Floats:
     """Only what is between two layers counts where weights have a scale per output channel."""
     read = _peaks_in(graph, pair.second)
     usable = (peaks > 0) & (read > 0)
@@ -170,7 +170,7 @@ def _by_input(node: NodeProto, weight: NDArray[np.float32]) -> NDArray[np.float3
     return np.moveaxis(grouped, 2, 1).reshape(groups * inputs, -1)
 
 
-def _apply(graph: FloatGraph, pair: Pair, factor: Floats) -> None:
+def _apply(graph: FloatGraph, pair: LayerPair, factor: Floats) -> None:
     first, second = graph.nodes[pair.first], graph.nodes[pair.second]
     axis = output_axis(first)
     weight = graph.array(first.input[1]).astype(np.float64)

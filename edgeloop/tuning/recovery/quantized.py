@@ -31,7 +31,7 @@ _BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8, "int16": 16, "uint16": 16
 
 
 @dataclass(frozen=True)
-class Encoding:
+class TensorEncoding:
     """How one tensor is quantized: the names of its scale and zero point, and the type of its
     integers. `axis` is that of the channels where each has a scale of its own."""
 
@@ -58,7 +58,7 @@ class QuantizedLayer:
     name: str
     node: NodeProto
     values: str
-    weight: Encoding
+    weight: TensorEncoding
     source: str  # the scale of its input
     bias: str = ""
     bias_scale: str = ""
@@ -106,9 +106,9 @@ class QuantizedGraph:
         return {layer.name: layer for layer in found if layer is not None}
 
     @cached_property
-    def activations(self) -> Mapping[str, Encoding]:
+    def activations(self) -> Mapping[str, TensorEncoding]:
         """How each tensor of the float graph is quantized, by its name there."""
-        found: dict[str, Encoding] = {}
+        found: dict[str, TensorEncoding] = {}
         for node in self.model.graph.node:
             if node.op_type != "QuantizeLinear" or node.input[0] in self._tensors:
                 continue
@@ -242,7 +242,7 @@ class QuantizedGraph:
         maker = self._makers.get(name)
         return maker if maker is not None and maker.op_type == "DequantizeLinear" else None
 
-    def _encoding(self, node: NodeProto) -> Encoding | None:
+    def _encoding(self, node: NodeProto) -> TensorEncoding | None:
         if len(node.input) < 3 or node.input[2] not in self._tensors:
             return None
         kind = self.array(node.input[2]).dtype.name
@@ -250,7 +250,7 @@ class QuantizedGraph:
             return None
         size = self.array(node.input[1]).size
         axis = int(attributes(node).get("axis", 1)) if size > 1 else None
-        return Encoding(str(node.input[1]), str(node.input[2]), kind, axis)
+        return TensorEncoding(str(node.input[1]), str(node.input[2]), kind, axis)
 
     def _replace(self, name: str, values: Any) -> None:
         """In the type and shape that the tensor has."""

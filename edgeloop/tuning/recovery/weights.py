@@ -8,10 +8,10 @@ import numpy as np
 
 from edgeloop.tuning.recovery.floats import FloatGraph
 from edgeloop.tuning.recovery.quantized import (
-    Encoding,
     Floats,
     QuantizedGraph,
     QuantizedLayer,
+    TensorEncoding,
     along,
     refreshed_biases,
 )
@@ -27,7 +27,7 @@ def rows_of(weight: Floats, axis: int | None) -> Floats:
     return np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1)
 
 
-def largest_scales(rows: Floats, encoding: Encoding) -> tuple[Floats, Floats]:
+def largest_scales(rows: Floats, encoding: TensorEncoding) -> tuple[Floats, Floats]:
     """Scales and zero points that hold every weight. Signed types are symmetric, as the vendor's
     compiler wants them; unsigned ones have a zero point between."""
     first, last = encoding.limits
@@ -41,7 +41,7 @@ def largest_scales(rows: Floats, encoding: Encoding) -> tuple[Floats, Floats]:
 
 
 def best_scales(
-    rows: Floats, encoding: Encoding, importance: Floats | None = None
+    rows: Floats, encoding: TensorEncoding, importance: Floats | None = None
 ) -> tuple[Floats, Floats]:
     """Scales and zero points with the least square error of the weights, each weighed by its
     `importance` where that is known: a few outliers are clipped where that helps the others."""
@@ -57,13 +57,13 @@ def best_scales(
     return best, zeros
 
 
-def rounded(rows: Floats, scales: Floats, zeros: Floats, encoding: Encoding) -> Floats:
+def rounded(rows: Floats, scales: Floats, zeros: Floats, encoding: TensorEncoding) -> Floats:
     """The nearest weights that there are."""
     whole = integers(rows, scales, zeros, encoding)
     return (whole - zeros[:, None]) * scales[:, None]
 
 
-def integers(rows: Floats, scales: Floats, zeros: Floats, encoding: Encoding) -> Floats:
+def integers(rows: Floats, scales: Floats, zeros: Floats, encoding: TensorEncoding) -> Floats:
     first, last = encoding.limits
     whole: Floats = np.clip(np.rint(rows / scales[:, None] + zeros[:, None]), first, last)
     return whole
