@@ -7,7 +7,7 @@ estimate, never called a measurement.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
@@ -16,9 +16,10 @@ from edgeloop._util.system import available_cpus
 from edgeloop.errors import BadInput, ModelFailed, NoSuchPrecision
 from edgeloop.graph import GraphInfo
 from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess
-from edgeloop.platforms.base import Artefacts, Kind, LatencyProfile, Measurement
+from edgeloop.platforms.base import Artefacts, Kind, LatencyProfile, LayerCosts, Measurement
 from edgeloop.platforms.batching import infer_in_order, sample_count
 from edgeloop.platforms.qnn.chips import Chip, named_chip
+from edgeloop.platforms.qnn.layers import Workshop, model_costs
 from edgeloop.platforms.qnn.toolchain import NATIVE, QnnToolchain, target_options
 from edgeloop.tasks import Tensors
 
@@ -68,6 +69,29 @@ class HtpDevice:
         with self._process() as process:
             toolchain = QnnToolchain(self._limit_s, process, self._may_split)
             return toolchain.measure(model, self._chip, self._profile)
+
+    def attribute(
+        self,
+        model: Path,
+        workers: int | None = None,
+        cache: Path | None = None,
+        limit_s: float = 60.0,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> LayerCosts:
+        """The compiler's estimate of prefixes of the deployed graph; calibrated in proportion."""
+        shop = Workshop(
+            *(self.name, self._chip.require_estimate(), self._profile is not None, self._process),
+            workers=min(workers or len(self._processes), len(self._processes)),
+            call_limit_s=self._limit_s,
+        )
+        return model_costs(model, shop, self._times, cache, limit_s, progress)
+
+    def _times(self, quantized: Path) -> tuple[float, float, tuple[str, ...]]:
+        with self._process() as process:
+            toolchain = QnnToolchain(self._limit_s, process)
+            whole = toolchain.measure(quantized, self._chip, self._profile)
+        note = str(whole.conditions.get("note") or "")
+        return whole.raw_us or 0.0, 1e6 * whole.seconds, (note,) if note else ()
 
     def infer(
         self, model: Path, info: GraphInfo, kind: Kind, batches: Iterator[Tensors]

@@ -9,10 +9,11 @@ be made or fails; that is switched off everywhere here, in both places.
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -42,6 +43,7 @@ from edgeloop.platforms.qnn import mixed
 from edgeloop.platforms.qnn.deploy import OutputForm, deployed
 from edgeloop.platforms.qnn.latency.features import features_of, kind_of
 from edgeloop.platforms.qnn.latency.forms import form_of
+from edgeloop.platforms.qnn.layers import Prefixes, name_layers
 from edgeloop.platforms.qnn.libraries import PROVIDER_LIBRARY, library, missing_library
 from edgeloop.platforms.qnn.quantize import (
     quantize_model,
@@ -56,6 +58,7 @@ _PROVIDER = "QNNExecutionProvider"
 _KEPT_SESSIONS = 2
 _LEFT_OVER = "assigned to the default CPU EP"
 _TIME = "Simulated (Accelerator exec time us)"
+_CYCLES = "Simulated (Accelerator exec cycles)"
 _LOW = "Simulated (Accelerator exec time us (lower estimate))"
 _HIGH = "Simulated (Accelerator exec time us (upper estimate))"
 _UNKNOWN = "Missing Ops (Number of Ops with no Costs associated)"
@@ -73,6 +76,7 @@ class NativeWork:
     def __init__(self) -> None:
         self._devices: list[Any] = []
         self._sessions: dict[tuple[object, ...], Any] = {}
+        self._prefixes: tuple[str, Prefixes] | None = None
 
     def table(self) -> Mapping[str, Work]:
         return {
@@ -89,6 +93,8 @@ class NativeWork:
             "divide": self.divide,
             "estimate": self.estimate,
             "screen": self.screen,
+            "layers": self.layers,
+            "prefix": self.prefix,
             "infer": self.infer,
         }
 
@@ -292,6 +298,48 @@ class NativeWork:
         apply_rewrites(graph)
         quantize_with_fixed_scales(graph, _layouts(graph), Path("fixed.onnx"))
         return self.estimate("fixed.onnx", soc, output)
+
+    def layers(self, model: str, quantized: str, deployed_as: str) -> Answer:
+        """The layers of the deployed graph and where it can be cut; writes that graph, and the
+        quantized one: the model itself, or one with made-up scales."""
+        import onnx
+
+        made = onnx.load_model(model)
+        if not any(node.op_type == "QuantizeLinear" for node in made.graph.node):
+            graph = read_graph(Path(model))
+            apply_rewrites(graph)
+            quantize_with_fixed_scales(graph, _layouts(graph), Path(quantized))
+            made = onnx.load_model(quantized)
+        name_layers(made)
+        onnx.save_model(made, quantized)
+        ready = deployed(made, _layouts(made))
+        ready.graph.value_info.extend([*made.graph.input, *made.graph.output])
+        onnx.save_model(ready, deployed_as)
+        names = [node.name for node in made.graph.node]
+        layers = Prefixes(ready, names).layers()
+        digest = hashlib.sha256(ready.SerializeToString(deterministic=True)).hexdigest()
+        return {"layers": [astuple(layer) for layer in layers], "digest": digest}, ()
+
+    def prefix(self, model: str, names: list[str], soc: int, count: int, copies: int) -> Answer:
+        """What the compiler thinks of the first layers of a deployed graph; of no layers: of the
+        whole."""
+        import onnx
+
+        if self._prefixes is None or self._prefixes[0] != model:
+            self._prefixes = (model, Prefixes(onnx.load_model(model), names))
+        if count:
+            onnx.save_model(self._prefixes[1].cut(count, copies), "prefix.onnx")
+        profile = Path("profile.csv")
+        settings = {
+            "soc_model": str(soc),
+            "profiling_level": "detailed",
+            "profiling_file_path": str(profile.resolve()),
+        }
+        self._session("prefix.onnx" if count else model, settings)
+        events = events_of(profile, 1, (_CYCLES,))
+        if _CYCLES not in events:
+            raise ModelFailed(reason=f"the compiler gives no estimate for chip number {soc}")
+        return {"cycles": events[_CYCLES]}, ()
 
     def infer(
         self,

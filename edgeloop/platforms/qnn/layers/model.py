@@ -1,0 +1,99 @@
+"""The cost of every layer of one model on one chip, with several processes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from edgeloop.isolation import NativeProcess
+from edgeloop.platforms.base import LayerCosts
+from edgeloop.platforms.qnn.layers.attribution import CutTimes, Progress, attribute_layers
+from edgeloop.platforms.qnn.layers.costs import layer_costs
+from edgeloop.platforms.qnn.layers.prefixes import GraphLayer
+
+_MOST_IN_GROUP = 12
+
+ModelTimes = Callable[[Path], tuple[float, float, tuple[str, ...]]]
+"""Of a quantized model: the compiler's time, the calibrated one, and reasons to doubt them."""
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What the work is done with: `borrow` gives a process that nobody else uses meanwhile."""
+
+    device: str
+    soc: int
+    is_calibrated: bool
+    borrow: Callable[[], AbstractContextManager[NativeProcess]]
+    workers: int
+    call_limit_s: float
+
+
+def model_costs(
+    model: Path,
+    shop: Workshop,
+    times_of: ModelTimes,
+    cache: Path | None,
+    limit_s: float,
+    progress: Progress | None = None,
+) -> LayerCosts:
+    with TemporaryDirectory(prefix="edgeloop-layers-") as name:
+        folder = Path(name).resolve()
+        quantized, deployed = folder / "quantized.onnx", folder / "deployed.onnx"
+        found = _call(
+            *(shop, "layers"),
+            model=str(model.resolve()),
+            quantized=str(quantized),
+            deployed_as=str(deployed),
+        )
+        layers = [_layer(*fields) for fields in found["layers"]]
+        raw_us, total_us, notes = times_of(quantized)
+        names = [layer.name for layer in layers]
+
+        def time_cut(count: int, copies: int) -> float:
+            fields = {"model": str(deployed), "names": names, "soc": shop.soc}
+            answer = _call(shop, "prefix", **fields, count=count, copies=copies)
+            return float(answer["cycles"])
+
+        known = CutTimes.remembered(cache, f"{found['digest']}-{shop.soc}-{_compiler()}")
+        missing = attribute_layers(layers, time_cut, known, shop.workers, limit_s, progress)
+    costs = layer_costs(layers, known.cuts, known.whole, total_us)
+    kept = tuple(cost for cost in costs if len(cost.members) <= _MOST_IN_GROUP)
+    left = [cost for cost in costs if len(cost.members) > _MOST_IN_GROUP]
+    reasons = [
+        f"{cost.time_us:.3g} µs of the {len(cost.members)} layers from {cost.members[0]!r} to "
+        f"{cost.members[-1]!r} could not be told apart"
+        for cost in left
+    ]
+    if missing:
+        reasons.append(f"{missing} parts were not tried in {limit_s:g} s: run it again for more")
+    return LayerCosts(
+        *(shop.device, total_us, raw_us, kept),
+        unattributed_us=sum(cost.time_us for cost in left),
+        is_calibrated=shop.is_calibrated,
+        notes=(*notes, *reasons),
+        compiles=known.compiles,
+    )
+
+
+def _layer(
+    name: str, operator: str, output: list[int], macs: int, cut_bytes: int | None
+) -> GraphLayer:
+    return GraphLayer(name, operator, tuple(output), macs, cut_bytes)
+
+
+def _call(shop: Workshop, work: str, **fields: Any) -> dict[str, Any]:
+    with shop.borrow() as process:
+        return process.call(work, limit_s=shop.call_limit_s, **fields)[0]
+
+
+def _compiler() -> str:
+    try:
+        return version("onnxruntime-qnn")
+    except PackageNotFoundError:
+        return "unknown"
