@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 _CONVERTING = ("QuantizeLinear", "DequantizeLinear")
 _TO_CHANNEL_LAST = (0, 2, 3, 1)
+_SPATIAL = (
+    *("Conv", "ConvTranspose", "Resize", "DepthToSpace", "SpaceToDepth", "BatchNormalization"),
+    *("AveragePool", "MaxPool", "GlobalAveragePool", "GlobalMaxPool", "InstanceNormalization"),
+)
+_RESHAPING = ("MatMul", "Gemm", "Reshape", "Transpose", "Einsum", "Squeeze", "Unsqueeze")
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class Prefixes:
         layers = [node for node in model.graph.node if node.op_type not in _CONVERTING]
         self._nodes = [node for node in layers if node.name in names]
         self._ranks = self._ranked()
+        self._images = self._found_images()
 
     def layers(self) -> list[GraphLayer]:
         macs = self._macs()
@@ -154,7 +160,7 @@ class Prefixes:
         nodes = [
             helper.make_node("DequantizeLinear", [tensor, *scales], [moved], moved, domain=domain)
         ]
-        if len(shape) == 4 and not self._is_channel_last(maker):
+        if tensor in self._images:
             first, moved = moved, f"{name}_moved"
             nodes.append(
                 helper.make_node("Transpose", [first], [moved], moved, perm=_TO_CHANNEL_LAST)
@@ -165,11 +171,16 @@ class Prefixes:
         )
         return nodes, shape
 
-    def _is_channel_last(self, quantizer: NodeProto) -> bool:
-        maker = self._makers.get(quantizer.input[0])
-        if maker is None or maker.op_type != "Transpose":
-            return False
-        return any(tuple(a.ints) == _TO_CHANNEL_LAST for a in maker.attribute if a.name == "perm")
+    def _found_images(self) -> set[str]:
+        """Tensors that are images, channel first: what convolutions, poolings and resizes make,
+        and what is computed of these value by value."""
+        found: set[str] = set()
+        for node in self._model.graph.node:
+            if len(self._shapes.get(node.output[0], ())) != 4 or node.op_type in _RESHAPING:
+                continue
+            if node.op_type in _SPATIAL or found.intersection(node.input):
+                found.update(node.output)
+        return found
 
     def _bytes(self, tensor: str) -> int:
         from onnx import TensorProto
