@@ -22,7 +22,10 @@ from edgeloop.graph.memory import graph_memory
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, ValueInfoProto
 
-COLUMNS = ("name", "operator", "inputs", "outputs", "parameters", "macs", "time_us")
+COLUMNS = (
+    *("name", "operator", "inputs", "outputs", "parameters", "macs"),
+    *("time_us", "share", "timed_with", "timed_on"),
+)
 
 # Inputs of these operators that are settings (a shape, a limit, a scale), not trained numbers.
 _SETTINGS = frozenset(
@@ -40,6 +43,16 @@ class CountedLayer:
     parameters: int
     macs: int
     time_us: float | None = None
+
+
+@dataclass(frozen=True)
+class LayerTiming:
+    """What the layers `members` take together; their time stands beside the one that is `name`."""
+
+    name: str
+    members: tuple[str, ...]
+    time_us: float
+    share: float
 
 
 def count_layers(model: ModelProto) -> tuple[CountedLayer, ...]:
@@ -102,7 +115,40 @@ def write_layers(path: Path, layers: Iterable[CountedLayer]) -> None:
             time_us = "" if layer.time_us is None else f"{layer.time_us:.3f}"
             shapes = (_words(layer.inputs), _words(layer.outputs))
             numbers = (layer.parameters, layer.macs, time_us)
-            writer.writerow((layer.name, layer.operator, *shapes, *numbers))
+            writer.writerow((layer.name, layer.operator, *shapes, *numbers, "", "", ""))
+
+
+def add_times(path: Path, timings: Iterable[LayerTiming], device: str) -> None:
+    """Complete a table that `write_layers` wrote. A layer that is timed with others says with which
+    one; one that is in none of the groups is part of another layer, and takes no time."""
+    by_member = {name: timing for timing in timings for name in timing.members}
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+        writer.writeheader()
+        for row in rows:
+            timing = by_member.get(row["name"])
+            columns = {"time_us": "0.000", "share": "0.0000", "timed_with": "", "timed_on": device}
+            if timing is not None and timing.name == row["name"]:
+                columns |= {"time_us": f"{timing.time_us:.3f}", "share": f"{timing.share:.4f}"}
+            elif timing is not None:
+                columns |= {"time_us": "", "share": "", "timed_with": timing.name}
+            writer.writerow(row | columns)
+
+
+def costliest(path: Path, count: int) -> list[LayerTiming]:
+    """From a table with times; none if it has none, or cannot be read."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if row.get("time_us")]
+        found = [
+            LayerTiming(row["name"], (), float(row["time_us"]), float(row.get("share") or 0))
+            for row in rows
+        ]
+    except (OSError, ValueError, KeyError, csv.Error):
+        return []
+    return sorted(found, key=lambda layer: -layer.time_us)[:count]
 
 
 def _macs(node: NodeProto, shapes: Mapping[str, Shape]) -> int:

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from edgeloop.cli.tuning.nets import Net
     from edgeloop.platforms import Device, LayerCost, LayerCosts
 
-_NAME_WIDTH = 34
-_BAR_WIDTH = 10
+_WIDTH = 80
+_SHORTEST_NAME = 12
+_BAR_WIDTH = 8
 
 
 @click.command()
@@ -75,15 +76,17 @@ def layers(
     from edgeloop.platforms import AttributesLatency, open_device
     from edgeloop.settings import cache_folder
 
-    with opened_net(net, store, experiment, shapes) as found:
-        with closing(open_device(device, found.settings)) as chip:
-            if not isinstance(chip, AttributesLatency):
-                reason = f"{chip.name} cannot tell the cost of layers: use a chip, such as htp"
-                raise BadInput(reason=reason)
-            with count_bar("compiling parts") as progress:
-                costs = chip.attribute(
-                    *(_model(found, chip), workers, cache_folder() / "layers", limit_s, progress)
-                )
+    with (
+        opened_net(net, store, experiment, shapes) as found,
+        closing(open_device(device, found.settings)) as chip,
+    ):
+        if not isinstance(chip, AttributesLatency):
+            reason = f"{chip.name} cannot tell the cost of layers: use a chip, such as htp"
+            raise BadInput(reason=reason)
+        with count_bar("compiling parts") as progress:
+            costs = chip.attribute(
+                *(_model(found, chip), workers, cache_folder() / "layers", limit_s, progress)
+            )
     if as_json:
         print_json([{"model": found.name, **asdict(costs)}])
         return
@@ -119,7 +122,7 @@ def _lines(name: str, costs: LayerCosts, top: int) -> Iterator[str]:
         cells = ("", "", _time(costs.unattributed_us), _percent(share), "")
         rows.append(("(not attributed)", *cells))
     headings = ("layer", "operator", "output", "time", "share", "")
-    yield table(headings, rows, right=("time", "share"))
+    yield table(headings, _fitted(rows), right=("time", "share"))
     for note in costs.notes:
         yield printable(note)
 
@@ -128,9 +131,10 @@ def _row(layer: LayerCost, largest: float) -> tuple[str, ...]:
     more = f" +{len(layer.members) - 1}" if len(layer.members) > 1 else ""
     shape = layer.output[1:] if layer.output[:1] == (1,) else layer.output
     bar = "█" * round(_BAR_WIDTH * layer.share / largest) if largest else ""
+    operator = layer.operator
     return (
-        _short(layer.name, _NAME_WIDTH - len(more)) + more,
-        _short(layer.operator, 12),
+        layer.name + more,
+        operator if len(operator) <= 12 else f"{operator[:11]}…",
         "x".join(map(str, shape)),
         _time(layer.time_us),
         _percent(layer.share),
@@ -138,9 +142,13 @@ def _row(layer: LayerCost, largest: float) -> tuple[str, ...]:
     )
 
 
-def _short(text: str, width: int) -> str:
-    """The end of a layer's name tells it from the others."""
-    return text if len(text) <= width else f"…{text[1 - width :]}"
+def _fitted(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Names shortened so that the table fits; the end of a name tells it from the others."""
+    others = [max(len(row[column]) for row in rows) for column in range(1, 6)] if rows else []
+    width = max(_SHORTEST_NAME, _WIDTH - sum(others) - 2 * len(others))
+    return [
+        (name if len(name) <= width else f"…{name[1 - width :]}", *cells) for name, *cells in rows
+    ]
 
 
 def _percent(share: float) -> str:

@@ -9,11 +9,10 @@ be made or fails; that is switched off everywhere here, in both places.
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -43,7 +42,7 @@ from edgeloop.platforms.qnn import mixed
 from edgeloop.platforms.qnn.deploy import OutputForm, deployed
 from edgeloop.platforms.qnn.latency.features import features_of, kind_of
 from edgeloop.platforms.qnn.latency.forms import form_of
-from edgeloop.platforms.qnn.layers import Prefixes, name_layers
+from edgeloop.platforms.qnn.layers import PrefixFiles, cuttable, name_layers
 from edgeloop.platforms.qnn.libraries import PROVIDER_LIBRARY, library, missing_library
 from edgeloop.platforms.qnn.quantize import (
     quantize_model,
@@ -76,7 +75,7 @@ class NativeWork:
     def __init__(self) -> None:
         self._devices: list[Any] = []
         self._sessions: dict[tuple[object, ...], Any] = {}
-        self._prefixes: tuple[str, Prefixes] | None = None
+        self._prefixes = PrefixFiles()
 
     def table(self) -> Mapping[str, Work]:
         return {
@@ -312,30 +311,18 @@ class NativeWork:
             made = onnx.load_model(quantized)
         name_layers(made)
         onnx.save_model(made, quantized)
-        ready = deployed(made, _layouts(made))
-        ready.graph.value_info.extend([*made.graph.input, *made.graph.output])
-        onnx.save_model(ready, deployed_as)
-        names = [node.name for node in made.graph.node]
-        layers = Prefixes(ready, names).layers()
-        digest = hashlib.sha256(ready.SerializeToString(deterministic=True)).hexdigest()
-        return {"layers": [astuple(layer) for layer in layers], "digest": digest}, ()
+        return cuttable(made, deployed(made, _layouts(made)), deployed_as), ()
 
     def prefix(self, model: str, names: list[str], soc: int, count: int, copies: int) -> Answer:
         """What the compiler thinks of the first layers of a deployed graph; of no layers: of the
         whole."""
-        import onnx
-
-        if self._prefixes is None or self._prefixes[0] != model:
-            self._prefixes = (model, Prefixes(onnx.load_model(model), names))
-        if count:
-            onnx.save_model(self._prefixes[1].cut(count, copies), "prefix.onnx")
-        profile = Path("profile.csv")
+        part, profile = self._prefixes.file(model, names, count, copies), Path("profile.csv")
         settings = {
             "soc_model": str(soc),
             "profiling_level": "detailed",
             "profiling_file_path": str(profile.resolve()),
         }
-        self._session("prefix.onnx" if count else model, settings)
+        self._session(part, settings)
         events = events_of(profile, 1, (_CYCLES,))
         if _CYCLES not in events:
             raise ModelFailed(reason=f"the compiler gives no estimate for chip number {soc}")

@@ -16,6 +16,7 @@ from edgeloop.graph import GraphProcess, needs_preparing, shapes_from
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
     CompilesQuantized,
+    AttributesLatency,
     Device,
     GraphInfo,
     MixesPrecision,
@@ -98,6 +99,7 @@ class Equipment:
     fallback: TensorsTask | None = None  # for models that do not fit the task; None: they fail
     recover: tuple[str, ...] = ()  # steps to win back what quantization lost; none: not asked for
     judge: Device | None = None  # what these are judged on; None: the host
+    attributor: AttributesLatency | None = None  # who tells the cost of layers; None: not asked for
 
 
 @dataclass(frozen=True)

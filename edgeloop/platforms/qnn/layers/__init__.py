@@ -2,6 +2,6 @@
 
 from edgeloop.platforms.qnn.layers.costs import OUTPUT
 from edgeloop.platforms.qnn.layers.model import Workshop, model_costs
-from edgeloop.platforms.qnn.layers.prefixes import Prefixes, name_layers
+from edgeloop.platforms.qnn.layers.prefixes import PrefixFiles, cuttable, name_layers
 
-__all__ = ["OUTPUT", "Prefixes", "Workshop", "model_costs", "name_layers"]
+__all__ = ["OUTPUT", "PrefixFiles", "Workshop", "cuttable", "model_costs", "name_layers"]

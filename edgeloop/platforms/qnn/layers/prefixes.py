@@ -9,10 +9,11 @@ writes every one of them as often; what a second copy adds is what the first one
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Any
 
 from edgeloop.graph import count_layers, shapes_of
 
@@ -191,6 +192,36 @@ class Prefixes:
     def _kind(self, tensor: str) -> int:
         zero = self._makers[tensor].input[2]
         return next(int(t.data_type) for t in self._model.graph.initializer if t.name == zero)
+
+
+class PrefixFiles:
+    """Prefixes as files, of the model that was asked for last."""
+
+    def __init__(self) -> None:
+        self._open: tuple[str, Prefixes] | None = None
+
+    def file(self, model: str, names: list[str], count: int, copies: int) -> str:
+        """In the current folder; of no layers: the model itself."""
+        import onnx
+
+        if count == 0:
+            return model
+        if self._open is None or self._open[0] != model:
+            self._open = (model, Prefixes(onnx.load_model(model), names))
+        onnx.save_model(self._open[1].cut(count, copies), "prefix.onnx")
+        return "prefix.onnx"
+
+
+def cuttable(quantized: ModelProto, deployed: ModelProto, target: str) -> dict[str, Any]:
+    """Write a deployed model so that it can be cut: with all shapes. Returns its layers, and a
+    digest of its content."""
+    import onnx
+
+    deployed.graph.value_info.extend([*quantized.graph.input, *quantized.graph.output])
+    onnx.save_model(deployed, target)
+    layers = Prefixes(deployed, [node.name for node in quantized.graph.node]).layers()
+    digest = hashlib.sha256(deployed.SerializeToString(deterministic=True)).hexdigest()
+    return {"layers": [astuple(layer) for layer in layers], "digest": digest}
 
 
 def name_layers(model: ModelProto) -> None:
