@@ -11,7 +11,6 @@ from edgeloop.graph import GraphInfo, TensorInfo
 from edgeloop.platforms.base import (
     DEFAULT_PRECISION,
     Artefacts,
-    AttributesLatency,
     Availability,
     CalibratedModel,
     CompilesQuantized,
@@ -26,8 +25,6 @@ from edgeloop.platforms.base import (
     HasCondition,
     Kind,
     LatencyProfile,
-    LayerCost,
-    LayerCosts,
     LayerTime,
     ListedDevice,
     MeasuredModel,
@@ -42,6 +39,7 @@ from edgeloop.platforms.base import (
     device_type,
     package_check,
 )
+from edgeloop.platforms.layers import AttributesLatency, LayerCost, LayerCosts
 from edgeloop.platforms.precision import (
     MIXED,
     PLAN_FILE,

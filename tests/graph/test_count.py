@@ -120,5 +120,5 @@ def test_the_layer_table_has_a_row_a_layer(tmp_path):
     with (tmp_path / "layers.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == COLUMNS
-    values = ("conv", "Conv", "1x3x32x32", "1x4x32x32", "108", "110592", "12.500")
+    values = ("conv", "Conv", "1x3x32x32", "1x4x32x32", "108", "110592", "12.500", "", "", "")
     assert tuple(rows[0].values()) == values

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from edgeloop.platforms.base import LayerCost
+from edgeloop.platforms.layers import LayerCost
 from edgeloop.platforms.qnn.layers.prefixes import GraphLayer
 
 OUTPUT = "(output)"

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from edgeloop.isolation import NativeProcess
-from edgeloop.platforms.base import LayerCosts
+from edgeloop.platforms.layers import LayerCosts
 from edgeloop.platforms.qnn.layers.attribution import CutTimes, Progress, attribute_layers
 from edgeloop.platforms.qnn.layers.costs import layer_costs
 from edgeloop.platforms.qnn.layers.prefixes import GraphLayer

@@ -217,7 +217,10 @@ def cuttable(quantized: ModelProto, deployed: ModelProto, target: str) -> dict[s
     digest of its content."""
     import onnx
 
-    deployed.graph.value_info.extend([*quantized.graph.input, *quantized.graph.output])
+    graph = deployed.graph
+    taken = {value.name for value in (*graph.input, *graph.output, *graph.value_info)}
+    ends = (*quantized.graph.input, *quantized.graph.output)
+    graph.value_info.extend(value for value in ends if value.name not in taken)
     onnx.save_model(deployed, target)
     layers = Prefixes(deployed, [node.name for node in quantized.graph.node]).layers()
     digest = hashlib.sha256(deployed.SerializeToString(deterministic=True)).hexdigest()
