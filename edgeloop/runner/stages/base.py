@@ -15,8 +15,8 @@ from edgeloop.errors import BadInput, NotFound, UnusableModel
 from edgeloop.graph import GraphProcess, needs_preparing, shapes_from
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
-    CompilesQuantized,
     AttributesLatency,
+    CompilesQuantized,
     Device,
     GraphInfo,
     MixesPrecision,
