@@ -46,6 +46,7 @@ class ChipAnswer:
     coverage: float | None = None
     basis: str = ""
     is_lower_bound: bool = False
+    is_calibrated: bool = False
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,7 @@ class _Inquiry:
             coverage=found.coverage,
             basis=found.basis,
             is_lower_bound=found.missing_ops > 0,
+            is_calibrated=found.is_calibrated,
         )
 
     def close(self) -> None:

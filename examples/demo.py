@@ -12,7 +12,7 @@ from pathlib import Path
 
 EXAMPLES = Path(__file__).parent
 FACES = "data/working/faces64"
-DEVICE = "htp:snapdragon-888"
+DEVICE = "htp:qcs8550"
 SEARCH = ("search.budget=8", "objectives.val_iou.train.steps=100", "experiment=demo")
 IN = ("--experiment", "demo")
 MODELS = ("*.trained",)  # not the candidates that the search left behind

@@ -47,7 +47,7 @@ def make(folder: Path) -> None:
     for net in sorted((folder / "searches/laptop/nets").glob("id_*.onnx")):
         # Under its candidate's name: the row keeps what the search found out.
         edgeloop(folder, "upload", str(net), "--name", net.stem, "--experiment", CHIP_EXPERIMENT)
-    measure(folder, "htp:snapdragon-888", CHIP_EXPERIMENT)
+    measure(folder, "htp:qcs8550", CHIP_EXPERIMENT)
     full = ("--epochs", "12", "--no-publish", "--experiment", CHIP_EXPERIMENT)
     edgeloop(folder, "train-pareto", "laptop", *full)
     for net in sorted((folder / "searches/laptop/full").glob("id_*.onnx")):

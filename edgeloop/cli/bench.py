@@ -183,9 +183,9 @@ def _answer(chip: ChipAnswer) -> str:
         if chip.is_lower_bound:
             return f"takes it, at least {text} (estimate; {chip.basis})"
         interval = interval_text(chip.low_ms, chip.high_ms, chip.coverage)
-        why = "" if chip.coverage or not chip.basis else f"; {chip.basis}"
-        shown = ", ".join(part for part in ("estimate", interval) if part)
-        return f"takes it, about {text} ({shown}{why})"
+        why = "no stated coverage" if chip.is_calibrated and interval else chip.basis
+        parts = ("estimate", interval, "" if chip.coverage else why)
+        return f"takes it, about {text} ({', '.join(part for part in parts if part)})"
     return f"{'refuses it: ' if chip.answer == 'refused' else ''}{printable(chip.text)}"
 
 

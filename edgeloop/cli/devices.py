@@ -67,7 +67,7 @@ def devices(
 @devices.command()
 @click.argument("name")
 @click.argument("csv_file", metavar="CSV", type=click.Path(path_type=Path))
-@click.option("--chip", default="snapdragon-888", show_default=True, help="The board's chip.")
+@click.option("--chip", default="qcs8550", show_default=True, help="The board's chip.")
 @common_options
 def calibrate(
     name: str,

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from edgeloop.workspace import Workspace
 
 GOAL = click.Choice(["min", "max"])
-BESIDE = ("stdev", "latency_kind", "device", "iteration")
+BESIDE = (
+    *("stdev", "latency_kind", "latency_low_ms", "latency_high_ms", "latency_coverage"),
+    *("device", "iteration"),
+)
 
 
 def selection_options(command: Command) -> Command:
@@ -285,14 +288,19 @@ def _shown(found: Pareto, row: object) -> dict[str, Value]:
 
 def _print(found: Pareto) -> None:
     from edgeloop.cli.output import plural, table
-    from edgeloop.report import ASCII, UNICODE, plot
+    from edgeloop.models import interval_heading, latency_interval
+    from edgeloop.report import ASCII, LATENCY, UNICODE, plot
 
     headings = [item.measure.heading for item in found.objectives]
     if not found.rows:
         click.echo(f"No model has {' and '.join(headings)} yet. See: edgeloop status")
         return
-    cells = [_cells(found, row) for row in found.front]
-    click.echo(table(("name", *headings, "iteration", "device"), cells, right=headings))
+    has_latency = any(item.column == LATENCY for item in found.objectives)
+    intervals = has_latency and any(map(latency_interval, found.front))
+    beside = [interval_heading(found.front)] if intervals else []
+    cells = [_cells(found, row, intervals) for row in found.front]
+    titles = ("name", *headings, *beside, "iteration", "device")
+    click.echo(table(titles, cells, right=[*headings, *beside]))
     click.echo()
     is_unicode = (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
     width = shutil.get_terminal_size().columns
@@ -308,18 +316,17 @@ def _print(found: Pareto) -> None:
         )
 
 
-def _cells(found: Pareto, row: object) -> list[str]:
-    from edgeloop.report import LATENCY, is_estimate, sigma_ms
+def _cells(found: Pareto, row: object, has_interval: bool) -> list[str]:
+    from edgeloop.models import latency_interval
+    from edgeloop.report import LATENCY, latency_cell
 
     values: Values = row  # type: ignore[assignment]
     cells = [str(values.get("name", ""))]
     for item in found.objectives:
         text = item.measure.text(item.of(values))
-        if item.column == LATENCY:
-            sigma = sigma_ms(values)
-            text += f" ± {sigma:.2g}" if sigma > 0 else ""
-            text += " est" if is_estimate(values) else ""
-        cells.append(text)
+        cells.append(latency_cell(values) if item.column == LATENCY else text)
+    if has_interval:
+        cells.append(str(latency_interval(values) or ""))
     return [*cells, str(values.get("iteration", "")), str(values.get("device", ""))]
 
 

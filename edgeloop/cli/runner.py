@@ -164,7 +164,7 @@ def runner(
     With --cpus, runners on one machine quantize at the same time, each on CPUs of its own. If they
     are taken, it waits and says so. Without, one of them quantizes, on the CPUs that are left.
 
-    Example: edgeloop runner --device htp:snapdragon-888 --dataset faces --drain
+    Example: edgeloop runner --device htp:qcs8550 --dataset faces --drain
     """
     from dataclasses import replace
     from functools import partial

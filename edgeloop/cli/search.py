@@ -252,6 +252,8 @@ def _say_event(event: Event, config: SearchConfig, seen: list[int]) -> None:
 
 def _say_outcome(config: SearchConfig, outcome: SearchResult) -> None:
     from edgeloop.cli.output import shown, table
+    from edgeloop.models import interval_heading, latency_interval
+    from edgeloop.search import columns_of
 
     total = len(outcome.candidates)
     parts = [f"{total} candidates", f"{outcome.count('screened')} screened out"]
@@ -264,11 +266,16 @@ def _say_outcome(config: SearchConfig, outcome: SearchResult) -> None:
         first = next((volume for volume in volumes if volume), volumes[-1])
         parts.append(f"hypervolume {first:.2f} → {volumes[-1]:.2f}")
     parts.append(f"front: {len(outcome.front)}")
+    columns = [columns_of(item.values, 0) for item in outcome.front]
     headings = ("architecture", *(objective.name for objective in config.objectives))
     rows = [
         (item.arch.id, *(f"{item.values[o.name]:.4g}" for o in config.objectives))
         for item in outcome.front
     ]
+    if any(map(latency_interval, columns)):
+        headings += (interval_heading(columns),)
+        intervals = [str(latency_interval(row) or "") for row in columns]
+        rows = [(*row, text) for row, text in zip(rows, intervals, strict=True)]
     click.echo(table(headings, rows, right=headings[1:]))
     click.echo(" · ".join(parts))
     if outcome.is_exhausted:

@@ -162,16 +162,23 @@ def _is_wanted(
 
 def _table(rows: Sequence[Values]) -> str:
     from edgeloop.cli.output import table
-    from edgeloop.models import recovery_of, score_headings, shown_scores
+    from edgeloop.models import (
+        interval_heading,
+        latency_interval,
+        recovery_of,
+        score_headings,
+        shown_scores,
+    )
 
     now = time.time()
     trained = [name for name in OF_TRAINING if any(isinstance(r.get(name), float) for r in rows)]
     columns = [*trained, *shown_scores(rows)]
     named = score_headings(rows)
     titles = [named.get(column, column) for column in columns]
-    cells = [_cells(row, now, columns) for row in rows]
-    headings = ("name", "macs", "latency_ms", *titles, "status", "node")
-    right = ("macs", "latency_ms", *titles)
+    intervals = [interval_heading(rows)] if any(map(latency_interval, rows)) else []
+    cells = [_cells(row, now, columns, bool(intervals)) for row in rows]
+    headings = ("name", "macs", "latency_ms", *intervals, *titles, "status", "node")
+    right = ("macs", "latency_ms", *intervals, *titles)
     won_back = [recovery_of(row) for row in rows]
     if any(won_back):  # a column of its own, behind the scores
         place = len(headings) - 2
@@ -181,15 +188,16 @@ def _table(rows: Sequence[Values]) -> str:
     return table(headings, cells, right=right)
 
 
-def _cells(row: Values, now: float, columns: Sequence[str]) -> list[str]:
+def _cells(row: Values, now: float, columns: Sequence[str], has_interval: bool) -> list[str]:
     from edgeloop.cli.output import short_count
-    from edgeloop.models import mean_latency_ms
+    from edgeloop.models import latency_interval, mean_latency_ms
 
     latency = mean_latency_ms(row)
     return [
         str(row.get("name", "")),
         short_count(row.get("macs")),
         _latency(latency, row),
+        *([str(latency_interval(row) or "")] if has_interval else []),
         *(_score(column, row.get(column)) for column in columns),
         _state(row, now),
         str(row.get("node", "")),
@@ -197,10 +205,13 @@ def _cells(row: Values, now: float, columns: Sequence[str]) -> list[str]:
 
 
 def _latency(latency_ms: float, row: Values) -> str:
-    """An estimate is always marked as one."""
+    """An estimate is always marked as one, and so is a lower bound."""
+    from edgeloop.models import is_estimate, is_lower_bound
+
     if not latency_ms:
         return ""
-    return f"{latency_ms:.3g} est" if row.get("latency_kind") == "estimate" else f"{latency_ms:.3g}"
+    text = f"{latency_ms:.3g} est" if is_estimate(row) else f"{latency_ms:.3g}"
+    return f"≥ {text}" if is_lower_bound(row) else text
 
 
 def _score(column: str, value: Value | None) -> str:

@@ -49,7 +49,7 @@ WorkState = Literal["ready", "running", "blocked"]
 @dataclass(frozen=True)
 class WaitingWork:
     """The work for one capability: `linux`, `device`, or what models are pinned to, which is a
-    device type such as `htp:snapdragon-888` or a board's chip, or a toolchain.
+    device type such as `htp:qcs8550` or a board's chip, or a toolchain.
 
     Attributes:
         capability: The name of this group of stages.

@@ -13,10 +13,11 @@ from contextlib import suppress
 
 from edgeloop.errors import RowExists
 from edgeloop.models.names import check_model_name
+from edgeloop.models.plan import LATENCY_COLUMNS
 from edgeloop.models.row import CANDIDATE, SEARCH_NODE, change_row, runs_of
 from edgeloop.store import Changes, Record, Table, Value
 
-LATENCY = ("mean", "latency_kind")
+LATENCY = ("mean", *LATENCY_COLUMNS)
 Results = Mapping[str, Mapping[str, float]]  # conditions → values
 
 

@@ -56,7 +56,8 @@ RECOVERY_COLUMNS = ("recovery", "f1_before_recovery", "f1_after_recovery")
 @dataclass(frozen=True)
 class Stage:
     """One kind of work. It is done when all columns it fills are filled or, where runs are
-    counted, when `count` has reached `runs`.
+    counted, when `count` has reached `runs`; sooner where `enough` says that more runs would only
+    repeat the first.
 
     `clears` are columns that say how it was done, and go with a reset.
     `artefacts` are the names that tools before Edgeloop gave to its files, at the top of the
@@ -72,6 +73,7 @@ class Stage:
     clears: tuple[str, ...] = ()
     runs: int = 1
     count: Callable[[Values], int] | None = None
+    enough: Callable[[Values], bool] | None = None
     in_benchmark_only: bool = False
 
     def progress(self, row: Values) -> int:
@@ -82,7 +84,8 @@ class Stage:
         return int(all(filled(value) and value is not False for value in values))
 
     def is_done(self, row: Values) -> bool:
-        return self.progress(row) >= self.runs
+        is_enough = self.enough is not None and self.enough(row)
+        return is_enough or self.progress(row) >= self.runs
 
 
 @dataclass(frozen=True)
@@ -155,7 +158,8 @@ def default_plan(benchmark_runs: int = 5) -> Plan:
                 artefacts=("perf_results*.csv",),
                 clears=("device", "boards", *LATENCY_COLUMNS, *_RUN_COLUMNS),
                 runs=benchmark_runs,
-                count=lambda row: benchmark_runs if is_deterministic(row) else len(runs_of(row)),
+                count=lambda row: len(runs_of(row)),
+                enough=is_deterministic,
                 in_benchmark_only=True,
             ),
             _f1("f1_onnx", "onnx", lambda row: 60, ()),

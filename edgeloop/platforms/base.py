@@ -235,7 +235,7 @@ class CompilesQuantized(Protocol):
 class Device(Protocol):
     """Something that runs models, or knows how long that takes."""
 
-    name: str  # as in the table: host, htp:snapdragon-888, adb:SERIAL
+    name: str  # as in the table: host, htp:qcs8550, adb:SERIAL
     chip: str  # what to compile for; empty where nothing is compiled
     float_kind: Kind  # how it runs the model that was not quantized: float, or fp16
     artefacts: Artefacts  # suffix of the file for each kind; a kind left out: the uploaded model

@@ -30,7 +30,7 @@ LEFT_OUT = frozenset({"stages", "results", "arch"})  # the page of a model reads
 _REPEATED = frozenset(
     {
         *("status", "node", "experiment", "device", "shape", "output_shape", "precision"),
-        *("latency_kind", "latency_profile", "tags"),
+        *("latency_kind", "latency_profile", "latency_basis", "runs", "tags"),
     }
 )
 

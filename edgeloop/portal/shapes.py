@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from edgeloop.fleet import WaitingWork
+from edgeloop.models import LatencyInterval
 from edgeloop.runner import MachineLine
 
 PAGE_SIZES = (50, 100, 200)
@@ -78,13 +79,17 @@ class Work:
 
 @dataclass(frozen=True)
 class Line:
-    """A model in the table, with one cell per heading."""
+    """A model in the table, with one cell per heading. `interval` is that of an estimated latency;
+    `latency_note` says where it comes from, or why there is none."""
 
     name: str
     status: str
     word: str
     cells: tuple[str, ...]
     is_estimate: bool
+    is_lower_bound: bool
+    interval: LatencyInterval | None
+    latency_note: str
     error: str
     tags: tuple[str, ...]
     device: str
@@ -139,8 +144,9 @@ class StageView:
     """A step of the timeline. `state`: done, running, stalled, ready, retry (waits until
     `not_before`), blocked (something it needs is missing), failed, skipped or none (no model file).
 
-    `attempts` counts attempts without a result; `runs_done` of `runs` have a result. `seconds` is
-    the total time on devices, if recorded.
+    `attempts` counts attempts without a result; `runs_done` of `runs` have a result, and
+    `is_deterministic` says that more would be the same. `seconds` is the total time on devices, if
+    recorded.
     """
 
     name: str
@@ -153,6 +159,7 @@ class StageView:
     attempts: int
     runs_done: int
     runs: int
+    is_deterministic: bool
     error: str
     files: tuple[str, ...]
     uses: tuple[UsePeriod, ...]
@@ -256,6 +263,7 @@ class Point:
     sigma_ms: float | None
     is_front: bool
     is_estimate: bool
+    interval: LatencyInterval | None
     iteration: int | None
     device: str
     status: str

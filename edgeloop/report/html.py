@@ -25,7 +25,10 @@ from edgeloop.models import (
     RECOVERY_HEADINGS,
     SCORE_COLUMNS,
     RecoverySummary,
+    interval_heading,
     is_estimate,
+    latency_interval,
+    latency_notes,
     records_of,
     recovery_of,
     shared_metric,
@@ -44,9 +47,9 @@ from edgeloop.report.measures import (
     LATENCY,
     ColumnObjective,
     Row,
+    latency_cell,
     measure_of,
     number,
-    sigma_ms,
 )
 from edgeloop.report.model_charts import Evidence, evidence_charts, evidence_of, png_address
 from edgeloop.workspace import Workspace
@@ -159,6 +162,7 @@ def render(report: ReportData) -> str:
         agreement=[measure_of(column) for column in AGREEMENT_COLUMNS],
         recovery_headings=RECOVERY_HEADINGS,
         missing=found.missing,
+        interval=interval_heading(report.rows),
         detailed=len(report.evidence),
         provenance=provenance(report.rows, report.source, conditions),
     )
@@ -256,13 +260,12 @@ def _facts(rows: Sequence[Row], found: Pareto) -> list[tuple[str, str]]:
 def _cell(column: str, row: Row) -> str:
     measure = measure_of(column)
     text = measure.text(measure.of(row))
+    if column == LATENCY:
+        interval = latency_interval(row)
+        return latency_cell(row) + (f", {interval}" if interval else "")
     if not text:
         return str(row[column]) if row.get(column) == "n/a" else ""
-    if column != LATENCY:
-        return text
-    sigma = sigma_ms(row)
-    spread = f" ± {sigma:.2g}" if sigma > 0 else ""
-    return f"{text}{spread}{' est' if is_estimate(row) else ''}"
+    return text
 
 
 def provenance(
@@ -285,6 +288,11 @@ def provenance(
             "fitted on a device)"
             for row in rows
             if is_estimate(row)
+        ),
+        "intervals of estimates": _counted(
+            latency_notes(row) or "none: estimated before there were intervals"
+            for row in rows
+            if is_estimate(row) and row.get("mean")
         ),
         "precisions": _counted(str(row["precision"]) for row in rows if row.get("precision")),
         "calibrated on": _counted(

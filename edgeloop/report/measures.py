@@ -161,6 +161,18 @@ def kind_of(row: Row) -> str:
     return ESTIMATE if is_estimate(row) else MEASURED
 
 
+def latency_cell(row: Row) -> str:
+    """Milliseconds as people read them: `0.61 ± 0.02`, `0.61 est`, `≥ 0.61 est`."""
+    measure = MEASURES[LATENCY]
+    if is_lower_bound(row):
+        return f"≥ {measure.text(mean_latency_ms(row))} est"  # type: ignore[arg-type]
+    text, sigma = measure.text(measure.of(row)), sigma_ms(row)
+    if not text:
+        return ""
+    spread = f" ± {sigma:.2g}" if sigma > 0 else ""
+    return f"{text}{spread}{' est' if is_estimate(row) else ''}"
+
+
 def sigma_ms(row: Row) -> float:
     """One standard deviation of the runs; the table holds it as percent of the mean."""
     return number(_latency_ms(row) * number(row.get("stdev")) / 100.0)

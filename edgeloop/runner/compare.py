@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeloop._util.units import interval_text
+from edgeloop._util.units import interval_text, latency_text
 from edgeloop.errors import BadInput, NoSuchPrecision
 from edgeloop.graph import class_axis
 from edgeloop.platforms import (
@@ -255,9 +255,9 @@ def _classes(outputs: Output, info: GraphInfo) -> NDArray[np.uint8]:
 
 def _latency(measured: Measurement) -> str:
     """An estimate with its interval and the probability of that, as far as data supports them."""
-    text = f"{1000 * measured.seconds:.3g} ms"
     if not measured.is_estimate:
-        return text
+        return f"{1000 * measured.seconds:.3g} ms"
+    text = latency_text(1000 * measured.seconds)
     if measured.missing_ops:
         return f"at least {text} est"
     interval = interval_text(measured.low_ms, measured.high_ms, measured.coverage)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from edgeloop.search.folders import arch_ids, find_search, found_searches, kept_search
     from edgeloop.search.keys import SearchFile
-    from edgeloop.search.loop import Event
+    from edgeloop.search.loop import Event, columns_of
     from edgeloop.search.remote import earlier_job, search_job
     from edgeloop.search.sampler.proposer import Proposer
     from edgeloop.search.storage import storage_address
@@ -38,7 +38,7 @@ _WHERE = {
     "evaluators": ("LocalTraining", "TrainingJobs", "RemoteBenchmark", "Screening"),
     "folders": ("arch_ids", "find_search", "found_searches", "kept_search"),
     "keys": ("SearchFile",),
-    "loop": ("Event",),
+    "loop": ("Event", "columns_of"),
     "remote": ("earlier_job", "search_job"),
     "sampler.proposer": ("Proposer",),
     "storage": ("storage_address",),
@@ -63,6 +63,7 @@ __all__ = [
     "SearchResult",
     "TrainingJobs",
     "arch_ids",
+    "columns_of",
     "earlier_job",
     "find_search",
     "found_searches",

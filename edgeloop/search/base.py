@@ -47,6 +47,7 @@ class Evaluator(ABC):
     """
 
     gives: tuple[str, ...]
+    beside: tuple[str, ...] = ()  # what comes along where it is known, such as an interval
     cost: int
     conditions: str  # what a result depends on besides the architecture, as one line
     label: str = "in evaluation"  # where a candidate failed, for messages
@@ -88,7 +89,8 @@ def broken_constraint(
 
 def expected(evaluators: Sequence[Evaluator]) -> tuple[str, ...]:
     """The names of all values that these evaluators return, in order."""
-    return tuple(dict.fromkeys(name for evaluator in evaluators for name in evaluator.gives))
+    every = (name for one in evaluators for name in (*one.gives, *one.beside))
+    return tuple(dict.fromkeys(every))
 
 
 @dataclass(frozen=True)

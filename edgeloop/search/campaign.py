@@ -20,6 +20,7 @@ from edgeloop.search.base import Evaluator, expected
 from edgeloop.search.config import SearchConfig, read_config
 from edgeloop.search.evaluators import RemoteBenchmark, Screening
 from edgeloop.search.folders import KEPT_CONFIG, LOCK, SEARCHES, adopt
+from edgeloop.search.keys import DEFAULT_CHIP
 from edgeloop.search.loop import Event, SearchLoop, columns_of, patiently
 from edgeloop.search.outputs import (
     RunningTables,
@@ -251,7 +252,7 @@ class Search:
         settings = self.workspace.settings
         return Screening(
             wanted,
-            str(chip.get("device", "htp:snapdragon-888")),
+            str(chip.get("device", DEFAULT_CHIP)),
             repeats=int(str(host.get("repeats", 20))),
             warm_up=int(str(host.get("warm_up", 3))),
             folder=self.folder / SCREENING,

@@ -195,7 +195,8 @@ class SearchLoop:
         found = patiently(lambda: self._table.results(arch_id, evaluator.conditions))
         if not set(evaluator.gives) <= set(found):
             return False
-        entry.values.update({name: found[name] for name in evaluator.gives})
+        names = (*evaluator.gives, *evaluator.beside)
+        entry.values.update({name: found[name] for name in names if name in found})
         return True
 
     def _ask(self, entry: _Open, index: int) -> None:
@@ -286,6 +287,9 @@ def columns_of(values: Mapping[str, float], iteration: int) -> dict[str, Value]:
         columns["onnx_latency"] = values["host_latency_ms"] / 1000.0
     if "chip_latency_ms" in values:  # until a runner measures it
         columns |= {"mean": values["chip_latency_ms"] / 1000.0, "latency_kind": "estimate"}
+        for name in ("low_ms", "high_ms", "coverage"):
+            if f"chip_latency_{name}" in values:
+                columns[f"latency_{name}"] = values[f"chip_latency_{name}"]
     return columns
 
 

@@ -245,3 +245,31 @@ def test_watch_goes_on_when_there_is_nothing_yet(project: Path):
     terminal.read_until("calm-heron")
     terminal.type(b"\x03")
     assert terminal.wait() == 0
+
+
+def test_an_estimate_is_shown_with_what_is_known_of_its_error(project: Path, edgeloop: Edgeloop):
+    stated = {"latency_low_ms": 0.405, "latency_high_ms": 0.48, "latency_coverage": 0.9}
+    wide = {"latency_low_ms": 0.2, "latency_high_ms": 4.0, "latency_basis": "uncalibrated"}
+    bound = {"latency_missing_ops": 3, "latency_basis": "no interval"}
+    rows = {"bound": bound, "old": {"latency_margin_percent": 20.0}, "stated": stated, "wide": wide}
+    with Workspace.open() as workspace:
+        for name, own in rows.items():
+            shared = {"name": name, "status": "complete", "mean": 0.00044, "f1_1k": 0.5}
+            row = {"latency_kind": "estimate", **shared, **own}
+            workspace.store.models("default").insert(name, row)
+        measured = {"name": "z", "mean": 0.00044, "latency_kind": "measured", **stated}
+        workspace.store.models("default").insert("z", {**measured, "f1_1k": 0.4})
+    heading, *lines = edgeloop("status").out.splitlines()
+    assert "latency_ms  90 % interval" in heading
+    assert [" ".join(line[: heading.index("f1_onnx")].split()) for line in lines[:5]] == [
+        "bound ≥ 0.44 est",
+        "old 0.44 est",
+        "stated 0.44 est 405 – 480 µs",
+        "wide 0.44 est (0.2 – 4 ms)",
+        "z 0.44",
+    ]
+    front = edgeloop("pareto").out
+    assert "bound" not in front, "a lower bound is not comparable with a latency"
+    assert "405 – 480 µs" in front and "20 %" not in front
+    found = {row["name"]: row for row in edgeloop("pareto", "--json").json}
+    assert found["stated"]["latency_coverage"] == 0.9 and "latency_low_ms" not in found["old"]

@@ -92,7 +92,7 @@ def test_the_page_s_walk(lab: Lab):
     assert printed["edgeloop status"].count("complete") == 2
     with lab.workspace("default") as workspace:
         rows = [row.values for row in workspace.find(())]
-    assert {row["device"] for row in rows} == {"htp:snapdragon-888"}
+    assert {row["device"] for row in rows} == {"htp:qcs8550"}
     assert lab.shell("edgeloop fleet status").startswith("No fleet.")
 
 

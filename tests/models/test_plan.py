@@ -37,6 +37,34 @@ def test_the_scores_on_the_device_wait_for_the_last_benchmark_run():
     assert ready(MEASURED) == ["f1_onnx", "f1_1k", "f1_1k_f", "f1_10k"]
 
 
+ESTIMATED = {**CONVERTED, "total_inference_avg": "[0.01]", "latency_kind": "estimate"}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {**ESTIMATED, "runs": "1, deterministic"},
+        ESTIMATED,  # of an older version, which made five of them
+        {**ESTIMATED, "total_inference_avg": "[0.01, 0.01, 0.01]"},
+    ],
+)
+def test_one_run_of_an_estimate_that_never_changes_is_enough(row: dict[str, object]):
+    assert PLAN["benchmark"].is_done(row) and "benchmark" not in ready(row)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {**ESTIMATED, "latency_kind": "measured"},
+        {**ESTIMATED, "runs": "1"},  # of a device whose estimates vary
+        {**CONVERTED, "mean": 0.01, "latency_kind": "estimate"},  # by a search, before the upload
+        {**ESTIMATED, "total_inference_avg": "[]"},
+    ],
+)
+def test_other_benchmarks_take_all_their_runs(row: dict[str, object]):
+    assert not PLAN["benchmark"].is_done(row) and "benchmark" in ready(row)
+
+
 def test_a_model_with_all_results_is_complete():
     assert PLAN.is_complete(SCORED) and ready(SCORED) == []
 

@@ -24,7 +24,7 @@ from tests.search.conftest import SPACE, net
 from tests.search.program import DATA, Program
 
 QUICK = {"steps": 6, "batch": 8, "learning_rate": 1e-2, "device": "cpu"}
-LAPTOP = {"chip_latency_ms": {"device": "htp:snapdragon-888"}, "val_iou": {"train": QUICK}}
+LAPTOP = {"chip_latency_ms": {"device": "htp:qcs8550"}, "val_iou": {"train": QUICK}}
 CPU = {"kind": "azureml", "cluster": "cpu", "size": SIZE, "max_nodes": 1, "identity": True}
 GPU = {**CPU, "cluster": "gpu", "max_nodes": 2}
 

@@ -17,7 +17,7 @@ from tests.search.program import Program
 pytestmark = pytest.mark.slow
 
 QUICK = {"steps": 6, "batch": 8, "learning_rate": 1e-2, "device": "cpu"}
-LAPTOP = {"chip_latency_ms": {"device": "htp:snapdragon-888"}, "val_iou": {"train": QUICK}}
+LAPTOP = {"chip_latency_ms": {"device": "htp:qcs8550"}, "val_iou": {"train": QUICK}}
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -68,7 +68,7 @@ def test_a_laptop_finds_a_front_that_the_farm_measures_and_retrains_it(edgeloop:
     assert edgeloop.trainings("laptop") == trained, "nothing is trained twice"
 
     # the farm
-    runner = edgeloop("runner", "--device", "htp:snapdragon-888", "-e", "laptop", "--drain")
+    runner = edgeloop("runner", "--device", "htp:qcs8550", "-e", "laptop", "--drain")
     assert runner.code == 0, runner.err
     rows = edgeloop.status("laptop")
     for name in front:
@@ -123,12 +123,12 @@ def test_the_same_on_a_cluster(edgeloop: Program, ray_cluster: RayCluster):
 
 def test_runners_measure_candidates_while_the_search_goes_on(edgeloop: Program, start: Start):
     objectives = {
-        "farm_latency_ms": {"device": "htp:snapdragon-888"},
+        "farm_latency_ms": {"device": "htp:qcs8550"},
         "farm_f1": {},
         "val_iou": {"train": QUICK},
     }
     file = edgeloop.write("farm", objectives, budget=2, workers=2)
-    start("runner", "--device", "htp:snapdragon-888", "-e", "farm")
+    start("runner", "--device", "htp:qcs8550", "-e", "farm")
     done = edgeloop("search", file, "farm.timeout=4m")
     assert done.code == 0, done.err
     rows = edgeloop.status("farm")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -252,13 +252,7 @@ class QnnToolchain:
     def measure(self, model: Path, chip: Chip, profile: LatencyProfile | None) -> Measurement:
         """The predicted time of a quantized model on a chip, with its interval. A chip without a
         profile costs one more compile: it gets a time relative to the default chip's."""
-        found = self.estimate(model, chip)
-        reference = None
-        if profile is None:
-            known = find_chip(DEFAULT_CHIP)
-            is_same = found.soc == known.estimate_soc
-            reference = found if is_same else self.estimate(model, known)
-        return measurement(found, chip, profile, reference)
+        return _measured(lambda asked: self.estimate(model, asked), chip, profile)
 
     def simplify(self, model: Path, target: Path) -> None:
         """The float graph as it is quantized."""
@@ -310,7 +304,7 @@ class QnnEstimator:
         self._chip, self._profile = chip, profile
         self._process = NativeProcess(NATIVE)
         self._toolchain = QnnToolchain(limit_s, self._process)
-        fit = f"{profile.name} {profile.a_us:g}+{profile.b:g}x" if profile else "none"
+        fit = _fit_text(profile) if profile else "none"
         try:
             installed = version("onnxruntime-qnn")
         except PackageNotFoundError:
@@ -330,7 +324,8 @@ class QnnEstimator:
         return 1000 * self.estimate(model).seconds
 
     def estimate(self, model: Path) -> Measurement:
-        return measurement(self._toolchain.screen(model, self._chip), self._chip, self._profile)
+        ask = self._toolchain.screen
+        return _measured(lambda chip: ask(model, chip), self._chip, self._profile)
 
     def kill(self) -> None:
         self._process.kill()
@@ -376,6 +371,16 @@ def measurement(
     )
 
 
+def _measured(
+    ask: Callable[[Chip], Estimate], chip: Chip, profile: LatencyProfile | None
+) -> Measurement:
+    found, known = ask(chip), find_chip(DEFAULT_CHIP)
+    if profile is not None:
+        return measurement(found, chip, profile)
+    reference = found if found.soc == known.estimate_soc else ask(known)
+    return measurement(found, chip, None, reference)
+
+
 def target_options(chip: Chip) -> Mapping[str, str]:
     """The provider ignores an unknown architecture without a word; ours come from the table."""
     if chip.soc is None:
@@ -385,6 +390,17 @@ def target_options(chip: Chip) -> Mapping[str, str]:
 
 def _memory(made: Mapping[str, Any]) -> DeployedMemory | None:
     return DeployedMemory(**made["memory"]) if made["memory"] else None
+
+
+def _fit_text(profile: LatencyProfile) -> str:
+    """All that a predicted time and its interval depend on, in a few words."""
+    intervals = [
+        f"{kind} {one.low:g}-{one.high:g} at {profile.coverage:g}"
+        for kind, one in profile.intervals.items()
+    ]
+    terms = [f"{weight:+g}*{feature}" for feature, weight in profile.terms.items()]
+    line = f"{profile.name} {profile.a_us:g}+{profile.b:g}x"
+    return " ".join((line, *terms, *intervals))
 
 
 def _text(path: Path) -> str:

@@ -46,7 +46,7 @@ class RunnerNumbers(BaseModel):
 
 class QueueNumbers(BaseModel):
     """Work by capability: `linux`, `device`, and one entry per device type that models are pinned
-    to, such as `htp:snapdragon-888`. All of them are there even if nothing waits."""
+    to, such as `htp:qcs8550`. All of them are there even if nothing waits."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, WorkNumbers]

@@ -82,6 +82,7 @@ def _stage(
         attempts=record.attempts,
         runs_done=stage.progress(row),
         runs=stage.runs,
+        is_deterministic=stage.enough is not None and stage.enough(row),
         error=error,
         files=tuple(sorted(record.files)),
         uses=own,

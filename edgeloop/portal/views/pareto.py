@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from edgeloop.errors import BadInput
-from edgeloop.models import COLUMNS
+from edgeloop.models import COLUMNS, is_estimate, latency_interval
 from edgeloop.portal.feed import TableSnapshot
 from edgeloop.portal.shapes import Axis, ParetoQuery, ParetoView, Point
 from edgeloop.portal.state import Portal, frame_of
@@ -18,7 +18,6 @@ from edgeloop.report import (
     Pareto,
     check_columns,
     empty_chart,
-    is_estimate,
     measure_of,
     objective,
     pareto_chart,
@@ -126,6 +125,7 @@ def _point(pareto: Pareto, index: int) -> Point:
         None if math.isnan(sigma) else sigma,
         pareto.is_front[index],
         is_estimate(row),
+        latency_interval(row),
         None if math.isnan(iteration) else int(iteration),
         str(row.get("device") or ""),
         str(row.get("status") or ""),

@@ -11,7 +11,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from edgeloop.errors import NoSuchModel
-from edgeloop.models import SCORE_COLUMNS, ran_on, shared_metric, shown_scores
+from edgeloop.models import (
+    SCORE_COLUMNS,
+    is_estimate,
+    is_lower_bound,
+    latency_interval,
+    latency_notes,
+    mean_latency_ms,
+    ran_on,
+    shared_metric,
+    shown_scores,
+)
 from edgeloop.portal.feed import Row, TableSnapshot, seconds_of
 from edgeloop.portal.shapes import (
     PAGE_SIZES,
@@ -24,7 +34,7 @@ from edgeloop.portal.shapes import (
     Work,
 )
 from edgeloop.portal.state import Portal, frame_of
-from edgeloop.report import LATENCY, Measure, is_estimate, measure_of
+from edgeloop.report import LATENCY, Measure, measure_of
 
 NUMBERS = (LATENCY, "macs", *SCORE_COLUMNS)
 MOST_CHOICES = 200
@@ -118,6 +128,9 @@ def line_of(row: Row, now: float, columns: Sequence[str] = NUMBERS) -> Line:
             row.text("since"),
         ),
         is_estimate=is_estimate(row.values),
+        is_lower_bound=is_lower_bound(row.values),
+        interval=latency_interval(row.values),
+        latency_note=latency_notes(row.values),
         error=row.text("error"),
         tags=row.tags,
         device=row.text("device"),
@@ -250,6 +263,8 @@ def _sort_key(row: Row, column: str) -> SortKey | None:
 
 def _cell(row: Row, column: str) -> str:
     measure = measure_of(column)
+    if column == LATENCY and is_lower_bound(row.values):
+        return f"≥ {measure.text(mean_latency_ms(row.values))}"
     return measure.text(measure.of(row.values)) or (
         "n/a" if row.values.get(column) == "n/a" else ""
     )

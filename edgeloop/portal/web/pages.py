@@ -18,6 +18,7 @@ from fastapi.requests import Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from markupsafe import escape
 
+from edgeloop._util.units import interval_text
 from edgeloop.errors import NotFound
 from edgeloop.portal import views
 from edgeloop.portal.auth import change_token
@@ -82,7 +83,11 @@ def _value(axis: Axis, point: Point, text: str) -> str:
     if axis.column != LATENCY:
         return f"{axis.title}: {text}"
     spread = f" ± {point.sigma_ms:.2g}" if point.sigma_ms else ""
-    return f"{axis.title}: {text}{spread}{' (estimate)' if point.is_estimate else ''}"
+    if not point.is_estimate:
+        return f"{axis.title}: {text}{spread}"
+    known = point.interval
+    interval = f", {interval_text(known.low_ms, known.high_ms, known.coverage)}" if known else ""
+    return f"{axis.title}: {text}{spread} (estimate{interval})"
 
 
 def _between(value: float, low: float | None, high: float | None) -> bool:

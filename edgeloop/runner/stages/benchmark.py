@@ -8,7 +8,7 @@ import json
 import statistics
 from pathlib import Path
 
-from edgeloop._util.units import interval_text
+from edgeloop._util.units import interval_text, latency_text
 from edgeloop.models import LATENCY_COLUMNS, runs_of
 from edgeloop.platforms import Measurement, device_type
 from edgeloop.runner.stages.base import Assignment, Equipment, Result
@@ -82,13 +82,15 @@ def _estimate_columns(measured: Measurement) -> Changes:
 
 
 def _summary(measured: Measurement, device: str) -> str:
-    text = f"{1000 * measured.seconds:.3g} ms"
     if not measured.is_estimate:
-        return f"{text} on {device}"
+        return f"{1000 * measured.seconds:.3g} ms on {device}"
+    text = latency_text(1000 * measured.seconds)
     interval = interval_text(measured.low_ms, measured.high_ms, measured.coverage)
     least = "at least " if measured.missing_ops else ""
     where = f", {interval}," if interval else ""
-    why = "" if measured.coverage else f" ({measured.basis})"
+    why = "" if measured.is_calibrated else " (uncalibrated)"
+    if not interval:
+        why = f" ({measured.basis})"
     return f"estimate {least}{text}{where} on {device}{why}"
 
 

@@ -16,12 +16,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from edgeloop.architectures import Architecture, build, check_exporter, check_torch, export_onnx
-from edgeloop.errors import BadInput, EdgeloopError, OutOfMemory
+from edgeloop.errors import BadInput, EdgeloopError, ModelFailed, OutOfMemory
 from edgeloop.graph import GraphInfo, GraphProcess
 from edgeloop.isolation import Answer, NativeProcess, serve
-from edgeloop.platforms import Estimator, platform_of
+from edgeloop.platforms import EstimatesIntervals, Estimator, platform_of
 from edgeloop.search.base import Evaluation, broken_constraint
 from edgeloop.search.evaluators.threads import PoolEvaluator, Request
+from edgeloop.search.keys import DEFAULT_CHIP
 from edgeloop.settings import Settings
 
 
@@ -109,6 +110,7 @@ def _run(model: str, warm_up: int, repeats: int) -> Answer:
 
 UNTRAINED = "untrained.onnx"
 VALUES = ("params", "macs", "memory_bytes", "host_latency_ms", "chip_latency_ms")
+INTERVAL = ("chip_latency_low_ms", "chip_latency_high_ms", "chip_latency_coverage")
 
 
 class Screening(PoolEvaluator):
@@ -127,7 +129,7 @@ class Screening(PoolEvaluator):
     def __init__(
         self,
         wanted: Collection[str] = VALUES,
-        device: str = "htp:snapdragon-888",
+        device: str = DEFAULT_CHIP,
         *,
         repeats: int = 20,
         warm_up: int = 3,
@@ -151,6 +153,7 @@ class Screening(PoolEvaluator):
         self._constraints = dict(constraints or {})
         self._estimator: Estimator | None = None
         if "chip_latency_ms" in self.gives:
+            self.beside = INTERVAL
             settings = settings or Settings.load(project)
             self._estimator = platform_of(device).open_estimator(device, settings, limit_s)
         self._graphs = self._estimator or GraphProcess(limit_s)
@@ -175,7 +178,8 @@ class Screening(PoolEvaluator):
         model = self._builder.build(arch, self._folder / arch.id / UNTRAINED)
         values: dict[str, float] = {}
         for more in self._steps(model):
-            values |= {name: value for name, value in more.items() if name in self.gives}
+            kept = (*self.gives, *self.beside)
+            values |= {name: value for name, value in more.items() if name in kept}
             if broken_constraint(values, self._constraints):
                 break
         return Evaluation(arch.id, values, {UNTRAINED: model}, time.monotonic() - began)
@@ -188,7 +192,7 @@ class Screening(PoolEvaluator):
             latency_ms = self._builder.host_latency_ms(model, self._warm_up, self._repeats)
             yield {"host_latency_ms": latency_ms}
         if self._estimator is not None:
-            yield {"chip_latency_ms": self._estimator.latency_ms(model)}
+            yield _chip_latency(self._estimator, model)
 
     def _stop(self) -> None:
         """A call in progress is interrupted; the thread sees that we are closing and ends."""
@@ -201,6 +205,20 @@ class Screening(PoolEvaluator):
         self._builder.close()
         self._graphs.close()
         self._temporary.cleanup()
+
+
+def _chip_latency(estimator: Estimator, model: Path) -> dict[str, float]:
+    """With its interval, where that is known. A latency that leaves out steps would make a model
+    look faster than all others, so it is an error of the candidate."""
+    if not isinstance(estimator, EstimatesIntervals):
+        return {"chip_latency_ms": estimator.latency_ms(model)}
+    found = estimator.estimate(model)
+    if found.missing_ops:
+        reason = f"its latency is not known ({found.basis}); measure it with farm_latency_ms"
+        raise ModelFailed(reason=reason)
+    values = (1000 * found.seconds, found.low_ms, found.high_ms, found.coverage)
+    named = zip(("chip_latency_ms", *INTERVAL), values, strict=True)
+    return {name: value for name, value in named if value is not None}
 
 
 def _counts(info: GraphInfo) -> dict[str, float]:

@@ -94,8 +94,8 @@ def _calibrated(estimate: Estimate, profile: LatencyProfile, time_us: float) -> 
         low_us = min(low_us, interval.low * profile.b * estimate.raw_us)
         fastest, slowest = (f"{limit / 1000:.3g}" for limit in profile.range_us)
         basis = (
-            f"outside the {fastest} to {slowest} ms that profile {profile.name} was fitted to: a "
-            "range, without a stated probability"
+            f"outside the {fastest} to {slowest} ms that profile {profile.name} was fitted to, so "
+            "the range has no stated coverage"
         )
         coverage = None
     return LatencyPrediction(time_us, low_us, high_us, coverage, basis, caveats, True)
