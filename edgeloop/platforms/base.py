@@ -122,6 +122,14 @@ class Toolchain(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class Versioned(Protocol):
+    """A toolchain that says which compiler it is: `edgeloop gate` compares latencies of the same
+    one only."""
+
+    version: str
+
+
 @dataclass(frozen=True)
 class Converted:
     """The files that conversion made, by the names they get in the model's folder. `memory` is

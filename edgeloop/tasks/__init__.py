@@ -28,7 +28,7 @@ from edgeloop.tasks.base import (
     metric_of,
 )
 from edgeloop.tasks.labels import FACE_CLASSES, IGNORE
-from edgeloop.tasks.metrics import are_logits, paired_interval
+from edgeloop.tasks.metrics import are_logits, paired_interval, student_t
 from edgeloop.tasks.reading import check_data, reading_data
 from edgeloop.tasks.results import (
     write_pr_curve,
@@ -64,6 +64,7 @@ __all__ = [
     "open_task",
     "paired_interval",
     "reading_data",
+    "student_t",
     "task_names",
     "write_pr_curve",
     "write_pr_points",

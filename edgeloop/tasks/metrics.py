@@ -278,12 +278,12 @@ def paired_interval(task: Task, first: NDArray[Any], second: NDArray[Any]) -> In
         return Interval(0.0, 0.0, 0.0)
     if images == 1:
         return Interval(found.value, -math.inf, math.inf)
-    factor = _student_t(images - 1) / _NORMAL * math.sqrt(images / (images - 1))
+    factor = student_t(images - 1) / _NORMAL * math.sqrt(images / (images - 1))
     low, high = (found.value + factor * (end - found.value) for end in (found.low, found.high))
     return Interval(found.value, low, high)
 
 
-def _student_t(freedom: int) -> float:
+def student_t(freedom: int) -> float:
     """The 97.5 % quantile, to within half a percent."""
     if freedom <= len(_FEW_STUDENT_T):
         return _FEW_STUDENT_T[freedom - 1]

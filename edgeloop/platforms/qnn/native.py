@@ -289,7 +289,9 @@ class NativeWork:
             left_out["cpu_layers"] = len(divided.layers)
         features = {**features_of(graph), **traffic}
         about = {"form": form_of(model), "kind": kind_of(features), "features": features}
-        return {**found, **traffic, **left_out, **about, "caveats": caveats}, ()
+        left = sorted({kind for kind, _ in divided.layers}) if divided else []
+        texts = {"caveats": caveats, "cpu_operators": left}
+        return {**found, **traffic, **left_out, **about, **texts}, ()
 
     def screen(self, model: str, soc: int, output: str = "logits") -> Answer:
         """The estimate of a model that is not trained yet: scales are made up."""

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
@@ -36,7 +37,8 @@ _CALIBRATION_S_PER_SAMPLE = 2.0
 @dataclass(frozen=True)
 class Estimate:
     """What the compiler says of a graph on a chip, before any calibration. Bytes are traffic with
-    the memory outside the chip's own; `caveats` are reasons to trust the number less.
+    the memory outside the chip's own; `caveats` are reasons to trust the number less;
+    `cpu_operators` are those that the chip leaves to the CPU.
 
     `missing_ops` are steps that the compiler has no cost for, and `cpu_layers` those that the chip
     does not run: the time leaves them out. `form` is the number format (`w8a8`, `w8a16`, `float`),
@@ -52,6 +54,7 @@ class Estimate:
     spill_bytes: int
     output_spill_bytes: int
     caveats: tuple[str, ...] = ()
+    cpu_operators: tuple[str, ...] = ()
     missing_ops: int = 0
     cpu_layers: int = 0
     form: str = "w8a8"
@@ -79,6 +82,7 @@ class QnnToolchain:
         self._may_split = may_split
         self._limit_s = limit_s
         self._process = process or NativeProcess(NATIVE)
+        self.version = f"onnxruntime-qnn {_installed()}"
 
     def __enter__(self) -> Self:
         return self
@@ -305,13 +309,9 @@ class QnnEstimator:
         self._process = NativeProcess(NATIVE)
         self._toolchain = QnnToolchain(limit_s, self._process)
         fit = _fit_text(profile) if profile else "none"
-        try:
-            installed = version("onnxruntime-qnn")
-        except PackageNotFoundError:
-            installed = "unknown"
         self.conditions = (
             f"estimate of soc {soc} for {chip.name}, profile {fit}, fixed scales, "
-            f"onnxruntime-qnn {installed}"
+            f"onnxruntime-qnn {_installed()}"
         )
 
     def warm(self) -> None:
@@ -348,6 +348,8 @@ def measurement(
         "spill_bytes": found.spill_bytes,
         "output_spill_bytes": found.output_spill_bytes,
     }
+    if found.cpu_operators:
+        conditions["cpu_operators"] = ", ".join(found.cpu_operators)
     if predicted.caveats:
         conditions["note"] = "; ".join(predicted.caveats)
     seconds = predicted.time_us / 1e6
@@ -381,6 +383,14 @@ def _measured(
     return measurement(found, chip, None, reference)
 
 
+@cache
+def _installed() -> str:
+    try:
+        return version("onnxruntime-qnn")
+    except PackageNotFoundError:
+        return "unknown"
+
+
 def target_options(chip: Chip) -> Mapping[str, str]:
     """The provider ignores an unknown architecture without a word; ours come from the table."""
     if chip.soc is None:
@@ -409,5 +419,5 @@ def _text(path: Path) -> str:
 
 
 def _estimate(soc: int, found: dict[str, Any]) -> Estimate:
-    caveats = tuple(found.pop("caveats"))
-    return Estimate(soc=soc, caveats=caveats, **found)
+    caveats, left = tuple(found.pop("caveats")), tuple(found.pop("cpu_operators"))
+    return Estimate(soc=soc, caveats=caveats, cpu_operators=left, **found)

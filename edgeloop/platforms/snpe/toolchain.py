@@ -139,6 +139,7 @@ class SnpeToolchain:
         graphs: GraphProcess | None = None,
     ) -> None:
         self._sdk = sdk
+        self.version = f"SDK {sdk.version or 'unknown'}"
         self._limit_s = limit_s
         self._graphs = graphs or GraphProcess(limit_s)
 
