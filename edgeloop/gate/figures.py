@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -108,6 +108,7 @@ def measure_model(
     the device does not take the model, and BadInput where it is not the `expected` device."""
     check_file(path)
     settings = settings or Settings.load()
+    options = replace(options, task=options.task or settings.task)
     with ExitStack() as stack:
         stack.enter_context(announced_memory(settings.native_memory))
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="edgeloop-gate-")))

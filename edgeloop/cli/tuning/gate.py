@@ -35,7 +35,7 @@ class _Percent(click.ParamType):  # type: ignore[type-arg]
 
 @click.command()
 @click.argument("baseline", metavar="BASELINE", type=click.Path(path_type=Path))
-@click.argument("net", metavar="NET", type=click.Path(path_type=Path))
+@click.argument("net", metavar="NET", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--write", "is_writing", is_flag=True, help="Write the baseline instead.")
 @click.option("--device", help="host, htp:CHIP or a board  [default: the baseline's, else htp]")
 @click.option(
@@ -93,7 +93,7 @@ class _Percent(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--markdown",
     type=click.Path(path_type=Path, allow_dash=True),
-    help="Append the table as Markdown to this file; '-' for stdout.",
+    help="Write the table as Markdown to this file; '-' for stdout.",
 )
 @shape_option
 @fallback_option
@@ -126,9 +126,9 @@ def gate(
 
     Example: edgeloop gate --write baseline.json net.onnx --device htp:qcs8550 --dataset faces
 
-    Example: edgeloop gate baseline.json net.onnx --dataset faces --markdown summary.md
+    Example: edgeloop gate baseline.json net.onnx --dataset faces --markdown gate.md
     """
-    from edgeloop.errors import EdgeloopError, ModelFailed
+    from edgeloop.errors import EdgeloopError, ModelFailed, UnusableModel
     from edgeloop.gate import Baseline, GateLimits, compare_figures, refused_report
 
     limits = GateLimits(max_latency, max_drop, max_memory, max_size, strict)
@@ -145,7 +145,7 @@ def gate(
             click.echo(_written(made, baseline))
             return
         report = compare_figures(known, figures, limits)
-    except ModelFailed as error:
+    except (ModelFailed, UnusableModel) as error:
         if is_writing:
             raise
         report = refused_report(net.name, name, str(error))
@@ -213,6 +213,7 @@ def _written(made: Baseline, path: Path) -> str:
 
 
 def _print(report: GateReport, markdown: Path | None, as_json: bool) -> None:
+    from edgeloop._util.files import write_atomic
     from edgeloop.cli.output import print_json
 
     if as_json:
@@ -224,8 +225,7 @@ def _print(report: GateReport, markdown: Path | None, as_json: bool) -> None:
     if str(markdown) == "-":
         click.echo(report.markdown(), nl=False)
         return
-    with markdown.open("a", encoding="utf-8") as file:
-        file.write(report.markdown())
+    write_atomic(markdown, report.markdown())
 
 
 def _print_table(report: GateReport) -> None:
