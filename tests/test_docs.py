@@ -23,6 +23,7 @@ WITHOUT_A_STORE = {
     "bench",
     "data faces",
     "export",
+    "gate",
     "health",
     "inspect",
     "notebook",

@@ -69,7 +69,7 @@ shape_option = click.option(
 )
 
 
-class _PrecisionType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+class PrecisionType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """The name of a precision, or `mixed:` and the file of a plan, which is read here."""
 
     name = "precision"
@@ -90,7 +90,7 @@ class _PrecisionType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 precision_option = click.option(
     "--precision",
-    type=_PrecisionType(),
+    type=PrecisionType(),
     default="a8w8-per-channel",
     show_default=True,
     metavar="NAME|mixed:FILE",

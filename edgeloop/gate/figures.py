@@ -24,9 +24,11 @@ from edgeloop.platforms import (
     GraphInfo,
     Measurement,
     Precision,
+    PrecisionPlan,
     SharedDevice,
     Toolchain,
     Versioned,
+    convert_as,
     converter_of,
     device_type,
     named_devices,
@@ -62,7 +64,7 @@ class GateOptions:
     task: str = ""
     images: int = DEFAULT_IMAGES
     calibration_images: int = CALIBRATION_IMAGES
-    precision: Precision = DEFAULT_PRECISION
+    precision: Precision | PrecisionPlan = DEFAULT_PRECISION
     runs: int = RUNS
     shapes: Mapping[str, Shape] = field(default_factory=dict)
 
@@ -137,9 +139,10 @@ class _Measuring:
         task = self._task(info)
         samples = self._calibration(task, info, model)
         options, device = self._options, self._device
-        made = self._toolchain.convert(
-            model, samples, self._folder / "converted", options.precision
-        )
+        if isinstance(options.precision, PrecisionPlan):
+            options.precision.check_model(self._path)
+        target = self._folder / "converted"
+        made = convert_as(self._toolchain, model, samples, target, options.precision)
         device.probe()
         if isinstance(device, SharedDevice):
             device.acquire()

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeloop.cli.context import fallback_option, shape_option
+from edgeloop.cli.context import PrecisionType, fallback_option, shape_option
 
 if TYPE_CHECKING:
     from edgeloop.gate import Baseline, GateFigures, GateOptions, GateReport
+    from edgeloop.platforms import Precision, PrecisionPlan
     from edgeloop.settings import Settings
 
 _FAILED, _UNUSABLE = 1, 2
 
 
-class _Percent(click.ParamType):  # type: ignore[type-arg]
+class _Percent(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """`+3%`, `3%` or `3`."""
 
     name = "percent"
@@ -51,8 +52,9 @@ class _Percent(click.ParamType):  # type: ignore[type-arg]
 )
 @click.option(
     "--precision",
-    type=click.Choice(["a8w8", "a8w8-per-channel", "a16w8"]),
-    help="Quantization  [default: the baseline's, else a8w8-per-channel]",
+    type=PrecisionType(),
+    metavar="NAME|mixed:FILE",
+    help="Quantization, as of bench  [default: the baseline's, else a8w8-per-channel]",
 )
 @click.option(
     "--runs",
@@ -106,7 +108,7 @@ def gate(
     dataset: Path | None,
     task: str | None,
     images: int | None,
-    precision: str | None,
+    precision: Precision | PrecisionPlan | None,
     runs: int,
     max_latency: float,
     max_drop: float,
@@ -175,6 +177,7 @@ def _options(
     from edgeloop.errors import BadInput
     from edgeloop.gate import GateOptions
     from edgeloop.graph import parse_shapes
+    from edgeloop.platforms import MIXED
     from edgeloop.settings import Settings
 
     settings = Settings.load()
@@ -187,6 +190,9 @@ def _options(
         before: dict[str, Any] = {"device": known.device, "precision": known.precision}
         before |= {"task": score.task, "images": score.images} if score else {}
         wanted = before | wanted
+        if str(wanted["precision"]).startswith(MIXED):
+            reason = "the baseline was quantized by a precision file: give --precision mixed:FILE"
+            raise BadInput(reason=reason)
         if score is not None and place is None:
             reason = f"the baseline has a score on {score.images} images: give --dataset"
             raise BadInput(reason=reason)
