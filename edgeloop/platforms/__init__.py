@@ -6,7 +6,7 @@ group `edgeloop.platforms`; `edgeloop.testing.contracts.platform` has the tests 
 
 from typing import TYPE_CHECKING, Any
 
-from edgeloop._util.health import HealthCheck
+from edgeloop._util.health import HealthCheck, package_check
 from edgeloop.graph import GraphInfo, TensorInfo
 from edgeloop.platforms.base import (
     DEFAULT_PRECISION,
@@ -38,7 +38,6 @@ from edgeloop.platforms.base import (
     check_mixes,
     convert_as,
     device_type,
-    package_check,
 )
 from edgeloop.platforms.layers import AttributesLatency, LayerCost, LayerCosts
 from edgeloop.platforms.precision import (

@@ -489,16 +489,3 @@ class DeviceLeftover:
     sizes: Sequence[int]
     why: str
     remove: Callable[[], int] = field(repr=False, compare=False)
-
-
-def package_check(module: str, install: str, purpose: str) -> HealthCheck:
-    """Whether a Python package is installed; `install` is what gets it, such as
-    `pip install 'edgeloop[qnn]'`."""
-    import importlib.util
-
-    try:
-        is_installed = importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        is_installed = False
-    text = purpose if is_installed else f"{purpose}: {install}"
-    return HealthCheck(module.partition(".")[0].replace("_", "-"), is_installed, text)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from edgeloop._util.health import HealthCheck
-from edgeloop.platforms.base import ListedDevice, Platform, package_check
+from edgeloop._util.health import HealthCheck, package_check
+from edgeloop.platforms.base import ListedDevice, Platform
 
 if TYPE_CHECKING:
     from edgeloop.platforms.host.device import HostDevice

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from edgeloop._util.health import HealthCheck
+from edgeloop._util.health import HealthCheck, package_check
 from edgeloop._util.schema import Section
 from edgeloop.platforms.base import (
     LatencyProfile,
     ListedDevice,
     MeasuredModel,
     Platform,
-    package_check,
 )
 
 if TYPE_CHECKING:
