@@ -1,5 +1,12 @@
 """Work on ONNX graphs that belongs to no vendor: check, simplify, count, outputs."""
 
+from edgeloop.graph.advice import (
+    EXACT_REWRITES,
+    ExactRewrite,
+    OutputComparison,
+    RewriteStep,
+    find_rewrite,
+)
 from edgeloop.graph.bits import (
     TunableTensor,
     channel_axis,
@@ -73,10 +80,12 @@ __all__ = [
     "DLC_CLASSES",
     "DLC_INPUT",
     "DLC_OUTPUT",
+    "EXACT_REWRITES",
     "AppliedRewrite",
     "CountedLayer",
     "DeclaredTensor",
     "DeployedMemory",
+    "ExactRewrite",
     "GraphInfo",
     "GraphMemory",
     "GraphPool",
@@ -84,6 +93,8 @@ __all__ = [
     "GraphSummary",
     "LayerTiming",
     "Layout",
+    "OutputComparison",
+    "RewriteStep",
     "Shape",
     "TaskFit",
     "TensorInfo",
@@ -100,6 +111,7 @@ __all__ = [
     "dlc_names",
     "estimate_caveats",
     "external_files",
+    "find_rewrite",
     "fitting_task",
     "graph_info",
     "graph_pool",

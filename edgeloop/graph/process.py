@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from queue import LifoQueue
+from typing import Any
 
 from edgeloop._util.system import available_cpus
+from edgeloop.graph.advice import OutputComparison, RewriteStep
 from edgeloop.graph.describe import GraphSummary, summary_from
 from edgeloop.graph.info import GraphInfo, Shape, info_from
 from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess
@@ -76,11 +78,39 @@ class GraphProcess:
         )
         return info_from(answer["info"]), int(answer["batch"]), list(answer["caveats"])
 
+    def write_base(self, model: Path, target: Path) -> GraphInfo:
+        """Write the simplified model, which exact rewrites start from."""
+        return info_from(self._call("advice_base", model=model, target=target)["info"])
+
+    def rewrite(
+        self, base: Path, steps: Sequence[RewriteStep], target: Path
+    ) -> list[tuple[str, ...]]:
+        """Write the base with these rewrites; the layers of each. Nothing is written where one of
+        them does not apply, and has no layers."""
+        fields = [(step.name, step.layers) for step in steps]
+        answer = self._call("advice_rewrite", base=base, steps=fields, target=target)
+        return [tuple(layers) for layers in answer["layers"]]
+
+    def compare(
+        self, before: Path, after: Path, samples: Mapping[str, Any] | None = None
+    ) -> OutputComparison:
+        """Run both models on the same inputs; `samples` are arrays in files, by input."""
+        answer = self._call("advice_compare", before=before, after=after, samples=samples)
+        return OutputComparison(**answer)
+
     def kill(self) -> None:
         self._process.kill()
 
     def close(self) -> None:
         self._process.close()
+
+    def _call(self, work: str, **fields: Any) -> dict[str, Any]:
+        """Paths are made absolute: the process stands in another folder."""
+        plain: dict[str, Any] = {
+            name: str(value.resolve()) if isinstance(value, Path) else value
+            for name, value in fields.items()
+        }
+        return self._process.call(work, limit_s=self._limit_s, **plain)[0]
 
 
 class GraphPool:

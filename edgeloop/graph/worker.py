@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from edgeloop.graph.advice.work import advice_base, advice_compare, advice_rewrite
 from edgeloop.graph.caveats import estimate_caveats
 from edgeloop.graph.check import read_graph
 from edgeloop.graph.count import count_layers, graph_info, write_layers
@@ -83,6 +84,9 @@ def _table() -> Mapping[str, Work]:
         "summarize": summarize,
         "prepare": prepare,
         "write_variants": write_variants,
+        "advice_base": advice_base,
+        "advice_rewrite": advice_rewrite,
+        "advice_compare": advice_compare,
     }
 
 

@@ -32,6 +32,7 @@ _KINDS = {
     "packages": "packages of jobs",
     "envs": "environments",
     "wrapper": "programs of jobs",
+    "estimates": "estimates of 'advise'",
 }
 _USE_MARKS = ("set.json", ".ready")  # inside a folder, touched when it is used
 
