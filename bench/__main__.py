@@ -1,13 +1,13 @@
-"""python -m bench NAME…: all of them but `architectures`, `endurance` and `resources` without a
-name.
+"""python -m bench NAME…: all of them but `architectures`, `endurance`, `latency` and `resources`
+without a name.
 
 startup, first, data, csv, scoring, estimate, evaluate, claims, queue, throughput, two-runners,
 nemesis, protocol, jobs, azureml, verbs, sampler, screen, training, asynchronous, laptop, pareto,
-portal, boards, fleet, fleet-sim, endurance, architectures, resources, structure, trace
+portal, boards, fleet, fleet-sim, endurance, architectures, resources, structure, trace, latency
 
-`architectures`, `resources`, `structure`, `trace`, `two-runners`, `endurance` and `fleet-sim` take
-options, and are then the only name: `structure --list FOLDER`, `architectures NAME…`, `two-runners
-ROUNDS`, `endurance MODELS`, `fleet-sim --runners 1000`.
+`architectures`, `resources`, `structure`, `trace`, `two-runners`, `endurance`, `fleet-sim` and
+`latency` take options, and are then the only name: `structure --list FOLDER`, `architectures
+NAME…`, `two-runners ROUNDS`, `endurance MODELS`, `fleet-sim --runners 1000`, `latency compile`.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ BENCHES = {
     "structure": "structure",
     "trace": "trace",
     "fleet-sim": "fleet_sim",
+    "latency": "latency",
 }
 WITH_OPTIONS = (
     *("architectures", "resources", "structure", "trace", "two-runners", "fleet-sim"),
-    "endurance",
+    *("endurance", "latency"),
 )
-ON_REQUEST = ("architectures", "endurance", "resources")
+ON_REQUEST = ("architectures", "endurance", "latency", "resources")
 
 
 def main() -> None:

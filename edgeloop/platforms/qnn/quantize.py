@@ -132,18 +132,20 @@ Range = tuple[float, float]
 
 
 def quantize_with_fixed_scales(
-    model: ModelProto, layouts: Mapping[str, Layout], target: Path
+    model: ModelProto, layouts: Mapping[str, Layout], target: Path, is_wide: bool = False
 ) -> None:
-    """The same graph as `quantize_model` writes for a8w8-per-channel, with ranges made up."""
+    """The same graph as `quantize_model` writes for a8w8-per-channel, or for a16w8 if `is_wide`,
+    with ranges made up."""
     import numpy as np
     from onnxruntime.quantization import CalibrationMethod, QDQQuantizer, QuantType
     from onnxruntime.quantization.calibrate import TensorsData
     from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
 
+    activations = QuantType.QUInt16 if is_wide else QuantType.QUInt8
     settings = get_qnn_qdq_config(
         model,
         None,
-        activation_type=QuantType.QUInt8,
+        activation_type=activations,
         weight_type=QuantType.QInt8,
         per_channel=True,
         keep_removable_activations=activates_moved(model),
@@ -166,7 +168,7 @@ def quantize_with_fixed_scales(
         True,
         False,
         QuantType.QInt8,
-        QuantType.QUInt8,
+        activations,
         TensorsData(CalibrationMethod.MinMax, ranges),
         [],
         [],

@@ -1,0 +1,51 @@
+"""Networks by name from the packages on PyPI, with random weights and nothing downloaded."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import nn
+
+# torchvision's compiled operators need the CUDA build of PyTorch. None of them is exported, so it
+# is enough that the ones which its import describes exist.
+_OPERATORS = torch.library.Library("torchvision", "DEF")
+for _kind in ("nms", "qnms"):
+    _OPERATORS.define(f"{_kind}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+def torchvision_network(name: str, **options: Any) -> nn.Module:
+    """`name` may have a module in front: segmentation.fcn_resnet50."""
+    module, _, function = name.rpartition(".")
+    found = import_module("torchvision.models" + (f".{module}" if module else ""))
+    network: nn.Module = getattr(found, function)(weights=None, **options)
+    return network
+
+
+def timm_network(name: str, **options: Any) -> nn.Module:
+    """Attention as plain products: the compiler does not know it as one operator."""
+    import timm.layers
+
+    timm.layers.set_fused_attn(False)
+    network: nn.Module = timm.create_model(name, pretrained=False, exportable=True, **options)
+    return network
+
+
+def transformers_network(name: str, **options: Any) -> nn.Module:
+    import transformers
+
+    kind = getattr(transformers, name)
+    config = kind.config_class(**options)
+    config._attn_implementation = "eager"
+    config.return_dict = False
+    network: nn.Module = kind(config)
+    return network
+
+
+def ultralytics_network(config: str, kind: str = "DetectionModel") -> nn.Module:
+    """By its YAML file, batch normalisation folded, as the package does it before an export."""
+    import ultralytics.nn.tasks
+
+    network: nn.Module = getattr(ultralytics.nn.tasks, kind)(config, verbose=False)
+    return network.eval()
