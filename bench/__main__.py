@@ -1,13 +1,15 @@
-"""python -m bench NAME…: all of them but `architectures`, `endurance`, `latency` and `resources`
-without a name.
+"""python -m bench NAME…: all of them but `architectures`, `endurance`, `latency`, `layers` and
+`resources` without a name.
 
 startup, first, data, csv, scoring, estimate, evaluate, claims, queue, throughput, two-runners,
 nemesis, protocol, jobs, azureml, verbs, sampler, screen, training, asynchronous, laptop, pareto,
-portal, boards, fleet, fleet-sim, endurance, architectures, resources, structure, trace, latency
+portal, boards, fleet, fleet-sim, endurance, architectures, resources, structure, trace, latency,
+layers
 
-`architectures`, `resources`, `structure`, `trace`, `two-runners`, `endurance`, `fleet-sim` and
-`latency` take options, and are then the only name: `structure --list FOLDER`, `architectures
-NAME…`, `two-runners ROUNDS`, `endurance MODELS`, `fleet-sim --runners 1000`, `latency compile`.
+`architectures`, `resources`, `structure`, `trace`, `two-runners`, `endurance`, `fleet-sim`,
+`latency` and `layers` take options, and are then the only name: `structure --list FOLDER`,
+`architectures NAME…`, `two-runners ROUNDS`, `endurance MODELS`, `fleet-sim --runners 1000`,
+`latency compile`, `layers FOLDER`.
 """
 
 from __future__ import annotations
@@ -49,12 +51,13 @@ BENCHES = {
     "trace": "trace",
     "fleet-sim": "fleet_sim",
     "latency": "latency",
+    "layers": "layers",
 }
 WITH_OPTIONS = (
     *("architectures", "resources", "structure", "trace", "two-runners", "fleet-sim"),
-    *("endurance", "latency"),
+    *("endurance", "latency", "layers"),
 )
-ON_REQUEST = ("architectures", "endurance", "latency", "resources")
+ON_REQUEST = ("architectures", "endurance", "latency", "layers", "resources")
 
 
 def main() -> None:

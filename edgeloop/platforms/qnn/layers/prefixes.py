@@ -50,7 +50,7 @@ class Prefixes:
         self._constants = {tensor.name for tensor in model.graph.initializer}
         self._inputs = {source.name for source in model.graph.input}
         self._outputs = [output.name for output in model.graph.output]
-        self._shapes = _with_quantized(model)
+        self._shapes = shapes_with_quantized(model)
         layers = [node for node in model.graph.node if node.op_type not in _CONVERTING]
         self._nodes = [node for node in layers if node.name in names]
         self._ranks = self._ranked()
@@ -236,7 +236,7 @@ def name_layers(model: ModelProto) -> None:
         taken.add(node.name)
 
 
-def _with_quantized(model: ModelProto) -> dict[str, tuple[int, ...]]:
+def shapes_with_quantized(model: ModelProto) -> dict[str, tuple[int, ...]]:
     """Conversions keep shapes, but only those of floats are in the file."""
     shapes = dict(shapes_of(model.graph))
     for _ in range(2):  # once from each side
