@@ -1,15 +1,15 @@
-"""python -m bench NAME…: all of them but `architectures`, `endurance`, `latency`, `layers` and
-`resources` without a name.
+"""python -m bench NAME…: all of them but `architectures`, `endurance`, `latency`, `layers`,
+`recovery` and `resources` without a name.
 
 startup, first, data, csv, scoring, estimate, evaluate, claims, queue, throughput, two-runners,
 nemesis, protocol, jobs, azureml, verbs, sampler, screen, training, asynchronous, laptop, pareto,
 portal, boards, fleet, fleet-sim, endurance, architectures, resources, structure, trace, latency,
-layers
+layers, recovery
 
 `architectures`, `resources`, `structure`, `trace`, `two-runners`, `endurance`, `fleet-sim`,
-`latency` and `layers` take options, and are then the only name: `structure --list FOLDER`,
+`latency`, `layers` and `recovery` take options, and are then the only name: `structure --list FOLDER`,
 `architectures NAME…`, `two-runners ROUNDS`, `endurance MODELS`, `fleet-sim --runners 1000`,
-`latency compile`, `layers FOLDER`.
+`latency compile`, `layers FOLDER`, `recovery NETS`.
 """
 
 from __future__ import annotations
@@ -52,12 +52,14 @@ BENCHES = {
     "fleet-sim": "fleet_sim",
     "latency": "latency",
     "layers": "layers",
+    "recovery": "recovery",
 }
 WITH_OPTIONS = (
     *("architectures", "resources", "structure", "trace", "two-runners", "fleet-sim"),
     *("endurance", "latency", "layers"),
+    "recovery",
 )
-ON_REQUEST = ("architectures", "endurance", "latency", "layers", "resources")
+ON_REQUEST = ("architectures", "endurance", "latency", "layers", "resources", "recovery")
 
 
 def main() -> None:

@@ -131,12 +131,12 @@ def _by_weights(graph: FloatGraph, pair: LayerPair) -> Floats:
 def _by_activations(graph: FloatGraph, pair: LayerPair, peaks: Floats, variant: str) -> Floats:
     """Only what is between two layers counts where weights have a scale per output channel."""
     read = _peaks_in(graph, pair.second)
-    usable = (peaks > 0) & (read > 0)
+    usable = peaks > 0  # also where nothing reads a channel: it may be large all the same
     if not usable.any():
         return np.ones_like(peaks)
     factor = peaks.copy()
     if variant == "both":
-        factor = np.sqrt(peaks / np.maximum(read, 1e-30))
+        factor = np.where(read > 0, np.sqrt(peaks / np.maximum(read, 1e-30)), peaks)
     return _bounded(factor / np.exp(np.mean(np.log(factor[usable]))), usable)
 
 
