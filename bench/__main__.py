@@ -1,15 +1,15 @@
 """python -m bench NAME…: all of them but `architectures`, `endurance`, `latency`, `layers`,
-`recovery` and `resources` without a name.
+`recovery`, `gate` and `resources` without a name.
 
 startup, first, data, csv, scoring, estimate, evaluate, claims, queue, throughput, two-runners,
 nemesis, protocol, jobs, azureml, verbs, sampler, screen, training, asynchronous, laptop, pareto,
 portal, boards, fleet, fleet-sim, endurance, architectures, resources, structure, trace, latency,
-layers, recovery
+layers, recovery, gate
 
 `architectures`, `resources`, `structure`, `trace`, `two-runners`, `endurance`, `fleet-sim`,
-`latency`, `layers` and `recovery` take options, and are then the only name: `structure --list FOLDER`,
-`architectures NAME…`, `two-runners ROUNDS`, `endurance MODELS`, `fleet-sim --runners 1000`,
-`latency compile`, `layers FOLDER`, `recovery NETS`.
+`latency`, `layers`, `recovery` and `gate` take options, and are then the only name: `structure
+--list FOLDER`, `architectures NAME…`, `two-runners ROUNDS`, `endurance MODELS`, `fleet-sim --runners 1000`,
+`latency compile`, `layers FOLDER`, `recovery NETS`, `gate --jobs 16`.
 """
 
 from __future__ import annotations
@@ -53,13 +53,14 @@ BENCHES = {
     "latency": "latency",
     "layers": "layers",
     "recovery": "recovery",
+    "gate": "gate",
 }
 WITH_OPTIONS = (
     *("architectures", "resources", "structure", "trace", "two-runners", "fleet-sim"),
     *("endurance", "latency", "layers"),
-    "recovery",
+    *("recovery", "gate"),
 )
-ON_REQUEST = ("architectures", "endurance", "latency", "layers", "resources", "recovery")
+ON_REQUEST = ("architectures", "endurance", "latency", "layers", "resources", "recovery", "gate")
 
 
 def main() -> None:

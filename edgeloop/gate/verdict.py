@@ -30,7 +30,7 @@ class GateLimits:
     else the metric's own unit, such as dB. `strict`: what is unclear or not compared fails, too."""
 
     latency_percent: float = 2.0
-    drop: float = 0.2
+    drop: float = 0.25
     memory_percent: float = 5.0
     size_percent: float = 5.0
     strict: bool = False

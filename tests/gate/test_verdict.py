@@ -90,7 +90,7 @@ def test_what_is_worse_than_allowed_is_a_regression_and_nothing_else_is(changes,
     "changes",
     [
         {"runs_ms": (1.015,)},
-        {"score": scored(0.0015)},
+        {"score": scored(0.002)},
         {"peak_memory_bytes": 440},
         {"size_bytes": 1_040},
         {"operators": {"Conv": 4, "Softmax": 1}},

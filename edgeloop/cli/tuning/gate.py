@@ -73,7 +73,7 @@ class _Percent(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 @click.option(
     "--max-drop",
     type=click.FloatRange(min=0),
-    default=0.2,
+    default=0.25,
     show_default=True,
     help="Allowed drop of the score, in points.",
 )
