@@ -8,7 +8,8 @@ layers, recovery, gate
 
 `architectures`, `resources`, `structure`, `trace`, `two-runners`, `endurance`, `fleet-sim`,
 `latency`, `layers`, `recovery` and `gate` take options, and are then the only name: `structure
---list FOLDER`, `architectures NAME…`, `two-runners ROUNDS`, `endurance MODELS`, `fleet-sim --runners 1000`,
+--list FOLDER`, `architectures NAME…`, `two-runners ROUNDS`, `endurance MODELS`, `fleet-sim
+--runners 1000`,
 `latency compile`, `layers FOLDER`, `recovery NETS`, `gate --jobs 16`.
 """
 
