@@ -1,16 +1,15 @@
-"""python -m bench NAME…: all of them but `architectures`, `endurance`, `latency`, `layers`,
-`recovery`, `gate` and `resources` without a name.
+"""python -m bench NAME…: all of them but `advice`, `architectures`, `endurance`, `latency`,
+`layers`, `recovery`, `gate` and `resources` without a name.
 
 startup, first, data, csv, scoring, estimate, evaluate, claims, queue, throughput, two-runners,
 nemesis, protocol, jobs, azureml, verbs, sampler, screen, training, asynchronous, laptop, pareto,
 portal, boards, fleet, fleet-sim, endurance, architectures, resources, structure, trace, latency,
-layers, recovery, gate
+layers, recovery, gate, advice
 
-`architectures`, `resources`, `structure`, `trace`, `two-runners`, `endurance`, `fleet-sim`,
-`latency`, `layers`, `recovery` and `gate` take options, and are then the only name: `structure
---list FOLDER`, `architectures NAME…`, `two-runners ROUNDS`, `endurance MODELS`, `fleet-sim
---runners 1000`,
-`latency compile`, `layers FOLDER`, `recovery NETS`, `gate --jobs 16`.
+`advice`, `architectures`, `resources`, `structure`, `trace`, `two-runners`, `endurance`,
+`fleet-sim`, `latency`, `layers`, `recovery` and `gate` take options, and are then the only name:
+`structure --list FOLDER`, `architectures NAME…`, `two-runners ROUNDS`, `endurance MODELS`,
+`fleet-sim --runners 1000`, `latency compile`, `layers FOLDER`, `recovery NETS`, `gate --jobs 16`.
 """
 
 from __future__ import annotations
@@ -55,13 +54,24 @@ BENCHES = {
     "layers": "layers",
     "recovery": "recovery",
     "gate": "gate",
+    "advice": "advice",
 }
 WITH_OPTIONS = (
     *("architectures", "resources", "structure", "trace", "two-runners", "fleet-sim"),
     *("endurance", "latency", "layers"),
     *("recovery", "gate"),
+    "advice",
 )
-ON_REQUEST = ("architectures", "endurance", "latency", "layers", "resources", "recovery", "gate")
+ON_REQUEST = (
+    "advice",
+    "architectures",
+    "endurance",
+    "latency",
+    "layers",
+    "resources",
+    "recovery",
+    "gate",
+)
 
 
 def main() -> None:
