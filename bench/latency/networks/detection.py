@@ -10,19 +10,20 @@ from bench.latency.networks.packages import transformers_network, ultralytics_ne
 from bench.latency.networks.recipe import Recipe
 from bench.latency.networks.vendor import vendor_class
 
-_SEGMENTOR = "templates.ultralytics.segmentation_model.Ultralytics"
 
-
-def _yolo(path: str, config: str, kind: str = "DetectionModel", **options: Any) -> Recipe:
+def _yolo(
+    path: str, config: str, kind: str = "DetectionModel", classes: int | None = None
+) -> Recipe:
     def build() -> nn.Module:
-        network: nn.Module = vendor_class(path)(ultralytics_network(config, kind), **options)
+        network: nn.Module = vendor_class(path)(ultralytics_network(config, kind, classes))
+        network.include_postprocessing = True
         return network
 
     return Recipe(build, (640, 640))
 
 
-def _segmentor(config: str, kind: str = "MulticlassSegmentor") -> Recipe:
-    return _yolo(_SEGMENTOR + kind, config, "SegmentationModel")
+def _segmentor(path: str, config: str, classes: int | None = None) -> Recipe:
+    return _yolo(path, config, "SegmentationModel", classes)
 
 
 def _detr(path: str, name: str, **options: Any) -> Recipe:
@@ -33,25 +34,23 @@ def _detr(path: str, name: str, **options: Any) -> Recipe:
     return Recipe(build, (640, 640))
 
 
-_RESNET = {"use_timm_backbone": True, "use_pretrained_backbone": False, "backbone_config": None}
 RECIPES = {
     "yolov8_det": _yolo("yolov8_det.model.YoloV8Detector", "yolov8n.yaml"),
     "yolov8_obb": _yolo("yolov8_obb.model.YoloV8OBB", "yolov8n-obb.yaml", "OBBModel"),
-    "yolov8_seg": _segmentor("yolov8n-seg.yaml"),
+    "yolov8_seg": _segmentor("yolov8_seg.model.YoloV8Segmentor", "yolov8n-seg.yaml"),
     "yolov9_det": _yolo("yolov9_det.model.YoloV9Detector", "yolov9t.yaml"),
-    "yolov10_det": _yolo(
-        "yolov10_det.model.YoloV10Detector", "yolov10n.yaml", include_postprocessing=True
-    ),
+    "yolov10_det": _yolo("yolov10_det.model.YoloV10Detector", "yolov10n.yaml"),
+    "lpdm": _yolo("lpdm.model.LicensePlateDetector", "yolov8n.yaml", classes=51),
     "yolov11_det": _yolo("yolov11_det.model.YoloV11Detector", "yolo11n.yaml"),
     "yolov11_pose": _yolo(
         "yolov11_pose.model.YoloV11PoseDetector", "yolo11n-pose.yaml", "PoseModel"
     ),
-    "yolov11_seg": _segmentor("yolo11n-seg.yaml"),
+    "yolov11_seg": _segmentor("yolov11_seg.model.YoloV11Segmentor", "yolo11n-seg.yaml"),
     "yolo26_det": _yolo("yolo26_det.model.Yolo26Detector", "yolo26n.yaml"),
     "yolo26_pose": _yolo("yolo26_pose.model.Yolo26PoseDetector", "yolo26n-pose.yaml", "PoseModel"),
-    "yolo26_seg": _segmentor("yolo26n-seg.yaml"),
-    "fastsam_s": _segmentor("yolov8s-seg.yaml", "SingleClassSegmentor"),
-    "fastsam_x": _segmentor("yolov8x-seg.yaml", "SingleClassSegmentor"),
+    "yolo26_seg": _segmentor("yolo26_seg.model.Yolo26Segmentor", "yolo26n-seg.yaml"),
+    "fastsam_s": _segmentor("fastsam_s.model.FastSAM_S", "yolov8s-seg.yaml", 1),
+    "fastsam_x": _segmentor("fastsam_x.model.FastSAM_X", "yolov8x-seg.yaml", 1),
     "detr_resnet50": _detr(
         "detr_resnet50.model.DETRResNet50", "DetrForObjectDetection", num_labels=91
     ),
@@ -60,5 +59,23 @@ RECIPES = {
         "DetrForObjectDetection",
         num_labels=91,
         backbone="resnet101",
+    ),
+    "detr_resnet50_dc5": _detr(
+        "detr_resnet50_dc5.model.DETRResNet50DC5",
+        "DetrForObjectDetection",
+        num_labels=91,
+        dilation=True,
+    ),
+    "detr_resnet101_dc5": _detr(
+        "detr_resnet101_dc5.model.DETRResNet101DC5",
+        "DetrForObjectDetection",
+        num_labels=91,
+        backbone="resnet101",
+        dilation=True,
+    ),
+    "conditional_detr_resnet50": _detr(
+        "conditional_detr_resnet50.model.ConditionalDETRResNet50",
+        "ConditionalDetrForObjectDetection",
+        num_labels=91,
     ),
 }

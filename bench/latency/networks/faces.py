@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from bench.latency.networks.packages import timm_network
 from bench.latency.networks.recipe import IMAGENET, Doubled, Recipe
-from bench.latency.networks.vendor import vendor_class
+from bench.latency.networks.vendor import stand_in, vendor_class, vendor_network
 
 
 def _vendor(path: str, *inputs: Any, **options: Any) -> nn.Module:
@@ -59,6 +59,7 @@ class Identified(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        stand_in()  # torchreid imports tools for its data sets
         from torchreid.models.osnet import osnet_x1_0
 
         self.network = osnet_x1_0(num_classes=1000, pretrained=False)
@@ -128,6 +129,9 @@ RECIPES = {
         lambda: _vendor("face_attrib_net.model.FaceAttribNet", 64, [2, 6, 3]), (128, 128)
     ),
     "foot_track_net": Recipe(lambda: _vendor("foot_track_net.model.FootTrackNet"), (480, 640)),
+    "gear_guard_net": Recipe(
+        lambda: vendor_network("gear_guard_net.model.GearGuardNet"), (320, 192)
+    ),
     "mediapipe_selfie": Recipe(
         lambda: _vendor("mediapipe_selfie.model.MediapipeSelfie"), (256, 256)
     ),

@@ -18,6 +18,7 @@ for _kind in ("nms", "qnms"):
 def torchvision_network(name: str, **options: Any) -> nn.Module:
     """`name` may have a module in front: segmentation.fcn_resnet50."""
     module, _, function = name.rpartition(".")
+    torch.backends.mha.set_fastpath_enabled(False)
     found = import_module("torchvision.models" + (f".{module}" if module else ""))
     network: nn.Module = getattr(found, function)(weights=None, **options)
     return network
@@ -38,14 +39,16 @@ def transformers_network(name: str, **options: Any) -> nn.Module:
     kind = getattr(transformers, name)
     config = kind.config_class(**options)
     config._attn_implementation = "eager"
-    config.return_dict = False
     network: nn.Module = kind(config)
     return network
 
 
-def ultralytics_network(config: str, kind: str = "DetectionModel") -> nn.Module:
-    """By its YAML file, batch normalisation folded, as the package does it before an export."""
+def ultralytics_network(
+    config: str, kind: str = "DetectionModel", classes: int | None = None
+) -> nn.Module:
+    """By its YAML file; `classes` where they are not those of the file."""
     import ultralytics.nn.tasks
 
-    network: nn.Module = getattr(ultralytics.nn.tasks, kind)(config, verbose=False)
+    options = {"nc": classes} if classes else {}
+    network: nn.Module = getattr(ultralytics.nn.tasks, kind)(config, verbose=False, **options)
     return network.eval()

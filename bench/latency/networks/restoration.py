@@ -54,23 +54,18 @@ class CollapsedResolution(nn.Module):
 
 
 class GroupedResolution(nn.Module):
-    """XLSR: blocks of four parallel convolutions on a quarter of the channels each."""
+    """XLSR: three blocks of a convolution in four groups and one that mixes their channels."""
 
-    class Block(nn.Module):
+    class Block(nn.Sequential):
         def __init__(self) -> None:
-            super().__init__()
-            self.parts = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(4))
-            self.mixed = nn.Conv2d(32, 32, 1)
-
-        def forward(self, values: Tensor) -> Tensor:
-            split = torch.split(values, 8, 1)
-            joined = torch.cat([part(s) for part, s in zip(self.parts, split, strict=True)], 1)
-            return self.mixed(functional.relu(joined))
+            super().__init__(
+                nn.Conv2d(32, 32, 3, padding=1, groups=4), nn.ReLU(), nn.Conv2d(32, 32, 1)
+            )
 
     def __init__(self, scale: int) -> None:
         super().__init__()
-        self.side = nn.Conv2d(3, 16, 3, padding=1)
-        self.front = nn.Conv2d(3, 32, 3, padding=1)
+        self.side = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU())
+        self.front = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU())
         self.blocks = nn.Sequential(*(self.Block() for _ in range(3)))
         self.after = nn.Sequential(nn.Conv2d(48, 32, 1), nn.ReLU())
         self.last = nn.Conv2d(32, 3 * scale**2, 3, padding=1)
@@ -271,4 +266,5 @@ RECIPES = {
     "esrgan": Recipe(lambda: DenseResolution(False), _SMALL),
     "dncnn": Recipe(Denoiser, (256, 256), channels=1),
     "nafnet_deblur": Recipe(lambda: GatedRestoration(64, [1, 1, 1, 28], 1, [1] * 4), (360, 640)),
+    "nafnet_denoise": Recipe(lambda: GatedRestoration(64, [2, 2, 4, 8], 12, [2] * 4), (256, 256)),
 }

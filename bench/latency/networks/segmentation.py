@@ -201,7 +201,7 @@ class RefinedDepth(nn.Module):
         self.out = nn.ModuleList(
             nn.Conv2d(w, t, 1) for w, t in zip(widths, (64, 64, 128, 256), strict=True)
         )
-        self.half = nn.Conv2d(64, 32, 3, padding=1)
+        self.thinner = nn.Conv2d(64, 32, 3, padding=1)
         self.last = nn.Sequential(
             nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 1, 1), nn.ReLU()
         )
@@ -219,7 +219,7 @@ class RefinedDepth(nn.Module):
                 self.second[i](made), scale_factor=2, mode="bilinear", align_corners=True
             )
             made = self.out[i](made)
-        half = functional.interpolate(self.half(made), scale_factor=2, mode="bilinear")
+        half = functional.interpolate(self.thinner(made), scale_factor=2, mode="bilinear")
         return self.last(half)
 
 
@@ -243,7 +243,6 @@ def _depth_anything() -> nn.Module:
         fusion_hidden_size=64,
         patch_size=14,
     )
-    config.return_dict = False
     config._attn_implementation = "eager"
     return DepthAnythingForDepthEstimation(config)
 

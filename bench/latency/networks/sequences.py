@@ -13,6 +13,8 @@ from bench.latency.networks.recipe import Recipe
 
 _KINETICS = ((0.43216, 0.394666, 0.37645), (0.22803, 0.22145, 0.216989))
 _TOKENS = 384
+_TEXT: dict[str, Any] = {"vocab_size": 256000, "max_position_embeddings": 64}
+_VISION: dict[str, Any] = {"image_size": 224, "patch_size": 16}
 
 
 class MaskedWord(nn.Module):
@@ -43,9 +45,40 @@ class Embedding(nn.Module):
         return functional.normalize(mean, p=2, dim=1)
 
 
+class Siglip(nn.Module):
+    """An encoder of SigLIP 2, of images or of text."""
+
+    def __init__(self, part: str) -> None:
+        super().__init__()
+        self.part = part
+        network = transformers_network("SiglipModel", text_config=_TEXT, vision_config=_VISION)
+        self.network = network.vision_model if part == "image" else network.text_model
+
+    def forward(self, given: Tensor) -> Tensor:
+        if self.part == "image":
+            found = self.network(given * 2.0 - 1.0)
+        else:
+            mask = torch.zeros(1, 1, given.shape[1], given.shape[1])
+            found = self.network(given, attention_mask=mask)
+        return functional.normalize(found[1], dim=-1)
+
+
 class Pooled(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         return values.reshape(values.shape[0], values.shape[1], -1).mean(2)
+
+
+class VideoTokens(nn.Module):
+    """VideoMAE: a ViT on tubes of two frames, with relative places kept in a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = transformers_network(
+            "VideoMAEForVideoClassification", num_labels=400, use_mean_pooling=True
+        )
+
+    def forward(self, video: Tensor) -> Tensor:
+        return torch.softmax(self.network((video - 0.45) / 0.225)[0], 1)
 
 
 class Clip(nn.Module):
@@ -75,6 +108,12 @@ def _words(name: str, vocabulary: int, **options: Any) -> Recipe:
 
 
 RECIPES = {
+    "siglip2.image_encoder": Recipe(lambda: Siglip("image"), (224, 224)),
+    "siglip2.text_encoder": Recipe(
+        lambda: Siglip("text"), {"tokens": (1, 64)}, whole_numbers={"tokens": 256000}
+    ),
+    "video_mae": Recipe(VideoTokens, {"video": (1, 16, 3, 224, 224)}),
+    "mobile_bert_uncased_google": _words("MobileBertForMaskedLM", 30522),
     "resnet_2plus1d": _video("r2plus1d_18"),
     "resnet_3d": _video("r3d_18"),
     "resnet_mixed": _video("mc3_18"),
