@@ -37,7 +37,9 @@ ALLOWED = {
     "platforms": {"errors", "_util", "settings", "tasks", "graph", "isolation"},
     "architectures": {"errors", "_util"},
     "training": {"errors", "_util", "architectures", "tasks"},
-    "tuning": {"errors", "_util", "settings", "tasks", "graph", "platforms", "isolation"},
+    "tuning": {
+        *("errors", "_util", "settings", "tasks", "graph", "platforms", "isolation", "pareto"),
+    },
     "runner": {
         *("errors", "_util", "settings", "store", "models", "tasks", "graph", "platforms"),
         *("workspace", "_version", "health", "tuning"),

@@ -30,7 +30,12 @@ SECTIONS = {
         **{"runner": "runner", "compare": "runner", "devices": "devices", "steady": "runner"},
         **{"usage": "runner", "queue": "fleet.queue"},
     },
-    "Tune": {"layers": "tuning.layers", "advise": "tuning.advise", "gate": "tuning.gate"},
+    "Tune": {
+        "layers": "tuning.layers",
+        "advise": "tuning.advise",
+        "precision": "tuning.precision",
+        "gate": "tuning.gate",
+    },
     "Jobs and data": {"run": "jobs.run", "job": "jobs.submit", "data": "data"},
     "Search": {
         **{"search": "search", "train-pareto": "search", "train": "training"},

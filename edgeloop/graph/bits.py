@@ -32,7 +32,8 @@ CHANNEL_AXES = {"Conv": 0, "ConvTranspose": 1}
 class TunableTensor:
     """`members` are all activations that share its bits. `layer` and `operator` are what makes it,
     or what uses these weights; both are empty for an input of the model. `neighbours` are the
-    tensors that share a layer with it, `size` is how many numbers it has."""
+    tensors that share a layer with it, `inputs` those that its layer reads, `size` is how many
+    numbers it has."""
 
     name: str
     kind: Literal["activation", "weights"]
@@ -40,6 +41,7 @@ class TunableTensor:
     operator: str = ""
     members: tuple[str, ...] = ()
     neighbours: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
     size: int = 0
 
     def to_fields(self) -> dict[str, Any]:
@@ -48,7 +50,7 @@ class TunableTensor:
 
 def tunable_from(fields: Mapping[str, Any]) -> TunableTensor:
     """From `to_fields`, after a way that turned tuples into lists."""
-    listed = ("members", "neighbours")
+    listed = ("members", "neighbours", "inputs")
     return TunableTensor(**{**fields, **{name: tuple(fields[name]) for name in listed}})
 
 
@@ -69,6 +71,7 @@ def tunable_tensors(model: ModelProto, exact: Iterable[str] = ()) -> tuple[Tunab
     found = []
     for members in groups:
         maker = makers.get(members[0])
+        read = () if maker is None else tuple(names[of[n]] for n in maker.input if n in of)
         found.append(
             TunableTensor(
                 name=names[members[0]],
@@ -77,6 +80,7 @@ def tunable_tensors(model: ModelProto, exact: Iterable[str] = ()) -> tuple[Tunab
                 operator=maker.op_type if maker else "",
                 members=tuple(members),
                 neighbours=tuple(sorted(names[near] for near in around[members[0]])),
+                inputs=read,
                 size=max(math.prod(shapes.get(member, ())) for member in members),
             )
         )
@@ -108,7 +112,7 @@ def weight_layers(graph: GraphProto) -> dict[str, NodeProto]:
 def _weights(graph: GraphProto) -> list[TunableTensor]:
     sizes = {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer}
     return [
-        TunableTensor(name, "weights", node.name, node.op_type, (name,), (), sizes[name])
+        TunableTensor(name, "weights", node.name, node.op_type, (name,), size=sizes[name])
         for name, node in weight_layers(graph).items()
     ]
 

@@ -10,6 +10,7 @@ from edgeloop._util.health import HealthCheck, package_check
 from edgeloop.graph import GraphInfo, TensorInfo
 from edgeloop.platforms.base import (
     DEFAULT_PRECISION,
+    PROBE,
     Artefacts,
     Availability,
     CalibratedModel,
@@ -86,6 +87,7 @@ __all__ = [
     "DEFAULT_PRECISION",
     "MIXED",
     "PLAN_FILE",
+    "PROBE",
     "Artefacts",
     "AttributesLatency",
     "Availability",

@@ -154,6 +154,10 @@ class Converted:
         return DeployedMemory(known.weights_8bit, peak)
 
 
+PROBE = ".probe"
+"""What the name of an output that `quantize_plan` adds has behind that of its tensor."""
+
+
 @dataclass(frozen=True)
 class CalibratedModel:
     """What calibration found, for any number of plans: the float model in which tensors have the
@@ -192,11 +196,11 @@ class MixesPrecision(Protocol):
         plan: PrecisionPlan,
         target: Path,
         outputs: Sequence[str] = (),
-    ) -> None:
+    ) -> Sequence[str]:
         """Write the quantized model that the devices run. Behind its own outputs it gives the
-        activations that `outputs` names, each as an output with `.probe` behind its name. Raises
-        BadInput for a plan that names tensors the model does not have, ModelRefused for bits that
-        they cannot have."""
+        activations that `outputs` names, each as an output with `PROBE` behind its name. Returns
+        those that it has. Raises BadInput for a plan that names tensors the model does not have,
+        ModelRefused for bits that they cannot have."""
 
 
 def convert_as(

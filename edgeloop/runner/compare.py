@@ -29,7 +29,7 @@ from edgeloop.platforms import (
 )
 from edgeloop.runner.stages import Sizes, batches
 from edgeloop.runner.stages.agreement import agreement_of, test_batches, test_samples
-from edgeloop.runner.stages.base import Assignment, Equipment, choose_task, task_for
+from edgeloop.runner.stages.base import Assignment, Equipment, choose_task
 from edgeloop.tasks import (
     Interval,
     Output,
@@ -43,6 +43,7 @@ from edgeloop.tasks import (
     metric_of,
     open_task,
     paired_interval,
+    task_for,
 )
 from edgeloop.workspace import Workspace
 

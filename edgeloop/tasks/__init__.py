@@ -26,6 +26,7 @@ from edgeloop.tasks.base import (
     Tensors,
     Trainable,
     metric_of,
+    task_for,
 )
 from edgeloop.tasks.labels import FACE_CLASSES, IGNORE
 from edgeloop.tasks.metrics import are_logits, paired_interval, student_t
@@ -65,6 +66,7 @@ __all__ = [
     "paired_interval",
     "reading_data",
     "student_t",
+    "task_for",
     "task_names",
     "write_pr_curve",
     "write_pr_points",

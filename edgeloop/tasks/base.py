@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeloop.errors import BadInput
+from edgeloop.graph import GraphInfo
 
 Images = NDArray[np.uint8]
 Labels = NDArray[Any]
@@ -169,6 +170,14 @@ class FitsModels(Protocol):
     def for_model(self, height: int, width: int, shapes: Mapping[str, Sequence[int]]) -> Task:
         """The same task for a model with such an input and outputs. Raises nothing: what cannot be
         is for `check_outputs` to say."""
+
+
+def task_for(task: Task, info: GraphInfo) -> Task:
+    """The task as this model needs it: how large high-resolution images are is for it to say."""
+    if info.image is None or not isinstance(task, FitsModels):
+        return task
+    shapes = {one.name: one.shape for one in info.outputs}
+    return task.for_model(info.height, info.width, shapes)
 
 
 def metric_of(task: Task) -> str:

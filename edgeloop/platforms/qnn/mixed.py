@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgeloop.errors import BadInput, ModelRefused
 from edgeloop.graph import GraphInfo, TunableTensor, channel_axis, soften_masks, weight_layers
+from edgeloop.platforms.base import PROBE
 from edgeloop.platforms.batching import calibration_batch, calibration_runs, is_pixels
 from edgeloop.platforms.precision import PrecisionPlan
 from edgeloop.platforms.qnn.overrides import Overrides, weight_overrides
@@ -30,8 +31,6 @@ from edgeloop.tasks import Samples
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-PROBE = ".probe"
-"""What the name of an extra output has behind that of its tensor."""
 _WITH_CONSTANTS = frozenset(
     ("Add", "Concat", "Div", "Max", "Min", "Mul", "Pow", "PRelu", "Sub", "Where")
 )
@@ -78,8 +77,9 @@ def quantize_plan(
     plan: PrecisionPlan,
     target: Path,
     outputs: Sequence[str] = (),
-) -> None:
-    """Write the QDQ model of a plan; `model` is one that `calibrate` has seen."""
+) -> list[str]:
+    """Write the QDQ model of a plan; `model` is one that `calibrate` has seen. Returns those of the
+    further outputs that it has."""
     import numpy as np
     from onnx import load_model, save_model
     from onnxruntime.quantization import QDQQuantizer, QuantType
@@ -130,10 +130,12 @@ def quantize_plan(
     )
     quantizer.quantize_model()
     quantizer.model.save_model_to_file(str(target), False)
-    if outputs:
-        quantized = load_model(target)
-        add_probes(quantized, outputs)
-        save_model(quantized, target)
+    if not outputs:
+        return []
+    quantized = load_model(target)
+    added = add_probes(quantized, outputs)
+    save_model(quantized, target)
+    return added
 
 
 def spread_bits(
@@ -157,9 +159,9 @@ def spread_bits(
     return bits | {name: named.get(name, 8) for name in pixels}
 
 
-def add_probes(model: ModelProto, names: Iterable[str]) -> None:
-    """Give tensors of a QDQ model as outputs, as they are after quantization. Those that the
-    quantizer took out have the value of the tensor behind them, and are left out."""
+def add_probes(model: ModelProto, names: Iterable[str]) -> list[str]:
+    """Give tensors of a QDQ model as outputs, as they are after quantization. Those that are not
+    quantized by themselves are left out."""
     from onnx import TensorProto, helper
 
     graph = model.graph
@@ -167,10 +169,9 @@ def add_probes(model: ModelProto, names: Iterable[str]) -> None:
     for node in graph.node:
         if node.op_type == "QuantizeLinear":
             quantizers.setdefault(node.input[0].removesuffix("_QuantizeLinear_Input"), node)
-    for name in names:
-        quantizer = quantizers.get(name)
-        if quantizer is None:
-            continue
+    added = [name for name in names if name in quantizers]
+    for name in added:
+        quantizer = quantizers[name]
         probe = f"{name}{PROBE}"
         graph.node.append(
             helper.make_node(
@@ -182,6 +183,7 @@ def add_probes(model: ModelProto, names: Iterable[str]) -> None:
             )
         )
         graph.output.append(helper.make_tensor_value_info(probe, TensorProto.FLOAT, None))
+    return added
 
 
 def _pixel_overrides(model: ModelProto, pixels: Sequence[str], wide: set[str]) -> Overrides:

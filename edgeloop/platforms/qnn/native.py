@@ -188,9 +188,10 @@ class NativeWork:
         graph = onnx.load_model(model)
         tunable = [tunable_from(fields) for fields in tensors]
         chosen = PrecisionPlan.from_fields(plan)
-        mixed.quantize_plan(graph, ranges, pixels, tunable, chosen, Path(target), outputs)
+        given = (ranges, pixels, tunable, chosen, Path(target), outputs)
+        added = mixed.quantize_plan(graph, *given)
         memory = _memory(target, onnx.load_model(model)) if with_memory else None
-        return {"memory": memory}, ()
+        return {"memory": memory, "outputs": added}, ()
 
     def simplify(self, model: str, target: str, may_split: bool = False) -> Answer:
         """The float graph that `quantize` would quantize."""

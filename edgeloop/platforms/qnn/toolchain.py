@@ -185,8 +185,8 @@ class QnnToolchain:
         plan: PrecisionPlan,
         target: Path,
         outputs: Sequence[str] = (),
-    ) -> None:
-        self._quantized(calibrated, plan, target, outputs)
+    ) -> Sequence[str]:
+        return list(self._quantized(calibrated, plan, target, outputs)["outputs"])
 
     def _quantized(
         self,

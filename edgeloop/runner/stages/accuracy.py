@@ -9,7 +9,7 @@ from pathlib import Path
 from edgeloop.errors import ModelFailed, NoSuchPrecision
 from edgeloop.platforms import Device, GivesClasses, GraphInfo, Kind
 from edgeloop.runner.stages.agreement import COMPARED, compare_with_float
-from edgeloop.runner.stages.base import Assignment, Equipment, Result, choose_task, task_for
+from edgeloop.runner.stages.base import Assignment, Equipment, Result, choose_task
 from edgeloop.runner.stages.running import NOT_AVAILABLE, ahead, batches, is_finite
 from edgeloop.store import Value
 from edgeloop.tasks import (
@@ -23,6 +23,7 @@ from edgeloop.tasks import (
     TensorsTask,
     metric_of,
     reading_data,
+    task_for,
     write_score_files,
 )
 

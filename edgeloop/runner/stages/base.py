@@ -28,7 +28,6 @@ from edgeloop.platforms import (
 )
 from edgeloop.store import Changes, Values
 from edgeloop.tasks import (
-    FitsModels,
     Samples,
     TakesOutputs,
     Task,
@@ -205,14 +204,6 @@ def calibration_samples(work: Assignment, equipment: Equipment, info: GraphInfo)
         if info.image is not None:
             return source.calibration(info.height, info.width, count)
     return TensorsTask().inputs(info, count, "calibration", work.onnx)
-
-
-def task_for(task: Task, info: GraphInfo) -> Task:
-    """The task as this model needs it: how large high-resolution images are is for it to say."""
-    if info.image is None or not isinstance(task, FitsModels):
-        return task
-    shapes = {one.name: one.shape for one in info.outputs}
-    return task.for_model(info.height, info.width, shapes)
 
 
 def check_fits(work: Assignment, task: Task, info: GraphInfo) -> None:

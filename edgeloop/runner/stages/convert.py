@@ -24,10 +24,10 @@ from edgeloop.runner.stages.base import (
     Result,
     calibration_samples,
     choose_task,
-    task_for,
 )
 from edgeloop.runner.stages.recovery import Recovered, recovered
 from edgeloop.store import Value
+from edgeloop.tasks import task_for
 
 
 def convert(work: Assignment, equipment: Equipment) -> Result:

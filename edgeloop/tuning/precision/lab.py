@@ -1,0 +1,396 @@
+"""Where plans are tried: compiled for their latency, and simulated for what they compute.
+
+Several processes work at once, each on a plan of its own. Every answer is kept by the content of
+its question (model, inputs, device, versions), so a run that was killed continues where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from queue import SimpleQueue
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import numpy as np
+
+from edgeloop._util.files import make_folder, mark_used, sha256_of, write_atomic
+from edgeloop._util.parallel import ordered_map
+from edgeloop._util.system import announced_cpus, available_cpus
+from edgeloop.errors import BadInput, ModelFailed, ModelRefused
+from edgeloop.graph import GraphInfo, TensorInfo, external_files, info_from, tunable_from
+from edgeloop.isolation import NativeProcess
+from edgeloop.platforms import (
+    PROBE,
+    CalibratedModel,
+    Device,
+    MixesPrecision,
+    PrecisionPlan,
+    Toolchain,
+    check_mixes,
+    converter_of,
+    cut,
+    open_device,
+    open_toolchain,
+    sample_count,
+)
+from edgeloop.settings import Settings
+from edgeloop.tasks import (
+    AgreementScorer,
+    Interval,
+    Output,
+    Samples,
+    Score,
+    TakesOutputs,
+    Task,
+    Tensors,
+    paired_interval,
+)
+from edgeloop.tuning.precision.results import Answers
+
+_WORKER = "edgeloop.tuning.precision.worker"
+_PACKAGES = ("onnxruntime", "onnxruntime-qnn")
+_NOISE_LIMIT_S = 600.0
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class LabOptions:
+    """`samples` are what outputs are compared on; those with labels are scored by `task`."""
+
+    device: str
+    samples: Samples
+    calibration: Samples
+    task: Task | None = None
+    workers: int = 0
+    cache: Path | None = None
+
+
+@dataclass(frozen=True)
+class Latency:
+    raw_us: float
+    us: float
+    low_us: float | None = None
+    high_us: float | None = None
+
+
+@dataclass(frozen=True)
+class Simulated:
+    sqnr_db: float
+    score: float | None = None
+    difference: Interval | None = None
+
+
+class PrecisionLab:
+    """Opened by `opened_lab`."""
+
+    def __init__(
+        self,
+        options: LabOptions,
+        calibrated: CalibratedModel,
+        benches: Sequence[tuple[MixesPrecision, Device, NativeProcess]],
+        host: Device,
+        answers: Answers,
+        folder: Path,
+        progress: Progress,
+    ) -> None:
+        self.calibrated = calibrated
+        self.info: GraphInfo = calibrated.info
+        self._options = options
+        self._free: SimpleQueue[tuple[MixesPrecision, Device, NativeProcess]] = SimpleQueue()
+        for bench in benches:
+            self._free.put(bench)
+        self.workers = len(benches)
+        self._host = host
+        self._answers = answers
+        self._folder = folder
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._number = 0
+        self._float: tuple[Tensors, Score | None] | None = None
+
+    def latencies(self, plans: Sequence[PrecisionPlan], about: str) -> list[Latency | None]:
+        """By the compiler; None for a plan that it does not take."""
+        return self._each(about, plans, self._latency)
+
+    def simulations(
+        self, plans: Sequence[PrecisionPlan], count: int, about: str
+    ) -> list[Simulated | None]:
+        """What the chip would compute, on the first `count` samples."""
+        return self._each(about, plans, lambda plan: self._simulation(plan, count))
+
+    def noises(
+        self, asked: Sequence[tuple[tuple[str, ...], Mapping[str, int]]], count: int, about: str
+    ) -> list[float]:
+        """The share of error that rounding makes: of activations (to 8 bits) and weights."""
+        return self._each(about, asked, lambda one: self._noise(*one, count))
+
+    def affordable(self, most: int, runs: int, budget_s: float) -> int:
+        """How many samples `runs` plans can be simulated on in about this time."""
+        known = self._answers.get("seconds")
+        if known is None:
+            began = time.monotonic()
+            self._simulated(PrecisionPlan(), 1)
+            known = time.monotonic() - began
+            self._answers.put("seconds", known)
+        fitting = int(budget_s * self.workers / max(1e-3, runs * float(known)))
+        return max(2, min(most, fitting, len(self._options.samples)))
+
+    def batch(self, count: int) -> Tensors:
+        samples = self._options.samples
+        whole = samples.tensors
+        if whole is None:
+            whole = {self.info.input_name: samples.images}
+        return {name: np.asarray(array) for name, array in cut(whole, 0, count).items()}
+
+    def compared(
+        self, plan: PrecisionPlan, names: Sequence[str], count: int
+    ) -> Iterator[tuple[str, Output, Output]]:
+        """Tensors inside the model on the chip and in float: (name, chip's, float's)."""
+        with self._bench() as (toolchain, device, native):
+            exact, target = self._path("float"), self._path("probed")
+            names = toolchain.quantize_plan(self.calibrated, plan, target, names)
+            if not names:
+                return
+            model = str(self.calibrated.model.resolve())
+            answer, _ = native.call("probe", model=model, target=str(exact), names=list(names))
+            probes = tuple(
+                TensorInfo(f"{name}{PROBE}", tuple(answer["shapes"][name])) for name in names
+            )
+            info = replace(self.info, outputs=(*self.info.outputs, *probes))
+            batch = self.batch(count)
+            (given,) = device.infer(target, info, "quantized", iter([batch]))
+            (expected,) = self._host.infer(exact, info, "float", iter([batch]))
+            for name, probe in zip(names, probes, strict=True):
+                yield name, given[probe.name], expected[probe.name]
+
+    def _latency(self, plan: PrecisionPlan) -> Latency | None:
+        key = f"latency {plan.digest}"
+        known = self._answers.get(key)
+        if known is None:
+            known = asdict(found) if (found := self._measured(plan)) else {}
+            self._answers.put(key, known)
+        return Latency(**known) if known else None
+
+    def _measured(self, plan: PrecisionPlan) -> Latency | None:
+        with self._bench() as (toolchain, device, _), self._quantized(toolchain, plan) as path:
+            if path is None:
+                return None
+            try:
+                found = device.measure(path, self.info)
+            except (ModelRefused, ModelFailed):
+                return None
+        us = 1e6 * found.seconds
+        ends = (None if end is None else 1e6 * end for end in (found.low_s, found.high_s))
+        return Latency(us if found.raw_us is None else found.raw_us, us, *ends)
+
+    def _simulation(self, plan: PrecisionPlan, count: int) -> Simulated | None:
+        key = f"simulated {plan.digest} {count}"
+        known = self._answers.get(key)
+        if known is None:
+            known = asdict(found) if (found := self._simulated(plan, count)) else {}
+            self._answers.put(key, known)
+        if not known:
+            return None
+        difference = known["difference"] and Interval(**known["difference"])
+        return Simulated(known["sqnr_db"], known["score"], difference)
+
+    def _simulated(self, plan: PrecisionPlan, count: int) -> Simulated | None:
+        expected, float_score = self._expected(count)
+        with self._bench() as (toolchain, device, _), self._quantized(toolchain, plan) as path:
+            if path is None:
+                return None
+            batches = iter([self.batch(count)])
+            try:
+                (given,) = device.infer(path, self.info, "quantized", batches)
+            except (ModelRefused, ModelFailed):
+                return None
+        scorer = AgreementScorer(self.info)
+        scorer.add(given, expected)
+        worst = scorer.worst()
+        sqnr = worst.sqnr_db if math.isfinite(worst.sqnr_db) else 100 * worst.top1_agreement
+        if float_score is None or self._options.task is None:
+            return Simulated(sqnr)
+        score = self._scored(given)
+        assert score is not None
+        task = self._options.task
+        return Simulated(
+            sqnr, score.headline, paired_interval(task, score.counts, float_score.counts)
+        )
+
+    def _expected(self, count: int) -> tuple[Tensors, Score | None]:
+        with self._lock:
+            if self._float is None or sample_count(self._float[0]) != count:
+                batches = iter([self.batch(count)])
+                (given,) = self._host.infer(self.calibrated.model, self.info, "float", batches)
+                self._float = given, self._scored(given)
+            return self._float
+
+    def _scored(self, given: Tensors) -> Score | None:
+        task = self._options.task
+        if task is None:
+            return None
+        scorer = task.scorer(curves=False)
+        outputs = given if isinstance(task, TakesOutputs) else given[self.info.output_name]
+        scorer.add(outputs, self._options.samples.labels[: sample_count(given)])
+        return scorer.score()
+
+    def _noise(self, names: tuple[str, ...], weights: Mapping[str, int], count: int) -> float:
+        key = f"noise {json.dumps([names, dict(weights), count])}"
+        known = self._answers.get(key)
+        if known is None:
+            ranges = {name: list(self.calibrated.ranges[name]) for name in names}
+            batch = self.batch(count)
+            with self._bench() as (_, _, native):
+                answer, _ = native.call(
+                    "noise",
+                    tuple(batch.values()),
+                    limit_s=_NOISE_LIMIT_S,
+                    names=list(batch),
+                    model=str(self.calibrated.model.resolve()),
+                    info=self.info.to_fields(),
+                    activations=ranges,
+                    weights=dict(weights),
+                )
+            known = answer["noise"]
+            self._answers.put(key, known)
+        return float(known)
+
+    def _each(
+        self, about: str, items: Sequence[Item], work: Callable[[Item], Answer]
+    ) -> list[Answer]:
+        found = []
+        self._progress(about, 0, len(items))
+        for done in ordered_map(work, items, self.workers, max(2, 2 * self.workers)):
+            found.append(done)
+            self._progress(about, len(found), len(items))
+        return found
+
+    @contextmanager
+    def _bench(self) -> Iterator[tuple[MixesPrecision, Device, NativeProcess]]:
+        bench = self._free.get()
+        try:
+            yield bench
+        finally:
+            self._free.put(bench)
+
+    @contextmanager
+    def _quantized(self, toolchain: MixesPrecision, plan: PrecisionPlan) -> Iterator[Path | None]:
+        path = self._path("plan")
+        try:
+            try:
+                toolchain.quantize_plan(self.calibrated, plan, path)
+            except (ModelRefused, ModelFailed):
+                yield None
+                return
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        with self._lock:
+            self._number += 1
+            return self._folder / f"{name}{self._number}.quant.onnx"
+
+
+@contextmanager
+def opened_lab(
+    model: Path, options: LabOptions, settings: Settings, progress: Progress
+) -> Iterator[PrecisionLab]:
+    """`model` is a float ONNX file with fixed sizes. Each worker counts on one CPU."""
+    workers = options.workers or available_cpus()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="edgeloop-precision-")))
+        cache = options.cache or folder / "cache"
+        kept = cache / _key(model, options)
+        make_folder(kept)
+        mark_used(kept)
+        stack.enter_context(announced_cpus(1, for_libraries=True))
+        name = converter_of(options.device)
+        benches = []
+        for _ in range(workers):
+            toolchain = stack.enter_context(closing(open_toolchain(name, settings)))
+            device = stack.enter_context(closing(open_device(options.device, settings)))
+            native = stack.enter_context(closing(NativeProcess(_WORKER)))
+            benches.append((_mixing(toolchain), device, native))
+        host = stack.enter_context(closing(open_device("host", settings)))
+        progress("calibrating", 0, 1)
+        calibrated = _calibrated(benches[0][0], model, options, kept)
+        progress("calibrating", 1, 1)
+        answers = Answers(kept / "answers.jsonl")
+        yield PrecisionLab(options, calibrated, benches, host, answers, folder, progress)
+
+
+def _mixing(toolchain: Toolchain) -> MixesPrecision:
+    check_mixes(toolchain)
+    if not isinstance(toolchain, MixesPrecision):  # for the type checker: it was checked
+        raise BadInput(reason=f"the toolchain {toolchain.name} takes no plans")
+    return toolchain
+
+
+def _calibrated(
+    toolchain: MixesPrecision, model: Path, options: LabOptions, folder: Path
+) -> CalibratedModel:
+    """Once: the ranges are kept beside the answers."""
+    record = folder / "calibrated.json"
+    try:
+        fields = json.loads(record.read_text(encoding="utf-8"))
+        if (folder / fields["model"]).is_file():
+            return CalibratedModel(
+                info=info_from(fields["info"]),
+                model=folder / fields["model"],
+                tensors=tuple(tunable_from(one) for one in fields["tensors"]),
+                ranges={name: (low, high) for name, (low, high) in fields["ranges"].items()},
+                pixels=tuple(fields["pixels"]),
+                notes=tuple(fields["notes"]),
+            )
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        pass
+    found = toolchain.calibrate_tensors(model, options.calibration, folder)
+    fields = {
+        "info": found.info.to_fields(),
+        "model": found.model.name,
+        "tensors": [tensor.to_fields() for tensor in found.tensors],
+        "ranges": {name: list(ends) for name, ends in found.ranges.items()},
+        "pixels": list(found.pixels),
+        "notes": list(found.notes),
+    }
+    write_atomic(record, json.dumps(fields))
+    return found
+
+
+def _key(model: Path, options: LabOptions) -> str:
+    """Of everything that the answers depend on."""
+    digest = hashlib.sha256()
+    import onnx
+
+    graph = onnx.load_model(model, load_external_data=False)
+    for path in (model, *sorted(external_files(model, graph).values())):
+        digest.update(sha256_of(path).encode())
+    for samples in (options.calibration, options.samples):
+        arrays: Mapping[str, Any] = samples.tensors or {"images": samples.images}
+        labels = {"labels": samples.labels} if options.task is not None else {}
+        for name, array in {**arrays, **labels}.items():
+            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+    task = options.task.name if options.task is not None else ""
+    digest.update(json.dumps([options.device, task, *map(_version, _PACKAGES)]).encode())
+    return digest.hexdigest()[:32]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
