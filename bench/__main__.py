@@ -1,13 +1,14 @@
 """python -m bench NAME…: all of them but `advice`, `architectures`, `endurance`, `latency`,
-`layers`, `recovery`, `gate` and `resources` without a name.
+`layers`, `precision`, `recovery`, `gate` and `resources` without a name.
 
 startup, first, data, csv, scoring, estimate, evaluate, claims, queue, throughput, two-runners,
 nemesis, protocol, jobs, azureml, verbs, sampler, screen, training, asynchronous, laptop, pareto,
 portal, boards, fleet, fleet-sim, endurance, architectures, resources, structure, trace, latency,
-layers, recovery, gate, advice
+layers, recovery, gate, advice, precision
 
 `advice`, `architectures`, `resources`, `structure`, `trace`, `two-runners`, `endurance`,
-`fleet-sim`, `latency`, `layers`, `recovery` and `gate` take options, and are then the only name:
+`fleet-sim`, `latency`, `layers`, `precision`, `recovery` and `gate` take options, and are then the
+only name:
 `structure --list FOLDER`, `architectures NAME…`, `two-runners ROUNDS`, `endurance MODELS`,
 `fleet-sim --runners 1000`, `latency compile`, `layers FOLDER`, `recovery NETS`, `gate --jobs 16`.
 """
@@ -55,12 +56,13 @@ BENCHES = {
     "recovery": "recovery",
     "gate": "gate",
     "advice": "advice",
+    "precision": "precision",
 }
 WITH_OPTIONS = (
     *("architectures", "resources", "structure", "trace", "two-runners", "fleet-sim"),
     *("endurance", "latency", "layers"),
     *("recovery", "gate"),
-    "advice",
+    *("advice", "precision"),
 )
 ON_REQUEST = (
     "advice",
@@ -68,6 +70,7 @@ ON_REQUEST = (
     "endurance",
     "latency",
     "layers",
+    "precision",
     "resources",
     "recovery",
     "gate",

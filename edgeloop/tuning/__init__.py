@@ -7,6 +7,15 @@ from edgeloop.tuning.advice import (
     QuantizedAgreement,
     advise_model,
 )
+from edgeloop.tuning.precision import (
+    PrecisionOptions,
+    PrecisionPoint,
+    PrecisionReport,
+    Progress,
+    TensorSensitivity,
+    choose_point,
+    tune_precision,
+)
 from edgeloop.tuning.recovery import (
     STEP_NAMES,
     Judge,
@@ -24,10 +33,17 @@ __all__ = [
     "AdvisedRewrite",
     "Judge",
     "Judged",
+    "PrecisionOptions",
+    "PrecisionPoint",
+    "PrecisionReport",
+    "Progress",
     "QuantizedAgreement",
     "Recovery",
+    "TensorSensitivity",
     "TriedStep",
     "advise_model",
+    "choose_point",
     "parse_steps",
     "recover",
+    "tune_precision",
 ]

@@ -16,7 +16,7 @@ from edgeloop.cli.tuning.nets import net_argument, opened_net
 if TYPE_CHECKING:
     from edgeloop.cli.tuning.nets import Net
     from edgeloop.platforms import PrecisionPlan
-    from edgeloop.tuning.precision import (
+    from edgeloop.tuning import (
         PrecisionPoint,
         PrecisionReport,
         Progress,
@@ -104,7 +104,7 @@ def precision(
     """
     from edgeloop._util.files import sha256_of
     from edgeloop.cli.output import print_json, shown
-    from edgeloop.tuning.precision import PrecisionOptions, choose_point, tune_precision
+    from edgeloop.tuning import PrecisionOptions, choose_point, tune_precision
 
     if sum(option is not None for option in (choose, budget_ms, within)) > 1:
         raise click.UsageError("give one of --choose, --budget-ms and --within.")
