@@ -36,7 +36,7 @@ from edgeloop.platforms import (
     open_toolchain,
     platform_of,
 )
-from edgeloop.runner import run_test, task_for
+from edgeloop.runner import run_test
 from edgeloop.settings import Settings
 from edgeloop.tasks import (
     Samples,
@@ -46,6 +46,7 @@ from edgeloop.tasks import (
     metric_of,
     open_task,
     reading_data,
+    task_for,
 )
 
 DEFAULT_IMAGES = 200

@@ -8,7 +8,6 @@ from edgeloop.runner.loop import RunnerOptions, RunTotals, run
 from edgeloop.runner.machines import HeldStage, MachineLine, held_stages, machine_lines
 from edgeloop.runner.outlook import DrainSummary
 from edgeloop.runner.stages import Sizes, run_test
-from edgeloop.runner.stages.base import task_for
 from edgeloop.runner.usage import DeviceUse, record_use, utilisation
 from edgeloop.runner.workdir import MARK as WORKDIR_MARK
 from edgeloop.runner.worker import RunnerEvent
@@ -33,6 +32,5 @@ __all__ = [
     "record_use",
     "run",
     "run_test",
-    "task_for",
     "utilisation",
 ]
