@@ -31,7 +31,6 @@ from edgeloop.graph import graph_info, read_graph
 from edgeloop.platforms import PrecisionPlan
 from edgeloop.settings import Settings
 from edgeloop.tasks import Samples
-from edgeloop.testing.contracts.platform import smooth_images
 from edgeloop.tuning.precision import (
     LabOptions,
     PrecisionLab,
@@ -260,7 +259,7 @@ def _settle(model: ModelProto, names: set[str], dice: np.random.Generator) -> No
     """Layer by layer: the output of each has a mean near 0 and a spread near 1 in every channel."""
     image = model.graph.input[0]
     shape = [side.dim_value for side in image.type.tensor_type.shape.dim]
-    given = smooth_images(2, shape[2]).transpose(0, 3, 1, 2).astype(np.float32)[:1] / 255
+    given = _smooth(2, shape[2]).transpose(0, 3, 1, 2).astype(np.float32)[:1] / 255
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     outputs = list(model.graph.output)
     for node in model.graph.node:
@@ -305,8 +304,19 @@ def _first_output(model: ModelProto, feeds: dict[str, Array]) -> Array:
 
 def _pictures(path: Path) -> Samples:
     info = graph_info(path.name, read_graph(path))
-    images = smooth_images(8, info.height)
+    images = _smooth(8, info.height)
     return Samples(images, np.zeros(0, np.uint8), path.stem)
+
+
+def _smooth(count: int, size: int) -> Array:
+    """Blurred noise, as photographs are: no package for tests is needed for this."""
+    coarse = np.random.default_rng(0).integers(0, 256, (count, size // 8 + 2, size // 8 + 2, 3))
+    where = np.linspace(0, size // 8, size)
+    low, part = where.astype(int), where % 1
+    across, down = part[None, None, :, None], part[None, :, None, None]
+    rows = coarse[:, :, low] * (1 - across) + coarse[:, :, low + 1] * across
+    smooth: Array = (rows[:, low] * (1 - down) + rows[:, low + 1] * down).astype(np.uint8)
+    return smooth
 
 
 def _quiet(about: str, done: int, total: int) -> None:
