@@ -132,7 +132,7 @@ def _models(count: int) -> list[dict[str, object]]:
                 "f1_10k": f1,
                 "val_iou": 0.7 * f1,
                 "final_val_iou": 0.8 * f1,
-                "device": "htp:snapdragon-888",
+                "device": "htp:qcs8550",
                 "precision": "a8w8-per-channel",
                 "latency_kind": "estimate" if number % 3 else "measured",
                 "content": f"{number:064x}",

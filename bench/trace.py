@@ -46,7 +46,7 @@ search:
   size: 64
   budget: 4
 objectives:
-  chip_latency_ms: {device: htp:snapdragon-888, goal: min}
+  chip_latency_ms: {device: htp:qcs8550, goal: min}
   params: {goal: min}
 """
 

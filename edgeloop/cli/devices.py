@@ -85,18 +85,22 @@ def calibrate(
 
     Example: edgeloop devices calibrate my-board measured.csv --chip snapdragon-888
     """
+    from dataclasses import asdict
+
     from edgeloop.cli.output import print_json
     from edgeloop.runner import calibrate_profile
 
     with opened(store, experiment) as workspace:
         profile = calibrate_profile(workspace, name, csv_file, chip)
     if as_json:
-        print_json([vars(profile)])
+        print_json([asdict(profile)])
     else:
-        click.echo(
-            f"{name}: latency ≈ {profile.a_us:.0f} µs + {profile.b:.3f} × estimate, median error "
-            f"{profile.error_percent:.0f} %. Use it as --device htp:{name}"
-        )
+        text = f"{profile.a_us:.0f} µs + {profile.b:.3f} × estimate"
+        error = f"median error {profile.error_percent:.0f} %"
+        if interval := profile.intervals.get("any"):
+            error += f", {100 * profile.coverage:.0f} % interval {interval.low:.2f} to "
+            error += f"{interval.high:.2f} times that"
+        click.echo(f"{name}: latency ≈ {text}, {error}. Use it as --device htp:{name}")
 
 
 @click.command()

@@ -27,6 +27,7 @@ from edgeloop.runner import record_use
 from edgeloop.store import Value
 from edgeloop.workspace import Workspace
 from tests.nets import save_tiny
+from tests.portal.conftest import MakeClient
 
 ROWS: dict[str, dict[str, Value]] = {
     "calm-heron": {"status": "complete", "mean": 0.002, "f1_1k": 0.8, "device": "htp:one"},
@@ -301,3 +302,35 @@ def test_a_search_that_runs_is_shown_from_its_complete_lines(portal: Portal, pla
     assert [row["arch_id"] for row in view.front] == ["id_b", "id_a"]
     assert [row["is_pareto"] for row in view.candidates] == ["0", "0", "1", "0", "1"]
     assert [item.candidates for item in view.iterations] == [3, 2]
+
+
+def test_an_estimate_is_shown_with_its_interval_and_a_lower_bound_as_one(
+    workspace: Workspace, portal: Portal, make_client: MakeClient
+):
+    stated = {"latency_low_ms": 0.405, "latency_high_ms": 0.48, "latency_coverage": 0.9}
+    shared = {"mean": 0.00044, "f1_1k": 0.95, "latency_kind": "estimate", "status": "complete"}
+    runs = {"total_inference_avg": "[0.00044]", "runs": "1, deterministic"}
+    basis = {"latency_basis": "errors of 40 networks"}
+    table = workspace.store.models(workspace.experiment)
+    table.insert("stated", {"name": "stated", **shared, **stated, **runs, **basis})
+    table.insert("bound", {"name": "bound", **shared, "latency_missing_ops": 1})
+    table.insert("old", {"name": "old", **shared, "latency_margin_percent": 20.0})
+    lines = {line.name: line for line in table_view(Portal(workspace)).lines}
+    assert str(lines["stated"].interval) == "405 – 480 µs"
+    assert lines["stated"].latency_note == "errors of 40 networks"
+    assert lines["old"].interval is None and "≥ 0.44" in lines["bound"].cells
+    points = {point.name: point for point in pareto_view(Portal(workspace)).points}
+    assert points["stated"].interval == lines["stated"].interval and "bound" not in points
+    view = model_view(portal, None, "stated")
+    benchmark = next(stage for stage in view.stages if stage.name == "benchmark")
+    assert (benchmark.runs_done, benchmark.is_deterministic) == (1, True)
+    client = make_client()
+    assert "405 – 480 µs" in client.get("/").text
+    page = client.get("/models/stated").text
+    for said in ("90 % interval 405 – 480 µs", "errors of 40 networks", "1 run, deterministic"):
+        assert said in page
+    assert "a lower bound" in client.get("/models/bound").text
+    assert "20 %" not in client.get("/models/old").text
+    listed = client.get("/api/v1/pareto").json()["points"]
+    expected = {"low_ms": 0.405, "high_ms": 0.48, "coverage": 0.9}
+    assert next(one for one in listed if one["name"] == "stated")["interval"] == expected

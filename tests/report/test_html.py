@@ -129,6 +129,21 @@ def test_the_page_says_where_its_figures_come_from():
     assert "Edgeloop" in end and "Python" in end
 
 
+def test_an_estimate_has_its_interval_and_a_lower_bound_is_on_no_front():
+    shared = {"f1_1k": 0.5, "mean": 0.0044, "latency_kind": "estimate"}
+    stated = {"latency_low_ms": 4.05, "latency_high_ms": 4.8, "latency_coverage": 0.9}
+    rows = [
+        {**shared, "name": "stated", **stated, "latency_basis": "errors of 40 networks"},
+        {**shared, "name": "bound", "mean": 0.001, "latency_missing_ops": 2},
+        {**shared, "name": "old", "latency_margin_percent": 20.0},
+    ]
+    text = report(rows)
+    assert "4.4 est, 4.05 – 4.8 ms" in text and "≥ 1 est" in text and "± 20" not in text
+    assert "its 90 % interval, in brackets" in text and "errors of 40 networks (1)" in text
+    front, _, _ = text.partition('id="table"')
+    assert "stated" in front and ">bound<" not in front
+
+
 @pytest.mark.parametrize("rows", [[], [{"name": "new", "status": "new"}]])
 def test_a_table_with_nothing_to_show_is_a_page_all_the_same(rows: list[Row]):
     text = report(rows)

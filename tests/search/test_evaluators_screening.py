@@ -9,12 +9,16 @@ import onnx
 import pytest
 
 from edgeloop.architectures import Architecture, architecture_in, find_space
-from edgeloop.errors import BadInput
+from edgeloop.errors import BadInput, ModelFailed
+from edgeloop.platforms import find_platform
 from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.latency.profiles import built_in_profiles, calibrated
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
 from edgeloop.search.evaluators import Screening
+from edgeloop.search.evaluators.screening import chip_latency
+from edgeloop.settings import Settings
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
+from tests.nets import with_scatter
 from tests.search.conftest import net
 
 pytestmark = pytest.mark.slow
@@ -63,7 +67,16 @@ def test_its_numbers_are_those_of_the_graph_and_of_the_compiler(make, tmp_path: 
         raw = toolchain.screen(file, find_chip("sa8295p")).raw_us
     expected = calibrated(raw, built_in_profiles()["sa8295p"]) / 1000
     assert answer.values["chip_latency_ms"] == pytest.approx(expected)
+    low, high = (answer.values[f"chip_latency_{end}_ms"] for end in ("low", "high"))
+    assert low < expected < high
     assert "sa8295p" in screening.conditions and "0.743" in screening.conditions
+
+
+def test_a_latency_that_leaves_out_steps_is_an_error_of_the_candidate(tmp_path: Path, closing):
+    model = with_scatter(tmp_path / "scatter.onnx")
+    chip = closing(find_platform("qnn").open_estimator("htp", Settings.load(tmp_path), 60))
+    with pytest.raises(ModelFailed, match=r"no cost for 1 step.*farm_latency_ms"):
+        chip_latency(chip, model)
 
 
 def test_nets_that_crash_never_end_or_do_not_fit_are_final_errors_and_the_next_is_screened(make):

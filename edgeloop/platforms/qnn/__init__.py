@@ -65,7 +65,7 @@ class QnnPlatform(Platform):
             yield ListedDevice(
                 f"htp:{chip.name}",
                 "compiler's estimate" if chip.estimate_soc else "none",
-                f"error {profile.error_percent:.0f} %" if profile else "uncalibrated",
+                _accuracy(profile) if profile else "uncalibrated",
                 "simulated",
             )
 
@@ -112,6 +112,14 @@ class QnnPlatform(Platform):
         profile = fit_profile(pairs, name, soc, source)
         save_profile(profiles_folder(settings), profile)
         return profile
+
+
+def _accuracy(profile: LatencyProfile) -> str:
+    """`90 % within 0.7 to 2 × the estimate`."""
+    known = profile.intervals.get("any")
+    if known is None:
+        return f"median error {profile.error_percent:.0f} %"
+    return f"{100 * profile.coverage:.0f} % within {known.low:.2g} to {known.high:.2g} × it"
 
 
 def profiles_folder(settings: Settings) -> Path:

@@ -192,7 +192,7 @@ class Screening(PoolEvaluator):
             latency_ms = self._builder.host_latency_ms(model, self._warm_up, self._repeats)
             yield {"host_latency_ms": latency_ms}
         if self._estimator is not None:
-            yield _chip_latency(self._estimator, model)
+            yield chip_latency(self._estimator, model)
 
     def _stop(self) -> None:
         """A call in progress is interrupted; the thread sees that we are closing and ends."""
@@ -207,7 +207,7 @@ class Screening(PoolEvaluator):
         self._temporary.cleanup()
 
 
-def _chip_latency(estimator: Estimator, model: Path) -> dict[str, float]:
+def chip_latency(estimator: Estimator, model: Path) -> dict[str, float]:
     """With its interval, where that is known. A latency that leaves out steps would make a model
     look faster than all others, so it is an error of the candidate."""
     if not isinstance(estimator, EstimatesIntervals):
