@@ -100,6 +100,7 @@ dataset_option = click.option(
 @click.option(
     "--thorough-images", type=click.IntRange(min=1), help="Test images of f1_onnx and f1_10k."
 )
+@click.option("--layers", is_flag=True, help="Also find the cost of every layer (takes a minute).")
 @click.option("--recovery-images", type=click.IntRange(min=4), help="Images to judge --recover by.")
 @click.option(
     "--workdir",
@@ -132,6 +133,7 @@ def runner(
     toolchain: str | None,
     precision: Precision | PrecisionPlan,
     recover: str | None,
+    layers: bool,
     allow_cpu_fallback: bool,
     max_benchmark_runs: int | None,
     calibration_images: int | None,
@@ -193,6 +195,7 @@ def runner(
         quantize=not no_quantize,
         toolchain=toolchain or "",
         precision=precision,
+        layers=layers,
         recover=() if recover is None else parse_steps(recover),
         sizes=_sizes(settings, calibration_images, quick_images, thorough_images, recovery_images),
         workdir=workdir,
@@ -449,7 +452,7 @@ _AGAINST_FLOAT = ("Δ to float [95 %]", "agreement")
 
 def _print_comparison(comparison: Comparison) -> None:
     from edgeloop._util.units import size_text
-    from edgeloop.cli.output import table
+    from edgeloop.cli.output import printable, table
 
     cells = [
         [*_figures(variant), size_text(variant.size), variant.latency]
@@ -465,6 +468,9 @@ def _print_comparison(comparison: Comparison) -> None:
     what = "test images" if metric else "inputs, compared with float"
     click.echo(f"{comparison.model}, {comparison.images} {what}")
     click.echo(table((*headings, "size", "latency"), cells, right=right))
+    layers = ", ".join(f"{one.name} {100 * one.share:.0f} %" for one in comparison.costliest)
+    if layers:
+        click.echo(f"costliest layers (estimate): {printable(layers)}")
 
 
 def _figures(variant: Variant) -> list[str]:

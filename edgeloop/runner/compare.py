@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from edgeloop._util.units import interval_text, latency_text
 from edgeloop.errors import BadInput, NoSuchPrecision
-from edgeloop.graph import class_axis
+from edgeloop.graph import LayerTiming, class_axis, costliest
 from edgeloop.platforms import (
     Device,
     GraphInfo,
@@ -56,6 +56,7 @@ def fetched(workspace: Workspace, model: str, folder: Path, match: str = "*") ->
 
 
 Answers = dict[str, NDArray[Any]]
+MOST_LAYERS = 5
 REMEMBERED = 32  # images whose outputs are compared as they are
 
 
@@ -85,6 +86,7 @@ class Comparison:
     images: int
     variants: tuple[Variant, ...]
     metric: str = "f1"
+    costliest: tuple[LayerTiming, ...] = ()  # layers, if their cost was found by a runner
 
     def rows(self) -> Iterator[dict[str, object]]:
         about = {"model": self.model, "images": self.images, "metric": self.metric}
@@ -146,15 +148,21 @@ def compare_model(
                 reference = (host, float_model)
                 found.append(_compared(title, runs_on, kind, file, reference, info, samples))
             variants = tuple(variant for variant in found if variant is not None)
-            return Comparison(model, len(samples), variants, "")
+            return Comparison(model, len(samples), variants, "", _costliest(work))
         samples = opened_task.test(info.height, info.width, images)
         runs = []
         for title, runs_on, kind in ways:
             file = work.artefact(runs_on.artefacts.get(kind, ""), toolchain)
             if run := _tried(title, runs_on, kind, file, opened_task, info, samples):
                 runs.append(run)
+        layers = _costliest(work)
     variants = tuple(_variant(opened_task, run, runs[0]) for run in runs)
-    return Comparison(model, len(samples), variants, metric_of(opened_task))
+    return Comparison(model, len(samples), variants, metric_of(opened_task), layers)
+
+
+def _costliest(work: Assignment) -> tuple[LayerTiming, ...]:
+    table = work.find(".layers.csv")
+    return () if table is None else tuple(costliest(table, MOST_LAYERS))
 
 
 def _compared(

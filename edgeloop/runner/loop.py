@@ -21,6 +21,7 @@ from edgeloop.models import Registry, is_true, matches_any
 from edgeloop.platforms import (
     DEFAULT_PLATFORM,
     DEFAULT_PRECISION,
+    AttributesLatency,
     Device,
     Precision,
     PrecisionPlan,
@@ -83,6 +84,7 @@ class RunnerOptions:
     cpus: int = 0  # to reserve; 0: none
     health: Path | None = None  # the file for probes
     idle_work_s: float = IDLE_WORK_S  # `on_idle` is called at most so often
+    layers: bool = False  # also find the cost of every layer
     recover: tuple[str, ...] = ()  # steps of recovery, as `parse_steps` gives them
 
 
@@ -232,6 +234,7 @@ def _crew(
         *(toolchain, host, task, host, chips, options.precision, options.sizes, given, fallback),
         recover=options.recover,
         judge=next((each for each in devices if not isinstance(each, SharedDevice)), host),
+        attributor=_attributor(devices) if options.layers else None,
     )
     asked_for: Callable[[str], bool] = partial(matches_any, patterns=options.subset)
     if not (options.dataset or options.calibration or options.task or options.benchmark_only):
@@ -274,6 +277,14 @@ def _crew(
             equipment, hand = replace(base, device=session), number if shared else None
             crew.append(worker(device.name, equipment, can, backoff, hand, sessions))
     return crew
+
+
+def _attributor(devices: list[Device]) -> AttributesLatency:
+    for device in devices:
+        if isinstance(device, AttributesLatency):
+            return device
+    reason = "--layers needs a device that can tell the cost of layers, such as --device htp:CHIP"
+    raise BadInput(reason=reason)
 
 
 def chosen_toolchain(names: list[str], options: RunnerOptions, workspace: Workspace) -> str:

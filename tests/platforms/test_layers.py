@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,12 +18,13 @@ from torch import nn
 
 from edgeloop.cli.app import app
 from edgeloop.errors import BadModel
-from edgeloop.graph import LayerTiming, add_times, costliest
+from edgeloop.graph import LayerTiming, add_times, costliest, write_viewer
 from edgeloop.platforms import AttributesLatency, LayerCosts
 from edgeloop.platforms.qnn.device import HtpDevice
 from edgeloop.platforms.qnn.layers.attribution import CutTimes
-from edgeloop.platforms.qnn.layers.costs import TimedCut, kept_cuts, layer_costs
+from edgeloop.platforms.qnn.layers.costs import OUTPUT, TimedCut, kept_cuts, layer_costs
 from edgeloop.platforms.qnn.layers.prefixes import GraphLayer
+from edgeloop.runner.stages.layers import complete_table, with_layers
 from edgeloop.testing.waiting import wait_until
 from tests.converted import open_htp
 from tests.nets import save_tiny
@@ -136,10 +139,34 @@ def test_branches_add_up_to_the_whole(device, nets, cache, name):
     assert again.compiles == 0 and again.layers == costs.layers
 
 
-def test_a_quantized_file_is_taken_as_it_is(device, small_net):
-    costs = device.attribute(small_net.converted.files["unet.quant.onnx"], limit_s=0.5)
+def test_a_runner_completes_the_table_of_layers(device, small_net, tmp_path, cache, monkeypatch):
+    """Of the quantized file, which is taken as it is; what a short time left open is continued."""
+    monkeypatch.setenv("EDGELOOP_CACHE", str(cache.parent))
+    model = small_net.converted.files["unet.quant.onnx"]
+    costs = device.attribute(model, cache=cache, limit_s=0.1)
     assert {"/Resize", "/head/Conv"} <= set(checked(costs))
-    assert any("were not tried in 0.5 s" in note for note in costs.notes)
+    assert any("were not tried in 0.1 s" in note for note in costs.notes)
+    table = tmp_path / "unet.layers.csv"
+    shutil.copyfile(small_net.converted.files["unet.layers.csv"], table)
+    equipment = SimpleNamespace(attributor=device, device=device)
+    files = {"unet.quant.onnx": model, table.name: table}
+    assert complete_table(equipment, files, "unet.quant.onnx") == ""
+    with table.open(newline="") as file:
+        rows = {row["name"]: row for row in csv.DictReader(file)}
+    assert rows["/stem/stem.2/Relu"]["time_us"] == "0.000"
+    assert {row["timed_on"] for row in rows.values()} == {CHIP}
+    times_us = [float(row["time_us"]) for row in rows.values() if row["time_us"]]
+    measured = with_layers(device.measure(model, small_net.converted.info), equipment, model)
+    layers = {layer.name.partition(" +")[0]: layer.time_us for layer in measured.layers}
+    assert sum(layers.values()) == pytest.approx(1e6 * measured.seconds)
+    assert sum(times_us) == pytest.approx(sum(layers.values()) - layers.get(OUTPUT, 0), rel=1e-3)
+    page = tmp_path / "page.html"
+    write_viewer(page, "unet", table)
+    assert f"estimated for {CHIP}" in page.read_text() and "share of time" in page.read_text()
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+    why = complete_table(equipment, {**files, "broken.onnx": broken}, "broken.onnx")
+    assert why.startswith("no cost of layers: ")
 
 
 def test_a_killed_run_is_continued(device, nets, tmp_path):

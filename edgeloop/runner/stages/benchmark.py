@@ -12,13 +12,14 @@ from edgeloop._util.units import interval_text, latency_text
 from edgeloop.models import LATENCY_COLUMNS, runs_of
 from edgeloop.platforms import Measurement, device_type
 from edgeloop.runner.stages.base import Assignment, Equipment, Result
+from edgeloop.runner.stages.layers import with_layers
 from edgeloop.store import Changes, Value
 
 
 def benchmark(work: Assignment, equipment: Equipment) -> Result:
     info = equipment.toolchain.inspect(work.onnx)
     model = work.artefact(equipment.device.artefacts.get("quantized", ""), equipment.toolchain.name)
-    measured = equipment.device.measure(model, info)
+    measured = with_layers(equipment.device.measure(model, info), equipment, model)
     before = [] if measured.is_deterministic else runs_of(work.row)
     runs = [*before, measured.seconds]
     mean = statistics.mean(runs)

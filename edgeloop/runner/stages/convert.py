@@ -25,6 +25,7 @@ from edgeloop.runner.stages.base import (
     calibration_samples,
     choose_task,
 )
+from edgeloop.runner.stages.layers import complete_table
 from edgeloop.runner.stages.recovery import Recovered, recovered
 from edgeloop.store import Value
 from edgeloop.tasks import task_for
@@ -45,6 +46,7 @@ def convert(work: Assignment, equipment: Equipment) -> Result:
     if equipment.recover:
         better = recovered(work, equipment, info, chosen.task if chosen else None, converted)
     files = {**converted.files, **better.files, **_plan_file(work, precision)}
+    untimed = complete_table(equipment, files, converted.quantized)
     why = _why(chosen, equipment)
     notes = " ".join(filter(None, (*converted.notes, calibration.note, unused, why)))
     columns: dict[str, Value] = {
@@ -65,7 +67,7 @@ def convert(work: Assignment, equipment: Equipment) -> Result:
     kind = "" if calibration.origin == "dataset" else f"{calibration.origin} "
     what = "images" if calibration.tensors is None else "inputs"
     summary = f"{counts}, quantized {converted.precision} on {len(calibration)} {kind}{what}"
-    for more in filter(None, (better.text, why)):
+    for more in filter(None, (better.text, why, untimed)):
         summary += f"; {more}"
     return Result(columns, {**files, **_viewer(work, converted.files)}, summary)
 
