@@ -399,3 +399,23 @@ def test_a_mistake_at_the_border_is_found_even_where_outputs_hardly_vary():
             nothing = np.zeros(tuple(tensor.dims), np.float32)
             tensor.CopyFrom(onnx.numpy_helper.from_array(nothing, tensor.name))
     assert not compare_outputs(exact, naive).is_equal
+
+
+def test_a_mistake_is_found_even_where_the_model_forgets_its_input():
+    """As untrained models do: what comes behind the changed place hardly passes anything on."""
+    exact = normalized(pads=[1, 1, 1, 1])
+    exact.graph.node[-1].name = exact.graph.node[-1].output[0] = "inner"
+    exact.graph.value_info.append(onnx.helper.make_tensor_value_info("inner", 1, [1, 7, 17, 20]))
+    exact.graph.node.extend([node("Mul", "inner", "tiny", "t"), node("Add", "t", "big", "y")])
+    for name, value in (("tiny", 1e-9), ("big", 5.0)):
+        exact.graph.initializer.append(onnx.numpy_helper.from_array(number(value), name))
+    exact = onnx.shape_inference.infer_shapes(exact, strict_mode=True)
+    wrong = onnx.ModelProto()
+    wrong.CopyFrom(exact)
+    apply_steps(wrong, [RewriteStep("fold-scaling-border")])
+    assert compare_outputs(exact, wrong).is_equal
+    for tensor in wrong.graph.initializer:
+        if "border" in tensor.name:
+            nothing = np.zeros(tuple(tensor.dims), np.float32)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(nothing, tensor.name))
+    assert not compare_outputs(exact, wrong).is_equal
