@@ -64,7 +64,8 @@ def estimates(archive: Path, name: str, form: str, limit_s: float = 600) -> list
     about = known_networks()[name]
     shared = {"network": name, "family": about.family, "kind": about.kind, "format": form}
     shared["doubt"] = about.doubt
-    reason = (errors[-1] if errors else f"ended with {code}")[:200]
+    named = [line for line in errors if "rror" in line] or errors or [f"ended with {code}"]
+    reason = named[-1].strip()[:200]
     return [{**shared, **found.get(soc, {"soc": soc, "error": reason})} for soc in SOCS]
 
 

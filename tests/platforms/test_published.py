@@ -37,6 +37,10 @@ def test_published_figures_name_their_source_and_the_families_of_the_catalog() -
         assert row["family"] == family, row["network"]
 
 
+def test_at_least_a_hundred_networks_are_rebuilt() -> None:
+    assert len(set(names_in(SKELETONS)) & set(known_networks())) >= 100
+
+
 def test_weights_are_the_same_whenever_they_are_made_again() -> None:
     one, other = (with_weights(_skeleton(), "a") for _ in range(2))
     assert _weights(one).tobytes() == _weights(other).tobytes()

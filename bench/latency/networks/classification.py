@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
+from torch.nn.utils.fusion import fuse_linear_bn_eval
 
 from bench.latency.networks.packages import timm_network, torchvision_network, transformers_network
 from bench.latency.networks.recipe import IMAGENET, Doubled, Recipe
@@ -39,6 +40,28 @@ def _inception() -> nn.Module:
     return torchvision_network(
         "inception_v3", transform_input=False, aux_logits=False, init_weights=False
     )
+
+
+def _efficientvit() -> nn.Module:
+    """GELU as one operator, which the vendor's converter makes of its approximation too."""
+    network = timm_network("efficientvit_l2")
+    for module in network.modules():
+        for name, child in module.named_children():
+            if type(child).__name__ == "GELUTanh":
+                setattr(module, name, nn.GELU())
+    return network
+
+
+def _levit() -> nn.Module:
+    """Normalisation is folded into the products before it: exporters do that for convolutions."""
+    network = transformers_network(
+        "LevitForImageClassification", hidden_sizes=[128, 256, 384], num_labels=1000
+    ).eval()
+    for module in network.modules():
+        if type(module).__name__ == "MLPLayerWithBN":
+            module.fused = fuse_linear_bn_eval(module.linear, module.batch_norm)
+            module.forward = module.fused.forward
+    return network
 
 
 def _googlenet() -> nn.Module:
@@ -84,8 +107,8 @@ RECIPES = {
     "repvit": _timm("repvit_m2_3"),
     "sequencer2d": _timm("sequencer2d_s"),
     "efficientvit_b2_cls": _timm("efficientvit_b2"),
-    "efficientvit_l2_cls": _timm("efficientvit_l2"),
-    "levit": _transformers("LevitForImageClassification", hidden_sizes=[128, 256, 384]),
+    "efficientvit_l2_cls": Recipe(_efficientvit, (224, 224), IMAGENET),
+    "levit": Recipe(_levit, (224, 224), IMAGENET, _first),
     "convnext_v2_base": _transformers(
         "ConvNextV2ForImageClassification",
         hidden_sizes=[128, 256, 512, 1024],

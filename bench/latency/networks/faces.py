@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.latency.networks.packages import timm_network
+from bench.latency.networks.packages import module_of, timm_network
 from bench.latency.networks.recipe import IMAGENET, Doubled, Recipe
-from bench.latency.networks.vendor import stand_in, vendor_class, vendor_network
+from bench.latency.networks.vendor import vendor_class, vendor_network
 
 
 def _vendor(path: str, *inputs: Any, **options: Any) -> nn.Module:
@@ -59,10 +59,9 @@ class Identified(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        stand_in()  # torchreid imports tools for its data sets
-        from torchreid.models.osnet import osnet_x1_0
-
-        self.network = osnet_x1_0(num_classes=1000, pretrained=False)
+        self.network = module_of("torchreid", "reid/models/osnet.py").osnet_x1_0(
+            1000, pretrained=False
+        )
 
     def forward(self, image: Tensor) -> Tensor:
         return functional.normalize(self.network(image), p=2, dim=1)

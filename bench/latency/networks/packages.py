@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +33,19 @@ def timm_network(name: str, **options: Any) -> nn.Module:
     timm.layers.set_fused_attn(False)
     network: nn.Module = timm.create_model(name, pretrained=False, exportable=True, **options)
     return network
+
+
+def module_of(package: str, file: str) -> Any:
+    """One file of a package, without what the package imports besides."""
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise ModuleNotFoundError(package)
+    path = Path(found.submodule_search_locations[0]) / file
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def transformers_network(name: str, **options: Any) -> nn.Module:

@@ -13,7 +13,7 @@ from bench.latency.networks.packages import (
     torchvision_network,
     transformers_network,
 )
-from bench.latency.networks.recipe import IMAGENET, Recipe
+from bench.latency.networks.recipe import IMAGENET, Deployed, Recipe
 
 
 def _classes(outputs: Any) -> Tensor:
@@ -131,10 +131,62 @@ class NestedUNet(nn.Module):
         return torch.sigmoid(self.joined(torch.cat(sides, 1)))
 
 
+class Brightened(nn.Module):
+    """A network that is given the image divided by its largest value, then normalised."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = Deployed(network, IMAGENET, None)
+
+    def forward(self, image: Tensor) -> Tensor:
+        largest = image.amax(dim=(1, 2, 3), keepdim=True)
+        return self.network(torch.where(largest > 1e-6, image / largest, image))
+
+
 def _resized(values: Tensor, target: Tensor) -> Tensor:
     return functional.interpolate(
         values, size=target.shape[2:], mode="bilinear", align_corners=False
     )
+
+
+class Pyramid(nn.Module):
+    """PSPNet on a dilated ResNet-101 with three convolutions first; the image and its mirror image
+    go through together, and the mean of their probabilities is the answer."""
+
+    def __init__(self, classes: int = 150) -> None:
+        super().__init__()
+        spread = [False, True, True]
+        net = torchvision_network("resnet101", replace_stride_with_dilation=spread)
+        net.inplanes = 128
+        stem = (_step(3, 64), _step(64, 64), _step(64, 128))
+        stem[0][0].stride = (2, 2)
+        first = net.layer1[0]
+        first.conv1 = nn.Conv2d(128, 64, 1, bias=False)
+        first.downsample[0] = nn.Conv2d(128, 256, 1, bias=False)
+        self.features = nn.Sequential(
+            *stem, nn.MaxPool2d(3, 2, 1), net.layer1, net.layer2, net.layer3, net.layer4
+        )
+        self.bins = (1, 2, 3, 6)
+        self.pooled = nn.ModuleList(_step(2048, 512, 1) for _ in self.bins)
+        self.last = nn.Sequential(_step(4096, 512), nn.Conv2d(512, classes, 1))
+
+    def forward(self, image: Tensor) -> Tensor:
+        both = torch.cat((image, image.flip(3)), 0)
+        mean, deviation = (torch.tensor(v).reshape(1, 3, 1, 1) for v in IMAGENET)
+        features = self.features((both - mean) / deviation)
+        size = features.shape[2:]
+        maps = [features]
+        for bins, layer in zip(self.bins, self.pooled, strict=True):
+            kernel = [-(-side // bins) for side in size]
+            pooled = layer(functional.avg_pool2d(features, kernel, ceil_mode=True))
+            maps.append(
+                functional.interpolate(pooled, size=size, mode="bilinear", align_corners=True)
+            )
+        values = self.last(torch.cat(maps, 1))
+        values = functional.interpolate(
+            values, size=image.shape[2:], mode="bilinear", align_corners=True
+        ).softmax(1)
+        return ((values[0] + values[1].flip(2)) / 2).unsqueeze(0)
 
 
 class Atrous(nn.Module):
@@ -259,8 +311,9 @@ RECIPES = {
         _classes,
     ),
     "deeplabv3_plus_mobilenet": Recipe(Atrous, (520, 520), IMAGENET, _classes),
+    "pspnet": Recipe(Pyramid, (473, 473)),
     "unet_segmentation": Recipe(UNet, (640, 1280)),
-    "u2net_segmentation": Recipe(NestedUNet, (320, 320), IMAGENET),
+    "u2net_segmentation": Recipe(lambda: Brightened(NestedUNet()), (320, 320)),
     "segformer_base": Recipe(
         lambda: transformers_network("SegformerForSemanticSegmentation", num_labels=150),
         (512, 512),

@@ -30,7 +30,7 @@ _UNUSED = frozenset(
             "pyquaternion",
         ),
         *("resampy", "roboflow", "schema", "shapely", "skimage", "sklearn", "soundfile"),
-        *("tabulate", "tflite", "torch_audioset", "torchmetrics", "xtcocotools"),
+        *("tabulate", "tflite", "torch_audioset", "torchmetrics", "xtcocotools", "yolox"),
     )
 )
 _CLONED = ".external_repos"  # the package would clone it when it is imported
@@ -54,15 +54,10 @@ class _Standin(MetaPathFinder, Loader):
 
 def vendor_class(path: str) -> Any:
     """`resnet18.model.ResNet18` of the package's models."""
-    stand_in()
-    module, _, name = path.rpartition(".")
-    return getattr(import_module(f"qai_hub_models.models.{module}"), name)
-
-
-def stand_in() -> None:
-    """For whatever is imported from here on."""
     if not any(isinstance(finder, _Standin) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Standin())
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(f"qai_hub_models.models.{module}"), name)
 
 
 def vendor_network(path: str) -> Any:
