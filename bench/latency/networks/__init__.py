@@ -13,6 +13,7 @@ from bench.latency.networks import (
     restoration,
     segmentation,
     sequences,
+    streets,
 )
 from bench.latency.networks.recipe import Recipe
 
@@ -21,6 +22,7 @@ RECIPES: dict[str, Recipe] = {
     **restoration.RECIPES,
     **faces.RECIPES,
     **segmentation.RECIPES,
+    **streets.RECIPES,
     **detection.RECIPES,
     **sequences.RECIPES,
 }
