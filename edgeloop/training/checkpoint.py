@@ -134,4 +134,7 @@ def load_weights(net: nn.Module, arch: Architecture, path: Path) -> None:
     trained = fields["belongs_to"].get("architecture")
     if trained != arch.id:
         raise BadInput(reason=f"{path} holds weights of {trained}, not of {arch.id}")
+    if "qat" in fields["belongs_to"]:
+        reason = f"{path} is of a quantization-aware training: use the model.onnx beside it"
+        raise BadInput(reason=reason)
     net.load_state_dict(fields["best"] or fields["net"])

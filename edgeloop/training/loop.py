@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from edgeloop.architectures import Architecture, build, check_exporter, check_torch, export_onnx
 from edgeloop.errors import BadInput, TrainingDiverged, TrainingFailed
 from edgeloop.tasks import Samples, Task, Trainable, open_task, reading_data
-from edgeloop.training.checkpoint import ARCH, MODEL, Folder, State, write_whole
+from edgeloop.training.checkpoint import ARCH, MODEL, Folder, State, load_weights, write_whole
 from edgeloop.training.data import ImageSet, SharedData, class_weights, order_of
 from edgeloop.training.device import Machine, machine_for, memory_watched, tuned
 from edgeloop.training.plan import (
@@ -59,13 +59,23 @@ def train(
     if not resume:
         folder.clear()
     with tuned(machine, plan.threads), memory_watched(arch.id, machine, machine.batch):
-        net = build(arch, plan.seed, project)
+        net = _net(arch, plan, project)
         folder_of_project = project or Path.cwd()
         task = _task(net, arch, dataset, plan, cache or folder_of_project / ".edgeloop/prepared")
         data = _Data.of(task, arch)
         shared = shared or SharedData()
         with shared.gate.together():
             return _Training(arch, net, data, plan, machine, folder, shared).go(progress)
+
+
+def _net(arch: Architecture, plan: TrainingPlan, project: Path | None) -> nn.Module:
+    net = build(arch, plan.seed, project)
+    if plan.qat_from is None:
+        return net
+    from edgeloop.training.quantization import with_fake_quantization
+
+    load_weights(net, arch, plan.qat_from)
+    return with_fake_quantization(net, plan.qat_weight_bits)
 
 
 @dataclass(frozen=True)
@@ -223,6 +233,10 @@ class _Training:
         net.load_state_dict(state.best)
         net = net.cpu()
         best, last = state.epochs[state.best_epoch - 1], state.epochs[-1]
+        if self._plan.qat_from is not None:
+            from edgeloop.training.quantization import without_fake_quantization
+
+            net = without_fake_quantization(net)
         with self._gate.outside():
             export_onnx(net, self._arch, self._folder.path / MODEL)
         result = TrainingResult(

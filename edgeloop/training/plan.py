@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from edgeloop.errors import BadInput
@@ -24,7 +25,9 @@ class TrainingPlan:
     `steps` takes precedence over `epochs`. `patience` stops a training after that many epochs
     without a better F1. `batch` defaults to 16 on a CPU and 64 on a GPU. `checkpoint_s` is the time
     between checkpoints; ends of epochs are preferred. `images` and `validation_images` limit the
-    size of each set, for partial training.
+    size of each set, for partial training. `qat_from` is the checkpoint of a trained model, which
+    then learns on with the rounding of quantization: weights of `qat_weight_bits` bits (4 or 8),
+    activations of 8.
     """
 
     epochs: int = 1
@@ -38,6 +41,8 @@ class TrainingPlan:
     task: str | None = None
     images: int | None = None
     validation_images: int | None = None
+    qat_from: Path | None = None
+    qat_weight_bits: int = 8
 
     device: DeviceName = "auto"
     precision: Precision = "auto"
@@ -52,6 +57,8 @@ class TrainingPlan:
                 raise BadInput(reason=f"{name} must be 1 or more, not {value}")
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
             raise BadInput(reason=f"learning_rate must be above 0, not {self.learning_rate}")
+        if self.qat_weight_bits not in (4, 8):
+            raise BadInput(reason=f"qat_weight_bits is 4 or 8, not {self.qat_weight_bits}")
         if self.seed < 0 or self.threads < 1 or self.weight_decay < 0:
             raise BadInput(reason="seed and weight_decay are 0 or more, threads 1 or more")
 
@@ -68,6 +75,7 @@ class TrainingPlan:
             "patience": self.patience,
             "images": self.images,
             "validation_images": self.validation_images,
+            **({"qat": self.qat_weight_bits} if self.qat_from else {}),
         }
 
 
