@@ -90,7 +90,8 @@ class _RoundedActivations(nn.Module):
 
 
 def _round_output(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-    rounded: Tensor = module.rounded_output(output)
+    rounding = module.get_submodule("rounded_output")
+    rounded: Tensor = rounding(output)
     return rounded
 
 
