@@ -163,18 +163,19 @@ def _is_wanted(
 def _table(rows: Sequence[Values]) -> str:
     from edgeloop.cli.output import table
     from edgeloop.models import (
+        SCORE_COLUMNS,
         interval_heading,
         latency_interval,
         recovery_of,
-        score_headings,
+        score_meaning,
         shown_scores,
     )
 
     now = time.time()
     trained = [name for name in OF_TRAINING if any(isinstance(r.get(name), float) for r in rows)]
     columns = [*trained, *shown_scores(rows)]
-    named = score_headings(rows)
-    titles = [named.get(column, column) for column in columns]
+    meaning = score_meaning(rows)
+    titles = [meaning.heading(c) if c in SCORE_COLUMNS else c for c in columns]
     intervals = [interval_heading(rows)] if any(map(latency_interval, rows)) else []
     cells = [_cells(row, now, columns, bool(intervals)) for row in rows]
     headings = ("name", "macs", "latency_ms", *intervals, *titles, "status", "node")

@@ -178,7 +178,8 @@ def _f1(
     clears: tuple[str, ...] = (),
 ) -> Stage:
     artefacts = (f"test_results_{name}.csv", f"pr_curve_{name}.png")
-    return Stage(name, (name,), capability, priority, needs, artefacts, clears)
+    about = (f"{name}_images", f"{name}_set")
+    return Stage(name, (name,), capability, priority, needs, artefacts, (*clears, *about))
 
 
 def _by_latency(factor: float) -> Priority:

@@ -12,7 +12,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from edgeloop._util.units import range_text
@@ -66,6 +66,14 @@ COLUMNS: tuple[Column, ...] = (
     Column("f1_1k", "number", "F1 of the quantized model on the device, 1k test images"),
     Column("f1_1k_f", "number", "F1 of the float model, 1k test images; n/a where there is none"),
     Column("f1_10k", "number", "F1 of the quantized model on the device, 10k test images"),
+    *(
+        Column(f"{name}_{what}", kind, meaning)  # type: ignore[arg-type]
+        for name in ("f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
+        for what, kind, meaning in (
+            ("images", "integer", f"how many test images {name} really is of"),
+            ("set", "text", f"which test images {name} is of: a digest of their content"),
+        )
+    ),
     Column("use_pillow", "boolean", "whether images were prepared with Pillow"),
     Column("error", "text", "the last error, with its stage"),
     Column("since", "text", "when the status last changed, UTC"),
@@ -268,10 +276,32 @@ def shared_metric(rows: Iterable[Mapping[str, object]]) -> str:
     return metrics.pop() if len(metrics) == 1 else "f1"
 
 
-def score_headings(rows: Iterable[Mapping[str, object]]) -> dict[str, str]:
-    """What people see above the columns of scores: `mAP_1k` where all rows measured mAP."""
-    metric = shared_metric(rows)
-    return {column: metric + column.removeprefix("f1") for column in SCORE_COLUMNS}
+@dataclass(frozen=True)
+class ScoreMeaning:
+    """What the columns of scores hold in some rows: the metric, and of how many images each column
+    is (`120`, `100–120`), if these are not as many as its name says."""
+
+    metric: str = "f1"
+    images: Mapping[str, str] = field(default_factory=dict)
+
+    def heading(self, column: str) -> str:
+        """What people see above the column: `mAP_1k`, or `f1_1k (120)` if it is of 120 images."""
+        name = self.metric + column.removeprefix("f1")
+        return f"{name} ({self.images[column]})" if column in self.images else name
+
+
+def score_meaning(rows: Iterable[Mapping[str, object]]) -> ScoreMeaning:
+    every = list(rows)
+    images = {}
+    for column in SCORE_COLUMNS:
+        scored = [row for row in every if type(row.get(column)) in (int, float)]
+        counts = {row.get(f"{column}_images") for row in scored}
+        known = sorted(count for count in counts if type(count) is int)
+        nominal = 1_000 if "_1k" in column else 10_000
+        if known and known != [nominal]:
+            least, most = known[0], known[-1]
+            images[column] = f"{least:,}" if least == most else f"{least:,}–{most:,}"
+    return ScoreMeaning(shared_metric(every), images)
 
 
 def shown_scores(rows: Iterable[Mapping[str, object]]) -> list[str]:

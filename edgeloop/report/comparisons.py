@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from edgeloop.models import shared_metric
+from edgeloop.models import score_meaning, shared_metric
 from edgeloop.report.measures import Row, measure_of, number
 from edgeloop.report.style import (
     BLUE,
@@ -94,6 +94,8 @@ def quantization_chart(rows: Iterable[Row]) -> Chart:
         return empty_chart("No model has F1 of both its float and its quantized form yet.")
     a = altair()
     metric = shared_metric(every)
+    column = "f1_1k" if images == "1k" else "f1_10k"
+    images = score_meaning(every).images.get(column, images)
     named = "F1" if metric == "f1" else metric
     shown = losses[:MOST_LINES]
     order = [name for name, _, _ in shown]

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from edgeloop.errors import BadInput
-from edgeloop.models import LATENCY_COLUMNS, runs_of, shared_metric
+from edgeloop.models import LATENCY_COLUMNS, runs_of, score_meaning
 from edgeloop.pareto import Floats, hypervolume, non_dominated
 from edgeloop.report.measures import LATENCY, ColumnObjective, Row
 
@@ -79,7 +79,7 @@ def pareto_of(rows: Iterable[Row], objectives: Sequence[ColumnObjective]) -> Par
     numbers = [[item.of(row) for item in objectives] for row in every]
     complete = [index for index, line in enumerate(numbers) if not any(map(math.isnan, line))]
     values = np.array([numbers[index] for index in complete], dtype=np.float64)
-    metric = shared_metric(every[index] for index in complete)
+    metric = score_meaning(every[index] for index in complete)
     return Pareto(
         tuple(replace(item, metric=metric) for item in objectives),
         tuple(every[index] for index in complete),

@@ -31,7 +31,7 @@ from edgeloop.models import (
     latency_notes,
     records_of,
     recovery_of,
-    shared_metric,
+    score_meaning,
     visible_columns,
 )
 from edgeloop.report.charts import pareto_chart
@@ -156,7 +156,7 @@ def render(report: ReportData) -> str:
         source=report.source,
         facts=_facts(report.rows, found),
         charts=[_part(chart, f"c{number}-") for number, chart in enumerate(charts)],
-        columns=[measure_of(column, shared_metric(report.rows)) for column in columns],
+        columns=[measure_of(column, score_meaning(report.rows)) for column in columns],
         models=models,
         front=[model for model in models if model.is_front],
         agreement=[measure_of(column) for column in AGREEMENT_COLUMNS],

@@ -12,6 +12,7 @@ from edgeloop.errors import BadInput
 from edgeloop.models import (
     COLUMNS,
     SCORE_COLUMNS,
+    ScoreMeaning,
     is_estimate,
     is_lower_bound,
     mean_latency_ms,
@@ -88,13 +89,18 @@ _KNOWN = (
 MEASURES: Mapping[str, Measure] = {measure.column: measure for measure in _KNOWN}
 
 
-def measure_of(column: str, metric: str = "f1") -> Measure:
-    """`metric` is what the columns of scores hold, where that is not F1."""
+def measure_of(column: str, meaning: str | ScoreMeaning = "f1") -> Measure:
+    """`meaning` is what the columns of scores hold, if that is not F1 on as many images as their
+    names say."""
     found = MEASURES.get(column) or Measure(column, column)
-    if metric == "f1" or column not in SCORE_COLUMNS:
+    if column not in SCORE_COLUMNS:
         return found
-    shown = metric + column.removeprefix("f1")
-    return replace(found, label=found.label.replace("F1", metric, 1), shown=shown)
+    scores = meaning if isinstance(meaning, ScoreMeaning) else ScoreMeaning(meaning)
+    label = found.label if scores.metric == "f1" else found.label.replace("F1", scores.metric, 1)
+    if column in scores.images:
+        label = f"{label.rpartition(', ')[0]}, {scores.images[column]} images"
+    shown = scores.heading(column)
+    return replace(found, label=label, shown="" if shown == column else shown)
 
 
 def quality_column(rows: Iterable[Row]) -> str:
@@ -112,7 +118,7 @@ class ColumnObjective:
 
     column: str
     goal: Goal
-    metric: str = "f1"
+    metric: str | ScoreMeaning = "f1"
 
     @property
     def measure(self) -> Measure:

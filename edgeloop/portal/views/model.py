@@ -18,7 +18,7 @@ from edgeloop.models import (
     StageRecord,
     records_of,
     recovery_of,
-    shared_metric,
+    score_meaning,
     shown_scores,
     visible_columns,
 )
@@ -125,7 +125,7 @@ def model_view(portal: Portal, experiment: str | None, name: str) -> ModelView:
         frame=frame,
         name=name,
         line=line_of(row_of(workspace, record), time.time(), columns),
-        headings=headings(columns, shared_metric([record.values])),
+        headings=headings(columns, score_meaning([record.values])),
         priority=float(priority) if is_number and math.isfinite(priority) else None,  # type: ignore[arg-type]
         facts=tuple(
             Fact(column, _MEANINGS.get(column, ""), redact(str(record.values[column])))

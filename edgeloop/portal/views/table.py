@@ -13,13 +13,14 @@ from dataclasses import replace
 from edgeloop.errors import NoSuchModel
 from edgeloop.models import (
     SCORE_COLUMNS,
+    ScoreMeaning,
     is_estimate,
     is_lower_bound,
     latency_interval,
     latency_notes,
     mean_latency_ms,
     ran_on,
-    shared_metric,
+    score_meaning,
     shown_scores,
 )
 from edgeloop.portal.feed import Row, TableSnapshot, seconds_of
@@ -85,18 +86,20 @@ def line_view(portal: Portal, experiment: str | None, name: str) -> Line:
 
 def columns_of(
     portal: Portal, snapshot: TableSnapshot, experiment: str
-) -> tuple[Sequence[str], str]:
+) -> tuple[Sequence[str], ScoreMeaning]:
     """The columns with numbers that its rows have, and what scores are; once per generation."""
     key = ("numbers", experiment, snapshot.generation, id(snapshot.rows))
 
-    def make() -> tuple[Sequence[str], str]:
+    def make() -> tuple[Sequence[str], ScoreMeaning]:
         rows = [row.values for row in snapshot.rows.values()]
-        return (LATENCY, "macs", *shown_scores(rows)), shared_metric(rows)
+        return (LATENCY, "macs", *shown_scores(rows)), score_meaning(rows)
 
     return portal.cache.get(key, make)
 
 
-def headings(columns: Sequence[str] = NUMBERS, metric: str = "f1") -> tuple[Heading, ...]:
+def headings(
+    columns: Sequence[str] = NUMBERS, metric: str | ScoreMeaning = "f1"
+) -> tuple[Heading, ...]:
     numbers = [measure_of(column, metric) for column in columns]
     return (
         Heading("name", "name", "", False),

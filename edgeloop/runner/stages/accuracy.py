@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgeloop.errors import ModelFailed, NoSuchPrecision
-from edgeloop.platforms import Device, GivesClasses, GraphInfo, Kind
+from edgeloop.platforms import Device, GivesClasses, GraphInfo, Kind, device_type
 from edgeloop.runner.stages.agreement import COMPARED, compare_with_float
 from edgeloop.runner.stages.base import Assignment, Equipment, Result, choose_task
 from edgeloop.runner.stages.running import NOT_AVAILABLE, ahead, batches, is_finite
@@ -62,7 +63,9 @@ def accuracy(work: Assignment, equipment: Equipment) -> Result:
     count = equipment.sizes.thorough if test.thorough else equipment.sizes.quick
     with reading_data():
         samples = equipment.task.test(info.height, info.width, count)
-    kind = device.float_kind if test.kind == "float" else test.kind
+    kind = _kind(test, device)
+    if (same := _same_test(work, equipment, device, kind, samples)) is not None:
+        return _copied(work, same, samples)
     try:
         score = _scored(work, equipment, device, info, kind, samples)
     except NoSuchPrecision as error:
@@ -78,9 +81,56 @@ def accuracy(work: Assignment, equipment: Equipment) -> Result:
         summary += f"; {score.note}"
     columns: dict[str, Value] = {
         work.stage: score.headline,
+        f"{work.stage}_images": len(samples),
+        f"{work.stage}_set": samples.key,
         "task": equipment.task.name,
         "metric": metric,
     }
+    return Result(columns, files, summary)
+
+
+def _kind(test: Test, device: Device) -> Kind:
+    return device.float_kind if test.kind == "float" else test.kind
+
+
+def _same_test(
+    work: Assignment, equipment: Equipment, device: Device, kind: Kind, samples: Samples
+) -> str | None:
+    """A stage that has done the same already: the same model on the same device and images. In a
+    small dataset, 1k and 10k images are the same ones."""
+    row = work.row
+    if (row.get("task"), row.get("metric")) != (equipment.task.name, metric_of(equipment.task)):
+        return None
+    for name, test in TESTS.items():
+        on = equipment.host if test.on_host else equipment.device
+        is_same = (device_type(on), _kind(test, on)) == (device_type(device), kind)
+        is_scored = type(row.get(name)) is float and row.get(f"{name}_set") == samples.key
+        if name != work.stage and is_same and is_scored and _files_of(work, name):
+            return name
+    return None
+
+
+def _files_of(work: Assignment, stage: str) -> dict[str, Path]:
+    """Its results, by the names they have as those of this stage; empty where some are not here."""
+    names = (f"test_results_{stage}.csv", f"pr_curve_{stage}.png", f"pr_curve_{stage}.csv")
+    found = [name for name in names if name in work.files]
+    if names[0] not in found:
+        return {}
+    return {name.replace(stage, work.stage): work.files[name] for name in found}
+
+
+def _copied(work: Assignment, stage: str, samples: Samples) -> Result:
+    files = {}
+    for name, source in _files_of(work, stage).items():
+        files[name] = Path(shutil.copyfile(source, work.folder / name))
+    columns: dict[str, Value] = {
+        work.stage: work.row[stage],
+        f"{work.stage}_images": len(samples),
+        f"{work.stage}_set": samples.key,
+        "task": work.row["task"],
+        "metric": work.row["metric"],
+    }
+    summary = f"{work.stage} {work.row[stage]:.4f}, copied from {stage}: same {len(samples)} images"
     return Result(columns, files, summary)
 
 

@@ -51,6 +51,7 @@ def compare_with_float(
     worst = scorer.worst()
     path = work.folder / f"test_results_{work.stage}.csv"
     scorer.write_csv(path)
+    columns |= {f"{work.stage}_images": len(samples), f"{work.stage}_set": samples.key}
     if work.stage == "f1_1k":
         columns |= worst.values()
     of = "" if len(info.outputs) == 1 else f", the worst of {len(info.outputs)} outputs"
