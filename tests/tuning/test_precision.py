@@ -30,7 +30,7 @@ from edgeloop.tuning.precision import (
     opened_lab,
     tune_precision,
 )
-from edgeloop.tuning.precision.divergence import channel_sqnr
+from edgeloop.tuning.precision.worker import channel_sqnr
 from tests.cli.running import command_line, environment
 from tests.conftest import clean_environ
 

@@ -209,7 +209,8 @@ def _lines(report: PrecisionReport, chosen: PrecisionPoint) -> Iterator[str]:
     else:
         kind = f" ({first.operator})" if first.operator else ""
         yield f"First diverging layer: {printable(first.layer)}{kind}"
-        yield f"  {first.sqnr_db:.1f} dB, {first.drop_db:.1f} dB below what it reads"
+        usual = report.divergence.usual_db
+        yield f"  by itself {first.own_db:.1f} dB, where layers of this model have {usual:.1f} dB"
     for note in filter(None, report.notes):
         yield from textwrap.wrap(printable(note), 80)
 

@@ -55,6 +55,7 @@ from edgeloop.tasks import (
     paired_interval,
 )
 from edgeloop.tuning.precision.results import Answers
+from edgeloop.tuning.precision.worker import channel_sqnr
 
 _WORKER = "edgeloop.tuning.precision.worker"
 _PACKAGES = ("onnxruntime", "onnxruntime-qnn")
@@ -154,26 +155,65 @@ class PrecisionLab:
             whole = {self.info.input_name: samples.images}
         return {name: np.asarray(array) for name, array in cut(whole, 0, count).items()}
 
-    def compared(
-        self, plan: PrecisionPlan, names: Sequence[str], count: int
-    ) -> Iterator[tuple[str, Output, Output]]:
-        """Tensors inside the model on the chip and in float: (name, chip's, float's)."""
+    def inside(
+        self, plan: PrecisionPlan, parts: Sequence[Sequence[str]], count: int
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """SQNR of tensors inside the model on the chip, against those of the float model, and
+        against what their layers give in float from what they read on the chip. Tensors are asked
+        for in parts, as many as fit into memory at a time."""
+        batch = self.batch(count)
+        whole: dict[str, float] = {}
+        chip: dict[str, Output] = {}
         with self._bench() as (toolchain, device, native):
-            exact, target = self._path("float"), self._path("probed")
-            names = toolchain.quantize_plan(self.calibrated, plan, target, names)
-            if not names:
-                return
-            model = str(self.calibrated.model.resolve())
-            answer, _ = native.call("probe", model=model, target=str(exact), names=list(names))
-            probes = tuple(
-                TensorInfo(f"{name}{PROBE}", tuple(answer["shapes"][name])) for name in names
+            for part in parts:
+                for name, given, expected in self._compared(
+                    toolchain, device, native, plan, part, batch
+                ):
+                    whole[name] = channel_sqnr(np.asarray(given), np.asarray(expected))
+                    chip[name] = np.asarray(given)
+            if not chip:
+                return {}, {}
+            file = self._folder / "inside.npz"
+            with file.open("wb") as stream:
+                np.savez(stream, **chip)  # type: ignore[arg-type]
+            answer, _ = native.call(
+                "local",
+                tuple(batch.values()),
+                limit_s=_NOISE_LIMIT_S,
+                names=list(batch),
+                model=str(self.calibrated.model.resolve()),
+                info=self.info.to_fields(),
+                given=str(file),
             )
-            info = replace(self.info, outputs=(*self.info.outputs, *probes))
-            batch = self.batch(count)
-            (given,) = device.infer(target, info, "quantized", iter([batch]))
-            (expected,) = self._host.infer(exact, info, "float", iter([batch]))
-            for name, probe in zip(names, probes, strict=True):
-                yield name, given[probe.name], expected[probe.name]
+            file.unlink()
+        return whole, dict(answer["sqnr_db"])
+
+    def _compared(
+        self,
+        toolchain: MixesPrecision,
+        device: Device,
+        native: NativeProcess,
+        plan: PrecisionPlan,
+        names: Sequence[str],
+        batch: Tensors,
+    ) -> Iterator[tuple[str, Output, Output]]:
+        """(name, chip's, float's)"""
+        exact, target = self._path("float"), self._path("probed")
+        names = toolchain.quantize_plan(self.calibrated, plan, target, names)
+        if not names:
+            return
+        model = str(self.calibrated.model.resolve())
+        answer, _ = native.call("probe", model=model, target=str(exact), names=list(names))
+        probes = tuple(
+            TensorInfo(f"{name}{PROBE}", tuple(answer["shapes"][name])) for name in names
+        )
+        info = replace(self.info, outputs=(*self.info.outputs, *probes))
+        (given,) = device.infer(target, info, "quantized", iter([batch]))
+        (expected,) = self._host.infer(exact, info, "float", iter([batch]))
+        for name, probe in zip(names, probes, strict=True):
+            yield name, given[probe.name], expected[probe.name]
+        exact.unlink()
+        target.unlink()
 
     def _latency(self, plan: PrecisionPlan) -> Latency | None:
         key = f"latency {plan.digest}"

@@ -74,23 +74,25 @@ class TensorSensitivity:
 
 @dataclass(frozen=True)
 class LayerAgreement:
-    """How well a tensor on the chip agrees with the float one. `drop_db` is how much worse it is
-    than the worst of what its layer reads."""
+    """How well a tensor on the chip agrees with the float one: `sqnr_db` with that of the float
+    model, `own_db` with what its layer gives in float from what it read on the chip. The second is
+    the error of this layer alone."""
 
     tensor: str
     layer: str
     operator: str
     sqnr_db: float
-    drop_db: float
+    own_db: float
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """All tensors in the order of the graph. `first` is the first layer that is much worse than
-    what it reads; None where every layer loses about as much as the others."""
+    """All tensors in the order of the graph. `first` is the first layer whose own error is much
+    larger than that of the others, which is `usual_db`; None where there is none."""
 
     layers: tuple[LayerAgreement, ...]
     first: LayerAgreement | None = None
+    usual_db: float = 0.0
 
 
 class Answers:

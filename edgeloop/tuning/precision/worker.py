@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING, Any
 from edgeloop._util.system import thread_limit
 from edgeloop.graph import GraphInfo, channel_axis, info_from, shapes_of, weight_layers
 from edgeloop.isolation import Answer, Array, Work, serve
-from edgeloop.platforms import PROBE, run_samples, sample_count
+from edgeloop.platforms import PROBE, cut, model_inputs, run_samples, sample_count
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from onnx import ModelProto
 
     from edgeloop.tasks import Tensors
 
+MOST_DB = 60.0
+_EXACT = ".exact"
 _NARROWEST = 1e-4  # the least range that quantizers give a tensor
 
 
@@ -35,7 +38,7 @@ class NoiseWork:
         self._expected: Tensors = {}
 
     def table(self) -> Mapping[str, Work]:
-        return {"hello": self.hello, "noise": self.noise, "probe": self.probe}
+        return {"hello": self.hello, "noise": self.noise, "probe": self.probe, "local": self.local}
 
     def hello(self, warm: bool = False) -> Answer:
         import onnxruntime
@@ -80,6 +83,40 @@ class NoiseWork:
             graph.graph.output.append(value)
         onnx.save_model(graph, target)
         return {"shapes": {name: list(shapes[name]) for name in names}}, ()
+
+    def local(
+        self, *inputs: Array, names: list[str], model: str, info: Mapping[str, Any], given: str
+    ) -> Answer:
+        """How well each tensor of the chip, in the file `given`, agrees with what its layer gives
+        in float from the same inputs, those that the chip had: the error of this layer alone."""
+        import numpy as np
+        import onnx
+
+        graph_info = info_from(info)
+        batch = dict(zip(names, inputs, strict=True))
+        with np.load(given) as file:
+            chip = {name: file[name] for name in file.files}
+        graph = onnx.shape_inference.infer_shapes(onnx.load_model(model))
+        shapes = cut_between_layers(graph, list(chip))
+        session = _session(graph.SerializeToString())
+        exact: dict[str, list[Array]] = {name: [] for name in shapes}
+        for place in range(0, sample_count(batch), graph_info.batch):
+            feeds = model_inputs(cut(batch, place, place + graph_info.batch), graph_info)
+            own = {
+                name: chip[name][place : place + graph_info.batch].reshape(shape)
+                for name, shape in shapes.items()
+            }
+            outputs = session.run([f"{name}{_EXACT}" for name in shapes], {**feeds, **own})
+            for name, value in zip(shapes, outputs, strict=True):
+                exact[name].append(value)
+        found = {
+            name: channel_sqnr(
+                chip[name][: len(values) * graph_info.batch].reshape(-1, *values[0].shape[1:]),
+                np.concatenate(values),
+            )
+            for name, values in exact.items()
+        }
+        return {"sqnr_db": found}, ()
 
     def _model(self) -> ModelProto:
         import onnx
@@ -135,6 +172,40 @@ def round_weights(model: ModelProto, bits: Mapping[str, int]) -> None:
         tensor.CopyFrom(numpy_helper.from_array(rounded.astype(values.dtype), tensor.name))
 
 
+def cut_between_layers(model: ModelProto, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Each of these tensors becomes an input, and what its layer makes of the others an output;
+    their shapes. Inputs of the model are left as they are."""
+    from onnx import TensorProto, helper
+
+    graph = model.graph
+    shapes = shapes_of(graph)
+    makers = {output: node for node in graph.node for output in node.output}
+    kept = {name: tuple(shapes[name]) for name in names if name in makers and name in shapes}
+    del graph.output[:]
+    for name, shape in kept.items():
+        node, exact = makers[name], f"{name}{_EXACT}"
+        node.output[list(node.output).index(name)] = exact
+        graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+        graph.output.append(helper.make_tensor_value_info(exact, TensorProto.FLOAT, shape))
+    return kept
+
+
+def channel_sqnr(given: NDArray[Any], expected: NDArray[Any]) -> float:
+    """The median over channels, in dB, of those that are ever anything but zero."""
+    import numpy as np
+
+    axis = 1 if expected.ndim >= 3 and expected.shape[1] > 1 else expected.ndim - 1
+    others = tuple(place for place in range(expected.ndim) if place != max(axis, 0))
+    exact = expected.astype(np.float64)
+    power = np.square(exact).sum(axis=others)
+    error = np.square(given.reshape(expected.shape) - exact).sum(axis=others)
+    alive = power > 1e-9 * max(float(power.max(initial=0.0)), 1e-30)
+    if not alive.any():
+        return MOST_DB
+    ratios = 10 * np.log10(power[alive] / np.maximum(error[alive], 1e-30))
+    return float(min(np.median(ratios), MOST_DB))
+
+
 def relative_noise(given: Tensors, expected: Tensors) -> float:
     """The mean over all outputs; one of whole numbers counts the share of different ones."""
     import numpy as np
@@ -152,15 +223,19 @@ def relative_noise(given: Tensors, expected: Tensors) -> float:
 
 
 def _outputs(content: bytes, info: GraphInfo, batch: Tensors) -> Tensors:
+    session = _session(content)
+    names = [tensor.name for tensor in info.outputs]
+    return run_samples(batch, info, lambda feeds: session.run(names, feeds))
+
+
+def _session(content: bytes) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = thread_limit()
     options.log_severity_level = 3
     options.add_session_config_entry("session.disable_quant_qdq", "1")
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    names = [tensor.name for tensor in info.outputs]
-    return run_samples(batch, info, lambda feeds: session.run(names, feeds))
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
 def main() -> None:
