@@ -38,7 +38,7 @@ class Net:
 def opened_net(
     net: str, store: str | None, experiment: str | None, shapes: tuple[str, ...] = ()
 ) -> Iterator[Net]:
-    """Files that had to be fetched or prepared go at the end. A path that exists wins over a
+    """Files that had to be fetched or prepared go at the end. A file that exists wins over a
     model's name."""
     from tempfile import TemporaryDirectory
 
@@ -47,7 +47,7 @@ def opened_net(
 
     with TemporaryDirectory(prefix="edgeloop-net-") as name:
         folder = Path(name)
-        if Path(net).exists() or _is_file_name(net):
+        if Path(net).is_file() or _is_file_name(net):
             settings = Settings.load(store=store, experiment=experiment)
             path = Path(net)
             found = Net(path.stem, path, path, settings)

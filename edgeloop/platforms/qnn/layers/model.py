@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from edgeloop._util.units import plural
 from edgeloop.isolation import NativeProcess
 from edgeloop.platforms.layers import LayerCosts
 from edgeloop.platforms.qnn.layers.attribution import CutTimes, Progress, attribute_layers
@@ -71,7 +72,8 @@ def model_costs(
         for cost in left
     ]
     if missing:
-        reasons.append(f"{missing} parts were not tried in {limit_s:g} s: run it again for more")
+        parts = plural(missing, "more part")
+        reasons.append(f"{limit_s:g} s were too short for {parts}: run it again for more detail")
     return LayerCosts(
         *(shop.device, total_us, raw_us, kept),
         unattributed_us=sum(cost.time_us for cost in left),
