@@ -90,7 +90,9 @@ def _measured(files: list[Path]) -> list[dict[str, Any]]:
         if done.returncode:
             lines = done.stderr.strip().splitlines()
             return {"network": file.stem, "problem": lines[-1] if lines else "no answer"}
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        line = done.stdout.splitlines()[-1]
+        print(line, file=sys.stderr, flush=True)
+        found: dict[str, Any] = json.loads(line)
         return found
 
     with ThreadPoolExecutor(jobs) as pool:
