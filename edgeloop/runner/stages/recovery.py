@@ -61,6 +61,8 @@ def recovered(
     tool = check_toolchain(equipment.toolchain, equipment.toolchain.name)
     scored = task if task is not None and not isinstance(task, TensorsTask) else None
     seen, held_out = _samples(work, equipment, info, scored)
+    if len(held_out.labels) != len(held_out):  # a task that has none for calibration
+        scored = None
     device = equipment.judge or equipment.host
     if len(held_out) < _FEWEST:
         return Recovered(text=f"not recovered: {_FEWEST} images to judge by are needed")
