@@ -122,6 +122,7 @@ def advise_model(
         check = None
         if samples is not None:
             check = QuantizedCheck(room.base, info, samples, device, settings, folder)
+            stack.callback(check.close)
         refused: dict[str, str] = {}
         while True:
             found = AdviceSearch(room, options.names, compared, progress, refused).run(before)

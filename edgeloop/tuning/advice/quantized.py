@@ -7,12 +7,14 @@ calibrated and simulated on the same inputs, against the float model as it was.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgeloop.platforms import (
+    Device,
+    Toolchain,
     calibration_batch,
     converter_of,
     cut,
@@ -42,7 +44,8 @@ class QuantizedAgreement:
 
 
 class QuantizedCheck:
-    """Of models that were made from one by rewrites. Each is quantized and simulated once."""
+    """Of models that were made from one by rewrites. Each is quantized and simulated once, by
+    processes that stay until `close`."""
 
     def __init__(
         self,
@@ -54,7 +57,9 @@ class QuantizedCheck:
         folder: Path,
     ) -> None:
         self._base, self._info, self._samples = base, info, samples
-        self._device, self._settings, self._folder = device, settings, folder
+        self._name, self._settings, self._folder = device, settings, folder
+        self._stack = ExitStack()
+        self._opened: tuple[Toolchain, Device] | None = None
         self._expected: list[Tensors] = []
         self._known: dict[Path, tuple[float, float] | None] = {}
 
@@ -81,6 +86,9 @@ class QuantizedCheck:
         largest, place = max(losses)
         return place, largest
 
+    def close(self) -> None:
+        self._stack.close()
+
     def _found(self, model: Path) -> tuple[float, float] | None:
         """The SQNR in dB, and the latency in ms."""
         if model not in self._known:
@@ -91,20 +99,27 @@ class QuantizedCheck:
         if not self._expected:
             with closing(open_device("host", self._settings)) as host:
                 self._expected = list(host.infer(self._base, self._info, "float", self._runs()))
-        name, info = self._device, self._info
-        folder = self._folder / f"quantized-{len(self._known)}"
-        with closing(open_toolchain(converter_of(name), self._settings)) as toolchain:
-            made = toolchain.convert(model, self._samples, folder)
+        toolchain, device = self._tools()
+        info = self._info
+        made = toolchain.convert(model, self._samples, self._folder / f"made-{len(self._known)}")
         if [one.name for one in made.info.outputs] != [one.name for one in info.outputs]:
             return None
         scorer = AgreementScorer(info)
         quantized = made.files[made.quantized]
-        with closing(open_device(name, self._settings)) as device:
-            outputs = device.infer(quantized, made.info, "quantized", self._runs())
-            for given, wanted in zip(outputs, self._expected, strict=True):
-                scorer.add(given, wanted)
-            latency_ms = 1000 * device.measure(quantized, made.info).seconds
+        outputs = device.infer(quantized, made.info, "quantized", self._runs())
+        for given, wanted in zip(outputs, self._expected, strict=True):
+            scorer.add(given, wanted)
+        latency_ms = 1000 * device.measure(quantized, made.info).seconds
         return scorer.worst().sqnr_db, latency_ms
+
+    def _tools(self) -> tuple[Toolchain, Device]:
+        if self._opened is None:
+            toolchain = open_toolchain(converter_of(self._name), self._settings)
+            self._stack.callback(toolchain.close)
+            device = open_device(self._name, self._settings)
+            self._stack.callback(device.close)
+            self._opened = toolchain, device
+        return self._opened
 
     def _runs(self) -> Iterator[Tensors]:
         batch = calibration_batch(self._info, self._samples)
