@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from bench.latency.catalog import ESTIMATES, PUBLISHED, SKELETONS, known_networks
+from bench.latency.catalog import ESTIMATES, FORMATS, PUBLISHED, SKELETONS, known_networks
 from bench.latency.worker import COUNTS, TIMES
 from edgeloop.platforms.qnn.latency.features import FEATURES
 
@@ -63,7 +63,7 @@ def estimates(archive: Path, name: str, form: str, limit_s: float = 600) -> list
     found = {row["soc"]: row for row in map(json.loads, lines)}
     about = known_networks()[name]
     shared = {"network": name, "family": about.family, "kind": about.kind, "format": form}
-    shared["doubt"] = about.doubt
+    shared["doubt"] = about.doubt_of(form)
     named = [line for line in errors if "rror" in line] or errors or [f"ended with {code}"]
     reason = named[-1].strip()[:200]
     return [{**shared, **found.get(soc, {"soc": soc, "error": reason})} for soc in SOCS]
@@ -100,7 +100,7 @@ def _parsed(options: Iterable[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench latency compile")
     parser.add_argument("names", nargs="*")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--formats", default="w8a8,w8a16,float")
+    parser.add_argument("--formats", default=",".join(FORMATS))
     parser.add_argument("--limit", type=float, default=600)
     parser.add_argument("--archive", type=Path, default=SKELETONS)
     parser.add_argument("--estimates", type=Path, default=ESTIMATES)
@@ -123,8 +123,7 @@ def _size_of(archive: Path) -> Any:
     """Formats one after the other, small networks first."""
     with zipfile.ZipFile(archive) as packed:
         sizes = {Path(entry.filename).stem: entry.file_size for entry in packed.infolist()}
-    order = ("w8a8", "w8a16", "float")
-    return lambda task: (order.index(task[1]), sizes.get(task[0], 0))
+    return lambda task: (FORMATS.index(task[1]), sizes.get(task[0], 0))
 
 
 def _line(row: Row) -> str:

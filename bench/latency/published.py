@@ -16,9 +16,8 @@ from typing import Any
 
 import yaml
 
-from bench.latency.catalog import PUBLISHED, known_networks
+from bench.latency.catalog import FORMATS, PUBLISHED, known_networks
 
-FORMATS = ("w8a8", "w8a16", "float")
 COLUMNS = (
     *("network", "family", "kind", "format", "device", "latency_ms", "layers"),
     *("source", "date", "tool_version"),
