@@ -136,6 +136,21 @@ def test_a_run_that_was_killed_continues_and_takes_models_of_any_kind(tmp_path: 
     plan = PrecisionPlan.read(tmp_path / "plan.yaml")
     assert plan.to_fields() == found["points"][found["chosen"] - 1]["plan"]
 
+    def typed(*words: object) -> str:
+        call = command_line(words)
+        said = subprocess.run(call, cwd=tmp_path, env=environ, timeout=300, check=False, **pipes)  # type: ignore[call-overload]
+        assert said.returncode == 0, said.stderr
+        return str(said.stdout)
+
+    typed("upload", net, "--name", "pair")
+    shown = typed("precision", "pair", "--device", "htp:qcs8550", "--images", 2)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "It was uploaded as pair.mixed-" in shown
+    assert answers(tmp_path) == after, "the same content is not asked again"
+    (variant,) = (r for r in json.loads(typed("status", "--json")) if r["name"] != "pair")
+    assert variant["name"] == f"pair.mixed-{plan.digest[:6]}"
+    assert "precision.yaml" in typed("list", variant["name"])
+
 
 def answers(folder: Path) -> list[str]:
     found = []

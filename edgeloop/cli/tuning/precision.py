@@ -129,10 +129,9 @@ def precision(
         return
     for line in _lines(report, chosen):
         click.echo(line)
-    click.echo(f"Point {number} was written to {shown(str(target))}: use it as")
-    click.echo(f"  edgeloop bench {net} --precision mixed:{shown(str(target))}")
+    click.echo(f"Point {number} was written to {shown(str(target))}: use --precision mixed:FILE.")
     if variant:
-        click.echo(f"and uploaded as {variant}, for runners.")
+        click.echo(f"It was uploaded as {variant}, for runners.")
 
 
 COMMANDS = (precision,)
