@@ -56,10 +56,13 @@ def test_a_skeleton_has_no_weights_and_keeps_constants_that_are_none() -> None:
 
 
 @pytest.mark.slow
-def test_a_skeleton_compiles_to_the_stored_estimate() -> None:
+@pytest.mark.parametrize(
+    ("network", "form"), [("quicksrnetsmall", "w8a8"), ("yamnet", "w8a16"), ("yamnet", "float")]
+)
+def test_a_skeleton_compiles_to_the_stored_estimate(network: str, form: str) -> None:
     stored = read_estimates()
-    for row in estimates(SKELETONS, "quicksrnetsmall", "w8a8"):
-        known = stored["quicksrnetsmall", "w8a8", str(row["soc"])]
+    for row in estimates(SKELETONS, network, form):
+        known = stored[network, form, str(row["soc"])]
         assert not row.get("error"), row.get("error")
         assert row["raw_us"] == pytest.approx(float(known["raw_us"]), rel=0.01)
         assert row["macs"] == float(known["macs"])
