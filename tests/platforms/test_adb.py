@@ -88,6 +88,23 @@ def test_a_measurement_has_layers_and_the_conditions_it_was_taken_in(board, devi
     assert run.argv[run.argv.index("--profiling_level") + 1] == "basic"
 
 
+def test_memory_and_power_are_watched_while_the_tool_runs(board, device, small_net):
+    """A battery that is charged says nothing of what the board takes; one that is drained does."""
+    board.set_tool(delay_s=0.25)
+    state = "/sys/class/power_supply/battery/status"
+    try:
+        charged = device.measure(small_net.quantized, small_net.converted.info)
+        board.shell(f"echo Discharging > {state}")
+        drained = device.measure(small_net.quantized, small_net.converted.info)
+    finally:
+        board.set_tool()
+        board.shell(f"echo Charging > {state}")
+    assert charged.power_mw is None
+    assert drained.power_mw == pytest.approx(0.254 * 4182)
+    for found in (charged, drained):
+        assert found.peak_rss_bytes is not None and 2e6 < found.peak_rss_bytes < 4e9
+
+
 def test_clocks_are_pinned_for_the_run_and_put_back(board, device, small_net):
     found = device.measure(small_net.quantized, small_net.converted.info)
     assert found.conditions["cpu0 governor before"] == "schedutil"

@@ -40,6 +40,27 @@ look() {{
 }}
 """
 
+# Beside the tool of a measurement, a few times a second: the most memory of its process so far, and
+# the power, where the board reports it. `wait` gives the tool's own exit code.
+WATCH = """tool=$!
+while kill -0 $tool 2>/dev/null; do
+  child=; read -r child rest < /proc/$tool/task/$tool/children
+  [ -n "$child" ] && while read -r name value rest; do
+    [ "$name" = VmHWM: ] && echo "rss $value"
+  done < "/proc/$child/status"
+  for file in /sys/class/hwmon/hwmon*/power*_input; do
+    value=; read -r value < "$file" && echo "uw ${file} $value"
+  done
+  for supply in /sys/class/power_supply/*; do
+    value=; volts=; state=Online
+    [ -f "$supply/status" ] && read -r state < "$supply/status"
+    read -r value < "$supply/current_now" && read -r volts < "$supply/voltage_now"
+    echo "ua ${supply##*/} ${value:-0} ${volts:-0} $state"
+  done
+  sleep 0.2 || sleep 1
+done > power 2>/dev/null
+wait $tool"""
+
 
 def pin(root: str) -> str:
     """Shell text: the fastest clocks, where the number in `user` may set them."""
@@ -91,6 +112,36 @@ def conditions(before: str, after: str) -> dict[str, str | float]:
                 found[f"uptime {when} s"] = _number(rest)
         found[f"hottest {when} °C"] = hottest_c(text)
     return found
+
+
+def peak_rss_bytes(text: str) -> int | None:
+    """From what `WATCH` wrote; None where it saw no process."""
+    found = [_number(line.split(" ")[1]) for line in text.splitlines() if line.startswith("rss ")]
+    return int(1024 * max(found)) if found and max(found) > 0 else None
+
+
+def power_mw(text: str) -> float | None:
+    """The mean over the run of the sum of all sensors that say power (hwmon), else of the supplies
+    that say current and voltage. None where the board reports neither, or charges a battery: then
+    nobody knows what goes where."""
+    sums: dict[str, dict[str, list[float]]] = {"uw": {}, "ua": {}}
+    is_charging = False
+    for line in text.splitlines():
+        kind, _, rest = line.partition(" ")
+        parts = rest.split(" ", 3)
+        if kind == "uw" and len(parts) == 2:
+            sums[kind].setdefault(parts[0], []).append(_number(parts[1]) / 1e3)
+        elif kind == "ua" and len(parts) == 4:  # some say what leaves a battery as negative
+            is_charging = is_charging or parts[3] == "Charging"
+            milliwatts = abs(_number(parts[1])) * _number(parts[2]) / 1e9
+            sums[kind].setdefault(parts[0], []).append(milliwatts)
+    if is_charging:
+        sums["ua"] = {}
+    for sensors in sums.values():
+        total = sum(sum(values) / len(values) for values in sensors.values())
+        if total > 0:
+            return total
+    return None
 
 
 def hottest_c(text: str) -> float:

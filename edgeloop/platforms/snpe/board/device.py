@@ -44,7 +44,7 @@ from edgeloop.platforms.batching import (
 )
 from edgeloop.platforms.snpe.board.adb import Adb
 from edgeloop.platforms.snpe.board.board import Board
-from edgeloop.platforms.snpe.board.conditions import conditions
+from edgeloop.platforms.snpe.board.conditions import conditions, peak_rss_bytes, power_mw
 from edgeloop.platforms.snpe.board.files import InputFile
 from edgeloop.platforms.snpe.board.outputs import class_maps, full_outputs
 from edgeloop.platforms.snpe.board.run import ToolRun
@@ -340,7 +340,15 @@ class AdbDevice:
         if waited_s >= self._options.cool_limit_s:
             found["note"] = f"measured hot: not below {self._options.hot_c:g} °C in {waited_s:g} s"
         seconds = total.total_us / 1e6
-        return Measurement(seconds, (seconds,), layers=layers, conditions=found)
+        watched = run.text("power")
+        return Measurement(
+            seconds,
+            (seconds,),
+            layers=layers,
+            conditions=found,
+            peak_rss_bytes=peak_rss_bytes(watched),
+            power_mw=power_mw(watched),
+        )
 
     def _rank(self) -> int:
         """All runs of a stage have one place in the queue of the board's sessions."""

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from typing import IO
 
 from edgeloop.platforms.snpe.board.adb import Adb, CallLimit, ShellResult, words
-from edgeloop.platforms.snpe.board.conditions import LOOK, pin, restore
+from edgeloop.platforms.snpe.board.conditions import LOOK, WATCH, pin, restore
 from edgeloop.platforms.snpe.board.tar import unpacked
 from edgeloop.platforms.snpe.board.turns import TurnRefusedError, Turns
 
@@ -156,18 +156,21 @@ def tool_script(order: ToolOrder, environment: Mapping[str, str], guard: str) ->
         for name, value in environment.items()
     )
     folder, container = words(order.folder), words(order.container)
+    tool = _tool(order, order.limit_s, "list.txt", "out", order.arguments)
     before, after, results = (
         "",
         "",
         f"""{_WORD}
 [ "$code" = 0 ] && set -- "$@" out""",
     )
+    watched = ""
     if order.hot_c is not None:
+        watched = f"& {WATCH}"
         limit_mc = int(1000 * order.hot_c)
         before = f"""look > before; [ "$top" -gt {limit_mc} ] && answer hot "$top"
 {pin(order.root)}"""
         after = f"look > after\n{_layers(order, exports)}\n{restore(order.root)}"
-        results = """for file in before after out/SNPEDiag*.log layers/SNPEDiag*.log; do
+        results = """for file in before after power out/SNPEDiag*.log layers/SNPEDiag*.log; do
   [ -f "$file" ] && set -- "$@" "$file"
 done"""
     return f"""
@@ -190,7 +193,7 @@ echo ready
 {before}
 read -r began rest < /proc/uptime
 ({exports}
-exec {_tool(order, order.limit_s, "list.txt", "out", order.arguments)}) > tool.log 2>&1 < /dev/null
+exec {tool}) > tool.log 2>&1 < /dev/null {watched}
 code=$?
 read -r ended rest < /proc/uptime
 {after}
