@@ -42,7 +42,8 @@ def check_evaluated(farm: Farm, model: Path) -> None:
     row = row_of(farm)
     assert row["status"] == "complete", row
     assert json.loads(str(row["output_shape"])) == [SIZE, SIZE, CLASSES]
-    assert len(json.loads(str(row["total_inference_avg"]))) == 1  # an estimate: one is enough
+    runs = 1 if row["latency_kind"] == "estimate" else 2  # an estimate is the same each time
+    assert len(json.loads(str(row["total_inference_avg"]))) == runs
     images, labels = face_test_set(farm.faces, 20)
     assert (labels == CLASSES).any(), "the test set has pixels of the class it lacks"
     assert row["f1_onnx"] == pytest.approx(f1(cpu(model, images), labels))
