@@ -59,13 +59,13 @@ def estimates(archive: Path, name: str, form: str, limit_s: float = 600) -> list
         lines, errors = done.stdout.splitlines(), done.stderr.strip().splitlines()
         code = done.returncode
     except subprocess.TimeoutExpired:
-        lines, errors, code = [], [f"took longer than {limit_s:.0f} s"], 0
+        lines, errors, code = [], [f"Error: took longer than {limit_s:.0f} s"], 0
     found = {row["soc"]: row for row in map(json.loads, lines)}
     about = known_networks()[name]
     shared = {"network": name, "family": about.family, "kind": about.kind, "format": form}
     shared["doubt"] = about.doubt_of(form)
-    named = [line for line in errors if "rror" in line] or errors or [f"ended with {code}"]
-    reason = named[-1].strip()[:200]
+    named = [line for line in errors if "rror" in line] or [f"the process ended with {code}"]
+    reason = f"the compiler crashed: signal {-code}" if code < 0 else named[-1].strip()[:200]
     return [{**shared, **found.get(soc, {"soc": soc, "error": reason})} for soc in SOCS]
 
 
