@@ -1,0 +1,200 @@
+"""How good a fit is on families of networks that it never saw, and which one to keep.
+
+Nothing here sees the family that it predicts: neither the fit nor the interval does. The strength
+of the penalty is the one thing chosen on all families, from a handful of values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from bench.latency.points import Point
+from bench.latency.regression import (
+    SIMPLE,
+    Fitted,
+    Floats,
+    Observations,
+    Penalty,
+    fit,
+    left_out,
+    loss,
+)
+from edgeloop.platforms.base import ErrorInterval
+from edgeloop.platforms.qnn.latency.profiles import held_out_interval
+
+COVERAGE = 0.9
+ANY = "any"
+CONSTANT = "constant"
+PENALTIES = tuple(
+    Penalty(shared, own) for shared in (1.0, 3.0, 10.0, 30.0) for own in (30.0, np.inf)
+)
+FEWEST_OF_A_KIND = 19  # with fewer, nine in ten lie nowhere but in the whole range
+WORTH = 0.97  # the corrections are kept where they lower the loss by 3 % or more
+
+
+@dataclass(frozen=True)
+class Group:
+    """The points of one format on chips that share the compiler's latency model."""
+
+    points: tuple[Point, ...]
+
+    @cached_property
+    def chips(self) -> tuple[str, ...]:
+        return tuple(sorted({point.chip for point in self.points}))
+
+    @cached_property
+    def term_names(self) -> tuple[str, ...]:
+        return tuple(name for name in self.points[0].terms if name != CONSTANT)
+
+    @cached_property
+    def observations(self) -> Observations:
+        return Observations(
+            np.array([self.chips.index(point.chip) for point in self.points]),
+            np.array([point.raw_us for point in self.points]),
+            np.array([point.time_us for point in self.points]),
+            np.array([[point.terms[name] for name in self.term_names] for point in self.points]),
+            np.array([0.0 if point.doubt else 1.0 for point in self.points]),
+        )
+
+    def left_out(self, penalty: Penalty) -> Floats:
+        families = [point.family for point in self.points]
+        return left_out(self.observations, len(self.chips), families, penalty)
+
+    def fit(self, penalty: Penalty) -> Fitted:
+        return fit(self.observations, len(self.chips), penalty)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of predictions of networks whose family was left out. `covered` is the share that the
+    interval made of all other families holds."""
+
+    networks: int
+    families: int
+    median_error: float
+    within_10: float
+    within_20: float
+    covered: float
+
+
+@dataclass(frozen=True)
+class ChipResult:
+    """What is kept for a chip, and how it did beside the simple profile."""
+
+    chip: str
+    soc: int
+    form: str
+    a_us: float
+    b: float
+    terms: Mapping[str, float]
+    points: tuple[Point, ...]
+    predicted: tuple[float, ...]  # each by a fit without its family
+    simple_predicted: tuple[float, ...]
+
+    @cached_property
+    def is_counted(self) -> tuple[bool, ...]:
+        return tuple(not point.doubt for point in self.points)
+
+    @cached_property
+    def ratios(self) -> tuple[float, ...]:
+        pairs = zip(self.points, self.predicted, strict=True)
+        return tuple(point.time_us / predicted for point, predicted in pairs)
+
+    @cached_property
+    def intervals(self) -> dict[str, ErrorInterval]:
+        return self._intervals_without("")
+
+    def scores(self, with_doubtful: bool = False, is_simple: bool = False) -> Scores:
+        chosen = self.simple_predicted if is_simple else self.predicted
+        rows = [
+            (point, predicted)
+            for point, predicted in zip(self.points, chosen, strict=True)
+            if with_doubtful or not point.doubt
+        ]
+        errors = np.array([abs(predicted / point.time_us - 1) for point, predicted in rows])
+        return Scores(
+            len(rows),
+            len({point.family for point, _ in rows}),
+            float(np.median(errors)),
+            float(np.mean(errors <= 0.1)),
+            float(np.mean(errors <= 0.2)),
+            float(np.mean([self._is_covered(*row) for row in rows])),
+        )
+
+    def _is_covered(self, point: Point, predicted: float) -> bool:
+        intervals = self._intervals_without(point.family)
+        interval = intervals.get(point.kind, intervals[ANY])
+        return interval.low <= point.time_us / predicted <= interval.high
+
+    def _intervals_without(self, family: str) -> dict[str, ErrorInterval]:
+        """By kind of network where there are enough of it; a kind of few networks that reach
+        further than all together has an interval as wide as they reach."""
+        rows = [
+            (point.kind, ratio)
+            for point, ratio in zip(self.points, self.ratios, strict=True)
+            if point.family != family and not point.doubt
+        ]
+        whole, _ = held_out_interval([ratio for _, ratio in rows], COVERAGE)
+        found = {ANY: whole}
+        for kind in sorted({kind for kind, _ in rows}):
+            ratios = [ratio for other, ratio in rows if other == kind]
+            own, _ = held_out_interval(ratios, COVERAGE)
+            if len(ratios) >= FEWEST_OF_A_KIND:
+                found[kind] = own
+            elif len(ratios) > 1:
+                low, high = min(own.low, whole.low), max(own.high, whole.high)
+                found[kind] = ErrorInterval(low, high, len(ratios))
+        return found
+
+
+def evaluate(points: Sequence[Point]) -> list[ChipResult]:
+    """A result per chip and format; points that the product withholds are not among them."""
+    groups: dict[tuple[str, int], list[Point]] = {}
+    for point in points:
+        if not point.missing_ops:
+            groups.setdefault((point.form, point.soc), []).append(point)
+    return [result for key in sorted(groups) for result in _evaluate(Group(tuple(groups[key])))]
+
+
+def _evaluate(group: Group) -> list[ChipResult]:
+    simple = group.left_out(SIMPLE)
+    tried = {penalty: group.left_out(penalty) for penalty in PENALTIES}
+    rows = group.observations
+    best = min(tried, key=lambda penalty: loss(rows, tried[penalty]))
+    results = []
+    for number, chip in enumerate(group.chips):
+        own = rows.chip == number
+        losses = [loss(rows.pick(own), predicted[own]) for predicted in (tried[best], simple)]
+        is_better = losses[0] < WORTH * losses[1]
+        fitted = group.fit(best if is_better else SIMPLE)
+        weights = dict(zip(group.term_names, fitted.weights[number].tolist(), strict=True))
+        weights = {name: weight for name, weight in weights.items() if abs(weight) >= 0.0005}
+        average = _average(group.points, weights)
+        if weights:
+            weights = {CONSTANT: -average, **weights}
+        results.append(
+            ChipResult(
+                chip=chip,
+                soc=group.points[0].soc,
+                form=group.points[0].form,
+                a_us=float(fitted.a_us[number] * np.exp(average)),
+                b=float(fitted.b[number] * np.exp(average)),
+                terms=weights,
+                points=tuple(p for p, is_own in zip(group.points, own, strict=True) if is_own),
+                predicted=tuple((tried[best] if is_better else simple)[own].tolist()),
+                simple_predicted=tuple(simple[own].tolist()),
+            )
+        )
+    return results
+
+
+def _average(points: Sequence[Point], weights: Mapping[str, float]) -> float:
+    """The correction's logarithm for an average network: in a and b, they mean something alone."""
+    fitted_to = [point.terms for point in points if not point.doubt]
+    return float(
+        np.mean([sum(w * terms[name] for name, w in weights.items()) for terms in fitted_to])
+    )

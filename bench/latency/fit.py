@@ -1,0 +1,116 @@
+"""Fit the profiles of every chip and format to published figures, and say how good they are.
+
+`python -m bench latency fit` writes `profiles.yaml`, the tables of docs/qnn.md and its section of
+RESULTS.md from `published.csv` and `estimates.csv`, and prints the table of results; with `--check`
+it writes nothing and says what would change. No network and no compiler: seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bench.latency import pages
+from bench.latency.evaluation import COVERAGE, ChipResult, evaluate
+from bench.latency.points import Point, read_points
+from edgeloop.platforms.base import ErrorInterval
+
+ROOT = Path(__file__).parents[2]
+PROFILES = ROOT / "edgeloop" / "platforms" / "qnn" / "latency" / "profiles.yaml"
+PAGE = ROOT / "docs" / "qnn.md"
+RESULTS = ROOT / "bench" / "RESULTS.md"
+FEWEST_FAMILIES = 8  # with fewer, leaving one out says little about the next
+
+_HEAD = """\
+# What turns the compiler's estimate into the time on a board, by chip and number format. Written by
+# `python -m bench latency fit` from bench/latency/published.csv and estimates.csv.
+#
+# soc                   the chip whose latency model is corrected: estimate_soc of chips.yaml
+# a_us, b               time ≈ a_us + b · estimate
+# terms                 optional: times exp(sum of weight · term), see terms.py
+# range_us              the fastest and the slowest network of the fit
+# networks, families    with a published latency, that the fit and the figures below come from
+# median_error_percent  and within_10_percent: of families that were left out of the fit
+# intervals             by kind of network, `any` for all: of families that were left out of the
+#                       fit, the share `coverage` had a time of low to high times the predicted one
+"""
+
+
+def run(*options: str) -> str:
+    points = read_points()
+    results = results_of(points)
+    made = outputs(points, results)
+    changed = [path for path, text in made.items() if path.read_text(encoding="utf-8") != text]
+    if "--check" not in options:
+        for path in changed:
+            path.write_text(made[path], encoding="utf-8")
+    names = ", ".join(str(path.relative_to(ROOT)) for path in changed) or "nothing"
+    return f"{pages.results_table(results)}\n\nchanged: {names}"
+
+
+def results_of(points: Sequence[Point]) -> list[ChipResult]:
+    """Of chips and formats with enough families."""
+    return [one for one in evaluate(points) if one.scores().families >= FEWEST_FAMILIES]
+
+
+def outputs(points: Sequence[Point], results: Sequence[ChipResult]) -> dict[Path, str]:
+    """The whole text of every file that this command writes."""
+    page, figures = (path.read_text(encoding="utf-8") for path in (PAGE, RESULTS))
+    return {
+        PROFILES: profiles_text(results),
+        PAGE: _between_markers(page, pages.tables(points, results)),
+        RESULTS: _between_markers(figures, {"latency": pages.figures(points, results)}),
+    }
+
+
+def profiles_text(results: Sequence[ChipResult]) -> str:
+    lines, last = [_HEAD], ""
+    for result in sorted(results, key=lambda one: (one.chip, pages.FORMS.index(one.form))):
+        if result.chip != last:
+            lines.append(f"{result.chip}:")
+            last = result.chip
+        lines += _profile(result)
+    return "\n".join(lines) + "\n"
+
+
+def _profile(result: ChipResult) -> list[str]:
+    scores = result.scores()
+    times = [point.time_us for point in result.points if not point.doubt]
+    fields = {
+        "soc": str(result.soc),
+        "a_us": f"{result.a_us:.1f}",
+        "b": f"{result.b:.4f}",
+        "terms": _mapping({name: f"{weight:.3f}" for name, weight in result.terms.items()}),
+        "range_us": f"[{min(times):.0f}, {max(times):.0f}]",
+        "networks": str(scores.networks),
+        "families": str(scores.families),
+        "median_error_percent": f"{100 * scores.median_error:.1f}",
+        "within_10_percent": f"{100 * scores.within_10:.0f}",
+        "coverage": f"{COVERAGE}",
+    }
+    if not result.terms:
+        del fields["terms"]
+    lines = [f"  {result.form}:", *(f"    {name}: {text}" for name, text in fields.items())]
+    lines.append("    intervals:")
+    return lines + [f"      {kind}: {_interval(one)}" for kind, one in result.intervals.items()]
+
+
+def _interval(one: ErrorInterval) -> str:
+    return f"{{low: {one.low:.3f}, high: {one.high:.3f}, networks: {one.networks}}}"
+
+
+def _mapping(fields: Mapping[str, str]) -> str:
+    return "{" + ", ".join(f"{name}: {text}" for name, text in fields.items()) + "}"
+
+
+def _between_markers(page: str, texts: Mapping[str, str]) -> str:
+    """The page with what is between `<!-- NAME -->` and `<!-- /NAME -->` replaced."""
+    for name, text in texts.items():
+        pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
+        page, count = re.subn(
+            pattern, lambda found, text=text: f"{found[1]}\n{text}\n\n{found[2]}", page, flags=re.S
+        )
+        if count != 1:
+            raise ValueError(f"the page has {count} places marked {name!r}, not one")
+    return page
