@@ -32,6 +32,7 @@ CONSTANT = "constant"
 PENALTIES = tuple(
     Penalty(shared, own) for shared in (1.0, 3.0, 10.0, 30.0) for own in (30.0, np.inf)
 )
+FEWEST_FAMILIES = 8  # with fewer, leaving one out says little about the next
 FEWEST_OF_A_KIND = 19  # with fewer, nine in ten lie nowhere but in the whole range
 WORTH = 0.97  # the corrections are kept where they lower the loss by 3 % or more
 
@@ -96,10 +97,6 @@ class ChipResult:
     simple_predicted: tuple[float, ...]
 
     @cached_property
-    def is_counted(self) -> tuple[bool, ...]:
-        return tuple(not point.doubt for point in self.points)
-
-    @cached_property
     def ratios(self) -> tuple[float, ...]:
         pairs = zip(self.points, self.predicted, strict=True)
         return tuple(point.time_us / predicted for point, predicted in pairs)
@@ -107,6 +104,12 @@ class ChipResult:
     @cached_property
     def intervals(self) -> dict[str, ErrorInterval]:
         return self._intervals_without("")
+
+    @property
+    def coverage(self) -> float:
+        """What the interval of all networks states; few networks support less."""
+        ratios = zip(self.points, self.ratios, strict=True)
+        return held_out_interval([r for point, r in ratios if not point.doubt], COVERAGE)[1]
 
     def scores(self, with_doubtful: bool = False, is_simple: bool = False) -> Scores:
         chosen = self.simple_predicted if is_simple else self.predicted
@@ -152,10 +155,16 @@ class ChipResult:
 
 
 def evaluate(points: Sequence[Point]) -> list[ChipResult]:
-    """A result per chip and format; points that the product withholds are not among them."""
+    """A result per chip and format with enough families; points that the product withholds are
+    not among them."""
+    families: dict[tuple[str, str], set[str]] = {}
+    for point in points:
+        if not point.missing_ops and not point.doubt:
+            families.setdefault((point.form, point.chip), set()).add(point.family)
     groups: dict[tuple[str, int], list[Point]] = {}
     for point in points:
-        if not point.missing_ops:
+        is_known = len(families.get((point.form, point.chip), ())) >= FEWEST_FAMILIES
+        if is_known and not point.missing_ops:
             groups.setdefault((point.form, point.soc), []).append(point)
     return [result for key in sorted(groups) for result in _evaluate(Group(tuple(groups[key])))]
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.latency import pages
-from bench.latency.evaluation import COVERAGE, ChipResult, evaluate
+from bench.latency.evaluation import ChipResult, evaluate
 from bench.latency.points import Point, read_points
 from edgeloop.platforms.base import ErrorInterval
 
@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[2]
 PROFILES = ROOT / "edgeloop" / "platforms" / "qnn" / "latency" / "profiles.yaml"
 PAGE = ROOT / "docs" / "qnn.md"
 RESULTS = ROOT / "bench" / "RESULTS.md"
-FEWEST_FAMILIES = 8  # with fewer, leaving one out says little about the next
 
 _HEAD = """\
 # What turns the compiler's estimate into the time on a board, by chip and number format. Written by
@@ -39,7 +38,7 @@ _HEAD = """\
 
 def run(*options: str) -> str:
     points = read_points()
-    results = results_of(points)
+    results = evaluate(points)
     made = outputs(points, results)
     changed = [path for path, text in made.items() if path.read_text(encoding="utf-8") != text]
     if "--check" not in options:
@@ -47,11 +46,6 @@ def run(*options: str) -> str:
             path.write_text(made[path], encoding="utf-8")
     names = ", ".join(str(path.relative_to(ROOT)) for path in changed) or "nothing"
     return f"{pages.results_table(results)}\n\nchanged: {names}"
-
-
-def results_of(points: Sequence[Point]) -> list[ChipResult]:
-    """Of chips and formats with enough families."""
-    return [one for one in evaluate(points) if one.scores().families >= FEWEST_FAMILIES]
 
 
 def outputs(points: Sequence[Point], results: Sequence[ChipResult]) -> dict[Path, str]:
@@ -87,7 +81,7 @@ def _profile(result: ChipResult) -> list[str]:
         "families": str(scores.families),
         "median_error_percent": f"{100 * scores.median_error:.1f}",
         "within_10_percent": f"{100 * scores.within_10:.0f}",
-        "coverage": f"{COVERAGE}",
+        "coverage": f"{result.coverage}",
     }
     if not result.terms:
         del fields["terms"]

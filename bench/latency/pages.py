@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.latency.evaluation import ANY, COVERAGE, ChipResult
+from bench.latency.evaluation import ANY, ChipResult
 from bench.latency.points import Point
 from bench.tables import markdown
 from edgeloop.platforms.base import ErrorInterval
@@ -132,7 +132,7 @@ def _claims(results: Sequence[ChipResult]) -> str:
             lines.append(
                 f"- `{one.chip}`, {form}: half of all networks of new families were within "
                 f"{_percent(scores.median_error, 1)} %, {_percent(scores.within_10)} % within "
-                f"±10 %; {100 * COVERAGE:.0f} % of the times lie between {reach.low:.2f} and "
+                f"±10 %; {100 * one.coverage:.0f} % of the times lie between {reach.low:.2f} and "
                 f"{reach.high:.2f} × the estimate."
             )
     return "\n".join(lines)

@@ -114,7 +114,7 @@ def test_steps_without_a_cost_are_not_fitted_to():
 
 def test_profiles_and_pages_are_what_the_command_makes():
     points = read_points()
-    made = command.outputs(points, command.results_of(points))
+    made = command.outputs(points, evaluate(points))
     for path, text in made.items():
         assert path.read_text(encoding="utf-8") == text, (
             f"{path.name} is out of date: run `python -m bench latency fit`"
