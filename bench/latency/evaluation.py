@@ -169,15 +169,18 @@ def evaluate(points: Sequence[Point]) -> list[ChipResult]:
     return [result for key in sorted(groups) for result in _evaluate(Group(tuple(groups[key])))]
 
 
+def best_penalty(group: Group) -> Penalty:
+    """The one with the least loss on families left out, of those that have terms at all."""
+    return min(PENALTIES, key=lambda penalty: loss(group.observations, group.left_out(penalty)))
+
+
 def _evaluate(group: Group) -> list[ChipResult]:
-    simple = group.left_out(SIMPLE)
-    tried = {penalty: group.left_out(penalty) for penalty in PENALTIES}
-    rows = group.observations
-    best = min(tried, key=lambda penalty: loss(rows, tried[penalty]))
+    rows, best = group.observations, best_penalty(group)
+    simple, better = group.left_out(SIMPLE), group.left_out(best)
     results = []
     for number, chip in enumerate(group.chips):
         own = rows.chip == number
-        losses = [loss(rows.pick(own), predicted[own]) for predicted in (tried[best], simple)]
+        losses = [loss(rows.pick(own), predicted[own]) for predicted in (better, simple)]
         is_better = losses[0] < WORTH * losses[1]
         fitted = group.fit(best if is_better else SIMPLE)
         weights = dict(zip(group.term_names, fitted.weights[number].tolist(), strict=True))
@@ -194,7 +197,7 @@ def _evaluate(group: Group) -> list[ChipResult]:
                 b=float(fitted.b[number] * np.exp(average)),
                 terms=weights,
                 points=tuple(p for p, is_own in zip(group.points, own, strict=True) if is_own),
-                predicted=tuple((tried[best] if is_better else simple)[own].tolist()),
+                predicted=tuple((better if is_better else simple)[own].tolist()),
                 simple_predicted=tuple(simple[own].tolist()),
             )
         )

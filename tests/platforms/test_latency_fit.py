@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import yaml
 
 from bench.latency import fit as command
-from bench.latency.evaluation import ANY, Group, evaluate
+from bench.latency.evaluation import ANY, Group, best_penalty, evaluate
 from bench.latency.points import Point, read_points
 from bench.latency.regression import SIMPLE, Penalty
 
@@ -119,3 +120,18 @@ def test_profiles_and_pages_are_what_the_command_makes():
         assert path.read_text(encoding="utf-8") == text, (
             f"{path.name} is out of date: run `python -m bench latency fit`"
         )
+
+
+def test_the_written_profile_predicts_as_the_fit_does():
+    points = made_up()
+    results = evaluate(points)
+    written = yaml.safe_load(command.profiles_text(results))
+    fitted = Group(tuple(points)).fit(best_penalty(Group(tuple(points))))
+    rows = Group(tuple(points)).observations
+    for point, expected in zip(points, fitted.predict(rows), strict=True):
+        fields = written[point.chip]["w8a8"]
+        terms = {"constant": 1.0, **point.terms}
+        factor = sum(weight * terms[name] for name, weight in fields["terms"].items())
+        predicted = (fields["a_us"] + fields["b"] * point.raw_us) * np.exp(factor)
+        assert predicted == pytest.approx(expected, rel=0.005)
+    assert written["qcs8550"]["w8a8"]["intervals"][ANY]["networks"] == 60
