@@ -8,6 +8,8 @@ import pytest
 from edgeloop.architectures import build, export_onnx, find_space
 from edgeloop.errors import BadInput, NoSuchPrecision
 from edgeloop.platforms import find_platform, open_device
+from edgeloop.platforms.qnn.chips import find_chip
+from edgeloop.platforms.qnn.latency import built_in_profiles, calibrated
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
 from edgeloop.testing.contracts.platform import DeviceContract, PlatformContract, infer_images
 from tests.converted import open_htp, samples, smooth_images
@@ -61,7 +63,7 @@ def test_float_is_refused_with_the_way_out(small_net):
     device.close()
 
 
-def test_an_estimate_says_that_it_is_one(small_net):
+def test_an_estimate_says_that_it_is_one(small_net, toolchain):
     info = small_net.converted.info
     plain, corrected = open_htp("htp:snapdragon-888"), open_htp("htp:qcs8550")
     first = plain.measure(small_net.quantized, info)
@@ -73,7 +75,9 @@ def test_an_estimate_says_that_it_is_one(small_net):
     assert first.high_s > 5 * first.low_s, "nobody knows how far an uncalibrated chip is off"
     second = corrected.measure(small_net.quantized, info)
     assert (second.is_calibrated, second.profile) == (True, "qcs8550")
-    assert second.seconds == pytest.approx((62 + 0.910 * second.raw_us) / 1e6)
+    estimate = toolchain.estimate(small_net.quantized, find_chip("qcs8550"))
+    expected = calibrated(estimate.raw_us, built_in_profiles()["qcs8550"], estimate.features)
+    assert second.seconds == pytest.approx(expected / 1e6)
     assert second.low_s < second.seconds < second.high_s
     assert "not calibrated" in plain.probe()
     plain.close()
