@@ -1,8 +1,8 @@
 """A robust fit of several chips at once: time = (a + b · estimate) · exp(weights · terms).
 
-Chips measure the same networks, so the weights of the terms are shared, each chip departs from
-them a little, and a and b are its own. Relative errors count, so the fit is of logarithms; Huber's
-loss bounds what an outlier can do; ridge penalties keep the weights of few networks small.
+Chips measure the same networks, so the weights of the terms are shared; a and b are a chip's own.
+Relative errors count, so the fit is of logarithms; Huber's loss bounds what an outlier can do; a
+ridge penalty keeps the weights of few networks small.
 """
 
 from __future__ import annotations
@@ -38,21 +38,12 @@ class Observations:
         return Observations(*(column[rows] for column in columns))
 
 
-@dataclass(frozen=True)
-class Penalty:
-    """Ridge penalties, in rows: of the shared weights, and of a chip's departure from them.
-    Infinite: none of them, which is the simple profile."""
-
-    shared: float = np.inf
-    own: float = np.inf
-
-
-SIMPLE = Penalty()
+SIMPLE = np.inf  # the ridge penalty that leaves no terms
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """`a_us` and `b` by chip; `weights` by chip and term."""
+    """`a_us` and `b` by chip; `weights` by term."""
 
     a_us: Floats
     b: Floats
@@ -60,63 +51,49 @@ class Fitted:
 
     def predict(self, rows: Observations) -> Floats:
         lines = self.a_us[rows.chip] + self.b[rows.chip] * rows.raw_us
-        return lines * np.exp((rows.terms * self.weights[rows.chip]).sum(axis=1))
+        return lines * np.exp(rows.terms @ self.weights)
 
 
-def fit(rows: Observations, chips: int, penalty: Penalty = SIMPLE) -> Fitted:
+def fit(rows: Observations, chips: int, penalty: float = SIMPLE) -> Fitted:
     """Gauss and Newton's steps on (log b, log a/b, weights), with Huber's weights."""
     used = rows.pick(rows.weight > 0)
     design, ridge, terms = _design(used, chips, penalty)
     ratio = np.full(chips, _START_US)
     log_b = _medians(np.log(used.time_us / (used.raw_us + _START_US)), used.chip, chips)
-    shared, own = np.zeros(terms), np.zeros((chips, terms))
+    weights = np.zeros(terms)
     logarithm, index = np.log(used.time_us), np.arange(len(used.chip))
     for _ in range(_STEPS):
         shift = used.raw_us + ratio[used.chip]
-        corrected = (used.terms * (shared + own[used.chip])).sum(axis=1) if terms else 0.0
+        corrected = used.terms @ weights if terms else 0.0
         residual = logarithm - log_b[used.chip] - np.log(shift) - corrected
-        size = np.maximum(np.abs(residual), HUBER)
-        weight = used.weight * HUBER / size
+        weight = used.weight * HUBER / np.maximum(np.abs(residual), HUBER)
         design[index, chips + used.chip] = ratio[used.chip] / shift
-        known = np.concatenate([np.zeros(chips), np.log(_START_US / ratio), -shared, -own.ravel()])
-        known = known[: design.shape[1]]
+        known = np.concatenate([np.zeros(chips), np.log(_START_US / ratio), -weights])
         weighted = design * weight[:, None]
         step = np.linalg.solve(
             weighted.T @ design + np.diag(ridge), weighted.T @ residual + ridge * known
         )
         log_b = log_b + step[:chips]
-        limits = np.log([_LOWEST_US, _HIGHEST_US])
         moved = np.log(ratio) + np.clip(step[chips : 2 * chips], -1.0, 1.0)
-        ratio = np.exp(np.clip(moved, *limits))
-        shared = shared + step[2 * chips : 2 * chips + terms]
-        if step.size > 2 * chips + terms:
-            own = own + step[2 * chips + terms :].reshape(chips, terms)
+        ratio = np.exp(np.clip(moved, *np.log([_LOWEST_US, _HIGHEST_US])))
+        weights = weights + step[2 * chips :]
         if np.abs(step).max() < _SMALL:
             break
     b = np.exp(log_b)
-    weights = np.zeros((chips, rows.terms.shape[1]))
-    if terms:
-        weights[:] = shared + own
-    return Fitted(np.where(ratio > 2 * _LOWEST_US, ratio * b, 0.0), b, weights)
+    a_us = np.where(ratio > 2 * _LOWEST_US, ratio * b, 0.0)
+    return Fitted(a_us, b, weights if terms else np.zeros(rows.terms.shape[1]))
 
 
-def _design(used: Observations, chips: int, penalty: Penalty) -> tuple[Floats, Floats, int]:
+def _design(used: Observations, chips: int, penalty: float) -> tuple[Floats, Floats, int]:
     """The matrix of derivatives (those of a / b are filled in later) and its ridge."""
     index, terms = np.arange(len(used.chip)), used.terms.shape[1]
     intercept = np.zeros((len(index), chips))
     intercept[index, used.chip] = 1.0
-    parts: list[Floats] = [intercept, np.zeros((len(index), chips))]
-    ridge: list[Floats] = [np.full(chips, 1e-9), np.full(chips, _PULL)]
-    if np.isinf(penalty.shared):
-        return np.hstack(parts), np.concatenate(ridge), 0
-    parts.append(used.terms)
-    ridge.append(np.full(terms, penalty.shared))
-    if np.isfinite(penalty.own):
-        own = np.zeros((len(index), chips, terms))
-        own[index, used.chip] = used.terms
-        parts.append(own.reshape(len(index), chips * terms))
-        ridge.append(np.full(chips * terms, penalty.own))
-    return np.hstack(parts), np.concatenate(ridge), terms
+    lines = np.hstack([intercept, np.zeros((len(index), chips))])
+    ridge = np.concatenate([np.full(chips, 1e-9), np.full(chips, _PULL)])
+    if np.isinf(penalty):
+        return lines, ridge, 0
+    return np.hstack([lines, used.terms]), np.concatenate([ridge, np.full(terms, penalty)]), terms
 
 
 def _medians(values: Floats, chip: Integers, chips: int) -> Floats:
@@ -125,7 +102,7 @@ def _medians(values: Floats, chip: Integers, chips: int) -> Floats:
     )
 
 
-def left_out(rows: Observations, chips: int, families: Sequence[str], penalty: Penalty) -> Floats:
+def left_out(rows: Observations, chips: int, families: Sequence[str], penalty: float) -> Floats:
     """The prediction of every row by a fit that never saw its family, on any chip."""
     names = np.array(families)
     predicted = np.empty(len(names))

@@ -135,12 +135,22 @@ def held_out_interval(
     """The interval of time over prediction from models that were left out of the fit, and the
     coverage that so many models support (split conformal: of n + 1 models, the new one is as
     likely as any other to be the largest). Few models give their whole range and less coverage."""
-    ordered = sorted(ratios)
-    count = len(ordered)
-    outside = math.floor((count + 1) * (1 - coverage) / 2 + 1e-9)  # of each end
-    kept = max(outside, 1)
-    reached = coverage if outside else (count - 1) / (count + 1)
-    return ErrorInterval(ordered[kept - 1], ordered[-kept], count), round(reached, 3)
+    logarithms = sorted(math.log(ratio) for ratio in ratios)
+    count = len(logarithms)
+    rank = (count + 1) * (1 - coverage) / 2  # of each end; between two models, between their errors
+    reached = coverage if rank >= 1 else (count - 1) / (count + 1)
+    ends = (_ranked(logarithms, rank), -_ranked([-value for value in reversed(logarithms)], rank))
+    low, high = (math.exp(end) for end in ends)
+    return ErrorInterval(low, high, count), round(reached, 3)
+
+
+def _ranked(ordered: Sequence[float], rank: float) -> float:
+    """The value of a rank, counted from 1; the first for lower ones."""
+    below = max(math.floor(rank), 1)
+    if below >= len(ordered):
+        return ordered[-1]
+    part = max(rank - below, 0.0)
+    return (1 - part) * ordered[below - 1] + part * ordered[below]
 
 
 def save_profile(folder: Path, profile: LatencyProfile) -> Path:
