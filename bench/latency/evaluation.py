@@ -30,7 +30,7 @@ ANY = "any"
 CONSTANT = "constant"
 PENALTIES = (1.0, 3.0, 10.0, 30.0)
 FEWEST_FAMILIES = 8  # with fewer, leaving one out says little about the next
-FEWEST_OF_A_KIND = 19  # with fewer, nine in ten lie nowhere but in the whole range
+FEWEST_OF_A_KIND = 39  # the second largest error of so many is an end; one outlier is not
 WORTH = 0.97  # the corrections are kept where they lower the loss by 3 % or more
 
 
@@ -131,8 +131,8 @@ class ChipResult:
         return interval.low <= point.time_us / predicted <= interval.high
 
     def _intervals_without(self, family: str) -> dict[str, ErrorInterval]:
-        """By kind of network where there are enough of it; a kind of few networks that reach
-        further than all together has an interval as wide as they reach."""
+        """By kind of network where there are enough of it. A kind of fewer, of which the interval
+        of all networks holds too few, has one as wide as its own errors reach."""
         rows = [
             (point.kind, ratio)
             for point, ratio in zip(self.points, self.ratios, strict=True)
@@ -143,9 +143,10 @@ class ChipResult:
         for kind in sorted({kind for kind, _ in rows}):
             ratios = [ratio for other, ratio in rows if other == kind]
             own, _ = held_out_interval(ratios, COVERAGE)
+            held = np.mean([whole.low <= ratio <= whole.high for ratio in ratios])
             if len(ratios) >= FEWEST_OF_A_KIND:
                 found[kind] = own
-            elif len(ratios) > 1:
+            elif held < COVERAGE:
                 low, high = min(own.low, whole.low), max(own.high, whole.high)
                 found[kind] = ErrorInterval(low, high, len(ratios))
         return found
