@@ -95,7 +95,7 @@ def precision(
 
     NET is an ONNX file or a model of the store. Ranks every tensor, compiles and simulates plans
     that give some activations 16 bits or some weights 4, and shows the front of latency and
-    accuracy. The chosen plan, by default the one that gains most for least time, is written as a
+    accuracy. The chosen plan, by default the one that gains most for little time, is written as a
     file for --precision mixed:FILE; a model of the store gets a variant with it. Also names the
     first layer whose output on the chip is far from the float one. A run that was interrupted
     continues where it was.

@@ -19,7 +19,7 @@ from edgeloop.tuning.precision.results import Divergence, LayerAgreement
 from edgeloop.tuning.precision.worker import MOST_DB
 
 _SHARP_DB = 10.0  # healthy layers differ by up to 9: those without an activation function are lower
-_SPREADS = 4.0
+_SPREADS = 3.0
 _LARGEST_DB = 15.0  # half of the layers may suffer from the first one
 _PROBED_BYTES = 128 << 20
 _MOST_PROBES = 24

@@ -148,6 +148,16 @@ class PrecisionLab:
         fitting = int(budget_s * self.workers / max(1e-3, runs * float(known)))
         return max(2, min(most, fitting, len(self._options.samples)))
 
+    def affordable_compiles(self, budget_s: float) -> int:
+        """How many plans can be compiled in about this time."""
+        known = self._answers.get("compile seconds")
+        if known is None:
+            began = time.monotonic()
+            self._measured(PrecisionPlan())
+            known = time.monotonic() - began
+            self._answers.put("compile seconds", known)
+        return int(budget_s * self.workers / max(1e-3, float(known)))
+
     def batch(self, count: int) -> Tensors:
         samples = self._options.samples
         whole = samples.tensors

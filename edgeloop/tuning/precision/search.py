@@ -22,9 +22,13 @@ from edgeloop.tuning.precision.lab import Latency, PrecisionLab
 from edgeloop.tuning.precision.results import PrecisionPoint, TensorSensitivity
 
 RANKING_SAMPLES = 4
-_MOST_PRICED = 64  # tensors whose cost the compiler is asked for
-_GROWN_SIZES = (1, 2, 3, 5, 8, 12, 18, 27, 40, 60, 90)
-_GREEDY_STEPS = 8
+_COMPILING_S = 180.0
+_FEWEST_COMPILES, _MOST_COMPILES = 60, 240
+_PRICED = 0.25  # of all compilations: tensors alone
+_BLOCKS = 0.3  # … and blocks of neighbours
+_GROWN_SIZES = (1, 2, 4, 7, 12, 20, 34, 56, 90)
+_BLOCK_SIZES = (2, 3, 5, 8, 12)
+_GREEDY_STEPS = 10
 _GREEDY_SHARE = 0.35  # of the premium of all tensors at 16 bits
 _NARROW_SHARES = (0.03, 0.1, 0.3)  # of the error, for weights at 4 bits
 _WORTH = 0.005  # of the latency: what 4-bit weights must save
@@ -58,6 +62,7 @@ class PrecisionSearch:
         self._rest = 0.0
         self._costs: dict[str, float] = {}
         self._base = self._full = Latency(0, 0)
+        self._left = 0
 
     def run(self) -> tuple[list[PrecisionPoint], list[TensorSensitivity]]:
         """The front by what the simulator says, a8w8 and a16w8 among its points; and all tensors,
@@ -68,7 +73,10 @@ class PrecisionSearch:
         self._base, self._full = (end or Latency(math.inf, math.inf) for end in ends)
         self._keep(base, self._base)
         self._keep(full, self._full)
-        self._price()
+        compiles = self.lab.affordable_compiles(_COMPILING_S)
+        compiles = self._left = min(_MOST_COMPILES, max(_FEWEST_COMPILES, compiles))
+        self._price(int(_PRICED * compiles))
+        self._block(int(_BLOCKS * compiles))
         self._grow()
         self._climb()
         self._narrow()
@@ -85,9 +93,9 @@ class PrecisionSearch:
         names = [tensor.name for tensor in (*self.activations, *self.weights)]
         self._errors = dict(zip(names, errors, strict=True))
 
-    def _price(self) -> None:
+    def _price(self, most: int) -> None:
         """What each tensor costs alone; those that make little error are guessed by their size."""
-        ranked = sorted(self.activations, key=lambda t: -self._errors[t.name])[:_MOST_PRICED]
+        ranked = sorted(self.activations, key=lambda t: -self._errors[t.name])[:most]
         self._measure([frozenset((tensor.name,)) for tensor in ranked], "compiling tensors")
         for tensor in ranked:
             latency = self._latency_of(frozenset((tensor.name,)))
@@ -97,6 +105,43 @@ class PrecisionSearch:
         per_number = sum(self._costs[t.name] for t in known) / size if size else 0.0
         for tensor in self.activations:
             self._costs.setdefault(tensor.name, per_number * tensor.size)
+
+    def _block(self, most: int) -> None:
+        """Neighbours in the order of the graph: alone each may cost more than it gains, together
+        they need conversions at their ends only. Then the best blocks together."""
+        names = [t.name for t in self.activations if math.isfinite(self._costs[t.name])]
+        windows = [
+            frozenset(names[start : start + size])
+            for size in _BLOCK_SIZES
+            for start in range(0, len(names) - size + 1, max(1, size // 2))
+            if size < len(names)
+        ]
+        windows.sort(key=lambda one: -sum(self._errors[n] / self._cost(n) for n in one) / len(one))
+        chosen = windows[: most * 3 // 4]
+        self._measure(chosen, "compiling blocks")
+        priced = [(one, self._latency_of(one)) for one in chosen]
+        floor = 0.002 * self._base.raw_us
+        ranked = sorted(
+            (
+                (self._saved(one) / max(self._extra(cost), floor), one)
+                for one, cost in priced
+                if cost
+            ),
+            key=lambda pair: -pair[0],
+        )
+        union: Names = frozenset()
+        unions: list[Names] = []
+        for _, one in ranked:
+            if not one <= union:
+                union = union | one
+                unions.append(union)
+        self._measure(unions[1 : 1 + most // 4], "joining blocks")
+
+    def _saved(self, wide: Names) -> float:
+        return sum(self._errors[name] for name in wide)
+
+    def _cost(self, name: str) -> float:
+        return max(self._costs[name], 0.002 * self._base.raw_us)
 
     def _grow(self) -> None:
         """Sets of growing size: by error per cost, by error alone, and from the outputs back; each
@@ -170,7 +215,11 @@ class PrecisionSearch:
     def _simulated(self, base: PrecisionPlan, full: PrecisionPlan) -> list[PrecisionPoint]:
         front = _front((c.latency.raw_us, c.error_share, c) for c in self._found.values())
         middle = [c for c in front if c.plan.digest not in (base.digest, full.digest)]
-        chosen = [base, full, *(c.plan for c in _spread(middle, self.points))]
+        limit = self._base.raw_us + _GREEDY_SHARE * (self._full.raw_us - self._base.raw_us)
+        cheap = [c for c in middle if c.latency.raw_us <= limit]
+        dear = [c for c in middle if c.latency.raw_us > limit]
+        few = _spread(dear, self.points // 3)
+        chosen = [base, full, *(c.plan for c in (*_last(cheap, self.points - len(few)), *few))]
         found = self.lab.simulations(chosen, self.images, "simulating plans")
         points = []
         for plan, simulated in zip(chosen, found, strict=True):
@@ -216,7 +265,8 @@ class PrecisionSearch:
 
     def _measure_both(self, sets: Sequence[tuple[Names, Names]], about: str) -> None:
         plans = {plan.digest: plan for plan in (self._plan(*one) for one in sets)}
-        new = [plan for digest, plan in plans.items() if digest not in self._found]
+        new = [plan for digest, plan in plans.items() if digest not in self._found][: self._left]
+        self._left -= len(new)
         if not new:
             return
         for plan, latency in zip(new, self.lab.latencies(new, about), strict=True):
@@ -288,6 +338,13 @@ def _front(points: Iterable[tuple[float, float, object]]) -> list:  # type: igno
             seen.add(point[:2])
             front.append(point[2])
     return front
+
+
+def _last(front: Sequence[PricedPlan], count: int) -> list[PricedPlan]:
+    """Spread, with the last one, which has the least error, and the one before it."""
+    if len(front) <= count:
+        return list(front)
+    return [*_spread(front[:-2], count - 2), *front[-2:]]
 
 
 def _spread(front: Sequence[PricedPlan], count: int) -> list[PricedPlan]:

@@ -29,6 +29,7 @@ from edgeloop.tuning.precision.search import PrecisionSearch
 
 DEFAULT_IMAGES = 16
 _CALIBRATION_IMAGES = 64
+_LITTLE = 0.3  # of the time that all tensors at 16 bits cost
 _SIMULATION_S = 200.0  # what all simulations may take together, unless images are asked for
 
 
@@ -139,7 +140,8 @@ def choose_point(
     within: float | None = None,
 ) -> PrecisionPoint:
     """By its number (from 1); the most accurate within a latency; the fastest that loses at most so
-    many points of the score; else the knee: most gain for least time."""
+    many points of the score; else the knee: what gains most of those that cost little, which is at
+    most 30 % of what all tensors at 16 bits would."""
     points = report.points
     if number is not None:
         if not 1 <= number <= len(points):
@@ -175,7 +177,9 @@ def _advantage(report: PrecisionReport, point: PrecisionPoint) -> float:
     if shares is None:
         return point.sqnr_db
     gain, premium = shares
-    return gain - premium
+    if premium <= _LITTLE:
+        return 1.0 + gain - 0.1 * premium if gain > 0 else gain - premium
+    return min(1.0, gain - premium)
 
 
 def _note(samples: Samples) -> str:
