@@ -223,7 +223,7 @@ class PrecisionSearch:
         found = self.lab.simulations(chosen, self.images, "simulating plans")
         points = []
         for plan, simulated in zip(chosen, found, strict=True):
-            latency = self._found[plan.digest].latency
+            latency = self._shown(self._found[plan.digest].latency)
             if simulated is not None and math.isfinite(latency.us):
                 values = (plan, latency.us, simulated.sqnr_db, latency.low_us, latency.high_us)
                 points.append(PrecisionPoint(*values, simulated.score, simulated.difference))
@@ -231,6 +231,18 @@ class PrecisionSearch:
         kept = {id(p) for p in _front((p.latency_us, -p.sqnr_db, p) for p in points)}
         points = [p for p in points if id(p) in kept or p.plan.digest in ends]
         return sorted(points, key=lambda point: (point.latency_us, point.sqnr_db))
+
+    def _shown(self, latency: Latency) -> Latency:
+        """Profiles of chips are fitted to a8w8 and to a16w8, and jump from one to the other. Plans
+        between them are placed by the compiler's own estimate, without an interval: there are no
+        published figures of such models."""
+        base, full = self._base, self._full
+        if latency in (base, full) or not math.isfinite(full.raw_us - base.raw_us):
+            return latency
+        if latency.raw_us < base.raw_us or full.raw_us <= base.raw_us:
+            return Latency(latency.raw_us, base.us * latency.raw_us / base.raw_us)
+        part = (latency.raw_us - base.raw_us) / (full.raw_us - base.raw_us)
+        return Latency(latency.raw_us, base.us + part * (full.us - base.us))
 
     def _sensitivities(self, base: PrecisionPlan) -> list[TensorSensitivity]:
         wide = sorted(self.activations, key=lambda t: -self._errors[t.name])
@@ -248,7 +260,7 @@ class PrecisionSearch:
                 TensorSensitivity(
                     tensor,
                     self._errors[tensor.name],
-                    None if known is None else known.latency.us,
+                    None if known is None else self._shown(known.latency).us,
                     None if seen is None else seen.sqnr_db,
                     None if seen is None else seen.score,
                 )
