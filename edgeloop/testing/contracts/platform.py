@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -132,7 +132,9 @@ class ToolchainContract:
 
     def test_a_graph_is_described_as_it_is(self, toolchain: Toolchain, tmp_path: Path) -> None:
         model = save_segmentation_model(tmp_path / "small.onnx", SIZE, CLASSES)
-        assert toolchain.inspect(model) == GraphInfo(
+        found = toolchain.inspect(model)
+        assert found.memory is None or found.memory.weights > 0 < found.memory.activations
+        assert replace(found, memory=None) == GraphInfo(
             inputs=(TensorInfo("image", (1, 3, SIZE, SIZE), layout="NCHW"),),
             outputs=(TensorInfo("logits", (1, CLASSES, SIZE, SIZE)),),
             macs=1_433_600,
