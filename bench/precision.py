@@ -142,13 +142,18 @@ def _faults(files: Sequence[Path], workers: int, work: Path) -> str:
     )
     number = 0
     for path in files:
-        layers = [n for n in onnx.load_model(path).graph.node if n.op_type == "Conv"]
+        graph = onnx.load_model(path).graph
+        clipped = {node.input[0] for node in graph.node if node.op_type == "Clip"}
+        layers = [n for n in graph.node if n.op_type == "Conv"]
         for place in (0.35, 0.65):
             for fault in faults:
                 if number >= 10 * (1 + files.index(path)) / len(files):
                     continue
                 number += 1
-                layer = layers[int(place * len(layers))].name
+                candidates = layers[int(place * len(layers)) :]
+                if fault.plant is loud_channel:  # a channel that is clipped cannot be loud
+                    candidates = [one for one in candidates if one.output[0] not in clipped]
+                layer = candidates[0].name
                 located = _located(path, layer, fault, workers, work / f"fault{number}")
                 rows.append((path.stem, fault.name, layer, located, _hit(layer, located)))
                 print(*rows[-1], sep=" | ", flush=True)
