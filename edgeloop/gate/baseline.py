@@ -9,13 +9,14 @@ from __future__ import annotations
 import base64
 import io
 import json
+import math
 import zlib
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from edgeloop._util.files import parse_json, read_regular, write_atomic
 from edgeloop._util.schema import Section, validated
@@ -27,6 +28,7 @@ from edgeloop.gate.figures import GateFigures, GateScore
 FORMAT = 1
 _LARGEST_FILE = 64_000_000
 _LARGEST_COUNTS = 512_000_000
+_Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 
 
 class BaselineScore(Section):
@@ -34,7 +36,7 @@ class BaselineScore(Section):
 
     task: str
     metric: str
-    value: float
+    value: float = Field(allow_inf_nan=False, strict=True)
     images: int = Field(ge=1)
     image_set: str
     counts: str
@@ -65,7 +67,9 @@ class Baseline(Section):
     calibration: str = ""
     latency_kind: Literal["estimate", "measured"]
     latency_profile: str = ""
-    runs_ms: tuple[float, ...] = Field(min_length=1, max_length=1000)
+    raw_us: _Above0 | None = None
+    missing_ops: int = Field(default=0, ge=0)
+    runs_ms: tuple[_Above0, ...] = Field(min_length=1, max_length=1000)
     machine: str = ""
     weight_bytes: int | None = Field(default=None, ge=0)
     peak_memory_bytes: int | None = Field(default=None, ge=0)
@@ -76,13 +80,19 @@ class Baseline(Section):
 
     @classmethod
     def of(cls, figures: GateFigures) -> Self:
+        """Raises BadInput for figures that nothing could be compared with."""
         plain = {
             name: getattr(figures, name)
             for name in cls.model_fields
             if name not in ("edgeloop_gate", "edgeloop", "score")
         }
-        score = None if figures.score is None else BaselineScore.of(figures.score)
-        return cls(**plain, score=score)
+        try:
+            score = None if figures.score is None else BaselineScore.of(figures.score)
+            return cls(**plain, score=score)
+        except ValidationError as error:
+            name = ".".join(map(str, error.errors()[0]["loc"]))
+            reason = f"its {name} is no number that a model can be compared with"
+            raise BadInput(reason=f"{figures.model} cannot be a baseline: {reason}") from None
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -140,12 +150,31 @@ def unpacked(text: str, like: NDArray[Any]) -> NDArray[Any]:
         content = inflating.decompress(base64.b64decode(text, validate=True), _LARGEST_COUNTS)
         if not inflating.eof:
             raise ValueError("it is too large or cut off")
-        found: NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, zlib.error, EOFError, OSError) as error:
+        found = _array_of(content)
+    except (ValueError, zlib.error, EOFError, OSError, RecursionError, MemoryError) as error:
         raise BadInput(reason=f"the baseline's scores cannot be read: {error}") from None
     if found.dtype.names != like.dtype.names or found.shape[1:] != like.shape[1:]:
         reason = "the baseline's scores are from a test with other classes: write a new baseline"
         raise BadInput(reason=reason)
+    if len(found) != len(like):
+        raise BadInput(reason="the baseline's scores are of another number of images")
     if found.dtype.names and found.dtype != like.dtype:
         raise BadInput(reason="the baseline's scores are of another type: write a new baseline")
     return np.asarray(found, like.dtype)
+
+
+def _array_of(content: bytes) -> NDArray[Any]:
+    """What `packed` has written. Nothing is allocated for a header that claims more than follows
+    it."""
+    file = io.BytesIO(content)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("it has another version")
+    shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    start = file.tell()
+    size = math.prod(shape) * dtype.itemsize
+    if dtype.hasobject or not dtype.itemsize or not shape or min(shape) < 0:
+        raise ValueError("it is no array of numbers")
+    if size != len(content) - start:
+        raise ValueError("its size is not what its header says")
+    flat: NDArray[Any] = np.frombuffer(content, dtype, offset=start)
+    return flat.reshape(shape, order="F" if is_fortran else "C")

@@ -83,7 +83,10 @@ class GateScore:
 
 @dataclass(frozen=True)
 class GateFigures:
-    """Bytes are those of the model as it was quantized, but `size_bytes`, which is the file's."""
+    """Bytes are those of the model as it was quantized, but `size_bytes`, which is the file's.
+
+    `latency_profile` is the profile with its constants, and `raw_us` what the compiler said before
+    they were applied. `missing_ops` are steps that an estimate leaves out."""
 
     model: str
     sha256: str
@@ -102,6 +105,8 @@ class GateFigures:
     operators: Mapping[str, int]
     cpu_operators: tuple[str, ...]
     score: GateScore | None = None
+    raw_us: float | None = None
+    missing_ops: int = 0
 
 
 def measure_model(
@@ -161,7 +166,7 @@ class _Measuring:
             calibration=f"{len(samples)} {samples.origin}",
             latency_kind="estimate" if first.is_estimate else "measured",
             runs_ms=tuple(1000 * run.seconds for run in runs),
-            latency_profile=first.profile,
+            latency_profile=_profile(first),
             machine="" if device.chip else str(first.conditions.get("cpu", platform.machine())),
             weight_bytes=memory.weight_bytes if memory else None,
             peak_memory_bytes=memory.peak_bytes if memory else None,
@@ -169,6 +174,8 @@ class _Measuring:
             operators=dict(summary.operators),
             cpu_operators=tuple(on_cpu.split(", ")) if on_cpu else (),
             score=self._score(task, made.info, file) if task else None,
+            raw_us=first.raw_us or None,
+            missing_ops=first.missing_ops,
         )
 
     def _read(self) -> tuple[GraphSummary, Path]:
@@ -217,6 +224,11 @@ class _Measuring:
     def _compiler(self) -> str:
         toolchain = self._toolchain
         return toolchain.version if isinstance(toolchain, Versioned) else toolchain.name
+
+
+def _profile(found: Measurement) -> str:
+    constants = found.conditions.get("profile_constants", "")
+    return f"{found.profile} ({constants})" if constants else found.profile
 
 
 def _artefact(made: Converted, device: Device, model: Path) -> Path:

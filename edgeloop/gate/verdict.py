@@ -9,12 +9,14 @@ doubt is `unclear`, and a figure of other conditions is `not compared`: both pas
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from edgeloop._util.units import size_text
+from edgeloop._util.units import plural, size_text
+from edgeloop._version import __version__
 from edgeloop.gate.baseline import Baseline, unpacked
 from edgeloop.gate.figures import GateFigures, GateScore
 from edgeloop.tasks import Interval, paired_interval, student_t
@@ -22,6 +24,7 @@ from edgeloop.tasks import Interval, paired_interval, student_t
 Verdict = Literal["pass", "regression", "unclear", "not compared"]
 _SHARE = 1.5  # a headline up to here is a share, and a hundredth of it a point
 _SMALLEST_MS = 1e-9
+_MARKUP = re.compile(r"[\[\]!*_#@<>&\\~^{}|$]|://|www\.", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ class GateReport:
         lines = [
             f"### Edgeloop gate: {self.headline}",
             "",
-            f"`{_cell(self.model)}` on {_cell(self.device)}",
+            f"`{_plain(self.model)}` on {_text(self.device)}",
             "",
             "| | baseline | now | change | allowed | |",
             "|---|---:|---:|---:|---:|---|",
@@ -105,7 +108,7 @@ class GateReport:
             lines.append(f"| {' | '.join(map(_cell, cells))} | {verdict} |")
         about = [f"{check.name}: {check.detail}" for check in self.checks if check.detail]
         if about or self.notes:
-            lines += ["", *(f"- {_cell(text)}" for text in (*about, *self.notes))]
+            lines += ["", *(f"- {_text(text)}" for text in (*about, *self.notes))]
         return "\n".join(lines) + "\n"
 
 
@@ -127,28 +130,60 @@ def refused_report(model: str, device: str, reason: str) -> GateReport:
 
 
 def _latency(baseline: Baseline, figures: GateFigures, limits: GateLimits) -> GateCheck:
-    now = statistics.median(figures.runs_ms)
-    texts = (_time(baseline.latency_ms), _time(now))
+    before, now = baseline.latency_ms, statistics.median(figures.runs_ms)
+    texts = (_least(baseline) + _time(before), _least(figures) + _time(now))
     if reason := _incomparable(baseline, figures):
         return GateCheck("latency", "not compared", *texts, detail=reason)
     allowed = f"{limits.latency_percent:+g} %"
-    ratio = max(now, _SMALLEST_MS) / max(baseline.latency_ms, _SMALLEST_MS)
-    change = 100 * (ratio - 1)
+    detail = ""
+    if baseline.latency_profile != figures.latency_profile and baseline.raw_us and figures.raw_us:
+        before, now = baseline.raw_us / 1000, figures.raw_us / 1000
+        detail = (
+            "the profile has other constants than the baseline's, so the compiler's own estimates "
+            f"are compared: {_time(before)} and {_time(now)}"
+        )
+    change = 100 * (max(now, _SMALLEST_MS) / max(before, _SMALLEST_MS) - 1)
     if figures.latency_kind == "estimate":
-        verdict: Verdict = "regression" if change > limits.latency_percent else "pass"
-        return GateCheck("latency", verdict, *texts, change, "%", allowed)
+        verdict, why = _estimated(baseline, figures, change > limits.latency_percent)
+        detail = "; ".join(filter(None, (why, detail)))
+        return GateCheck("latency", verdict, *texts, change, "%", allowed, detail=detail)
     low, high = _ratio_interval(baseline.runs_ms, figures.runs_ms)
     verdict = _beyond_doubt(change > limits.latency_percent, is_worse=low > 0)
     runs = f"{len(baseline.runs_ms)} and {len(figures.runs_ms)} runs"
     return GateCheck("latency", verdict, *texts, change, "%", allowed, low, high, f"of {runs}")
 
 
+def _least(found: Baseline | GateFigures) -> str:
+    return "≥ " if found.missing_ops else ""
+
+
+def _estimated(baseline: Baseline, figures: GateFigures, is_slower: bool) -> tuple[Verdict, str]:
+    """A step that an estimate leaves out makes it lower: more of them are no gain, and with fewer
+    than before a higher estimate is no loss."""
+    before, now = baseline.missing_ops, figures.missing_ops
+    verdict: Verdict = "regression" if is_slower else "pass"
+    if not before and not now:
+        return verdict, ""
+    steps = (
+        f"the estimate leaves out {plural(now, 'step')}, that of the baseline {before or 'none'}"
+    )
+    if now > before:
+        return "regression", f"{steps}: the chip takes longer than it says"
+    if now < before and is_slower:
+        return "not compared", f"{steps}: write a new baseline"
+    return verdict, steps
+
+
 def _incomparable(baseline: Baseline, figures: GateFigures) -> str:
+    """A profile with other constants is no obstacle where the compiler's own estimates are
+    known."""
+    has_raw = bool(baseline.raw_us and figures.raw_us)
+    profiles = (baseline.latency_profile, figures.latency_profile)
     pairs = {
         "kind of latency": (baseline.latency_kind, figures.latency_kind),
         "precision": (baseline.precision, figures.precision),
         "compiler": (baseline.compiler, figures.compiler),
-        "profile": (baseline.latency_profile, figures.latency_profile),
+        "profile": ("", "") if has_raw else profiles,
         "CPU": (baseline.machine, figures.machine),
     }
     for name, (before, now) in pairs.items():
@@ -191,6 +226,11 @@ def _score(baseline: Baseline, figures: GateFigures, limits: GateLimits) -> Gate
         )
         return GateCheck(name, "not compared", *texts, detail=detail)
     found = paired_interval(now.task, now.counts, unpacked(before.counts, now.counts))
+    if not math.isfinite(now.value):
+        return GateCheck(name, "regression", *texts, detail="the score is not a number")
+    if not math.isfinite(found.value):
+        detail = "the difference of the scores is not a number"
+        return GateCheck(name, "not compared", *texts, detail=detail)
     return _scored(name, texts, found, now, limits)
 
 
@@ -264,6 +304,8 @@ def _notes(baseline: Baseline, figures: GateFigures) -> Iterator[str]:
         before, now = size_text(baseline.ddr_bytes), size_text(figures.ddr_bytes)
         if before != now:
             yield f"DDR traffic per inference: {before} in the baseline, {now} now"
+    if baseline.edgeloop != __version__:
+        yield f"the baseline is of Edgeloop {baseline.edgeloop}, this is {__version__}"
 
 
 def _time(milliseconds: float) -> str:
@@ -273,6 +315,16 @@ def _time(milliseconds: float) -> str:
 
 
 def _cell(text: str) -> str:
-    """Nothing that a model or a file is called may be markup."""
-    safe = "".join(letter if letter.isprintable() else " " for letter in text)
-    return safe.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
+    return _text(text).replace("|", "\\|")
+
+
+def _text(text: str) -> str:
+    """Nothing that a model, a layer or a file is called may be markup: links, pictures, mentions
+    and references work in escaped text, too, but not in code."""
+    safe = _plain(text)
+    return f"`{safe}`" if _MARKUP.search(safe) else safe
+
+
+def _plain(text: str) -> str:
+    """One line, which does not end the code that it is put in."""
+    return "".join(letter if letter.isprintable() else " " for letter in text).replace("`", "'")

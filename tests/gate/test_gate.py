@@ -80,7 +80,8 @@ def test_without_a_dataset_latency_memory_and_operators_are_guarded(tmp_path):
     odd = odd_models.with_product(tmp_path / "odd.onnx")
     plain = NETS / "unet-w8.onnx"
     assert call("--write", path, plain, "--device", "htp:qcs8550").exit_code == 0
-    assert Baseline.read(path).score is None
+    known = Baseline.read(path)
+    assert known.score is None and known.raw_us and known.latency_profile.startswith("qcs8550 (")
     refused = call(path, odd)
     assert refused.exit_code == 1 and "does not take ReduceProd" in refused.output
     divided = call(path, odd, "--allow-cpu-fallback")

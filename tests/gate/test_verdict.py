@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -151,9 +154,91 @@ def test_markdown_is_a_table_whatever_a_model_is_called():
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len(rows) == 2 + len(report.checks)
     assert all(row.replace("\\|", "").count("|") == 7 for row in rows)
-    assert "<img>" not in text
+    assert "`a|b'<img> .onnx` on htp:qcs8550" in text
     refused = refused_report("net.onnx", "htp:qcs8550", "the chip does not take TopK")
     assert not refused.is_passed and "does not take TopK" in refused.markdown()
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        "![x](https://a.example/x.png)",
+        "@org/team",
+        "org/repo#12",
+        "https://a.example",
+        "WWW.a.example",
+        "**TopK**",
+        "`` @org ``",
+        "<!-- x",
+    ],
+)
+def test_what_a_model_file_says_is_no_markup_of_the_comment(named):
+    report = refused_report(named, "htp:qcs8550", f"the chip does not take {named}")
+    lines = report.markdown().splitlines()
+    safe = named.replace("`", "'")
+    assert lines[2] == f"`{safe}` on htp:qcs8550"
+    assert lines[-1] == f"- `operators: the chip does not take {safe}`"
+
+
+def test_steps_without_a_cost_are_no_gain():
+    """A model gets "faster" by what its estimate leaves out."""
+    faster = figures(runs_ms=(0.5,), missing_ops=1)
+    report = compare_figures(BASELINE, faster, GateLimits())
+    check = report.checks[0]
+    assert (check.verdict, check.now) == ("regression", "≥ 500 µs") and not report.is_passed
+    assert "leaves out 1 step, that of the baseline none" in check.detail
+    known = Baseline.of(figures(missing_ops=2))
+    same = {"runs_ms": (1.0,), "missing_ops": 2}
+    assert verdicts(compare_figures(known, figures(**same), GateLimits()))["latency"] == "pass"
+    fewer = figures(runs_ms=(1.2,))
+    assert verdicts(compare_figures(known, fewer, GateLimits()))["latency"] == "not compared"
+
+
+def test_a_profile_that_was_fitted_again_changes_no_verdict():
+    """The constants moved by 10 %; what the compiler says decides."""
+    known = Baseline.of(figures(raw_us=900.0, latency_profile="qcs8550 (1 + 1 x)"))
+    refitted = figures(raw_us=900.0, latency_profile="qcs8550 (2 + 1.1 x)", runs_ms=(1.1,))
+    check = compare_figures(known, refitted, GateLimits(0)).checks[0]
+    assert (check.verdict, check.change) == ("pass", 0) and "other constants" in check.detail
+    slower = replace(refitted, raw_us=930.0, runs_ms=(1.0,))
+    assert verdicts(compare_figures(known, slower, GateLimits()))["latency"] == "regression"
+    without = Baseline.of(figures(latency_profile="qcs8550 (1 + 1 x)"))
+    check = compare_figures(without, refitted, GateLimits()).checks[0]
+    assert check.verdict == "not compared" and "another profile" in check.detail
+
+
+def test_a_baseline_of_another_version_is_noted():
+    assert not compare_figures(BASELINE, figures(), GateLimits()).notes
+    old = BASELINE.model_copy(update={"edgeloop": "0.0.1"})
+    (note,) = compare_figures(old, figures(), GateLimits()).notes
+    assert note.startswith("the baseline is of Edgeloop 0.0.1, this is ")
+
+
+def test_a_score_that_is_no_number_never_passes():
+    nothing = replace(scored(), value=float("nan"), counts=scored().counts * float("nan"))
+    assert judged(score=nothing)["delta1"] == "regression"
+    with pytest.raises(BadInput, match="value is no number"):
+        Baseline.of(figures(score=nothing))
+
+
+@pytest.mark.parametrize("runs", ["NaN", '"nan"', '"1"', "-1", "0", "1e999", "true"])
+def test_a_baseline_has_latencies_above_zero(tmp_path: Path, runs):
+    path = tmp_path / "b.json"
+    BASELINE.model_copy(update={"runs_ms": (1.125,)}).write(path)
+    path.write_text(path.read_text().replace("1.125", runs))
+    with pytest.raises(BadSetting, match=r"b\.json.*runs_ms"):
+        Baseline.read(path)
+
+
+def test_a_header_that_claims_more_than_there_is_costs_no_memory():
+    content = io.BytesIO()
+    header = {"descr": "<f8", "fortran_order": False, "shape": (10**14, 3)}
+    np.lib.format.write_array_header_1_0(content, header)
+    text = base64.b64encode(zlib.compress(content.getvalue() + bytes(48))).decode()
+    with pytest.raises(BadInput, match="its size is not what its header says"):
+        unpacked(text, np.zeros((2, 3)))
+    with pytest.raises(BadInput, match="another number of images"):
+        unpacked(packed(np.zeros((3, 3))), np.zeros((2, 3)))
 
 
 def test_a_baseline_is_read_as_it_was_written(tmp_path: Path):

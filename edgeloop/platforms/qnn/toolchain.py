@@ -26,7 +26,7 @@ from edgeloop.platforms.batching import samples_as_files
 from edgeloop.platforms.precision import Precision, PrecisionPlan
 from edgeloop.platforms.qnn.chips import DEFAULT_CHIP, Chip, find_chip
 from edgeloop.platforms.qnn.deploy import OutputForm
-from edgeloop.platforms.qnn.latency import predict
+from edgeloop.platforms.qnn.latency import constants_text, predict
 from edgeloop.tasks import Samples
 
 _SIMPLIFIED, _LAYERS = "simplified.onnx", "layers.csv"
@@ -352,6 +352,8 @@ def measurement(
         conditions["cpu_operators"] = ", ".join(found.cpu_operators)
     if predicted.caveats:
         conditions["note"] = "; ".join(predicted.caveats)
+    if profile is not None:
+        conditions["profile_constants"] = constants_text(profile, found.form)
     seconds = predicted.time_us / 1e6
     return Measurement(
         seconds=seconds,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -102,6 +103,17 @@ def calibrated(
     """`features` are those of the estimate; without them the graph counts as an average one."""
     line = profile.a_us + profile.b * raw_us
     return line if features is None else line * correction(profile.terms, raw_us, features)
+
+
+def constants_text(profile: LatencyProfile, form: str) -> str:
+    """What `calibrated` depends on for models of a format: two profiles of the same name that were
+    fitted at different times differ in it."""
+    used = profile.for_format(form) or profile
+    line = f"{used.a_us:.6g} + {used.b:.6g} x"
+    if not used.terms:
+        return line
+    terms = json.dumps(sorted(used.terms.items()))
+    return f"{line}, terms {hashlib.sha256(terms.encode()).hexdigest()[:8]}"
 
 
 def fit_profile(pairs: Sequence[Pair], name: str, soc: int, source: str = "") -> LatencyProfile:
