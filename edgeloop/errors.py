@@ -11,6 +11,7 @@
     │   ├── BadArchitecture     an architecture that its space cannot build
     │   ├── BadSpace            a space function that is missing or raises
     │   ├── DatasetMisfit       usable data that does not fit a model
+    │   ├── PlanMisfit          a precision file whose tensors a model does not have
     │   └── Infeasible          no machine of the compute could ever run it
     ├── NotFound                something that does not exist
     │   ├── NoSuchModel
@@ -122,6 +123,10 @@ class BadSpace(BadInput):
 
 
 class DatasetMisfit(BadInput):
+    """{reason}"""
+
+
+class PlanMisfit(BadInput):
     """{reason}"""
 
 

@@ -19,10 +19,9 @@ from edgeloop._util.units import plural, size_text
 from edgeloop._version import __version__
 from edgeloop.gate.baseline import Baseline, unpacked
 from edgeloop.gate.figures import GateFigures, GateScore
-from edgeloop.tasks import Interval, paired_interval, student_t
+from edgeloop.tasks import Interval, paired_interval, score_unit, student_t
 
 Verdict = Literal["pass", "regression", "unclear", "not compared"]
-_SHARE = 1.5  # a headline up to here is a share, and a hundredth of it a point
 _SMALLEST_MS = 1e-9
 _MARKUP = re.compile(r"[\[\]!*_#@<>&\\~^{}|$]|://|www\.", re.IGNORECASE)
 
@@ -237,8 +236,7 @@ def _score(baseline: Baseline, figures: GateFigures, limits: GateLimits) -> Gate
 def _scored(
     name: str, texts: tuple[str, str], found: Interval, now: GateScore, limits: GateLimits
 ) -> GateCheck:
-    is_share = abs(now.value) <= _SHARE
-    factor, unit = (100.0, "points") if is_share else (1.0, "dB" if name == "PSNR" else name)
+    factor, unit = score_unit(now.value, name)
     change, low, high = (factor * value for value in (found.value, found.low, found.high))
     verdict = _beyond_doubt(change < -limits.drop, is_worse=high < 0)
     images = len(now.counts)

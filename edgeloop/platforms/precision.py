@@ -26,7 +26,7 @@ from edgeloop._util.files import sha256_of, write_atomic
 from edgeloop._util.schema import Section, validated
 from edgeloop._util.suggest import suggestion
 from edgeloop._util.yaml import Origin, read_document
-from edgeloop.errors import BadInput, BadSetting, LocalFileError
+from edgeloop.errors import BadInput, BadSetting, LocalFileError, PlanMisfit
 
 MIXED = "mixed:"
 PLAN_FILE = "precision.yaml"
@@ -146,18 +146,18 @@ class PrecisionPlan(Section):
             raise BadInput(reason=reason)
 
     def check_tensors(self, activations: Iterable[str], weights: Iterable[str]) -> None:
-        """Raises BadInput for tensors that a graph does not have, or not with these bits."""
+        """Raises PlanMisfit for tensors that a graph does not have, or not with these bits."""
         offered = {**dict.fromkeys(activations, (8, 16)), **dict.fromkeys(weights, (4, 8))}
         for name, bits in self.bits.items():
             if name not in offered:
                 near = suggestion(name, offered) if len(offered) < 20 else _near(name, offered)
                 reason = f"the precision file names the tensor {name!r}, which the model has not"
-                raise BadInput(reason=f"{reason}: {near}" if near else f"{reason}.")
+                raise PlanMisfit(reason=f"{reason}: {near}" if near else f"{reason}.")
             if bits not in offered[name]:
                 kind = "weights" if 4 in offered[name] else "an activation"
                 allowed = " or ".join(map(str, offered[name]))
                 reason = f"the precision file gives {name!r} {bits} bits, but it is {kind}: "
-                raise BadInput(reason=f"{reason}{allowed} are possible")
+                raise PlanMisfit(reason=f"{reason}{allowed} are possible")
 
 
 def _near(name: str, known: Iterable[str]) -> str:

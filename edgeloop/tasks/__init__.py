@@ -29,7 +29,7 @@ from edgeloop.tasks.base import (
     task_for,
 )
 from edgeloop.tasks.labels import FACE_CLASSES, IGNORE
-from edgeloop.tasks.metrics import are_logits, paired_interval, student_t
+from edgeloop.tasks.metrics import are_logits, paired_interval, score_unit, student_t
 from edgeloop.tasks.reading import check_data, reading_data
 from edgeloop.tasks.results import (
     write_pr_curve,
@@ -65,6 +65,7 @@ __all__ = [
     "open_task",
     "paired_interval",
     "reading_data",
+    "score_unit",
     "student_t",
     "task_for",
     "task_names",

@@ -174,6 +174,7 @@ RESAMPLES = 1000
 SEED = 20_261_115
 _NORMAL = 1.959964  # 97.5 % of a normal distribution lie below
 _FEW_STUDENT_T = (12.706, 4.303, 3.182)
+_SHARE = 1.5  # a headline up to here is a share
 _AT_ONCE = 4_000_000  # weights of resamples in memory at a time
 
 
@@ -281,6 +282,14 @@ def paired_interval(task: Task, first: NDArray[Any], second: NDArray[Any]) -> In
     factor = student_t(images - 1) / _NORMAL * math.sqrt(images / (images - 1))
     low, high = (found.value + factor * (end - found.value) for end in (found.low, found.high))
     return Interval(found.value, low, high)
+
+
+def score_unit(value: float, metric: str) -> tuple[float, str]:
+    """What differences of a score are shown and limited in, and the factor to it: points, which are
+    hundredths, for F1, mAP and other shares; else the metric's own unit, such as dB."""
+    if abs(value) <= _SHARE:
+        return 100.0, "points"
+    return 1.0, "dB" if metric == "PSNR" else metric
 
 
 def student_t(freedom: int) -> float:

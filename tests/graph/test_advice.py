@@ -11,6 +11,8 @@ import pytest
 from edgeloop.graph import EXACT_REWRITES, RewriteStep
 from edgeloop.graph.advice.checking import compare_outputs
 from edgeloop.graph.advice.registry import FUNCTIONS, apply_steps
+from edgeloop.graph.advice.work import advice_compare
+from edgeloop.isolation import as_file
 from tests.graph.rewrites.cases import graph, node, number, values, whole
 
 X = (1, 3, 17, 22)
@@ -419,3 +421,12 @@ def test_a_mistake_is_found_even_where_the_model_forgets_its_input():
             nothing = np.zeros(tuple(tensor.dims), np.float32)
             tensor.CopyFrom(onnx.numpy_helper.from_array(nothing, tensor.name))
     assert not compare_outputs(exact, wrong).is_equal
+
+
+def test_samples_are_cut_by_the_batch_of_the_model(tmp_path):
+    made = graph([node("Relu", "x", "y")], {"x": (2, 3, 8, 8)}, {})
+    onnx.save_model(made, str(tmp_path / "m.onnx"))
+    given = {"x": as_file(values(6, 3, 8, 8), tmp_path)}
+    path = str(tmp_path / "m.onnx")
+    answer, _ = advice_compare(path, path, given)
+    assert answer["is_equal"] and answer["problem"] == ""

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from edgeloop.cli.tuning.advise import _lines
 from edgeloop.errors import BadInput
 from edgeloop.graph import OutputComparison, RewriteStep
+from edgeloop.tuning import Advice
 from edgeloop.tuning.advice.search import AdviceSearch
 from edgeloop.tuning.advice.trials import GraphEstimate, RewriteTrial, Steps
 
@@ -119,6 +121,26 @@ def test_what_changes_the_result_is_shown_apart_and_applied_only_when_named():
     named = search(Room(costs), "fold-scaling", "end-in-classes")
     assert [step.name for step in named.steps] == ["fold-scaling", "end-in-classes"]
     assert named.after.latency_ms == pytest.approx(0.4)
+    assert named.applies_others and not found.applies_others
+    assert named.equal_paths == (Room.base, Path("fold-scaling")) == found.equal_paths
+
+
+def test_what_was_named_is_shown_as_applied():
+    def shown(*names: str) -> str:
+        found = search(Room(savings(fold_scaling=0.5, end_in_classes=0.2)), *names)
+        advice = Advice(
+            *("htp", 1.0, found.after.latency_ms, found.rewrites, found.others, found.tried, {}),
+            *(3, False, 0),
+            applies_others=found.applies_others,
+        )
+        return "\n".join(_lines("net", advice))
+
+    alone = shown("end-in-classes")
+    assert "nothing found" not in alone and "applied only" not in alone
+    assert "total: 1 ms → 800 µs, 20.0 % less" in alone
+    both = shown("fold-scaling", "end-in-classes")
+    assert both.count("total:") == 1 and "total: 1 ms → 400 µs, 60.0 % less" in both
+    assert "applied only with --only" in shown()
 
 
 def test_a_refused_rewrite_is_not_tried_and_the_reason_is_kept():

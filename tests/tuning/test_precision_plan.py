@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from edgeloop.errors import BadInput
-from edgeloop.platforms import PrecisionPlan, parse_precision
+from edgeloop._util.files import sha256_of
+from edgeloop.errors import BadInput, PlanMisfit
+from edgeloop.platforms import PLAN_FILE, PrecisionPlan, parse_precision
+from edgeloop.runner.stages.base import Assignment
+from edgeloop.runner.stages.convert import _converted
 
 DIGEST = "0" * 64
 
@@ -71,7 +76,50 @@ def test_a_plan_knows_the_model_and_the_tensors_it_is_for(tmp_path: Path) -> Non
     PrecisionPlan().check_model(net)
     plan = PrecisionPlan.of_bits({"conv_1": 16})
     plan.check_tensors(["conv_1"], [])
-    with pytest.raises(BadInput, match="'conv_1', which the model has not: did you mean 'conv_2'"):
+    with pytest.raises(PlanMisfit, match="which the model has not: did you mean 'conv_2'"):
         plan.check_tensors(["conv_2"], ["w"])
-    with pytest.raises(BadInput, match="gives 'conv_1' 16 bits, but it is weights: 4 or 8"):
+    with pytest.raises(PlanMisfit, match="gives 'conv_1' 16 bits, but it is weights: 4 or 8"):
         plan.check_tensors([], ["conv_1"])
+
+
+class Mixing:
+    """A toolchain for models whose only tensor is `a`: what it makes is the precision's name."""
+
+    name = "mixing"
+
+    def convert(self, model: Path, samples: Any, folder: Path, precision: str, chips: Any) -> str:
+        return precision
+
+    def convert_plan(
+        self, model: Path, samples: Any, folder: Path, plan: PrecisionPlan, chips: Any
+    ) -> str:
+        plan.check_tensors(["a"], [])
+        return plan.name
+
+    calibrate_tensors = quantize_plan = convert_plan
+
+
+def test_a_plan_of_the_runner_is_left_out_where_it_does_not_fit(tmp_path: Path) -> None:
+    """It may be for any model; what came with a model must fit it."""
+    net, own = tmp_path / "net.onnx", tmp_path / PLAN_FILE
+    net.write_bytes(b"net")
+
+    def made(plan: PrecisionPlan | str, **files: Path) -> tuple[Any, str]:
+        equipment: Any = SimpleNamespace(toolchain=Mixing(), chips=(), precision=plan)
+        named = {name.replace("_", "."): path for name, path in files.items()}
+        work = Assignment("m", "convert", {}, {"net.onnx": net, **named}, tmp_path)
+        found, _, unused = _converted(work, equipment, None)  # type: ignore[arg-type]
+        return found, unused
+
+    fitting, other = (PrecisionPlan.of_bits({name: 16}) for name in "ab")
+    assert made(fitting) == (fitting.name, "")
+    found, unused = made(other)
+    assert found == "a8w8-per-channel" and "names the tensor 'b'" in unused
+    other.write(own)
+    with pytest.raises(PlanMisfit, match="names the tensor 'b'"):
+        made("a8w8", precision_yaml=own)
+    PrecisionPlan.of_bits({"a": 16}, DIGEST).write(own)
+    found, unused = made("a8w8", precision_yaml=own)
+    assert found == "a8w8" and "belongs to another model" in unused
+    PrecisionPlan.of_bits({"a": 16}, sha256_of(net)).write(own)
+    assert made("a8w8", precision_yaml=own) == (fitting.name, "")

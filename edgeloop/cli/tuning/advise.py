@@ -109,16 +109,26 @@ def _lines(name: str, found: Advice) -> Iterator[str]:
     yield ""
     if found.rewrites:
         yield _table(found.rewrites)
-        total = f"{_time(found.before_ms)} → {_time(found.after_ms)}"
-        yield f"\ntotal: {total}, {found.gain_percent:.1f} % less"
+        if not found.applies_others:
+            yield _total(found)
         yield from _texts(found.rewrites)
-    else:
+    elif not found.applies_others:
         yield "nothing found that helps"
     if found.others:
-        yield "\nchanges what the model returns (applied only with --only):"
+        how = "named by --only" if found.applies_others else "applied only with --only"
+        if found.rewrites or not found.applies_others:
+            yield ""
+        yield f"changes what the model returns ({how}):"
         yield _table(found.others)
+        if found.applies_others:
+            yield _total(found)
         yield from _texts(found.others)
     yield from _notes(found)
+
+
+def _total(found: Advice) -> str:
+    total = f"{_time(found.before_ms)} → {_time(found.after_ms)}"
+    return f"\ntotal: {total}, {found.gain_percent:.1f} % less"
 
 
 def _table(rewrites: tuple[AdvisedRewrite, ...]) -> str:

@@ -59,7 +59,7 @@ _NAME_WIDTH = 34
     "--within",
     type=click.FloatRange(min=0),
     metavar="POINTS",
-    help="Take the fastest plan that loses at most so many points of the score.",
+    help="Take the fastest plan that loses at most so many points of the score (dB of a PSNR).",
 )
 @click.option(
     "--output",
@@ -93,12 +93,13 @@ def precision(
 ) -> None:
     """Find the tensors that deserve 16 bits.
 
-    NET is an ONNX file or a model of the store. Ranks every tensor, compiles and simulates plans
-    that give some activations 16 bits or some weights 4, and shows the front of latency and
-    accuracy. The chosen plan, by default the one that gains most for little time, is written as a
-    file for --precision mixed:FILE; a model of the store gets a variant with it. Also names the
-    first layer whose output on the chip is far from the float one. A run that was interrupted
-    continues where it was.
+    NET is an ONNX file or a model of the store. Ranks every tensor by the error that its rounding
+    alone makes, computed on this CPU; only the few most sensitive ones, and plans that give some
+    activations 16 bits or some weights 4, are simulated. Shows the front of latency and accuracy.
+    The chosen plan, by default the one that gains most for little time, is written as a file for
+    --precision mixed:FILE; a model of the store gets a variant with it. Also names the first layer
+    whose output on the chip is far from the float one. A run that was interrupted continues where
+    it was.
 
     Example: edgeloop precision net.onnx --device htp:qcs8550 --inputs images
     """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from edgeloop.graph.advice.catalog import RewriteStep
 from edgeloop.graph.advice.checking import compare_outputs
 from edgeloop.graph.advice.registry import apply_steps
-from edgeloop.graph.check import read_graph
+from edgeloop.graph.check import read_graph, shapes_of
 from edgeloop.graph.count import graph_info
 from edgeloop.isolation import Answer, mapped
 
@@ -43,18 +43,29 @@ def advice_rewrite(base: str, steps: Sequence[Sequence[Any]], target: str) -> An
 def advice_compare(
     before: str, after: str, samples: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Answer:
-    """Whether two models compute the same; `samples` are arrays with one sample in each row."""
+    """Whether two models compute the same; `samples` are arrays with what several runs take, one
+    behind the other."""
     import onnx
 
+    first = onnx.load_model(before)
     arrays = {name: mapped(described) for name, described in (samples or {}).items()}
-    count = min((len(values) for values in arrays.values()), default=0)
-    rows = [{n: values[i : i + 1] for n, values in arrays.items()} for i in range(count)]
-    found = compare_outputs(onnx.load_model(before), onnx.load_model(after), rows)
+    found = compare_outputs(first, onnx.load_model(after), _runs(first, arrays))
     return {
         "is_equal": found.is_equal,
         "difference": found.difference,
         "problem": found.problem,
     }, ()
+
+
+def _runs(model: ModelProto, arrays: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The arrays cut by the first side of each input: that of the batch, where there is one."""
+    shapes = shapes_of(model.graph)
+    sides = {name: max((1, *shapes.get(name, ())[:1])) for name in arrays}
+    count = min((len(values) // sides[name] for name, values in arrays.items()), default=0)
+    return [
+        {name: values[i * sides[name] :][: sides[name]] for name, values in arrays.items()}
+        for i in range(count)
+    ]
 
 
 def _step(fields: Sequence[Any]) -> RewriteStep:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeloop.errors import BadInput, ModelRefused
+from edgeloop.errors import ModelRefused, PlanMisfit
 from edgeloop.graph import GraphInfo, TunableTensor, channel_axis, soften_masks, weight_layers
 from edgeloop.platforms.base import PROBE
 from edgeloop.platforms.batching import calibration_batch, calibration_runs, is_pixels
@@ -141,7 +141,7 @@ def quantize_plan(
 def spread_bits(
     plan: PrecisionPlan, tensors: Sequence[TunableTensor], pixels: Sequence[str]
 ) -> dict[str, int]:
-    """The bits of every tensor that can have some, from those that a plan names. Raises BadInput
+    """The bits of every tensor that can have some, from those that a plan names. Raises PlanMisfit
     where it names others, or two that share their bits with different ones."""
     groups = [tensor for tensor in tensors if tensor.kind == "activation"]
     weights = [tensor.name for tensor in tensors if tensor.kind == "weights"]
@@ -153,7 +153,7 @@ def spread_bits(
         if len(set(given.values())) > 1:
             shown = " and ".join(map(repr, list(given)[:2]))
             reason = f"the precision file gives {shown} different bits, but they share theirs"
-            raise BadInput(reason=reason)
+            raise PlanMisfit(reason=reason)
         count = next(iter(given.values()), plan.default.activations)
         bits |= dict.fromkeys(group.members, count)
     return bits | {name: named.get(name, 8) for name in pixels}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from edgeloop.errors import PlanMisfit
 from edgeloop.graph import write_viewer
 from edgeloop.models import is_true
 from edgeloop.platforms import (
@@ -28,7 +29,7 @@ from edgeloop.runner.stages.base import (
 from edgeloop.runner.stages.layers import complete_table
 from edgeloop.runner.stages.recovery import Recovered, recovered
 from edgeloop.store import Value
-from edgeloop.tasks import task_for
+from edgeloop.tasks import Samples, task_for
 
 
 def convert(work: Assignment, equipment: Equipment) -> Result:
@@ -38,10 +39,7 @@ def convert(work: Assignment, equipment: Equipment) -> Result:
     if not is_true(work.row.get("benchmark_only")):  # latency needs no task
         chosen = choose_task(work, equipment, info)
     calibration = calibration_samples(work, equipment, info)
-    precision, unused = _precision(work, equipment)
-    converted = convert_as(
-        equipment.toolchain, work.onnx, calibration, work.folder, precision, equipment.chips
-    )
+    converted, precision, unused = _converted(work, equipment, calibration)
     better = Recovered()
     if equipment.recover:
         better = recovered(work, equipment, info, chosen.task if chosen else None, converted)
@@ -72,17 +70,39 @@ def convert(work: Assignment, equipment: Equipment) -> Result:
     return Result(columns, {**files, **_viewer(work, converted.files)}, summary)
 
 
+def _converted(
+    work: Assignment, equipment: Equipment, calibration: Samples
+) -> tuple[Converted, Precision | PrecisionPlan, str]:
+    """What was made, with which precision, and why it is not another one. A plan of the runner may
+    be for any model, and name tensors that only some of them have."""
+
+    def made(precision: Precision | PrecisionPlan) -> Converted:
+        toolchain, chips = equipment.toolchain, equipment.chips
+        return convert_as(toolchain, work.onnx, calibration, work.folder, precision, chips)
+
+    precision, unused = _precision(work, equipment)
+    try:
+        return made(precision), precision, unused
+    except PlanMisfit as error:
+        if precision is not equipment.precision:
+            raise  # it came with the model
+        unused = f"{str(error).rstrip('.')}: {DEFAULT_PRECISION} instead."
+        return made(DEFAULT_PRECISION), DEFAULT_PRECISION, f"the runner was not followed: {unused}"
+
+
 def _precision(work: Assignment, equipment: Equipment) -> tuple[Precision | PrecisionPlan, str]:
     """A plan that was uploaded with the model wins over what the runner was told; a plan of another
     model is not used, and that is said."""
     given = equipment.precision
     own = work.files.get(PLAN_FILE)
-    if own is not None and isinstance(equipment.toolchain, MixesPrecision):
-        return PrecisionPlan.read(own), ""
     if own is not None:
-        unused = (
-            f"its {PLAN_FILE} was not used: the toolchain {equipment.toolchain.name} takes none."
-        )
+        reason = f"the toolchain {equipment.toolchain.name} takes none"
+        if isinstance(equipment.toolchain, MixesPrecision):
+            plan = PrecisionPlan.read(own)
+            if plan.belongs_to(work.uploaded):
+                return plan, ""
+            reason = "it belongs to another model"
+        unused = f"its {PLAN_FILE} was not used: {reason}."
         return (DEFAULT_PRECISION if isinstance(given, PrecisionPlan) else given), unused
     if isinstance(given, PrecisionPlan) and not given.belongs_to(work.uploaded):
         unused = (

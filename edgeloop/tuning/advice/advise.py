@@ -51,7 +51,8 @@ class AdviceOptions:
 @dataclass(frozen=True)
 class Advice:
     """What was found. `written` is the file that `apply` asked for; `quantized` is None where no
-    dataset was given."""
+    dataset was given. `others` change what the model returns; with `applies_others` they were
+    named, and are part of `after_ms` and of the file."""
 
     device: str
     before_ms: float
@@ -65,6 +66,7 @@ class Advice:
     missing_ops: int
     quantized: QuantizedAgreement | None = None
     written: Path | None = None
+    applies_others: bool = False
 
     @property
     def gain_percent(self) -> float:
@@ -126,7 +128,7 @@ def advise_model(
         refused: dict[str, str] = {}
         while True:
             found = AdviceSearch(room, options.names, compared, progress, refused).run(before)
-            lossy = check.first_loss(found.paths) if check is not None else None
+            lossy = check.first_loss(found.equal_paths) if check is not None else None
             if lossy is None:
                 break
             place, lost_db = lossy
@@ -134,7 +136,7 @@ def advise_model(
             refused[name] = f"it costs {lost_db:.1f} dB of the quantized model's SQNR"
         if apply is not None and found.steps:
             _write(room, found, apply, compared)
-        quantized = check.agreement(found.paths[-1]) if check is not None else None
+        quantized = check.agreement(found.equal_paths[-1]) if check is not None else None
         return Advice(
             device,
             found.before.latency_ms,
@@ -148,6 +150,7 @@ def advise_model(
             found.after.missing_ops,
             quantized,
             apply if apply is not None and found.steps else None,
+            found.applies_others,
         )
 
 

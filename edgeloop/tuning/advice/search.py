@@ -43,8 +43,8 @@ class AdvisedRewrite:
 class FoundRewrites:
     """`rewrites` are in the order in which they are applied, and `paths` are the models with the
     first of them, the first two and so on, behind the original one. `others` change what the model
-    returns, and are not applied. `rejected` says of rewrites that would pay why they are not
-    offered."""
+    returns, and are applied behind them only where they were named. `rejected` says of rewrites
+    that would pay why they are not offered."""
 
     before: GraphEstimate
     after: GraphEstimate
@@ -54,6 +54,15 @@ class FoundRewrites:
     paths: tuple[Path, ...]
     tried: tuple[str, ...] = ()
     rejected: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def equal_paths(self) -> tuple[Path, ...]:
+        """Those of `paths` that return what the original model returns."""
+        return self.paths[: 1 + len(self.rewrites)]
+
+    @property
+    def applies_others(self) -> bool:
+        return len(self.paths) > len(self.equal_paths)
 
 
 class AdviceSearch:

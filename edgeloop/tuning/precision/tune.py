@@ -20,6 +20,7 @@ from edgeloop.tasks import (
     metric_of,
     open_task,
     reading_data,
+    score_unit,
     task_for,
 )
 from edgeloop.tuning.precision.divergence import find_divergence
@@ -140,8 +141,9 @@ def choose_point(
     within: float | None = None,
 ) -> PrecisionPoint:
     """By its number (from 1); the most accurate within a latency; the fastest that loses at most so
-    many points of the score; else the knee: what gains most of those that cost little, which is at
-    most 30 % of what all tensors at 16 bits would."""
+    many points of the score (hundredths of a share, else its own unit, such as dB); else the knee:
+    what gains most of those that cost little, which is at most 30 % of what all tensors at 16 bits
+    would."""
     points = report.points
     if number is not None:
         if not 1 <= number <= len(points):
@@ -164,10 +166,11 @@ def _within(report: PrecisionReport, within: float) -> PrecisionPoint:
     if not scored:
         reason = "--within compares scores, which need a dataset: give --dataset FOLDER"
         raise BadInput(reason=reason)
-    close = [p for p in scored if p.difference and 100 * p.difference.value >= -within]
+    factor, unit = score_unit(max(abs(p.score or 0.0) for p in scored), report.metric)
+    close = [p for p in scored if p.difference and factor * p.difference.value >= -within]
     if not close:
-        best = max(100 * p.difference.value for p in scored if p.difference)
-        reason = f"no plan is within {within:g} points of float: the best loses {-best:.2f}"
+        best = max(factor * p.difference.value for p in scored if p.difference)
+        reason = f"no plan is within {within:g} {unit} of float: the best loses {-best:.2f}"
         raise BadInput(reason=reason)
     return min(close, key=lambda point: point.latency_us)
 
