@@ -33,6 +33,7 @@ _KINDS = {
     "envs": "environments",
     "wrapper": "programs of jobs",
     "estimates": "estimates of 'advise'",
+    "layers": "layer times",
 }
 _USE_MARKS = ("set.json", ".ready")  # inside a folder, touched when it is used
 

@@ -28,7 +28,9 @@ class LayerCost:
 class LayerCosts:
     """The latency of a model, by layer. The entries and `unattributed_us` add up to `total_us`:
     what a compiler would say of the whole, `raw_us`, corrected by the device's profile if it has
-    one. `notes` are reasons to trust it less."""
+    one. `notes` are reasons to trust it less. The time on the chip is expected from `low_us` to
+    `high_us`, with the probability `coverage`; None where no data supports one. `missing_ops` are
+    steps that the total leaves out: it is a lower bound then."""
 
     device: str
     total_us: float
@@ -38,6 +40,10 @@ class LayerCosts:
     is_calibrated: bool = False
     notes: tuple[str, ...] = ()
     compiles: int = 0
+    missing_ops: int = 0
+    low_us: float | None = None
+    high_us: float | None = None
+    coverage: float | None = None
 
 
 @runtime_checkable

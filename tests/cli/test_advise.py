@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,7 @@ def test_the_written_model_is_as_fast_as_promised_and_computes_the_same(
 
     again = edgeloop(*call)
     assert again.code == 0 and "(0 new compiles)" in again.out
+    assert re.search(r"\nbefore: .* [\d.]+ – [\d.]+ µs; after: .* [\d.]+ – [\d.]+ µs\n", again.out)
     assert max(map(len, again.out.splitlines())) <= 80
     assert " % less" in again.out and "give a --dataset" in again.out
 

@@ -136,7 +136,15 @@ def test_caches_of_this_machine_go_by_their_last_use_and_by_their_size(
     os.utime(dead, (0, 0))  # of a version that did not lock it
     age(kept["old"])
     age(fetched)
-    assert collect(store) == {"datasets of jobs": 1, "files of runners": 1, "interrupted work": 1}
+    (cache / "layers").mkdir()
+    (cache / "layers/old.json").write_text("{}")
+    age(cache / "layers/old.json")
+    assert collect(store) == {
+        "datasets of jobs": 1,
+        "layer times": 1,
+        "files of runners": 1,
+        "interrupted work": 1,
+    }
     assert not fetched.exists() and not kept["old"].exists() and kept["new"].exists()
     assert work.fetch(store.blobs, files, tmp_path / "again")["old"].read_text() == "old"
     fetched = datasets.fetch("working/faces", version, cache)

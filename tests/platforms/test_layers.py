@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from edgeloop.platforms.qnn.layers.prefixes import GraphLayer
 from edgeloop.runner.stages.layers import complete_table, with_layers
 from edgeloop.testing.waiting import wait_until
 from tests.converted import open_htp
-from tests.nets import save_tiny
+from tests.nets import save_tiny, with_scatter
 from tests.nets_torch import Residual, SmallUNet, conv_norm, export
 
 pytestmark = pytest.mark.slow
@@ -203,14 +204,26 @@ def test_the_command(nets, cache, tmp_path, monkeypatch):
     done = CliRunner().invoke(app, [*words, "--top", "3"])
     assert done.exit_code == 0, done.output
     title, heading, first, *_ = lines = done.output.splitlines()
-    assert title.startswith("planted: ") and title.endswith(f"on {CHIP} (estimate)")
+    interval = r"(90 % interval|range) [\d.]+ – [\d.]+ µs"
+    assert re.fullmatch(rf"planted: [\d.]+ µs on {CHIP} \(estimate, {interval}\)", title)
     assert heading.split() == ["layer", "operator", "output", "time", "share"]
     assert first.startswith("/2/Conv") and "32x32x32" in first and first.endswith("█")
     assert "other layers" in lines[5]
     assert all(len(line) <= 80 for line in lines)
     (found,) = json.loads(CliRunner().invoke(app, [*words, "--json"]).output)
     assert found["device"] == CHIP and found["unattributed_us"] == 0
+    assert found["low_us"] < found["total_us"] < found["high_us"] and found["missing_ops"] == 0
     assert sum(layer["share"] for layer in found["layers"]) == pytest.approx(1)
+
+
+def test_a_total_that_leaves_out_steps_is_a_lower_bound(device, cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("EDGELOOP_CACHE", str(cache.parent))
+    monkeypatch.chdir(tmp_path)
+    net = with_scatter(tmp_path / "scatter.onnx")
+    done = CliRunner().invoke(app, ["layers", str(net), "--device", CHIP, "--limit", "1"])
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("scatter: ≥ ") and "(estimate)" in done.output
+    assert "no interval: the compiler has no cost for" in done.output
 
 
 def test_what_cannot_be_told_is_one_sentence(device, tmp_path, monkeypatch):

@@ -91,11 +91,35 @@ def test_a_profile_of_ones_own_wins_over_the_builtin_one(tmp_path):
     assert find_profile("qcs8550", None) == built_in_profiles()["qcs8550"]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", json.dumps({"soc": 1, "a_us": -1})])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", json.dumps({"soc": 1, "a_us": -1}), "[" * 100_000]
+)
 def test_a_broken_profile_says_what_to_do(tmp_path, text):
     (tmp_path / "bad.json").write_text(text)
     with pytest.raises(BadInput, match="calibrate again"):
         find_profile("bad", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"coverage": 7},
+        {"coverage": float("nan")},
+        {"b": float("inf")},
+        {"range_us": [3, -1]},
+        {"soc": float("inf")},
+        *(
+            {"intervals": {"any": {"low": 0.9, "high": 1.2, "networks": 9} | one}}
+            for one in ({"low": float("nan")}, {"high": -3}, {"low": 2}, {"networks": 0})
+        ),
+    ],
+)
+def test_a_profile_that_makes_no_sense_is_refused(tmp_path, change):
+    path = save_profile(tmp_path, fit_profile(pairs(1, 2), "own", 77))
+    assert find_profile("own", tmp_path) is not None
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(BadInput, match="calibrate again"):
+        find_profile("own", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["../x", "", "A B", "x" * 80])

@@ -13,7 +13,7 @@ from edgeloop.errors import BadInput
 from edgeloop.graph import OutputComparison, RewriteStep
 from edgeloop.tuning import Advice
 from edgeloop.tuning.advice.search import AdviceSearch
-from edgeloop.tuning.advice.trials import GraphEstimate, RewriteTrial, Steps
+from edgeloop.tuning.advice.trials import GraphEstimate, RewriteTrial, Steps, estimate_of
 
 Costs = Callable[[Mapping[str, tuple[str, ...]]], GraphEstimate | None]
 LAYERS = ("one", "two", "three")
@@ -153,3 +153,19 @@ def test_a_refused_rewrite_is_not_tried_and_the_reason_is_kept():
 def test_an_unknown_rewrite_gets_the_nearest_name():
     with pytest.raises(BadInput, match="fold-scaling"):
         search(Room(savings()), "fold-scalings")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"latency_ms": value} for value in ("1.5", 0, -1, float("nan"), None, True, [])),
+        *({"raw_us": value} for value in ("1", float("inf"), -1)),
+        *({"missing_ops": value} for value in ("1", -1, None)),
+        {"more": 1},
+    ],
+)
+def test_a_damaged_record_counts_as_not_known(change: dict[str, Any]):
+    known = GraphEstimate(1.5, 1400.0, 0, 1.2, 1.8, 0.9)
+    assert estimate_of(vars(known) | {}) == known
+    assert estimate_of(vars(known) | change) is None
+    assert estimate_of([]) is None

@@ -105,7 +105,9 @@ def _lines(name: str, found: Advice) -> Iterator[str]:
     from edgeloop.cli.output import plural, printable
 
     compiles = plural(found.compiles, "new compile")
-    yield f"{printable(name)} on {found.device}: {_time(found.before_ms)}, an estimate ({compiles})"
+    least = "≥ " if found.before and found.before.missing_ops else ""
+    about = f"{least}{_time(found.before_ms)}, an estimate ({compiles})"
+    yield f"{printable(name)} on {found.device}: {about}"
     yield ""
     if found.rewrites:
         yield _table(found.rewrites)
@@ -127,8 +129,17 @@ def _lines(name: str, found: Advice) -> Iterator[str]:
 
 
 def _total(found: Advice) -> str:
+    """With where the time on the chip is expected, before and after."""
+    from edgeloop._util.units import interval_text
+
     total = f"{_time(found.before_ms)} → {_time(found.after_ms)}"
-    return f"\ntotal: {total}, {found.gain_percent:.1f} % less"
+    expected = [
+        f"{word}: {text}"
+        for word, one in (("before", found.before), ("after", found.after))
+        if one and (text := interval_text(one.low_ms, one.high_ms, one.coverage))
+    ]
+    lines = ["", f"total: {total}, {found.gain_percent:.1f} % less"]
+    return "\n".join([*lines, "; ".join(expected)] if expected else lines)
 
 
 def _table(rewrites: tuple[AdvisedRewrite, ...]) -> str:

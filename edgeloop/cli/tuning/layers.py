@@ -105,10 +105,13 @@ def _model(net: Net, device: Device) -> Path:
 
 
 def _lines(name: str, costs: LayerCosts, top: int) -> Iterator[str]:
+    import textwrap
+
     from edgeloop.cli.output import plural, printable, table
 
-    known = "" if costs.is_calibrated else ", not calibrated"
-    yield f"{printable(name)}: {_time(costs.total_us)} on {costs.device} (estimate{known})"
+    least = "≥ " if costs.missing_ops else ""
+    about = ", ".join(_about(costs))
+    yield f"{printable(name)}: {least}{_time(costs.total_us)} on {costs.device} ({about})"
     slowest = sorted(costs.layers, key=lambda layer: -layer.time_us)
     largest = slowest[0].share if slowest else 0.0
     rows = [_row(layer, largest) for layer in slowest[:top]]
@@ -124,7 +127,17 @@ def _lines(name: str, costs: LayerCosts, top: int) -> Iterator[str]:
     headings = ("layer", "operator", "output", "time", "share", "")
     yield table(headings, _fitted(rows), right=("time", "share"))
     for note in costs.notes:
-        yield printable(note)
+        yield from textwrap.wrap(printable(note), _WIDTH, subsequent_indent="  ")
+
+
+def _about(costs: LayerCosts) -> Iterator[str]:
+    from edgeloop._util.units import interval_text
+
+    yield "estimate"
+    if not costs.is_calibrated:
+        yield "not calibrated"
+    if costs.low_us is not None and costs.high_us is not None:
+        yield interval_text(costs.low_us / 1000, costs.high_us / 1000, costs.coverage)
 
 
 def _row(layer: LayerCost, largest: float) -> tuple[str, ...]:

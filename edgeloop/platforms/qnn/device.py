@@ -87,12 +87,10 @@ class HtpDevice:
         )
         return model_costs(model, shop, self._times, cache, limit_s, progress)
 
-    def _times(self, quantized: Path) -> tuple[float, float, tuple[str, ...]]:
+    def _times(self, quantized: Path) -> Measurement:
         with self._process() as process:
             toolchain = QnnToolchain(self._limit_s, process)
-            whole = toolchain.measure(quantized, self._chip, self._profile)
-        note = str(whole.conditions.get("note") or "")
-        return whole.raw_us or 0.0, 1e6 * whole.seconds, (note,) if note else ()
+            return toolchain.measure(quantized, self._chip, self._profile)
 
     def infer(
         self, model: Path, info: GraphInfo, kind: Kind, batches: Iterator[Tensors]

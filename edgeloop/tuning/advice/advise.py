@@ -25,7 +25,7 @@ from edgeloop.tuning.advice.search import (
     FoundRewrites,
     Progress,
 )
-from edgeloop.tuning.advice.trials import TrialRoom
+from edgeloop.tuning.advice.trials import GraphEstimate, TrialRoom
 
 _COMPARED_SAMPLES = 4
 _SAME = 1e-6
@@ -52,7 +52,8 @@ class AdviceOptions:
 class Advice:
     """What was found. `written` is the file that `apply` asked for; `quantized` is None where no
     dataset was given. `others` change what the model returns; with `applies_others` they were
-    named, and are part of `after_ms` and of the file."""
+    named, and are part of `after_ms` and of the file. `before` and `after` are the estimates with
+    their intervals."""
 
     device: str
     before_ms: float
@@ -67,6 +68,8 @@ class Advice:
     quantized: QuantizedAgreement | None = None
     written: Path | None = None
     applies_others: bool = False
+    before: GraphEstimate | None = None
+    after: GraphEstimate | None = None
 
     @property
     def gain_percent(self) -> float:
@@ -151,6 +154,8 @@ def advise_model(
             quantized,
             apply if apply is not None and found.steps else None,
             found.applies_others,
+            found.before,
+            found.after,
         )
 
 

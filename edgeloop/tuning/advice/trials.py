@@ -13,12 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from queue import LifoQueue
 from typing import Any
 
-from edgeloop._util.files import sha256_of, write_atomic
+from edgeloop._util.files import parse_json, read_regular, sha256_of, write_atomic
 from edgeloop.errors import EdgeloopError
 from edgeloop.graph import GraphInfo, GraphProcess, OutputComparison, RewriteStep
 from edgeloop.platforms import EstimatesIntervals, Estimator
@@ -30,11 +30,15 @@ _LONGEST_RECORD = 10_000
 @dataclass(frozen=True)
 class GraphEstimate:
     """What the compiler said of one graph. `raw_us` is its own number, before any calibration;
-    `missing_ops` are steps that it has no cost for."""
+    `missing_ops` are steps that it has no cost for. `low_ms` to `high_ms` is where the time on the
+    chip is expected, with the probability `coverage`."""
 
     latency_ms: float
     raw_us: float | None = None
     missing_ops: int = 0
+    low_ms: float | None = None
+    high_ms: float | None = None
+    coverage: float | None = None
 
 
 @dataclass(frozen=True)
@@ -190,10 +194,9 @@ class TrialRoom:
         if self._cache is None:
             return None
         try:
-            text = (self._cache / f"{key}.json").read_text(encoding="utf-8")
-            fields = json.loads(text[:_LONGEST_RECORD])
-            return GraphEstimate(**fields)
-        except (OSError, ValueError, TypeError):
+            text = read_regular(self._cache / f"{key}.json", _LONGEST_RECORD)
+            return estimate_of(parse_json(text, 20 * _LONGEST_RECORD))
+        except (OSError, ValueError):
             return None
 
     def _write(self, key: str, found: GraphEstimate) -> None:
@@ -206,8 +209,30 @@ class TrialRoom:
             return  # the next time costs a compile
 
 
+def estimate_of(record: object) -> GraphEstimate | None:
+    """None for what `_write` does not write: such a record is made again."""
+    names = [one.name for one in fields(GraphEstimate)]
+    if not isinstance(record, dict) or set(record) != set(names):
+        return None
+    latency, missing = record.pop("latency_ms"), record.pop("missing_ops")
+    may_lack = [value for value in record.values() if value is not None]
+    if not all(_is_above_zero(value) for value in (latency, *may_lack)):
+        return None
+    if not isinstance(missing, int) or missing < 0:
+        return None
+    return GraphEstimate(latency, missing_ops=missing, **record)
+
+
+def _is_above_zero(value: object) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and 0 < value < math.inf
+
+
 def _asked(estimator: Estimator, model: Path) -> GraphEstimate:
     if not isinstance(estimator, EstimatesIntervals):
         return GraphEstimate(estimator.latency_ms(model))
     found = estimator.estimate(model)
-    return GraphEstimate(1000 * found.seconds, found.raw_us, found.missing_ops)
+    return GraphEstimate(
+        *(1000 * found.seconds, found.raw_us, found.missing_ops),
+        *(found.low_ms, found.high_ms, found.coverage),
+    )

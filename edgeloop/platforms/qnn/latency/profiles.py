@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from edgeloop._util.files import write_atomic
+from edgeloop._util.files import parse_json, read_regular, write_atomic
 from edgeloop._util.yaml import read_yaml
 from edgeloop.errors import BadInput, LocalFileError
 from edgeloop.platforms.base import ErrorInterval, LatencyProfile
@@ -25,6 +25,7 @@ from edgeloop.platforms.qnn.latency.terms import correction
 
 DEFAULT_COVERAGE = 0.9
 FEWEST_MODELS = 5
+_LARGEST_FILE = 1_000_000
 _HUBER = 0.1  # residuals over 10 % count as outliers
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
@@ -189,7 +190,7 @@ def list_profiles(folder: Path | None) -> dict[str, LatencyProfile]:
 
 def _load(path: Path) -> LatencyProfile:
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = parse_json(read_regular(path, _LARGEST_FILE), 20 * _LARGEST_FILE)
         profile = LatencyProfile(
             name=path.stem,
             soc=int(fields["soc"]),
@@ -202,13 +203,28 @@ def _load(path: Path) -> LatencyProfile:
             intervals=_intervals(fields.get("intervals", {})),
             range_us=_range_us(fields.get("range_us")),
         )
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
         raise BadInput(reason=f"{path} is not a device profile: calibrate again") from None
     except OSError as error:
         raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
-    if not (math.isfinite(profile.a_us) and profile.a_us >= 0 and 0 < profile.b < math.inf):
+    if not _makes_sense(profile):
         raise BadInput(reason=f"{path} has constants that make no sense: calibrate again")
     return profile
+
+
+def _makes_sense(profile: LatencyProfile) -> bool:
+    fastest, slowest = profile.range_us or (0.0, 1.0)
+    return (
+        0 <= profile.a_us < math.inf
+        and 0 < profile.b < math.inf
+        and 0 < profile.coverage < 1
+        and 0 <= profile.error_percent < math.inf
+        and 0 <= fastest <= slowest < math.inf
+        and all(
+            0 < one.low <= one.high < math.inf and one.networks >= 1
+            for one in profile.intervals.values()
+        )
+    )
 
 
 def _check_name(name: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from edgeloop._util.units import plural
 from edgeloop.isolation import NativeProcess
+from edgeloop.platforms.base import Measurement
 from edgeloop.platforms.layers import LayerCosts
 from edgeloop.platforms.qnn.layers.attribution import CutTimes, Progress, attribute_layers
 from edgeloop.platforms.qnn.layers.costs import layer_costs
@@ -19,8 +20,8 @@ from edgeloop.platforms.qnn.layers.prefixes import GraphLayer
 
 _MOST_IN_GROUP = 12
 
-ModelTimes = Callable[[Path], tuple[float, float, tuple[str, ...]]]
-"""Of a quantized model: the compiler's time, the calibrated one, and reasons to doubt them."""
+MeasuresModel = Callable[[Path], Measurement]
+"""The estimate of a whole quantized model."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Workshop:
 def model_costs(
     model: Path,
     shop: Workshop,
-    times_of: ModelTimes,
+    measure: MeasuresModel,
     cache: Path | None,
     limit_s: float,
     progress: Progress | None = None,
@@ -53,7 +54,7 @@ def model_costs(
             deployed_as=str(deployed),
         )
         layers = [_layer(*fields) for fields in found["layers"]]
-        raw_us, total_us, notes = times_of(quantized)
+        whole = measure(quantized)
         names = [layer.name for layer in layers]
 
         def time_cut(count: int, copies: int) -> float:
@@ -63,6 +64,7 @@ def model_costs(
 
         known = CutTimes.remembered(cache, f"{found['digest']}-{shop.soc}-{_compiler()}")
         missing = attribute_layers(layers, time_cut, known, shop.workers, limit_s, progress)
+    total_us = 1e6 * whole.seconds
     costs = layer_costs(layers, known.cuts, known.whole, total_us)
     kept = tuple(cost for cost in costs if len(cost.members) <= _MOST_IN_GROUP)
     left = [cost for cost in costs if len(cost.members) > _MOST_IN_GROUP]
@@ -75,12 +77,22 @@ def model_costs(
         parts = plural(missing, "more part")
         reasons.append(f"{limit_s:g} s were too short for {parts}: run it again for more detail")
     return LayerCosts(
-        *(shop.device, total_us, raw_us, kept),
+        *(shop.device, total_us, whole.raw_us or 0.0, kept),
         unattributed_us=sum(cost.time_us for cost in left),
         is_calibrated=shop.is_calibrated,
-        notes=(*notes, *reasons),
+        notes=(*_notes(whole), *reasons),
         compiles=known.compiles,
+        missing_ops=whole.missing_ops,
+        low_us=None if whole.low_s is None else 1e6 * whole.low_s,
+        high_us=None if whole.high_s is None else 1e6 * whole.high_s,
+        coverage=whole.coverage,
     )
+
+
+def _notes(whole: Measurement) -> list[str]:
+    """Reasons to doubt the total."""
+    said = str(whole.conditions.get("note") or "")
+    return [text for text in (said, "" if whole.coverage else whole.basis) if text]
 
 
 def _layer(
