@@ -224,8 +224,9 @@ def estimate_of(record: object) -> GraphEstimate | None:
 
 
 def _is_above_zero(value: object) -> bool:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and 0 < value < math.inf
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    return 0 < value < math.inf
 
 
 def _asked(estimator: Estimator, model: Path) -> GraphEstimate:
