@@ -184,7 +184,7 @@ def _lines(report: PrecisionReport, chosen: PrecisionPoint) -> Iterator[str]:
         (
             f"{number}{' *' if point is chosen else ''}",
             point.label,
-            _time(point.latency_us),
+            f"{'≥ ' if point.missing_ops else ''}{_time(point.latency_us)}",
             f"{point.sqnr_db:.1f} dB",
             *(_score(point) if metric else ()),
         )
@@ -195,6 +195,9 @@ def _lines(report: PrecisionReport, chosen: PrecisionPoint) -> Iterator[str]:
     if shares is not None and chosen.plan.bits:
         gain, premium = (round(100 * share) for share in shares)
         yield f"* {gain} % of what a16w8 gains, for {premium} % of what it costs"
+    missing = max(point.missing_ops for point in report.points)
+    if missing:
+        yield f"≥: it takes longer; the compiler has no cost for up to {missing} of its steps"
     yield ""
     yield "Most sensitive tensors (error: their own part of it in the outputs)"
     yield table(
@@ -204,9 +207,9 @@ def _lines(report: PrecisionReport, chosen: PrecisionPoint) -> Iterator[str]:
     )
     yield ""
     first = report.divergence.first
-    if first is None:
+    if first is None and report.divergence.layers:
         yield "No layer diverges: each loses about as much as the others."
-    else:
+    if first is not None:
         kind = f" ({first.operator})" if first.operator else ""
         yield f"First diverging layer: {printable(first.layer)}{kind}"
         usual = report.divergence.usual_db

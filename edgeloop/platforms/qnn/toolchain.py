@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -412,7 +413,10 @@ def _fit_text(profile: LatencyProfile) -> str:
     ]
     terms = [f"{weight:+g}*{feature}" for feature, weight in profile.terms.items()]
     line = f"{profile.name} {profile.a_us:g}+{profile.b:g}x"
-    return " ".join((line, *terms, *intervals))
+    formats = {form: _fit_text(one) for form, one in profile.formats.items() if not one.formats}
+    digest = hashlib.sha256(repr(sorted(formats.items())).encode()).hexdigest()[:8]
+    others = [f"formats {digest}"] if formats else []
+    return " ".join((line, *terms, *intervals, *others))
 
 
 def _text(path: Path) -> str:

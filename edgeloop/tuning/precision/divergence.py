@@ -9,8 +9,10 @@ named.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 from edgeloop.graph import TunableTensor
 from edgeloop.platforms import PrecisionPlan
@@ -22,6 +24,7 @@ _SHARP_DB = 10.0  # healthy layers differ by up to 9: those without an activatio
 _SPREADS = 3.0
 _LARGEST_DB = 15.0  # half of the layers may suffer from the first one
 _PROBED_BYTES = 128 << 20
+_KEPT_BYTES = 1 << 30
 _MOST_PROBES = 24
 
 
@@ -29,7 +32,14 @@ def find_divergence(
     lab: PrecisionLab, plan: PrecisionPlan, count: int = 2, sharp_db: float = _SHARP_DB
 ) -> Divergence:
     """Float against the chip, layer by layer, on a few samples."""
-    tensors = [t for t in lab.calibrated.tensors if t.kind == "activation"]
+    everything = [t for t in lab.calibrated.tensors if t.kind == "activation"]
+    if _bytes(everything, count) > _KEPT_BYTES:
+        count = 1
+    tensors = _first(everything, count)
+    note = ""
+    if len(tensors) < len(everything):
+        note = f"only the first {len(tensors)} of {len(everything)} tensors were compared with "
+        note += "those of the chip: the others do not fit into memory"
     whole, own = lab.inside(plan, _parts(tensors, count), count)
     layers = tuple(
         LayerAgreement(
@@ -42,7 +52,17 @@ def find_divergence(
         for tensor in tensors
         if tensor.name in whole
     )
-    return _judged(layers, sharp_db)
+    return replace(_judged(layers, sharp_db), note=note)
+
+
+def _bytes(tensors: Sequence[TunableTensor], count: int) -> int:
+    return sum(4 * tensor.size * count for tensor in tensors)
+
+
+def _first(tensors: Sequence[TunableTensor], count: int) -> list[TunableTensor]:
+    """As many as can be kept at once: each is needed for the layers that read it."""
+    ends = itertools.accumulate(4 * tensor.size * count for tensor in tensors)
+    return [tensor for tensor, end in zip(tensors, ends, strict=True) if end <= _KEPT_BYTES]
 
 
 def _judged(layers: tuple[LayerAgreement, ...], sharp_db: float) -> Divergence:

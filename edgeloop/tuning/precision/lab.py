@@ -25,7 +25,7 @@ import numpy as np
 from edgeloop._util.files import make_folder, mark_used, sha256_of, write_atomic
 from edgeloop._util.parallel import ordered_map
 from edgeloop._util.system import announced_cpus, available_cpus
-from edgeloop.errors import BadInput, ModelFailed, ModelRefused
+from edgeloop.errors import BadInput, MemoryExceeded, ModelFailed, ModelRefused, NoSuchPrecision
 from edgeloop.graph import GraphInfo, TensorInfo, external_files, info_from, tunable_from
 from edgeloop.isolation import NativeProcess
 from edgeloop.platforms import (
@@ -40,6 +40,7 @@ from edgeloop.platforms import (
     cut,
     open_device,
     open_toolchain,
+    platform_of,
     sample_count,
 )
 from edgeloop.settings import Settings
@@ -58,7 +59,8 @@ from edgeloop.tuning.precision.results import Answers
 from edgeloop.tuning.precision.worker import channel_sqnr
 
 _WORKER = "edgeloop.tuning.precision.worker"
-_PACKAGES = ("onnxruntime", "onnxruntime-qnn")
+_METHOD = 2  # one more whenever the same question gets another answer
+_PACKAGES = ("edgeloop", "onnxruntime", "onnxruntime-qnn")
 _NOISE_LIMIT_S = 600.0
 
 Item = TypeVar("Item")
@@ -80,10 +82,13 @@ class LabOptions:
 
 @dataclass(frozen=True)
 class Latency:
+    """`missing_ops` are steps that the compiler has no cost for: the times leave them out."""
+
     raw_us: float
     us: float
     low_us: float | None = None
     high_us: float | None = None
+    missing_ops: int = 0
 
 
 @dataclass(frozen=True)
@@ -139,24 +144,26 @@ class PrecisionLab:
 
     def affordable(self, most: int, runs: int, budget_s: float) -> int:
         """How many samples `runs` plans can be simulated on in about this time."""
-        known = self._answers.get("seconds")
-        if known is None:
-            began = time.monotonic()
-            self._simulated(PrecisionPlan(), 1)
-            known = time.monotonic() - began
-            self._answers.put("seconds", known)
-        fitting = int(budget_s * self.workers / max(1e-3, runs * float(known)))
+        known = self._seconds("seconds", lambda: self._simulated(PrecisionPlan(), 1))
+        fitting = int(budget_s * self.workers / max(1e-3, runs * known))
         return max(2, min(most, fitting, len(self._options.samples)))
 
     def affordable_compiles(self, budget_s: float) -> int:
         """How many plans can be compiled in about this time."""
-        known = self._answers.get("compile seconds")
+        known = self._seconds("compile seconds", lambda: self._measured(PrecisionPlan()))
+        return int(budget_s * self.workers / max(1e-3, known))
+
+    def _seconds(self, key: str, work: Callable[[], object]) -> float:
+        known = self._answers.get(key)
         if known is None:
             began = time.monotonic()
-            self._measured(PrecisionPlan())
+            try:
+                work()
+            except (ModelFailed, MemoryExceeded):  # the search goes on with other plans
+                return time.monotonic() - began
             known = time.monotonic() - began
-            self._answers.put("compile seconds", known)
-        return int(budget_s * self.workers / max(1e-3, float(known)))
+            self._answers.put(key, known)
+        return float(known)
 
     def batch(self, count: int) -> Tensors:
         samples = self._options.samples
@@ -170,7 +177,7 @@ class PrecisionLab:
     ) -> tuple[dict[str, float], dict[str, float]]:
         """SQNR of tensors inside the model on the chip, against those of the float model, and
         against what their layers give in float from what they read on the chip. Tensors are asked
-        for in parts, as many as fit into memory at a time."""
+        for in parts, as many as fit into memory at a time; all of the chip's are kept."""
         batch = self.batch(count)
         whole: dict[str, float] = {}
         chip: dict[str, Output] = {}
@@ -185,7 +192,7 @@ class PrecisionLab:
                 return {}, {}
             file = self._folder / "inside.npz"
             with file.open("wb") as stream:
-                np.savez(stream, **chip)  # type: ignore[arg-type]
+                np.savez(stream, *chip.values())
             answer, _ = native.call(
                 "local",
                 tuple(batch.values()),
@@ -194,6 +201,7 @@ class PrecisionLab:
                 model=str(self.calibrated.model.resolve()),
                 info=self.info.to_fields(),
                 given=str(file),
+                tensors=list(chip),
             )
             file.unlink()
         return whole, dict(answer["sqnr_db"])
@@ -226,46 +234,46 @@ class PrecisionLab:
         target.unlink()
 
     def _latency(self, plan: PrecisionPlan) -> Latency | None:
-        key = f"latency {plan.digest}"
-        known = self._answers.get(key)
-        if known is None:
-            known = asdict(found) if (found := self._measured(plan)) else {}
-            self._answers.put(key, known)
+        known = self._asked(f"latency {plan.digest}", lambda: asdict(self._measured(plan)))
         return Latency(**known) if known else None
 
-    def _measured(self, plan: PrecisionPlan) -> Latency | None:
-        with self._bench() as (toolchain, device, _), self._quantized(toolchain, plan) as path:
-            if path is None:
-                return None
+    def _asked(self, key: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+        """None where it fails. That the compiler refuses a plan is remembered; a crash, a time
+        limit or too little memory is not, since another time, or another machine, may do it."""
+        known: dict[str, Any] | None = self._answers.get(key)
+        if known is None:
             try:
-                found = device.measure(path, self.info)
-            except (ModelRefused, ModelFailed):
+                known = work()
+            except (ModelRefused, NoSuchPrecision):
+                known = {}
+            except (ModelFailed, MemoryExceeded):
                 return None
+            self._answers.put(key, known)
+        return known or None
+
+    def _measured(self, plan: PrecisionPlan) -> Latency:
+        with self._bench() as (toolchain, device, _), self._quantized(toolchain, plan) as path:
+            found = device.measure(path, self.info)
         us = 1e6 * found.seconds
-        ends = (None if end is None else 1e6 * end for end in (found.low_s, found.high_s))
-        return Latency(us if found.raw_us is None else found.raw_us, us, *ends)
+        low, high = (None if end is None else 1e6 * end for end in (found.low_s, found.high_s))
+        raw_us = us if found.raw_us is None else found.raw_us
+        return Latency(raw_us, us, low, high, found.missing_ops)
 
     def _simulation(self, plan: PrecisionPlan, count: int) -> Simulated | None:
         key = f"simulated {plan.digest} {count}"
-        known = self._answers.get(key)
+        if self._answers.get(key) is None:
+            self._expected(count)  # where the float model fails, the plan is not to blame
+        known = self._asked(key, lambda: asdict(self._simulated(plan, count)))
         if known is None:
-            known = asdict(found) if (found := self._simulated(plan, count)) else {}
-            self._answers.put(key, known)
-        if not known:
             return None
         difference = known["difference"] and Interval(**known["difference"])
         return Simulated(known["sqnr_db"], known["score"], difference)
 
-    def _simulated(self, plan: PrecisionPlan, count: int) -> Simulated | None:
+    def _simulated(self, plan: PrecisionPlan, count: int) -> Simulated:
         expected, float_score = self._expected(count)
         with self._bench() as (toolchain, device, _), self._quantized(toolchain, plan) as path:
-            if path is None:
-                return None
             batches = iter([self.batch(count)])
-            try:
-                (given,) = device.infer(path, self.info, "quantized", batches)
-            except (ModelRefused, ModelFailed):
-                return None
+            (given,) = device.infer(path, self.info, "quantized", batches)
         scorer = AgreementScorer(self.info)
         scorer.add(given, expected)
         worst = scorer.worst()
@@ -336,14 +344,10 @@ class PrecisionLab:
             self._free.put(bench)
 
     @contextmanager
-    def _quantized(self, toolchain: MixesPrecision, plan: PrecisionPlan) -> Iterator[Path | None]:
+    def _quantized(self, toolchain: MixesPrecision, plan: PrecisionPlan) -> Iterator[Path]:
         path = self._path("plan")
         try:
-            try:
-                toolchain.quantize_plan(self.calibrated, plan, path)
-            except (ModelRefused, ModelFailed):
-                yield None
-                return
+            toolchain.quantize_plan(self.calibrated, plan, path)
             yield path
         finally:
             path.unlink(missing_ok=True)
@@ -362,10 +366,6 @@ def opened_lab(
     workers = options.workers or available_cpus()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="edgeloop-precision-")))
-        cache = options.cache or folder / "cache"
-        kept = cache / _key(model, options)
-        make_folder(kept)
-        mark_used(kept)
         stack.enter_context(announced_cpus(1, for_libraries=True))
         name = converter_of(options.device)
         benches = []
@@ -375,6 +375,10 @@ def opened_lab(
             native = stack.enter_context(closing(NativeProcess(_WORKER)))
             benches.append((_mixing(toolchain), device, native))
         host = stack.enter_context(closing(open_device("host", settings)))
+        cache = options.cache or folder / "cache"
+        kept = cache / _key(model, options, _conditions(benches[0][1].name, settings))
+        make_folder(kept)
+        mark_used(kept)
         progress("calibrating", 0, 1)
         calibrated = _calibrated(benches[0][0], model, options, kept)
         progress("calibrating", 1, 1)
@@ -420,7 +424,18 @@ def _calibrated(
     return found
 
 
-def _key(model: Path, options: LabOptions) -> str:
+def _conditions(device: str, settings: Settings) -> str:
+    """What latencies depend on: the device by its whole name, and its profile, since they are kept
+    as calibrated."""
+    try:
+        estimator = platform_of(device).open_estimator(device, settings, _NOISE_LIMIT_S)
+    except BadInput:  # one that measures
+        return device
+    with closing(estimator):
+        return f"{device}: {estimator.conditions}"
+
+
+def _key(model: Path, options: LabOptions, conditions: str) -> str:
     """Of everything that the answers depend on."""
     digest = hashlib.sha256()
     import onnx
@@ -435,7 +450,7 @@ def _key(model: Path, options: LabOptions) -> str:
             digest.update(f"{name} {array.dtype} {array.shape}".encode())
             digest.update(np.ascontiguousarray(array).tobytes())
     task = options.task.name if options.task is not None else ""
-    digest.update(json.dumps([options.device, task, *map(_version, _PACKAGES)]).encode())
+    digest.update(json.dumps([_METHOD, conditions, task, *map(_version, _PACKAGES)]).encode())
     return digest.hexdigest()[:32]
 
 

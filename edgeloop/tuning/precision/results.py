@@ -20,7 +20,8 @@ from edgeloop.tasks import Interval
 @dataclass(frozen=True)
 class PrecisionPoint:
     """One plan. `latency_us` is an estimate, with its interval where one is supported by data.
-    `score` is the task's, `difference` the paired one to float, both only with a dataset."""
+    `score` is the task's, `difference` the paired one to float, both only with a dataset. With
+    `missing_ops`, steps that the compiler has no cost for, the latency is a lower bound."""
 
     plan: PrecisionPlan
     latency_us: float
@@ -29,6 +30,7 @@ class PrecisionPoint:
     high_us: float | None = None
     score: float | None = None
     difference: Interval | None = None
+    missing_ops: int = 0
 
     @property
     def label(self) -> str:
@@ -93,6 +95,7 @@ class Divergence:
     layers: tuple[LayerAgreement, ...]
     first: LayerAgreement | None = None
     usual_db: float = 0.0
+    note: str = ""
 
 
 class Answers:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -162,7 +162,7 @@ class PrecisionSearch:
 
     def _climb(self) -> None:
         """From the best plan of moderate cost: one more tensor, or one less, while it pays."""
-        limit = self._base.raw_us + _GREEDY_SHARE * (self._full.raw_us - self._base.raw_us)
+        limit = self._moderate_us()
         current = self._best_below(limit)
         for _ in range(_GREEDY_STEPS):
             moves = self._moves(current)
@@ -171,6 +171,20 @@ class PrecisionSearch:
             if best == current:
                 break
             current = best
+
+    def _moderate_us(self) -> float:
+        """Where a16w8 is known only from below, it is taken to need twice the time of a8w8."""
+        premium = self._full.raw_us - self._base.raw_us
+        if self._is_bound(self._full):
+            premium = max(premium, self._base.raw_us)
+        return self._base.raw_us + _GREEDY_SHARE * premium
+
+    def _is_bound(self, latency: Latency) -> bool:
+        """Of more steps than of a8w8 the compiler does not know the cost: no gain is one then."""
+        return latency.missing_ops > self._base.missing_ops
+
+    def _known(self) -> list[PricedPlan]:
+        return [c for c in self._found.values() if not self._is_bound(c.latency)]
 
     def _moves(self, current: Names) -> list[Names]:
         floor = 0.002 * self._base.raw_us
@@ -213,9 +227,9 @@ class PrecisionSearch:
         return latency is not None and latency.raw_us < (1 - _WORTH) * self._base.raw_us
 
     def _simulated(self, base: PrecisionPlan, full: PrecisionPlan) -> list[PrecisionPoint]:
-        front = _front((c.latency.raw_us, c.error_share, c) for c in self._found.values())
+        front = _front((c.latency.raw_us, c.error_share, c) for c in self._known())
         middle = [c for c in front if c.plan.digest not in (base.digest, full.digest)]
-        limit = self._base.raw_us + _GREEDY_SHARE * (self._full.raw_us - self._base.raw_us)
+        limit = self._moderate_us()
         cheap = [c for c in middle if c.latency.raw_us <= limit]
         dear = [c for c in middle if c.latency.raw_us > limit]
         few = _spread(dear, self.points // 3)
@@ -226,11 +240,19 @@ class PrecisionSearch:
             latency = self._shown(self._found[plan.digest].latency)
             if simulated is not None and math.isfinite(latency.us):
                 values = (plan, latency.us, simulated.sqnr_db, latency.low_us, latency.high_us)
-                points.append(PrecisionPoint(*values, simulated.score, simulated.difference))
-        ends = {base.digest, full.digest}
-        kept = {id(p) for p in _front((p.latency_us, -p.sqnr_db, p) for p in points)}
-        points = [p for p in points if id(p) in kept or p.plan.digest in ends]
-        return sorted(points, key=lambda point: (point.latency_us, point.sqnr_db))
+                more = (simulated.score, simulated.difference, latency.missing_ops)
+                points.append(PrecisionPoint(*values, *more))
+        return self._kept_points(points, {base.digest, full.digest})
+
+    def _kept_points(
+        self, points: Sequence[PrecisionPoint], ends: set[str]
+    ) -> list[PrecisionPoint]:
+        """The front, and the ends; an end whose time is known only from below is the last one."""
+        most = self._base.missing_ops
+        known = [p for p in points if p.missing_ops <= most]
+        kept = {id(p) for p in _front((p.latency_us, -p.sqnr_db, p) for p in known)}
+        shown = [p for p in points if id(p) in kept or p.plan.digest in ends]
+        return sorted(shown, key=lambda p: (p.missing_ops > most, p.latency_us, p.sqnr_db))
 
     def _shown(self, latency: Latency) -> Latency:
         """Profiles of chips are fitted to a8w8 and to a16w8, and jump from one to the other. Plans
@@ -239,10 +261,12 @@ class PrecisionSearch:
         base, full = self._base, self._full
         if latency in (base, full) or not math.isfinite(full.raw_us - base.raw_us):
             return latency
-        if latency.raw_us < base.raw_us or full.raw_us <= base.raw_us:
-            return Latency(latency.raw_us, base.us * latency.raw_us / base.raw_us)
+        plain = replace(latency, low_us=None, high_us=None)
+        is_outside = latency.raw_us < base.raw_us or full.raw_us <= base.raw_us
+        if is_outside or self._is_bound(full):
+            return replace(plain, us=base.us * latency.raw_us / base.raw_us)
         part = (latency.raw_us - base.raw_us) / (full.raw_us - base.raw_us)
-        return Latency(latency.raw_us, base.us + part * (full.us - base.us))
+        return replace(plain, us=base.us + part * (full.us - base.us))
 
     def _sensitivities(self, base: PrecisionPlan) -> list[TensorSensitivity]:
         wide = sorted(self.activations, key=lambda t: -self._errors[t.name])
@@ -282,7 +306,7 @@ class PrecisionSearch:
         if not new:
             return
         for plan, latency in zip(new, self.lab.latencies(new, about), strict=True):
-            if latency is not None:
+            if latency is not None and not self._is_bound(latency):
                 self._keep(plan, latency)
 
     def _keep(self, plan: PrecisionPlan, latency: Latency) -> None:
@@ -307,9 +331,7 @@ class PrecisionSearch:
 
     def _best_below(self, limit: float) -> Names:
         allowed = [
-            c
-            for c in self._found.values()
-            if c.latency.raw_us <= limit and 4 not in c.plan.bits.values()
+            c for c in self._known() if c.latency.raw_us <= limit and 4 not in c.plan.bits.values()
         ]
         if not allowed:
             return frozenset()

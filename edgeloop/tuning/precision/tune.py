@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from edgeloop._util.system import announced_memory
-from edgeloop.errors import BadInput
+from edgeloop.errors import BadInput, MemoryExceeded, ModelFailed
 from edgeloop.graph import GraphInfo
-from edgeloop.platforms import converter_of, open_toolchain
+from edgeloop.platforms import PrecisionPlan, converter_of, open_toolchain
 from edgeloop.settings import Settings, cache_folder
 from edgeloop.tasks import (
     Samples,
@@ -24,7 +24,7 @@ from edgeloop.tasks import (
     task_for,
 )
 from edgeloop.tuning.precision.divergence import find_divergence
-from edgeloop.tuning.precision.lab import LabOptions, Progress, opened_lab
+from edgeloop.tuning.precision.lab import LabOptions, PrecisionLab, Progress, opened_lab
 from edgeloop.tuning.precision.results import Divergence, PrecisionPoint, TensorSensitivity
 from edgeloop.tuning.precision.search import PrecisionSearch
 
@@ -75,15 +75,20 @@ class PrecisionReport:
         return next((p for p in plain if p.plan.default.activations == activations), None)
 
     def shares(self, point: PrecisionPoint) -> tuple[float, float] | None:
-        """Of what all tensors at 16 bits gain in SQNR and cost in time: this point's part."""
+        """Of what all tensors at 16 bits gain in SQNR and cost in time: this point's part. None
+        where that is not known, as with steps that the compiler has no cost for."""
         base, full = self.base, self.full
-        if base is None or full is None:
+        if base is None or full is None or base.missing_ops or full.missing_ops:
             return None
         gain, premium = full.sqnr_db - base.sqnr_db, full.latency_us - base.latency_us
         if gain <= 0 or premium <= 0:
             return None
         own = point.sqnr_db - base.sqnr_db
         return own / gain, (point.latency_us - base.latency_us) / premium
+
+    def is_bound(self, point: PrecisionPoint) -> bool:
+        """Whether its latency leaves out more than that of a8w8 does."""
+        return point.missing_ops > (self.base.missing_ops if self.base else 0)
 
     def to_fields(self) -> dict[str, Any]:
         first = self.divergence.first
@@ -124,14 +129,25 @@ def tune_precision(
             images = options.images and min(options.images, len(samples))
             images = images or lab.affordable(DEFAULT_IMAGES, runs, _SIMULATION_S)
             points, tensors = PrecisionSearch(lab, digest, images, options.points).run()
+            if not points:
+                reason = f"no plan for {options.device} could be compiled and simulated"
+                raise ModelFailed(reason=reason)
             progress("comparing layers", 0, 1)
-            divergence = find_divergence(lab, points[0].plan.model_copy(update={"tensors": {}}))
+            divergence = _divergence(lab, points[0].plan.model_copy(update={"tensors": {}}))
             progress("comparing layers", 1, 1)
-            notes = (*lab.calibrated.notes, _note(samples))
+            notes = (*lab.calibrated.notes, _note(samples), divergence.note)
     metric = metric_of(task) if task else ""
     return PrecisionReport(
         name, options.device, images, metric, tuple(points), tuple(tensors), divergence, notes
     )
+
+
+def _divergence(lab: PrecisionLab, plan: PrecisionPlan) -> Divergence:
+    """What was found before is worth showing also where this fails."""
+    try:
+        return find_divergence(lab, plan)
+    except (ModelFailed, MemoryExceeded) as error:
+        return Divergence((), note=f"layers were not compared: {error}")
 
 
 def choose_point(
@@ -150,9 +166,10 @@ def choose_point(
             raise BadInput(reason=f"there is no point {number}: the front has 1 to {len(points)}")
         return points[number - 1]
     if budget_ms is not None:
-        allowed = [point for point in points if point.latency_us <= 1000 * budget_ms]
+        known = [point for point in points if not report.is_bound(point)] or points
+        allowed = [point for point in known if point.latency_us <= 1000 * budget_ms]
         if not allowed:
-            fastest = min(point.latency_us for point in points) / 1000
+            fastest = min(point.latency_us for point in known) / 1000
             reason = f"no plan takes at most {budget_ms:g} ms: the fastest takes {fastest:.3g} ms"
             raise BadInput(reason=reason)
         return max(allowed, key=lambda point: point.sqnr_db)
@@ -172,17 +189,29 @@ def _within(report: PrecisionReport, within: float) -> PrecisionPoint:
         best = max(factor * p.difference.value for p in scored if p.difference)
         reason = f"no plan is within {within:g} {unit} of float: the best loses {-best:.2f}"
         raise BadInput(reason=reason)
-    return min(close, key=lambda point: point.latency_us)
+    return min(close, key=lambda point: (report.is_bound(point), point.latency_us))
 
 
 def _advantage(report: PrecisionReport, point: PrecisionPoint) -> float:
-    shares = report.shares(point)
+    shares = report.shares(point) or _guessed_shares(report, point)
     if shares is None:
         return point.sqnr_db
     gain, premium = shares
     if premium <= _LITTLE:
         return 1.0 + gain - 0.1 * premium if gain > 0 else gain - premium
     return min(1.0, gain - premium)
+
+
+def _guessed_shares(report: PrecisionReport, point: PrecisionPoint) -> tuple[float, float] | None:
+    """Where the time of a16w8 is known only from below, as if it took twice that of a8w8."""
+    base, full = report.base, report.full
+    if base is None or full is None or not (base.missing_ops or full.missing_ops):
+        return None
+    gain = full.sqnr_db - base.sqnr_db
+    if gain <= 0:
+        return None
+    premium = 1.0 if report.is_bound(point) else point.latency_us / base.latency_us - 1
+    return (point.sqnr_db - base.sqnr_db) / gain, premium
 
 
 def _note(samples: Samples) -> str:

@@ -85,17 +85,24 @@ class NoiseWork:
         return {"shapes": {name: list(shapes[name]) for name in names}}, ()
 
     def local(
-        self, *inputs: Array, names: list[str], model: str, info: Mapping[str, Any], given: str
+        self,
+        *inputs: Array,
+        names: list[str],
+        model: str,
+        info: Mapping[str, Any],
+        given: str,
+        tensors: list[str],
     ) -> Answer:
-        """How well each tensor of the chip, in the file `given`, agrees with what its layer gives
-        in float from the same inputs, those that the chip had: the error of this layer alone."""
+        """How well each tensor of the chip, in the file `given` in the order of `tensors`, agrees
+        with what its layer gives in float from the same inputs, those that the chip had: the error
+        of this layer alone."""
         import numpy as np
         import onnx
 
         graph_info = info_from(info)
         batch = dict(zip(names, inputs, strict=True))
         with np.load(given) as file:
-            chip = {name: file[name] for name in file.files}
+            chip = {name: file[f"arr_{place}"] for place, name in enumerate(tensors)}
         graph = onnx.shape_inference.infer_shapes(onnx.load_model(model))
         shapes = cut_between_layers(graph, list(chip))
         session = _session(graph.SerializeToString())
