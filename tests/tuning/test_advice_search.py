@@ -12,6 +12,7 @@ from edgeloop.cli.tuning.advise import _lines
 from edgeloop.errors import BadInput
 from edgeloop.graph import OutputComparison, RewriteStep
 from edgeloop.tuning import Advice
+from edgeloop.tuning.advice import advise as advising
 from edgeloop.tuning.advice.search import AdviceSearch
 from edgeloop.tuning.advice.trials import GraphEstimate, RewriteTrial, Steps, estimate_of
 
@@ -141,6 +142,38 @@ def test_what_was_named_is_shown_as_applied():
     both = shown("fold-scaling", "end-in-classes")
     assert both.count("total:") == 1 and "total: 1 ms → 400 µs, 60.0 % less" in both
     assert "applied only with --only" in shown()
+
+
+def test_quantized_accuracy_is_checked_before_outputs_change(monkeypatch, tmp_path):
+    """Of the last model whose outputs can be compared, although others are applied behind it."""
+    room: Any = Room(savings(fold_scaling=0.5, merge_joined=0.4, end_in_classes=0.2))
+    room.begin = lambda path: (None, GraphEstimate(1.0, 1000.0))
+    room.close, room.compiles, room.is_cut_short = (lambda: None), 0, False
+    asked: list[Any] = []
+
+    class Check:
+        def first_loss(self, paths):
+            asked.append([str(path) for path in paths])
+            return (0, 3.0) if "fold-scaling" in asked[-1] else None
+
+        def agreement(self, path):
+            asked.append(str(path))
+
+        def close(self):
+            pass
+
+    names = ("fold-scaling", "merge-joined", "end-in-classes")
+    monkeypatch.setattr(advising, "TrialRoom", lambda *_, **__: room)
+    monkeypatch.setattr(advising, "QuantizedCheck", lambda *_: Check())
+    monkeypatch.setattr(advising, "_samples", lambda *_: ())
+    monkeypatch.setattr(advising, "_arrays", lambda *_: {})
+    options = advising.AdviceOptions(names, tmp_path, uses_cache=False)
+    found = advising.advise_model(Path("net.onnx"), "htp:qcs8550", options)
+    base = str(Room.base)
+    assert asked[0] == [base, "fold-scaling", "fold-scaling+merge-joined"]
+    assert asked[1:] == [[base, "merge-joined"], "merge-joined"]
+    assert [one.name for one in found.others] == ["end-in-classes"] and found.applies_others
+    assert "3.0 dB" in found.rejected["fold-scaling"]
 
 
 def test_a_refused_rewrite_is_not_tried_and_the_reason_is_kept():
