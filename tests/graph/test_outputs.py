@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 import numpy as np
 import onnx
 import onnxruntime
@@ -120,7 +121,8 @@ def test_a_batch_becomes_one_sample_where_samples_do_not_meet(tmp_path, mixes):
     single = single_sample(graph, info)
     assert (single is None) == mixes
     if single is not None:
-        assert graph_info("m.onnx", single) == single_sample_info(info)
+        found = replace(graph_info("m.onnx", single), memory=None)
+        assert found == single_sample_info(info)
 
 
 @pytest.mark.parametrize(("in_bytes", "kind"), [(True, np.uint8), (False, np.int64)])

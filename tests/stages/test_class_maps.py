@@ -104,7 +104,9 @@ def test_all_images_give_class_maps_and_a_few_give_curves(tmp_path, task, stage,
     assert board.images_of(model.format("")) == FEW
     samples = task.test(SIZE, SIZE, IMAGES)
     whole = run_test(task, Board(), tmp_path / "net.dlc", INFO, "float", samples)
-    assert result.columns == {stage: whole.headline, "task": "segmentation", "metric": "f1"}
+    scored = {stage: whole.headline, "task": "segmentation", "metric": "f1"}
+    assert result.columns.items() >= scored.items()
+    assert result.columns[f"{stage}_images"] == IMAGES
     assert f"PR curves of {FEW}" in result.summary
     with result.files[f"test_results_{stage}.csv"].open() as file:
         rows = {row["metric"]: row for row in csv.DictReader(file)}

@@ -18,7 +18,7 @@ _TOLERANCE = 1e-4
 
 
 def single_sample_info(info: GraphInfo) -> GraphInfo:
-    """Of the graph that `single_sample` gives."""
+    """Of the graph that `single_sample` gives; how much memory that takes is not known here."""
     batch = info.batch
 
     def single(tensor: TensorInfo) -> TensorInfo:
@@ -30,6 +30,7 @@ def single_sample_info(info: GraphInfo) -> GraphInfo:
         inputs=tuple(single(tensor) for tensor in info.inputs),
         outputs=tuple(single(tensor) for tensor in info.outputs),
         macs=info.macs // batch,
+        memory=None,
     )
 
 
