@@ -1,13 +1,14 @@
 """How good a fit is on families of networks that it never saw, and which one to keep.
 
-Nothing here sees the family that it predicts: neither the fit nor the interval does. The strength
-of the penalty is the one thing chosen on all families, from a handful of values.
+Neither a fit nor an interval sees the family that it predicts. Three choices do see the errors of
+all families, those that are then reported among them: the strength of the penalty (one of four), a
+profile with terms or without (per chip), and which kinds of network have an interval of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -103,10 +104,9 @@ class ChipResult:
         return self._intervals_without("")
 
     @property
-    def coverage(self) -> float:
-        """What the interval of all networks states; few networks support less."""
-        ratios = zip(self.points, self.ratios, strict=True)
-        return held_out_interval([r for point, r in ratios if not point.doubt], COVERAGE)[1]
+    def coverage(self) -> float | None:
+        """What the intervals state; None: too few networks."""
+        return self.intervals[ANY].coverage
 
     def scores(self, with_doubtful: bool = False, is_simple: bool = False) -> Scores:
         chosen = self.simple_predicted if is_simple else self.predicted
@@ -132,23 +132,24 @@ class ChipResult:
 
     def _intervals_without(self, family: str) -> dict[str, ErrorInterval]:
         """By kind of network where there are enough of it. A kind of fewer, of which the interval
-        of all networks holds too few, has one as wide as its own errors reach."""
+        of all networks holds too few, has that one as wide as its own errors reach: what it states
+        is still of all networks."""
         rows = [
             (point.kind, ratio)
             for point, ratio in zip(self.points, self.ratios, strict=True)
             if point.family != family and not point.doubt
         ]
-        whole, _ = held_out_interval([ratio for _, ratio in rows], COVERAGE)
+        whole = held_out_interval([ratio for _, ratio in rows], COVERAGE)
         found = {ANY: whole}
         for kind in sorted({kind for kind, _ in rows}):
             ratios = [ratio for other, ratio in rows if other == kind]
-            own, _ = held_out_interval(ratios, COVERAGE)
+            own = held_out_interval(ratios, COVERAGE)
             held = np.mean([whole.low <= ratio <= whole.high for ratio in ratios])
             if len(ratios) >= FEWEST_OF_A_KIND:
                 found[kind] = own
             elif held < COVERAGE:
                 low, high = min(own.low, whole.low), max(own.high, whole.high)
-                found[kind] = ErrorInterval(low, high, len(ratios))
+                found[kind] = replace(whole, low=low, high=high, widened_by=len(ratios))
         return found
 
 

@@ -32,7 +32,9 @@ _HEAD = """\
 # networks, families    with a published latency, that the fit and the figures below come from
 # median_error_percent  and within_10_percent: of families that were left out of the fit
 # intervals             by kind of network, `any` for all: of families that were left out of the
-#                       fit, the share `coverage` had a time of low to high times the predicted one
+#                       fit, the share `coverage` had a time of low to high times the predicted one;
+#                       without `coverage` there were too few for a share. `widened_by`: that of all
+#                       networks, as wide as the errors of so many networks of the kind reach
 """
 
 
@@ -81,7 +83,6 @@ def _profile(result: ChipResult) -> list[str]:
         "families": str(scores.families),
         "median_error_percent": f"{100 * scores.median_error:.1f}",
         "within_10_percent": f"{100 * scores.within_10:.0f}",
-        "coverage": f"{result.coverage}",
     }
     if not result.terms:
         del fields["terms"]
@@ -91,7 +92,12 @@ def _profile(result: ChipResult) -> list[str]:
 
 
 def _interval(one: ErrorInterval) -> str:
-    return f"{{low: {one.low:.3f}, high: {one.high:.3f}, networks: {one.networks}}}"
+    fields = {"low": f"{one.low:.3f}", "high": f"{one.high:.3f}", "networks": str(one.networks)}
+    if one.coverage is not None:
+        fields["coverage"] = f"{one.coverage}"
+    if one.widened_by:
+        fields["widened_by"] = str(one.widened_by)
+    return _mapping(fields)
 
 
 def _mapping(fields: Mapping[str, str]) -> str:

@@ -86,7 +86,8 @@ def _accuracy(form: str, results: Sequence[ChipResult]) -> str:
         return f"{title}: no chip has enough published figures. Nothing is claimed."
     headings = (
         *("chip", "estimated as", "networks", "families", "profile", "median error, %"),
-        *("within ±10 %, %", "within ±20 %, %", "90 % intervals hold, %", "with those in doubt"),
+        *("within ±10 %, %", "within ±20 %, %", "intervals state, %", "and hold, %"),
+        "with those in doubt",
     )
     rows = []
     for one in chosen:
@@ -96,7 +97,8 @@ def _accuracy(form: str, results: Sequence[ChipResult]) -> str:
                 *(f"`{one.chip}`", one.soc, scores.networks, scores.families),
                 "with terms" if one.terms else "a + b · x",
                 *(_percent(scores.median_error, 1), _percent(scores.within_10)),
-                *(_percent(scores.within_20), _percent(scores.covered)),
+                *(_percent(scores.within_20), _percent(one.coverage) if one.coverage else "–"),
+                _percent(scores.covered),
                 f"{_percent(every.median_error, 1)}, {_percent(every.within_10)}, "
                 f"{_percent(every.within_20)}, {_percent(every.covered)} of {every.networks}",
             )
@@ -121,7 +123,11 @@ def _reach(interval: ErrorInterval | None) -> str:
     if interval is None:
         return "as any"
     low, high = 100 * (interval.low - 1), 100 * (interval.high - 1)
-    return f"{low:+.0f} … {high:+.0f} % ({interval.networks})".replace("-", "−")
+    count = f"{interval.networks}"
+    if interval.widened_by:
+        count += f", widened by {interval.widened_by}"
+    stated = "" if interval.coverage else ", no coverage"
+    return f"{low:+.0f} … {high:+.0f} % ({count}{stated})".replace("-", "−")
 
 
 def _claims(results: Sequence[ChipResult]) -> str:
@@ -129,11 +135,16 @@ def _claims(results: Sequence[ChipResult]) -> str:
     for form in FORMS:
         for one in _of(form, results):
             scores, reach = one.scores(), one.intervals[ANY]
+            between = f"between {reach.low:.2f} and {reach.high:.2f} × the estimate"
+            lie = (
+                f"{_percent(one.coverage)} % of the times lie {between}"
+                if one.coverage
+                else f"all times lay {between}, of too few networks to state a share"
+            )
             lines.append(
                 f"- `{one.chip}`, {form}: half of all networks of new families were within "
                 f"{_percent(scores.median_error, 1)} %, {_percent(scores.within_10)} % within "
-                f"±10 %; {100 * one.coverage:.0f} % of the times lie between {reach.low:.2f} and "
-                f"{reach.high:.2f} × the estimate."
+                f"±10 %; {lie}."
             )
     return "\n".join(lines)
 

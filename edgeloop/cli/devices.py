@@ -98,7 +98,8 @@ def calibrate(
         text = f"{profile.a_us:.0f} µs + {profile.b:.3f} × estimate"
         error = f"median error {profile.error_percent:.0f} %"
         if interval := profile.intervals.get("any"):
-            error += f", {100 * profile.coverage:.0f} % interval {interval.low:.2f} to "
+            stated = f"{100 * interval.coverage:.0f} % interval" if interval.coverage else "range"
+            error += f", {stated} {interval.low:.2f} to "
             error += f"{interval.high:.2f} times that"
         click.echo(f"{name}: latency ≈ {text}, {error}. Use it as --device htp:{name}")
 

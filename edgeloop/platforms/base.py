@@ -425,12 +425,15 @@ class EstimatesIntervals(Protocol):
 
 @dataclass(frozen=True)
 class ErrorInterval:
-    """The time on a board is between `low` and `high` times the predicted one, for a stated share
-    of networks like these that were left out of the fit."""
+    """The time on a board is between `low` and `high` times the predicted one, for the share
+    `coverage` of networks left out of the fit; None: too few for a share. `widened_by`: it is that
+    of all networks, made wider by the errors of so many of one kind."""
 
     low: float
     high: float
     networks: int
+    coverage: float | None = None
+    widened_by: int = 0
 
 
 @dataclass(frozen=True)
@@ -451,7 +454,6 @@ class LatencyProfile:
     models: int
     error_percent: float
     source: str
-    coverage: float = 0.9
     intervals: Mapping[str, ErrorInterval] = field(default_factory=dict)
     range_us: tuple[float, float] | None = None
     terms: Mapping[str, float] = field(default_factory=dict)

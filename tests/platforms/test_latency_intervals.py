@@ -25,8 +25,12 @@ from tests.nets import with_scatter
 
 PROFILE = LatencyProfile(
     *("board", 77, 60.0, 0.9, 40, 4.0, "test"),
-    coverage=0.9,
-    intervals={"any": ErrorInterval(0.8, 1.5, 40), "transformer": ErrorInterval(0.9, 1.1, 12)},
+    intervals={
+        "any": ErrorInterval(0.8, 1.5, 40, 0.9),
+        "transformer": ErrorInterval(0.9, 1.1, 39, 0.9),
+        "depthwise": ErrorInterval(0.8, 1.9, 40, 0.9, widened_by=11),
+        "rare": ErrorInterval(0.9, 1.1, 12),
+    },
     range_us=(200.0, 9000.0),
 )
 ESTIMATE = Estimate(77, 1000.0, 900.0, 1100.0, 0, 0, 0, 0)
@@ -40,7 +44,18 @@ def test_a_prediction_has_the_interval_of_its_kind_of_network():
     assert found.is_calibrated and "40 networks" in found.basis
     narrow = predict(replace(ESTIMATE, kind="transformer"), CHIP, PROFILE)
     assert narrow.high_us == pytest.approx(1056)
-    assert "12 transformer networks" in narrow.basis
+    assert narrow.coverage == 0.9 and "39 transformer networks" in narrow.basis
+
+
+def test_few_networks_state_no_coverage_of_their_own():
+    widened = predict(replace(ESTIMATE, kind="depthwise"), CHIP, PROFILE)
+    assert widened.coverage == 0.9
+    assert (
+        "errors of 40 networks left out of the fit, widened to hold 11 depthwise" in widened.basis
+    )
+    rare = predict(replace(ESTIMATE, kind="rare"), CHIP, PROFILE)
+    assert rare.coverage is None and rare.high_us == pytest.approx(1056)
+    assert "12 rare networks left out of the fit, too few for a stated coverage" in rare.basis
 
 
 @pytest.mark.parametrize("left_out", [{"missing_ops": 3}, {"cpu_layers": 2}])
@@ -85,26 +100,33 @@ def test_the_default_chip_is_calibrated_and_every_profile_has_an_interval():
     for profile in built_in_profiles().values():
         interval = profile.intervals["any"]
         assert 0 < interval.low < 1 < interval.high and interval.networks >= 19, profile.name
-        assert profile.coverage == 0.9
+        for one in (profile, *profile.formats.values()):
+            for kind, known in one.intervals.items():
+                stated = 0.9 if known.networks >= 19 else None
+                assert known.coverage == stated, (one.name, one.form, kind)
 
 
 def test_an_interval_of_held_out_errors_covers_what_it_states():
     dice = np.random.default_rng(4)
     hits = []
     for _ in range(400):
-        interval, coverage = held_out_interval(np.exp(dice.normal(0, 0.2, 39)).tolist())
-        assert coverage == 0.9
+        interval = held_out_interval(np.exp(dice.normal(0, 0.2, 39)).tolist())
+        assert interval.coverage == 0.9
         hits.append(interval.low <= np.exp(dice.normal(0, 0.2)) <= interval.high)
     assert 0.86 < np.mean(hits) < 0.94
-    few, coverage = held_out_interval([0.8, 0.9, 1.0, 1.2, 1.4])
-    assert (few.low, few.high, coverage) == (0.8, 1.4, 0.667), "five models support two thirds"
+    few = held_out_interval([0.8, 0.9, 1.0, 1.2, 1.4])
+    assert (few.low, few.high, few.coverage) == (0.8, 1.4, None)
+    counts = {n: held_out_interval([1 + i / 100 for i in range(n)]).coverage for n in (18, 19)}
+    assert counts == {18: None, 19: 0.9}
 
 
 def test_a_board_of_ones_own_has_an_interval_and_an_old_profile_says_to_calibrate(tmp_path: Path):
     raw = [40.0, 90.0, 300.0, 700.0, 1500.0, 4000.0]
     save_profile(tmp_path, fit_profile([(x, (50 + x) * 1.1) for x in raw], "board", 77))
     found = find_profile("board", tmp_path)
-    assert predict(ESTIMATE, CHIP, found).coverage == pytest.approx(5 / 7, abs=0.001)
+    shown = predict(ESTIMATE, CHIP, found)
+    assert shown.coverage is None and shown.low_us < shown.high_us
+    assert "errors of 6 networks left out of the fit, too few" in shown.basis
     fields = json.loads((tmp_path / "board.json").read_text())
     old = {name: fields[name] for name in ("soc", "a_us", "b", "models", "error_percent", "source")}
     (tmp_path / "board.json").write_text(json.dumps(old))

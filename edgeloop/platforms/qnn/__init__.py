@@ -119,7 +119,8 @@ def _accuracy(profile: LatencyProfile) -> str:
     known = profile.intervals.get("any")
     if known is None:
         return f"median error {profile.error_percent:.0f} %"
-    return f"{100 * profile.coverage:.0f} % within {known.low:.2g} to {known.high:.2g} × it"
+    stated = f"{100 * known.coverage:.0f} % within" if known.coverage else "range"
+    return f"{stated} {known.low:.2g} to {known.high:.2g} × it"
 
 
 def profiles_folder(settings: Settings) -> Path:

@@ -408,7 +408,7 @@ def _memory(made: Mapping[str, Any]) -> DeployedMemory | None:
 def _fit_text(profile: LatencyProfile) -> str:
     """All that a predicted time and its interval depend on, in a few words."""
     intervals = [
-        f"{kind} {one.low:g}-{one.high:g} at {profile.coverage:g}"
+        f"{kind} {one.low:g}-{one.high:g} at {one.coverage}"
         for kind, one in profile.intervals.items()
     ]
     terms = [f"{weight:+g}*{feature}" for feature, weight in profile.terms.items()]

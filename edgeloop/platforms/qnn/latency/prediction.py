@@ -88,7 +88,7 @@ def _calibrated(estimate: Estimate, profile: LatencyProfile, time_us: float) -> 
         return LatencyPrediction(time_us, None, None, None, basis, caveats, True)
     low_us, high_us = time_us * interval.low, time_us * interval.high
     basis = _basis(profile, kind, interval)
-    coverage: float | None = profile.coverage
+    coverage = interval.coverage
     if profile.range_us and not profile.range_us[0] <= time_us <= profile.range_us[1]:
         # Below the range, the fitted offset is a guess: the chip may have less of it.
         low_us = min(low_us, interval.low * profile.b * estimate.raw_us)
@@ -102,8 +102,13 @@ def _calibrated(estimate: Estimate, profile: LatencyProfile, time_us: float) -> 
 
 
 def _basis(profile: LatencyProfile, kind: str, interval: ErrorInterval) -> str:
-    networks = f"{interval.networks} {'' if kind == ANY_KIND else kind + ' '}networks"
-    return f"errors of {networks} left out of the fit, profile {profile.name}"
+    is_own = kind != ANY_KIND and not interval.widened_by
+    networks = f"{interval.networks} {kind + ' ' if is_own else ''}networks left out of the fit"
+    if interval.widened_by:
+        networks += f", widened to hold {interval.widened_by} {kind} ones"
+    if interval.coverage is None:
+        networks += ", too few for a stated coverage"
+    return f"errors of {networks}, profile {profile.name}"
 
 
 def _uncalibrated(

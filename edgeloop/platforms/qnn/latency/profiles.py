@@ -26,6 +26,7 @@ from edgeloop.platforms.qnn.latency.terms import correction
 DEFAULT_COVERAGE = 0.9
 FEWEST_MODELS = 5
 _LARGEST_FILE = 1_000_000
+FEWEST_COVERED = 19  # an interval of fewer has no coverage: one more model may change it
 _HUBER = 0.1  # residuals over 10 % count as outliers
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
@@ -63,7 +64,6 @@ def _profile_from(name: str, form: str, fields: Mapping[str, Any]) -> LatencyPro
         networks,
         float(fields["median_error_percent"]),
         _PUBLISHED.format(networks=networks),
-        float(fields.get("coverage", DEFAULT_COVERAGE)),
         _intervals(fields.get("intervals", {})),
         _range_us(fields.get("range_us")),
         {str(feature): float(weight) for feature, weight in fields.get("terms", {}).items()},
@@ -73,7 +73,11 @@ def _profile_from(name: str, form: str, fields: Mapping[str, Any]) -> LatencyPro
 
 def _intervals(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, ErrorInterval]:
     return {
-        str(kind): ErrorInterval(float(one["low"]), float(one["high"]), int(one["networks"]))
+        str(kind): ErrorInterval(
+            *(float(one["low"]), float(one["high"]), int(one["networks"])),
+            None if one.get("coverage") is None else float(one["coverage"]),
+            int(one.get("widened_by", 0)),
+        )
         for kind, one in fields.items()
     }
 
@@ -132,29 +136,25 @@ def fit_profile(pairs: Sequence[Pair], name: str, soc: int, source: str = "") ->
         ratios.append(measured / (left_a + left_b * raw))
     error = round(100 * statistics.median(abs(1 / ratio - 1) for ratio in ratios), 2)
     said = source or f"{len(pairs)} models measured on the board"
-    interval, coverage = held_out_interval(ratios)
     times = [measured for _, measured in pairs]
     return LatencyProfile(
         *(name, soc, a_us, b, len(pairs), error, said),
-        coverage=coverage,
-        intervals={"any": interval},
+        intervals={"any": held_out_interval(ratios)},
         range_us=(min(times), max(times)),
     )
 
 
-def held_out_interval(
-    ratios: Sequence[float], coverage: float = DEFAULT_COVERAGE
-) -> tuple[ErrorInterval, float]:
-    """The interval of time over prediction from models that were left out of the fit, and the
-    coverage that so many models support (split conformal: of n + 1 models, the new one is as
-    likely as any other to be the largest). Few models give their whole range and less coverage."""
+def held_out_interval(ratios: Sequence[float], coverage: float = DEFAULT_COVERAGE) -> ErrorInterval:
+    """The interval of time over prediction from models that were left out of the fit (split
+    conformal: of n + 1 models, the new one is as likely as any other to be the largest). Fewer than
+    `FEWEST_COVERED` give their whole range, without a coverage."""
     logarithms = sorted(math.log(ratio) for ratio in ratios)
     count = len(logarithms)
     rank = (count + 1) * (1 - coverage) / 2  # of each end; between two models, between their errors
-    reached = coverage if rank >= 1 else (count - 1) / (count + 1)
     ends = (_ranked(logarithms, rank), -_ranked([-value for value in reversed(logarithms)], rank))
     low, high = (math.exp(end) for end in ends)
-    return ErrorInterval(low, high, count), round(reached, 3)
+    is_enough = count >= FEWEST_COVERED and rank >= 1 - 1e-9
+    return ErrorInterval(low, high, count, coverage if is_enough else None)
 
 
 def _ranked(ordered: Sequence[float], rank: float) -> float:
@@ -199,7 +199,6 @@ def _load(path: Path) -> LatencyProfile:
             models=int(fields["models"]),
             error_percent=float(fields["error_percent"]),
             source=str(fields["source"]),
-            coverage=float(fields.get("coverage", DEFAULT_COVERAGE)),
             intervals=_intervals(fields.get("intervals", {})),
             range_us=_range_us(fields.get("range_us")),
         )
