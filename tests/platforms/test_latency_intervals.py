@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from onnx import ModelProto, TensorProto, helper
 
 from edgeloop.platforms import ErrorInterval, LatencyProfile
 from edgeloop.platforms.qnn.chips import DEFAULT_CHIP, chips, find_chip
 from edgeloop.platforms.qnn.latency import predict
+from edgeloop.platforms.qnn.latency.forms import form_of, wide_share
 from edgeloop.platforms.qnn.latency.profiles import (
     built_in_profiles,
     find_profile,
@@ -20,6 +23,8 @@ from edgeloop.platforms.qnn.latency.profiles import (
     save_profile,
 )
 from edgeloop.platforms.qnn.toolchain import Estimate, QnnToolchain
+from edgeloop.tuning.precision.lab import Latency
+from edgeloop.tuning.precision.search import PrecisionSearch
 from tests.converted import samples, smooth_images
 from tests.nets import with_scatter
 
@@ -93,6 +98,59 @@ def test_a_format_without_published_figures_is_not_called_calibrated():
         replace(ESTIMATE, form="w8a16"), CHIP, replace(PROFILE, formats={"w8a16": wide})
     )
     assert fitted.time_us == 900 and fitted.is_calibrated and fitted.coverage == 0.9
+
+
+def test_mixed_precision_is_between_the_formats_without_a_stated_coverage():
+    wide = replace(PROFILE, b=1.8, form="w8a16", intervals={"any": ErrorInterval(0.5, 2, 40, 0.9)})
+    both = replace(PROFILE, formats={"w8a16": wide})
+    for share, time_us in ((0.0, 960), (0.5, 1410), (1.0, 1860)):
+        found = predict(replace(ESTIMATE, form="mixed", wide_share=share), CHIP, both)
+        assert found.time_us == pytest.approx(time_us)
+        assert (found.low_us, found.high_us) == (768, 3720)
+        assert found.coverage is None and not found.is_calibrated
+        assert "no published figures of mixed-precision models" in found.basis
+    for part in (0.1, 0.5, 0.9):  # where `edgeloop precision` places the same plan
+        ends = [Latency(1000, 960), Latency(2000, 60 + 1.8 * 2000)]
+        search = SimpleNamespace(_base=ends[0], _full=ends[1])
+        raw_us = 1000 + 1000 * part
+        placed = PrecisionSearch._shown(search, Latency(raw_us, 0.0))
+        plan = replace(ESTIMATE, form="mixed", raw_us=raw_us, wide_share=part)
+        found = predict(plan, CHIP, both)
+        assert found.low_us < placed.us < found.high_us and placed.low_us is None
+        assert found.time_us == pytest.approx(placed.us, rel=0.1)
+    alone = predict(replace(ESTIMATE, form="mixed"), CHIP, PROFILE)
+    assert alone.coverage is None and alone.high_us == 1440
+
+
+@pytest.mark.parametrize(
+    ("bits", "form"), [((8, 8), "w8a8"), ((16, 16), "w8a16"), ((8, 16), "mixed")]
+)
+def test_the_format_is_that_of_all_activations_behind_the_input(bits, form):
+    model = _quantizers((8, *bits))  # pixels have 8 bits always
+    assert form_of(model) == form
+    if form == "mixed":
+        assert wide_share(model) == 0.5
+    model.graph.initializer.append(TensorProto(name="weights", data_type=TensorProto.INT4))
+    assert form_of(model) == "mixed"
+
+
+def _quantizers(bits: tuple[int, ...]) -> ModelProto:
+    """An input, and layers behind it, each with so many bits."""
+    nodes, last = [], "x"
+    for number, count in enumerate(bits):
+        made = [f"{kind}{number}" for kind in ("q", "dq", "y")]
+        ends = ["scale", f"zero{count}"]
+        nodes += [
+            helper.make_node("QuantizeLinear", [last, *ends], [made[0]]),
+            helper.make_node("DequantizeLinear", [made[0], *ends], [made[1]]),
+            helper.make_node("Relu", [made[1]], [made[2]]),
+        ]
+        last = made[2]
+    kinds = {"zero8": TensorProto.UINT8, "zero16": TensorProto.UINT16}
+    weights = [TensorProto(name=name, data_type=kind) for name, kind in kinds.items()]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    y = helper.make_tensor_value_info(last, TensorProto.FLOAT, [1])
+    return helper.make_model(helper.make_graph(nodes, "net", [x], [y], weights))
 
 
 def test_the_default_chip_is_calibrated_and_every_profile_has_an_interval():

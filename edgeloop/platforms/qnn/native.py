@@ -41,7 +41,7 @@ from edgeloop.platforms.precision import Precision, PrecisionPlan
 from edgeloop.platforms.qnn import mixed
 from edgeloop.platforms.qnn.deploy import OutputForm, deployed
 from edgeloop.platforms.qnn.latency.features import features_of, kind_of
-from edgeloop.platforms.qnn.latency.forms import form_of
+from edgeloop.platforms.qnn.latency.forms import form_of, wide_share
 from edgeloop.platforms.qnn.layers import PrefixFiles, cuttable, name_layers
 from edgeloop.platforms.qnn.libraries import PROVIDER_LIBRARY, library, missing_library
 from edgeloop.platforms.qnn.quantize import (
@@ -290,6 +290,7 @@ class NativeWork:
             left_out["cpu_layers"] = len(divided.layers)
         features = {**features_of(graph), **traffic}
         about = {"form": form_of(model), "kind": kind_of(features), "features": features}
+        about["wide_share"] = wide_share(model) or 0.0
         left = sorted({kind for kind, _ in divided.layers}) if divided else []
         texts = {"caveats": caveats, "cpu_operators": left}
         return {**found, **traffic, **left_out, **about, **texts}, ()

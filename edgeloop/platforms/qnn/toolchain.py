@@ -42,9 +42,9 @@ class Estimate:
     `cpu_operators` are those that the chip leaves to the CPU.
 
     `missing_ops` are steps that the compiler has no cost for, and `cpu_layers` those that the chip
-    does not run: the time leaves them out. `form` is the number format (`w8a8`, `w8a16`, `float`),
-    `kind` that of the network, and `features` are of the deployed graph; see `edgeloop.platforms.
-    qnn.latency`."""
+    does not run: the time leaves them out. `form` is the number format (`w8a8`, `w8a16`, `float`,
+    `mixed`), `wide_share` the share of activations with 16 bits, `kind` that of the network, and
+    `features` are of the deployed graph; see `edgeloop.platforms.qnn.latency`."""
 
     soc: int
     raw_us: float
@@ -59,6 +59,7 @@ class Estimate:
     missing_ops: int = 0
     cpu_layers: int = 0
     form: str = "w8a8"
+    wide_share: float = 0.0
     kind: str = ""
     features: Mapping[str, float] = field(default_factory=dict)
 

@@ -2,8 +2,9 @@
 
 A profile was fitted to networks with a published latency; its interval is the spread of those that
 were left out of the fit. Where there is no such data, the prediction says so instead of guessing:
-a chip without a profile gets the range of those that have one, and a graph with steps that the
-compiler has no cost for gets a lower bound only.
+a chip without a profile gets the range of those that have one, a graph of mixed precision that of
+the chip's 8-bit and 16-bit models, and a graph with steps that the compiler has no cost for a lower
+bound only.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from edgeloop.platforms.base import ErrorInterval, LatencyProfile
 from edgeloop.platforms.qnn.chips import DEFAULT_CHIP, Chip
+from edgeloop.platforms.qnn.latency.forms import MIXED
 from edgeloop.platforms.qnn.latency.profiles import built_in_profiles, calibrated
 
 if TYPE_CHECKING:
@@ -54,6 +56,9 @@ def predict(
     time_us = (
         calibrated(estimate.raw_us, nearest, estimate.features) if nearest else estimate.raw_us
     )
+    ends = _ends(estimate, profile) if profile and form == MIXED else []
+    if ends:
+        time_us = _between(estimate, ends)
     if left_out := _left_out(estimate):
         return LatencyPrediction(
             *(time_us, None, None, None),
@@ -62,6 +67,8 @@ def predict(
             is_calibrated=fitted is not None,
             is_lower_bound=True,
         )
+    if ends:
+        return _mixed(estimate, chip, ends, time_us)
     if fitted is None:
         return _uncalibrated(estimate, chip, profile, form, time_us, reference)
     return _calibrated(estimate, fitted, time_us)
@@ -109,6 +116,32 @@ def _basis(profile: LatencyProfile, kind: str, interval: ErrorInterval) -> str:
     if interval.coverage is None:
         networks += ", too few for a stated coverage"
     return f"errors of {networks}, profile {profile.name}"
+
+
+def _ends(estimate: Estimate, profile: LatencyProfile) -> list[tuple[float, ErrorInterval]]:
+    """The time by the profiles of 8-bit and of 16-bit activations, with their intervals."""
+    forms = [profile.for_format(form) for form in ("w8a8", "w8a16")]
+    return [
+        (calibrated(estimate.raw_us, one, estimate.features), one.intervals[ANY_KIND])
+        for one in forms
+        if one is not None and ANY_KIND in one.intervals
+    ]
+
+
+def _between(estimate: Estimate, ends: list[tuple[float, ErrorInterval]]) -> float:
+    """By the share of 16-bit activations, so that a plan of either width alone fits in."""
+    first, last = ends[0][0], ends[-1][0]
+    return first + estimate.wide_share * (last - first)
+
+
+def _mixed(
+    estimate: Estimate, chip: Chip, ends: list[tuple[float, ErrorInterval]], time_us: float
+) -> LatencyPrediction:
+    low_us = min(time * interval.low for time, interval in ends)
+    high_us = max(time * interval.high for time, interval in ends)
+    known = "its 8-bit and 16-bit activation models" if len(ends) > 1 else "other models"
+    basis = f"no published figures of mixed-precision models for {chip.name}; the range is that of "
+    return LatencyPrediction(time_us, low_us, high_us, None, basis + known, estimate.caveats)
 
 
 def _uncalibrated(
