@@ -290,10 +290,10 @@ class NativeWork:
             left_out["cpu_layers"] = len(divided.layers)
         features = {**features_of(graph), **traffic}
         about = {"form": form_of(model), "kind": kind_of(features), "features": features}
-        about["wide_share"] = wide_share(model) or 0.0
         left = sorted({kind for kind, _ in divided.layers}) if divided else []
         texts = {"caveats": caveats, "cpu_operators": left}
-        return {**found, **traffic, **left_out, **about, **texts}, ()
+        share = wide_share(model) or 0.0
+        return {**found, **traffic, **left_out, **about, **texts, "wide_share": share}, ()
 
     def screen(self, model: str, soc: int, output: str = "logits") -> Answer:
         """The estimate of a model that is not trained yet: scales are made up."""

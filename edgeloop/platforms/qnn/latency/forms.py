@@ -29,7 +29,8 @@ def wide_share(model: ModelProto) -> float | None:
 
     zero_points = {one.name: one.data_type for one in model.graph.initializer}
     given = {source.name for source in model.graph.input}
-    inputs, inner = [], []
+    inputs: list[bool] = []
+    inner: list[bool] = []
     for node in model.graph.node:
         is_given = bool(node.input) and node.input[0] in given
         if is_given and node.op_type in _MOVING:
