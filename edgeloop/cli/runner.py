@@ -87,7 +87,8 @@ dataset_option = click.option(
     is_flag=False,
     flag_value="all",
     metavar="[STEPS]",
-    help="Win lost accuracy back: all, or equalize,ranges,adaround,bias.",
+    help="Win lost accuracy back: all, or equalize,ranges,adaround,bias; adaround is rounding by "
+    "least squares and GPTQ's rule.",
 )
 @fallback_option
 @click.option("--max-benchmark-runs", type=click.IntRange(min=1), help="Number of benchmark runs.")

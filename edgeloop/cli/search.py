@@ -229,9 +229,9 @@ def _say_plan(config: SearchConfig, settings: Settings, as_json: bool) -> None:
 
 
 def _cost(config: SearchConfig, name: str) -> str:
-    if name in ("params", "macs"):
+    if name in ("params", "macs", "memory_bytes"):
         return "no time"
-    if name in ("host_latency_ms", "chip_latency_ms"):
+    if name in ("host_latency_ms", "chip_latency_ms", "ddr_bytes"):
         return "about a second"
     if name in ("farm_latency_ms", "farm_f1"):
         return "runner time on the device"

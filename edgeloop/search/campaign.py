@@ -39,7 +39,8 @@ from edgeloop.tasks import open_task
 from edgeloop.workspace import Workspace
 
 FARM = ("farm_latency_ms", "farm_f1")
-SCREENED = ("params", "macs", "memory_bytes", "host_latency_ms", "chip_latency_ms")
+CHIP = ("chip_latency_ms", "ddr_bytes")
+SCREENED = ("params", "macs", "memory_bytes", "host_latency_ms", *CHIP)
 MODELS = "nets"
 SCREENING = "screening"  # untrained models, until their candidates have ended
 LOOK_S = 1.0
@@ -247,12 +248,16 @@ class Search:
         return found
 
     def _screening(self, wanted: Sequence[str]) -> Screening:
-        chip = self._options("chip_latency_ms")
+        named = [one for one in self.config.objectives if one.name in CHIP]
+        chips = {str(one.options.get("device", DEFAULT_CHIP)) for one in named}
+        if len(chips) > 1:
+            reason = f"{' and '.join(CHIP)} must have the same device: a candidate is compiled once"
+            raise BadInput(reason=reason)
         host = self._options("host_latency_ms")
         settings = self.workspace.settings
         return Screening(
             wanted,
-            str(chip.get("device", DEFAULT_CHIP)),
+            chips.pop() if chips else DEFAULT_CHIP,
             repeats=int(str(host.get("repeats", 20))),
             warm_up=int(str(host.get("warm_up", 3))),
             folder=self.folder / SCREENING,

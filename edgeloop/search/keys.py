@@ -23,7 +23,7 @@ from edgeloop.jobs import ENVIRONMENT, Environment
 
 MINIMISED = (
     *("params", "macs", "memory_bytes"),
-    *("host_latency_ms", "chip_latency_ms", "farm_latency_ms"),
+    *("host_latency_ms", "chip_latency_ms", "ddr_bytes", "farm_latency_ms"),
 )
 MAXIMISED = ("val_iou", "val_f1", "farm_f1")
 VALUES = (*MINIMISED, *MAXIMISED)
@@ -36,6 +36,7 @@ _MEANING = {
     "memory_bytes": "Weights and the most activations alive at once, both in 8 bits.",
     "host_latency_ms": "Median latency with ONNX Runtime on this CPU, one thread.",
     "chip_latency_ms": "The compiler's latency estimate for a chip, before any training.",
+    "ddr_bytes": "Traffic with the memory outside the chip per inference, by the compiler.",
     "farm_latency_ms": "Latency measured by a runner, through the status table.",
     "val_iou": "Mean IoU on the validation set after partial training.",
     "val_f1": "F1 on the validation set after partial training.",
@@ -96,6 +97,7 @@ class ConstraintKeys(Section):
     memory_bytes: _Range = key(None, _MEANING["memory_bytes"])
     host_latency_ms: _Range = key(None, _MEANING["host_latency_ms"])
     chip_latency_ms: _Range = key(None, _MEANING["chip_latency_ms"])
+    ddr_bytes: _Range = key(None, _MEANING["ddr_bytes"])
     farm_latency_ms: _Range = key(None, _MEANING["farm_latency_ms"])
     val_iou: _Range = key(None, _MEANING["val_iou"])
     val_f1: _Range = key(None, _MEANING["val_f1"])
@@ -173,7 +175,7 @@ class HostLatencyKeys(CountedKeys):
     warm_up: Annotated[int | None, whole()] = key(None, "Untimed runs; 3 by default.")
 
 
-class ChipLatencyKeys(CountedKeys):
+class ChipKeys(CountedKeys):
     """Estimated by the compiler."""
 
     device: PlainText = key(DEFAULT_CHIP, "The chip.")
@@ -206,7 +208,8 @@ class ObjectiveKeys(Section):
     macs: CountedKeys | None = key(None, _MEANING["macs"])
     memory_bytes: CountedKeys | None = key(None, _MEANING["memory_bytes"])
     host_latency_ms: HostLatencyKeys | None = key(None, _MEANING["host_latency_ms"])
-    chip_latency_ms: ChipLatencyKeys | None = key(None, _MEANING["chip_latency_ms"])
+    chip_latency_ms: ChipKeys | None = key(None, _MEANING["chip_latency_ms"])
+    ddr_bytes: ChipKeys | None = key(None, _MEANING["ddr_bytes"])
     farm_latency_ms: FarmLatencyKeys | None = key(None, _MEANING["farm_latency_ms"])
     val_iou: TrainedKeys | None = key(None, _MEANING["val_iou"])
     val_f1: TrainedKeys | None = key(None, _MEANING["val_f1"])

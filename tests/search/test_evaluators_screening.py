@@ -15,7 +15,7 @@ from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.latency.profiles import built_in_profiles, calibrated
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
 from edgeloop.search.evaluators import Screening
-from edgeloop.search.evaluators.screening import chip_latency
+from edgeloop.search.evaluators.screening import chip_values
 from edgeloop.settings import Settings
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
 from tests.nets import with_scatter
@@ -68,6 +68,7 @@ def test_its_numbers_are_those_of_the_graph_and_of_the_compiler(make, tmp_path: 
     profile = built_in_profiles()["sa8295p"]
     expected = calibrated(estimate.raw_us, profile, estimate.features) / 1000
     assert answer.values["chip_latency_ms"] == pytest.approx(expected)
+    assert answer.values["ddr_bytes"] == estimate.ddr_bytes > 0
     low, high = (answer.values[f"chip_latency_{end}_ms"] for end in ("low", "high"))
     assert low < expected < high
     assert "sa8295p" in screening.conditions and f"{profile.b:g}" in screening.conditions
@@ -77,7 +78,7 @@ def test_a_latency_that_leaves_out_steps_is_an_error_of_the_candidate(tmp_path: 
     model = with_scatter(tmp_path / "scatter.onnx")
     chip = closing(find_platform("qnn").open_estimator("htp", Settings.load(tmp_path), 60))
     with pytest.raises(ModelFailed, match=r"no cost for 1 step.*farm_latency_ms"):
-        chip_latency(chip, model)
+        chip_values(chip, model)
 
 
 def test_nets_that_crash_never_end_or_do_not_fit_are_final_errors_and_the_next_is_screened(make):

@@ -109,7 +109,7 @@ def _run(model: str, warm_up: int, repeats: int) -> Answer:
 
 
 UNTRAINED = "untrained.onnx"
-VALUES = ("params", "macs", "memory_bytes", "host_latency_ms", "chip_latency_ms")
+VALUES = ("params", "macs", "memory_bytes", "host_latency_ms", "chip_latency_ms", "ddr_bytes")
 INTERVAL = ("chip_latency_low_ms", "chip_latency_high_ms", "chip_latency_coverage")
 
 
@@ -152,8 +152,8 @@ class Screening(PoolEvaluator):
         self._repeats, self._warm_up = repeats, warm_up
         self._constraints = dict(constraints or {})
         self._estimator: Estimator | None = None
-        if "chip_latency_ms" in self.gives:
-            self.beside = INTERVAL
+        if {"chip_latency_ms", "ddr_bytes"}.intersection(self.gives):
+            self.beside = INTERVAL if "chip_latency_ms" in self.gives else ()
             settings = settings or Settings.load(project)
             self._estimator = platform_of(device).open_estimator(device, settings, limit_s)
         self._graphs = self._estimator or GraphProcess(limit_s)
@@ -192,7 +192,7 @@ class Screening(PoolEvaluator):
             latency_ms = self._builder.host_latency_ms(model, self._warm_up, self._repeats)
             yield {"host_latency_ms": latency_ms}
         if self._estimator is not None:
-            yield chip_latency(self._estimator, model)
+            yield chip_values(self._estimator, model)
 
     def _stop(self) -> None:
         """A call in progress is interrupted; the thread sees that we are closing and ends."""
@@ -207,17 +207,17 @@ class Screening(PoolEvaluator):
         self._temporary.cleanup()
 
 
-def chip_latency(estimator: Estimator, model: Path) -> dict[str, float]:
-    """With its interval, where that is known. A latency that leaves out steps would make a model
-    look faster than all others, so it is an error of the candidate."""
+def chip_values(estimator: Estimator, model: Path) -> dict[str, float]:
+    """Latency, with its interval and the traffic where these are known. A latency that leaves out
+    steps would make a model look faster than all others, so it is an error of the candidate."""
     if not isinstance(estimator, EstimatesIntervals):
         return {"chip_latency_ms": estimator.latency_ms(model)}
     found = estimator.estimate(model)
     if found.missing_ops:
         reason = f"its latency is not known ({found.basis}); measure it with farm_latency_ms"
         raise ModelFailed(reason=reason)
-    values = (1000 * found.seconds, found.low_ms, found.high_ms, found.coverage)
-    named = zip(("chip_latency_ms", *INTERVAL), values, strict=True)
+    values = (1000 * found.seconds, found.low_ms, found.high_ms, found.coverage, found.ddr_bytes)
+    named = zip(("chip_latency_ms", *INTERVAL, "ddr_bytes"), values, strict=True)
     return {name: value for name, value in named if value is not None}
 
 
