@@ -103,14 +103,15 @@ def test_a_broken_profile_says_what_to_do(tmp_path, text):
 @pytest.mark.parametrize(
     "change",
     [
-        {"coverage": 7},
-        {"coverage": float("nan")},
         {"b": float("inf")},
         {"range_us": [3, -1]},
         {"soc": float("inf")},
         *(
             {"intervals": {"any": {"low": 0.9, "high": 1.2, "networks": 9} | one}}
-            for one in ({"low": float("nan")}, {"high": -3}, {"low": 2}, {"networks": 0})
+            for one in (
+                *({"low": float("nan")}, {"high": -3}, {"low": 2}, {"networks": 0}),
+                *({"coverage": 7}, {"coverage": float("nan")}),
+            )
         ),
     ],
 )

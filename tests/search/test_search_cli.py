@@ -95,6 +95,10 @@ def counting(project: Path) -> Path:  # noqa: F811 - the fixture
         (["search.options.stem=[2]"], "has no option 'stem': did you mean 'stems'?"),
         (["search.size=18", "search.options={}"], "choose sides that are divisible by 8 or more"),
         (["objectives.chip_latency_ms.device=htp:nochip"], "nochip"),
+        (
+            ["objectives.ddr_bytes.device=htp:x-elite", "objectives.chip_latency_ms.goal=min"],
+            "chip_latency_ms and ddr_bytes must have the same device",
+        ),
         (["objectives.val_iou.train.epochs=1", "data=working/none"], "working/none"),
         (["objectives.val_iou.train.compute=nowhere", f"data={DATA}"], "nowhere"),
     ],

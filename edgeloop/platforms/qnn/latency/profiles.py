@@ -216,11 +216,12 @@ def _makes_sense(profile: LatencyProfile) -> bool:
     return (
         0 <= profile.a_us < math.inf
         and 0 < profile.b < math.inf
-        and 0 < profile.coverage < 1
         and 0 <= profile.error_percent < math.inf
         and 0 <= fastest <= slowest < math.inf
         and all(
-            0 < one.low <= one.high < math.inf and one.networks >= 1
+            0 < one.low <= one.high < math.inf
+            and one.networks >= 1
+            and (one.coverage is None or 0 < one.coverage < 1)
             for one in profile.intervals.values()
         )
     )
