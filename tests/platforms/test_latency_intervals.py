@@ -111,7 +111,7 @@ def test_mixed_precision_is_between_the_formats_without_a_stated_coverage():
         assert "no published figures of mixed-precision models" in found.basis
     for part in (0.1, 0.5, 0.9):  # where `edgeloop precision` places the same plan
         ends = [Latency(1000, 960), Latency(2000, 60 + 1.8 * 2000)]
-        search = SimpleNamespace(_base=ends[0], _full=ends[1])
+        search = SimpleNamespace(_base=ends[0], _full=ends[1], _is_bound=lambda _: False)
         raw_us = 1000 + 1000 * part
         placed = PrecisionSearch._shown(search, Latency(raw_us, 0.0))
         plan = replace(ESTIMATE, form="mixed", raw_us=raw_us, wide_share=part)
