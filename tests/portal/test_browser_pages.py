@@ -226,7 +226,7 @@ def test_the_picture_of_the_readme(browser: Browser, demo: Site, tmp_path: Path)
     """Made anew at every run, kept where EDGELOOP_README_PICTURE says: real results, a front."""
     target = Path(README_PICTURE) if README_PICTURE else tmp_path / "portal.png"
     with browser.tab(demo.at("/pareto"), size=(1440, 1180)) as tab:
-        expect(tab.page.locator("#chart a")).to_have_count(18)
+        expect(tab.page.locator("#chart a")).to_have_count(19)
         expect(tab.page.locator("#live")).to_have_text("live")
         tab.page.screenshot(path=target)
     assert target.read_bytes().startswith(b"\x89PNG")
