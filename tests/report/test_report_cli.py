@@ -143,7 +143,7 @@ def test_what_is_no_picture_is_not_shown_as_one(filled: Path, edgeloop: Edgeloop
 @pytest.mark.slow
 def test_the_demo_needs_no_store_and_makes_none(project: Path, edgeloop: Edgeloop):
     shown = edgeloop("pareto", "--demo", "-o", "front.svg")
-    assert shown.code == 0 and "18 models" in shown.out
+    assert shown.code == 0 and "19 models" in shown.out
     assert edgeloop("report", "--demo", "-e", "demo-host", "-o", "r.html").code == 0
     assert sorted(path.name for path in project.iterdir() if path.name != "edgeloop.yaml") == [
         "front.svg",
