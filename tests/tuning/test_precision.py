@@ -15,11 +15,12 @@ import pytest
 from onnx import numpy_helper
 
 from edgeloop._util.files import sha256_of
+from edgeloop.demo import make_faces
 from edgeloop.errors import BadInput
 from edgeloop.graph import image_info
 from edgeloop.platforms import PrecisionPlan
 from edgeloop.settings import Settings
-from edgeloop.tasks import TensorsTask
+from edgeloop.tasks import Interval, TensorsTask
 from edgeloop.testing.models import save_pair_model
 from edgeloop.tuning.precision import (
     LabOptions,
@@ -158,3 +159,21 @@ def answers(folder: Path) -> list[str]:
         for line in path.read_text().splitlines():
             found.append(json.loads(line)[0])
     return found
+
+
+def test_with_a_dataset_every_point_has_a_score_beside_float(tmp_path: Path) -> None:
+    make_faces(tmp_path / "faces", 12, 64, seed=5)
+    data = {"dataset": tmp_path / "faces", "task": "segmentation"}
+    report = tuned(NET, tmp_path, **data)
+    assert report.metric == "f1"
+    for point in report.points:
+        assert point.score is not None and 0 < point.score <= 1
+        difference = point.difference
+        assert difference is not None and difference.low <= difference.value <= difference.high
+    lost = [-100 * point.difference.value for point in report.points if point.difference]
+    within = max(0.0, min(lost))
+    close = [p for p, points in zip(report.points, lost, strict=True) if points <= within]
+    assert choose_point(report, within=within) is min(close, key=lambda p: p.latency_us)
+    far = [replace(p, difference=Interval(-0.5, -0.6, -0.4)) for p in report.points]
+    with pytest.raises(BadInput, match="no plan"):
+        choose_point(replace(report, points=tuple(far)), within=1.0)
