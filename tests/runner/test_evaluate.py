@@ -27,7 +27,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory, faces: Path) -> Farm:
     farm = Farm.make(tmp_path_factory.mktemp("evaluated") / "project", faces, clean_environ())
     for name in ("w8", "w16", "w24"):
         farm.edgeloop("upload", str(NETS / f"unet-{name}.onnx"), "--name", name)
-    farm.drain("--benchmark-only")
+    farm.drain("--benchmark-only", "--layers")
     return farm
 
 
@@ -75,6 +75,7 @@ def test_four_ways_side_by_side(farm: Farm) -> None:
     assert "est" not in on_cpu["latency"]
     table = farm.edgeloop(*arguments).stdout
     assert "Δ to float" in table
+    assert re.search(r"costliest layers \(estimate\): /\S+ [1-9]\d? %, ", table)
     assert re.search(r".s est, (range|90 % interval) [\d.]+ – [\d.]+ .s", table)
 
 
