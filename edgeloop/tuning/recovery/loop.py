@@ -97,7 +97,7 @@ def parse_steps(text: str) -> tuple[str, ...]:
         return STEP_NAMES
     for name in names:
         if name not in STEP_NAMES:
-            known = suggestion(name, STEP_NAMES)
+            known = suggestion(name, STEP_NAMES, "the steps are")
             raise BadInput(reason=f"there is no recovery step {name!r}: {known}")
     if not names:
         raise BadInput(reason=f"name recovery steps: {', '.join(STEP_NAMES)}, or all")
