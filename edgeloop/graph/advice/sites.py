@@ -6,7 +6,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edgeloop.graph.rewrites.editor import FLOAT, GraphEditor, Replacement, attribute
+from edgeloop.graph.rewrites.editor import (
+    FLOAT,
+    GraphEditor,
+    Replacement,
+    attribute,
+    rewritten,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,15 +37,7 @@ def sites(*operators: str) -> Callable[[Callable[[GraphEditor, NodeProto], bool]
 
     def wrap(rewrite: Callable[[GraphEditor, NodeProto], bool]) -> Applied:
         def apply(editor: GraphEditor, only: Collection[str] | None = None) -> list[str]:
-            layers = []
-            for node in [n for n in editor.nodes if n.op_type in operators]:
-                label = node.name or node.output[0]
-                if only is not None and label not in only:
-                    continue
-                is_there = editor.maker(node.output[0]) is node
-                if is_there and rewrite(editor, node):
-                    layers.append(label)
-            return layers
+            return rewritten(editor, operators, rewrite, only)
 
         apply.__doc__ = rewrite.__doc__
         return apply

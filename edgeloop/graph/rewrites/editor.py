@@ -8,7 +8,7 @@ graph stays sorted; the shape of every new tensor is given by whoever adds it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -278,6 +278,24 @@ def axes_of(editor: GraphEditor, node: NodeProto, rank: int) -> list[int] | None
     return sorted(axis % rank for axis in axes)
 
 
+def rewritten(
+    editor: GraphEditor,
+    operators: Collection[str],
+    rewrite: Callable[[GraphEditor, NodeProto], bool],
+    only: Collection[str] | None = None,
+) -> list[str]:
+    """The names of the layers that were rewritten: of all with these operators, or of `only`."""
+    layers = []
+    for node in [n for n in editor.nodes if n.op_type in operators]:
+        label = node.name or node.output[0]
+        if only is not None and label not in only:
+            continue
+        is_there = editor.maker(node.output[0]) is node
+        if is_there and rewrite(editor, node):
+            layers.append(label)
+    return layers
+
+
 def each(
     *operators: str,
 ) -> Callable[[Callable[[GraphEditor, NodeProto], bool]], Callable[[GraphEditor], list[str]]]:
@@ -288,13 +306,7 @@ def each(
         rewrite: Callable[[GraphEditor, NodeProto], bool],
     ) -> Callable[[GraphEditor], list[str]]:
         def apply(editor: GraphEditor) -> list[str]:
-            layers = []
-            for node in [n for n in editor.nodes if n.op_type in operators]:
-                label = node.name or node.output[0]
-                is_there = editor.maker(node.output[0]) is node
-                if is_there and rewrite(editor, node):
-                    layers.append(label)
-            return layers
+            return rewritten(editor, operators, rewrite)
 
         apply.__doc__ = rewrite.__doc__
         return apply
