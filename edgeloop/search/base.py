@@ -98,11 +98,16 @@ class Observation:
     """A result. All values are minimised, in any unit; a candidate that failed has none.
 
     A candidate that violates a constraint is not feasible, but the sampler learns from its values.
+    `features` are other quantities that are known without training, by name: counts, latencies,
+    proxies. The values of a training that was stopped early are what it was heading for, not what
+    was measured (`is_partial`).
     """
 
     params: Mapping[str, Value]
     values: tuple[float, ...] | None
     feasible: bool = True
+    features: Mapping[str, float] = field(default_factory=dict)
+    is_partial: bool = False
 
     @property
     def measured(self) -> bool:
@@ -111,7 +116,21 @@ class Observation:
     @property
     def eligible(self) -> bool:
         """Whether it may be on a front or be a parent."""
-        return self.feasible and self.measured
+        return self.feasible and self.measured and not self.is_partial
+
+
+@dataclass(frozen=True)
+class ScreenedMember:
+    """A member of the space whose cheap values are known, and who may be trained.
+
+    `values` has one place per objective, minimised; None where only a training can tell. A member
+    that violates a constraint, or could not be built, is not feasible.
+    """
+
+    params: Mapping[str, Value]
+    values: tuple[float | None, ...]
+    feasible: bool = True
+    features: Mapping[str, float] = field(default_factory=dict)
 
 
 def values_of(results: Sequence[Observation]) -> NDArray[np.float64]:

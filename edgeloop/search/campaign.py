@@ -22,7 +22,7 @@ from edgeloop.search.evaluators import RemoteBenchmark, Screening
 from edgeloop.search.folders import KEPT_CONFIG, LOCK, SEARCHES, adopt
 from edgeloop.search.keys import DEFAULT_CHIP
 from edgeloop.search.loop import Event, SearchLoop, columns_of, patiently
-from edgeloop.search.outputs import (
+from edgeloop.search.results.tables import (
     RunningTables,
     copy_atomic,
     front_of,

@@ -18,7 +18,7 @@ from edgeloop.search.base import Evaluation, Evaluator
 from edgeloop.search.evaluators import LocalTraining, TrainingJobs
 from edgeloop.search.folders import PARETO
 from edgeloop.search.loop import patiently
-from edgeloop.search.outputs import copy_atomic, publish
+from edgeloop.search.results.tables import copy_atomic, publish
 from edgeloop.settings import Settings
 from edgeloop.store import Record, Value
 from edgeloop.training import TrainingPlan

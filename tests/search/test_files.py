@@ -13,7 +13,7 @@ import pytest
 from edgeloop.architectures import Architecture
 from edgeloop.pareto import hypervolume
 from edgeloop.search.config import SearchConfig, config_of
-from edgeloop.search.outputs import (
+from edgeloop.search.results.tables import (
     RunningTables,
     copy_atomic,
     front_of,

@@ -20,7 +20,7 @@ from edgeloop.models import Candidates
 from edgeloop.search.base import Evaluation
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.loop import Event, SearchLoop
-from edgeloop.search.outputs import front_of
+from edgeloop.search.results.tables import front_of
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import NOT_COUNTED, Candidate, Study
 from edgeloop.store import SqliteLocation, Store, open_store

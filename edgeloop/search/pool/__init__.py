@@ -1,0 +1,1 @@
+"""Candidates that are screened before any of them is trained."""

@@ -1,0 +1,1 @@
+"""What a search leaves behind: its tables, its fronts and its hypervolume."""

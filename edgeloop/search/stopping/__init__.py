@@ -1,0 +1,1 @@
+"""Early stopping: which candidates go on training."""
