@@ -1,0 +1,22 @@
+"""A tabular benchmark for neural architecture search on chips: 576 hourglasses, all trained.
+
+    python -m bench nas_table                 the next piece of the work that is left
+    python -m bench nas_table pack            the table from what was measured
+
+`read_table` needs none of that: docs/reference/nas-table.md describes what it gives.
+"""
+
+from __future__ import annotations
+
+from bench.nas_table.space import all_params, architecture, table_space
+from bench.nas_table.table import NasTable, TableMember, TableProblem, read_table
+
+__all__ = [
+    "NasTable",
+    "TableMember",
+    "TableProblem",
+    "all_params",
+    "architecture",
+    "read_table",
+    "table_space",
+]
