@@ -38,8 +38,8 @@ SECTIONS = {
     },
     "Jobs and data": {"run": "jobs.run", "job": "jobs.submit", "data": "data"},
     "Search": {
-        **{"search": "search", "train-pareto": "search", "train": "training"},
-        "export": "training",
+        **{"search": "search.commands", "train-pareto": "search.commands"},
+        **{"train": "training", "export": "training"},
     },
     "Look": {"pareto": "report", "report": "report", "portal": "report", "notebook": "report"},
     "Set up": {
