@@ -1,9 +1,6 @@
 """The acquisition function: expected hypervolume improvement times the probability of feasibility.
 
-The expectation is a mean over samples of what a candidate might turn out to be. For two objectives
-the improvement of a sample is exact; for more it is estimated by the mean over random directions of
-how far the sample pushes the front out, to the power of the number of objectives, whose limit is
-the hypervolume.
+The expectation is a mean over samples of what a candidate might turn out to be.
 """
 
 from __future__ import annotations
@@ -14,14 +11,14 @@ from statistics import NormalDist
 
 import numpy as np
 
-from edgeloop.pareto import Floats, hypervolume_gain, non_dominated
+from edgeloop.pareto import Floats, non_dominated
 from edgeloop.search.base import Observation, values_of
+from edgeloop.search.sampler.improvement import Improvement
 from edgeloop.search.sampler.surrogate import Kernel, SpaceEncoding, Surrogate
 from edgeloop.search.sampler.trial import Value
 
 _SAMPLES = 32
 _SAMPLES_OF_MANY = 16  # directions cost more than the exact improvement of two objectives
-_DIRECTIONS = 128
 _LEAST_FEASIBILITY = 0.02  # the model of feasibility is never quite sure
 
 
@@ -67,37 +64,6 @@ def _varies_by_factors(values: Floats) -> bool:
     return min(spread, factors) > 0 and np.log(spread) > np.log(factors) + float(logarithms.mean())
 
 
-class Improvement:
-    """The hypervolume that points add to a front, in units of the box from the best to the worst
-    value seen."""
-
-    def __init__(self, front: Floats, worst: Floats) -> None:
-        self._best = front.min(axis=0)
-        self._span = np.where(worst > self._best, worst - self._best, 1.0)
-        self._front = (front - self._best) / self._span
-        count = front.shape[1]
-        self._reference = np.ones(count)
-        normal = np.abs(np.random.default_rng(count).standard_normal((_DIRECTIONS, count)))
-        self._directions = normal / np.linalg.norm(normal, axis=1, keepdims=True)
-        self._reached = self._reach(self._front).max(axis=0)
-
-    def of(self, values: Floats) -> Floats:
-        """For values (candidates, samples, objectives), the mean over the samples."""
-        points = (values - self._best) / self._span
-        if points.shape[-1] == 2:
-            return np.asarray(hypervolume_gain(points, self._front, self._reference).mean(axis=1))
-        pushed = np.maximum(self._reach(points) - self._reached, 0.0)
-        return np.asarray(pushed.mean(axis=(1, 2)))
-
-    def _reach(self, points: Floats) -> Floats:
-        """How far from the reference a point dominates along each direction."""
-        reach = np.full((*points.shape[:-1], len(self._directions)), np.inf)
-        for index, along in enumerate(self._directions.T):
-            room = self._reference[index] - points[..., index]
-            np.minimum(reach, room[..., None] / along, out=reach)
-        return np.maximum(reach, 0.0) ** len(self._reference)
-
-
 @dataclass(frozen=True)
 class _Objective:
     scale: Scale
@@ -139,7 +105,8 @@ class Acquisition:
             for index, kernel in enumerate(kernels.objectives)
         ]
         self._objectives = [objective for objective, _ in fitted]
-        self._normals = _normals(values.shape[1], seed)
+        samples = _SAMPLES if values.shape[1] <= 2 else _SAMPLES_OF_MANY
+        self._normals = spread_normals(values.shape[1], samples, seed)
         eligible = values[[result.eligible for result in measured]]
         expected = np.array([means for _, means in fitted]).T
         front = np.vstack([eligible, expected.reshape(-1, values.shape[1])])
@@ -188,9 +155,8 @@ def eligibility(results: Sequence[Observation]) -> Floats:
     return np.array([0.5 if result.eligible else -0.5 for result in results])
 
 
-def _normals(objectives: int, seed: int) -> Floats:
+def spread_normals(objectives: int, count: int, seed: int) -> Floats:
     """Evenly spread normal samples, paired at random between the objectives."""
-    count = _SAMPLES if objectives <= 2 else _SAMPLES_OF_MANY
     spread = [NormalDist().inv_cdf((index + 0.5) / count) for index in range(count)]
     rng = np.random.default_rng(seed)
     return np.array([rng.permutation(spread) for _ in range(objectives)])

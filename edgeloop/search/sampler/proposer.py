@@ -11,51 +11,55 @@ is called a dozen times per proposal, not hundreds of times: see `mutation`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 import numpy as np
 
-from edgeloop.pareto import Floats, non_dominated
-from edgeloop.search.base import Observation, values_of
+from edgeloop.pareto import Floats
+from edgeloop.search.base import Observation, ScreenedMember
 from edgeloop.search.sampler.acquisition import Acquisition, Kernels, eligibility, scaled_values
-from edgeloop.search.sampler.mutation import (
-    Draft,
-    at_corner,
-    at_random,
-    crossed,
-    every_member,
-    mutated,
-    replayed,
+from edgeloop.search.sampler.bank import BankSampler
+from edgeloop.search.sampler.fitting import KernelCache, fitted_results
+from edgeloop.search.sampler.members import (
+    Drafts,
+    NewMembers,
+    children_of,
+    knows_enough,
+    parents_of,
+    portion,
 )
+from edgeloop.search.sampler.mutation import Draft, at_corner, at_random, mutated
 from edgeloop.search.sampler.surrogate import Kernel, SpaceEncoding, fit_kernel
-from edgeloop.search.sampler.trial import Params, Policy, Space, Value, ask, key_of
+from edgeloop.search.sampler.trial import Params, Space, Value, ask
 
 START = 10
 
-_MUTATIONS, _CROSSOVERS, _FAR_MUTATIONS, _CHILDREN = 250, 100, 100, 100
+_CHILDREN = 100
 _ROUNDS, _LEADERS = 2, 10
 _PARAMETERS = 20  # with more, there are fewer drafts: a proposal costs about the same
 _RANDOM = 3  # random members among the drafts keep every branch of a space in play
-_CHECKED = 4  # drafts that become members, of which the best is proposed
-_LEAST_PARENTS = 8
-_TRIES = 100
 _FAR_FROM = 12
-_FITTED_TO = 120  # results that a kernel is fitted to; more cost time and change little
-_GROWTH = 1.15  # a kernel is fitted again when there are so many times more results
 
 
 class Proposer:
     """The next candidate of a search over a space."""
 
-    def __init__(self, space: Space, seed: int = 0, *, start: int = START) -> None:
+    def __init__(
+        self,
+        space: Space,
+        seed: int = 0,
+        *,
+        start: int = START,
+        fronts: Sequence[tuple[int, ...]] = (),
+    ) -> None:
+        """`fronts` are the indices of the objectives of each front; without, one has them all."""
         self._space = space
         self._seed = seed
         self._start = start
-        # Caches.
-        self._drafts: dict[str, Draft] = {}
-        self._kernels: dict[str, tuple[object, Sequence[Kernel]]] = {}
+        self._drafts = Drafts(space)
+        self._kernels = KernelCache()
+        self._bank = BankSampler(space, self._drafts, start, fronts)
 
     def propose(
         self,
@@ -70,8 +74,8 @@ class Proposer:
         from threadpoolctl import threadpool_limits
 
         rng = Random(f"{self._seed}/{number}")
-        fresh = _NewMembers(self._space, [*(result.params for result in history), *pending])
-        if self._knows_enough(history, pending):
+        fresh = NewMembers(self._space, [*(result.params for result in history), *pending])
+        if knows_enough(history, pending, self._start):
             # Small matrices gain nothing from threads, which slow evaluators down.
             with threadpool_limits(1, user_api="blas"):
                 chosen = self._best(fresh, history, pending, rng)
@@ -80,15 +84,38 @@ class Proposer:
         chosen = chosen or fresh.anyone(rng)
         return chosen.params if chosen else None
 
-    def _knows_enough(
-        self, history: Sequence[Observation], pending: Sequence[Mapping[str, Value]]
-    ) -> bool:
-        """With many workers, the first result alone must not attract all of them."""
-        are_proposed = len(history) + len(pending) >= self._start
-        have_ended = len(history) >= self._start // 2
-        return are_proposed and have_ended and any(result.eligible for result in history)
+    def batch(
+        self,
+        number: int,
+        history: Sequence[Observation],
+        pending: Sequence[Mapping[str, Value]],
+        bank: Sequence[ScreenedMember],
+        count: int,
+    ) -> list[Params]:
+        """Up to `count` members worth screening, none of which is in the history, pending or in
+        the bank. Fewer only if the space has no others."""
+        from threadpoolctl import threadpool_limits
 
-    def _first(self, fresh: _NewMembers, rng: Random) -> Draft | None:
+        rng = Random(f"{self._seed}/{number}/batch")
+        with threadpool_limits(1, user_api="blas"):
+            return self._bank.batch(history, pending, bank, count, rng)
+
+    def choose(
+        self,
+        number: int,
+        history: Sequence[Observation],
+        pending: Sequence[Mapping[str, Value]],
+        bank: Sequence[ScreenedMember],
+    ) -> Params | None:
+        """The feasible member of the bank to train next, neither in the history nor pending; None
+        if there is none."""
+        from threadpoolctl import threadpool_limits
+
+        rng = Random(f"{self._seed}/{number}/choose")
+        with threadpool_limits(1, user_api="blas"):
+            return self._bank.choose(history, pending, bank, rng)
+
+    def _first(self, fresh: NewMembers, rng: Random) -> Draft | None:
         """A corner, while there are new ones, then a member far from all others."""
         if len(fresh.taken) < self._start:
             # All first choices, all last ones, and steps in between for the longest list.
@@ -110,24 +137,25 @@ class Proposer:
 
     def _best(
         self,
-        fresh: _NewMembers,
+        fresh: NewMembers,
         history: Sequence[Observation],
         pending: Sequence[Mapping[str, Value]],
         rng: Random,
     ) -> Draft | None:
-        parents = [self._draft(result) for result in parents_of(history)]
+        parents = [self._drafts.of(result.params) for result in parents_of(history)]
         drawn = [fresh.member(at_random(rng)) for _ in range(_RANDOM)]
         drafts = [member for member in drawn if member]
         share = min(1.0, _PARAMETERS / max(1, *(len(parent.params) for parent in parents)))
-        drafts += fresh.unseen(_children([*parents, *drafts], share, rng))
+        drafts += fresh.unseen(children_of([*parents, *drafts], share, rng))
         if not drafts:
             return None
-        encoding, kernels = self._encoding(history, drafts), self._fitted(history)
+        encoding = self._drafts.encoding((result.params for result in history), drafts)
+        kernels = self._fitted(history)
         acquisition = Acquisition(encoding, kernels, history, pending, rng.getrandbits(32))
         scores = acquisition.of([draft.params for draft in drafts])
         for _ in range(_ROUNDS):
             leaders = [drafts[i] for i in np.argsort(-scores, kind="stable")[:_LEADERS]]
-            turns = (leaders[i % len(leaders)] for i in range(_portion(_CHILDREN, share)))
+            turns = (leaders[i % len(leaders)] for i in range(portion(_CHILDREN, share)))
             children = fresh.unseen(mutated(leader, 1, rng) for leader in turns)
             drafts += children
             scores = np.append(scores, acquisition.of([draft.params for draft in children]))
@@ -136,18 +164,6 @@ class Proposer:
         if not members:
             return None
         return members[int(acquisition.of([member.params for member in members]).argmax())]
-
-    def _encoding(
-        self, history: Sequence[Observation], drafts: Sequence[Draft] = ()
-    ) -> SpaceEncoding:
-        """All parameters: those of the drafts, and those that only older members have."""
-        asked = list({id(draft.distributions): draft.distributions for draft in drafts}.values())
-        known = {name for distributions in asked for name in distributions}
-        for result in history:
-            if not known.issuperset(result.params):
-                asked.append(self._draft(result).distributions)
-                known.update(result.params)
-        return SpaceEncoding.of(asked)
 
     def _fitted(self, history: Sequence[Observation]) -> Kernels:
         measured = [result for result in history if result.measured]
@@ -163,101 +179,12 @@ class Proposer:
         results: Sequence[Observation],
         targets: Callable[[Sequence[Observation]], Sequence[Floats]],
     ) -> Sequence[Kernel]:
-        """Fitted to the first so many results, so that most proposals need not fit again."""
-        count = max(2, self._start)
-        while (following := int(count * _GROWTH) + 1) <= len(results):
-            count = following
-        used = results[:count]
-        if len(used) > _FITTED_TO:
-            rng = np.random.default_rng(len(used))
-            chosen = rng.choice(len(used), _FITTED_TO, replace=False)
-            used = [used[index] for index in sorted(chosen)]
-        identity = [(key_of(result.params), result.values, result.feasible) for result in used]
-        known = self._kernels.get(what)
-        if known and known[0] == identity:
-            return known[1]
-        encoding = self._encoding(used)
-        encoded = encoding.encode([result.params for result in used])
-        names, groups = encoding.names, encoding.groups
-        kernels = [fit_kernel(names, encoded, groups, column) for column in targets(used)]
-        self._kernels[what] = identity, kernels
-        return kernels
+        used = fitted_results(results, self._start)
 
-    def _draft(self, result: Observation) -> Draft:
-        key = key_of(result.params)
-        if key not in self._drafts:
-            trial = ask(self._space, replayed(result.params))
-            self._drafts[key] = Draft(trial.params, trial.distributions)
-        return self._drafts[key]
+        def fit() -> Sequence[Kernel]:
+            encoding = self._drafts.encoding(result.params for result in used)
+            encoded = encoding.encode([result.params for result in used])
+            names, groups = encoding.names, encoding.groups
+            return [fit_kernel(names, encoded, groups, column) for column in targets(used)]
 
-
-class _NewMembers:
-    """What is new: neither evaluated, nor pending, nor drafted before for this proposal."""
-
-    def __init__(self, space: Space, known: list[Mapping[str, Value]]) -> None:
-        self._space = space
-        self.known = known
-        self.taken = {key_of(params) for params in known}
-        self._drafted: set[str] = set()
-
-    def unseen(self, drafts: Iterable[Draft]) -> list[Draft]:
-        kept = []
-        for draft in drafts:
-            key = key_of(draft.params)
-            if key not in self.taken and key not in self._drafted:
-                self._drafted.add(key)
-                kept.append(draft)
-        return kept
-
-    def member(self, policy: Policy) -> Draft | None:
-        trial = ask(self._space, policy)
-        if key_of(trial.params) in self.taken:
-            return None
-        return Draft(trial.params, trial.distributions)
-
-    def checked(self, ranked: Iterable[Draft], rng: Random) -> list[Draft]:
-        """The first few that become new members of the space."""
-        members: list[Draft] = []
-        for draft in islice(ranked, _TRIES):
-            if member := self.member(replayed(draft.params, rng)):
-                members.append(member)
-            if len(members) == _CHECKED:
-                break
-        return members
-
-    def anyone(self, rng: Random) -> Draft | None:
-        """A new member, if the space has any left: at random, else by enumeration."""
-        for _ in range(_TRIES):
-            if member := self.member(at_random(rng)):
-                return member
-        for trial in every_member(self._space, rng):
-            if key_of(trial.params) not in self.taken:
-                return Draft(trial.params, trial.distributions)
-        return None
-
-
-def parents_of(history: Sequence[Observation]) -> list[Observation]:
-    """The first fronts, until there are enough; nothing that failed or is infeasible."""
-    left = [result for result in history if result.eligible]
-    parents: list[Observation] = []
-    while left and len(parents) < _LEAST_PARENTS:
-        kept = non_dominated(values_of(left))
-        parents += [result for result, stays in zip(left, kept, strict=True) if stays]
-        left = [result for result, stays in zip(left, kept, strict=True) if not stays]
-    return parents
-
-
-def _children(parents: Sequence[Draft], share: float, rng: Random) -> Iterable[Draft]:
-    """Every parent takes its turn, so that the whole length of the front has children."""
-    for index in range(_portion(_MUTATIONS, share)):
-        changes = 1 + (rng.random() < 0.5) + (rng.random() < 0.25)
-        yield mutated(parents[index % len(parents)], changes, rng)
-    for _ in range(_portion(_CROSSOVERS, share)):
-        yield crossed(rng.choice(parents), rng.choice(parents), rng)
-    for _ in range(_portion(_FAR_MUTATIONS, share)):
-        parent = rng.choice(parents)
-        yield mutated(parent, max(1, round(rng.random() * len(parent.params))), rng)
-
-
-def _portion(count: int, share: float) -> int:
-    return round(count * max(share, 0.4))
+        return self._kernels.get(what, used, None, fit)

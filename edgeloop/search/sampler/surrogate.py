@@ -128,8 +128,17 @@ class Kernel:
         return np.array([self.weights.get(name, _prior_weight(len(names))) for name in names])
 
 
-def fit_kernel(names: Sequence[str], encoded: Floats, groups: Groups, targets: Floats) -> Kernel:
-    """The most probable kernel, by a fixed number of Adam steps from the centre of the prior."""
+def fit_kernel(
+    names: Sequence[str],
+    encoded: Floats,
+    groups: Groups,
+    targets: Floats,
+    doubt: Floats | float = 0.0,
+) -> Kernel:
+    """The most probable kernel, by a fixed number of Adam steps from the centre of the prior.
+
+    `doubt` is added to the variance of the noise of each target.
+    """
     count = len(names)
     centre = np.append(np.full(count, _prior_weight(count)), [0.0, 0.0, np.log(_NOISE)])
     spread = np.append(np.ones(count), [1.0, 1.0, 1.5])
@@ -138,7 +147,7 @@ def fit_kernel(names: Sequence[str], encoded: Floats, groups: Groups, targets: F
     linear = encoded @ encoded.T / max(1, count)
     theta, momentum, size = centre, np.zeros(count + 3), np.zeros(count + 3)
     for step in range(1, _STEPS + 1):
-        gradient = _gradient(theta, parts, linear, targets) - (theta - centre) / spread**2
+        gradient = _gradient(theta, parts, linear, targets, doubt) - (theta - centre) / spread**2
         momentum, size = 0.9 * momentum + 0.1 * gradient, 0.99 * size + 0.01 * gradient**2
         move = (momentum / (1 - 0.9**step)) / (np.sqrt(size / (1 - 0.99**step)) + 1e-9)
         theta = theta + _RATE * (1 - step / (_STEPS + 1)) * move
@@ -156,6 +165,7 @@ class Surrogate:
         groups: Groups,
         encoded: Floats,
         targets: Floats,
+        doubt: Floats | float = 0.0,
     ) -> None:
         self._encoded = encoded
         self._scale = np.exp(kernel.weights_of(names) / 2)[groups]
@@ -163,7 +173,7 @@ class Surrogate:
         self._linear = float(np.exp(kernel.linear)) / max(1, len(names))
         self.noise_variance = float(np.exp(kernel.noise))
         covariance = self._kernel(encoded)
-        covariance[np.diag_indices_from(covariance)] += self.noise_variance + _JITTER
+        covariance[np.diag_indices_from(covariance)] += self.noise_variance + _JITTER + doubt
         self._inverse = np.linalg.inv(covariance)
         self._weights = self._inverse @ targets
 
@@ -186,13 +196,15 @@ def _prior_weight(count: int) -> float:
     return float(np.log(2.0 / max(1, count)))
 
 
-def _gradient(theta: Floats, parts: Floats, linear: Floats, targets: Floats) -> Floats:
+def _gradient(
+    theta: Floats, parts: Floats, linear: Floats, targets: Floats, doubt: Floats | float
+) -> Floats:
     """Of the log marginal likelihood."""
     count = len(parts)
     weights, (share, product, noise) = np.exp(theta[:count]), np.exp(theta[count:])
     together = product * np.exp(-np.tensordot(weights, parts, 1))
     covariance = share * linear + together
-    covariance[np.diag_indices_from(covariance)] += noise + _JITTER
+    covariance[np.diag_indices_from(covariance)] += noise + _JITTER + doubt
     inverse = np.linalg.inv(covariance)
     weighted = inverse @ targets
     push = 0.5 * (np.outer(weighted, weighted) - inverse)
