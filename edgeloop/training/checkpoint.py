@@ -32,7 +32,8 @@ VERSION = 1
 class State:
     """The state of a training at a step: with the plan, it determines all further steps.
 
-    `belongs_to` identifies the training; `best` holds the weights of the best epoch.
+    `belongs_to` identifies the training; `best` holds the weights of the best epoch. `pauses` are
+    scores in the middle of an epoch, which have no effect on what is learned or exported.
     """
 
     belongs_to: dict[str, Any]
@@ -45,6 +46,11 @@ class State:
     best: dict[str, Any] = field(default_factory=dict)
     best_epoch: int = 0
     is_done: bool = False
+    pauses: list[Epoch] = field(default_factory=list)
+
+    @property
+    def history(self) -> list[Epoch]:
+        return sorted([*self.epochs, *self.pauses], key=lambda epoch: epoch.step)
 
 
 class Folder:
@@ -68,18 +74,21 @@ class Folder:
         import torch
 
         fields = {name: getattr(state, name) for name in State.__dataclass_fields__}
-        fields["epochs"] = [asdict(epoch) for epoch in state.epochs]
+        for name in ("epochs", "pauses"):
+            fields[name] = [asdict(epoch) for epoch in fields[name]]
         whole = {"version": VERSION, **fields}
         write_whole(self.path / CHECKPOINT, lambda file: torch.save(whole, file))
-        self.write_history(state.epochs)
+        self.write_history(state.history)
 
     def load(self, belongs_to: Mapping[str, Any]) -> State | None:
         """The state to resume from, if any. Raises if the folder belongs to another training."""
         fields = read_checkpoint(self.path / CHECKPOINT)
         if fields is None:
             return None
-        state = State(**{name: fields[name] for name in State.__dataclass_fields__})
-        state.epochs = [Epoch(**epoch) for epoch in fields["epochs"]]
+        known = {"pauses": [], **fields}  # older checkpoints have none
+        state = State(**{name: known[name] for name in State.__dataclass_fields__})
+        state.epochs = [Epoch(**epoch) for epoch in known["epochs"]]
+        state.pauses = [Epoch(**epoch) for epoch in known["pauses"]]
         differing = [key for key, value in belongs_to.items() if state.belongs_to.get(key) != value]
         if differing:
             key = differing[0]
@@ -88,7 +97,7 @@ class Folder:
                 f"({state.belongs_to.get(key)}, not {belongs_to[key]}): choose another folder "
                 "with --out, or start over with --fresh"
             )
-        self.write_history(state.epochs)
+        self.write_history(state.history)
         return state
 
     def write_history(self, epochs: Sequence[Epoch]) -> None:

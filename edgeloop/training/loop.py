@@ -50,7 +50,8 @@ def train(
 
     The same arguments give the same weights, bit for bit on a CPU. With `resume`, an interrupted
     training continues from its last checkpoint and ends with those same weights; a finished one is
-    not repeated. `cache` is a folder for decoded images, `project` the root for files of spaces.
+    not repeated. One that pauses (`plan.until`) leaves its checkpoint and scores, and no model yet.
+    `cache` is a folder for decoded images, `project` the root for files of spaces.
     """
     check_torch()
     check_exporter()
@@ -125,6 +126,7 @@ class _Training:
         self._validation = shared.load(data.validation, plan.validation_images, machine)
         self._batch = min(machine.batch, len(self._images))
         self._length = _length(plan, len(self._images), self._batch)
+        self._until = _until(plan, self._length)
         ignored = _IGNORED if self._images.labels.dim() > 1 else None
         weights = class_weights(self._images, arch.classes, ignored, len(data.task.classes))
         self._engine: Engine = Engine(net, self._images, weights, plan, machine, self._gate)
@@ -147,33 +149,40 @@ class _Training:
             self._engine.load(state.net, state.optimizer)
             self._engine.begin_at(state.step, state.loss_sum)
             self._learn(state, progress)
-        return self._finish(state)
+        return self._finish(state) if state.is_done else self._paused(state)
 
     def _learn(self, state: State, progress: ProgressReport | None) -> None:
+        """To the end of the training, or to where it pauses."""
         clock = _Clock(state.seconds)
-        while not state.is_done:
+        while not state.is_done and state.step < self._until:
             number = state.step // self._length.epoch
             self._epoch(state, number, clock, progress)
+            if state.step < self._length.steps and state.step % self._length.epoch:
+                break
             self._validate(state, number, clock)
             patience = self._plan.patience
             stopped = patience is not None and len(state.epochs) - state.best_epoch >= patience
             state.is_done = stopped or state.step >= self._length.steps
-            if state.is_done or clock.since_saved() >= self._plan.checkpoint_s * _SOONER:
+            is_end = state.is_done or state.step >= self._until
+            if is_end or clock.since_saved() >= self._plan.checkpoint_s * _SOONER:
                 self._save(state, clock)
             else:
-                self._folder.write_history(state.epochs)
+                self._folder.write_history(state.history)
             if progress is not None:
                 last = state.epochs[-1]
                 progress(TrainingProgress(state.step, self._length.steps, last.loss, last))
+        if not state.is_done and not _scores_at(state, self._until):
+            state.pauses.append(self._scored(state, state.step // self._length.epoch, clock))
+            self._save(state, clock)
 
     def _epoch(
         self, state: State, number: int, clock: _Clock, progress: ProgressReport | None
     ) -> None:
-        """From where the state stands to the end of the epoch."""
+        """From where the state stands to the end of the epoch, or to where the training pauses."""
         from edgeloop.training.engine import learning_rate
 
         first = number * self._length.epoch
-        last = min(first + self._length.epoch, self._length.steps)
+        last = min(first + self._length.epoch, self._length.steps, self._until)
         order = order_of(
             self._plan.seed, number, len(self._images), self._batch, self._length.epoch
         )
@@ -197,23 +206,7 @@ class _Training:
 
     def _validate(self, state: State, number: int, clock: _Clock) -> None:
         """At the end of an epoch: the quality on the validation set."""
-        from edgeloop.training.engine import learning_rate
-        from edgeloop.training.scoring import quality_of
-
-        steps = state.step - number * self._length.epoch
-        net = self._engine.net
-        quality = quality_of(net, self._validation, self._task, self._machine, self._batch)
-        seconds = clock.seconds()
-        epoch = Epoch(
-            epoch=number + 1,
-            step=state.step,
-            loss=float(self._engine.loss_sum) / steps,
-            f1=quality.f1,
-            miou=quality.miou,
-            learning_rate=learning_rate(self._plan, state.step - 1, self._length.steps),
-            seconds=round(seconds, 3),
-            images_per_s=round(state.step * self._batch / max(seconds, 1e-9), 1),
-        )
+        epoch, net = self._scored(state, number, clock), self._engine.net
         is_best = not state.best or epoch.f1 > state.epochs[state.best_epoch - 1].f1
         state.epochs.append(epoch)
         self._engine.loss_sum.zero_()
@@ -221,12 +214,39 @@ class _Training:
             state.best_epoch = epoch.epoch
             state.best = {name: t.detach().cpu().clone() for name, t in net.state_dict().items()}
 
+    def _scored(self, state: State, number: int, clock: _Clock) -> Epoch:
+        from edgeloop.training.engine import learning_rate
+        from edgeloop.training.scoring import quality_of
+
+        steps = state.step - number * self._length.epoch
+        net = self._engine.net
+        quality = quality_of(net, self._validation, self._task, self._machine, self._batch)
+        seconds = clock.seconds()
+        return Epoch(
+            epoch=number + 1,
+            step=state.step,
+            loss=float(self._engine.loss_sum) / max(steps, 1),
+            f1=quality.f1,
+            miou=quality.miou,
+            learning_rate=learning_rate(self._plan, state.step - 1, self._length.steps),
+            seconds=round(seconds, 3),
+            images_per_s=round(state.step * self._batch / max(seconds, 1e-9), 1),
+        )
+
     def _save(self, state: State, clock: _Clock) -> None:
         engine = self._engine
         state.net, state.optimizer = engine.net.state_dict(), engine.optimizer.state_dict()
         state.loss_sum, state.seconds = float(engine.loss_sum), clock.seconds()
         self._folder.save(state)
         clock.saved()
+
+    def _paused(self, state: State) -> TrainingResult:
+        history = _scores_at(state, self._until) or state.history
+        best = max(history, key=lambda epoch: epoch.f1)
+        parameters = sum(p.numel() for p in self._engine.net.parameters())
+        result = self._result(state, best, history[-1], parameters)
+        self._folder.write_result(result)
+        return result
 
     def _finish(self, state: State) -> TrainingResult:
         net = self._engine.net
@@ -239,23 +259,27 @@ class _Training:
             net = without_fake_quantization(net)
         with self._gate.outside():
             export_onnx(net, self._arch, self._folder.path / MODEL)
-        result = TrainingResult(
+        result = self._result(state, best, last, sum(p.numel() for p in net.parameters()))
+        self._folder.write_result(result)
+        return result
+
+    def _result(self, state: State, best: Epoch, last: Epoch, parameters: int) -> TrainingResult:
+        return TrainingResult(
             arch_id=self._arch.id,
             f1=best.f1,
             miou=best.miou,
             loss=best.loss,
             best_epoch=best.epoch,
-            epochs=len(state.epochs),
-            steps=state.step,
-            parameters=sum(p.numel() for p in net.parameters()),
+            epochs=last.epoch,
+            steps=last.step,
+            parameters=parameters,
             seconds=last.seconds,
             images_per_s=last.images_per_s,
-            stopped_early=state.step < self._length.steps,
+            stopped_early=state.is_done and state.step < self._length.steps,
             device=self._machine.title,
             task=self._task.name,
+            is_paused=not state.is_done,
         )
-        self._folder.write_result(result)
-        return result
 
 
 class _Clock:
@@ -284,6 +308,21 @@ class _Clock:
 def _length(plan: TrainingPlan, images: int, batch: int) -> _Length:
     epoch = max(1, images // batch)
     return _Length(epoch, plan.steps or plan.epochs * epoch)
+
+
+def _until(plan: TrainingPlan, length: _Length) -> int:
+    """The step at which a training pauses; its last one without a pause."""
+    if plan.until is None:
+        return length.steps
+    return min(plan.until if plan.steps else plan.until * length.epoch, length.steps)
+
+
+def _scores_at(state: State, step: int) -> list[Epoch]:
+    """All scores up to a step, if there is one of the step itself or of an epoch before it that is
+    all a later checkpoint knows."""
+    known = [epoch for epoch in state.history if epoch.step <= step]
+    is_there = bool(known) and (known[-1].step == step or state.step > step)
+    return known if is_there else []
 
 
 def _task(

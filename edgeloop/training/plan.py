@@ -28,6 +28,9 @@ class TrainingPlan:
     size of each set, for partial training. `qat_from` is the checkpoint of a trained model, which
     then learns on with the rounding of quantization: weights of `qat_weight_bits` bits (4 or 8),
     activations of 8.
+
+    `until` pauses a training after that many epochs (steps, if `steps` are given). Its learning
+    rate is that of the whole training, so a later session continues as if it had never paused.
     """
 
     epochs: int = 1
@@ -49,9 +52,12 @@ class TrainingPlan:
     threads: int = 1
     checkpoint_s: float = 60.0
     compile: bool = False
+    until: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "steps", "batch", "patience", "images", "validation_images"):
+        for name in (
+            *("epochs", "steps", "batch", "patience", "images", "validation_images", "until"),
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise BadInput(reason=f"{name} must be 1 or more, not {value}")
@@ -82,7 +88,8 @@ class TrainingPlan:
 @dataclass(frozen=True)
 class Epoch:
     """A line of metrics.jsonl. `loss` is the mean over the epoch's steps; F1 and mIoU are over the
-    whole validation set; `seconds` count from the start, earlier sessions included."""
+    whole validation set; `seconds` count from the start, earlier sessions included. A pause in the
+    middle of an epoch has a line, too."""
 
     epoch: int
     step: int
@@ -96,7 +103,8 @@ class Epoch:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The content of metrics.json. Scores are of the best epoch, whose weights are exported."""
+    """The content of metrics.json. Scores are of the best epoch, whose weights are exported. A
+    training that is paused has the best scores so far, and no model yet."""
 
     arch_id: str
     f1: float
@@ -111,6 +119,7 @@ class TrainingResult:
     stopped_early: bool
     device: str
     task: str
+    is_paused: bool = False
 
 
 @dataclass(frozen=True)
