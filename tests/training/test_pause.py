@@ -14,6 +14,8 @@ from edgeloop.errors import BadInput
 from edgeloop.training import TrainingPlan, TrainingProgress, train
 from edgeloop.training.engine import Engine
 
+pytestmark = pytest.mark.slow
+
 EPOCHS = TrainingPlan(epochs=3, device="cpu", images=64, validation_images=4)
 STEPS = replace(EPOCHS, epochs=1, steps=10)  # an epoch has four
 SCORES = ("f1", "miou", "loss", "best_epoch", "epochs", "steps", "stopped_early", "is_paused")

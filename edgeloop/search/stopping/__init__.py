@@ -1,1 +1,7 @@
 """Early stopping: which candidates go on training."""
+
+from edgeloop.search.stopping.forecast import Forecast, forecast
+from edgeloop.search.stopping.rule import StoppingRule
+from edgeloop.search.stopping.rungs import RungMember, Rungs, Unit
+
+__all__ = ["Forecast", "RungMember", "Rungs", "StoppingRule", "Unit", "forecast"]

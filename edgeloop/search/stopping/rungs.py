@@ -1,0 +1,68 @@
+"""Rungs: where trainings pause, and what a candidate has reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from edgeloop.errors import BadInput
+
+Unit = Literal["epochs", "steps"]
+
+
+@dataclass(frozen=True)
+class Rungs:
+    """Trainings of `total` epochs (or steps) pause at `first`, `first·factor`, … below `total`.
+
+    Examples:
+        >>> Rungs(total=27).pauses
+        (1, 3, 9)
+        >>> Rungs(total=27).after(9)
+        27
+    """
+
+    total: int
+    first: int = 1
+    factor: int = 3
+    unit: Unit = "epochs"
+
+    def __post_init__(self) -> None:
+        if self.first < 1 or self.factor < 2:
+            raise BadInput(reason="early stopping: first must be 1 or more, factor 2 or more")
+
+    @property
+    def pauses(self) -> tuple[int, ...]:
+        found, at = [], self.first
+        while at < self.total:
+            found.append(at)
+            at *= self.factor
+        return tuple(found)
+
+    @property
+    def marks(self) -> tuple[int, ...]:
+        """The pauses and the end."""
+        return (*self.pauses, self.total)
+
+    def after(self, reached: int) -> int:
+        """Where a training that has come so far ends next."""
+        return next((mark for mark in self.marks if mark > reached), self.total)
+
+
+@dataclass(frozen=True)
+class RungMember:
+    """A candidate as the rule sees it. All values are minimised.
+
+    `values` has one place per objective: the exact value, or None where only training can tell.
+    `scores` has the trained objectives, in their order, at each mark that was reached. A candidate
+    that `waits` is paused and may be promoted; any other is being trained or has ended.
+    """
+
+    key: str
+    values: tuple[float | None, ...]
+    scores: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    waits: bool = False
+
+    @property
+    def reached(self) -> int:
+        return max(self.scores, default=0)
