@@ -4,7 +4,7 @@
 startup, first, data, csv, scoring, estimate, evaluate, claims, queue, throughput, two-runners,
 nemesis, protocol, jobs, azureml, verbs, sampler, screen, training, asynchronous, laptop, pareto,
 portal, boards, fleet, fleet-sim, endurance, architectures, resources, structure, trace, latency,
-layers, recovery, gate, advice, precision
+layers, recovery, gate, advice, precision, early-stopping
 
 `advice`, `architectures`, `resources`, `structure`, `trace`, `two-runners`, `endurance`,
 `fleet-sim`, `latency`, `layers`, `precision`, `recovery` and `gate` take options, and are then the
@@ -37,6 +37,7 @@ BENCHES = {
     "screen": "search_screen",
     "training": "training",
     "asynchronous": "asynchronous",
+    "early-stopping": "early_stopping",
     "laptop": "laptop_search",
     "jobs": "jobs",
     "verbs": "verbs",
