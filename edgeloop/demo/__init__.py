@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgeloop.demo.faces import FaceSet, Progress, make_faces
+from edgeloop.demo.faces import FaceSet, Progress, difficulty_of, make_faces
 from edgeloop.demo.packing import pack, unpacked
 from edgeloop.demo.portrait import draw_face
 from edgeloop.settings import STORE_FOLDER, Settings
@@ -25,6 +25,7 @@ __all__ = [
     "HOST_EXPERIMENT",
     "FaceSet",
     "Progress",
+    "difficulty_of",
     "draw_face",
     "make_faces",
     "open_demo",

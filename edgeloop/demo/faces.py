@@ -8,6 +8,7 @@ at all, what is there is kept, and `faces.json`, written last, says that the set
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import zlib
@@ -31,6 +32,7 @@ MANIFEST = "faces.json"
 BEGUN = ".faces.begun.json"
 MOST = 1_000_000  # numbers have six digits
 SIZES = range(16, 2049)
+DIFFICULTIES = {"easy": 0.0, "normal": 0.5, "hard": 1.0}
 _WORTH_A_PROCESS = 500 * 128 * 128  # pixels: below, starting one takes longer than drawing
 _BATCH = 16
 _ENDED_EARLY = (
@@ -43,12 +45,32 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class FaceSet:
-    """What a folder of faces holds; the same four values are the same images."""
+    """What a folder of faces holds; the same values are the same images."""
 
     count: int
     size: int
     seed: int
     version: int = VERSION
+    difficulty: float = 0.0
+
+    def to_json(self) -> bytes:
+        """As it was written before faces had a difficulty, where they have none."""
+        fields = asdict(self)
+        if not self.difficulty:
+            del fields["difficulty"]
+        return (json.dumps(fields, indent=2) + "\n").encode()
+
+
+def difficulty_of(text: str) -> float:
+    """From a word or a number."""
+    try:
+        value = DIFFICULTIES[text] if text in DIFFICULTIES else float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:  # never true of NaN
+        words = ", ".join(DIFFICULTIES)
+        raise BadInput(reason=f"a difficulty is {words} or a number from 0 to 1, not {text!r}")
+    return value
 
 
 def make_faces(
@@ -58,13 +80,16 @@ def make_faces(
     seed: int,
     progress: Progress | None = None,
     processes: int | None = None,
+    difficulty: float = 0.0,
 ) -> FaceSet:
     """Fills a folder with `NNNNNN.png` and `NNNNNN_seg.png`; a second call finds them there.
 
-    `progress` is told how many of how many are done. Large sets are drawn by several processes,
-    so a script that asks for one needs the usual `if __name__ == "__main__":`.
+    `difficulty` is from 0, plain portraits, to 1: hands, hair and clothes over faces that turn
+    away, in bad light before busy backgrounds. `progress` is told how many of how many are done.
+    Large sets are drawn by several processes, so a script that asks for one needs the usual
+    `if __name__ == "__main__":`.
     """
-    wanted = FaceSet(count, size, seed)
+    wanted = FaceSet(count, size, seed, difficulty=difficulty)
     _check(wanted)
     _begin(folder, wanted)
     present = {entry.name for entry in os.scandir(folder)}
@@ -86,6 +111,7 @@ def _check(wanted: FaceSet) -> None:
         raise BadInput(reason=f"faces are {SIZES[0]} to {SIZES[-1]} pixels wide, not {wanted.size}")
     if wanted.seed < 0:
         raise BadInput(reason=f"a seed is 0 or more, not {wanted.seed}")
+    difficulty_of(str(wanted.difficulty))
 
 
 def _begin(folder: Path, wanted: FaceSet) -> None:
@@ -99,7 +125,7 @@ def _begin(folder: Path, wanted: FaceSet) -> None:
         raise BadInput(
             reason=f"{folder} holds files that are no set of faces: name an empty or new folder"
         )
-    _write(folder / BEGUN, json.dumps(asdict(wanted)).encode())
+    _write(folder / BEGUN, wanted.to_json())
 
 
 def _check_same(folder: Path, name: str, wanted: FaceSet) -> None:
@@ -117,14 +143,15 @@ def _check_same(folder: Path, name: str, wanted: FaceSet) -> None:
 
 
 def _described(faces: FaceSet) -> str:
-    return f"{faces.count} of {faces.size} px, seed {faces.seed}, version {faces.version}"
+    text = f"{faces.count} of {faces.size} px, seed {faces.seed}, version {faces.version}"
+    return f"{text}, difficulty {faces.difficulty:g}" if faces.difficulty else text
 
 
 def _draw_all(
     folder: Path, wanted: FaceSet, numbers: list[int], processes: int | None
 ) -> Iterator[int]:
     """Yields how many were done, as they are."""
-    draw = partial(_draw_batch, folder, wanted.seed, wanted.size)
+    draw = partial(_draw_batch, folder, wanted)
     batches = [numbers[start : start + _BATCH] for start in range(0, len(numbers), _BATCH)]
     if processes is None:
         processes = min(available_cpus(), 1 + len(numbers) * wanted.size**2 // _WORTH_A_PROCESS)
@@ -144,16 +171,16 @@ def _draw_all(
             raise
 
 
-def _draw_batch(folder: Path, seed: int, size: int, numbers: list[int]) -> int:
+def _draw_batch(folder: Path, wanted: FaceSet, numbers: list[int]) -> int:
     for number in numbers:
-        image, labels = draw_face(seed, number, size)
+        image, labels = draw_face(wanted.seed, number, wanted.size, wanted.difficulty)
         _save(folder / _image(number), image)
         _save(folder / _labels(number), labels)
     return len(numbers)
 
 
 def _finish(folder: Path, wanted: FaceSet) -> None:
-    _write(folder / MANIFEST, (json.dumps(asdict(wanted), indent=2) + "\n").encode())
+    _write(folder / MANIFEST, wanted.to_json())
     (folder / BEGUN).unlink(missing_ok=True)
     for left in folder.glob(".*.part"):  # of a run that was killed
         left.unlink(missing_ok=True)

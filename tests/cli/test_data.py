@@ -23,7 +23,7 @@ def test_faces_are_drawn_and_said_so_in_one_line(tmp_path: Path):
 
 def test_json_is_for_programs(tmp_path: Path):
     arguments = ["data", "faces", "f", "--count", 2, "--size", 24, "--seed", 5, "--json"]
-    expected = {"folder": "f", "count": 2, "size": 24, "seed": 5, "version": 1}
+    expected = {"folder": "f", "count": 2, "size": 24, "seed": 5, "version": 1, "difficulty": 0.0}
     assert run_command(arguments, tmp_path, {}).json == [expected]
     assert run_command(arguments, tmp_path, {}).json == [expected]
 
@@ -33,6 +33,18 @@ def test_another_set_in_the_folder_is_refused_in_a_sentence(tmp_path: Path):
     assert run_command(arguments, tmp_path, {}).code == 0
     done = run_command([*arguments, "--seed", 8], tmp_path, {})
     assert "f holds other faces (2 of 24 px, seed 7, version 1" in done.sentence
+
+
+def test_a_difficulty_is_a_word_or_a_number(tmp_path: Path):
+    arguments = ["data", "faces", "f", "--count", 2, "--size", 24, "--difficulty"]
+    done = run_command([*arguments, "hard"], tmp_path, {})
+    assert done.out == "2 faces of 24 × 24, seed 7, difficulty 1 → f\n"
+    assert (
+        "seed 7, version 1, difficulty 1;" in run_command([*arguments, 0.3], tmp_path, {}).sentence
+    )
+    for wrong in ("harder", "1.5", "nan"):
+        said = run_command([*arguments, wrong], tmp_path, {}).sentence
+        assert "a difficulty is easy, normal, hard or a number from 0 to 1" in said
 
 
 def test_impossible_numbers_are_refused_in_a_sentence(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -35,6 +36,50 @@ def test_a_face_depends_on_its_seed_and_number_alone():
     for other in (draw_face(8, 3, 48), draw_face(7, 4, 48)):
         assert not np.array_equal(image, other[0])
         assert not np.array_equal(labels, other[1])
+
+
+def test_without_a_difficulty_a_seed_draws_what_it_always_drew():
+    """Trained example models, the demo and figures in the documentation depend on it."""
+    digest = hashlib.sha256()
+    for index in range(20):
+        for array in draw_face(7, index, 64):
+            digest.update(array.tobytes())
+    assert digest.hexdigest()[:16] == "5114c9215630f309"
+
+
+@pytest.mark.parametrize("difficulty", [0.3, 1.0])
+def test_a_hard_face_depends_on_its_seed_number_and_difficulty_alone(difficulty: float):
+    image, labels = draw_face(7, 3, 48, difficulty)
+    again, labels_again = draw_face(7, 3, 48, difficulty)
+    assert np.array_equal(image, again) and np.array_equal(labels, labels_again)
+    for other in ((8, 3, difficulty), (7, 4, difficulty), (7, 3, difficulty / 2)):
+        seed, number, level = other
+        assert not np.array_equal(image, draw_face(seed, number, 48, level)[0])
+
+
+def test_hard_faces_have_every_class_and_the_same_labels_whatever_the_light():
+    count = np.zeros(256, np.int64)
+    for index in range(200):
+        image, labels = draw_face(7, index, 50, 1.0)
+        assert image.shape == (50, 50, 3) and image.dtype == labels.dtype == np.uint8
+        count += np.bincount(labels.ravel(), minlength=256)
+    share = count / count.sum()
+    assert share[:19].min() >= 0.002, share[:19].round(4)
+    assert 0 < share[255] < 0.02 and not count[19:255].any()
+
+
+def test_the_labels_of_a_hard_face_lie_on_its_image():
+    """Over many faces, pixels across a border of classes differ more than pixels within one; a
+    shift of the labels by two pixels would lose most of that."""
+    right, shifted = [], []
+    for index in range(40):
+        image, labels = draw_face(3, index, 96, 1.0)
+        step = np.abs(np.diff(image.astype(np.int32), axis=1)).sum(axis=2)
+        border = labels[:, 1:] != labels[:, :-1]
+        moved = np.roll(border, 3, axis=1)
+        right.append(step[border].mean())
+        shifted.append(step[moved].mean())
+    assert np.mean(right) > 1.3 * np.mean(shifted)
 
 
 @pytest.mark.parametrize("size", [64, 128])
@@ -77,6 +122,11 @@ def test_files_have_the_layout_of_facesynthetics(tmp_path: Path):
         assert np.array_equal(np.asarray(labels), draw_face(1, 1, 40)[1])
     manifest = json.loads((tmp_path / "set/faces.json").read_text())
     assert manifest == {"count": 2, "size": 40, "seed": 1, "version": 1}
+    make_faces(tmp_path / "hard", 2, 40, seed=1, difficulty=0.5)
+    hard = json.loads((tmp_path / "hard/faces.json").read_text())
+    assert hard == {**manifest, "difficulty": 0.5}
+    with Image.open(tmp_path / "hard/000001_seg.png") as labels:
+        assert np.array_equal(np.asarray(labels), draw_face(1, 1, 40, 0.5)[1])
 
 
 def test_a_second_call_draws_nothing(faces: Path):
@@ -106,7 +156,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path):
     assert kept.items() <= after.items()
 
 
-@pytest.mark.parametrize("change", [{"count": 13}, {"size": 33}, {"seed": 8}])
+@pytest.mark.parametrize("change", [{"count": 13}, {"size": 33}, {"seed": 8}, {"difficulty": 0.5}])
 def test_a_folder_with_other_faces_is_left_alone(faces: Path, change: dict[str, int]):
     before = contents(faces)
     with pytest.raises(BadInput, match=r"holds other faces .*12 of 32 px, seed 7"):
