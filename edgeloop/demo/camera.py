@@ -41,12 +41,12 @@ def _light(rng: np.random.Generator, labels: Images, size: int, difficulty: floa
     ramp = np.linspace(-1, 1, size, dtype=np.float32)
     across, down = ramp[None, :], ramp[:, None]
     slope = rng.uniform(-1, 1, 2).astype(np.float32) * np.float32(0.15 + 0.4 * difficulty)
-    light = slope[0] * across + slope[1] * down + _patterns(rng, labels, size, difficulty)
+    light: Floats = slope[0] * across + slope[1] * down + _patterns(rng, labels, size, difficulty)
     for _ in range(int(rng.integers(0, 1 + round(3 * difficulty)))):
         light *= _shadow(rng, across, down)
     exposure = np.float32(rng.uniform(1 - 0.55 * difficulty, 1 + 0.15 * difficulty))
     light *= exposure
-    return light[:, :, None]
+    return light.reshape(size, size, 1)
 
 
 def _shadow(rng: np.random.Generator, across: Floats, down: Floats) -> Floats:
@@ -78,7 +78,8 @@ def _patterns(rng: np.random.Generator, labels: Images, size: int, difficulty: f
         for one, other in steps
     ]
     pattern = waves[0] if rng.random() < 0.5 else np.maximum(*waves)
-    return 1 + strength[labels] * (pattern.astype(np.float32) / 64 - 1)
+    patterned: Floats = 1 + strength[labels] * (pattern.astype(np.float32) / 64 - 1)
+    return patterned
 
 
 def _cast(rng: np.random.Generator, difficulty: float) -> Floats:
