@@ -35,8 +35,8 @@ from edgeloop.search.sampler.members import (
 )
 from edgeloop.search.sampler.mutation import Draft, at_corner, at_random, mutated, replayed
 from edgeloop.search.sampler.screened import (
-    MemberArrays,
     DearKernels,
+    MemberArrays,
     ScreenedAcquisition,
     doubts,
 )
