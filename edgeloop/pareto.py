@@ -1,5 +1,5 @@
 """Non-dominated points and their hypervolume, for search, report and portal. All objectives are
-minimised.
+minimised, except in `share`, where every objective has a scale.
 
 Both are exact for any number of points and objectives. Two objectives need one sort. More are
 halved along the first objective; whether the lower half dominates a point of the upper half is then
@@ -14,12 +14,19 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+
+FIRST_RESULTS = 10  # a reference point follows from so many
+_MARGIN = 0.1
+_LARGEST = float(np.finfo(np.float64).max)
 
 _FEW = 256  # points among which comparing all with all is quicker than halving
 _PAIRS = 100_000
@@ -54,6 +61,57 @@ def hypervolume(values: ArrayLike, reference: ArrayLike) -> float:
     if np.isneginf(points).any():
         return math.inf
     return _volume(points[non_dominated(points)], corner)
+
+
+@dataclass(frozen=True)
+class ObjectiveScale:
+    """An objective in a hypervolume: values count from `worst`, its place in the reference point,
+    to `best`, its place in the ideal point. For an objective to maximise, `best` is the larger."""
+
+    worst: float
+    best: float
+
+    def position(self, values: ArrayLike) -> Floats:
+        """0 at the best, 1 at the worst; above 1 for what does not count."""
+        found = np.asarray(values, dtype=np.float64) / 2  # so that the largest floats have a span
+        return np.asarray((found - self.best / 2) / (self.worst / 2 - self.best / 2))
+
+
+def scale_of(
+    first: Sequence[float],
+    goal: Literal["min", "max"],
+    *,
+    ideal: float | None = None,
+    worst: float | None = None,
+    best: float | None = None,
+) -> ObjectiveScale:
+    """The scale that follows from the first results: their worst value and a tenth of their range
+    beyond it. The best is the `ideal` of the objective, such as 0 for a latency and 1 for a score;
+    without one, as far beyond the best of the first results as these are apart. What is given as
+    `worst` or `best` is taken as it is."""
+    sign = 1.0 if goal == "min" else -1.0
+    values = [sign * value for value in first]
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    span = high / 2 - low / 2
+    if best is None:
+        is_ideal = ideal is not None and (worst is not None or sign * ideal <= low)
+        best = ideal if is_ideal else sign * max(low - 2 * span, -_LARGEST)
+    assert best is not None
+    if worst is None:
+        margin = 2 * _MARGIN * span or _MARGIN * abs(high - sign * best) or _MARGIN
+        worst = sign * min(max(high, sign * best) + margin, _LARGEST)
+    return ObjectiveScale(worst, best)
+
+
+def share(values: ArrayLike, scales: Sequence[ObjectiveScale]) -> float:
+    """The hypervolume of points in their own units, as a share of the box between the reference
+    point and the ideal point: 0 if no point is better than the reference in every objective, 1 if
+    one is ideal. It never falls when points are added."""
+    points = _rows(values)
+    if not len(points) or not scales:
+        return 0.0
+    placed = [scale.position(points[:, place]) for place, scale in enumerate(scales)]
+    return hypervolume(np.stack(placed, axis=1), np.ones(len(scales)))
 
 
 def hypervolume_gain(points: Floats, front: Floats, reference: Floats) -> Floats:

@@ -307,7 +307,8 @@ def _print(found: Pareto) -> None:
     click.echo(plot(found, width, marks=UNICODE if is_unicode else ASCII))
     left_out = f"; {found.missing} without all values left out" if found.missing else ""
     of = plural(len(found.rows), "model")
-    click.echo(f"\n{len(found.front)} of {of}{left_out}; hypervolume {found.share:.3f}")
+    click.echo(f"\n{len(found.front)} of {of}{left_out}")
+    click.echo(f"hypervolume {found.share:.3f} (reference: {found.reference})")
     devices = {str(row.get("device")) for row in found.front if row.get("device")}
     if len(devices) > 1:
         named = ", ".join(sorted(devices))

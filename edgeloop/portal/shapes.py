@@ -287,6 +287,7 @@ class ParetoView:
     hidden: int
     missing: int
     hypervolume: float
+    reference: str
     columns: tuple[Axis, ...]
     choices: Choices
     svg: str

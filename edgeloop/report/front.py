@@ -11,10 +11,18 @@ from functools import cached_property
 import numpy as np
 
 from edgeloop.errors import BadInput
-from edgeloop.models import LATENCY_COLUMNS, runs_of, score_meaning
-from edgeloop.pareto import Floats, hypervolume, non_dominated
+from edgeloop.models import LATENCY_COLUMNS, SCORE_COLUMNS, runs_of, score_meaning
+from edgeloop.pareto import (
+    FIRST_RESULTS,
+    Floats,
+    ObjectiveScale,
+    non_dominated,
+    scale_of,
+    share,
+)
 from edgeloop.report.measures import LATENCY, ColumnObjective, Row
 
+_SCORES = (*SCORE_COLUMNS, "val_iou", "final_val_iou", "cosine", "top1_agreement")
 _KINDS = ("full", "trained", "")
 _OF_A_SEARCH = re.compile(r"(id_[0-9a-f]+)(?:\.(full|trained)(?:\.[0-9a-f]{12})?)?")
 _SHARED = ("macs", "params", "onnx_latency", "iteration", "val_iou")
@@ -47,24 +55,38 @@ class Pareto:
         return sorted(range(len(self.rows)), key=lambda index: (keys[index], names[index]))
 
     @cached_property
+    def scales(self) -> tuple[ObjectiveScale, ...]:
+        """What the hypervolume is measured by, objective by objective. The reference point follows
+        from the ten models that were uploaded first, so that others do not move it."""
+        age = [(str(row.get("model_date", "")), str(row.get("name", ""))) for row in self.rows]
+        first = sorted(range(len(self.rows)), key=age.__getitem__)[:FIRST_RESULTS]
+        return tuple(
+            scale_of(self.values[first, place].tolist(), item.goal, ideal=_ideal(item))
+            for place, item in enumerate(self.objectives)
+        )
+
+    @cached_property
     def share(self) -> float:
-        """The hypervolume between 0 and 1, relative to the box from the best to the worst value of
-        each objective. An objective in which all rows are equal does not count."""
-        points = self._minimised
-        if not len(points):
-            return 0.0
-        points = points / 2  # so that the span of the largest floats is finite
-        best, worst = points.min(axis=0), points.max(axis=0)
-        differs = worst > best
-        if not differs.any():
-            return 1.0
-        scaled = (points[:, differs] - best[differs]) / (worst - best)[differs]
-        return hypervolume(scaled, np.ones(int(differs.sum())))
+        """The hypervolume, as a share of the box between the reference and the ideal point."""
+        return share(self.values, self.scales) if len(self.rows) else 0.0
+
+    @property
+    def reference(self) -> str:
+        """The reference point in words; empty if there is nothing to compare."""
+        pairs = zip(self.objectives, self.scales, strict=True) if self.rows else ()
+        return ", ".join(f"{o.measure.heading} {o.measure.text(s.worst)}" for o, s in pairs)
 
     @property
     def _minimised(self) -> Floats:
         signs = [1.0 if item.goal == "min" else -1.0 for item in self.objectives]
         return np.asarray(self.values * np.array(signs))
+
+
+def _ideal(item: ColumnObjective) -> float | None:
+    """The best there can be, if that is known."""
+    if item.goal == "min":
+        return 0.0
+    return 1.0 if item.column in _SCORES else None
 
 
 def pareto_of(rows: Iterable[Row], objectives: Sequence[ColumnObjective]) -> Pareto:

@@ -253,7 +253,7 @@ def _facts(rows: Sequence[Row], found: Pareto) -> list[tuple[str, str]]:
             best = float(values.min() if item.goal == "min" else values.max())
             facts.append((f"best {item.measure.heading}", item.measure.text(best)))
     if found.rows:
-        facts.append(("hypervolume", f"{found.share:.3f}"))
+        facts.append((f"hypervolume (reference: {found.reference})", f"{found.share:.3f}"))
     return facts
 
 

@@ -22,14 +22,19 @@ from edgeloop.search.evaluators import RemoteBenchmark, Screening
 from edgeloop.search.folders import KEPT_CONFIG, LOCK, SEARCHES, adopt
 from edgeloop.search.keys import DEFAULT_CHIP
 from edgeloop.search.loop import Event, SearchLoop, columns_of, patiently
+from edgeloop.search.results.fronts import front_of
 from edgeloop.search.results.tables import (
     RunningTables,
     copy_atomic,
-    front_of,
     publish,
-    volumes,
     write_front,
     write_tables,
+)
+from edgeloop.search.results.volume import (
+    ReferencePoint,
+    VolumeCurve,
+    read_reference,
+    reference_from,
 )
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import Candidate, Study
@@ -57,10 +62,11 @@ class SearchResult:
     Attributes:
         candidates: Everything that was proposed, in order.
         front: The candidates that no other one dominates.
-        hypervolumes: The hypervolume after each candidate.
+        hypervolumes: The hypervolume after each candidate, in the order in which they ended.
         is_exhausted: Whether the space has no further members.
         folder: Folder with the tables and models of the search.
         published: Names of the models that were added to the status table.
+        reference: The reference point of the hypervolumes; None without a result.
 
     Examples:
         >>> SearchResult([], [], [], False, Path("searches/laptop")).count("complete")
@@ -73,6 +79,7 @@ class SearchResult:
     is_exhausted: bool
     folder: Path
     published: Sequence[str] = field(default=())
+    reference: ReferencePoint | None = None
 
     def count(self, state: str) -> int:
         """Count the candidates in a state.
@@ -185,7 +192,12 @@ class Search:
         evaluators = self._evaluators(tell)
         known = patiently(self.study.candidates)
         ended = [item for item in known if item.state != "running"]
-        tables = RunningTables(self.folder, self.config, expected(evaluators), ended)
+        ended.sort(key=lambda item: (item.ended_at, item.number))
+        tables = RunningTables(
+            *(self.folder, self.config, expected(evaluators), ended),
+            known=reference_from(self.study.reference) or read_reference(self.folder),
+            keep=self._keep_reference,
+        )
 
         def heard(event: Event) -> None:
             if event.what != "begun":
@@ -206,7 +218,8 @@ class Search:
             ended.sort(key=lambda item: item.number)
             write_tables(self.folder, self.config, ended)
             shutil.rmtree(self.folder / SCREENING, ignore_errors=True)
-        return self._finished(candidates, loop.is_exhausted)
+        tables.finish()
+        return self._finished(candidates, loop.is_exhausted, tables.curve)
 
     def __enter__(self) -> Search:
         return self
@@ -214,17 +227,24 @@ class Search:
     def __exit__(self, *_: object) -> None:
         self._closing.close()
 
-    def _finished(self, candidates: Sequence[Candidate], is_exhausted: bool) -> SearchResult:
+    def _keep_reference(self, reference: ReferencePoint) -> None:
+        if self.study.reference != reference.as_json():
+            patiently(lambda: self.study.keep_reference(reference.as_json()))
+
+    def _finished(
+        self, candidates: Sequence[Candidate], is_exhausted: bool, curve: VolumeCurve
+    ) -> SearchResult:
         front = front_of(self.config, candidates)
         self._complete_models(front)
         write_front(self.folder, front, self._save_model)
         return SearchResult(
             candidates,
             front,
-            volumes(self.config, [item for item in candidates if item.state != "running"]),
+            curve.volumes,
             is_exhausted,
             self.folder,
             self._publish(front) if self.config.publish == "front" else (),
+            curve.reference,
         )
 
     def _evaluators(self, tell: Tell) -> list[Evaluator]:

@@ -10,7 +10,15 @@ from typing import Any, Literal, cast
 from edgeloop._util.schema import validated, with_overrides
 from edgeloop._util.yaml import Origin, read_document
 from edgeloop.errors import BadSetting
-from edgeloop.search.keys import MINIMISED, SEARCH_NAME, TRAINED, VALUES, SearchFile, SearchKeys
+from edgeloop.search.keys import (
+    MAXIMISED,
+    MINIMISED,
+    SEARCH_NAME,
+    TRAINED,
+    VALUES,
+    SearchFile,
+    SearchKeys,
+)
 from edgeloop.settings import check_variables, filled_in
 from edgeloop.tasks import FACE_CLASSES
 
@@ -20,6 +28,7 @@ _WHERE_AND_WHEN = (
     *("compute", "cpus", "gpus", "memory", "timeout", "at_once", "group", "pipeline"),
     "environment",
 )
+_OF_THE_HYPERVOLUME = ("worst", "best")
 
 
 @dataclass(frozen=True)
@@ -30,6 +39,29 @@ class Objective:
 
     def minimised(self, value: float) -> float:
         return value if self.goal == "min" else -value
+
+    @property
+    def ideal(self) -> float | None:
+        """The best there can be: no latency or count is below 0, and no score above 1."""
+        if self.goal == "min":
+            return 0.0
+        return 1.0 if self.name in MAXIMISED else None
+
+    def limit(self, end: Literal["worst", "best"]) -> float | None:
+        """Where its hypervolume begins or ends, if the file says so."""
+        found = self.options.get(end)
+        return None if found is None else float(str(found))
+
+
+@dataclass(frozen=True)
+class SearchFront:
+    """What candidates are compared by: all objectives or, for one chip of several, its own and
+    those that belong to no chip. `places` are their places among all objectives; `name` is the
+    chip's, empty where there are not several."""
+
+    name: str
+    objectives: tuple[Objective, ...]
+    places: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -60,6 +92,10 @@ class SearchConfig:
     task: str = ""  # what the net answers
     farm: Mapping[str, object] = field(default_factory=dict)
     document: Mapping[str, object] = field(default_factory=dict, repr=False)
+
+    @property
+    def fronts(self) -> tuple[SearchFront, ...]:
+        return (SearchFront("", self.objectives, tuple(range(len(self.objectives)))),)
 
     @property
     def train(self) -> Mapping[str, object] | None:
@@ -104,11 +140,11 @@ class SearchConfig:
 
 
 def _decisive(options: Mapping[str, object]) -> dict[str, object]:
-    """Without what says only where, or how long it may take."""
+    """Without what says only where, how long it may take, or how results are summed up."""
     return {
         name: _decisive(value) if isinstance(value, Mapping) else value
         for name, value in options.items()
-        if name not in _WHERE_AND_WHEN
+        if name not in (*_WHERE_AND_WHEN, *_OF_THE_HYPERVOLUME)
     }
 
 
@@ -184,12 +220,24 @@ def _objectives(written: object, origin: Origin) -> tuple[Objective, ...]:
     if not found:
         reason = f"must name at least one of {', '.join(VALUES)}"
         raise origin.wrong(("objectives",), reason)
+    for objective in found:
+        _check_scale(objective, origin)
     first, *others = [o for o in found if o.options.get("train")] or [found[0]]
     for other in others:
         if other.options["train"] != first.options["train"]:
             reason = f"must be that of {first.name}: a candidate is trained once"
             raise origin.wrong(("objectives", other.name, "train"), reason)
     return tuple(found)
+
+
+def _check_scale(objective: Objective, origin: Origin) -> None:
+    worst, given = objective.limit("worst"), objective.limit("best")
+    best = objective.ideal if given is None else given
+    if worst is None or best is None or objective.minimised(best) < objective.minimised(worst):
+        return
+    side = "above" if objective.goal == "min" else "below"
+    reason = f"must be {side} the best value, {best:g}, not {worst:g}"
+    raise origin.wrong(("objectives", objective.name, "worst"), reason)
 
 
 def _check_training(

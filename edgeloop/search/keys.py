@@ -55,6 +55,13 @@ def _number(value: object) -> float:
     return found
 
 
+def _finite(value: object) -> float:
+    found = _number(value)
+    if math.isinf(found):
+        raise ValueError(f"must be finite, not {shown(value)}")
+    return found
+
+
 def _range(value: object) -> tuple[float, float]:
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise ValueError(f"must be [least, most], not {shown(value)}")
@@ -86,6 +93,7 @@ _Count = Annotated[int | None, whole(1)]
 _Amount = Annotated[float | None, number()]
 _Time = Annotated[float | None, POSITIVE_TIME]
 _Goal = Annotated[str | None, choice("min", "max")]
+_Number = Annotated[float | None, Reads(_finite, {"type": ["number", "string"]})]
 _Range = Annotated[tuple[float, float] | None, Reads(_range, _PAIR)]
 
 
@@ -166,6 +174,10 @@ class CountedKeys(Section):
     """Counted in the graph."""
 
     goal: _Goal = key(None, "`min` or `max`.")
+    worst: _Number = key(
+        None, "Where its hypervolume begins; by default a little beyond the first ten results."
+    )
+    best: _Number = key(None, "Its ideal; by default 0 if minimised, 1 for a score.")
 
 
 class HostLatencyKeys(CountedKeys):

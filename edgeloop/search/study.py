@@ -29,6 +29,7 @@ End = Literal["complete", "screened", "failed"]
 Progress = Literal["running", "complete", "screened", "failed"]
 
 ARCH, VALUES, REASON, NOT_COUNTED = "arch", "values", "reason", "not_counted"
+REFERENCE = "reference"
 _REPEATS = 50  # known candidates that a sampler may propose before ours takes over
 
 
@@ -43,6 +44,7 @@ class Candidate:
     values: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
     skipped: int = 0  # trials before it that do not count
+    ended_at: float = 0.0  # seconds since 1970; 0 while it runs
 
     @property
     def place(self) -> int:
@@ -131,6 +133,14 @@ class Study:
         else:
             state = TrialState.PRUNED if end == "screened" else TrialState.FAIL
             self._study.tell(candidate.number, state=state)
+
+    @property
+    def reference(self) -> object:
+        """The reference point of its hypervolume, as it was kept; None if there is none."""
+        return self._study.user_attrs.get(REFERENCE)
+
+    def keep_reference(self, document: Mapping[str, object]) -> None:
+        self._study.set_user_attr(REFERENCE, dict(document))
 
     def _asked(self, trial: Any) -> None:
         """A member that the space cannot build is one all the same, with the parameters suggested
@@ -269,6 +279,7 @@ def _candidate(trial: FrozenTrial, skipped: int) -> Candidate:
         trial.user_attrs.get(VALUES, {}),
         trial.user_attrs.get(REASON, ""),
         skipped,
+        trial.datetime_complete.timestamp() if trial.datetime_complete else 0.0,
     )
 
 

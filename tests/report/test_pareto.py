@@ -93,13 +93,25 @@ def test_a_third_objective_keeps_what_only_it_favours():
     assert names(pareto_of(rows, (*TWO, objective("params"))).front) == ["a", "small"]
 
 
-def test_the_share_is_between_nothing_and_all():
-    assert pareto_of([], TWO).share == 0.0
-    assert pareto_of([row("one", 0.01, 0.8)], TWO).share == 1.0
-    both = [row("best", 0.01, 0.9), row("worst", 0.02, 0.8)]
-    assert pareto_of(both, TWO).share == pytest.approx(1.0)
+def test_the_hypervolume_is_measured_from_a_stated_point():
+    assert pareto_of([], TWO).share == 0.0 and pareto_of([], TWO).reference == ""
     trade = [row("a", 0.01, 0.8), row("b", 0.02, 0.9), row("c", 0.015, 0.85)]
-    assert pareto_of(trade, TWO).share == pytest.approx(0.25)
+    found = pareto_of(trade, TWO)
+    assert found.reference == "latency_ms 21, f1_1k 0.7900"
+    staircase = (21 - 10) * 0.01 + (21 - 15) * 0.05 + (21 - 20) * 0.05
+    assert found.share == pytest.approx(staircase / (21 * 0.21))
+    assert 0 < pareto_of([row("one", 0.01, 0.8)], TWO).share < 1
+    assert pareto_of([row("decibels", 0.01, 30.0), row("more", 0.02, 33.0)], TWO).share > 0
+
+
+def test_models_that_come_later_neither_move_the_reference_nor_lower_the_hypervolume():
+    early = [
+        row(f"m{n}", 0.01 + 0.001 * n, 0.5 + 0.01 * n, model_date="2026-01") for n in range(10)
+    ]
+    late = [row(f"a{n}", 0.002 * n, 0.9 - 0.1 * n, model_date="2026-02") for n in range(1, 20)]
+    shares = [pareto_of([*late[:count], *early], TWO) for count in range(len(late))]
+    assert len({found.reference for found in shares}) == 1
+    assert [found.share for found in shares] == sorted(found.share for found in shares)
 
 
 def test_two_different_objectives_are_needed():

@@ -44,7 +44,8 @@ def test_the_front_is_a_table_and_a_plot(filled: Path, edgeloop: Edgeloop):
     assert lines[1].split() == ["quick", "10", "est", "0.8000", "htp"]
     assert lines[2].split() == ["slow", "20", "±", "1", "0.9000", "host"]
     assert "● front   ○ front, latency estimated   · others" in lines
-    assert lines[-1] == "2 of 3 models; 1 without all values left out; hypervolume 0.500"
+    assert lines[-2] == "2 of 3 models; 1 without all values left out"
+    assert lines[-1] == "hypervolume 0.211 (reference: latency_ms 32, f1_1k 0.7900)"
     assert "latencies of different devices (host, htp)" in said.err
 
 
@@ -167,5 +168,5 @@ def test_numbers_as_large_as_there_are_fit_on_the_screen(project: Path, edgeloop
     )
     said = edgeloop("pareto")
     assert said.code == 0
-    assert said.out.splitlines()[-1].startswith("2 of 2 models; 1 without all values left out")
+    assert said.out.splitlines()[-2].startswith("2 of 2 models; 1 without all values left out")
     assert max(map(len, said.out.splitlines())) < 200

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import csv
+import json
+import math
 import random
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from edgeloop.architectures import Architecture
+from edgeloop.errors import BadSetting
 from edgeloop.pareto import hypervolume
 from edgeloop.search.config import SearchConfig, config_of
+from edgeloop.search.results.fronts import front_of
 from edgeloop.search.results.tables import (
     RunningTables,
     copy_atomic,
-    front_of,
-    volumes,
     write_front,
     write_tables,
+)
+from edgeloop.search.results.volume import (
+    ReferencePoint,
+    VolumeCurve,
+    read_reference,
+    reference_from,
 )
 from edgeloop.search.study import Candidate, Progress
 
@@ -73,34 +80,87 @@ def test_only_complete_candidates_are_ever_on_the_front(state: Progress):
     assert front_of(config(), found[1:]) == []
 
 
-def test_the_hypervolume_never_falls_and_stays_where_nothing_was_won():
-    found = [
-        candidate(0, 9, 0.2),
-        candidate(1, 1, None, "failed"),
-        candidate(2, 5, 0.6),
-        candidate(3, 8, 0.3),
-        candidate(4, 2, None, "screened"),
-        candidate(5, 1, 0.7),
-    ]
-    curve = volumes(config(), found)
-    assert curve == sorted(curve) and len(curve) == 6
-    assert curve[0] == curve[1] == pytest.approx(0.0, abs=1e-6)
-    assert 0 < curve[2] == curve[3] == curve[4] < curve[5]
-    assert curve[5] == pytest.approx(1.0)
+def curve_of(found: list[Candidate], settings: SearchConfig | None = None) -> VolumeCurve:
+    curve = VolumeCurve(settings or config())
+    for item in found:
+        curve.add(item)
+    return curve
 
 
-def test_the_curve_is_the_hypervolume_of_all_until_then():
+def test_the_hypervolume_is_measured_from_a_point_that_never_moves():
     chance = random.Random(3)
-    found = [candidate(n, chance.randint(1, 9), chance.randint(1, 9) / 9) for n in range(40)]
-    values = np.array([[item.values["params"], -item.values["val_iou"]] for item in found])
-    scaled = (values - values.min(axis=0)) / (values.max(axis=0) - values.min(axis=0))
-    truth = [hypervolume(scaled[: n + 1], [1, 1]) for n in range(40)]
-    assert volumes(config(), found) == pytest.approx(truth, abs=1e-6)
+    found = [candidate(n, chance.randint(1, 99), chance.random()) for n in range(40)]
+    found[3] = candidate(3, 5, None, "failed")
+    first = [item for item in found if item.state == "complete"][:10]
+    params, ious = zip(*((i.values["params"], i.values["val_iou"]) for i in first), strict=True)
+    worst = max(params) + 0.1 * (max(params) - min(params))
+    least = min(ious) - 0.1 * (max(ious) - min(ious))
+    kept: list[ReferencePoint] = []
+    curve = VolumeCurve(config(), None, kept.append)
+    for n, item in enumerate(found):
+        curve.add(item)
+        assert bool(curve.shares) == bool(kept) == (n >= 10), "known with the tenth result"
+    assert [reference.as_json() for reference in kept] == [
+        {
+            "objectives": {
+                "params": {"worst": pytest.approx(worst), "best": 0.0},
+                "val_iou": {"worst": pytest.approx(least), "best": 1.0},
+            },
+            "results": 10,
+        }
+    ]
+    box = worst * (1 - least)
+    points = [[i.values["params"], -i.values.get("val_iou", math.nan)] for i in found]
+    truth = [hypervolume(points[: n + 1], [worst, -least]) / box for n in range(40)]
+    assert curve.volumes == pytest.approx(truth, abs=1e-6) and len(curve.volumes) == 40
+    assert curve.volumes == sorted(curve.volumes) and 0 < curve.volumes[-1] < 1
 
 
-def test_without_a_result_the_hypervolume_is_nothing():
-    assert volumes(config(), [candidate(0, 1, None, "failed")]) == [0.0]
-    assert volumes(config(), []) == []
+def test_a_search_continues_with_the_reference_point_it_has():
+    found = [candidate(n, 9 - n % 7, n % 5 / 5) for n in range(12)]
+    first = curve_of(found[:10]).reference
+    assert first is not None and reference_from(json.loads(json.dumps(first.as_json()))) == first
+    other_order = VolumeCurve(config(), first)
+    for item in reversed(found):
+        other_order.add(item)
+    assert other_order.reference == first
+    assert other_order.volumes[-1] == curve_of(found).volumes[-1]
+
+
+def test_the_file_may_say_where_the_hypervolume_begins_and_ends():
+    objectives = {"params": {"worst": "1e1", "best": 5}, "val_iou": {"worst": 0.5}}
+    settings = config_of({"objectives": objectives, "data": "raw/x"}, "x.yaml")
+    curve = curve_of([candidate(0, 7.5, 0.75), candidate(1, 11, 1.0)], settings)
+    assert curve.volumes == [0.25, 0.25], "from the first candidate on; what is worse adds nothing"
+    assert (
+        settings.identity()
+        == config_of(
+            {"objectives": {"params": {}, "val_iou": {}}, "data": "raw/x"}, "x.yaml"
+        ).identity()
+    )
+    for wrong in ({"worst": 0}, {"worst": 3, "best": 4}, {"worst": "inf"}, {"best": "much"}):
+        with pytest.raises(BadSetting, match=r"objectives\.params"):
+            config_of({"objectives": {"params": wrong}}, "x.yaml")
+
+
+def test_few_results_equal_results_and_none_have_a_hypervolume_too():
+    curve = curve_of([candidate(0, 4, 0.5), candidate(1, 4, 0.5)])
+    assert curve.reference is None and curve.volumes == []
+    curve.settle()
+    assert curve.volumes[0] == curve.volumes[1] > 0
+    nothing = curve_of([candidate(0, 1, None, "failed")])
+    nothing.settle()
+    assert nothing.reference is None and nothing.volumes == []
+    perfect = curve_of([candidate(n, 0, 1.0) for n in range(10)])
+    assert perfect.volumes == [1.0] * 10
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"objectives": {"params": {"worst": 1}}}', "[" * 9999]
+)
+def test_a_damaged_reference_point_is_none(tmp_path: Path, text: str):
+    (tmp_path / "reference.json").write_text(text)
+    assert read_reference(tmp_path) is None
 
 
 def test_every_iteration_has_a_table_of_all_until_then(tmp_path: Path):
@@ -131,15 +191,6 @@ def test_the_table_says_what_came_of_each(tmp_path: Path):
     assert [row["number"] for row in rows(tmp_path / "front.csv")] == ["0"]
 
 
-def test_the_curve_has_a_line_a_candidate_and_never_falls(tmp_path: Path):
-    found = [candidate(number, 10 - number, 0.1 * number) for number in range(5)]
-    write_tables(tmp_path, config(), found)
-    curve = rows(tmp_path / "hypervolume.csv")
-    assert [row["candidates"] for row in curve] == ["1", "2", "3", "4", "5"]
-    assert sorted(curve, key=lambda row: float(row["hypervolume"])) == curve
-    assert float(curve[-1]["hypervolume"]) == pytest.approx(1.0)
-
-
 def test_nothing_is_written_before_something_ended(tmp_path: Path):
     write_tables(tmp_path, config(), [candidate(0, 1, None, "running")])
     assert list(tmp_path.iterdir()) == []
@@ -168,10 +219,9 @@ def test_the_folder_of_the_front_follows_the_front(tmp_path: Path):
 def test_a_candidate_without_a_finite_value_is_on_no_front_and_adds_no_volume(tmp_path: Path):
     found = [candidate(0, 5, 0.5), candidate(1, 1, float("-inf")), candidate(2, 4, 0.6)]
     assert numbers(front_of(config(), found)) == [2]
-    assert volumes(config(), found) == pytest.approx([0.0, 0.0, 1.0], abs=1e-6)
-    RunningTables(tmp_path, config(), (), found)
+    RunningTables(tmp_path, config(), (), found).finish()
     curve = [float(row["hypervolume"]) for row in rows(tmp_path / "hypervolume.csv")]
-    assert curve[0] == curve[1] and curve[2] == pytest.approx(1.0)
+    assert 0 < curve[0] == curve[1] < curve[2] and len(curve) == 3
 
 
 def running(folder: Path, ended: list[Candidate]) -> RunningTables:
@@ -191,24 +241,34 @@ def test_while_a_search_runs_a_line_is_appended_for_each_candidate(tmp_path: Pat
         assert len(rows(tmp_path / "candidates.csv")) == count
     table, curve = rows(tmp_path / "candidates.csv"), rows(tmp_path / "hypervolume.csv")
     names = ["number", "iteration", "arch_id", "state", "params", "val_iou", "training_time"]
-    assert list(table[0]) == [*names, "reason"]
+    assert list(table[0]) == [*names, "parameters", "reason"]
+    assert [json.loads(row["parameters"]) for row in table[:2]] == [{"number": 0}, {"number": 2}]
     assert [row["number"] for row in table] == ["0", "2", "1", "3"]
     assert table[1]["reason"] == "the loss, it is NaN at step 3"
     assert [row["candidates"] for row in curve] == ["1", "2", "3", "4"]
-    shares = [float(row["hypervolume"]) for row in curve]
-    assert shares[:3] == pytest.approx([1.0, 1.0, 1.0]), "alone in its range, then the best of all"
-    assert shares[3] == pytest.approx(1.0)
+    assert {row["hypervolume"] for row in curve} == {""}, "without a reference point"
+    tables.finish()
+    shares = [float(row["hypervolume"]) for row in rows(tmp_path / "hypervolume.csv")]
+    assert 0 < shares[0] == shares[1] < shares[2] == shares[3]
+    kept = read_reference(tmp_path)
+    assert kept is not None and kept.results == 3 and kept.scales["params"].worst > 9.5
 
 
-def test_the_running_hypervolume_is_that_of_all_candidates_so_far(tmp_path: Path):
+def test_the_running_hypervolume_is_that_of_the_search_whatever_came_between(tmp_path: Path):
     chance = random.Random(5)
     found = [candidate(n, chance.randint(1, 99), chance.randint(1, 99) / 99) for n in range(40)]
-    tables = running(tmp_path, found[:10])
-    for item in found[10:]:
+    truth = curve_of(found)
+    kept: list[ReferencePoint] = []
+    for stopped in (4, 10, 25):  # killed and resumed
+        tables = RunningTables(
+            *(tmp_path, config(), (), found[:stopped]),
+            known=read_reference(tmp_path),
+            keep=kept.append,
+        )
+    for item in found[25:]:
         tables.append(item)
     curve = [float(row["hypervolume"]) for row in rows(tmp_path / "hypervolume.csv")]
-    truth = [volumes(config(), found[: n + 1])[-1] for n in range(40)]
-    assert curve == pytest.approx(truth, abs=1e-6)
+    assert curve == truth.volumes and set(map(str, kept)) == {str(truth.reference)}
 
 
 def test_a_line_that_a_kill_cut_off_is_gone_after_a_resume(tmp_path: Path):

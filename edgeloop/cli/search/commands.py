@@ -264,7 +264,7 @@ def _say_outcome(config: SearchConfig, outcome: SearchResult) -> None:
     volumes = outcome.hypervolumes
     if volumes:
         first = next((volume for volume in volumes if volume), volumes[-1])
-        parts.append(f"hypervolume {first:.2f} → {volumes[-1]:.2f}")
+        parts.append(f"hypervolume {first:.3f} → {volumes[-1]:.3f}")
     parts.append(f"front: {len(outcome.front)}")
     columns = [columns_of(item.values, 0) for item in outcome.front]
     headings = ("architecture", *(objective.name for objective in config.objectives))
@@ -278,6 +278,8 @@ def _say_outcome(config: SearchConfig, outcome: SearchResult) -> None:
         rows = [(*row, text) for row, text in zip(rows, intervals, strict=True)]
     click.echo(table(headings, rows, right=headings[1:]))
     click.echo(" · ".join(parts))
+    if outcome.reference is not None:
+        click.echo(f"Reference point of the hypervolume: {outcome.reference}")
     if outcome.is_exhausted:
         click.echo(f"The space has only these {total} members.", err=True)
     click.echo(f"Results in {shown(str(outcome.folder))}", err=True)

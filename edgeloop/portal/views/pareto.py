@@ -57,7 +57,9 @@ def pareto_view(
     except BadInput as error:
         svg = portal.draw(str(error), lambda: empty_chart("Choose other columns."), "front-")
         x, y = (Axis(name, measure_of(name).title, "") for name in (query.x, query.y))
-        return ParetoView(frame, query, x, y, (), 0, 0, 0, 0.0, columns, choices, svg, f"{error}.")
+        return ParetoView(
+            frame, query, x, y, (), 0, 0, 0, 0.0, "", columns, choices, svg, f"{error}."
+        )
     x, y = (Axis(item.column, item.measure.title, item.goal) for item in found.pareto.objectives)
     return ParetoView(
         frame,
@@ -69,6 +71,7 @@ def pareto_view(
         len(found.pareto.rows) - len(found.shown),
         found.pareto.missing,
         found.pareto.share,
+        found.pareto.reference,
         columns,
         choices,
         portal.draw((query, found.points), lambda: _chart(found), "front-"),

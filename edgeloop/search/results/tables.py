@@ -4,12 +4,12 @@ in the status table.
 While it runs, a line is appended for every candidate that ended:
 
 `candidates.csv`        all candidates, in the order in which they ended
-`hypervolume.csv`       the hypervolume of the front after so many candidates
+`hypervolume.csv`       the hypervolume after so many candidates, and that of each chip's front
+`reference.json`        the reference point and the ideal point of the hypervolume, once chosen
 
 When it ends:
 
 `search_state_<n>.csv`  all candidates up to iteration n, in the order of their proposal
-`hypervolume.csv`       once more, now relative to the final range of each objective
 `front.csv`             the Pareto front
 `pareto/<id>.json`      its architectures; `edgeloop train` builds them again
 `pareto/<id>.onnx`      their models, trained if the search trained them
@@ -19,27 +19,27 @@ from __future__ import annotations
 
 import csv
 import io
-import math
+import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
-import numpy as np
-
 from edgeloop._util.files import replacing, write_atomic
 from edgeloop.architectures import Architecture
 from edgeloop.errors import ModelBusy, NameTaken
 from edgeloop.models import Candidates
-from edgeloop.pareto import Floats, hypervolume, non_dominated
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.folders import CANDIDATES, PARETO
 from edgeloop.search.loop import patiently
+from edgeloop.search.results.fronts import front_of
+from edgeloop.search.results.volume import ReferencePoint, VolumeCurve, mean_of, write_reference
 from edgeloop.search.study import Candidate
 from edgeloop.store import Value
 from edgeloop.workspace import Workspace
 
 CURVE, FRONT = "hypervolume.csv", "front.csv"
+PARAMETERS = "parameters"  # what was suggested to the space, as JSON
 _CURVE_COLUMNS = ("candidates", "hypervolume")
 
 
@@ -47,88 +47,79 @@ class RunningTables:
     """`candidates.csv` and `hypervolume.csv` of a search that runs.
 
     Both are written anew from the study when a search starts or resumes, which removes a line that
-    a kill cut off; from then on lines are only appended. A reader may see an incomplete last line.
-    A hypervolume is relative to the range that each objective had at that time.
+    a kill cut off, and `hypervolume.csv` once more when the reference point is chosen, since only
+    then is the hypervolume of the first candidates known. Otherwise lines are only appended. A
+    reader may see an incomplete last line.
     """
 
     def __init__(
-        self, folder: Path, config: SearchConfig, names: Iterable[str], ended: Iterable[Candidate]
+        self,
+        folder: Path,
+        config: SearchConfig,
+        names: Iterable[str],
+        ended: Iterable[Candidate],
+        known: ReferencePoint | None = None,
+        keep: Callable[[ReferencePoint], None] = lambda _: None,
     ) -> None:
-        self._folder, self._config = folder, config
+        self._folder, self._config, self._keep = folder, config, keep
         self._names = tuple(dict.fromkeys([*config.wanted, *names]))
-        self._volume = _RunningVolume(len(config.objectives))
         self._count = 0
-        columns = ("number", "iteration", "arch_id", "state", *self._names, "reason")
-        lines = [self._lines(candidate) for candidate in ended]
-        write_atomic(folder / CANDIDATES, _csv([columns, *(row for row, _ in lines)]))
-        write_atomic(folder / CURVE, _csv([_CURVE_COLUMNS, *(point for _, point in lines)]))
+        columns = ("number", "iteration", "arch_id", "state", *self._names, PARAMETERS, "reason")
+        every = list(ended)
+        rows = [columns, *(self._row(candidate) for candidate in every)]
+        write_atomic(folder / CANDIDATES, _csv(rows))
+        (folder / CURVE).unlink(missing_ok=True)
+        self.curve = VolumeCurve(config, known, self._fixed)
+        for candidate in every:
+            self.curve.add(candidate)
+            self._count += 1
+        self._write_curve()
 
     def append(self, candidate: Candidate) -> None:
-        for name, line in zip((CANDIDATES, CURVE), self._lines(candidate), strict=True):
-            with (self._folder / name).open("ab") as file:
-                file.write(_csv([line]).encode())
-
-    def _lines(self, candidate: Candidate) -> tuple[Sequence[object], Sequence[object]]:
+        self._add_lines(CANDIDATES, [self._row(candidate)])
+        before = self.curve.reference
         self._count += 1
-        if _is_eligible(self._config, candidate):
-            self._volume.add(np.array(_minimised(self._config, candidate)))
-        row = (
+        self.curve.add(candidate)
+        if self.curve.reference is not before:
+            self._write_curve()
+        else:
+            self._add_lines(CURVE, [self._point(self._count)])
+
+    def finish(self) -> None:
+        """When the search has ended: its reference point is chosen, however few results it has."""
+        before = self.curve.reference
+        self.curve.settle()
+        if self.curve.reference is not before:
+            self._write_curve()
+
+    def _fixed(self, reference: ReferencePoint) -> None:
+        write_reference(self._folder, reference)
+        self._keep(reference)
+
+    def _row(self, candidate: Candidate) -> Sequence[object]:
+        return (
             *(candidate.number, candidate.place // self._config.iteration, candidate.arch.id),
             *(candidate.state, *(candidate.values.get(name, "") for name in self._names)),
-            " ".join(candidate.reason.split()),  # a row is one line
+            *(_parameters(candidate), " ".join(candidate.reason.split())),  # a row is one line
         )
-        return row, (self._count, f"{self._volume.share:.6f}")
 
+    def _write_curve(self) -> None:
+        fronts = self._config.fronts
+        several = [f"hypervolume@{front.name}" for front in fronts] if len(fronts) > 1 else []
+        points = [self._point(count) for count in range(1, self._count + 1)]
+        write_atomic(self._folder / CURVE, _csv([(*_CURVE_COLUMNS, *several), *points]))
 
-class _RunningVolume:
-    """The hypervolume of a growing front. A point that changes neither front nor range is free."""
+    def _point(self, count: int) -> Sequence[object]:
+        """Empty until there is a reference point."""
+        width = len(self._config.fronts)
+        if self.curve.reference is None:
+            return (count, "", *([""] * width if width > 1 else []))
+        shares = self.curve.shares[count - 1]
+        return (count, *(f"{s:.6f}" for s in (mean_of(shares), *(shares if width > 1 else ()))))
 
-    def __init__(self, objectives: int) -> None:
-        self._front = np.empty((0, objectives))
-        self._best = np.full(objectives, math.inf)
-        self._worst = np.full(objectives, -math.inf)
-        self.share = 0.0
-
-    def add(self, point: Floats) -> None:
-        is_dominated = bool((self._front <= point).all(axis=1).any())
-        if is_dominated and (point <= self._worst).all():
-            return
-        self._best = np.minimum(self._best, point)
-        self._worst = np.maximum(self._worst, point)
-        if not is_dominated:
-            self._front = np.vstack([self._front[~(point <= self._front).all(axis=1)], point])
-        self.share = _share(self._front, self._best, self._worst)
-
-
-def front_of(config: SearchConfig, candidates: Iterable[Candidate]) -> list[Candidate]:
-    """The Pareto front, best first in the first objective."""
-    eligible = [item for item in candidates if _is_eligible(config, item)]
-    kept = non_dominated([_minimised(config, item) for item in eligible])
-    front = [item for item, stays in zip(eligible, kept, strict=True) if stays]
-    return sorted(front, key=lambda item: _minimised(config, item))
-
-
-def volumes(config: SearchConfig, candidates: Sequence[Candidate]) -> list[float]:
-    """The hypervolume after each candidate, between 0 and 1: relative to the box from the best to
-    the worst value that this search has seen of each objective."""
-    points = {
-        place: np.array(_minimised(config, item))
-        for place, item in enumerate(candidates)
-        if _is_eligible(config, item)
-    }
-    if not points:
-        return [0.0 for _ in candidates]
-    every = np.array(list(points.values()))
-    best, worst = every.min(axis=0), every.max(axis=0)
-    found: list[float] = []
-    front, share = np.empty((0, every.shape[1])), 0.0
-    for place in range(len(candidates)):
-        point = points.get(place)
-        if point is not None and not (front <= point).all(axis=1).any():
-            front = np.vstack([front[~(point <= front).all(axis=1)], point])
-            share = _share(front, best, worst)
-        found.append(share)
-    return found
+    def _add_lines(self, name: str, lines: Iterable[Sequence[object]]) -> None:
+        with (self._folder / name).open("ab") as file:
+            file.write(_csv(lines).encode())
 
 
 def write_tables(folder: Path, config: SearchConfig, candidates: Sequence[Candidate]) -> None:
@@ -139,8 +130,6 @@ def write_tables(folder: Path, config: SearchConfig, candidates: Sequence[Candid
     for iteration in range(max(item.place for item in ended) // config.iteration + 1):
         until = [item for item in ended if item.place // config.iteration <= iteration]
         write_atomic(folder / f"search_state_{iteration}.csv", _state_table(config, until))
-    curve = [(n, f"{share:.6f}") for n, share in enumerate(volumes(config, ended), start=1)]
-    write_atomic(folder / CURVE, _csv([_CURVE_COLUMNS, *curve]))
     write_atomic(folder / FRONT, _state_table(config, front_of(config, ended)))
 
 
@@ -200,15 +189,14 @@ def _state_table(config: SearchConfig, candidates: Sequence[Candidate]) -> str:
     names = list(dict.fromkeys([*config.wanted, *(n for item in candidates for n in item.values)]))
     front = {item.number for item in front_of(config, candidates)}
     rows: list[Sequence[object]] = [
-        ("number", "iteration", "arch_id", "state", *names, "is_pareto", "reason")
+        ("number", "iteration", "arch_id", "state", *names, PARAMETERS, "is_pareto", "reason")
     ]
     for item in candidates:
         values = [item.values.get(name, "") for name in names]
         iteration = item.place // config.iteration
         is_pareto = int(item.number in front)
-        rows.append(
-            (item.number, iteration, item.arch.id, item.state, *values, is_pareto, item.reason)
-        )
+        ending = (_parameters(item), is_pareto, item.reason)
+        rows.append((item.number, iteration, item.arch.id, item.state, *values, *ending))
     return _csv(rows)
 
 
@@ -218,15 +206,5 @@ def _csv(rows: Iterable[Sequence[object]]) -> str:
     return text.getvalue()
 
 
-def _minimised(config: SearchConfig, item: Candidate) -> tuple[float, ...]:
-    return tuple(o.minimised(item.values[o.name]) for o in config.objectives)
-
-
-def _is_eligible(config: SearchConfig, item: Candidate) -> bool:
-    """Whether it may be on the front: complete, and finite in every objective."""
-    return item.state == "complete" and all(map(math.isfinite, _minimised(config, item)))
-
-
-def _share(front: Floats, best: Floats, worst: Floats) -> float:
-    scaled = (front - best) / np.where(worst > best, worst - best, 1.0)
-    return min(1.0, hypervolume(scaled, np.full(len(best), 1.0 + 1e-9)))
+def _parameters(candidate: Candidate) -> str:
+    return json.dumps(dict(candidate.params), sort_keys=True)
