@@ -1,4 +1,4 @@
-"""Members of a space with what is known of them without training, as columns for a surrogate.
+"""What is known of members without training, as columns for a surrogate.
 
 Beside its parameters a member may have features: parameters and MACs counted, latencies compiled,
 proxies computed. The values of cheap objectives are features too. A feature that varies by factors
@@ -65,82 +65,70 @@ class MemberEncoding:
     """Parameters and features as columns, each with a weight of its own in a kernel."""
 
     space: SpaceEncoding
-    features: tuple[FeatureScale, ...]
+    names_of_raw: tuple[str, ...]
+    objectives: tuple[tuple[int, FeatureScale], ...]
+    features: tuple[tuple[int, FeatureScale], ...]  # by the index of the raw feature
     cheap: tuple[int, ...]  # objectives whose values are known before a training
 
     @classmethod
     def of(
-        cls, space: SpaceEncoding, bank: Sequence[ScreenedMember], cheap: tuple[int, ...]
+        cls,
+        space: SpaceEncoding,
+        names: tuple[str, ...],
+        raw: Floats,
+        values: Floats,
+        cheap: tuple[int, ...],
     ) -> MemberEncoding:
-        sample = [member for member in bank if member.features or member.feasible][:_SAMPLE]
-        names = dict.fromkeys(name for member in sample for name in member.features)
-        table = {objective_name(i): objective_values(sample, i) for i in cheap}
-        table |= {name: feature_values(sample, name) for name in names}
-        scales = [FeatureScale.of(name, table[name]) for name in table]
-        kept: list[FeatureScale] = []
+        """From the raw features and the values of a bank."""
+        known = np.isfinite(np.hstack([values[:, cheap], raw])).any(axis=1)
+        sample = np.flatnonzero(known)[:_SAMPLE]
         columns: list[Floats] = []
-        for scale in scales:
+        kept: list[list[tuple[int, FeatureScale]]] = [[], []]
+        sources = [(0, index, f"objective {index}", values[sample, index]) for index in cheap]
+        sources += [(1, index, name, raw[sample, index]) for index, name in enumerate(names)]
+        for kind, index, name, numbers in sources:
+            scale = FeatureScale.of(name, numbers)
             if scale is None:
                 continue
-            column = scale.column(table[scale.name])
+            column = scale.column(numbers)
             if not any(_are_alike(column, other) for other in columns):
-                kept.append(scale)
+                kept[kind].append((index, scale))
                 columns.append(column)
-        return cls(space, tuple(kept), cheap)
+        return cls(space, names, tuple(kept[0]), tuple(kept[1]), cheap)
 
     @property
     def names(self) -> list[str]:
-        return [*self.space.names, *(f"feature {scale.name}" for scale in self.features)]
+        scales = (scale for _, scale in (*self.objectives, *self.features))
+        return [*self.space.names, *(f"feature {scale.name}" for scale in scales)]
 
     @property
     def groups(self) -> Groups:
-        first = self.space.groups
-        count = len(self.space.names)
-        return np.concatenate([first, np.arange(count, count + len(self.features))])
+        count, more = len(self.space.names), len(self.objectives) + len(self.features)
+        return np.concatenate([self.space.groups, np.arange(count, count + more)])
 
     def encode(self, members: Sequence[Member]) -> Floats:
         columns = self.space.encode([member.params for member in members])
-        return np.hstack([columns, self.feature_columns(members)])
+        raw = raw_features(members, self.names_of_raw)
+        count = 1 + max(self.cheap, default=-1)
+        return np.hstack([columns, self.feature_columns(raw, all_values(members, count))])
 
-    def feature_columns(self, members: Sequence[Member]) -> Floats:
-        found = [scale.column(self._raw(members, scale.name)) for scale in self.features]
-        return np.stack(found, axis=1) if found else np.zeros((len(members), 0))
-
-    def _raw(self, members: Sequence[Member], name: str) -> Floats:
-        for index in self.cheap:
-            if name == objective_name(index):
-                return objective_values(members, index)
-        return feature_values(members, name)
+    def feature_columns(self, raw: Floats, values: Floats) -> Floats:
+        columns = [scale.column(values[:, index]) for index, scale in self.objectives]
+        columns += [scale.column(raw[:, index]) for index, scale in self.features]
+        return np.stack(columns, axis=1) if columns else np.zeros((len(raw), 0))
 
 
-def objective_name(index: int) -> str:
-    return f"objective {index}"
-
-
-def feature_values(members: Sequence[Member], name: str) -> Floats:
-    return np.array([member.features.get(name, np.nan) for member in members], dtype=np.float64)
-
-
-def objective_values(members: Sequence[Member], index: int) -> Floats:
-    """NaN where a member has no such value."""
-    rows = [member.values for member in members]
-    found = [np.nan if row is None or row[index] is None else row[index] for row in rows]
-    return np.array(found, dtype=np.float64)
-
-
-def cheap_objectives(bank: Sequence[ScreenedMember]) -> tuple[int, ...]:
-    """The objectives that screening gives."""
-    known: dict[int, None] = {}
-    for member in bank:
-        if member.feasible:
-            known |= dict.fromkeys(i for i, value in enumerate(member.values) if value is not None)
-    return tuple(sorted(known))
+def raw_features(members: Sequence[Member], names: Sequence[str]) -> Floats:
+    """One row per member; NaN where it lacks a feature."""
+    rows = [[member.features.get(name, np.nan) for name in names] for member in members]
+    return np.array(rows, dtype=np.float64).reshape(len(members), len(names))
 
 
 def all_values(members: Sequence[Member], count: int) -> Floats:
-    """One row per member and one column per objective."""
-    columns = [objective_values(members, index) for index in range(count)]
-    return np.stack(columns, axis=1) if columns else np.zeros((len(members), 0))
+    """One row per member and one column per objective; NaN where a member has no such value."""
+    nothing = (np.nan,) * count
+    rows = [nothing if member.values is None else member.values[:count] for member in members]
+    return np.array(rows, dtype=np.float64).reshape(len(members), count)
 
 
 def _are_alike(column: Floats, other: Floats) -> bool:

@@ -28,10 +28,9 @@ _TRIES = 100
 class NewMembers:
     """What is new: neither evaluated, nor pending, nor drafted before for this proposal."""
 
-    def __init__(self, space: Space, known: Sequence[Mapping[str, Value]]) -> None:
+    def __init__(self, space: Space, keys: Iterable[str]) -> None:
         self._space = space
-        self.known = known
-        self.taken = {key_of(params) for params in known}
+        self.taken = set(keys)
         self._drafted: set[str] = set()
 
     def unseen(self, drafts: Iterable[Draft]) -> list[Draft]:
@@ -72,6 +71,20 @@ class NewMembers:
             if member := self.member(replayed(draft.params, rng)):
                 members.append(member)
             if len(members) == _CHECKED:
+                break
+        return members
+
+    def everyone(self, rng: Random, count: int) -> list[Draft]:
+        """So many of the members that are left, by enumeration."""
+        members: list[Draft] = []
+        if count <= 0:
+            return members
+        for trial in every_member(self._space, rng):
+            member = Draft(trial.params, trial.distributions)
+            if key_of(trial.params) not in self.taken:
+                self.take(member)
+                members.append(member)
+            if len(members) == count:
                 break
         return members
 

@@ -31,7 +31,7 @@ from edgeloop.search.sampler.members import (
 )
 from edgeloop.search.sampler.mutation import Draft, at_corner, at_random, mutated
 from edgeloop.search.sampler.surrogate import Kernel, SpaceEncoding, fit_kernel
-from edgeloop.search.sampler.trial import Params, Space, Value, ask
+from edgeloop.search.sampler.trial import Params, Space, Value, ask, key_of
 
 START = 10
 
@@ -74,13 +74,14 @@ class Proposer:
         from threadpoolctl import threadpool_limits
 
         rng = Random(f"{self._seed}/{number}")
-        fresh = NewMembers(self._space, [*(result.params for result in history), *pending])
+        known = [*(result.params for result in history), *pending]
+        fresh = NewMembers(self._space, map(key_of, known))
         if knows_enough(history, pending, self._start):
             # Small matrices gain nothing from threads, which slow evaluators down.
             with threadpool_limits(1, user_api="blas"):
                 chosen = self._best(fresh, history, pending, rng)
         else:
-            chosen = self._first(fresh, rng)
+            chosen = self._first(fresh, known, rng)
         chosen = chosen or fresh.anyone(rng)
         return chosen.params if chosen else None
 
@@ -115,7 +116,9 @@ class Proposer:
         with threadpool_limits(1, user_api="blas"):
             return self._bank.choose(history, pending, bank, rng)
 
-    def _first(self, fresh: NewMembers, rng: Random) -> Draft | None:
+    def _first(
+        self, fresh: NewMembers, known: Sequence[Mapping[str, Value]], rng: Random
+    ) -> Draft | None:
         """A corner, while there are new ones, then a member far from all others."""
         if len(fresh.taken) < self._start:
             # All first choices, all last ones, and steps in between for the longest list.
@@ -127,11 +130,11 @@ class Proposer:
                     return corner
         found = (fresh.member(at_random(rng)) for _ in range(_FAR_FROM))
         pool = [member for member in found if member]
-        if not pool or not fresh.known:
+        if not pool or not known:
             return pool[0] if pool else None
         encoding = SpaceEncoding.of(member.distributions for member in pool)
         mine = encoding.encode([member.params for member in pool])
-        theirs = encoding.encode(fresh.known)
+        theirs = encoding.encode(known)
         gaps = ((mine[:, None] - theirs) ** 2).sum(axis=2).min(axis=1)
         return pool[int(gaps.argmax())]
 

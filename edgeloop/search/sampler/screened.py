@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgeloop.pareto import Floats, Mask, non_dominated
-from edgeloop.search.base import Observation, ScreenedMember
-from edgeloop.search.sampler.acquisition import Scale, eligibility, spread_normals
+from edgeloop.pareto import Floats, non_dominated
+from edgeloop.search.base import Observation
+from edgeloop.search.sampler.acquisition import Scale, spread_normals
 from edgeloop.search.sampler.features import MemberEncoding, all_values
 from edgeloop.search.sampler.improvement import Improvement, exact_improvement
 from edgeloop.search.sampler.surrogate import Kernel, Surrogate
+from edgeloop.search.sampler.table import MemberArrays
 
 _SAMPLES = 32
 _COARSE_SAMPLES, _COARSE_DIRECTIONS = 8, 24
@@ -32,20 +33,6 @@ class DearKernels:
 
     objectives: Mapping[int, Kernel]
     feasibility: Kernel | None
-
-
-@dataclass(frozen=True)
-class MemberArrays:
-    """Members as arrays: their columns, and their values, NaN where only a training can tell."""
-
-    encoded: Floats
-    values: Floats
-
-    def __getitem__(self, chosen: Mask | Floats) -> MemberArrays:
-        return MemberArrays(self.encoded[chosen], self.values[chosen])
-
-    def __len__(self) -> int:
-        return len(self.encoded)
 
 
 @dataclass(frozen=True)
@@ -74,14 +61,13 @@ class ScreenedAcquisition:
         encoding: MemberEncoding,
         kernels: DearKernels,
         history: Sequence[Observation],
-        pending: Sequence[ScreenedMember],
+        waiting: MemberArrays,
         fronts: Sequence[tuple[int, ...]],
         seed: int,
     ) -> None:
         count = 1 + max(index for front in fronts for index in front)
         values = all_values(history, count)
         encoded = encoding.encode(history)
-        waiting = MemberArrays(encoding.encode(pending), all_values(pending, count))
         self._dear: dict[int, _Dear] = {}
         for index, kernel in kernels.objectives.items():
             self._dear[index] = _fitted(
@@ -95,7 +81,7 @@ class ScreenedAcquisition:
         self._feasibility: Surrogate | None = None
         if kernels.feasibility:
             self._feasibility = Surrogate(
-                kernels.feasibility, encoding.names, encoding.groups, encoded, eligibility(history)
+                kernels.feasibility, encoding.names, encoding.groups, encoded, outcomes(history)
             )
 
     def of(self, candidates: MemberArrays) -> Floats:
@@ -180,6 +166,12 @@ class ScreenedAcquisition:
             if len(waiting):
                 values[:, index] = dear.scale.inverse(dear.predict(waiting.encoded)[0])
         return values
+
+
+def outcomes(results: Sequence[Observation]) -> Floats:
+    """½ for what succeeded and −½ for what failed or broke a constraint: far from all of them,
+    nothing is known."""
+    return np.array([0.5 if r.feasible and r.values is not None else -0.5 for r in results])
 
 
 def doubts(results: Sequence[Observation]) -> Floats:

@@ -180,13 +180,16 @@ def ask(space: Space, policy: Policy) -> ProposalTrial:
 
 def key_of(params: Mapping[str, Value]) -> str:
     """Equal for equal parameters, in whatever order they were suggested."""
+    return _KEYS.encode(params)
 
-    def plain(value: object) -> object:
-        """NumPy's numbers as Python's."""
-        item = getattr(value, "item", None)
-        return item() if callable(item) else repr(value)
 
-    return json.dumps(params, sort_keys=True, default=plain)
+def _plain(value: object) -> object:
+    """NumPy's numbers as Python's."""
+    item = getattr(value, "item", None)
+    return item() if callable(item) else repr(value)
+
+
+_KEYS = json.JSONEncoder(sort_keys=True, default=_plain)
 
 
 def _as_float(value: Value) -> float:
