@@ -30,8 +30,12 @@ class Candidates:
 
     def results(self, arch_id: str, conditions: str) -> dict[str, float]:
         """What is known of an architecture under these conditions; empty where nothing is."""
+        return dict(self.all_results(arch_id).get(conditions, {}))
+
+    def all_results(self, arch_id: str) -> Results:
+        """What is known of an architecture, by conditions."""
         row = self._models.get(arch_id)
-        return dict(_results(row).get(conditions, {})) if row is not None else {}
+        return _results(row) if row is not None else {}
 
     def note(
         self,
@@ -43,11 +47,22 @@ class Candidates:
     ) -> None:
         """Add results to a row, and make the row where there is none. `columns` are for people:
         `val_iou`, `params` and others that the table has."""
+        self.note_all(arch_id, arch_json, {conditions: values}, columns)
+
+    def note_all(
+        self,
+        arch_id: str,
+        arch_json: str,
+        results: Results,
+        columns: Mapping[str, Value] | None = None,
+    ) -> None:
+        """As `note`, for results under several conditions."""
         check_model_name(arch_id)
 
         def add(row: Record) -> Changes:
             known = {key: dict(found) for key, found in _results(row).items()}
-            known.setdefault(conditions, {}).update(values)
+            for conditions, values in results.items():
+                known.setdefault(conditions, {}).update(values)
             held = {"node": SEARCH_NODE} if row.values.get("status") == CANDIDATE else {}
             found = {"arch": arch_json, "results": json.dumps(known), **held}
             is_measured = bool(runs_of(row.values))  # an estimate never replaces a measurement

@@ -87,6 +87,12 @@ class Platform:
         """Latency of untrained graphs, for searches; only for platforms that can estimate it."""
         raise BadInput(reason=f"{name} cannot estimate the latency of untrained models")
 
+    def open_estimators(
+        self, names: Sequence[str], settings: Settings, limit_s: float
+    ) -> Mapping[str, Estimator]:
+        """One per device, asked in turn about each model. Override it where devices share work."""
+        return {name: self.open_estimator(name, settings, limit_s) for name in names}
+
     def calibrate(
         self,
         name: str,
@@ -214,18 +220,15 @@ def convert_as(
     """With a precision's name or with a plan; raises BadInput where the toolchain takes none."""
     if not isinstance(precision, PrecisionPlan):
         return toolchain.convert(model, calibration, folder, precision, chips)
-    check_mixes(toolchain)
-    assert isinstance(toolchain, MixesPrecision)
-    return toolchain.convert_plan(model, calibration, folder, precision, chips)
+    mixing = check_mixes(toolchain)
+    return mixing.convert_plan(model, calibration, folder, precision, chips)
 
 
-def check_mixes(toolchain: Toolchain) -> None:
-    if not isinstance(toolchain, MixesPrecision):
-        reason = (
-            f"the toolchain {toolchain.name} gives all tensors the same bits: use a precision such "
-            "as a16w8 with it, or a device of the toolchain qnn"
-        )
-        raise BadInput(reason=reason)
+def check_mixes(toolchain: Toolchain) -> MixesPrecision:
+    if isinstance(toolchain, MixesPrecision):
+        return toolchain
+    reason = f"the toolchain {toolchain.name} gives all tensors the same bits: use a precision such"
+    raise BadInput(reason=f"{reason} as a16w8 with it, or a device of the toolchain qnn")
 
 
 @runtime_checkable

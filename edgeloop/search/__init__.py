@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgeloop.search.base import Evaluation, Evaluator, Observation
-    from edgeloop.search.campaign import Search, SearchResult, search_folder, search_settings
+    from edgeloop.search.campaign import (
+        Search,
+        SearchResult,
+        check_devices,
+        search_folder,
+        search_settings,
+    )
     from edgeloop.search.config import SearchConfig, read_config
     from edgeloop.search.evaluators import (
         LocalTraining,
@@ -23,9 +29,11 @@ if TYPE_CHECKING:
         TrainingJobs,
     )
     from edgeloop.search.folders import arch_ids, find_search, found_searches, kept_search
-    from edgeloop.search.keys import SearchFile
+    from edgeloop.search.keys import NO_LIMIT, SearchFile
     from edgeloop.search.loop import Event, columns_of
+    from edgeloop.search.names import device_of, on_device, value_of
     from edgeloop.search.remote import earlier_job, search_job
+    from edgeloop.search.results.fronts import front_names, fronts_of
     from edgeloop.search.sampler.proposer import Proposer
     from edgeloop.search.storage import storage_address
     from edgeloop.search.study import Candidate
@@ -33,13 +41,15 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "base": ("Evaluation", "Observation", "Evaluator"),
-    "campaign": ("Search", "SearchResult", "search_folder", "search_settings"),
+    "campaign": ("Search", "SearchResult", "check_devices", "search_folder", "search_settings"),
     "config": ("SearchConfig", "read_config"),
     "evaluators": ("LocalTraining", "TrainingJobs", "RemoteBenchmark", "Screening"),
     "folders": ("arch_ids", "find_search", "found_searches", "kept_search"),
-    "keys": ("SearchFile",),
+    "keys": ("NO_LIMIT", "SearchFile"),
     "loop": ("Event", "columns_of"),
+    "names": ("device_of", "on_device", "value_of"),
     "remote": ("earlier_job", "search_job"),
+    "results.fronts": ("front_names", "fronts_of"),
     "sampler.proposer": ("Proposer",),
     "storage": ("storage_address",),
     "study": ("Candidate",),
@@ -47,6 +57,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "NO_LIMIT",
     "Candidate",
     "Evaluation",
     "Evaluator",
@@ -63,11 +74,16 @@ __all__ = [
     "SearchResult",
     "TrainingJobs",
     "arch_ids",
+    "check_devices",
     "columns_of",
+    "device_of",
     "earlier_job",
     "find_search",
     "found_searches",
+    "front_names",
+    "fronts_of",
     "kept_search",
+    "on_device",
     "read_config",
     "retrain",
     "search_folder",
@@ -76,6 +92,7 @@ __all__ = [
     "storage_address",
     "summary",
     "trainer_of",
+    "value_of",
 ]
 
 

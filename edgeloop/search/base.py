@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from edgeloop.architectures import Architecture
 from edgeloop.errors import BadInput
+from edgeloop.search.names import device_of
 from edgeloop.search.sampler.trial import Value
 
 
@@ -70,21 +71,50 @@ class Evaluator(ABC):
     def close(self) -> None:
         """Stop what runs; leave nothing behind that costs money."""
 
+    def known(self, results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+        """What stored results, by their conditions, say about the values that it returns."""
+        found = results.get(self.conditions, {})
+        return {name: found[name] for name in (*self.gives, *self.beside) if name in found}
+
+    def stored(self, values: Mapping[str, float]) -> Mapping[str, Mapping[str, float]]:
+        """Its values, by the conditions under which others may use them."""
+        return {self.conditions: values}
+
     @property
     def capacity(self) -> int | None:
         """How many architectures it evaluates at a time, if known."""
         return None
 
 
-def broken_constraint(
-    values: Mapping[str, float], constraints: Mapping[str, tuple[float, float]]
-) -> str:
-    """Which limit these values violate, in words; empty if none. Values not known yet pass."""
-    for name, (low, high) in constraints.items():
-        value = values.get(name)
-        if value is not None and not low <= value <= high:
-            return f"{name} is {value:.4g}, not within {low:g} to {high:g}"
+Limits = Mapping[str, tuple[float, float]]
+"""Constraints by the names of values: the least and the most."""
+
+
+def broken_constraint(values: Mapping[str, float], constraints: Limits) -> str:
+    """Which limit these values violate, in words; empty if none. Values not known yet pass. In a
+    search for several chips, a candidate that is within the limits of one of them is wanted."""
+    broken = _broken(values, constraints)
+    for name, reason in broken.items():
+        if not device_of(name):
+            return reason
+    devices = {device_of(name) for name in constraints} - {""}
+    if devices and devices == {device_of(name) for name in broken}:
+        return "; ".join(broken.values())
     return ""
+
+
+def barred_devices(values: Mapping[str, float], constraints: Limits) -> frozenset[str]:
+    """The chips of several whose limits these values violate: it is on no front of theirs."""
+    return frozenset(device_of(name) for name in _broken(values, constraints)) - {""}
+
+
+def _broken(values: Mapping[str, float], constraints: Limits) -> dict[str, str]:
+    """A sentence for each value that is outside of its limits."""
+    return {
+        name: f"{name} is {values[name]:.4g}, not within {low:g} to {high:g}"
+        for name, (low, high) in constraints.items()
+        if name in values and not low <= values[name] <= high
+    }
 
 
 def expected(evaluators: Sequence[Evaluator]) -> tuple[str, ...]:
@@ -99,8 +129,8 @@ class Observation:
 
     A candidate that violates a constraint is not feasible, but the sampler learns from its values.
     `features` are other quantities that are known without training, by name: counts, latencies,
-    proxies. The values of a training that was stopped early are what it was heading for, not what
-    was measured (`is_partial`).
+    proxies. `barred` are the places of fronts that it may not be on. The values of a training that
+    was stopped early are what it was heading for, not what was measured (`is_partial`).
     """
 
     params: Mapping[str, Value]
@@ -108,6 +138,7 @@ class Observation:
     feasible: bool = True
     features: Mapping[str, float] = field(default_factory=dict)
     is_partial: bool = False
+    barred: tuple[int, ...] = ()
 
     @property
     def measured(self) -> bool:
@@ -124,13 +155,15 @@ class ScreenedMember:
     """A member of the space whose cheap values are known, and who may be trained.
 
     `values` has one place per objective, minimised; None where only a training can tell. A member
-    that violates a constraint, or could not be built, is not feasible.
+    that violates a constraint, or could not be built, is not feasible. `barred` are the places of
+    fronts that it cannot join, because it violates the limits of their chips alone.
     """
 
     params: Mapping[str, Value]
     values: tuple[float | None, ...]
     feasible: bool = True
     features: Mapping[str, float] = field(default_factory=dict)
+    barred: tuple[int, ...] = ()
 
 
 def values_of(results: Sequence[Observation]) -> NDArray[np.float64]:

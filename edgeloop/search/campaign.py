@@ -19,10 +19,12 @@ from edgeloop.models import Candidates
 from edgeloop.search.base import Evaluator, expected
 from edgeloop.search.config import SearchConfig, read_config
 from edgeloop.search.evaluators import RemoteBenchmark, Screening
+from edgeloop.search.evaluators.screening import open_estimators
 from edgeloop.search.folders import KEPT_CONFIG, LOCK, SEARCHES, adopt
-from edgeloop.search.keys import DEFAULT_CHIP
+from edgeloop.search.keys import CHIP
 from edgeloop.search.loop import Event, SearchLoop, columns_of, patiently
-from edgeloop.search.results.fronts import front_of
+from edgeloop.search.names import value_of
+from edgeloop.search.results.fronts import front_of, fronts_of
 from edgeloop.search.results.tables import (
     RunningTables,
     copy_atomic,
@@ -44,11 +46,11 @@ from edgeloop.tasks import open_task
 from edgeloop.workspace import Workspace
 
 FARM = ("farm_latency_ms", "farm_f1")
-CHIP = ("chip_latency_ms", "ddr_bytes")
 SCREENED = ("params", "macs", "memory_bytes", "host_latency_ms", *CHIP)
 MODELS = "nets"
 SCREENING = "screening"  # untrained models, until their candidates have ended
 LOOK_S = 1.0
+_CHECK_S = 60.0
 TRAINED = "trained"
 
 Hear = Callable[[Event], None]
@@ -61,7 +63,7 @@ class SearchResult:
 
     Attributes:
         candidates: Everything that was proposed, in order.
-        front: The candidates that no other one dominates.
+        front: The candidates that no other one dominates, on one chip at least.
         hypervolumes: The hypervolume after each candidate, in the order in which they ended.
         is_exhausted: Whether the space has no further members.
         folder: Folder with the tables and models of the search.
@@ -80,6 +82,7 @@ class SearchResult:
     folder: Path
     published: Sequence[str] = field(default=())
     reference: ReferencePoint | None = None
+    fronts: Mapping[str, Sequence[Candidate]] = field(default_factory=dict)
 
     def count(self, state: str) -> int:
         """Count the candidates in a state.
@@ -167,6 +170,7 @@ class Search:
 
     def _open(self, settings: Settings, resume: bool) -> None:
         config = self.config
+        check_devices(config, settings)
         if resume:
             adopt(self.folder, config.name, settings.project)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -245,12 +249,14 @@ class Search:
             self.folder,
             self._publish(front) if self.config.publish == "front" else (),
             curve.reference,
+            fronts_of(self.config, candidates) if self.config.devices else {},
         )
 
     def _evaluators(self, tell: Tell) -> list[Evaluator]:
         config, settings = self.config, self.workspace.settings
         found: list[Evaluator] = []
-        screened = [name for name in config.wanted if name in SCREENED]
+        screened = list(dict.fromkeys(map(value_of, config.wanted)))
+        screened = [value for value in screened if value in SCREENED]
         if screened:
             found.append(self._screening(screened))
         conditions = ""
@@ -268,16 +274,12 @@ class Search:
         return found
 
     def _screening(self, wanted: Sequence[str]) -> Screening:
-        named = [one for one in self.config.objectives if one.name in CHIP]
-        chips = {str(one.options.get("device", DEFAULT_CHIP)) for one in named}
-        if len(chips) > 1:
-            reason = f"{' and '.join(CHIP)} must have the same device: a candidate is compiled once"
-            raise BadInput(reason=reason)
         host = self._options("host_latency_ms")
         settings = self.workspace.settings
         return Screening(
             wanted,
-            chips.pop() if chips else DEFAULT_CHIP,
+            self.config.chips[0],
+            devices=self.config.devices,
             repeats=int(str(host.get("repeats", 20))),
             warm_up=int(str(host.get("warm_up", 3))),
             folder=self.folder / SCREENING,
@@ -376,6 +378,28 @@ def with_classes(config: SearchConfig, project: Path) -> SearchConfig:
     return replace(config, classes=len(open_task(task, folder, folder).classes))
 
 
+def check_devices(config: SearchConfig, settings: Settings) -> None:
+    """Said before anything is searched: a chip that nobody knows or can estimate, or one that is
+    named twice in different words."""
+    values = [value for value in map(value_of, config.wanted) if value in CHIP]
+    if not values:
+        return
+    named = {one.value: one.options for one in config.objectives if one.value in CHIP}
+    value = next((name for name, options in named.items() if "devices" in options), values[0])
+    path = ("objectives", value, "devices" if config.devices else "device")
+    known: dict[str, str] = {}
+    for device in config.chips:
+        try:
+            [estimator] = open_estimators([device], settings, _CHECK_S).values()
+        except BadInput as error:
+            raise config.origin.wrong(path, f"cannot be used: {error}") from None
+        estimator.close()
+        other = known.setdefault(estimator.conditions, device)
+        if other != device:
+            reason = f"names {other} and {device}, which are the same chip: keep one of them"
+            raise config.origin.wrong(path, reason)
+
+
 @contextmanager
 def alone(file: Path, name: str) -> Iterator[None]:
     """One process drives a search: two would take each other's candidates for abandoned ones."""
@@ -398,7 +422,7 @@ def written(config: SearchConfig, experiment: str) -> str:
     given = config.document.get("objectives")
     options = given if isinstance(given, Mapping) else {}
     objectives = {
-        o.name: {**(options.get(o.name) or {}), "goal": o.goal} for o in config.objectives
+        o.value: {**(options.get(o.value) or {}), "goal": o.goal} for o in config.objectives
     }
     document = {**config.document, "objectives": objectives, "experiment": experiment}
     if "store" in document and redact(str(document["store"])) != str(document["store"]):

@@ -8,17 +8,22 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from edgeloop._util.schema import validated, with_overrides
+from edgeloop._util.suggest import suggestion
 from edgeloop._util.yaml import Origin, read_document
 from edgeloop.errors import BadSetting
 from edgeloop.search.keys import (
+    CHIP,
+    DEFAULT_CHIP,
     MAXIMISED,
     MINIMISED,
+    NO_LIMIT,
     SEARCH_NAME,
     TRAINED,
     VALUES,
     SearchFile,
     SearchKeys,
 )
+from edgeloop.search.names import device_of, on_device, value_of
 from edgeloop.settings import check_variables, filled_in
 from edgeloop.tasks import FACE_CLASSES
 
@@ -33,9 +38,22 @@ _OF_THE_HYPERVOLUME = ("worst", "best")
 
 @dataclass(frozen=True)
 class Objective:
+    """In a search for several chips, a value of a chip is an objective for each of them, with the
+    chip in its name."""
+
     name: str
     goal: Goal
     options: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def value(self) -> str:
+        """What it is called in the file: without the chip."""
+        return value_of(self.name)
+
+    @property
+    def device(self) -> str:
+        """The chip of several that it belongs to."""
+        return device_of(self.name)
 
     def minimised(self, value: float) -> float:
         return value if self.goal == "min" else -value
@@ -91,11 +109,30 @@ class SearchConfig:
     experiment: str = ""
     task: str = ""  # what the net answers
     farm: Mapping[str, object] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()  # chips with a front each; one chip alone has no name
     document: Mapping[str, object] = field(default_factory=dict, repr=False)
+    origin: Origin = field(default=Origin("search", BadSetting), repr=False, compare=False)
 
     @property
     def fronts(self) -> tuple[SearchFront, ...]:
-        return (SearchFront("", self.objectives, tuple(range(len(self.objectives)))),)
+        """One per chip of several, else one."""
+        return tuple(self._front(device) for device in self.devices or ("",))
+
+    def _front(self, device: str) -> SearchFront:
+        kept = [
+            (place, objective)
+            for place, objective in enumerate(self.objectives)
+            if objective.device in ("", device)
+        ]
+        places, objectives = zip(*kept, strict=True)
+        return SearchFront(device, tuple(objectives), tuple(places))
+
+    @property
+    def chips(self) -> tuple[str, ...]:
+        """The chips that latency and traffic are estimated for."""
+        options = [o.options for o in self.objectives if o.value in CHIP]
+        named = [str(one["device"]) for one in options if one.get("device")]
+        return self.devices or (named[0] if named else DEFAULT_CHIP,)
 
     @property
     def train(self) -> Mapping[str, object] | None:
@@ -131,7 +168,7 @@ class SearchConfig:
             "seed": self.seed,
             "constraints": {name: list(pair) for name, pair in self.constraints.items()},
             "objectives": {
-                o.name: {"goal": o.goal, **_decisive(o.options)} for o in self.objectives
+                o.value: {"goal": o.goal, **_decisive(o.options)} for o in self.objectives
             },
             "data": self.data,
             "task": self.task,
@@ -182,8 +219,9 @@ def config_of(
 ) -> SearchConfig:
     origin = Origin(where, BadSetting) if isinstance(where, str) else where
     keys = validated(SearchFile, document, origin)
-    objectives = _objectives(document.get("objectives"), origin)
-    ranges = keys.search.constraints.model_dump(exclude_none=True)
+    devices = _devices(keys, origin)
+    objectives = _objectives(document.get("objectives"), devices, origin)
+    ranges = _ranges(keys, devices, origin)
     _check_training([objective.name for objective in objectives], ranges, origin)
     if not keys.data and any(objective.name in TRAINED for objective in objectives):
         reason = "must name the dataset to train with, for example working/faces128"
@@ -200,6 +238,8 @@ def config_of(
             "constraints": ranges,
             "classes": keys.search.classes or len(FACE_CLASSES),
         },
+        devices=devices,
+        origin=origin,
         objectives=objectives,
         data=keys.data,
         store=keys.store,
@@ -210,13 +250,36 @@ def config_of(
     )
 
 
-def _objectives(written: object, origin: Origin) -> tuple[Objective, ...]:
+def _devices(keys: SearchFile, origin: Origin) -> tuple[str, ...]:
+    """The chips of a search for several: all that depends on the chip is known for each of them."""
+    written = {name: found for name in CHIP if (found := getattr(keys.objectives, name))}
+    several = {name: found.devices for name, found in written.items() if found.devices}
+    single = {name: found.device for name, found in written.items() if found.device}
+    for name in several.keys() & single.keys():
+        path = ("objectives", name, "devices")
+        raise origin.wrong(path, "and device cannot both be given: list all chips in devices")
+    if len(set(several.values())) > 1 or (several and single):
+        reason = f"must name the chips of {CHIP[0]}, or none: it then has the same"
+        raise origin.wrong(("objectives", CHIP[1]), reason)
+    if len(set(single.values())) > 1:
+        reason = f"must be that of {CHIP[0]}; for several chips write devices: [htp:…, htp:…]"
+        raise origin.wrong(("objectives", CHIP[1], "device"), reason)
+    for name, devices in several.items():
+        for place, device in enumerate(devices):
+            if device in devices[:place]:
+                path = ("objectives", name, "devices")
+                raise origin.wrong(path, f"names {device} twice: a chip has one front")
+    return next(iter(several.values()), ())
+
+
+def _objectives(written: object, devices: Sequence[str], origin: Origin) -> tuple[Objective, ...]:
     """In the order of the file, with options as written: they are part of a search's identity."""
     found: list[Objective] = []
     for name, value in written.items() if isinstance(written, Mapping) else ():
         options = dict(value or {})
         goal = options.pop("goal", None) or ("min" if name in MINIMISED else "max")
-        found.append(Objective(name, cast("Goal", goal), options))
+        for device in _devices_of(name, devices):
+            found.append(Objective(on_device(name, device), cast("Goal", goal), options))
     if not found:
         reason = f"must name at least one of {', '.join(VALUES)}"
         raise origin.wrong(("objectives",), reason)
@@ -237,7 +300,30 @@ def _check_scale(objective: Objective, origin: Origin) -> None:
         return
     side = "above" if objective.goal == "min" else "below"
     reason = f"must be {side} the best value, {best:g}, not {worst:g}"
-    raise origin.wrong(("objectives", objective.name, "worst"), reason)
+    raise origin.wrong(("objectives", objective.value, "worst"), reason)
+
+
+def _devices_of(value: str, devices: Sequence[str]) -> Sequence[str]:
+    """The chips that a value is known for separately."""
+    return devices if devices and value in CHIP else ("",)
+
+
+def _ranges(
+    keys: SearchFile, devices: Sequence[str], origin: Origin
+) -> dict[str, tuple[float, float]]:
+    """Limits by the names of values. A chip that a limit by chip does not name has none."""
+    found: dict[str, tuple[float, float]] = {}
+    for value, limits in keys.search.constraints.model_dump(exclude_none=True).items():
+        if not isinstance(limits, Mapping):
+            found |= {on_device(value, device): limits for device in _devices_of(value, devices)}
+            continue
+        for device in limits:
+            if device not in devices:
+                known = suggestion(device, devices, "its chips are") if devices else "it has one"
+                reason = f"names {device}, which is not among the chips of the search: {known}"
+                raise origin.wrong(("search", "constraints", value), reason)
+        found |= {on_device(value, device): limits.get(device, NO_LIMIT) for device in devices}
+    return found
 
 
 def _check_training(

@@ -14,8 +14,10 @@ from edgeloop._util.values import (
     Reads,
     Whole,
     choice,
+    items,
     matching,
     number,
+    plain_text,
     shown,
     whole,
 )
@@ -28,6 +30,7 @@ MINIMISED = (
 MAXIMISED = ("val_iou", "val_f1", "farm_f1")
 VALUES = (*MINIMISED, *MAXIMISED)
 TRAINED = ("val_iou", "val_f1")
+CHIP = ("chip_latency_ms", "ddr_bytes")
 SAMPLERS = ("default", "tpe", "nsga2", "gp", "random")
 DEFAULT_CHIP = "htp:qcs8550"  # calibrated: its estimates have an interval
 _MEANING = {
@@ -42,6 +45,7 @@ _MEANING = {
     "val_f1": "F1 on the validation set after partial training.",
     "farm_f1": "F1 of the trained and quantized model, measured by a runner.",
 }
+_OF_SEVERAL = " With several chips: for each, or `{CHIP: [least, most]}`."
 
 
 def _number(value: object) -> float:
@@ -71,6 +75,31 @@ def _range(value: object) -> tuple[float, float]:
     return low, high
 
 
+def _chip_range(value: object) -> tuple[float, float] | dict[str, tuple[float, float]]:
+    """One for all chips, or one by the name of each."""
+    if not isinstance(value, dict):
+        return _range(value)
+    found = {}
+    for device, limits in value.items():
+        try:
+            found[device_name(device)] = _range(limits)
+        except ValueError as error:
+            raise ValueError(f"of {device} {error}") from None
+    return found
+
+
+def device_name(value: object) -> str:
+    """In tables, names of devices are separated by blanks."""
+    return "-".join(plain_text(value).split())
+
+
+def _device_names(value: object) -> tuple[str, ...]:
+    found = tuple(map(device_name, items(value)))
+    if not all(found):
+        raise ValueError("must be names of chips, for example [htp:qcs8550, htp:x-elite]")
+    return found
+
+
 def _sides(value: object) -> tuple[int, int]:
     sides = value if isinstance(value, list | tuple) else (value, value)
     if len(sides) != 2:
@@ -95,6 +124,12 @@ _Time = Annotated[float | None, POSITIVE_TIME]
 _Goal = Annotated[str | None, choice("min", "max")]
 _Number = Annotated[float | None, Reads(_finite, {"type": ["number", "string"]})]
 _Range = Annotated[tuple[float, float] | None, Reads(_range, _PAIR)]
+_CHIP_PAIRS = {"anyOf": [_PAIR, {"type": "object", "additionalProperties": _PAIR}]}
+_ChipRange = Annotated[
+    tuple[float, float] | dict[str, tuple[float, float]] | None, Reads(_chip_range, _CHIP_PAIRS)
+]
+_DEVICES = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+NO_LIMIT = (-math.inf, math.inf)
 
 
 class ConstraintKeys(Section):
@@ -104,8 +139,8 @@ class ConstraintKeys(Section):
     macs: _Range = key(None, _MEANING["macs"])
     memory_bytes: _Range = key(None, _MEANING["memory_bytes"])
     host_latency_ms: _Range = key(None, _MEANING["host_latency_ms"])
-    chip_latency_ms: _Range = key(None, _MEANING["chip_latency_ms"])
-    ddr_bytes: _Range = key(None, _MEANING["ddr_bytes"])
+    chip_latency_ms: _ChipRange = key(None, _MEANING["chip_latency_ms"] + _OF_SEVERAL)
+    ddr_bytes: _ChipRange = key(None, _MEANING["ddr_bytes"] + _OF_SEVERAL)
     farm_latency_ms: _Range = key(None, _MEANING["farm_latency_ms"])
     val_iou: _Range = key(None, _MEANING["val_iou"])
     val_f1: _Range = key(None, _MEANING["val_f1"])
@@ -190,7 +225,10 @@ class HostLatencyKeys(CountedKeys):
 class ChipKeys(CountedKeys):
     """Estimated by the compiler."""
 
-    device: PlainText = key(DEFAULT_CHIP, "The chip.")
+    device: PlainText = key("", f"The chip; `{DEFAULT_CHIP}` by default.")
+    devices: Annotated[tuple[str, ...], Reads(_device_names, _DEVICES)] = key(
+        (), "Several chips, each with a front of its own, instead of one.", "[]"
+    )
 
 
 class FarmLatencyKeys(CountedKeys):

@@ -25,6 +25,7 @@ from edgeloop.errors import SearchFailed, StoreUnavailable
 from edgeloop.models import Candidates
 from edgeloop.search.base import Evaluation, Evaluator, broken_constraint
 from edgeloop.search.config import SearchConfig
+from edgeloop.search.names import device_of, on_device, value_of
 from edgeloop.search.study import Candidate, End, Study
 from edgeloop.store import Value
 
@@ -192,11 +193,10 @@ class SearchLoop:
         if any(other.cost == 2 for other in self._evaluators) and evaluator.cost == 1:
             return False
         arch_id = entry.candidate.arch.id
-        found = patiently(lambda: self._table.results(arch_id, evaluator.conditions))
+        found = evaluator.known(patiently(lambda: self._table.all_results(arch_id)))
         if not set(evaluator.gives) <= set(found):
             return False
-        names = (*evaluator.gives, *evaluator.beside)
-        entry.values.update({name: found[name] for name in names if name in found})
+        entry.values.update(found)
         return True
 
     def _ask(self, entry: _Open, index: int) -> None:
@@ -229,13 +229,9 @@ class SearchLoop:
         entry.values.update(evaluation.values)
         entry.files.update(evaluation.files)
         self._keep_files(entry.candidate.arch, evaluation.files)
-        arch, conditions = entry.candidate.arch, self._evaluators[index].conditions
+        arch, results = entry.candidate.arch, self._evaluators[index].stored(evaluation.values)
         columns = columns_of(evaluation.values, entry.candidate.place // self._config.iteration)
-        patiently(
-            lambda: self._table.note(
-                arch.id, arch.canonical, conditions, evaluation.values, columns
-            )
-        )
+        patiently(lambda: self._table.note_all(arch.id, arch.canonical, results, columns))
         if entry.candidate.arch.id in self._open:
             self._advance(entry)
 
@@ -285,11 +281,13 @@ def columns_of(values: Mapping[str, float], iteration: int) -> dict[str, Value]:
             columns[name] = int(values[name])
     if "host_latency_ms" in values:
         columns["onnx_latency"] = values["host_latency_ms"] / 1000.0
-    if "chip_latency_ms" in values:  # until a runner measures it
-        columns |= {"mean": values["chip_latency_ms"] / 1000.0, "latency_kind": "estimate"}
-        for name in ("low_ms", "high_ms", "coverage"):
-            if f"chip_latency_{name}" in values:
-                columns[f"latency_{name}"] = values[f"chip_latency_{name}"]
+    latency = next((name for name in values if value_of(name) == "chip_latency_ms"), None)
+    if latency is not None:  # until a runner measures it; of several chips, the first one's
+        columns |= {"mean": values[latency] / 1000.0, "latency_kind": "estimate"}
+        for end in ("low_ms", "high_ms", "coverage"):
+            name = on_device(f"chip_latency_{end}", device_of(latency))
+            if name in values:
+                columns[f"latency_{end}"] = values[name]
     return columns
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -181,6 +182,16 @@ WRONG = [
     ("objectives.val_iou.train.compute=[a]", "must be a text"),
     ("objectives.host_latency_ms.repeats=few", "must be a whole number, 1 or more, not 'few'"),
     ("objectives.farm_latency_ms.timeout=7", "must be a time like 90s"),
+    ("objectives.chip_latency_ms.devices=htp", "devices must be a list, not 'htp'"),
+    ("objectives.chip_latency_ms.devices=[htp, '']", "must be names of chips, for example"),
+    ("objectives.chip_latency_ms.devices=[htp:a, htp:b, htp:a]", "devices names htp:a twice"),
+    ("objectives.chip_latency_ms={device: htp:a, devices: [htp:b]}", "and device cannot both be"),
+    (
+        "objectives={chip_latency_ms: {devices: [htp:a]}, ddr_bytes: {devices: [htp:b]}}",
+        r"objectives\.ddr_bytes must name the chips of chip_latency_ms",
+    ),
+    ("search.constraints.chip_latency_ms={htp:a: [0, 1]}", "htp:a, which is not among the chips"),
+    ("search.constraints.chip_latency_ms={htp:a: 3}", r"of htp:a must be \[least, most\]"),
     ("farm.timeout=7", "must be a time like 90s"),
     ("objectives.val_f1.train.epochs=7", r"objectives\.val_f1\.train must be that of val_iou"),
     ("data=''", "data must name the dataset to train with"),
@@ -233,6 +244,36 @@ def test_a_mistake_is_said_with_its_line(read: Read):
         read(text=text)
     with pytest.raises(BadSetting, match=r"^mine\.yaml: search\.budget must be a whole"):
         read("search.budget=few", text=text)
+
+
+def test_a_search_for_several_chips_has_an_objective_a_limit_and_a_front_for_each(read: Read):
+    config = read(
+        "objectives={val_iou: {}, chip_latency_ms: {devices: [htp:a, 'htp:b c']}, ddr_bytes: {}}",
+        "search.constraints={params: [0, 9], chip_latency_ms: {htp:a: [0, 2]}, ddr_bytes: [0, 5]}",
+    )
+    a, b = "htp:a", "htp:b-c"
+    chips = [f"{value}@{chip}" for value in ("chip_latency_ms", "ddr_bytes") for chip in (a, b)]
+    assert config.devices == config.chips == (a, b)
+    assert [objective.name for objective in config.objectives] == ["val_iou", *chips]
+    assert [(front.name, front.places) for front in config.fronts] == [
+        (a, (0, 1, 3)),
+        (b, (0, 2, 4)),
+    ]
+    assert config.constraints == {
+        "params": (0, 9),
+        f"chip_latency_ms@{a}": (0, 2),
+        f"chip_latency_ms@{b}": (-math.inf, math.inf),
+        f"ddr_bytes@{a}": (0, 5),
+        f"ddr_bytes@{b}": (0, 5),
+    }
+    [one] = read("objectives={val_iou: {}, chip_latency_ms: {device: htp:a}}").fronts
+    assert (one.name, one.places) == ("", (0, 1))
+
+
+def test_a_chip_that_is_named_twice_is_said_with_its_line(read: Read):
+    text = "data: x\nobjectives:\n  params: {}\n  chip_latency_ms:\n    devices: [htp, htp]\n"
+    with pytest.raises(BadSetting, match=r"^mine\.yaml, line 5: objectives\.chip_latency_ms\.dev"):
+        read(text=text)
 
 
 def test_a_file_that_is_not_there_or_not_text_says_so(tmp_path: Path):

@@ -246,14 +246,14 @@ def test_a_store_that_is_away_for_a_while_delays_and_loses_nothing(
 ):
     config, table = toy_config(budget=8), yard.table()
     troubles = iter([True, True, False] * 100)
-    real = table.note
+    real = table.note_all
 
     def note(*arguments: object) -> None:
         if next(troubles):
             raise StoreUnavailable(store="x", reason="gone")
         real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(table, "note", note)
+    monkeypatch.setattr(table, "note_all", note)
     monkeypatch.setattr("edgeloop.search.loop.time.sleep", lambda _: None)
     found = SearchLoop(config, yard.study(config), evaluators(yard.asked.append), table).run()
     assert {item.state for item in found} == {"complete"}
@@ -286,7 +286,7 @@ def run_in_a_process(yard: Yard, config: SearchConfig, log: Path, fatal: int = 0
         for kind, name in (
             (Study, "propose"),
             (Worked, "send"),
-            (Candidates, "note"),
+            (Candidates, "note_all"),
             (Study, "end"),
         ):
             setattr(kind, name, deadly(getattr(kind, name)))

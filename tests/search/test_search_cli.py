@@ -96,8 +96,23 @@ def counting(project: Path) -> Path:  # noqa: F811 - the fixture
         (["search.size=18", "search.options={}"], "choose sides that are divisible by 8 or more"),
         (["objectives.chip_latency_ms.device=htp:nochip"], "nochip"),
         (
-            ["objectives.ddr_bytes.device=htp:x-elite", "objectives.chip_latency_ms.goal=min"],
-            "chip_latency_ms and ddr_bytes must have the same device",
+            [
+                "objectives.ddr_bytes.device=htp:x-elite",
+                "objectives.chip_latency_ms.device=htp:qcs8550",
+            ],
+            "objectives.ddr_bytes.device must be that of chip_latency_ms",
+        ),
+        (
+            ["objectives.chip_latency_ms.devices=[htp:x-elite, htp:nochip]"],
+            "objectives.chip_latency_ms.devices cannot be used: there is no chip 'nochip'",
+        ),
+        (
+            ["objectives.chip_latency_ms.devices=[htp:qcs8550, htp]"],
+            "names htp:qcs8550 and htp, which are the same chip",
+        ),
+        (
+            ["objectives.chip_latency_ms.devices=[htp:qcs8550, host]"],
+            "cannot be used: host cannot estimate the latency",
         ),
         (["objectives.val_iou.train.epochs=1", "data=working/none"], "working/none"),
         (["objectives.val_iou.train.compute=nowhere", f"data={DATA}"], "nowhere"),
@@ -362,14 +377,14 @@ def test_a_database_that_is_away_again_and_again_delays_and_loses_nothing(
 
     asked: list[str] = []
     table = Candidates(open_store(location).models("toys"), "toys")
-    real = table.note
+    real = table.note_all
 
     def note(*arguments: object) -> None:
         real(*arguments)  # type: ignore[arg-type]
         if len(asked) == 18:
             stop("before the study is told")
 
-    monkeypatch.setattr(table, "note", note)
+    monkeypatch.setattr(table, "note_all", note)
     study = Study.open(config, toy_space(), open_storage(location), resume=False)
     evaluators = [
         Worked("params", 0, cost_of, asked.append),

@@ -18,7 +18,7 @@ from edgeloop.graph import TunableTensor, graph_info
 from edgeloop.platforms import Measurement, PrecisionPlan
 from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.latency import built_in_profiles
-from edgeloop.platforms.qnn.toolchain import QnnEstimator
+from edgeloop.platforms.qnn.toolchain import QnnEstimator, ScreenedModel
 from edgeloop.settings import Settings
 from edgeloop.tasks import Interval, Samples
 from edgeloop.tuning.precision import LabOptions, PrecisionReport, choose_point, find_divergence
@@ -199,6 +199,7 @@ def test_answers_are_kept_by_the_whole_name_of_the_device_and_its_profile(tmp_pa
 
 
 def conditions(profile: Any) -> str:
-    estimator = QnnEstimator(find_chip("qcs8550"), profile, 10)
+    chip = find_chip("qcs8550")
+    estimator = QnnEstimator(chip, profile, ScreenedModel([(chip, profile)], 10))
     estimator.close()
     return estimator.conditions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,12 @@ from edgeloop.cli.context import common_options
 
 if TYPE_CHECKING:
     from edgeloop.jobs import JobSpec
-    from edgeloop.search import Event, SearchConfig, SearchResult
+    from edgeloop.search import Candidate, Event, SearchConfig, SearchResult
     from edgeloop.settings import Settings
 
 
 _YAML = (".yaml", ".yml")
+_STAR, _NO_STAR = " *", "  "
 STOPPED = 130  # what shells say of Ctrl-C
 
 
@@ -203,8 +205,9 @@ def _kept_config(name: str) -> tuple[SearchConfig, Path | None]:
 
 def _say_plan(config: SearchConfig, settings: Settings, as_json: bool) -> None:
     from edgeloop.cli.output import print_json
-    from edgeloop.search import search_folder
+    from edgeloop.search import NO_LIMIT, check_devices, device_of, search_folder, value_of
 
+    check_devices(config, settings)
     steps = [f"{name}: {_cost(config, name)}" for name in config.wanted]
     if as_json:
         print_json(
@@ -224,11 +227,16 @@ def _say_plan(config: SearchConfig, settings: Settings, as_json: bool) -> None:
     click.echo(f"{config.budget} candidates of the space {config.space}, sampler {config.sampler}")
     click.echo("each costs " + "; ".join(steps))
     for name, (low, high) in config.constraints.items():
-        click.echo(f"left out where {name} is not within {low:g} to {high:g}")
+        what = f"kept off the front of {device_of(name)}" if device_of(name) else "left out"
+        if (low, high) != NO_LIMIT:
+            click.echo(f"{what} where {value_of(name)} is not within {low:g} to {high:g}")
     click.echo(f"results in {search_folder(config, settings)}, experiment '{settings.experiment}'")
 
 
 def _cost(config: SearchConfig, name: str) -> str:
+    from edgeloop.search import value_of
+
+    name = value_of(name)
     if name in ("params", "macs", "memory_bytes"):
         return "no time"
     if name in ("host_latency_ms", "chip_latency_ms", "ddr_bytes"):
@@ -251,9 +259,7 @@ def _say_event(event: Event, config: SearchConfig, seen: list[int]) -> None:
 
 
 def _say_outcome(config: SearchConfig, outcome: SearchResult) -> None:
-    from edgeloop.cli.output import shown, table
-    from edgeloop.models import interval_heading, latency_interval
-    from edgeloop.search import columns_of
+    from edgeloop.cli.output import shown
 
     total = len(outcome.candidates)
     parts = [f"{total} candidates", f"{outcome.count('screened')} screened out"]
@@ -266,6 +272,25 @@ def _say_outcome(config: SearchConfig, outcome: SearchResult) -> None:
         first = next((volume for volume in volumes if volume), volumes[-1])
         parts.append(f"hypervolume {first:.3f} → {volumes[-1]:.3f}")
     parts.append(f"front: {len(outcome.front)}")
+    if outcome.fronts:
+        click.echo(_chip_table(config, outcome))
+    else:
+        click.echo(_front_table(config, outcome))
+    for name, front in outcome.fronts.items():
+        click.echo(_front_line(config, name, front))
+    click.echo(" · ".join(parts))
+    if outcome.reference is not None:
+        click.echo(f"Reference point of the hypervolume: {outcome.reference}")
+    if outcome.is_exhausted:
+        click.echo(f"The space has only these {total} members.", err=True)
+    click.echo(f"Results in {shown(str(outcome.folder))}", err=True)
+
+
+def _front_table(config: SearchConfig, outcome: SearchResult) -> str:
+    from edgeloop.cli.output import table
+    from edgeloop.models import interval_heading, latency_interval
+    from edgeloop.search import columns_of
+
     columns = [columns_of(item.values, 0) for item in outcome.front]
     headings = ("architecture", *(objective.name for objective in config.objectives))
     rows = [
@@ -276,16 +301,43 @@ def _say_outcome(config: SearchConfig, outcome: SearchResult) -> None:
         headings += (interval_heading(columns),)
         intervals = [str(latency_interval(row) or "") for row in columns]
         rows = [(*row, text) for row, text in zip(rows, intervals, strict=True)]
-    click.echo(table(headings, rows, right=headings[1:]))
-    click.echo(" · ".join(parts))
-    if outcome.reference is not None:
-        click.echo(f"Reference point of the hypervolume: {outcome.reference}")
-    if outcome.is_exhausted:
-        click.echo(f"The space has only these {total} members.", err=True)
-    click.echo(f"Results in {shown(str(outcome.folder))}", err=True)
+    return table(headings, rows, right=headings[1:])
+
+
+def _chip_table(config: SearchConfig, outcome: SearchResult) -> str:
+    """All networks that are on the front of a chip; a star marks the chips they are on it for."""
+    from edgeloop.cli.output import table
+
+    on = {name: {item.number for item in front} for name, front in outcome.fronts.items()}
+    headings = ("architecture", *(objective.name for objective in config.objectives))
+    rows = []
+    for item in outcome.front:
+        cells = [
+            f"{item.values[o.name]:.4g}{_STAR if item.number in on.get(o.device, ()) else _NO_STAR}"
+            if o.device
+            else f"{item.values[o.name]:.4g}"
+            for o in config.objectives
+        ]
+        rows.append((item.arch.id, *cells))
+    return table(headings, rows, right=headings[1:])
+
+
+def _front_line(config: SearchConfig, name: str, front: Sequence[Candidate]) -> str:
+    """`htp:qcs8550: 5 networks, chip_latency_ms 0.31 to 1.2, val_iou 0.4 to 0.7`."""
+    [objectives] = [one.objectives for one in config.fronts if one.name == name]
+    if not front:
+        return f"{name}: no network is within its limits"
+    ranges = []
+    for objective in objectives:
+        values = [item.values[objective.name] for item in front]
+        ranges.append(f"{objective.value} {min(values):.4g} to {max(values):.4g}")
+    count = "1 network" if len(front) == 1 else f"{len(front)} networks"
+    return f"{name}: {count}, {', '.join(ranges)}"
 
 
 def _as_json(config: SearchConfig, outcome: SearchResult) -> list[dict[str, object]]:
+    from edgeloop.search import front_names
+
     front = {item.number for item in outcome.front}
     return [
         {
@@ -294,6 +346,7 @@ def _as_json(config: SearchConfig, outcome: SearchResult) -> list[dict[str, obje
             "state": item.state,
             "reason": item.reason,
             "is_pareto": item.number in front,
+            **({"fronts": front_names(outcome.fronts, item)} if outcome.fronts else {}),
             **item.values,
         }
         for item in outcome.candidates

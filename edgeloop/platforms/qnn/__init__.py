@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,11 +84,18 @@ class QnnPlatform(Platform):
         find_target(name, profiles_folder(settings))[1].require_estimate()
 
     def open_estimator(self, name: str, settings: Settings, limit_s: float) -> QnnEstimator:
-        from edgeloop.platforms.qnn.latency.profiles import find_target
-        from edgeloop.platforms.qnn.toolchain import QnnEstimator
+        return self.open_estimators([name], settings, limit_s)[name]
 
-        _, chip, profile = find_target(name, profiles_folder(settings))
-        return QnnEstimator(chip, profile, limit_s)
+    def open_estimators(
+        self, names: Sequence[str], settings: Settings, limit_s: float
+    ) -> Mapping[str, QnnEstimator]:
+        """Chips that the compiler estimates by the same number share a compile."""
+        from edgeloop.platforms.qnn.latency.profiles import find_target
+        from edgeloop.platforms.qnn.toolchain import QnnEstimator, ScreenedModel
+
+        targets = {name: find_target(name, profiles_folder(settings))[1:] for name in names}
+        screened = ScreenedModel(targets.values(), limit_s)
+        return {name: QnnEstimator(*target, screened) for name, target in targets.items()}
 
     def calibrate(
         self,

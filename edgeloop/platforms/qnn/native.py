@@ -295,12 +295,12 @@ class NativeWork:
         share = wide_share(model) or 0.0
         return {**found, **traffic, **left_out, **about, **texts, "wide_share": share}, ()
 
-    def screen(self, model: str, soc: int, output: str = "logits") -> Answer:
-        """The estimate of a model that is not trained yet: scales are made up."""
+    def screen(self, model: str, socs: list[int], output: str = "logits") -> Answer:
+        """Estimates of a model that is not trained yet: scales are made up."""
         graph = read_graph(Path(model))
         apply_rewrites(graph)
         quantize_with_fixed_scales(graph, _layouts(graph), Path("fixed.onnx"))
-        return self.estimate("fixed.onnx", soc, output)
+        return {"estimates": [self.estimate("fixed.onnx", soc, output)[0] for soc in socs]}, ()
 
     def layers(self, model: str, quantized: str, deployed_as: str) -> Answer:
         """The layers of the deployed graph and where it can be cut; writes that graph, and the

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -252,8 +252,16 @@ class QnnToolchain:
         """Nearly the same number for a float model, trained or not: no calibration, no files.
         Graphs with Concat can be off by 17 % (see `fixed_scales`)."""
         soc = chip.require_estimate()
-        found = self._call("screen", model=_text(model), soc=soc, output=output)
-        return _estimate(soc, found)
+        return self.screen_all(model, [soc], output)[soc]
+
+    def screen_all(
+        self, model: Path, socs: Sequence[int], output: OutputForm = "logits"
+    ) -> dict[int, Estimate]:
+        """As `screen`, by the numbers of chips; the model is quantized once."""
+        limit_s = self._limit_s * len(socs)
+        fields = {"model": _text(model), "socs": list(socs), "output": output}
+        found = self._call("screen", limit_s=limit_s, **fields)["estimates"]
+        return {soc: _estimate(soc, one) for soc, one in zip(socs, found, strict=True)}
 
     def measure(self, model: Path, chip: Chip, profile: LatencyProfile | None) -> Measurement:
         """The predicted time of a quantized model on a chip, with its interval. A chip without a
@@ -302,14 +310,35 @@ class QnnToolchain:
         return self._process.call(work, limit_s=limit_s or self._limit_s, **fields)[0]
 
 
+class ScreenedModel:
+    """What the compiler says of the model that is being screened, for all chips that are asked
+    about it: quantized once, and compiled once for each number that they are estimated by."""
+
+    def __init__(
+        self, targets: Iterable[tuple[Chip, LatencyProfile | None]], limit_s: float
+    ) -> None:
+        self.process = NativeProcess(NATIVE)
+        self.toolchain = QnnToolchain(limit_s, self.process)
+        chips = [chip for target, profile in targets for chip in _needed(target, profile)]
+        self._socs = list(dict.fromkeys(chip.require_estimate() for chip in chips))
+        self._key: tuple[str, int, int] | None = None
+        self._found: dict[int, Estimate] = {}
+
+    def estimate(self, model: Path, chip: Chip) -> Estimate:
+        status = model.stat()
+        key = (_text(model), status.st_mtime_ns, status.st_size)
+        if key != self._key:
+            self._key, self._found = None, self.toolchain.screen_all(model, self._socs)
+            self._key = key
+        return self._found[chip.require_estimate()]
+
+
 class QnnEstimator:
     """Estimates of graphs that are not trained yet, for searches."""
 
-    def __init__(self, chip: Chip, profile: LatencyProfile | None, limit_s: float) -> None:
+    def __init__(self, chip: Chip, profile: LatencyProfile | None, screened: ScreenedModel) -> None:
         soc = chip.require_estimate()
-        self._chip, self._profile = chip, profile
-        self._process = NativeProcess(NATIVE)
-        self._toolchain = QnnToolchain(limit_s, self._process)
+        self._chip, self._profile, self._screened = chip, profile, screened
         fit = _fit_text(profile) if profile else "none"
         self.conditions = (
             f"estimate of soc {soc} for {chip.name}, profile {fit}, fixed scales, "
@@ -317,23 +346,23 @@ class QnnEstimator:
         )
 
     def warm(self) -> None:
-        self._process.warm()
+        self._screened.process.warm()
 
     def inspect(self, model: Path) -> GraphInfo:
-        return self._toolchain.inspect(model)
+        return self._screened.toolchain.inspect(model)
 
     def latency_ms(self, model: Path) -> float:
         return 1000 * self.estimate(model).seconds
 
     def estimate(self, model: Path) -> Measurement:
-        ask = self._toolchain.screen
+        ask = self._screened.estimate
         return _measured(lambda chip: ask(model, chip), self._chip, self._profile)
 
     def kill(self) -> None:
-        self._process.kill()
+        self._screened.process.kill()
 
     def close(self) -> None:
-        self._toolchain.close()
+        self._screened.toolchain.close()
 
 
 def measurement(
@@ -380,11 +409,16 @@ def measurement(
 def _measured(
     ask: Callable[[Chip], Estimate], chip: Chip, profile: LatencyProfile | None
 ) -> Measurement:
-    found, known = ask(chip), find_chip(DEFAULT_CHIP)
-    if profile is not None:
-        return measurement(found, chip, profile)
-    reference = found if found.soc == known.estimate_soc else ask(known)
-    return measurement(found, chip, None, reference)
+    found = {one.estimate_soc: ask(one) for one in _needed(chip, profile)}
+    reference = found.get(find_chip(DEFAULT_CHIP).estimate_soc) if profile is None else None
+    return measurement(found[chip.estimate_soc], chip, profile, reference)
+
+
+def _needed(chip: Chip, profile: LatencyProfile | None) -> list[Chip]:
+    """Chips to compile for: a chip without a profile gets a time relative to the default one's."""
+    known = find_chip(DEFAULT_CHIP)
+    is_known = profile is not None or chip.estimate_soc == known.estimate_soc
+    return [chip] if is_known else [chip, known]
 
 
 @cache

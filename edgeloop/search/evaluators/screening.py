@@ -11,7 +11,7 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -22,7 +22,8 @@ from edgeloop.isolation import Answer, NativeProcess, serve
 from edgeloop.platforms import EstimatesIntervals, Estimator, platform_of
 from edgeloop.search.base import Evaluation, broken_constraint
 from edgeloop.search.evaluators.threads import PoolEvaluator, Request
-from edgeloop.search.keys import DEFAULT_CHIP
+from edgeloop.search.keys import CHIP, DEFAULT_CHIP
+from edgeloop.search.names import device_of, on_device, value_of
 from edgeloop.settings import Settings
 
 
@@ -111,6 +112,7 @@ def _run(model: str, warm_up: int, repeats: int) -> Answer:
 UNTRAINED = "untrained.onnx"
 VALUES = ("params", "macs", "memory_bytes", "host_latency_ms", "chip_latency_ms", "ddr_bytes")
 INTERVAL = ("chip_latency_low_ms", "chip_latency_high_ms", "chip_latency_coverage")
+_UNTRAINED, _AND = "untrained net", "; "
 
 
 class Screening(PoolEvaluator):
@@ -121,6 +123,9 @@ class Screening(PoolEvaluator):
     step has a final error, and the next one gets a new process. A model that violates one of the
     `constraints` is not examined any further. Models are kept in `folder`, by default a temporary
     one that `close` removes.
+
+    With `devices`, values of the compiler are given for each of these chips, with the chip in their
+    names. Results are stored by chip: a search for another choice of chips finds what it can use.
     """
 
     cost = 0
@@ -138,12 +143,14 @@ class Screening(PoolEvaluator):
         project: Path | None = None,
         settings: Settings | None = None,
         constraints: Mapping[str, tuple[float, float]] | None = None,
+        devices: Sequence[str] = (),
     ) -> None:
         unknown = sorted(set(wanted) - set(VALUES))
         if unknown or not wanted:
             what = f"has no value {unknown[0]!r}" if unknown else "needs at least one value"
             raise BadInput(reason=f"Screening {what}: choose from {', '.join(VALUES)}")
-        self.gives = tuple(name for name in VALUES if name in wanted)
+        values = [value for value in VALUES if value in wanted]
+        self.gives = tuple(_named(values, devices))
         if repeats < 1 or warm_up < 0 or limit_s <= 0:
             raise BadInput(reason="repeats must be 1 or more, warm_up 0 or more, limit_s above 0")
         check_torch()
@@ -151,13 +158,16 @@ class Screening(PoolEvaluator):
         super().__init__()
         self._repeats, self._warm_up = repeats, warm_up
         self._constraints = dict(constraints or {})
-        self._estimator: Estimator | None = None
-        if {"chip_latency_ms", "ddr_bytes"}.intersection(self.gives):
-            self.beside = INTERVAL if "chip_latency_ms" in self.gives else ()
+        self._estimators: dict[str, Estimator] = {}  # by chip, one alone without its name
+        if set(CHIP).intersection(values):
+            beside = INTERVAL if "chip_latency_ms" in values else ()
+            self.beside = tuple(_named(beside, devices))
             settings = settings or Settings.load(project)
-            self._estimator = platform_of(device).open_estimator(device, settings, limit_s)
-        self._graphs = self._estimator or GraphProcess(limit_s)
-        self.conditions = _conditions(self.gives, self._estimator, repeats)
+            opened = open_estimators(devices or (device,), settings, limit_s)
+            self._estimators = opened if devices else {"": opened[device]}
+        self._graphs = next(iter(self._estimators.values()), None) or GraphProcess(limit_s)
+        self._depends = {name: self._part(name) for name in (*self.gives, *self.beside)}
+        self.conditions = _joined(_UNTRAINED, *self._depends.values())
         self._temporary = tempfile.TemporaryDirectory(
             prefix="edgeloop-screen-", ignore_cleanup_errors=True
         )
@@ -191,19 +201,47 @@ class Screening(PoolEvaluator):
         if "host_latency_ms" in self.gives:
             latency_ms = self._builder.host_latency_ms(model, self._warm_up, self._repeats)
             yield {"host_latency_ms": latency_ms}
-        if self._estimator is not None:
-            yield chip_values(self._estimator, model)
+        for device, estimator in self._estimators.items():
+            yield _of_device(estimator, model, device)
+
+    def known(self, results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+        return {
+            name: values[value_of(name)]
+            for name, part in self._depends.items()
+            for conditions, values in results.items()
+            if value_of(name) in values and part in conditions.split(_AND)
+        }
+
+    def stored(self, values: Mapping[str, float]) -> Mapping[str, Mapping[str, float]]:
+        """Of several chips, each as a search for this chip alone would store it."""
+        if not any(self._estimators):
+            return {self.conditions: values}
+        found: dict[str, dict[str, float]] = {}
+        for name, value in values.items():
+            conditions = _joined(_UNTRAINED, self._depends[name])
+            found.setdefault(conditions, {})[value_of(name)] = value
+        return found
+
+    def _part(self, name: str) -> str:
+        """What a value depends on besides the architecture."""
+        if name == "host_latency_ms":
+            return _host_conditions(self._repeats)
+        if value_of(name) in (*CHIP, *INTERVAL):
+            return self._estimators[device_of(name)].conditions
+        return _UNTRAINED
 
     def _stop(self) -> None:
         """A call in progress is interrupted; the thread sees that we are closing and ends."""
 
+        processes = [self._builder, self._graphs, *self._estimators.values()]
+
         def interrupt() -> None:
-            self._builder.kill()
-            self._graphs.kill()
+            for process in processes:
+                process.kill()
 
         self._join(interrupt)
-        self._builder.close()
-        self._graphs.close()
+        for process in processes:
+            process.close()
         self._temporary.cleanup()
 
 
@@ -228,18 +266,50 @@ def _counts(info: GraphInfo) -> dict[str, float]:
     return counts
 
 
-def _conditions(gives: tuple[str, ...], estimator: Estimator | None, repeats: int) -> str:
-    parts = ["untrained net"]  # stored results are found by this text
-    if "host_latency_ms" in gives:
-        try:
-            installed = version("onnxruntime")
-        except PackageNotFoundError:
-            installed = "unknown"
-        cpu = f"{platform.machine()} {platform.node()}"
-        parts.append(f"host {cpu}, 1 thread, onnxruntime {installed}, of {repeats}")
-    if estimator is not None:
-        parts.append(estimator.conditions)
-    return "; ".join(parts)
+def open_estimators(
+    devices: Sequence[str], settings: Settings, limit_s: float
+) -> dict[str, Estimator]:
+    """One per device, in this order; those of one platform may share work."""
+    owners = {device: platform_of(device) for device in devices}
+    found: dict[str, Estimator] = {}
+    for owner in {one.name: one for one in owners.values()}.values():
+        own = [device for device in devices if owners[device].name == owner.name]
+        found |= owner.open_estimators(own, settings, limit_s)
+    return {device: found[device] for device in devices}
+
+
+def _of_device(estimator: Estimator, model: Path, device: str) -> dict[str, float]:
+    try:
+        values = chip_values(estimator, model)
+    except ModelFailed as error:
+        if not device:
+            raise
+        reason = error.fields.get("reason", error)
+        raise ModelFailed(reason=f"for {device}: {reason}") from None
+    return {on_device(name, device): value for name, value in values.items()}
+
+
+def _named(values: Iterable[str], devices: Sequence[str]) -> Iterator[str]:
+    """Each value, or that of each chip."""
+    for value in values:
+        if devices and value in (*CHIP, *INTERVAL):
+            yield from (on_device(value, device) for device in devices)
+        else:
+            yield value
+
+
+def _joined(*parts: str) -> str:
+    """Stored results are found by this text."""
+    return _AND.join(dict.fromkeys(parts))
+
+
+def _host_conditions(repeats: int) -> str:
+    try:
+        installed = version("onnxruntime")
+    except PackageNotFoundError:
+        installed = "unknown"
+    cpu = f"{platform.machine()} {platform.node()}"
+    return f"host {cpu}, 1 thread, onnxruntime {installed}, of {repeats}"
 
 
 if __name__ == "__main__":

@@ -1,22 +1,34 @@
-"""Which candidates are on the front."""
+"""Which candidates are on which front: one of all objectives or, in a search for several chips, one
+per chip."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from edgeloop.pareto import non_dominated
+from edgeloop.search.base import barred_devices
 from edgeloop.search.config import Objective, SearchConfig, SearchFront
 from edgeloop.search.study import Candidate
 
 
+def fronts_of(config: SearchConfig, candidates: Iterable[Candidate]) -> dict[str, list[Candidate]]:
+    """The Pareto front of every chip by its name, best first in the first objective; one front
+    without a name where there are not several chips."""
+    every = list(candidates)
+    return {front.name: _front(config, front, every) for front in config.fronts}
+
+
 def front_of(config: SearchConfig, candidates: Iterable[Candidate]) -> list[Candidate]:
-    """The Pareto front, best first in the first objective."""
-    [front] = config.fronts
-    eligible = [item for item in candidates if is_eligible(config, front, item)]
-    kept = non_dominated([minimised(config.objectives, item) for item in eligible])
-    found = [item for item, stays in zip(eligible, kept, strict=True) if stays]
-    return sorted(found, key=lambda item: minimised(config.objectives, item))
+    """The candidates that are on any front, best first in the first objective."""
+    found = fronts_of(config, candidates)
+    joined = {item.number: item for front in found.values() for item in front}
+    return sorted(joined.values(), key=lambda item: minimised(config.objectives, item))
+
+
+def front_names(fronts: Mapping[str, Sequence[Candidate]], item: Candidate) -> list[str]:
+    """The fronts that a candidate is on."""
+    return [name for name, front in fronts.items() if any(item.number == o.number for o in front)]
 
 
 def minimised(objectives: Sequence[Objective], item: Candidate) -> tuple[float, ...]:
@@ -24,7 +36,19 @@ def minimised(objectives: Sequence[Objective], item: Candidate) -> tuple[float, 
 
 
 def is_eligible(config: SearchConfig, front: SearchFront, item: Candidate) -> bool:
-    """Whether it may be on a front: complete, and finite in its objectives."""
-    if item.state != "complete":
+    """Whether it may be on a front: complete, finite, and within the limits of the chip."""
+    if item.state != "complete" or front.name in barred_devices(item.values, config.constraints):
         return False
     return all(map(math.isfinite, minimised(front.objectives, item)))
+
+
+def _front(
+    config: SearchConfig, front: SearchFront, candidates: Sequence[Candidate]
+) -> list[Candidate]:
+    eligible = [item for item in candidates if is_eligible(config, front, item)]
+    points = [minimised(front.objectives, item) for item in eligible]
+    kept = non_dominated(points)
+    found = [
+        (point, item) for point, item, stays in zip(points, eligible, kept, strict=True) if stays
+    ]
+    return [item for _, item in sorted(found, key=lambda pair: pair[0])]

@@ -10,7 +10,8 @@ While it runs, a line is appended for every candidate that ended:
 When it ends:
 
 `search_state_<n>.csv`  all candidates up to iteration n, in the order of their proposal
-`front.csv`             the Pareto front
+`front.csv`             the Pareto front; with several chips, all that are on the front of one, with
+                        the names of these chips in the column `fronts`
 `pareto/<id>.json`      its architectures; `edgeloop train` builds them again
 `pareto/<id>.onnx`      their models, trained if the search trained them
 """
@@ -32,7 +33,7 @@ from edgeloop.models import Candidates
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.folders import CANDIDATES, PARETO
 from edgeloop.search.loop import patiently
-from edgeloop.search.results.fronts import front_of
+from edgeloop.search.results.fronts import front_names, front_of, fronts_of
 from edgeloop.search.results.volume import ReferencePoint, VolumeCurve, mean_of, write_reference
 from edgeloop.search.study import Candidate
 from edgeloop.store import Value
@@ -187,16 +188,17 @@ def copy_atomic(source: Path, target: Path) -> None:
 
 def _state_table(config: SearchConfig, candidates: Sequence[Candidate]) -> str:
     names = list(dict.fromkeys([*config.wanted, *(n for item in candidates for n in item.values)]))
-    front = {item.number for item in front_of(config, candidates)}
-    rows: list[Sequence[object]] = [
-        ("number", "iteration", "arch_id", "state", *names, PARAMETERS, "is_pareto", "reason")
-    ]
+    fronts = fronts_of(config, candidates)
+    several = ("fronts",) if config.devices else ()
+    heads = ("number", "iteration", "arch_id", "state", *names, PARAMETERS, "is_pareto")
+    rows: list[Sequence[object]] = [(*heads, *several, "reason")]
     for item in candidates:
         values = [item.values.get(name, "") for name in names]
         iteration = item.place // config.iteration
-        is_pareto = int(item.number in front)
-        ending = (_parameters(item), is_pareto, item.reason)
-        rows.append((item.number, iteration, item.arch.id, item.state, *values, *ending))
+        on = front_names(fronts, item)
+        ending = (_parameters(item), int(bool(on)), *([" ".join(on)] if several else ()))
+        place = (item.number, iteration, item.arch.id, item.state)
+        rows.append((*place, *values, *ending, item.reason))
     return _csv(rows)
 
 
