@@ -1,16 +1,17 @@
 """python -m bench NAME…: all of them but `advice`, `architectures`, `endurance`, `latency`,
-`layers`, `precision`, `recovery`, `gate` and `resources` without a name.
+`layers`, `nas_table`, `precision`, `recovery`, `gate` and `resources` without a name.
 
 startup, first, data, csv, scoring, estimate, evaluate, claims, queue, throughput, two-runners,
 nemesis, protocol, jobs, azureml, verbs, sampler, screen, training, asynchronous, laptop, pareto,
 portal, boards, fleet, fleet-sim, endurance, architectures, resources, structure, trace, latency,
-layers, recovery, gate, advice, precision, early-stopping
+layers, recovery, gate, advice, precision, early-stopping, nas_table
 
 `advice`, `architectures`, `resources`, `structure`, `trace`, `two-runners`, `endurance`,
-`fleet-sim`, `latency`, `layers`, `precision`, `recovery` and `gate` take options, and are then the
-only name:
+`fleet-sim`, `latency`, `layers`, `nas_table`, `precision`, `recovery` and `gate` take options, and
+are then the only name:
 `structure --list FOLDER`, `architectures NAME…`, `two-runners ROUNDS`, `endurance MODELS`,
-`fleet-sim --runners 1000`, `latency compile`, `layers FOLDER`, `recovery NETS`, `gate --jobs 16`.
+`fleet-sim --runners 1000`, `latency compile`, `layers FOLDER`, `recovery NETS`, `gate --jobs 16`,
+`nas_table --seconds 480`.
 """
 
 from __future__ import annotations
@@ -58,12 +59,13 @@ BENCHES = {
     "gate": "gate",
     "advice": "advice",
     "precision": "precision",
+    "nas_table": "nas_table",
 }
 WITH_OPTIONS = (
     *("architectures", "resources", "structure", "trace", "two-runners", "fleet-sim"),
     *("endurance", "latency", "layers"),
     *("recovery", "gate"),
-    *("advice", "precision"),
+    *("advice", "precision", "nas_table"),
 )
 ON_REQUEST = (
     "advice",
@@ -71,6 +73,7 @@ ON_REQUEST = (
     "endurance",
     "latency",
     "layers",
+    "nas_table",
     "precision",
     "resources",
     "recovery",

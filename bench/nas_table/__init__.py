@@ -1,7 +1,7 @@
 """A tabular benchmark for neural architecture search on chips: 576 hourglasses, all trained.
 
-    python -m bench nas_table                 the next piece of the work that is left
-    python -m bench nas_table pack            the table from what was measured
+    python -m bench nas_table --seconds 480        the next piece of what is left to measure
+    python -m bench nas_table pack                 the table from what was measured
 
 `read_table` needs none of that: docs/reference/nas-table.md describes what it gives.
 """
@@ -18,5 +18,12 @@ __all__ = [
     "all_params",
     "architecture",
     "read_table",
+    "run",
     "table_space",
 ]
+
+
+def run(*options: str) -> str:
+    from bench.nas_table.work import run as work
+
+    return work(*options)

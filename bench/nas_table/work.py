@@ -1,0 +1,212 @@
+"""The pieces of the work, each of a few minutes: `python -m bench nas_table`.
+
+Trainers (the GPU) and testers (a core each) run beside each other for as long as `--seconds` says;
+what they measured lies in `--results` as lines of JSON, and the next call continues from there.
+`pack` makes the table of it.
+
+    python -m bench nas_table --seconds 500 --results /somewhere
+    python -m bench nas_table pack --results /somewhere
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from bench.nas_table.places import COMPILED, FIRST_SEED, TESTED, TRAINED, Places, groups
+from bench.nas_table.space import SIDE, all_params
+from bench.nas_table.table import FOLDER, TableMember, read_table, write_table
+from bench.tables import markdown
+from edgeloop.demo import make_faces
+from edgeloop.tasks import Trainable, open_task
+
+DIFFICULTY, SEED = 1.0, 7
+TEST_PART = 10_000  # of the dataset's rule: the last of the files
+_LAST_TRAINING_S, _LAST_TEST_S = 75, 8  # before the end
+_KILLED_S = 40
+
+
+def run(*options: str) -> str:
+    given = _parsed(options)
+    given.results.mkdir(parents=True, exist_ok=True)
+    if given.step == "pack":
+        pack(Places(given.results, given.results), given.table)
+        return summary()
+    with TemporaryDirectory(prefix="nas-table-", dir=_fast_folder()) as name:
+        places = Places(given.results, Path(name))
+        _work(places, given)
+    return progress(places)
+
+
+def _parsed(options: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench nas_table")
+    parser.add_argument("step", nargs="?", choices=("work", "pack"), default="work")
+    parser.add_argument("--results", type=Path, default=Path(".edgeloop/nas_table"))
+    parser.add_argument("--table", type=Path, default=FOLDER)
+    parser.add_argument("--seconds", type=float, default=480)
+    parser.add_argument("--trainers", type=int, default=6, help="processes that share the GPU")
+    parser.add_argument("--at-once", type=int, default=2, help="trainings in each of them")
+    parser.add_argument("--testers", type=int, default=max(1, (os.cpu_count() or 2) - 8))
+    parser.add_argument("--images", type=int, default=1024)
+    parser.add_argument("--validation", type=int, default=256)
+    parser.add_argument("--test", type=int, default=256)
+    parser.add_argument("--calibration", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--members", type=int, help="only a few, to see that it works")
+    parser.add_argument("--faces", type=int, default=TEST_PART + 2560, help="images drawn")
+    return parser.parse_args(list(options))
+
+
+def _fast_folder() -> str | None:
+    """Checkpoints of models that are gone in a minute need no disk."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+def _work(places: Places, given: argparse.Namespace) -> None:
+    began = time.time()
+    places.models.mkdir()
+    make_faces(places.faces, given.faces, SIDE, SEED, difficulty=DIFFICULTY)
+    _prepare(places, given)
+    print(f"faces ready after {time.time() - began:.0f} s", flush=True)
+    end = began + given.seconds
+    few = [] if given.members is None else ["--members", str(given.members)]
+    shared = [str(places.results), str(places.scratch), *few]
+    trainer = [*("--images", str(given.images), "--validation", str(given.validation))]
+    trainer += ["--batch", str(given.batch), "--at-once", str(given.at_once)]
+    trainer += ["--until", str(end - _LAST_TRAINING_S), "--end", str(end - _KILLED_S)]
+    tester = ["--calibration", str(given.calibration), "--test", str(given.test)]
+    tester += ["--end", str(end - _LAST_TEST_S)]
+    trainers = [_started("trainer", *shared, *trainer) for _ in range(given.trainers)]
+    testers = [_started("tester", *shared, *tester) for _ in range(given.testers)]
+    try:
+        _watched(places, trainers, end - _KILLED_S + 2, began)
+        (places.scratch / "trainings ended").mkdir()
+        _watched(places, testers, end - _LAST_TEST_S + 2, began)
+    finally:
+        for process in (*trainers, *testers):
+            with suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
+
+
+def _prepare(places: Places, given: argparse.Namespace) -> None:
+    """Decoded once, not by every process."""
+    task = open_task("segmentation", places.faces, places.scratch / "prepared")
+    assert isinstance(task, Trainable)
+    task.training(SIDE, SIDE)
+    task.validation(SIDE, SIDE)
+    task.calibration(SIDE, SIDE, given.calibration)
+    task.test(SIDE, SIDE, given.test)
+
+
+def _started(module: str, *options: str) -> subprocess.Popen[bytes]:
+    """With one thread each: libraries would otherwise start as many as there are cores."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", f"bench.nas_table.{module}", *options]
+    return subprocess.Popen(command, env=environment)
+
+
+def _watched(
+    places: Places, processes: Sequence[subprocess.Popen[bytes]], until: float, began: float
+) -> None:
+    said = time.time()
+    while any(process.poll() is None for process in processes) and time.time() < until:
+        time.sleep(0.5)
+        if time.time() - said >= 20:
+            said = time.time()
+            print(f"{said - began:.0f} s: {progress(places)}", flush=True)
+
+
+def progress(places: Places) -> str:
+    every = [task.name for group in groups() for task in group]
+    trained, tested = places.done(TRAINED), places.done(TESTED)
+    compiled = places.done(COMPILED)
+    return (
+        f"{len(trained)} of {len(every)} trainings, {len(tested)} tested, "
+        f"{len(compiled)} of {len(all_params())} compiled"
+    )
+
+
+def pack(places: Places, folder: Path) -> None:
+    """The table of all members with a training and latencies; a later line replaces an earlier."""
+    compiled = {line["arch_id"]: line for line in places.read(COMPILED)}
+    tested = {(line["arch_id"], line["seed"]): line for line in places.read(TESTED)}
+    trained = {(line["arch_id"], line["seed"]): line for line in places.read(TRAINED)}
+    members = [
+        _member(line, compiled[key[0]], tested.get(key))
+        for key, line in trained.items()
+        if key[0] in compiled
+    ]
+    devices = sorted({line["device"] for line in trained.values()})
+    write_table(members, _about(members, next(iter(trained.values())), devices), folder)
+
+
+def _member(
+    line: dict[str, Any], compiled: dict[str, Any], tested: dict[str, Any] | None
+) -> TableMember:
+    best = line["best_epoch"] - 1
+    test_f1, test_miou = tested["test"] if tested else (None, None)
+    int8_f1, int8_miou = tested["int8"] if tested else (None, None)
+    return TableMember(
+        params=line["params"],
+        arch_id=line["arch_id"],
+        seed=line["seed"],
+        weights=compiled["weights"],
+        macs=compiled["macs"],
+        memory_bytes=compiled["memory_bytes"],
+        latency_ms=compiled["latency_ms"],
+        f1_curve=tuple(line["f1"]),
+        miou_curve=tuple(line["miou"]),
+        f1=line["f1"][best],
+        miou=line["miou"][best],
+        test_f1=test_f1,
+        test_miou=test_miou,
+        int8_f1=int8_f1,
+        int8_miou=int8_miou,
+        seconds=line["seconds"],
+    )
+
+
+def _about(
+    members: Sequence[TableMember], line: dict[str, Any], devices: Sequence[str]
+) -> dict[str, Any]:
+    first = [member for member in members if member.seed == FIRST_SEED]
+    return {
+        "members": len(first),
+        "repeats": len(members) - len(first),
+        "tested": sum(member.int8_f1 is not None for member in first),
+        "epochs": len(line["f1"]),
+        "steps": line["steps"],
+        "devices": list(devices),
+    }
+
+
+def summary() -> str:
+    """What a search can find in the table."""
+    import numpy as np
+
+    table = read_table()
+    rows = []
+    for chip in table.chips:
+        problem = table.problem(chip)
+        fastest, best = problem.front[0], problem.front[-1]
+        spread = problem.costs[:, 1]
+        cells = (f"{spread.min():.3f}–{spread.max():.3f}", len(problem.front))
+        rows.append((chip, *cells, f"{fastest.f1:.3f}", f"{best.f1:.3f}"))
+    head = ("chip", "latency, ms", "networks on the front", "F1 of the fastest", "of the best")
+    noise = [
+        abs(again.f1 - next(m for m in table.members if m.arch_id == arch_id).f1)
+        for arch_id, again in table.repeats.items()
+    ]
+    text = markdown(head, rows)
+    if noise:
+        text += f"\n\ntwo seeds differ by {np.mean(noise):.4f} in F1 on average ({len(noise)})"
+    return text
