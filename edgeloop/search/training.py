@@ -4,6 +4,7 @@ training of its front (`train-pareto`)."""
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -21,7 +22,7 @@ from edgeloop.search.loop import patiently
 from edgeloop.search.results.tables import copy_atomic, publish
 from edgeloop.settings import Settings
 from edgeloop.store import Record, Value
-from edgeloop.training import TrainingPlan
+from edgeloop.training import TrainingPlan, usable_cards
 from edgeloop.workspace import Workspace
 
 HERE = "here"
@@ -32,7 +33,8 @@ FULL = "full"
 
 @dataclass(frozen=True)
 class Trainer:
-    """A training plan, a dataset, and where to train."""
+    """A training plan, a dataset, and where to train. Of `workers` candidates, `at_once` are trained
+    at a time; None: all of them, or as many as there is room for on a GPU that they share."""
 
     plan: TrainingPlan
     data: str
@@ -40,20 +42,25 @@ class Trainer:
     compute: str = HERE
     resources: Resources = field(default_factory=Resources)
     timeout_s: float | None = None
-    at_once: int = 1
+    at_once: int | None = None
     group: int = 1
     pipeline: int = 1
     environment: Environment = field(default_factory=Environment)
+    workers: int = 1
 
     def evaluator(self, name: str, folder: Path) -> Evaluator:
         if self.compute == HERE:
+            cards = usable_cards(self.plan)
+            each = math.ceil(self.at_once / len(cards)) if self.at_once and cards else None
             return LocalTraining(
                 dataset_folder(self.data, self.settings.project),
                 self.plan,
-                self.at_once,
+                self.at_once or self.workers,
                 folder=folder,
                 project=self.settings.project,
                 limit_s=self.timeout_s or LONGEST_S,
+                cards=cards,
+                per_card=each,
             )
         self.settings.compute_settings(
             self.compute
@@ -67,10 +74,15 @@ class Trainer:
             resources=self.resources,
             timeout_s=self.timeout_s,
             batch=self.group,
-            at_once=min(self.group, self.at_once),
+            at_once=min(self.group, self.at_once or self._usual_in_a_job),
             steps=self.pipeline,
             environment=self.environment,
         )
+
+    @property
+    def _usual_in_a_job(self) -> int:
+        """Those of a job share its GPU; without one each needs a core."""
+        return self.group if self.resources.gpus else self.workers
 
 
 def trainer_of(train: Mapping[str, object], data: str, settings: Settings, workers: int) -> Trainer:
@@ -98,10 +110,11 @@ def trainer_of(train: Mapping[str, object], data: str, settings: Settings, worke
         str(train.get("compute") or HERE),
         resources,
         seconds(train["timeout"]) if train.get("timeout") else None,
-        int(str(train.get("at_once") or workers)),
+        int(str(train["at_once"])) if train.get("at_once") else None,
         int(str(train.get("group") or 1)),
         int(str(train.get("pipeline") or 1)),
         environment,
+        workers,
     )
 
 

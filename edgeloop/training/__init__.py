@@ -6,6 +6,7 @@ print(result.f1, result.miou)
 
 from edgeloop.training.checkpoint import ARCH, CHECKPOINT, HISTORY, METRICS, MODEL, load_weights
 from edgeloop.training.data import SharedData
+from edgeloop.training.device import usable_cards
 from edgeloop.training.loop import train
 from edgeloop.training.many import Outcome, TrainingItem, train_many
 from edgeloop.training.plan import (
@@ -15,6 +16,7 @@ from edgeloop.training.plan import (
     TrainingProgress,
     TrainingResult,
 )
+from edgeloop.training.sharing import SharedDevice
 
 __all__ = [
     "ARCH",
@@ -26,6 +28,7 @@ __all__ = [
     "Outcome",
     "ProgressReport",
     "SharedData",
+    "SharedDevice",
     "TrainingItem",
     "TrainingPlan",
     "TrainingProgress",
@@ -33,4 +36,5 @@ __all__ = [
     "load_weights",
     "train",
     "train_many",
+    "usable_cards",
 ]

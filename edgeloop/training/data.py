@@ -21,6 +21,7 @@ import numpy as np
 from edgeloop.errors import BadInput
 from edgeloop.tasks import Samples
 from edgeloop.training.device import Gate
+from edgeloop.training.utilisation import GpuUsage
 
 if TYPE_CHECKING:
     import torch
@@ -62,11 +63,12 @@ class ImageSet:
 
 
 class SharedData:
-    """What trainings in one process share: datasets, each loaded once per device, and the gate to
-    the GPU."""
+    """What trainings in one process share: datasets, each loaded once per device, the gate to the
+    GPU, and what is known of its utilisation."""
 
     def __init__(self) -> None:
         self.gate = Gate()
+        self.usage = GpuUsage()
         self._loaded: dict[tuple[str, int, str], ImageSet] = {}
         self._lock = Lock()
 
@@ -77,6 +79,13 @@ class SharedData:
             if key not in self._loaded:
                 self._loaded[key] = _load(samples, kept, machine)
             return self._loaded[key]
+
+    @property
+    def image_bytes(self) -> int:
+        """What the datasets take of a GPU's memory."""
+        with self._lock:
+            found = [each for each in self._loaded.values() if each.device.type == "cuda"]
+        return sum(each.images.nbytes + each.labels.nbytes for each in found)
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Condition
 from typing import TYPE_CHECKING
 
+from edgeloop._util.system import variables_with
 from edgeloop.errors import BadInput, OutOfMemory
 from edgeloop.training.plan import BATCH_ON_CPU, BATCH_ON_GPU, TrainingPlan
 
@@ -60,6 +62,22 @@ def machine_for(plan: TrainingPlan) -> Machine:
     device = torch.device("cuda", torch.cuda.current_device()) if use_gpu else torch.device("cpu")
     usual = BATCH_ON_GPU if use_gpu else BATCH_ON_CPU
     return Machine(device, _activations(plan, use_gpu), plan.batch or usual)
+
+
+_DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
+
+
+def usable_cards(plan: TrainingPlan) -> list[str]:
+    """The GPUs that this plan can use, as CUDA_VISIBLE_DEVICES names them. PyTorch, which takes
+    seconds to load, is only asked on a machine with a driver."""
+    if plan.device == "cpu" or not any(Path(name).exists() for name in _DRIVERS):
+        return []
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    named = variables_with().get("CUDA_VISIBLE_DEVICES", "").split(",")
+    chosen = [name.strip() for name in named if name.strip()]
+    return chosen[:count] if chosen else [str(index) for index in range(count)]
 
 
 @contextlib.contextmanager

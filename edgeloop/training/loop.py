@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,8 +66,9 @@ def train(
         task = _task(net, arch, dataset, plan, cache or folder_of_project / ".edgeloop/prepared")
         data = _Data.of(task, arch)
         shared = shared or SharedData()
-        with shared.gate.together():
-            return _Training(arch, net, data, plan, machine, folder, shared).go(progress)
+        with shared.gate.together(), shared.usage.watched(machine) as utilisation:
+            training = _Training(arch, net, data, plan, machine, folder, shared)
+            return training.go(progress, utilisation)
 
 
 def _net(arch: Architecture, plan: TrainingPlan, project: Path | None) -> nn.Module:
@@ -137,7 +139,10 @@ class _Training:
             **plan.decides(self._batch),
         }
 
-    def go(self, progress: ProgressReport | None) -> TrainingResult:
+    def go(
+        self, progress: ProgressReport | None, utilisation: Callable[[], float | None]
+    ) -> TrainingResult:
+        self._utilisation = utilisation
         engine = self._engine
         state = self._folder.load(self._belongs_to) or State(
             dict(self._belongs_to), engine.net.state_dict(), engine.optimizer.state_dict()
@@ -264,6 +269,7 @@ class _Training:
         return result
 
     def _result(self, state: State, best: Epoch, last: Epoch, parameters: int) -> TrainingResult:
+        used = self._utilisation()
         return TrainingResult(
             arch_id=self._arch.id,
             f1=best.f1,
@@ -279,6 +285,7 @@ class _Training:
             device=self._machine.title,
             task=self._task.name,
             is_paused=not state.is_done,
+            gpu_utilisation=None if used is None else round(used, 3),
         )
 
 

@@ -19,15 +19,16 @@ from concurrent.futures import (
 )
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from edgeloop._util.system import safe_path
+from edgeloop._util.system import available_cpus, safe_path
 from edgeloop.architectures import Architecture, check_torch
 from edgeloop.errors import BadInput, EdgeloopError, TrainingFailed
-from edgeloop.training.data import SharedData
-from edgeloop.training.device import machine_for, tuned
+from edgeloop.training.device import machine_for
 from edgeloop.training.loop import train
 from edgeloop.training.plan import TrainingPlan, TrainingResult
+from edgeloop.training.sharing import MOST_AT_ONCE, SharedDevice
 
 Outcome = TrainingResult | EdgeloopError
 
@@ -45,31 +46,30 @@ def train_many(
     dataset: Path,
     plan: TrainingPlan,
     *,
-    at_once: int = 2,
+    at_once: int | None = 2,
     resume: bool = True,
     cache: Path | None = None,
     project: Path | None = None,
 ) -> Iterator[tuple[TrainingItem, Outcome]]:
     """Yields each training as it ends, with its result or error; a failure does not stop others.
+    `at_once` None: as many as the device has room for.
 
     A script that calls this for a CPU needs the usual `if __name__ == "__main__":`.
     """
-    if at_once < 1:
+    if at_once is not None and at_once < 1:
         raise BadInput(reason=f"at_once must be 1 or more, not {at_once}")
     check_torch()
-    machine = machine_for(plan)
-    on_gpu = machine.is_gpu
     work = _TrainingCall(dataset, plan, resume, cache, project)
-    call: Callable[[TrainingItem], Outcome] = _OnStreams(work) if on_gpu else work
-    # Here too, so that threads leave the settings as they found them.
-    with tuned(machine, plan.threads), ExitStack() as opened:
+    with ExitStack() as opened:
+        if machine_for(plan).is_gpu:
+            device = opened.enter_context(SharedDevice(plan, at_once).opened())
+            pool: Executor = ThreadPoolExecutor(at_once or MOST_AT_ONCE, "train")
+            call: Callable[[TrainingItem], Outcome] = partial(work, one=device.train)
+        else:
+            spawn = multiprocessing.get_context("spawn")
+            pool, call = ProcessPoolExecutor(at_once or available_cpus(), spawn), work
+        opened.enter_context(pool)
         with safe_path():
-            pool: Executor = (
-                ThreadPoolExecutor(at_once, "train")
-                if on_gpu
-                else ProcessPoolExecutor(at_once, multiprocessing.get_context("spawn"))
-            )
-            opened.enter_context(pool)
             running = {pool.submit(call, candidate): candidate for candidate in candidates}
         for done in as_completed(running):
             yield running[done], _outcome(done, running[done])
@@ -83,9 +83,11 @@ class _TrainingCall:
     cache: Path | None
     project: Path | None
 
-    def __call__(self, candidate: TrainingItem, shared: SharedData | None = None) -> Outcome:
+    def __call__(
+        self, candidate: TrainingItem, one: Callable[..., TrainingResult] = train
+    ) -> Outcome:
         try:
-            return train(
+            return one(
                 candidate.arch,
                 self.dataset,
                 self.plan,
@@ -93,24 +95,9 @@ class _TrainingCall:
                 resume=self.resume,
                 cache=self.cache,
                 project=self.project,
-                shared=shared,
             )
         except EdgeloopError as error:
             return error
-
-
-class _OnStreams:
-    """Threads of one process, each with its own stream, sharing one copy of the images."""
-
-    def __init__(self, work: _TrainingCall) -> None:
-        self._work, self._shared = work, SharedData()
-
-    def __call__(self, candidate: TrainingItem) -> Outcome:
-        import torch
-
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(stream):
-            return self._work(candidate, self._shared)
 
 
 def _outcome(done: Future[Outcome], candidate: TrainingItem) -> Outcome:

@@ -104,7 +104,9 @@ class Epoch:
 @dataclass(frozen=True)
 class TrainingResult:
     """The content of metrics.json. Scores are of the best epoch, whose weights are exported. A
-    training that is paused has the best scores so far, and no model yet."""
+    training that is paused has the best scores so far, and no model yet.
+    `gpu_utilisation` is the GPU's, from 0 to 1, with all trainings that shared it; None where it
+    is not known."""
 
     arch_id: str
     f1: float
@@ -120,6 +122,7 @@ class TrainingResult:
     device: str
     task: str
     is_paused: bool = False
+    gpu_utilisation: float | None = None
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
-"""Accuracy after partial training on this machine, one process per candidate."""
+"""Accuracy after partial training on this machine: on a GPU candidates share one process per GPU,
+on a CPU each has a process of its own."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,15 @@ from edgeloop._util.system import FairLimit, python_module
 from edgeloop.architectures import check_exporter, check_torch
 from edgeloop.errors import BadInput, LocalFileError
 from edgeloop.search.base import Evaluation
+from edgeloop.search.evaluators.card import LOG
+from edgeloop.search.evaluators.shared import (
+    OOM_SCORE,
+    Problem,
+    SharedTrainers,
+    TrainerCommand,
+    kill_group,
+    last_line,
+)
 from edgeloop.search.evaluators.threads import PoolEvaluator, Request, failure
 from edgeloop.search.evaluators.trainer import (
     GIVES,
@@ -26,18 +35,19 @@ from edgeloop.search.evaluators.trainer import (
     read_outcome,
     source_of,
 )
-from edgeloop.training import TrainingPlan
+from edgeloop.training import TrainingPlan, usable_cards
 
 _MODULE = "edgeloop.search.evaluators.trainer"
-_LOG = "train.log"
-_LOG_TAIL = 4096
-_OOM_SCORE = 500  # when memory runs out, a candidate is killed and not the search
 
 
 class LocalTraining(PoolEvaluator):
-    """Trains `at_once` candidates at a time, in one folder per candidate and plan below `folder`:
-    a training that was killed continues from its checkpoint there, and the result of one that was
-    finished under the same conditions is used at once.
+    """Trains up to `at_once` candidates at a time, in one folder per candidate and plan below
+    `folder`: a training that was killed continues from its checkpoint there, and the result of one
+    that was finished under the same conditions is used at once.
+
+    `cards` are GPUs, as CUDA_VISIBLE_DEVICES names them; by default those that the plan can use.
+    With any, candidates share one process per GPU, `per_card` of them at a time, by default as many
+    as there is room for. Without, each has a process of its own.
 
     A model that diverges, is killed for its memory or trains longer than `limit_s` has a final
     error.
@@ -57,6 +67,8 @@ class LocalTraining(PoolEvaluator):
         limit_s: float = 24 * 3600.0,
         cache: Path | None = None,
         project: Path | None = None,
+        cards: Sequence[str] | None = None,
+        per_card: int | None = None,
     ) -> None:
         if at_once < 1 or limit_s <= 0:
             raise BadInput(reason="at_once must be 1 or more, limit_s above 0")
@@ -69,6 +81,19 @@ class LocalTraining(PoolEvaluator):
         content = dataset_digest(self._dataset, self._folder / "dataset.json")
         self.conditions = f"trained on {content}: {plan_text(plan)}"
         self._running: set[subprocess.Popen[bytes]] = set()
+        found = usable_cards(plan) if cards is None else cards
+        self._shared = self._shared_trainers(found, per_card) if found else None
+
+    def _shared_trainers(self, cards: Sequence[str], per_card: int | None) -> SharedTrainers:
+        command = TrainerCommand(
+            *(self._dataset, self._cache, self._project),
+            *(self._plan.device, self._plan.threads, per_card),
+        )
+        return SharedTrainers(cards, command, self._folder)
+
+    @property
+    def gpu_utilisation(self) -> float | None:
+        return self._shared.utilisation() if self._shared is not None else None
 
     @property
     def capacity(self) -> int:
@@ -83,16 +108,23 @@ class LocalTraining(PoolEvaluator):
         outcome = read_outcome(folder, arch.id, conditions)
         if outcome is None or outcome.error:
             TrainingOrder(self._plan, (arch,), conditions).save(folder / ORDER)
-            with self._started(folder) as process:
-                problem = self._problem(process)
+            problem = self._attempt(folder)
             if problem is not None:
-                text = problem[0] or _last_line(folder / _LOG) or "it ended without a message"
-                text = f"Training of {arch.id}: {text.rstrip('.')}; its log is {folder / _LOG}"
+                text = problem[0] or last_line(folder / LOG) or "it ended without a message"
+                text = f"Training of {arch.id}: {text.rstrip('.')}; its log is {folder / LOG}"
                 return failure(arch.id, text, problem[1])
             outcome = read_outcome(folder, arch.id, conditions)
         if outcome is None:
             return failure(arch.id, f"Training of {arch.id} left no result", is_final=False)
         return replace(outcome.evaluation(folder), seconds=time.monotonic() - began)
+
+    def _attempt(self, folder: Path) -> Problem | None:
+        """Do what the order in this folder says. Returns why there is no outcome, and whether that
+        is final; None if there is one."""
+        if self._shared is not None:
+            return self._shared.train(folder, self._limit_s)
+        with self._started(folder) as process:
+            return self._problem(process)
 
     @contextlib.contextmanager
     def _started(self, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
@@ -102,7 +134,7 @@ class LocalTraining(PoolEvaluator):
             *("--cache", str(self._cache), "--project", str(self._project)),
         ]
         try:
-            with (folder / _LOG).open("wb") as log:
+            with (folder / LOG).open("wb") as log:
                 process = subprocess.Popen(  # noqa: S603
                     command,
                     stdin=subprocess.PIPE,  # closed by the kernel when we are gone
@@ -113,18 +145,17 @@ class LocalTraining(PoolEvaluator):
         except OSError as error:
             raise LocalFileError(path=folder, reason=error.strerror or str(error)) from None
         with contextlib.suppress(OSError):
-            Path(f"/proc/{process.pid}/oom_score_adj").write_text(str(_OOM_SCORE))
+            Path(f"/proc/{process.pid}/oom_score_adj").write_text(str(OOM_SCORE))
         self._running.add(process)
         try:
             if self._closing.is_set():  # `close` may have run before the process was known
-                _kill(process)
+                kill_group(process)
             yield process
         finally:
-            _kill(process)
+            kill_group(process)
             self._running.discard(process)
 
-    def _problem(self, process: subprocess.Popen[bytes]) -> tuple[str, bool] | None:
-        """Why there is no outcome, and whether that is final; None if there is one."""
+    def _problem(self, process: subprocess.Popen[bytes]) -> Problem | None:
         limit = FairLimit(self._limit_s, process.pid)
         while (pause_s := limit.pause_s()) > 0:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -143,24 +174,6 @@ class LocalTraining(PoolEvaluator):
 
     def _stop(self) -> None:
         for process in list(self._running):
-            _kill(process)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """With all that it started: the group exists until its leader is waited for."""
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    if process.stdin is not None:
-        process.stdin.close()
-
-
-def _last_line(log: Path) -> str:
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _LOG_TAIL))
-            lines = file.read().decode(errors="replace").strip().splitlines()
-    except OSError:
-        return ""
-    return lines[-1].strip() if lines else ""
+            kill_group(process)
+        if self._shared is not None:
+            self._shared.close()

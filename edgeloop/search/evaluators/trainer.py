@@ -19,7 +19,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -201,10 +201,16 @@ def main(arguments: Sequence[str]) -> int:
         return 1
 
 
-def perform(order: TrainingOrder, paths: TrainerPaths) -> int:
-    """Train all that has no outcome yet; the exit code says whether all have one now."""
+def perform(
+    order: TrainingOrder,
+    paths: TrainerPaths,
+    one: Callable[..., TrainingResult] = train,
+    say: Callable[[str], object] = sys.stderr.write,
+) -> int:
+    """Train all that has no outcome yet, `one` by one or several at a time; the exit code says
+    whether all have one now."""
     code = 0
-    for arch, result in _results(order, paths):
+    for arch, result in _results(order, paths, one):
         folder = order.folder(paths.out, arch)
         if isinstance(result, TrainingResult):
             values = dict(zip(GIVES, (result.miou, result.f1, result.seconds), strict=True))
@@ -213,13 +219,13 @@ def perform(order: TrainingOrder, paths: TrainerPaths) -> int:
         elif (failed := failure(arch.id, result)).is_final:
             TrainingOutcome(arch.id, order.conditions, error=failed.error).save(folder)
         else:
-            sys.stderr.write(f"{failed.error}\n")
+            say(f"{failed.error}\n")
             code = 1
     return code
 
 
 def _results(
-    order: TrainingOrder, paths: TrainerPaths
+    order: TrainingOrder, paths: TrainerPaths, one: Callable[..., TrainingResult]
 ) -> Iterator[tuple[Architecture, TrainingResult | EdgeloopError]]:
     remaining = [
         TrainingItem(arch, order.folder(paths.out, arch))
@@ -235,7 +241,7 @@ def _results(
         return
     for arch, out in ((candidate.arch, candidate.out) for candidate in remaining):
         try:
-            yield arch, train(arch, dataset, plan, out, cache=cache, project=project)
+            yield arch, one(arch, dataset, plan, out, cache=cache, project=project)
         except EdgeloopError as error:
             yield arch, error
 
