@@ -40,7 +40,7 @@ from edgeloop.search.results.volume import (
 )
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import Candidate, Study
-from edgeloop.search.training import dataset_folder, seconds, trainer_of
+from edgeloop.search.training import dataset_folder, seconds, trainer_of, with_workers
 from edgeloop.settings import Settings
 from edgeloop.tasks import open_task
 from edgeloop.workspace import Workspace
@@ -156,7 +156,7 @@ class Search:
         return cls(config, search_settings(config, store, experiment), resume)
 
     def __init__(self, config: SearchConfig, settings: Settings, resume: bool) -> None:
-        self.config = config = with_classes(config, settings.project)
+        self.config = config = with_workers(with_classes(config, settings.project))
         self.workspace = Workspace(settings)
         self.folder = search_folder(config, settings)
         self._closing = ExitStack()

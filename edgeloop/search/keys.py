@@ -166,7 +166,7 @@ class SearchKeys(Section):
     budget: Count = key(24, "Candidates, including those that are screened out.")
     sampler: Annotated[str, choice(*SAMPLERS)] = key("default", "What proposes the next candidate.")
     seed: Whole = key(0, "Seed of the sampler.")
-    workers: Count = key(1, "Candidates evaluated at a time.")
+    workers: Count = key(1, "Candidates evaluated at a time; by default 4 per GPU, or 1 without.")
     batch: Whole = key(0, "Evaluate in batches of this size; 0: asynchronously.")
     constraints: ConstraintKeys = key(ConstraintKeys, "Limits `[least, most]`.")
     retries: Whole = key(1, "Retries after faults that the candidate did not cause.")
@@ -197,7 +197,10 @@ class TrainKeys(Section):
     gpus: _Amount = key(None, "GPUs per job; 0 by default.")
     memory: Annotated[int | None, SIZE] = key(None, "Memory per job.")
     timeout: _Time = key(None, "How long one training may take.")
-    at_once: _Count = key(None, "Trainings at a time; `workers` by default.")
+    at_once: _Count = key(
+        None,
+        "Trainings at a time; by default `workers`, and on a GPU as many as there is room for.",
+    )
     group: _Count = key(None, "Candidates per job; 1 by default.")
     pipeline: _Count = key(None, "Jobs submitted together, after screening; 1 by default.")
     environment: Annotated[Environment | None, ENVIRONMENT] = key(

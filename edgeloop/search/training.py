@@ -16,13 +16,14 @@ from edgeloop.errors import BadInput, NoSuchDataset
 from edgeloop.jobs import ENVIRONMENT, Environment, Jobs, Resources
 from edgeloop.models import Candidates
 from edgeloop.search.base import Evaluation, Evaluator
+from edgeloop.search.config import SearchConfig
 from edgeloop.search.evaluators import LocalTraining, TrainingJobs
 from edgeloop.search.folders import PARETO
 from edgeloop.search.loop import patiently
 from edgeloop.search.results.tables import copy_atomic, publish
 from edgeloop.settings import Settings
 from edgeloop.store import Record, Value
-from edgeloop.training import TrainingPlan, usable_cards
+from edgeloop.training import USUAL_AT_ONCE, TrainingPlan, usable_cards
 from edgeloop.workspace import Workspace
 
 HERE = "here"
@@ -33,8 +34,8 @@ FULL = "full"
 
 @dataclass(frozen=True)
 class Trainer:
-    """A training plan, a dataset, and where to train. Of `workers` candidates, `at_once` are trained
-    at a time; None: all of them, or as many as there is room for on a GPU that they share."""
+    """A training plan, a dataset, and where to train. Of `workers` candidates, `at_once` train at
+    the same time; None: all of them, or as many as there is room for on a GPU that they share."""
 
     plan: TrainingPlan
     data: str
@@ -83,6 +84,18 @@ class Trainer:
     def _usual_in_a_job(self) -> int:
         """Those of a job share its GPU; without one each needs a core."""
         return self.group if self.resources.gpus else self.workers
+
+
+def with_workers(config: SearchConfig) -> SearchConfig:
+    """Several candidates per GPU where they are trained on this machine's, unless the file says how
+    many at a time."""
+    search, train = config.document.get("search"), config.train
+    is_said = isinstance(search, Mapping) and search.get("workers") is not None
+    if is_said or train is None or (train.get("compute") or HERE) != HERE:
+        return config
+    plan = TrainingPlan(device="cpu" if train.get("device") == "cpu" else "auto")
+    cards = usable_cards(plan)
+    return dataclasses.replace(config, workers=USUAL_AT_ONCE * len(cards)) if cards else config
 
 
 def trainer_of(train: Mapping[str, object], data: str, settings: Settings, workers: int) -> Trainer:

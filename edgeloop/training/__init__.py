@@ -16,7 +16,7 @@ from edgeloop.training.plan import (
     TrainingProgress,
     TrainingResult,
 )
-from edgeloop.training.sharing import SharedDevice
+from edgeloop.training.sharing import USUAL_AT_ONCE, SharedTraining
 
 __all__ = [
     "ARCH",
@@ -24,11 +24,12 @@ __all__ = [
     "HISTORY",
     "METRICS",
     "MODEL",
+    "USUAL_AT_ONCE",
     "Epoch",
     "Outcome",
     "ProgressReport",
     "SharedData",
-    "SharedDevice",
+    "SharedTraining",
     "TrainingItem",
     "TrainingPlan",
     "TrainingProgress",

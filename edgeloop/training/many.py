@@ -28,7 +28,7 @@ from edgeloop.errors import BadInput, EdgeloopError, TrainingFailed
 from edgeloop.training.device import machine_for
 from edgeloop.training.loop import train
 from edgeloop.training.plan import TrainingPlan, TrainingResult
-from edgeloop.training.sharing import MOST_AT_ONCE, SharedDevice
+from edgeloop.training.sharing import MOST_AT_ONCE, SharedTraining
 
 Outcome = TrainingResult | EdgeloopError
 
@@ -62,7 +62,7 @@ def train_many(
     work = _TrainingCall(dataset, plan, resume, cache, project)
     with ExitStack() as opened:
         if machine_for(plan).is_gpu:
-            device = opened.enter_context(SharedDevice(plan, at_once).opened())
+            device = opened.enter_context(SharedTraining(plan, at_once).opened())
             pool: Executor = ThreadPoolExecutor(at_once or MOST_AT_ONCE, "train")
             call: Callable[[TrainingItem], Outcome] = partial(work, one=device.train)
         else:

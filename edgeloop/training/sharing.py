@@ -43,7 +43,7 @@ class _Place:
     must_be_alone: bool = False
 
 
-class SharedDevice:
+class SharedTraining:
     """Trainings on one device; `train` is called by one thread per training and waits for its turn.
 
     `at_once` is how many run at a time; None: as many as the device has room for.
@@ -72,7 +72,7 @@ class SharedDevice:
         return self._limit
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[SharedDevice]:
+    def opened(self) -> Iterator[SharedTraining]:
         """With the settings of PyTorch that all trainings want, so that none of them restores
         others while the rest still runs."""
         with tuned(self._machine, self._threads):

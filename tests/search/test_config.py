@@ -10,8 +10,10 @@ import pytest
 import yaml
 
 from edgeloop.errors import BadSetting
+from edgeloop.search import training
 from edgeloop.search.campaign import with_classes
 from edgeloop.search.config import Objective, SearchConfig, config_of, read_config
+from edgeloop.training import TrainingPlan
 
 GOOD = {
     "search": {"budget": 12, "constraints": {"params": [1e3, 2e6]}},
@@ -333,3 +335,23 @@ def test_the_farm_example_starts_runners_that_serve_its_own_experiment():
     root = app.make_context("edgeloop", [], resilient_parsing=True)
     context = runner.make_context("runner", words, parent=root)
     assert context.params["experiment"] == read_config(file).name
+
+
+@pytest.mark.parametrize(
+    ("word", "cards", "workers"),
+    [
+        ("search.budget=9", 2, 8),
+        ("search.budget=9", 0, 1),
+        ("search.workers=3", 2, 3),
+        ("objectives.val_iou.train.compute=cluster", 2, 1),
+        ("objectives.val_iou.train.device=cpu", 2, 1),
+    ],
+)
+def test_candidates_share_the_gpus_of_this_machine_unless_the_file_says_how_many(
+    read: Read, monkeypatch: pytest.MonkeyPatch, word: str, cards: int, workers: int
+):
+    def usable(plan: TrainingPlan) -> list[str]:
+        return [] if plan.device == "cpu" else [str(index) for index in range(cards)]
+
+    monkeypatch.setattr(training, "usable_cards", usable)
+    assert training.with_workers(read(word)).workers == workers

@@ -9,7 +9,7 @@ from threading import Barrier, Event, Lock
 import pytest
 
 from edgeloop.errors import OutOfMemory
-from edgeloop.training import SharedDevice, TrainingPlan, TrainingResult, sharing, train
+from edgeloop.training import SharedTraining, TrainingPlan, TrainingResult, sharing, train
 from edgeloop.training.utilisation import GpuUsage
 from tests.training.test_train import same_weights
 
@@ -50,7 +50,7 @@ class Card:
 def share(monkeypatch):
     def share(card, at_once, sizes):
         monkeypatch.setattr(sharing, "train", card.train)
-        device = SharedDevice(PLAN, at_once)
+        device = SharedTraining(PLAN, at_once)
 
         def one(size):
             try:
@@ -92,7 +92,7 @@ def test_no_more_than_the_number_run_at_a_time_and_all_get_their_turn(share):
 def test_networks_trained_together_have_the_weights_they_have_alone(faces, cache, arch, tmp_path):
     plans = {seed: replace(PLAN, seed=seed) for seed in (1, 2, 3)}
     alone = train(arch, faces, plans[2], tmp_path / "alone", cache=cache)
-    device = SharedDevice(PLAN, 3)
+    device = SharedTraining(PLAN, 3)
 
     def one(seed):
         return device.train(arch, faces, plans[seed], tmp_path / str(seed), cache=cache)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from edgeloop.errors import EdgeloopError
 from edgeloop.search.evaluators.trainer import ORDER, TrainerPaths, TrainingOrder, perform
-from edgeloop.training import SharedDevice, TrainingPlan, TrainingProgress
+from edgeloop.training import SharedTraining, TrainingPlan, TrainingProgress
 
 LOG = "train.log"
 BROKEN = 70  # the exit code when the GPU cannot be used by this process any more
@@ -37,7 +37,7 @@ class TrainingCanceled(Exception):
 class CardServer:
     """Threads that train, one per candidate, on a device that they share."""
 
-    def __init__(self, device: SharedDevice, paths: TrainerPaths, answers: int) -> None:
+    def __init__(self, device: SharedTraining, paths: TrainerPaths, answers: int) -> None:
         self._device, self._paths, self._answers = device, paths, answers
         self._lock = threading.Lock()
         self._stopped: set[int] = set()
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str]) -> int:
     os.dup2(2, 1)
     try:
         plan = TrainingPlan(device=given.device, threads=given.threads)
-        shared = SharedDevice(plan, given.at_once or None)
+        shared = SharedTraining(plan, given.at_once or None)
         with shared.opened():
             paths = TrainerPaths(given.dataset, Path(), given.cache, given.project)
             CardServer(shared, paths, answers).serve(calls)
