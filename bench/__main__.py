@@ -7,8 +7,8 @@ portal, boards, fleet, fleet-sim, endurance, architectures, resources, structure
 layers, recovery, gate, advice, precision, early-stopping, nas_table
 
 `advice`, `architectures`, `resources`, `structure`, `trace`, `two-runners`, `endurance`,
-`fleet-sim`, `latency`, `layers`, `nas_table`, `precision`, `recovery` and `gate` take options, and
-are then the only name:
+`fleet-sim`, `latency`, `layers`, `nas_table`, `precision`, `recovery`, `sampler` and `gate` take
+options, and are then the only name:
 `structure --list FOLDER`, `architectures NAME…`, `two-runners ROUNDS`, `endurance MODELS`,
 `fleet-sim --runners 1000`, `latency compile`, `layers FOLDER`, `recovery NETS`, `gate --jobs 16`,
 `nas_table --seconds 480`.
@@ -34,7 +34,7 @@ BENCHES = {
     "two-runners": "runners",
     "nemesis": "nemesis",
     "protocol": "protocol",
-    "sampler": "sampler",
+    "sampler": "samplers",
     "screen": "search_screen",
     "training": "training",
     "asynchronous": "asynchronous",
@@ -65,7 +65,7 @@ WITH_OPTIONS = (
     *("architectures", "resources", "structure", "trace", "two-runners", "fleet-sim"),
     *("endurance", "latency", "layers"),
     *("recovery", "gate"),
-    *("advice", "precision", "nas_table"),
+    *("advice", "precision", "nas_table", "sampler"),
 )
 ON_REQUEST = (
     "advice",
