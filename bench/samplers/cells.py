@@ -30,9 +30,7 @@ REPEATS = 5  # cells of a stage
 _OPSET = 17
 
 Term = tuple[str, int]  # an operation, and the node it is applied to; 0 is the cell's input
-Nodes = tuple[
-    tuple[Term, ...], ...
-]  # what each node after the input sums up; the last is the output
+Nodes = tuple[tuple[Term, ...], ...]  # the sum that each node after the input is; output last
 
 
 @cache

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 SOCS = {"qcs8550": 77, "snapdragon-8-elite": 72, "sa8295p": 62}
-COLUMNS = ("cell", *(f"{chip}_cycles" for chip in SOCS), "x86_float32_us", "x86_int8_us")
+LATENCIES = (*(f"{chip}_cycles" for chip in SOCS), "x86_float32_us", "x86_int8_us")
+COLUMNS = ("cell", *LATENCIES, "seconds")
 
 _CYCLES = "Simulated (Accelerator exec cycles)"
 _WARM_UP, _RUNS = 5, 25
@@ -56,7 +59,9 @@ def run(*options: str) -> str:
     for worker in workers.values():
         _end(worker)
     rows = read_parts(given.folder)
-    return f"{len(rows)} of {len(cells)} networks measured in {given.folder}"
+    taken = [float(row["seconds"]) for row in rows.values() if row["seconds"]]
+    each = statistics.mean(taken) if taken else math.nan
+    return f"{len(rows)} of {len(cells)} networks measured, {each:.3f} s each"
 
 
 def read_parts(folder: Path) -> dict[str, dict[str, str]]:
@@ -74,7 +79,8 @@ def pack(source: Path) -> str:
     failed = sorted(cell for cell, row in rows.items() if not row[COLUMNS[-1]])
     if failed:
         raise ValueError(f"{len(failed)} networks failed, {failed[0]} among them: measure again")
-    write_table((rows[cell] for cell in sorted(rows)), DEVICES)
+    kept = ("cell", *LATENCIES)
+    write_table(({name: rows[cell][name] for name in kept} for cell in sorted(rows)), DEVICES)
     return f"{len(rows)} rows in {DEVICES}"
 
 
@@ -106,13 +112,12 @@ def _start(given: argparse.Namespace, number: int) -> subprocess.Popen[bytes]:
     count = str(given.cells or len(_order()))
     command = [sys.executable, "-m", "bench.samplers.measure", str(given.folder.resolve())]
     command += [str(number), str(given.jobs), count, str(given.repeats)]
-    bound = given.workers_from
-    cores = {bound + number} if bound is not None else os.sched_getaffinity(0)
+    if given.workers_from is not None:
+        command.append(str(given.workers_from + number))
     return subprocess.Popen(
         command,
         stdout=subprocess.DEVNULL,
         stderr=(given.folder / f"worker{number}.log").open("ab"),
-        preexec_fn=lambda: os.sched_setaffinity(0, cores),
     )
 
 
@@ -142,7 +147,9 @@ def _append(part: Path, row: Sequence[Any]) -> None:
         csv.writer(file, lineterminator="\n").writerow(row)
 
 
-def work(folder: Path, number: int, jobs: int, count: int, repeats: int) -> None:
+def work(folder: Path, number: int, jobs: int, count: int, repeats: int, *core: int) -> None:
+    if core:
+        os.sched_setaffinity(0, core)
     done, compiler = read_parts(folder), _Compiler()
     begun, part = folder / f"begun{number}", folder / f"part{number}.csv"
     with tempfile.TemporaryDirectory() as scratch:
@@ -150,11 +157,12 @@ def work(folder: Path, number: int, jobs: int, count: int, repeats: int) -> None
         for cell in _order()[:count][number::jobs]:
             if cell in done:
                 continue
+            began = time.monotonic()
             begun.write_text(cell, encoding="utf-8")
             compiler.quantize(network(cell, repeats))
             cycles = [f"{compiler.cycles(soc):.0f}" for soc in SOCS.values()]
             host = [f"{host_latency_us(Path(name)):.1f}" for name in ("float.onnx", "fixed.onnx")]
-            _append(part, [cell, *cycles, *host])
+            _append(part, [cell, *cycles, *host, f"{time.monotonic() - began:.2f}"])
             begun.unlink()
         os.chdir("/")
 

@@ -1,7 +1,7 @@
 """Problems for samplers: all NAS-Bench-201 cells on several devices, and two hourglass spaces.
 
-A problem is a space and what its members cost; nothing is trained. Errors of the cells come from the
-benchmark. Latencies come from three sources:
+A problem is a space and what its members cost; nothing is trained. Errors of the cells come from
+the benchmark, latencies from three sources:
 
 - `cifar100`: the GPU latency that the benchmark has itself (development);
 - `cifar100:3`: made-up devices: a cost per operation and edge, interactions, floors, noise
@@ -9,7 +9,7 @@ benchmark. Latencies come from three sources:
 - `cifar100@qcs8550`: what we compiled or measured, see `measure`. These are held out: no sampler is
   tuned on them.
 
-`hourglass` is a conditional toy space, and `table@htp:qcs8550` our own table of trained hourglasses.
+`hourglass` is a conditional toy space, `table@htp:qcs8550` our own table of trained hourglasses.
 """
 
 from __future__ import annotations

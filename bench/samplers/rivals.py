@@ -3,9 +3,9 @@ requirements.txt for those that the package itself does not need.
 
 Optuna's samplers know neither objective before a member is trained. BoTorch's acquisition, the
 expected hypervolume improvement in its logarithmic form (tables have no noise, so qNEHVI would be
-the same at a higher price), runs in two variants: both objectives modelled, and with the exact latency of every candidate, which
-is then also an input of the error's model, beside the counts that a compiled network tells. That is
-what our sampler knows, too, so this variant is the fair comparison.
+the same at a higher price), runs in two variants: both objectives modelled, and with the exact
+latency of every candidate, which is then also an input of the error's model, beside the counts that
+a compiled network tells. That is what our sampler knows, too: this variant is the fair comparison.
 """
 
 from __future__ import annotations

