@@ -21,7 +21,6 @@ Reader = Callable[[], float | None]
 _LIBRARY = "libnvidia-ml.so.1"
 _SAMPLE_S = 1.0
 _RECENT = 10  # samples
-_OK = 0
 
 
 class GpuUsage:
@@ -94,22 +93,20 @@ def nvml_reader(machine: Machine) -> Reader | None:
     """Reads the utilisation of this GPU; None where that is not possible."""
     import torch
 
-    uuid = getattr(torch.cuda.get_device_properties(machine.device), "uuid", None)
     try:
+        uuid = torch.cuda.get_device_properties(machine.device).uuid
         library = ctypes.CDLL(_LIBRARY)
-        if uuid is None or library.nvmlInit_v2() != _OK:
-            return None
         handle = ctypes.c_void_p()
-        name = f"GPU-{uuid}".encode()
-        if library.nvmlDeviceGetHandleByUUID(ctypes.c_char_p(name), ctypes.byref(handle)) != _OK:
+        name = ctypes.c_char_p(f"GPU-{uuid}".encode())
+        if library.nvmlInit_v2() or library.nvmlDeviceGetHandleByUUID(name, ctypes.byref(handle)):
             return None
-    except (OSError, AttributeError):
+    except (OSError, AttributeError, RuntimeError, ValueError):  # no such library, or an old one
         return None
 
     def read() -> float | None:
         rates = _Rates()
-        if library.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(rates)) != _OK:
-            return None
+        if library.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(rates)):
+            return None  # an error code
         return float(rates.gpu) / 100
 
     return read
