@@ -30,7 +30,8 @@ from edgeloop.pareto import hypervolume, non_dominated
 FOLDER = Path(__file__).parent
 ROWS, ABOUT = "table.csv.xz", "table.json"
 LATENCY = "latency_ms@"
-SCORES = ("f1", "miou", "int8_f1", "int8_miou", "test_f1", "test_miou")
+TESTS = ("test_f1", "test_miou", "int8_f1", "int8_miou")
+SCORES = ("f1", "miou", *TESTS)
 COUNTS = ("weights", "macs", "memory_bytes")
 EPOCHS = 27
 
@@ -39,8 +40,8 @@ Params = Mapping[str, Value]
 
 @dataclass(frozen=True)
 class TableMember:
-    """A training. Curves have a value per epoch, on the validation images; `f1` and `miou` are
-    those of the best epoch, whose weights were tested (`test_…`) and quantized (`int8_…`)."""
+    """A training. Curves have a value per epoch, on the validation images. The weights of the best
+    epoch were tested on other images (`test_…`), and once more when quantized (`int8_…`)."""
 
     params: dict[str, Value]
     arch_id: str
@@ -51,8 +52,6 @@ class TableMember:
     latency_ms: dict[str, float]
     f1_curve: tuple[float, ...]
     miou_curve: tuple[float, ...]
-    f1: float
-    miou: float
     test_f1: float | None
     test_miou: float | None
     int8_f1: float | None
@@ -62,6 +61,16 @@ class TableMember:
     @property
     def key(self) -> tuple[Value, ...]:
         return key_of(self.params)
+
+    @property
+    def f1(self) -> float:
+        """Of the best epoch."""
+        return max(self.f1_curve)
+
+    @property
+    def miou(self) -> float:
+        """Of the epoch with the best F1."""
+        return self.score("miou", len(self.f1_curve))
 
     def score(self, name: str = "f1", epoch: int | None = None) -> float:
         """Of the best epoch of the whole training, or of the epochs up to one. Scores on test
@@ -204,7 +213,7 @@ def _all_keys() -> list[tuple[Value, ...]]:
 def _row(member: TableMember) -> dict[str, object]:
     row: dict[str, object] = {**member.params, "arch_id": member.arch_id, "seed": member.seed}
     row |= {name: getattr(member, name) for name in COUNTS}
-    row |= {name: _text(getattr(member, name), 4) for name in SCORES}
+    row |= {name: _text(getattr(member, name), 4) for name in TESTS}
     row["seconds"] = _text(member.seconds, 1)
     row |= {LATENCY + chip: _text(ms, 5) for chip, ms in member.latency_ms.items()}
     for name, curve in (("f1", member.f1_curve), ("miou", member.miou_curve)):
@@ -213,7 +222,7 @@ def _row(member: TableMember) -> dict[str, object]:
 
 
 def _member(row: Mapping[str, str]) -> TableMember:
-    scores = {name: float(row[name]) if row[name] else None for name in SCORES}
+    scores = {name: float(row[name]) if row[name] else None for name in TESTS}
     choices = {name: {str(one): one for one in kinds} for name, kinds in CHOICES.items()}
     return TableMember(
         params={name: choices[name][row[name]] for name in CHOICES},

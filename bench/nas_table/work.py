@@ -152,7 +152,6 @@ def pack(places: Places, folder: Path) -> None:
 def _member(
     line: dict[str, Any], compiled: dict[str, Any], tested: dict[str, Any] | None
 ) -> TableMember:
-    best = line["best_epoch"] - 1
     test_f1, test_miou = tested["test"] if tested else (None, None)
     int8_f1, int8_miou = tested["int8"] if tested else (None, None)
     return TableMember(
@@ -163,10 +162,8 @@ def _member(
         macs=compiled["macs"],
         memory_bytes=compiled["memory_bytes"],
         latency_ms=compiled["latency_ms"],
-        f1_curve=tuple(line["f1"]),
-        miou_curve=tuple(line["miou"]),
-        f1=line["f1"][best],
-        miou=line["miou"][best],
+        f1_curve=tuple(round(value, 4) for value in line["f1"]),
+        miou_curve=tuple(round(value, 4) for value in line["miou"]),
         test_f1=test_f1,
         test_miou=test_miou,
         int8_f1=int8_f1,
