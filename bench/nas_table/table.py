@@ -30,7 +30,7 @@ from edgeloop.pareto import hypervolume, non_dominated
 FOLDER = Path(__file__).parent
 ROWS, ABOUT = "table.csv.xz", "table.json"
 LATENCY = "latency_ms@"
-TESTS = ("test_f1", "test_miou", "int8_f1", "int8_miou")
+TESTS = ("int8_f1", "int8_miou")
 SCORES = ("f1", "miou", *TESTS)
 COUNTS = ("weights", "macs", "memory_bytes")
 EPOCHS = 27
@@ -41,7 +41,7 @@ Params = Mapping[str, Value]
 @dataclass(frozen=True)
 class TableMember:
     """A training. Curves have a value per epoch, on the validation images. The weights of the best
-    epoch were tested on other images (`test_…`), and once more when quantized (`int8_…`)."""
+    epoch were quantized and scored on the same images (`int8_…`)."""
 
     params: dict[str, Value]
     arch_id: str
@@ -52,8 +52,6 @@ class TableMember:
     latency_ms: dict[str, float]
     f1_curve: tuple[float, ...]
     miou_curve: tuple[float, ...]
-    test_f1: float | None
-    test_miou: float | None
     int8_f1: float | None
     int8_miou: float | None
     seconds: float
@@ -73,8 +71,8 @@ class TableMember:
         return self.score("miou", len(self.f1_curve))
 
     def score(self, name: str = "f1", epoch: int | None = None) -> float:
-        """Of the best epoch of the whole training, or of the epochs up to one. Scores on test
-        images are known of the whole training only, and do not depend on `epoch`."""
+        """Of the best epoch of the whole training, or of the epochs up to one. Those of
+        quantized models are known of the whole training only, and do not depend on `epoch`."""
         if epoch is not None and name in ("f1", "miou"):
             best = max(range(epoch), key=self.f1_curve.__getitem__)
             return (self.f1_curve if name == "f1" else self.miou_curve)[best]

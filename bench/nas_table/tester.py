@@ -26,7 +26,7 @@ from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.latency import built_in_profiles
 from edgeloop.platforms.qnn.quantize import quantize_model
 from edgeloop.platforms.qnn.toolchain import QnnToolchain, measurement
-from edgeloop.tasks import Samples, Task, open_task
+from edgeloop.tasks import Samples, Task, Trainable, open_task
 from edgeloop.training import MODEL
 from edgeloop.training.scoring import mean_iou
 
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("scratch", type=Path)
     parser.add_argument("--calibration", type=int, required=True)
-    parser.add_argument("--test", type=int, required=True)
+    parser.add_argument("--validation", type=int, required=True)
     parser.add_argument("--members", type=int)
     parser.add_argument("--end", type=float, required=True)
     given = parser.parse_args()
@@ -52,7 +52,9 @@ def main() -> None:
     places = Places(given.results, given.scratch)
     task = open_task("segmentation", places.faces, places.scratch / "prepared")
     with QnnToolchain(limit_s=60) as toolchain:
-        worker = _Worker(places, task, toolchain, given.calibration, given.test, given.members)
+        worker = _Worker(
+            places, task, toolchain, given.calibration, given.validation, given.members
+        )
         while worker.next():
             pass
     watchdog.cancel()
@@ -65,13 +67,14 @@ class _Worker:
         task: Task,
         toolchain: QnnToolchain,
         calibration: int,
-        test: int,
+        validation: int,
         members: int | None,
     ) -> None:
         self._places, self._toolchain = places, toolchain
         self._task = task
         self._calibration = task.calibration(SIDE, SIDE, calibration)
-        self._test = task.test(SIDE, SIDE, test)
+        assert isinstance(task, Trainable)
+        self._validation, self._count = task.validation(SIDE, SIDE), validation
         known = places.done(COMPILED)
         every = [one for group in groups() for one in group if one.arch.id not in known]
         self._to_compile = [] if members is not None else every
@@ -94,7 +97,7 @@ class _Worker:
         return not is_ended
 
     def _tested(self, folder: Path) -> None:
-        """Float and 8-bit, on the same images."""
+        """Quantized, on the images on which the float model was validated."""
         model, quantized = folder / MODEL, folder / "quantized.onnx"
         began = time.monotonic()
         try:
@@ -102,14 +105,12 @@ class _Worker:
             info = graph_info(model.name, graph)
             apply_rewrites(graph)
             quantize_model(graph, info, self._calibration, quantized, DEFAULT_PRECISION)
-            before, after = (
-                score(path, info, self._test, self._task) for path in (model, quantized)
-            )
+            f1, miou = score(quantized, info, self._validation, self._count, self._task)
         except (EdgeloopError, RuntimeError, ValueError) as error:
             print(f"{folder.name}: {error}", file=sys.stderr, flush=True)
             return
         arch_id, _, seed = folder.name.rpartition("-")
-        line = {"arch_id": arch_id, "seed": int(seed), "test": before, "int8": after}
+        line = {"arch_id": arch_id, "seed": int(seed), "f1": f1, "miou": miou}
         self._places.add(TESTED, {**line, "seconds": round(time.monotonic() - began, 1)})
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -150,7 +151,9 @@ def compiled(toolchain: QnnToolchain, model: Path) -> dict[str, Any]:
     }
 
 
-def score(model: Path, info: GraphInfo, samples: Samples, task: Task) -> tuple[float, float]:
+def score(
+    model: Path, info: GraphInfo, samples: Samples, count: int, task: Task
+) -> tuple[float, float]:
     """F1 and mean IoU in ONNX Runtime on one core."""
     import onnxruntime
 
@@ -158,7 +161,7 @@ def score(model: Path, info: GraphInfo, samples: Samples, task: Task) -> tuple[f
     settings.intra_op_num_threads = settings.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(model), settings, providers=["CPUExecutionProvider"])
     scorer = task.scorer(curves=False)
-    for place in range(len(samples)):
+    for place in range(min(count, len(samples))):
         images = samples.images[place : place + 1]
         answer = session.run(None, model_inputs({info.input_name: images}, info))[0]
         scorer.add(answer.argmax(1).astype("int32"), samples.labels[place : place + 1])

@@ -15,6 +15,7 @@ from bench.nas_table.places import TESTED, TRAINED, Places, TrainingTask, groups
 from edgeloop.training import HISTORY, TrainingItem, TrainingPlan, TrainingResult, train_many
 
 EPOCHS = 27
+_MOST_WAITING = 40
 
 
 def main() -> None:
@@ -34,11 +35,18 @@ def main() -> None:
     watchdog.start()
     places = Places(given.results, given.scratch)
     for number, group in enumerate(wanted(places, given.members)):
+        while _waiting(places) > _MOST_WAITING and time.time() < given.until:
+            time.sleep(0.5)
         if time.time() >= given.until:
             break
         if group and places.claim(f"group{number}"):
             _train(places, group, given)
     watchdog.cancel()
+
+
+def _waiting(places: Places) -> int:
+    """Models that nobody has tested yet: they are lost when the run ends."""
+    return sum(1 for _ in places.models.glob("*/ready"))
 
 
 def wanted(places: Places, members: int | None = None) -> list[list[TrainingTask]]:
