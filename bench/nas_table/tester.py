@@ -108,6 +108,7 @@ class _Worker:
             f1, miou = score(quantized, info, self._validation, self._count, self._task)
         except (EdgeloopError, RuntimeError, ValueError) as error:
             print(f"{folder.name}: {error}", file=sys.stderr, flush=True)
+            shutil.rmtree(folder, ignore_errors=True)
             return
         arch_id, _, seed = folder.name.rpartition("-")
         line = {"arch_id": arch_id, "seed": int(seed), "f1": f1, "miou": miou}
