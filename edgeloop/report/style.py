@@ -108,20 +108,25 @@ def axis(kind: Any, field: str, measure: Measure, domain: tuple[float, float] | 
     return kind(f"{field}:Q", title=measure.title, scale=scale)
 
 
-def by_iteration(points: Iterable[Mapping[str, Any]], known: Iterable[float] = ()) -> Any:
-    """Colour by iteration; grey for a model without one, a single colour if no model has one.
-    `known` are iterations of other charts, so that all use the same colours."""
+def by_iteration(
+    points: Iterable[Mapping[str, Any]],
+    known: Iterable[float] = (),
+    field: str = "iteration",
+    title: str = "iteration",
+) -> Any:
+    """Colour by iteration or another `field`; grey for a model without one, a single colour if no
+    model has one. `known` are values of other charts, so that all use the same colours."""
     a = altair()
-    found = sorted({p["iteration"] for p in points if p["iteration"] is not None} | set(known))
+    found = sorted({p[field] for p in points if p[field] is not None} | set(known))
     if not found:
         return a.value(BLUE)
     scale = a.Scale(range=list(EARLY_TO_LATE), domain=[found[0], max(found[-1], found[0] + 1)])
     ticks = [found[0], found[-1]] if len(found) > 8 else found
     legend = a.Legend(
-        title="iteration", values=ticks, format="d", gradientLength=120, gradientOpacity=1
+        title=title, values=ticks, format="d", gradientLength=120, gradientOpacity=1
     )
-    colour = a.Color("iteration:Q", scale=scale, legend=legend)
-    return a.condition("!isValid(datum.iteration)", a.value(GREY), colour)
+    colour = a.Color(f"{field}:Q", scale=scale, legend=legend)
+    return a.condition(f"!isValid(datum.{field})", a.value(GREY), colour)
 
 
 def numbers(**titles: str) -> list[Any]:

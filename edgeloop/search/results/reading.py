@@ -1,0 +1,292 @@
+"""A search as its folder shows it, while it runs and afterwards, for the terminal, the portal and
+the report: candidates with their parameters, fronts, hypervolume, learning curves.
+
+`candidates.csv` grows while a search runs: its last line may be incomplete, and who is on the front
+is worked out here. Folders of older versions have `search_state_<n>.csv` instead.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from edgeloop._util.redact import redact
+from edgeloop._util.yaml import NotYaml, parse_yaml
+from edgeloop.errors import BadInput, EdgeloopError
+from edgeloop.search.config import Goal, Objective, SearchConfig, config_of
+from edgeloop.search.folders import CANDIDATES, KEPT_CONFIG
+from edgeloop.search.keys import MINIMISED
+from edgeloop.search.results.fronts import fronts_of
+from edgeloop.search.results.importance import Importance, importances
+from edgeloop.search.results.tables import CURVE, PARAMETERS
+from edgeloop.search.results.volume import ReferencePoint, read_reference
+
+LARGEST_BYTES = 32 << 20
+LEARNING = "curves.csv"
+_STATE = re.compile(r"search_state_(\d+)\.csv")
+_NOT_VALUES = (
+    *("number", "iteration", "arch_id", "state", "is_pareto", "fronts", PARAMETERS, "reason"),
+)
+
+Rows = list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class SeenCandidate:
+    """`fronts` are the names of those that it is on; the only front of a search has an empty one.
+    `trained` is how far its training got, in epochs, or in steps where it has none."""
+
+    number: int
+    iteration: int
+    arch_id: str
+    state: str
+    values: Mapping[str, float] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    reason: str = ""
+    fronts: tuple[str, ...] = ()
+    trained: float | None = None
+
+    @property
+    def is_front(self) -> bool:
+        return bool(self.fronts)
+
+
+@dataclass(frozen=True)
+class SeenFront:
+    """The front of one chip, or the only one; best first in its first objective."""
+
+    name: str
+    objectives: tuple[Objective, ...]
+    candidates: tuple[SeenCandidate, ...]
+    hypervolume: float | None
+
+
+@dataclass(frozen=True)
+class LearningPoint:
+    """The state of a training after an epoch; what is not known is NaN."""
+
+    epoch: float
+    step: float
+    loss: float
+    val_f1: float
+    val_iou: float
+
+
+@dataclass(frozen=True)
+class SeenSearch:
+    """`candidates` are in the order in which they ended. `curve` is the hypervolume after so many
+    of them, and that of each front; empty while there is no reference point."""
+
+    name: str
+    folder: Path
+    experiment: str
+    objectives: tuple[Objective, ...]
+    budget: int | None
+    candidates: tuple[SeenCandidate, ...]
+    fronts: tuple[SeenFront, ...]
+    curve: tuple[tuple[int, float, tuple[float, ...]], ...]
+    reference: ReferencePoint | None
+    learning: Mapping[str, tuple[LearningPoint, ...]]
+    updated: float
+
+    @property
+    def hypervolume(self) -> float | None:
+        return self.curve[-1][1] if self.curve else None
+
+    @cached_property
+    def front(self) -> tuple[SeenCandidate, ...]:
+        """All that are on any front, best first."""
+        every = {id(item): item for front in self.fronts for item in front.candidates}
+        return tuple(every.values())
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """How many candidates are in each state."""
+        return dict(Counter(item.state for item in self.candidates))
+
+    @cached_property
+    def value_names(self) -> tuple[str, ...]:
+        """Those that a candidate has, the objectives first."""
+        names = [objective.name for objective in self.objectives]
+        return tuple(dict.fromkeys([*names, *(n for item in self.candidates for n in item.values)]))
+
+    @cached_property
+    def importances(self) -> tuple[Importance, ...]:
+        return importances(
+            [item.parameters for item in self.candidates],
+            {
+                objective.name: [
+                    item.values.get(objective.name, math.nan) for item in self.candidates
+                ]
+                for objective in self.objectives
+            },
+        )
+
+
+def read_search(folder: Path, name: str = "") -> SeenSearch:
+    """BadInput says what cannot be read."""
+    try:
+        return _read(folder, name or folder.name)
+    except (OSError, ValueError, csv.Error) as error:
+        reason = redact(str(error)).rstrip(".")
+        raise BadInput(reason=f"the search {name or folder.name!r} cannot be read: {reason}") from None
+
+
+def _read(folder: Path, name: str) -> SeenSearch:
+    try:
+        document = parse_yaml(_text(folder / KEPT_CONFIG)).value
+    except NotYaml as error:
+        raise ValueError(f"{KEPT_CONFIG} {error}") from None
+    written = document if isinstance(document, dict) else {}
+    config, is_whole = _config(written, name)
+    learning = _learning(_table(folder / LEARNING))
+    rows = [row for row in _rows(folder) if row.get("arch_id")]
+    fronts, candidates = _with_fronts(config, [_candidate(row, learning) for row in rows])
+    curve = _curve(_table(folder / CURVE), [front.name for front in config.fronts])
+    latest = curve[-1] if curve else None
+    reference = read_reference(folder)
+    last = folder / CURVE
+    return SeenSearch(
+        name=name,
+        folder=folder,
+        experiment=str(written.get("experiment") or ""),
+        objectives=config.objectives,
+        budget=config.budget if is_whole else None,
+        candidates=candidates,
+        fronts=tuple(
+            replace(front, hypervolume=latest[2][place] if latest else None)
+            for place, front in enumerate(fronts)
+        ),
+        curve=tuple(curve),
+        reference=reference,
+        learning=learning,
+        updated=(last if last.is_file() else folder / KEPT_CONFIG).stat().st_mtime,
+    )
+
+
+def _config(document: Mapping[str, object], name: str) -> tuple[SearchConfig, bool]:
+    """The configuration, and whether it is whole: of one that this version would not accept, the
+    objectives alone."""
+    try:
+        return config_of(document, KEPT_CONFIG, name), True
+    except EdgeloopError:
+        pass
+    written = document.get("objectives")
+    found = []
+    for key, options in written.items() if isinstance(written, dict) else ():
+        said = options if isinstance(options, dict) else {}
+        goal = said.get("goal") or ("min" if key in MINIMISED else "max")
+        found.append(Objective(str(key), cast("Goal", "min" if goal == "min" else "max")))
+    return SearchConfig(name, tuple(found)), False
+
+
+def _rows(folder: Path) -> Rows:
+    if (folder / CANDIDATES).is_file():
+        return _table(folder / CANDIDATES)
+    matches = ((_STATE.fullmatch(file.name), file) for file in folder.iterdir())
+    numbered = [(int(match[1]), file) for match, file in matches if match]
+    return _table(max(numbered)[1]) if numbered else []  # the last one has all candidates
+
+
+def _candidate(
+    row: Mapping[str, str], learning: Mapping[str, Sequence[LearningPoint]]
+) -> SeenCandidate:
+    numbers = {name: _number(text) for name, text in row.items() if name not in _NOT_VALUES}
+    points = learning.get(row["arch_id"], ())
+    return SeenCandidate(
+        _whole(row.get("number", "")),
+        _whole(row.get("iteration", "")),
+        row["arch_id"],
+        row.get("state", ""),
+        {name: value for name, value in numbers.items() if not math.isnan(value)},
+        _parameters(row.get(PARAMETERS, "")),
+        row.get("reason", ""),
+        trained=max(
+            (p.step if math.isnan(p.epoch) else p.epoch for p in points), default=None
+        ),
+    )
+
+
+def _with_fronts(
+    config: SearchConfig, candidates: Sequence[SeenCandidate]
+) -> tuple[list[SeenFront], tuple[SeenCandidate, ...]]:
+    names = [objective.name for objective in config.objectives]
+    complete = [item for item in candidates if names and all(name in item.values for name in names)]
+    found = fronts_of(config, complete) if names else {"": []}
+    on: dict[int, tuple[str, ...]] = {}  # by identity: numbers in a damaged table may repeat
+    for name, members in found.items():
+        for item in members:
+            on[id(item)] = (*on.get(id(item), ()), name)
+    seen = {id(item): replace(item, fronts=on.get(id(item), ())) for item in candidates}
+    fronts = [
+        SeenFront(
+            front.name, front.objectives, tuple(seen[id(item)] for item in found[front.name]), None
+        )
+        for front in config.fronts
+    ]
+    return fronts, tuple(seen[id(item)] for item in candidates)
+
+
+def _curve(rows: Rows, fronts: Sequence[str]) -> list[tuple[int, float, tuple[float, ...]]]:
+    found = []
+    for row in rows:
+        count, volume = row.get("candidates", ""), _number(row.get("hypervolume", ""))
+        if count.isdecimal() and math.isfinite(volume):
+            parts = [_number(row.get(f"hypervolume@{name}", "")) for name in fronts]
+            each = [volume if math.isnan(part) else part for part in parts]
+            found.append((int(count), volume, tuple(each)))
+    return found
+
+
+def _learning(rows: Rows) -> dict[str, tuple[LearningPoint, ...]]:
+    found: dict[str, list[LearningPoint]] = {}
+    for row in rows:
+        names = ("epoch", "step", "loss", "val_f1", "val_iou")
+        point = LearningPoint(*(_number(row.get(name, "")) for name in names))
+        found.setdefault(row.get("arch_id", ""), []).append(point)
+    return {name: tuple(points) for name, points in found.items() if name}
+
+
+def _parameters(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    plain = (str, int, float, bool)
+    if not isinstance(found, dict):
+        return {}
+    return {name: value for name, value in found.items() if isinstance(value, plain)}
+
+
+def _table(file: Path) -> Rows:
+    """Complete lines only: a search may be about to write the rest of the last one."""
+    if not file.is_file():
+        return []
+    rows = csv.DictReader(_text(file).rpartition("\n")[0].splitlines())
+    return [{str(key): redact(str(value or "")) for key, value in row.items()} for row in rows]
+
+
+def _text(file: Path) -> str:
+    if file.stat().st_size > LARGEST_BYTES:
+        raise ValueError(f"{file.name} is larger than {LARGEST_BYTES >> 20} MB")
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+
+def _number(text: str) -> float:
+    """NaN where there is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
