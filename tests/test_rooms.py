@@ -60,7 +60,9 @@ ALLOWED = {
     "benchmark": {"errors", "_util", "settings", "graph", "platforms", "tasks", "inspection"},
     "service": {"errors", "_util", "settings"},
     "doctor": {"errors", "_util", "settings", "store", "models", "tasks", "platforms", "workspace"},
-    "report": {"_version", "errors", "_util", "store", "models", "workspace", "pareto"},
+    "report": {
+        *("_version", "errors", "_util", "store", "models", "workspace", "pareto", "search"),
+    },
     "portal": {
         *("_version", "errors", "_util", "settings", "store", "models", "workspace", "runner"),
         *("jobs", "search", "report", "pareto", "fleet"),

@@ -5,6 +5,7 @@ learning curves. Like all charts, they accept a search without results and then 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,6 +14,7 @@ from edgeloop.report.measures import MEASURES, Measure
 from edgeloop.report.style import (
     BLUE,
     DISC,
+    EARLY_TO_LATE,
     GREY,
     OKABE_ITO,
     RING,
@@ -33,7 +35,10 @@ if TYPE_CHECKING:
 
 SearchColour = Literal["iteration", "rung"]
 MOST_PARAMETERS = 12
-_MOST_AXES = 7
+_MOST_AXES = 6
+_MOST_TICKS = 8
+_MOST_DOTS = 60
+_LINE = 96  # characters of a subtitle
 _LABELS = (
     Measure("chip_latency_ms", "estimated latency", unit="ms"),
     Measure("host_latency_ms", "latency on the host's CPU", unit="ms"),
@@ -44,6 +49,7 @@ _LABELS = (
     Measure("farm_f1", "F1 on the device"),
 )
 _MEASURES = {**MEASURES, **{measure.column: measure for measure in _LABELS}}
+_DRAWN = ("complete", "stopped")
 _ON_FRONT, _OTHER, _STOPPED = "on the front", "complete", "stopped early"
 
 
@@ -94,8 +100,8 @@ def candidates_chart(
     ]
     chart = a.layer(*line, *marks, data=data(points))
     chip = front.name.rpartition(":")[2]
-    title = f"Candidates and the front of {chip}" if chip else "Candidates and their front"
-    return sized(chart, title, _subtitle(front, points))
+    heading = f"Candidates and the front of {chip}" if chip else "Candidates and their front"
+    return sized(chart, heading, _lines(_subtitle(front, points)))
 
 
 def volume_chart(seen: SeenSearch) -> Chart:
@@ -112,7 +118,7 @@ def volume_chart(seen: SeenSearch) -> Chart:
             "line": name,
             "candidates": count,
             "hypervolume": volume,
-            "about": f"{name}{': ' if name else ''}{volume:.3f} after {count_of(count, 'candidate')}",
+            "about": f"{name} {volume:.3f} after {count_of(count, 'candidate')}".strip(),
         }
         for name, volumes in lines
         for (count, _, _), volume in zip(seen.curve, volumes, strict=True)
@@ -127,9 +133,22 @@ def volume_chart(seen: SeenSearch) -> Chart:
     )
     drawn = base.mark_line(interpolate="step-after", strokeWidth=2)
     dots = base.mark_point(filled=True, size=28, opacity=0.9).encode(description="about:N")
-    reference = f"share of the box from the reference point: {seen.reference}"
-    chart = a.layer(drawn, dots, data=data(points))
-    return sized(chart, "Hypervolume", reference if seen.reference else "", height=240)
+    parts = [drawn, dots] if len(points) <= _MOST_DOTS else [drawn]
+    chart = a.layer(*parts, data=data(points))
+    return sized(chart, "Hypervolume", _lines(reference_text(seen)), height=240)
+
+
+def reference_text(seen: SeenSearch) -> str:
+    """Where the hypervolume is measured from, in words; empty while that is not known."""
+    if seen.reference is None:
+        return ""
+    ends = []
+    for name, scale in seen.reference.scales.items():
+        measure = search_measure(name)
+        unit = f" {measure.unit}" if measure.unit else ""
+        label = measure.label.removeprefix("estimated ")
+        ends.append(f"{label} {measure.factor * scale.worst:.4g}{unit}")
+    return f"share of the box from the reference point ({', '.join(ends)}) to the ideal point"
 
 
 def importance_chart(seen: SeenSearch) -> Chart:
@@ -155,12 +174,16 @@ def importance_chart(seen: SeenSearch) -> Chart:
         scale=a.Scale(domain=objectives, range=list(_cycle(len(objectives)))),
         legend=a.Legend(title=None, orient="bottom", columns=2, labelLimit=300),
     )
-    chart = a.Chart(data(points)).mark_bar().encode(
-        y=a.Y("parameter:N", sort=order, title=None),
-        yOffset=a.YOffset("objective:N", sort=objectives),
-        x=a.X("share:Q", title="share of the variation explained", axis=a.Axis(format=".0%")),
-        color=colour,
-        description="about:N",
+    chart = (
+        a.Chart(data(points))
+        .mark_bar()
+        .encode(
+            y=a.Y("parameter:N", sort=order, title=None),
+            yOffset=a.YOffset("objective:N", sort=objectives),
+            x=a.X("share:Q", title="share of the variation explained", axis=a.Axis(format=".0%")),
+            color=colour,
+            description="about:N",
+        )
     )
     height = max(60, len(shown) * (8 + 7 * len(objectives)))
     note = "among the candidates of this search, each parameter by itself"
@@ -168,52 +191,56 @@ def importance_chart(seen: SeenSearch) -> Chart:
 
 
 def parallel_chart(seen: SeenSearch) -> Chart:
-    """A line per candidate, through its most important parameters and its objectives."""
-    shown = [item for item in seen.candidates if _has_results(item, seen.objectives)]
+    """A line per candidate, through its most important parameters and its objectives; of several
+    chips, the first."""
+    front = seen.fronts[0]
+    shown = [item for item in seen.candidates if _has_results(item, front.objectives)]
     names = [item.parameter for item in seen.importances[:_MOST_AXES]]
     if len(shown) < 2 or not names:
         return empty_chart("Lines are drawn when eight candidates have a result.")
     a = altair()
-    scales = [_ParameterAxis(name, shown) for name in names]
-    scales += [_ObjectiveAxis(objective, shown) for objective in seen.objectives]
-    points, labels = [], []
-    for place, scale in enumerate(scales):
-        labels += [
-            {"axis": place, "at": at, "text": text, "name": scale.title if not number else ""}
-            for number, (at, text) in enumerate(scale.ticks)
-        ]
-    for item in shown:
-        about = _about(seen, item)
-        points += [
-            {
-                "axis": place,
-                "at": at,
-                "number": item.number,
-                "front": item.is_front,
-                "about": about,
-            }
-            for place, scale in enumerate(scales)
-            if (at := scale.position(item)) is not None
-        ]
-    titles = [{"axis": place, "at": 1.09, "text": s.title} for place, s in enumerate(scales)]
-    x = a.X("axis:Q", axis=None, scale=a.Scale(domain=[-0.25, len(scales) - 0.55], nice=False))
-    y = a.Y("at:Q", axis=None, scale=a.Scale(domain=[-0.05, 1.1], nice=False))
+    by = front.objectives[0].name
+    shown.sort(key=lambda item: item.values[by])
+    scales: list[_ParameterAxis | _ObjectiveAxis] = [_ParameterAxis(n, shown) for n in names]
+    scales += [_ObjectiveAxis(objective, shown) for objective in front.objectives]
+    points = [
+        {
+            "axis": place,
+            "at": at,
+            "number": item.number,
+            "front": front.name in item.fronts,
+            "by": item.values[by],
+            "about": about,
+        }
+        for item, about in [(item, _about(seen, item)) for item in shown]
+        for place, scale in enumerate(scales)
+        if (at := scale.position(item)) is not None
+    ]
+    ticks = [
+        {"axis": place, "at": at, "text": text}
+        for place, scale in enumerate(scales)
+        for at, text in scale.ticks
+    ]
+    titles = [{"axis": place, "at": 1.1, "text": s.title} for place, s in enumerate(scales)]
+    x = a.X("axis:Q", axis=None, scale=a.Scale(domain=[-0.3, len(scales) - 0.6], nice=False))
+    y = a.Y("at:Q", axis=None, scale=a.Scale(domain=[-0.06, 1.12], nice=False))
     rules = a.Chart(data([{"axis": place, "at": 0, "end": 1} for place in range(len(scales))]))
     lines = a.Chart(data(points)).encode(x=x, y=y, detail="number:N", description="about:N")
-    is_front = "datum.front"
+    colour = a.Color("by:Q", scale=a.Scale(range=list(EARLY_TO_LATE)), legend=None)
+    texts = {"align": "left", "fontSize": 11}
     chart = a.layer(
-        rules.mark_rule(opacity=0.5).encode(x=x, y=y, y2="end:Q"),
-        lines.transform_filter(f"!{is_front}").mark_line(strokeWidth=1, opacity=0.3, color=GREY),
-        lines.transform_filter(is_front).mark_line(strokeWidth=2.2, opacity=0.9, color=VERMILLION),
-        a.Chart(data(labels))
-        .mark_text(align="left", dx=5, fontSize=10, opacity=0.85)
-        .encode(x=x, y=y, text="text:N"),
+        lines.transform_filter("!datum.front").mark_line(strokeWidth=0.8, opacity=0.3, color=GREY),
+        lines.transform_filter("datum.front")
+        .mark_line(strokeWidth=1.7, opacity=0.9)
+        .encode(color=colour),
+        rules.mark_rule(opacity=0.6).encode(x=x, y=y, y2="end:Q"),
+        a.Chart(data(ticks)).mark_text(dx=6, **texts).encode(x=x, y=y, text="text:N"),
         a.Chart(data(titles))
-        .mark_text(align="left", dx=-8, fontSize=11, fontWeight="bold", limit=110)
+        .mark_text(dx=-8, fontWeight="bold", limit=84, **texts)
         .encode(x=x, y=y, text="text:N"),
     )
-    note = "thick: the front; the most important parameters first, then the objectives"
-    return sized(chart, "Parameters and objectives", note, width=max(WIDTH, 92 * len(scales)))
+    note = f"the most important parameters first; in colour the front, by {_short(by)}"
+    return sized(chart, "Parameters and objectives", note, width=max(WIDTH, 88 * len(scales)))
 
 
 def learning_chart(seen: SeenSearch) -> Chart:
@@ -233,7 +260,9 @@ def learning_chart(seen: SeenSearch) -> Chart:
     if not points:
         return empty_chart("There are learning curves when candidates have been trained.")
     a = altair()
-    kinds = [kind for kind in (_ON_FRONT, _OTHER, _STOPPED) if any(p["kind"] == kind for p in points)]
+    kinds = [
+        kind for kind in (_ON_FRONT, _OTHER, _STOPPED) if any(p["kind"] == kind for p in points)
+    ]
     looks = {_ON_FRONT: VERMILLION, _OTHER: BLUE, _STOPPED: GREY}
     is_epoch = not all(
         math.isnan(point.epoch) for curve in seen.learning.values() for point in curve
@@ -251,7 +280,9 @@ def learning_chart(seen: SeenSearch) -> Chart:
     )
     front = f"datum.kind == '{_ON_FRONT}'"
     chart = a.layer(
-        base.transform_filter(f"!({front})").mark_line(strokeWidth=1.2, opacity=0.4, point={"size": 12}),
+        base.transform_filter(f"!({front})").mark_line(
+            strokeWidth=1.2, opacity=0.4, point={"size": 12}
+        ),
         base.transform_filter(front).mark_line(strokeWidth=2, opacity=0.95, point={"size": 24}),
     )
     trained = len({point["id"] for point in points})
@@ -299,13 +330,14 @@ def _axes(front: SeenFront) -> tuple[Measure, Measure]:
     return measures[0], measures[1]
 
 
-def _points(
-    seen: SeenSearch, front: SeenFront, links: Mapping[int, str]
-) -> list[dict[str, Any]]:
+def _points(seen: SeenSearch, front: SeenFront, links: Mapping[int, str]) -> list[dict[str, Any]]:
     x, y = _axes(front)
     points = []
     for item in seen.candidates:
-        if not _has_results(item, front.objectives[:2]) or item.state not in ("complete", "stopped"):
+        if not _has_results(item, front.objectives[:2]) or item.state not in (
+            "complete",
+            "stopped",
+        ):
             continue
         numbers = {"number": float(item.number), **item.values}
         point: dict[str, Any] = {
@@ -339,6 +371,10 @@ def _subtitle(front: SeenFront, points: Sequence[Mapping[str, Any]]) -> str:
     return f"{text}{f'; hollow: {stopped} stopped early' if stopped else ''}; {goals}"
 
 
+def _lines(text: str) -> list[str]:
+    return textwrap.wrap(text, _LINE)
+
+
 def _chip(name: str) -> str:
     return name.rpartition(":")[2]
 
@@ -348,21 +384,29 @@ def _cycle(count: int) -> list[str]:
 
 
 class _ParameterAxis:
-    """Values of a parameter between 0 and 1: numbers in proportion, others in order. A candidate
-    that does not have it crosses no point of the axis."""
+    """Values of a parameter between 0 and 1: numbers in order, texts by name. Candidates with the
+    same value lie side by side, in the order in which they are given, so that lines stay apart. One
+    that does not have the parameter crosses no point of the axis."""
 
     def __init__(self, name: str, items: Sequence[SeenCandidate]) -> None:
-        self.title, self._name = name, name
-        found = {item.parameters[name] for item in items if name in item.parameters}
+        self.title = name
+        having = [item for item in items if name in item.parameters]
+        found = {item.parameters[name] for item in having}
         is_numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in found)
         ordered = sorted(found, key=(lambda v: v) if is_numeric else str)
-        span = max(len(ordered) - 1, 1)
-        self._at = {value: place / span for place, value in enumerate(ordered)}
-        shown = ordered if len(ordered) <= 8 else [ordered[0], ordered[-1]]
-        self.ticks = [(self._at[value], f"{value}") for value in shown]
+        room = 1 / max(len(ordered), 1)
+        middle = {value: (place + 0.5) * room for place, value in enumerate(ordered)}
+        shown = ordered if len(ordered) <= _MOST_TICKS else [ordered[0], ordered[-1]]
+        self.ticks = [(middle[value], f"{value}") for value in shown]
+        self._at = {}
+        for value in ordered:
+            same = [item.number for item in having if item.parameters[name] == value]
+            for place, number in enumerate(same):
+                aside = (place + 0.5) / len(same) - 0.5
+                self._at[number] = middle[value] + 0.7 * room * aside
 
     def position(self, item: SeenCandidate) -> float | None:
-        return self._at.get(item.parameters.get(self._name))
+        return self._at.get(item.number)
 
 
 class _ObjectiveAxis:
@@ -370,7 +414,7 @@ class _ObjectiveAxis:
 
     def __init__(self, objective: Objective, items: Sequence[SeenCandidate]) -> None:
         measure = search_measure(objective.name)
-        self.title, self._name = measure.title, objective.name
+        self.title, self._name = _short(objective.name), objective.name
         values = [item.values[objective.name] for item in items]
         ends = (max(values), min(values)) if objective.goal == "min" else (min(values), max(values))
         self._from, self._to = ends
@@ -380,3 +424,10 @@ class _ObjectiveAxis:
     def position(self, item: SeenCandidate) -> float | None:
         span = self._to - self._from
         return (item.values[self._name] - self._from) / span if span else 1.0
+
+
+def _short(name: str) -> str:
+    """For an axis: without what the page says anyway."""
+    measure = search_measure(name)
+    label = measure.label.partition(" on ")[0].partition(" after ")[0].removeprefix("estimated ")
+    return f"{label} ({measure.unit})" if measure.unit else label

@@ -122,9 +122,7 @@ def by_iteration(
         return a.value(BLUE)
     scale = a.Scale(range=list(EARLY_TO_LATE), domain=[found[0], max(found[-1], found[0] + 1)])
     ticks = [found[0], found[-1]] if len(found) > 8 else found
-    legend = a.Legend(
-        title=title, values=ticks, format="d", gradientLength=120, gradientOpacity=1
-    )
+    legend = a.Legend(title=title, values=ticks, format="d", gradientLength=120, gradientOpacity=1)
     colour = a.Color(f"{field}:Q", scale=scale, legend=legend)
     return a.condition(f"!isValid(datum.{field})", a.value(GREY), colour)
 
@@ -142,7 +140,12 @@ def padded(values: Sequence[float]) -> tuple[float, float]:
 
 
 def sized(
-    chart: Any, title: str, subtitle: str, *, width: object = WIDTH, height: object = HEIGHT
+    chart: Any,
+    title: str,
+    subtitle: str | list[str],
+    *,
+    width: object = WIDTH,
+    height: object = HEIGHT,
 ) -> Chart:
     titled = altair().TitleParams(title, subtitle=subtitle)
     return cast("Chart", chart.properties(width=width, height=height, title=titled))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         search_folder,
         search_settings,
     )
-    from edgeloop.search.config import SearchConfig, read_config
+    from edgeloop.search.config import Objective, SearchConfig, read_config
     from edgeloop.search.evaluators import (
         LocalTraining,
         RemoteBenchmark,
@@ -34,6 +34,14 @@ if TYPE_CHECKING:
     from edgeloop.search.names import device_of, on_device, value_of
     from edgeloop.search.remote import earlier_job, search_job
     from edgeloop.search.results.fronts import front_names, fronts_of
+    from edgeloop.search.results.importance import Importance
+    from edgeloop.search.results.reading import (
+        SeenCandidate,
+        SeenFront,
+        SeenSearch,
+        read_search,
+    )
+    from edgeloop.search.results.volume import ReferencePoint
     from edgeloop.search.sampler.proposer import Proposer
     from edgeloop.search.storage import storage_address
     from edgeloop.search.study import Candidate
@@ -42,7 +50,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "base": ("Evaluation", "Observation", "Evaluator"),
     "campaign": ("Search", "SearchResult", "check_devices", "search_folder", "search_settings"),
-    "config": ("SearchConfig", "read_config"),
+    "config": ("Objective", "SearchConfig", "read_config"),
     "evaluators": ("LocalTraining", "TrainingJobs", "RemoteBenchmark", "Screening"),
     "folders": ("arch_ids", "find_search", "found_searches", "kept_search"),
     "keys": ("NO_LIMIT", "SearchFile"),
@@ -50,6 +58,9 @@ _WHERE = {
     "names": ("device_of", "on_device", "value_of"),
     "remote": ("earlier_job", "search_job"),
     "results.fronts": ("front_names", "fronts_of"),
+    "results.importance": ("Importance",),
+    "results.reading": ("SeenCandidate", "SeenFront", "SeenSearch", "read_search"),
+    "results.volume": ("ReferencePoint",),
     "sampler.proposer": ("Proposer",),
     "storage": ("storage_address",),
     "study": ("Candidate",),
@@ -62,9 +73,12 @@ __all__ = [
     "Evaluation",
     "Evaluator",
     "Event",
+    "Importance",
     "LocalTraining",
+    "Objective",
     "Observation",
     "Proposer",
+    "ReferencePoint",
     "RemoteBenchmark",
     "Retrained",
     "Screening",
@@ -72,6 +86,9 @@ __all__ = [
     "SearchConfig",
     "SearchFile",
     "SearchResult",
+    "SeenCandidate",
+    "SeenFront",
+    "SeenSearch",
     "TrainingJobs",
     "arch_ids",
     "check_devices",
@@ -85,6 +102,7 @@ __all__ = [
     "kept_search",
     "on_device",
     "read_config",
+    "read_search",
     "retrain",
     "search_folder",
     "search_job",

@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from edgeloop._util.redact import redact
 from edgeloop._util.yaml import NotYaml, parse_yaml
 from edgeloop.errors import BadInput, EdgeloopError
-from edgeloop.search.config import Goal, Objective, SearchConfig, config_of
+from edgeloop.search.config import Objective, SearchConfig, config_of
 from edgeloop.search.folders import CANDIDATES, KEPT_CONFIG
 from edgeloop.search.keys import MINIMISED
 from edgeloop.search.results.fronts import fronts_of
@@ -137,7 +137,9 @@ def read_search(folder: Path, name: str = "") -> SeenSearch:
         return _read(folder, name or folder.name)
     except (OSError, ValueError, csv.Error) as error:
         reason = redact(str(error)).rstrip(".")
-        raise BadInput(reason=f"the search {name or folder.name!r} cannot be read: {reason}") from None
+        raise BadInput(
+            reason=f"the search {name or folder.name!r} cannot be read: {reason}"
+        ) from None
 
 
 def _read(folder: Path, name: str) -> SeenSearch:
@@ -184,7 +186,7 @@ def _config(document: Mapping[str, object], name: str) -> tuple[SearchConfig, bo
     for key, options in written.items() if isinstance(written, dict) else ():
         said = options if isinstance(options, dict) else {}
         goal = said.get("goal") or ("min" if key in MINIMISED else "max")
-        found.append(Objective(str(key), cast("Goal", "min" if goal == "min" else "max")))
+        found.append(Objective(str(key), "min" if goal == "min" else "max"))
     return SearchConfig(name, tuple(found)), False
 
 
@@ -209,9 +211,7 @@ def _candidate(
         {name: value for name, value in numbers.items() if not math.isnan(value)},
         _parameters(row.get(PARAMETERS, "")),
         row.get("reason", ""),
-        trained=max(
-            (p.step if math.isnan(p.epoch) else p.epoch for p in points), default=None
-        ),
+        trained=max((p.step if math.isnan(p.epoch) else p.epoch for p in points), default=None),
     )
 
 
