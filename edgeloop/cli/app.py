@@ -39,7 +39,7 @@ SECTIONS = {
     "Jobs and data": {"run": "jobs.run", "job": "jobs.submit", "data": "data"},
     "Search": {
         **{"search": "search.commands", "train-pareto": "search.commands"},
-        **{"train": "training", "export": "training"},
+        **{"searches": "search.views", "train": "training", "export": "training"},
     },
     "Look": {"pareto": "report", "report": "report", "portal": "report", "notebook": "report"},
     "Set up": {

@@ -71,7 +71,7 @@ def candidates_chart(
     """All candidates by the first two objectives of a front, which is highlighted; by their order
     if there is one objective only. `links` are addresses by the number of the candidate."""
     a = altair()
-    points = _points(seen, front, links or {})
+    points = _points(seen, front, links or {}) if front.objectives else []
     if not points:
         return empty_chart("No candidate has a result yet.")
     x, y = _axes(front)

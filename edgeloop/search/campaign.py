@@ -112,6 +112,7 @@ class Search:
         workspace: The workspace whose status table gets the results.
         folder: Folder of the search, `searches/NAME` in the project.
         study: The Optuna study behind it.
+        hypervolume: The hypervolume so far; None until there is a reference point.
 
     Examples:
         >>> from pathlib import Path
@@ -162,6 +163,7 @@ class Search:
         self._closing = ExitStack()
         self._closing.callback(self.workspace.close)
         self._training: Evaluator | None = None
+        self.hypervolume: float | None = None
         with ExitStack() as undoing:  # if a part cannot be opened, close the others
             undoing.callback(self._closing.close)
             self._closing.enter_context(announced_memory(settings.native_memory))
@@ -210,6 +212,7 @@ class Search:
                     replace(candidate, state=state, values=event.values, reason=event.reason)
                 )
                 tables.append(ended[-1])
+                self.hypervolume = tables.curve.latest
                 shutil.rmtree(self.folder / SCREENING / candidate.arch.id, ignore_errors=True)
             hear(event)
 

@@ -17,10 +17,11 @@ from edgeloop.search.results.tables import RunningTables, write_tables
 from edgeloop.search.study import Candidate
 
 CHIPS = ("htp:qcs8550", "htp:x-elite", "htp:sa8295p", "htp:qcs6490", "htp:8-gen-3", "htp:888")
+_MORE = ("htp:snapdragon-8-gen-2", "htp:qcs9075", "htp:sa8775p")
 
 
 def document(chips: int = 1, **search: object) -> dict[str, Any]:
-    latency = {"device": CHIPS[0]} if chips == 1 else {"devices": list(CHIPS[:chips])}
+    latency = {"device": CHIPS[0]} if chips == 1 else {"devices": list((*CHIPS, *_MORE)[:chips])}
     return {
         "search": {"name": "seen", "size": 64, "budget": 300, **search},
         "objectives": {

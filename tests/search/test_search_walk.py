@@ -51,7 +51,8 @@ def test_a_laptop_finds_a_front_that_the_farm_measures_and_retrains_it(edgeloop:
     done = edgeloop("search", file)
     assert done.code == 0, done.err
     assert done.err.splitlines()[-1] == "Results in searches/laptop"
-    assert "4 candidates · 0 screened out · 4 trained · hypervolume" in done.out
+    assert "4 candidates · 0 screened out · 4 trained · front: " in done.out
+    assert "(reference: " in done.out
     found = edgeloop.table("laptop")
     assert len({row["arch_id"] for row in found}) == 4
     front = [row["arch_id"] for row in found if row["is_pareto"] == "1"]

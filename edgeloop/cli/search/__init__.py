@@ -1,1 +1,1 @@
-"""search, train-pareto: from a space to a front of trained models."""
+"""search, searches, train-pareto: from a space to a front of trained models."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +11,12 @@ from edgeloop.cli.context import common_options
 
 if TYPE_CHECKING:
     from edgeloop.jobs import JobSpec
-    from edgeloop.search import Candidate, Event, SearchConfig, SearchResult
+    from edgeloop.search import Event, Search, SearchConfig, SearchResult
     from edgeloop.settings import Settings
 
 
 _YAML = (".yaml", ".yml")
-_STAR, _NO_STAR = " *", "  "
+_ENDS = {"screened": "screened out: ", "stopped": "stopped early ", "failed": "failed: "}
 STOPPED = 130  # what shells say of Ctrl-C
 
 
@@ -64,16 +63,16 @@ def search(
         with Search(config, settings, resume) as opened:
             seen = [item.number for item in opened.study.candidates() if item.state != "running"]
             outcome = opened.run(
-                lambda event: _say_event(event, config, seen),
+                lambda event: _say_event(event, config, seen, opened),
                 lambda text: click.echo(text, err=True),
             )
     except KeyboardInterrupt:
         click.echo("Stopped. Results so far are kept; continue with --resume.", err=True)
         raise SystemExit(STOPPED) from None
     if as_json:
-        print_json(_as_json(config, outcome))
+        print_json(_as_json(outcome))
     else:
-        _say_outcome(config, outcome)
+        _say_outcome(outcome)
 
 
 @click.command("train-pareto")
@@ -248,97 +247,58 @@ def _cost(config: SearchConfig, name: str) -> str:
     return f"training for {length} on {train.get('compute') or 'this machine'}"
 
 
-def _say_event(event: Event, config: SearchConfig, seen: list[int]) -> None:
+def _say_event(event: Event, config: SearchConfig, seen: list[int], opened: Search) -> None:
     if event.what == "begun":
         return
     seen.append(event.candidate.number)
-    values = "  ".join(f"{n} {event.values[n]:.4g}" for n in config.wanted if n in event.values)
-    word = {"complete": "", "screened": "screened out: ", "failed": "failed: "}[event.what]
-    what = f"{event.candidate.arch.id}  {values}  {word}{event.reason}"
-    click.echo(f"{len(seen):>4}/{config.budget}  {what}", err=True)
+    words = {
+        "complete": "",
+        "screened": "screened out: ",
+        "stopped": "stopped early ",
+        "failed": "failed: ",
+    }
+    what = f"{event.candidate.arch.id}  {_values(event, config)}  {words[event.what]}{event.reason}"
+    click.echo(f"{len(seen):>4}/{config.budget}  {what.rstrip()}", err=True)
+    volume = opened.hypervolume
+    if volume is not None and len(seen) % config.iteration == 0:
+        click.echo(f"          hypervolume {volume:.3f} after {len(seen)} candidates", err=True)
 
 
-def _say_outcome(config: SearchConfig, outcome: SearchResult) -> None:
+def _values(event: Event, config: SearchConfig) -> str:
+    """`chip_latency_ms 0.31  val_iou 0.5`; of several chips, from the least to the most."""
+    from edgeloop.search import value_of
+
+    found: dict[str, list[float]] = {}
+    for name in config.wanted:
+        if name in event.values:
+            found.setdefault(value_of(name), []).append(event.values[name])
+    return "  ".join(
+        f"{name} {min(each):.4g}" if len(each) == 1 else f"{name} {min(each):.4g}–{max(each):.4g}"
+        for name, each in found.items()
+    )
+
+
+def _say_outcome(outcome: SearchResult) -> None:
     from edgeloop.cli.output import shown
+    from edgeloop.cli.search.views import say_search
+    from edgeloop.search import read_search
 
-    total = len(outcome.candidates)
-    parts = [f"{total} candidates", f"{outcome.count('screened')} screened out"]
-    if outcome.count("failed"):
-        parts.append(f"{outcome.count('failed')} failed")
-    verb = "trained" if config.train is not None else "measured"
-    parts.append(f"{outcome.count('complete')} {verb}")
-    volumes = outcome.hypervolumes
-    if volumes:
-        first = next((volume for volume in volumes if volume), volumes[-1])
-        parts.append(f"hypervolume {first:.3f} → {volumes[-1]:.3f}")
-    parts.append(f"front: {len(outcome.front)}")
-    if outcome.fronts:
-        click.echo(_chip_table(config, outcome))
-    else:
-        click.echo(_front_table(config, outcome))
-    for name, front in outcome.fronts.items():
-        click.echo(_front_line(config, name, front))
-    click.echo(" · ".join(parts))
-    if outcome.reference is not None:
-        click.echo(f"Reference point of the hypervolume: {outcome.reference}")
+    say_search(read_search(outcome.folder))
     if outcome.is_exhausted:
-        click.echo(f"The space has only these {total} members.", err=True)
+        click.echo(f"The space has only these {len(outcome.candidates)} members.", err=True)
     click.echo(f"Results in {shown(str(outcome.folder))}", err=True)
 
 
-def _front_table(config: SearchConfig, outcome: SearchResult) -> str:
-    from edgeloop.cli.output import table
-    from edgeloop.models import interval_heading, latency_interval
-    from edgeloop.search import columns_of
-
-    columns = [columns_of(item.values, 0) for item in outcome.front]
-    headings = ("architecture", *(objective.name for objective in config.objectives))
-    rows = [
-        (item.arch.id, *(f"{item.values[o.name]:.4g}" for o in config.objectives))
-        for item in outcome.front
-    ]
-    if any(map(latency_interval, columns)):
-        headings += (interval_heading(columns),)
-        intervals = [str(latency_interval(row) or "") for row in columns]
-        rows = [(*row, text) for row, text in zip(rows, intervals, strict=True)]
-    return table(headings, rows, right=headings[1:])
-
-
-def _chip_table(config: SearchConfig, outcome: SearchResult) -> str:
-    """All networks that are on the front of a chip; a star marks the chips they are on it for."""
-    from edgeloop.cli.output import table
-
-    on = {name: {item.number for item in front} for name, front in outcome.fronts.items()}
-    headings = ("architecture", *(objective.name for objective in config.objectives))
-    rows = []
-    for item in outcome.front:
-        cells = [
-            f"{item.values[o.name]:.4g}{_STAR if item.number in on.get(o.device, ()) else _NO_STAR}"
-            if o.device
-            else f"{item.values[o.name]:.4g}"
-            for o in config.objectives
-        ]
-        rows.append((item.arch.id, *cells))
-    return table(headings, rows, right=headings[1:])
-
-
-def _front_line(config: SearchConfig, name: str, front: Sequence[Candidate]) -> str:
-    """`htp:qcs8550: 5 networks, chip_latency_ms 0.31 to 1.2, val_iou 0.4 to 0.7`."""
-    [objectives] = [one.objectives for one in config.fronts if one.name == name]
-    if not front:
-        return f"{name}: no network is within its limits"
-    ranges = []
-    for objective in objectives:
-        values = [item.values[objective.name] for item in front]
-        ranges.append(f"{objective.value} {min(values):.4g} to {max(values):.4g}")
-    count = "1 network" if len(front) == 1 else f"{len(front)} networks"
-    return f"{name}: {count}, {', '.join(ranges)}"
-
-
-def _as_json(config: SearchConfig, outcome: SearchResult) -> list[dict[str, object]]:
-    from edgeloop.search import front_names
+def _as_json(outcome: SearchResult) -> list[dict[str, object]]:
+    """A candidate per row; `hypervolume` is that of the search when it had ended."""
+    from edgeloop.search import front_names, read_search
 
     front = {item.number for item in outcome.front}
+    seen = read_search(outcome.folder)
+    after = {
+        item.number: volume
+        for item, (_, volume, _) in zip(seen.candidates, seen.curve, strict=False)
+    }
     return [
         {
             "number": item.number,
@@ -347,6 +307,8 @@ def _as_json(config: SearchConfig, outcome: SearchResult) -> list[dict[str, obje
             "reason": item.reason,
             "is_pareto": item.number in front,
             **({"fronts": front_names(outcome.fronts, item)} if outcome.fronts else {}),
+            "hypervolume": after.get(item.number),
+            "parameters": dict(item.params),
             **item.values,
         }
         for item in outcome.candidates

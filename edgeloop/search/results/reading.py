@@ -152,7 +152,7 @@ def _read(folder: Path, name: str) -> SeenSearch:
     learning = _learning(_table(folder / LEARNING))
     rows = [row for row in _rows(folder) if row.get("arch_id")]
     fronts, candidates = _with_fronts(config, [_candidate(row, learning) for row in rows])
-    curve = _curve(_table(folder / CURVE), [front.name for front in config.fronts])
+    curve = _curve(_table(folder / CURVE), [front.name for front in fronts])
     latest = curve[-1] if curve else None
     reference = read_reference(folder)
     last = folder / CURVE
@@ -219,8 +219,10 @@ def _with_fronts(
     config: SearchConfig, candidates: Sequence[SeenCandidate]
 ) -> tuple[list[SeenFront], tuple[SeenCandidate, ...]]:
     names = [objective.name for objective in config.objectives]
-    complete = [item for item in candidates if names and all(name in item.values for name in names)]
-    found = fronts_of(config, complete) if names else {"": []}
+    if not names:
+        return [SeenFront("", (), (), None)], tuple(candidates)
+    complete = [item for item in candidates if all(name in item.values for name in names)]
+    found = fronts_of(config, complete)
     on: dict[int, tuple[str, ...]] = {}  # by identity: numbers in a damaged table may repeat
     for name, members in found.items():
         for item in members:

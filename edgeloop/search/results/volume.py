@@ -126,6 +126,10 @@ class VolumeCurve:
         """That of the search after each candidate: the mean of its fronts."""
         return [mean_of(shares) for shares in self.shares]
 
+    @property
+    def latest(self) -> float | None:
+        return mean_of(self.shares[-1]) if self.shares else None
+
     def add(self, candidate: Candidate) -> None:
         if self.reference is not None:
             self._grow(candidate)
