@@ -27,6 +27,7 @@ WITHOUT_A_STORE = {
     "health",
     "inspect",
     "notebook",
+    "searches",
     "schema",
     "secrets scan",
     "train",

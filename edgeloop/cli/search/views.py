@@ -208,7 +208,8 @@ def _front_line(letter: str, front: SeenFront) -> str:
     volume = [] if front.hypervolume is None else [f"hypervolume {front.hypervolume:.3f}"]
     count = len(front.candidates)
     networks = "1 network" if count == 1 else f"{count} networks"
-    return f"{letter} {front.name}: {', '.join([networks, *ranges, *volume])}"
+    text = f"{letter} {front.name}: {', '.join([networks, *ranges, *volume])}"
+    return "\n".join(textwrap.wrap(text, WIDTH, subsequent_indent="  "))
 
 
 def _importance_line(seen: SeenSearch) -> str:
