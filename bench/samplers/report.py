@@ -136,11 +136,13 @@ def _stratified(found: Mapping[str, Sequence[float]]) -> tuple[float | None, flo
     seeds are a sample, problems are not."""
     if not found:
         return None, None
-    mean = float(np.mean([np.mean(values) for values in found.values()]))
-    if any(len(values) < 2 for values in found.values()):
+    groups = [np.array(values) for values in found.values()]
+    mean = float(np.mean([group.mean() for group in groups]))
+    freedom = sum(map(len, groups)) - len(groups)
+    if not freedom:
         return mean, None
-    squares = [np.var(values, ddof=1) / len(values) for values in found.values()]
-    return mean, float(np.sqrt(np.sum(squares)) / len(squares))
+    variance = sum(((group - group.mean()) ** 2).sum() for group in groups) / freedom
+    return mean, float(np.sqrt(variance * sum(1 / len(group) for group in groups)) / len(groups))
 
 
 def _cell(mean: float | None, error: float | None, *, signed: bool = False) -> str:
