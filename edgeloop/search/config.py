@@ -95,6 +95,7 @@ class SearchConfig:
     size: tuple[int, int] = (64, 64)
     classes: int = len(FACE_CLASSES)
     budget: int = 24
+    pool: int = 32  # screened for each that is trained
     sampler: str = "default"
     seed: int = 0
     workers: int = 1

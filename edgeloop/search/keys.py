@@ -164,6 +164,9 @@ class SearchKeys(Section):
         None, "Classes that the model predicts; by default those of the dataset."
     )
     budget: Count = key(24, "Candidates, including those that are screened out.")
+    pool: Whole = key(
+        32, "Candidates that are screened for each one that is trained; 0: each is trained."
+    )
     sampler: Annotated[str, choice(*SAMPLERS)] = key("default", "What proposes the next candidate.")
     seed: Whole = key(0, "Seed of the sampler.")
     workers: Count = key(1, "Candidates evaluated at a time; by default 4 per GPU, or 1 without.")

@@ -26,12 +26,13 @@ from edgeloop.models import Candidates
 from edgeloop.search.base import Evaluation, Evaluator, broken_constraint
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.names import device_of, on_device, value_of
+from edgeloop.search.pool.bank import Bank
+from edgeloop.search.pool.screener import HOPELESS, pool_of
 from edgeloop.search.study import Candidate, End, Study
 from edgeloop.store import Value
 
 LOOK_S = 0.2
 PATIENCE_S = 600.0
-HOPELESS = 60  # give up after so many candidates in a row that violate the constraints
 
 Result = TypeVar("Result")
 
@@ -70,6 +71,8 @@ class SearchLoop:
         table: Candidates,
         hear: Callable[[Event], None] = lambda _: None,
         keep: Callable[[Architecture, Mapping[str, Path]], None] = lambda _, __: None,
+        bank: Bank | None = None,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._config = config
         self._study = study
@@ -84,6 +87,7 @@ class SearchLoop:
         self._failed_where: Counter[str] = Counter()  # in this run
         self._fruitless = 0
         self._is_exhausted = False
+        self._pool = pool_of(config, study, self._evaluators, bank, self._slots, tell)
 
     def run(self) -> list[Candidate]:
         """All candidates, once the budget is spent or the space has no other member."""
@@ -92,9 +96,12 @@ class SearchLoop:
         self._failed = sum(item.state == "failed" for item in known)
         for item in known:
             self._count_fruitless(item.state)
-        for candidate in patiently(self._study.unfinished):
+        unfinished = patiently(self._study.unfinished)
+        if self._pool is not None:
+            self._pool.open(known)
+        for candidate in unfinished:
             self._begin(candidate)
-        while self._fill() or self._open:
+        while self._fill() or self._open or self._is_screening:
             self._release()
             self._look()
         return _with_result(patiently(self._study.candidates), self._where())
@@ -104,25 +111,45 @@ class SearchLoop:
         """Whether the space had fewer members than the budget."""
         return self._is_exhausted
 
+    @property
+    def screened(self) -> tuple[int, int]:
+        """How many members of the space were screened for a pool, and how many of them violate a
+        constraint or cannot be built."""
+        return (0, 0) if self._pool is None else self._pool.counts()
+
+    @property
+    def _slots(self) -> int:
+        """One worker alone proceeds strictly in turn, so that a seeded search is reproducible. With
+        several, one more candidate is ready while they are all busy."""
+        workers = self._config.workers
+        most = max(evaluator.together for evaluator in self._evaluators)
+        return self._config.batch or max(workers + (workers > 1), most)
+
+    @property
+    def _is_spent(self) -> bool:
+        return self._ended + len(self._open) >= self._config.budget
+
+    @property
+    def _is_screening(self) -> bool:
+        """Whether another candidate will come out of what is being screened."""
+        is_over = self._is_exhausted or self._is_spent
+        return self._pool is not None and self._pool.is_screening and not is_over
+
     def _fill(self) -> bool:
         """Start candidates while there are free slots; returns whether one was started."""
         begun = False
-        if self._config.batch and self._open:
-            return False
-        # One worker alone proceeds strictly in turn, so that a seeded search is reproducible. With
-        # several, one more candidate is screened while they are all busy.
-        workers = self._config.workers
-        most = max(evaluator.together for evaluator in self._evaluators)
-        slots = self._config.batch or max(workers + (workers > 1), most)
-        while len(self._open) < slots and not self._is_exhausted:
-            if self._ended + len(self._open) >= self._config.budget:
+        is_in_round = bool(self._config.batch and self._open)
+        while len(self._open) < self._slots and not self._is_exhausted and not is_in_round:
+            if self._is_spent:
                 break
             candidate = self._next()
             if candidate is None:
-                self._is_exhausted = True
+                self._is_exhausted = self._pool is None or self._pool.is_exhausted
                 break
             self._begin(candidate)
             begun = True
+        if self._pool is not None:
+            patiently(self._pool.prepare)
         return begun
 
     def _next(self) -> Candidate | None:
@@ -135,16 +162,29 @@ class SearchLoop:
             tries += 1
             for item in self._study.unfinished() if tries > 1 else ():
                 if item.arch.id not in self._open:
+                    if self._pool is not None:
+                        self._pool.follow(item)
                     return item
-            return self._study.propose()
+            return self._study.propose() if self._pool is None else self._pool.next()
 
         return patiently(attempt)
 
     def _begin(self, candidate: Candidate) -> None:
         entry = _Open(candidate)
         self._open[candidate.arch.id] = entry
+        if candidate.values:  # it was screened before it was chosen
+            self._know(entry)
         self._hear(Event(candidate, "begun", {}))
         self._advance(entry)
+
+    def _know(self, entry: _Open) -> None:
+        """What was found before a candidate was chosen is stored like any other result."""
+        for evaluator in self._evaluators:
+            names = (*evaluator.gives, *evaluator.beside)
+            values = {n: v for n, v in entry.candidate.values.items() if n in names}
+            if evaluator.cost == 0 and set(evaluator.gives) <= set(values):
+                entry.values.update(values)
+                self._store(entry, evaluator, values)
 
     def _advance(self, entry: _Open) -> None:
         """As far as possible without waiting: constraints, then the evaluators of the next cost."""
@@ -183,13 +223,16 @@ class SearchLoop:
         cost = self._evaluators[index].cost
         if any(entry.cost < cost for entry in self._open.values()):
             return True
-        is_spent = self._ended + len(self._open) >= self._config.budget
-        if self._config.batch or self._is_exhausted or is_spent:
+        if self._is_screening and len(self._open) < self._slots:
+            return True
+        if self._config.batch or self._is_exhausted or self._is_spent:
             return False
         return len(self._open) > len(held)  # each that ends makes room for a new one
 
     def _is_known(self, entry: _Open, evaluator: Evaluator) -> bool:
         """From an earlier search or from before a kill. Not if a later evaluator needs files."""
+        if evaluator.cost == 0 and set(evaluator.gives) <= set(entry.values):
+            return True
         if any(other.cost == 2 for other in self._evaluators) and evaluator.cost == 1:
             return False
         arch_id = entry.candidate.arch.id
@@ -205,13 +248,22 @@ class SearchLoop:
         self._evaluators[index].send(entry.candidate.arch, dict(entry.files))
 
     def _look(self) -> None:
-        """Collect from every evaluator that owes something; only the first one is waited for."""
-        busy = sorted({index for entry in self._open.values() for index in entry.owed})
-        for place, index in enumerate(busy):
-            for evaluation in self._evaluators[index].collect(LOOK_S if place == 0 else 0.0):
+        """Collect from every evaluator that owes something; only the first one is waited for:
+        screening if a worker is idle, otherwise what keeps the workers busy."""
+        busy = {index for entry in self._open.values() for index in entry.owed}
+        if self._pool is not None and self._pool.is_screening:
+            busy |= {index for index, one in enumerate(self._evaluators) if one.cost == 0}
+        is_full = len(self._open) >= self._slots
+        for place, index in enumerate(sorted(busy, reverse=self._pool is not None and is_full)):
+            evaluator = self._evaluators[index]
+            for evaluation in evaluator.collect(LOOK_S if place == 0 else 0.0):
                 entry = self._open.get(evaluation.arch_id)
                 if entry is not None and index in entry.owed:
                     self._receive(entry, index, evaluation)
+                elif self._pool is not None and evaluator.cost == 0:
+                    self._pool.receive(evaluator, evaluation)
+        if self._pool is not None and not self._open:
+            self._pool.report()
 
     def _receive(self, entry: _Open, index: int, evaluation: Evaluation) -> None:
         entry.owed.discard(index)
@@ -229,11 +281,14 @@ class SearchLoop:
         entry.values.update(evaluation.values)
         entry.files.update(evaluation.files)
         self._keep_files(entry.candidate.arch, evaluation.files)
-        arch, results = entry.candidate.arch, self._evaluators[index].stored(evaluation.values)
-        columns = columns_of(evaluation.values, entry.candidate.place // self._config.iteration)
-        patiently(lambda: self._table.note_all(arch.id, arch.canonical, results, columns))
+        self._store(entry, self._evaluators[index], evaluation.values)
         if entry.candidate.arch.id in self._open:
             self._advance(entry)
+
+    def _store(self, entry: _Open, evaluator: Evaluator, values: Mapping[str, float]) -> None:
+        arch, results = entry.candidate.arch, evaluator.stored(values)
+        columns = columns_of(values, entry.candidate.place // self._config.iteration)
+        patiently(lambda: self._table.note_all(arch.id, arch.canonical, results, columns))
 
     def _end(self, entry: _Open, end: End, reason: str = "") -> None:
         del self._open[entry.candidate.arch.id]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from edgeloop.architectures import Architecture, Space
 from edgeloop.errors import BadInput, BadSetting, BadSpace
-from edgeloop.search.base import Observation
+from edgeloop.search.base import Observation, ScreenedMember
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.sampler.mutation import replayed
 from edgeloop.search.sampler.proposer import Proposer
@@ -30,6 +30,7 @@ Progress = Literal["running", "complete", "screened", "failed"]
 
 ARCH, VALUES, REASON, NOT_COUNTED = "arch", "values", "reason", "not_counted"
 REFERENCE = "reference"
+CHOSEN = "chosen"  # from a pool of screened members
 _REPEATS = 50  # known candidates that a sampler may propose before ours takes over
 
 
@@ -60,6 +61,7 @@ class Study:
         self._space = space
         self._study = study
         self._proposer = Proposer(self._asked, config.seed)
+        self.features: tuple[str, ...] = ()  # values that the sampler may learn from
 
     @classmethod
     def open(
@@ -113,6 +115,50 @@ class Study:
                     return candidate
         return self._ask_proposer()
 
+    def architecture(self, params: Mapping[str, Any]) -> Architecture:
+        """What a member of the space is called."""
+        shape = (1, 3, *self._config.size)
+        return Architecture(self._space.name, params, shape, self._config.classes)
+
+    def batch(
+        self, number: int, ended: int | None, bank: Sequence[ScreenedMember], count: int
+    ) -> list[Params]:
+        """Members worth screening for the candidate of this number; none if the space has no other.
+
+        Of the candidates before it, the first so many count as `ended` and the others as pending,
+        whatever has become of them since; None: as they are now.
+        """
+        known = self.candidates()[:number]
+        ended = number if ended is None else ended
+        history, pending = self._split(known[:ended])
+        pending += [dict(item.params) for item in known[ended:]]
+        return self._proposer.batch(number, history, pending, bank, count)
+
+    def choose(
+        self, bank: Sequence[ScreenedMember], known: Mapping[str, Mapping[str, float]]
+    ) -> Candidate | None:
+        """The member of the bank to train next, stored with what is `known` of it by its id; None
+        if no feasible one is left."""
+        candidates = self.candidates()
+        history, pending = self._split(candidates)
+        left = list(bank)
+        while left:
+            params = self._proposer.choose(len(candidates), history, pending, left)
+            if params is None:
+                return None
+            asked = ask(self._asked, replayed(params))
+            arch = self.architecture(asked.params)
+            if arch.id in known and all(item.arch.id != arch.id for item in candidates):
+                return self._stored(arch, asked.params, asked.distributions, known[arch.id])
+            left = [member for member in left if member.params != params]
+        return None
+
+    def not_chosen(self) -> int:
+        """How many candidates, from the first on, no pool was needed for."""
+        trials = [trial for trial in self._trials() if ARCH in trial.user_attrs]
+        chosen = [place for place, trial in enumerate(trials) if CHOSEN in trial.user_attrs]
+        return chosen[0] if chosen else len(trials)
+
     def end(
         self, candidate: Candidate, end: End, values: Mapping[str, float], reason: str = ""
     ) -> None:
@@ -157,30 +203,40 @@ class Study:
         known = self.candidates()
         ids = {item.arch.id for item in known}
         number = self._proposals()
-        history = [self._observation(item) for item in known if item.state != "running"]
-        pending = [dict(item.params) for item in known if item.state == "running"]
+        history, pending = self._split(known)
         for _ in range(_REPEATS):
             params = self._proposer.propose(number, history, pending)
             if params is None:
                 return None
             asked = ask(self._asked, replayed(params))
-            arch = self._arch(asked.params)
+            arch = self.architecture(asked.params)
             if arch.id not in ids:
                 return self._stored(arch, asked.params, asked.distributions)
             pending.append(params)
         return None
 
+    def _split(self, known: Sequence[Candidate]) -> tuple[list[Observation], list[Params]]:
+        """The history of these candidates, and those of them that are pending."""
+        history = [self._observation(item) for item in known if item.state != "running"]
+        return history, [dict(item.params) for item in known if item.state == "running"]
+
     def _stored(
-        self, arch: Architecture, params: Params, distributions: Mapping[str, Distribution]
+        self,
+        arch: Architecture,
+        params: Params,
+        distributions: Mapping[str, Distribution],
+        values: Mapping[str, float] | None = None,
     ) -> Candidate:
+        """`values` are known of a member that was screened before it was chosen."""
         from optuna.trial import TrialState, create_trial
 
+        screened = {} if values is None else {VALUES: dict(values), CHOSEN: True}
         self._study.add_trial(
             create_trial(
                 state=TrialState.RUNNING,
                 params=params,
                 distributions=_optunas(distributions),
-                user_attrs={ARCH: arch.canonical},
+                user_attrs={ARCH: arch.canonical, **screened},
             )
         )
         for item in reversed(self.candidates()):  # the storage chose its number
@@ -197,17 +253,13 @@ class Study:
         self._study.sampler = _sampler(self._config, self._proposals())
         trial = self._study.ask()
         self._asked(trial)
-        arch = self._arch(trial.params)
+        arch = self.architecture(trial.params)
         if arch.id in known:
             trial.set_user_attr(NOT_COUNTED, "proposed before")
             self._study.tell(trial, state=TrialState.PRUNED)
             return None
         trial.set_user_attr(ARCH, arch.canonical)
         return Candidate(trial.number, arch, trial.params, skipped=trial.number - len(known))
-
-    def _arch(self, params: Mapping[str, Any]) -> Architecture:
-        shape = (1, 3, *self._config.size)
-        return Architecture(self._space.name, params, shape, self._config.classes)
 
     def _observation(self, item: Candidate) -> Observation:
         objectives = self._config.objectives
@@ -217,7 +269,8 @@ class Study:
             if known and item.state != "failed"
             else None
         )
-        return Observation(dict(item.params), values, feasible=item.state == "complete")
+        features = {name: item.values[name] for name in self.features if name in item.values}
+        return Observation(dict(item.params), values, item.state == "complete", features)
 
     def _proposals(self) -> int:
         """Their number, without trials that a kill cut off: the next proposal is then the same."""

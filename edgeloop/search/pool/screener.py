@@ -1,0 +1,356 @@
+"""Where the candidates of a search come from if some of its values are known before training.
+
+For every candidate that is trained, a batch of members of the space is screened: their cheap values
+are exact when the sampler chooses among all that are in the bank. Only what is chosen becomes a
+candidate and counts for the budget; a member that violates a constraint is never trained.
+
+A batch is planned as soon as the candidate before it was chosen, and is screened while that one is
+trained. The first batch is small, so that trainings begin soon, and the second one large.
+
+If one candidate is trained at a time, or in rounds, the search waits for the batches, and what is
+screened and chosen depends only on the seed: a search that was killed continues as it would have,
+and one whose bank was lost plans the same batches again. With several workers, a free one gets the
+best of what is known by then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from edgeloop.errors import SearchFailed
+from edgeloop.search.base import Evaluation, Evaluator, ScreenedMember, broken_constraint
+from edgeloop.search.config import SearchConfig
+from edgeloop.search.pool.bank import ELSEWHERE, Bank, BankMember
+from edgeloop.search.sampler.proposer import START
+from edgeloop.search.study import Candidate, Study
+
+HOPELESS = 60  # give up after so many members in a row that violate the constraints
+FAULTS = 5  # or after so many in a row that this machine could not screen
+FIRST = 4  # the first two batches together are so many times as large as the others
+TELL_S = 5.0
+_ADVICE = "Relax search.constraints or change the space"
+INTERVAL = ("_low_ms", "_high_ms", "_coverage")  # of a latency: they say nothing new
+
+Tell = Callable[[str], None]
+
+
+def pool_of(
+    config: SearchConfig,
+    study: Study,
+    evaluators: Sequence[Evaluator],
+    bank: Bank | None,
+    slots: int,
+    tell: Tell,
+) -> CandidatePool | None:
+    """A pool, if some values are known before training and some objectives are not."""
+    screening = [evaluator for evaluator in evaluators if evaluator.cost == 0]
+    cheap = {name for evaluator in screening for name in evaluator.gives}
+    has_dear = any(objective.name not in cheap for objective in config.objectives)
+    if config.sampler != "default" or not config.pool or not has_dear:
+        return None
+    if not cheap.intersection(config.wanted):
+        return None
+    if bank is None:
+        bank = Bank.open(None, conditions_of(screening), study.architecture)
+    is_patient = bool(config.batch) or slots == 1
+    return CandidatePool(config, study, bank, screening, is_patient, tell)
+
+
+def conditions_of(screening: Iterable[Evaluator]) -> str:
+    """What the values in a bank depend on."""
+    return " | ".join(f"{', '.join(one.gives)}: {one.conditions}" for one in screening)
+
+
+@dataclass
+class _Screened:
+    """A member that is being screened."""
+
+    member: BankMember
+    owed: set[int]  # evaluators that have not answered
+    values: dict[str, float] = field(default_factory=dict)
+    asked: int = 1
+
+
+class CandidatePool:
+    """Chooses the candidates of a search. `is_patient`: wait for every batch."""
+
+    def __init__(
+        self,
+        config: SearchConfig,
+        study: Study,
+        bank: Bank,
+        screening: Sequence[Evaluator],
+        is_patient: bool,
+        tell: Tell = lambda _: None,
+    ) -> None:
+        self._config, self._study, self._bank = config, study, bank
+        self._evaluators = list(screening)
+        self._is_patient, self._tell = is_patient, tell
+        self._stride = config.batch or 1
+        self._names = tuple(dict.fromkeys(n for e in screening for n in (*e.gives, *e.beside)))
+        self._waiting: dict[str, _Screened] = {}
+        self._given_up: dict[str, str] = {}  # this machine could not screen them
+        self._faults = 0
+        self._ids: list[str] = []  # of the candidates so far
+        self._place = 0  # of the candidate that is planned for; after a loss, earlier ones first
+        self._seen: dict[str, ScreenedMember] = {}
+        self._is_planned = False  # the whole space
+        self._told_s = time.monotonic()
+        self.is_exhausted = False
+
+    def open(self, candidates: Sequence[Candidate]) -> None:
+        """Continue with what the bank and the study have."""
+        objectives = {objective.name for objective in self._config.objectives}
+        useful = (name for name in self._names if name not in objectives)
+        self._study.features = tuple(name for name in useful if not name.endswith(INTERVAL))
+        self._ids = [item.arch.id for item in candidates]
+        self._place = len(self._ids)
+        if self._bank.first is None:
+            self._bank.begin(self._study.not_chosen() if self._is_patient else self._place)
+        if self._is_patient:
+            self._place = min(self._place, max(self._bank.batches, default=self._bank.first or 0))
+        for item in candidates:
+            self._recall(item)
+        self._send(member for member in self._bank.members if not member.is_screened)
+
+    @property
+    def is_screening(self) -> bool:
+        return bool(self._waiting)
+
+    def next(self) -> Candidate | None:
+        """The candidate to train now; None if it is not known yet, or the space is exhausted."""
+        members = (None if self._is_patient else self._choosable()) or self._advance()
+        while members:
+            known = {member.arch.id: member.values for member in members}
+            visible = [self._as_seen(member) for member in self._visible()]
+            candidate = self._study.choose(visible, known)
+            if candidate is not None:
+                self.follow(candidate)
+                return candidate
+            self._given_up |= dict.fromkeys(known, "the sampler did not choose it")
+            self._seen.clear()
+            members = self._advance()
+        return None
+
+    def follow(self, candidate: Candidate) -> None:
+        """Take note that a candidate was chosen."""
+        if candidate.arch.id not in self._ids:
+            self._ids.append(candidate.arch.id)
+            self._place += 1
+
+    def prepare(self) -> None:
+        """Plan what is screened for the next candidate, if that is due."""
+        if len(self._ids) < self._config.budget and not self.is_exhausted:
+            self._advance()
+
+    def receive(self, evaluator: Evaluator, evaluation: Evaluation) -> None:
+        """A result of screening; what is not asked for is ignored."""
+        for file in evaluation.files.values():  # whoever needs the model again builds it
+            with suppress(OSError):
+                file.unlink()
+                file.parent.rmdir()
+        entry = self._waiting.get(evaluation.arch_id)
+        index = self._evaluators.index(evaluator)
+        if entry is None or index not in entry.owed:
+            return
+        entry.values.update(evaluation.values)
+        error = evaluation.error or self._missing(evaluator, entry)
+        if error and not evaluation.is_final and entry.asked <= self._config.retries:
+            entry.asked += 1
+            evaluator.send(entry.member.arch)
+            return
+        entry.owed.discard(index)
+        if error or not entry.owed:
+            self._settle(entry, error, is_fault=bool(evaluation.error) and not evaluation.is_final)
+
+    def report(self) -> None:
+        """Say now and then how far the screening is that everything waits for."""
+        if self._waiting and time.monotonic() - self._told_s > TELL_S:
+            self._told_s = time.monotonic()
+            count = len(self._bank) - len(self._waiting)
+            self._tell(f"Screened {count} of {len(self._bank)} candidates.")
+
+    def counts(self) -> tuple[int, int]:
+        """How many members were screened, and how many of them may not be trained."""
+        screened = [member for member in self._bank.members if member.is_screened]
+        return len(screened), sum(bool(self._objection(member)) for member in screened)
+
+    def _advance(self) -> list[BankMember]:
+        """Plan what is due, and return what can be chosen from; nothing if that has to wait."""
+        while not self.is_exhausted:
+            if self._is_due() and not (self._is_patient and self._waiting):
+                self._plan()
+                continue
+            if self._is_due() and self._is_patient:
+                return []
+            members = self._choosable()
+            if members is None:
+                return []
+            if not members:
+                self._plan_more()
+            elif self._place == len(self._ids):
+                return members
+            else:
+                self._place += 1  # chosen before the bank was lost
+        return []
+
+    def _is_due(self) -> bool:
+        """The first two batches are planned with the first candidate, the others one by one after
+        the sampler has something to learn from. Those who cannot wait screen one at a time."""
+        batches, first = self._bank.batches, self._bank.first or 0
+        if self._is_planned or (not self._is_patient and len(self._waiting) >= self._config.pool):
+            return False
+        if len(batches) < 2:
+            return not batches or self._place > batches[0]
+        return self._place >= max(batches[-1] + self._stride, first + START)
+
+    def _plan(self) -> None:
+        ended = (max(0, self._place - 1) // self._stride) * self._stride
+        bank = [self._as_seen(member) for member in self._bank.members]
+        empty = (None,) * len(self._config.objectives)
+        bank += [ScreenedMember(params, empty, False) for params in self._bank.repeats]
+        basis = ended if self._is_patient else None
+        found = self._study.batch(self._place, basis, bank, self._size())
+        self._is_planned = not found
+        self._send(self._bank.plan(self._place, found))
+
+    def _size(self) -> int:
+        """Of the next batch."""
+        pool = self._config.pool
+        sizes = (min(START, FIRST * pool), max(pool, FIRST * pool - START))
+        planned = len(self._bank.batches)
+        return sizes[planned] if planned < len(sizes) else pool
+
+    def _plan_more(self) -> None:
+        """Nothing that was screened can be trained."""
+        if not self._is_planned:
+            self._plan()
+        last = self._last_objection()
+        if self._is_planned:
+            self.is_exhausted = True
+            if not self._ids:
+                count = len(self._bank)
+                reason = f"none of the {count} members of the space met the constraints; the last"
+                raise SearchFailed(reason=f"{reason} one: {last}. {_ADVICE}")
+            return
+        in_a_row = self._in_a_row()
+        if in_a_row >= HOPELESS:
+            raise SearchFailed(
+                reason=f"none of {in_a_row} candidates in a row met the constraints; the last one: "
+                f"{last}. {_ADVICE}"
+            )
+
+    def _in_a_row(self) -> int:
+        """How many members, up to the last one, may not be trained."""
+        screened = [m for m in reversed(self._bank.members) if m.is_screened]
+        return len(list(takewhile(self._objection, screened)))
+
+    def _last_objection(self) -> str:
+        found = (self._objection(m) for m in reversed(self._bank.members) if m.is_screened)
+        return next(filter(None, found), "").rstrip(".")
+
+    def _choosable(self) -> list[BankMember] | None:
+        """Members to choose from; None if it is worth waiting for more."""
+        visible = self._visible()
+        free = self._free(visible)
+        if not any(member.arch.id in self._waiting for member in visible):
+            return free
+        if self._is_patient:
+            return None
+        is_begun = self._is_early() and not self._is_waiting_for(self._first_members())
+        return free if len(free) >= (1 if is_begun else self._config.pool) else None
+
+    def _visible(self) -> list[BankMember]:
+        """All members; but a patient search chooses its first candidates from the first batch, as
+        long as it lasts, and trains them while the second one is screened."""
+        if self._is_patient and self._is_early():
+            first = self._first_members()
+            if self._is_waiting_for(first) or self._free(first):
+                return first
+        return self._bank.members
+
+    def _is_early(self) -> bool:
+        return self._place < (self._bank.first or 0) + START
+
+    def _first_members(self) -> list[BankMember]:
+        first = (ELSEWHERE, *self._bank.batches[:1])
+        return [member for member in self._bank.members if member.batch in first]
+
+    def _is_waiting_for(self, members: Iterable[BankMember]) -> bool:
+        return any(member.arch.id in self._waiting for member in members)
+
+    def _free(self, members: Iterable[BankMember]) -> list[BankMember]:
+        """Those that may be trained and are not yet."""
+        taken = set(self._ids[: self._place])
+        return [
+            member
+            for member in members
+            if member.is_screened and member.arch.id not in taken and not self._objection(member)
+        ]
+
+    def _objection(self, member: BankMember) -> str:
+        """Why a member may not be trained."""
+        return (
+            self._given_up.get(member.arch.id)
+            or member.error
+            or broken_constraint(member.values, self._config.constraints)
+        )
+
+    def _as_seen(self, member: BankMember) -> ScreenedMember:
+        """As the sampler sees it; a member without values teaches it nothing."""
+        known = self._seen.get(member.arch.id)
+        if known is not None:
+            return known
+        values = tuple(
+            o.minimised(member.values[o.name]) if o.name in member.values else None
+            for o in self._config.objectives
+        )
+        features = {n: member.values[n] for n in self._study.features if n in member.values}
+        is_feasible = member.is_screened and not self._objection(member)
+        seen = ScreenedMember(member.params, values, is_feasible, features)
+        if member.is_screened:
+            self._seen[member.arch.id] = seen
+        return seen
+
+    def _recall(self, item: Candidate) -> None:
+        """What was chosen is in the bank, or will be when it is planned again."""
+        member = self._bank.get(item.arch.id)
+        values = {name: item.values[name] for name in self._names if name in item.values}
+        given = {name for evaluator in self._evaluators for name in evaluator.gives}
+        if (member is None or not member.is_screened) and given <= set(values):
+            if self._is_patient:
+                self._bank.put(item.arch.id, values)
+            else:
+                self._bank.add(dict(item.params), values)
+
+    def _send(self, members: Iterable[BankMember]) -> None:
+        for member in members:
+            if not member.is_screened:
+                owed = set(range(len(self._evaluators)))
+                self._waiting[member.arch.id] = _Screened(member, owed)
+                for evaluator in self._evaluators:
+                    evaluator.send(member.arch)
+
+    def _missing(self, evaluator: Evaluator, entry: _Screened) -> str:
+        """What an evaluator did not return, unless a violated constraint made that useless."""
+        missing = set(evaluator.gives) - set(entry.values)
+        if not missing or broken_constraint(entry.values, self._config.constraints):
+            return ""
+        return f"it has no {', '.join(sorted(missing))}"
+
+    def _settle(self, entry: _Screened, error: str, is_fault: bool) -> None:
+        arch_id = entry.member.arch.id
+        del self._waiting[arch_id]
+        if not is_fault:
+            self._faults = 0
+            self._bank.put(arch_id, entry.values, error)
+            return
+        self._given_up[arch_id] = error
+        self._faults += 1
+        if self._faults >= FAULTS:
+            reason = f"{FAULTS} candidates in a row could not be screened on this machine; the last"
+            raise SearchFailed(reason=f"{reason} one: {error.rstrip('.')}. Fix that and --resume")
