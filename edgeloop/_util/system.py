@@ -15,6 +15,7 @@ from pathlib import Path
 
 CPUS_VARIABLE = "EDGELOOP_CPUS"  # for a runner and all its processes: how many it has reserved
 MEMORY_VARIABLE = "EDGELOOP_NATIVE_MEMORY"
+NICENESS_VARIABLE = "EDGELOOP_NATIVE_NICENESS"
 _PART_OF_MEMORY = 0.6  # for a compiler: others need some, too
 _LEAST_MEMORY_BYTES = 1 << 30
 _M_ARENA_MAX = -8
@@ -143,6 +144,25 @@ def announced_memory(text: str) -> Iterator[None]:
     finally:
         if is_ours:
             os.environ.pop(MEMORY_VARIABLE, None)
+
+
+@contextmanager
+def announced_niceness(steps: int) -> Iterator[None]:
+    """Native work that this process starts steps back behind other work on the same CPUs."""
+    before = os.environ.get(NICENESS_VARIABLE)
+    os.environ[NICENESS_VARIABLE] = str(steps)
+    try:
+        yield
+    finally:
+        os.environ.pop(NICENESS_VARIABLE, None)
+        if before is not None:
+            os.environ[NICENESS_VARIABLE] = before
+
+
+def step_back(environ: Mapping[str, str] = os.environ) -> None:
+    """What `announced_niceness` asks of a process for native work, before it starts threads."""
+    with suppress(OSError, ValueError, AttributeError):
+        os.nice(max(0, int(environ.get(NICENESS_VARIABLE, "0"))))
 
 
 def variables_with(**more: str) -> dict[str, str]:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from edgeloop._util.system import step_back
 from edgeloop.errors import EdgeloopError, MissingExtra
 from edgeloop.isolation.messages import Array, ConnectionLost, receive, send
 
@@ -40,6 +41,7 @@ def serve(
     """Do what the table says, call by call; it is made once the pipes are out of its way. A table
     has `hello`, which takes `warm` and says what is installed. Where an import fails, `what` needs
     the optional package `extra`."""
+    step_back()
     folder = Path(sys.argv[1]).resolve()
     calls, answers = _take_over_pipes(folder / "log")
     work = folder / "work"

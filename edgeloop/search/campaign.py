@@ -12,18 +12,26 @@ from pathlib import Path
 from edgeloop._util.files import write_atomic
 from edgeloop._util.locks import try_lock
 from edgeloop._util.redact import redact
-from edgeloop._util.system import announced_memory
+from edgeloop._util.system import (
+    announced_memory,
+    announced_niceness,
+    available_cpus,
+    memory_bytes,
+)
 from edgeloop.architectures import Architecture, build, export_onnx, find_space
 from edgeloop.errors import BadInput, NoSuchDataset
 from edgeloop.models import Candidates
 from edgeloop.search.base import Evaluator, expected
 from edgeloop.search.config import SearchConfig, read_config
-from edgeloop.search.evaluators import RemoteBenchmark, Screening
+from edgeloop.search.evaluators import EvaluatorGroup, RemoteBenchmark, Screening
 from edgeloop.search.evaluators.screening import open_estimators
+from edgeloop.search.evaluators.trainer import digest, source_of
 from edgeloop.search.folders import KEPT_CONFIG, LOCK, SEARCHES, adopt
 from edgeloop.search.keys import CHIP
 from edgeloop.search.loop import Event, SearchLoop, columns_of, patiently
 from edgeloop.search.names import value_of
+from edgeloop.search.pool.bank import BANK, Bank
+from edgeloop.search.pool.screener import conditions_of
 from edgeloop.search.results.fronts import front_of, fronts_of
 from edgeloop.search.results.tables import (
     RunningTables,
@@ -52,6 +60,8 @@ SCREENING = "screening"  # untrained models, until their candidates have ended
 LOOK_S = 1.0
 _CHECK_S = 60.0
 TRAINED = "trained"
+NICENESS = 10  # of screening: a training on the same CPUs goes first
+MOST_PROCESSES, PROCESS_BYTES = 8, 4 << 30  # for screening
 
 Hear = Callable[[Event], None]
 Tell = Callable[[str], None]
@@ -69,6 +79,8 @@ class SearchResult:
         folder: Folder with the tables and models of the search.
         published: Names of the models that were added to the status table.
         reference: The reference point of the hypervolumes; None without a result.
+        screened: Members of the space that were screened to choose candidates from.
+        left_out: How many of these violate a constraint or cannot be built.
 
     Examples:
         >>> SearchResult([], [], [], False, Path("searches/laptop")).count("complete")
@@ -83,6 +95,8 @@ class SearchResult:
     published: Sequence[str] = field(default=())
     reference: ReferencePoint | None = None
     fronts: Mapping[str, Sequence[Candidate]] = field(default_factory=dict)
+    screened: int = 0
+    left_out: int = 0
 
     def count(self, state: str) -> int:
         """Count the candidates in a state.
@@ -217,7 +231,9 @@ class Search:
             hear(event)
 
         loop = SearchLoop(
-            self.config, self.study, evaluators, self.table, heard, keep=self._keep_model
+            *(self.config, self.study, evaluators, self.table, heard, self._keep_model),
+            bank=self._bank(evaluators),
+            tell=tell,
         )
         try:
             candidates = loop.run()
@@ -226,7 +242,11 @@ class Search:
             write_tables(self.folder, self.config, ended)
             shutil.rmtree(self.folder / SCREENING, ignore_errors=True)
         tables.finish()
-        return self._finished(candidates, loop.is_exhausted, tables.curve)
+        return replace(
+            self._finished(candidates, loop.is_exhausted, tables.curve),
+            screened=loop.screened[0],
+            left_out=loop.screened[1],
+        )
 
     def __enter__(self) -> Search:
         return self
@@ -261,7 +281,7 @@ class Search:
         screened = list(dict.fromkeys(map(value_of, config.wanted)))
         screened = [value for value in screened if value in SCREENED]
         if screened:
-            found.append(self._screening(screened))
+            found.append(self._screening_group(screened))
         conditions = ""
         if config.train is not None:
             trainer = trainer_of(config.train, config.data, settings, config.workers)
@@ -276,6 +296,23 @@ class Search:
             self._closing.callback(evaluator.close)
         return found
 
+    def _bank(self, evaluators: Sequence[Evaluator]) -> Bank:
+        """What was screened before. An edited file of a user's space builds other models."""
+        conditions = conditions_of(evaluators)
+        source = source_of(self.study.architecture({}), self.workspace.settings.project)
+        if source is not None:
+            content = (self.workspace.settings.project / source).read_bytes()
+            conditions = f"{conditions} | {source} {digest(content)}"
+        return Bank.open(self.folder / BANK, conditions, self.study.architecture)
+
+    def _screening_group(self, wanted: Sequence[str]) -> Evaluator:
+        """Several at a time where a pool needs many; but latency of this CPU is measured alone."""
+        if self.config.pool == 0 or "host_latency_ms" in wanted:
+            return self._screening(wanted)
+        count = min(available_cpus(), memory_bytes() // PROCESS_BYTES, MOST_PROCESSES)
+        self._closing.enter_context(announced_niceness(NICENESS))
+        return EvaluatorGroup([self._screening(wanted) for _ in range(max(1, count))])
+
     def _screening(self, wanted: Sequence[str]) -> Screening:
         host = self._options("host_latency_ms")
         settings = self.workspace.settings
@@ -287,6 +324,7 @@ class Search:
             warm_up=int(str(host.get("warm_up", 3))),
             folder=self.folder / SCREENING,
             constraints=self.config.constraints,
+            with_counts=self.config.pool > 0,
             project=settings.project,
             settings=settings,
         )

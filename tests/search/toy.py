@@ -26,9 +26,11 @@ def toy_space() -> Space:
 
 
 def toy_config(**search: object) -> SearchConfig:
+    """Without a pool, unless `search` asks for one."""
+    usual = {"name": "toy", "space": "toy.py:build", "size": 8, "budget": 12, "pool": 0}
     return config_of(
         {
-            "search": {"name": "toy", "space": "toy.py:build", "size": 8, "budget": 12, **search},
+            "search": {**usual, **search},
             "objectives": {"params": {}, "val_iou": {"train": {"epochs": 1}}},
             "data": "working/none",
         },

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgeloop.search.evaluators.farm import RemoteBenchmark
+    from edgeloop.search.evaluators.group import EvaluatorGroup
     from edgeloop.search.evaluators.jobs import TrainingJobs
     from edgeloop.search.evaluators.local import LocalTraining
     from edgeloop.search.evaluators.screening import Screening
 
-__all__ = ["LocalTraining", "RemoteBenchmark", "Screening", "TrainingJobs"]
+__all__ = ["EvaluatorGroup", "LocalTraining", "RemoteBenchmark", "Screening", "TrainingJobs"]
 
 _WHERE = {
+    "EvaluatorGroup": "group",
     "LocalTraining": "local",
     "TrainingJobs": "jobs",
     "RemoteBenchmark": "farm",

@@ -110,7 +110,8 @@ def _run(model: str, warm_up: int, repeats: int) -> Answer:
 
 
 UNTRAINED = "untrained.onnx"
-VALUES = ("params", "macs", "memory_bytes", "host_latency_ms", "chip_latency_ms", "ddr_bytes")
+COUNTS = ("params", "macs", "memory_bytes")
+VALUES = (*COUNTS, "host_latency_ms", "chip_latency_ms", "ddr_bytes")
 INTERVAL = ("chip_latency_low_ms", "chip_latency_high_ms", "chip_latency_coverage")
 _UNTRAINED, _AND = "untrained net", "; "
 
@@ -122,7 +123,7 @@ class Screening(PoolEvaluator):
     A model that crashes a process, does not fit into memory or takes longer than `limit_s` in one
     step has a final error, and the next one gets a new process. A model that violates one of the
     `constraints` is not examined any further. Models are kept in `folder`, by default a temporary
-    one that `close` removes.
+    one that `close` removes. `with_counts` adds counts that are not `wanted`.
 
     With `devices`, values of the compiler are given for each of these chips, with the chip in their
     names. Results are stored by chip: a search for another choice of chips finds what it can use.
@@ -144,6 +145,7 @@ class Screening(PoolEvaluator):
         settings: Settings | None = None,
         constraints: Mapping[str, tuple[float, float]] | None = None,
         devices: Sequence[str] = (),
+        with_counts: bool = False,
     ) -> None:
         unknown = sorted(set(wanted) - set(VALUES))
         if unknown or not wanted:
@@ -165,6 +167,8 @@ class Screening(PoolEvaluator):
             settings = settings or Settings.load(project)
             opened = open_estimators(devices or (device,), settings, limit_s)
             self._estimators = opened if devices else {"": opened[device]}
+        if with_counts:
+            self.beside += tuple(name for name in COUNTS if name not in self.gives)
         self._graphs = next(iter(self._estimators.values()), None) or GraphProcess(limit_s)
         self._depends = {name: self._part(name) for name in (*self.gives, *self.beside)}
         self.conditions = _joined(_UNTRAINED, *self._depends.values())
@@ -196,7 +200,7 @@ class Screening(PoolEvaluator):
 
     def _steps(self, model: Path) -> Iterator[dict[str, float]]:
         """The values, the cheapest first."""
-        if {"params", "macs", "memory_bytes"}.intersection(self.gives):
+        if set(COUNTS).intersection((*self.gives, *self.beside)):
             yield _counts(self._graphs.inspect(model))
         if "host_latency_ms" in self.gives:
             latency_ms = self._builder.host_latency_ms(model, self._warm_up, self._repeats)

@@ -25,7 +25,7 @@ from typing import Any
 from edgeloop._util.files import open_regular, write_atomic
 from edgeloop.architectures import Architecture
 from edgeloop.errors import EdgeloopError, LocalFileError
-from edgeloop.search.sampler.trial import Params
+from edgeloop.search.sampler.trial import Params, key_of
 
 BANK = "bank.jsonl"
 FORMAT = 1
@@ -136,7 +136,7 @@ class Bank:
             except EdgeloopError:
                 continue  # written by somebody else
             if arch.id in self._members:
-                if params != self._members[arch.id].params:
+                if key_of(params) != key_of(self._members[arch.id].params):
                     self._repeats.append(params)
                 continue
             if len(self._members) >= MOST_MEMBERS:
@@ -170,13 +170,13 @@ class Bank:
         if head is None or head.get("bank") != FORMAT:
             return
         first = head.get("first")
-        if head.get("conditions") != self._conditions or not _is_number(first):
+        if head.get("conditions") != self._conditions or not isinstance(first, int):
             return
-        self.first = int(first)
+        self.first = first
         for line in lines:
-            if _is_number(line.get("batch")) and isinstance(line.get("members"), list):
-                planned = [params for params in line["members"] if _are_params(params)]
-                self._plan(int(line["batch"]), planned)
+            batch, several = line.get("batch"), line.get("members")
+            if isinstance(batch, int) and isinstance(several, list):
+                self._plan(batch, [params for params in several if _are_params(params)])
             elif isinstance(line.get("member"), str) and len(self._found) < MOST_MEMBERS:
                 values, error = line.get("values", {}), line.get("error", "")
                 if _are_values(values) and isinstance(error, str) and (values or error):
@@ -221,10 +221,6 @@ def _encoded(line: Mapping[str, Any]) -> bytes:
 def _plain(value: Any) -> Any:
     """A NumPy number, such as a space may give among its choices."""
     return value.item()
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _are_params(found: object) -> bool:

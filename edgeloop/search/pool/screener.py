@@ -60,8 +60,9 @@ def pool_of(
     return CandidatePool(config, study, bank, screening, is_patient, tell)
 
 
-def conditions_of(screening: Iterable[Evaluator]) -> str:
+def conditions_of(evaluators: Iterable[Evaluator]) -> str:
     """What the values in a bank depend on."""
+    screening = (evaluator for evaluator in evaluators if evaluator.cost == 0)
     return " | ".join(f"{', '.join(one.gives)}: {one.conditions}" for one in screening)
 
 

@@ -1,0 +1,379 @@
+"""Candidates that are chosen from a pool of screened members, with evaluators that take no time."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from edgeloop.architectures import Architecture
+from edgeloop.errors import SearchFailed, StoreUnavailable
+from edgeloop.models import Candidates
+from edgeloop.search.base import Evaluation
+from edgeloop.search.config import SearchConfig, config_of
+from edgeloop.search.evaluators import EvaluatorGroup
+from edgeloop.search.evaluators.threads import PoolEvaluator, Request
+from edgeloop.search.loop import SearchLoop
+from edgeloop.search.pool.bank import ELSEWHERE, Bank
+from edgeloop.search.storage import open_storage
+from edgeloop.search.study import Candidate, Study
+from edgeloop.store import SqliteLocation, open_store
+from tests.search.toy import SIZE, Worked, cost_of, quality_of, toy_config, toy_space
+
+pytestmark = pytest.mark.slow
+
+SEED = {"pool": 4, "budget": 13}
+
+
+class Yard:
+    """Searches in one folder, with a bank."""
+
+    def __init__(self, folder: Path) -> None:
+        self.location = SqliteLocation(folder / "store")
+        self.file = folder / "bank.jsonl"
+        folder.mkdir(exist_ok=True)
+        self.asked: list[str] = []
+        self.told: list[str] = []
+
+    def study(self, config: SearchConfig) -> Study:
+        return Study.open(config, toy_space(), open_storage(self.location), resume=True)
+
+    def loop(self, config: SearchConfig, chosen: list[Worked] | None = None) -> SearchLoop:
+        study = self.study(config)
+        table = Candidates(open_store(self.location).models("toys"), "toys")
+        bank = Bank.open(self.file, "toy", study.architecture)
+        chosen = chosen or evaluators(self.asked.append)
+        return SearchLoop(config, study, chosen, table, bank=bank, tell=self.told.append)
+
+    def search(self, config: SearchConfig, chosen: list[Worked] | None = None) -> list[Candidate]:
+        return self.loop(config, chosen).run()
+
+
+def evaluators(asked: Callable[[str], None] = lambda _: None) -> list[Worked]:
+    return [Worked("params", 0, cost_of, asked), Worked("val_iou", 1, quality_of, asked)]
+
+
+def ids(candidates: list[Candidate]) -> list[str]:
+    return [item.arch.id for item in candidates]
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Yard:
+    return Yard(tmp_path / "yard")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[Candidate]:
+    return Yard(tmp_path_factory.mktemp("undisturbed")).search(toy_config(**SEED))
+
+
+def test_only_what_is_chosen_counts_and_nothing_is_screened_or_trained_twice(yard: Yard):
+    limits = {"params": [3, 20]}
+    loop = yard.loop(toy_config(pool=8, budget=13, constraints=limits))
+    found = loop.run()
+    assert [item.state for item in found] == ["complete"] * 13
+    assert all(3 <= item.values["params"] <= 20 for item in found)
+    asked = Counter(line.split()[0] for line in yard.asked)
+    assert asked["val_iou"] == 13 and asked["params"] > 32, "FIRST times the pool, and more"
+    assert max(Counter(yard.asked).values()) == 1
+    screened, left_out = loop.screened
+    assert screened == asked["params"] and 0 < left_out < screened
+
+
+def test_values_of_a_chosen_candidate_are_stored_at_once(yard: Yard):
+    def interrupted(arch: Architecture) -> float:
+        raise KeyboardInterrupt
+
+    chosen = [Worked("params", 0, cost_of), Worked("val_iou", 1, interrupted)]
+    with pytest.raises(KeyboardInterrupt):
+        yard.search(toy_config(**SEED), chosen)
+    [item] = yard.study(toy_config(**SEED)).candidates()
+    assert (item.state, item.values) == ("running", {"params": cost_of(item.arch)})
+    row = Candidates(open_store(yard.location).models("toys"), "toys")
+    assert row.results(item.arch.id, "toy params") == {"params": cost_of(item.arch)}
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_other_samplers_have_no_pool(yard: Yard, sampler: str):
+    loop = yard.loop(toy_config(budget=4, pool=8, sampler=sampler))
+    assert len(loop.run()) == 4 and loop.screened == (0, 0)
+
+
+def test_what_costs_nothing_or_is_not_known_before_training_needs_no_pool(yard: Yard):
+    cheap = [Worked("params", 0, cost_of), Worked("val_iou", 0, quality_of)]
+    dear = [Worked("params", 1, cost_of), Worked("val_iou", 1, quality_of)]
+    for name, chosen in (("cheap", cheap), ("dear", dear)):
+        loop = yard.loop(toy_config(name=name, budget=4, pool=8), chosen)
+        assert len(loop.run()) == 4 and loop.screened == (0, 0)
+
+
+def test_several_dear_objectives_and_the_farm(yard: Yard):
+    config = config_of(
+        {
+            "search": {"name": "toy", "space": "toy.py:build", "size": 8, "budget": 8, "pool": 4},
+            "objectives": {"params": {}, "val_iou": {}, "farm_latency_ms": {}},
+            "data": "working/none",
+        },
+        "toy.yaml",
+    )
+    farm = Worked("farm_latency_ms", 1, lambda arch: 2.0 * cost_of(arch))
+    found = yard.search(config, [*evaluators(yard.asked.append), farm])
+    assert [item.state for item in found] == ["complete"] * 8
+    assert all(len(item.values) == 3 for item in found)
+
+
+@pytest.mark.parametrize("search", [{}, {"workers": 3}, {"batch": 5}])
+def test_a_space_that_is_smaller_than_the_pool_is_searched_whole(yard: Yard, search):
+    limits = {"params": [0, 4]}
+    loop = yard.loop(toy_config(budget=1000, pool=40, constraints=limits, **search))
+    found = loop.run()
+    assert loop.is_exhausted and {item.values["params"] for item in found} == {1, 2, 3, 4}
+    assert loop.screened == (SIZE, SIZE - len(found))
+    assert max(Counter(yard.asked).values()) == 1
+
+
+@pytest.mark.parametrize("pool", [2, 40])
+def test_constraints_that_nothing_meets_are_said_after_a_while(yard: Yard, pool: int):
+    with pytest.raises(SearchFailed, match=r"none of .* met the constraints; the last one: params"):
+        yard.search(toy_config(budget=500, pool=pool, constraints={"params": [1000, 2000]}))
+    assert all(line.startswith("params") for line in yard.asked) and len(yard.asked) >= 60
+
+
+def test_members_that_cannot_be_built_are_left_out(yard: Yard):
+    def crashes(arch: Architecture) -> float:
+        if arch.params["kind"] == "b":
+            raise ValueError("build crashed its process with SIGABRT")
+        return cost_of(arch)
+
+    found = yard.search(
+        toy_config(budget=1000, pool=40, failures=0, constraints={"params": [0, 4]}),
+        [Worked("params", 0, crashes), Worked("val_iou", 1, quality_of)],
+    )
+    assert {item.state for item in found} == {"complete"}
+    assert {item.arch.params["kind"] for item in found} == {"a", "c"}
+    assert "SIGABRT" in yard.file.read_text()
+
+
+def test_a_fault_of_the_machine_is_not_a_fault_of_the_members(yard: Yard):
+    troubled: Counter[str] = Counter()
+
+    def once(arch: Architecture) -> float:
+        troubled[arch.id] += 1
+        if troubled[arch.id] == 1:
+            raise OSError("this machine is too busy")
+        return cost_of(arch)
+
+    def never(arch: Architecture) -> float:
+        raise OSError("no space left on device")
+
+    dear = Worked("val_iou", 1, quality_of)
+    with pytest.raises(SearchFailed, match=r"on this machine; the last one: no space left"):
+        yard.search(toy_config(**SEED), [Worked("params", 0, never), dear])
+    assert "no space" not in yard.file.read_text()
+    found = yard.search(toy_config(**SEED), [Worked("params", 0, once), dear])
+    assert len(found) == 13
+
+
+def test_several_workers_get_the_best_of_what_is_known_and_wait_for_no_batch(yard: Yard):
+    """Screening stops after the first batch: the trainings do not."""
+
+    class Slow(Worked):
+        sent = 0
+
+        def send(self, arch: Architecture, files: Mapping[str, Path] | None = None) -> None:
+            self.sent += 1
+            if self.sent <= 12:
+                super().send(arch, files)
+
+    slow = Slow("params", 0, cost_of)
+    loop = yard.loop(toy_config(pool=4, budget=9, workers=3), [slow, evaluators()[1]])
+    assert len(loop.run()) == 9 and slow.sent > 12
+
+
+def test_batches_wait_for_each_other(yard: Yard, tmp_path: Path):
+    config = toy_config(budget=9, batch=3, pool=4)
+    found = yard.search(config)
+    assert len(found) == 9
+    assert ids(found) == ids(Yard(tmp_path / "again").search(config))
+
+
+def test_a_store_that_is_away_for_a_while_loses_nothing(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, undisturbed: list[Candidate]
+):
+    monkeypatch.setattr("edgeloop.search.loop.time.sleep", lambda _: None)
+    for name in ("batch", "choose", "candidates"):
+        troubles, real = itertools.cycle([False, True, False]), getattr(Study, name)
+
+        def troubled(*arguments, troubles=troubles, real=real):
+            found = real(*arguments)
+            if next(troubles):
+                raise StoreUnavailable(store="x", reason="gone")
+            return found
+
+        monkeypatch.setattr(Study, name, troubled)
+    found = yard.search(toy_config(**SEED))
+    assert ids(found) == ids(undisturbed) and max(Counter(yard.asked).values()) == 1
+
+
+# Kills
+
+
+def run_in_a_process(yard: Yard, config: SearchConfig, log: Path, fatal: int = 0) -> int:
+    """The search as a child, which kills itself before or after its nth step."""
+    child = os.fork()
+    if child != 0:
+        return int(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    steps = itertools.count(1)
+
+    def deadly(method: Callable[..., object]) -> Callable[..., object]:
+        def called(*arguments: object, **named: object) -> object:
+            for moment in ("before", "after"):
+                if next(steps) == fatal:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if moment == "before":
+                    answer = method(*arguments, **named)
+            return answer
+
+        return called
+
+    try:
+        for kind, name in (
+            *((Study, "batch"), (Study, "choose"), (Study, "_stored"), (Study, "end")),
+            *((Bank, "plan"), (Bank, "put"), (Bank, "begin")),
+            *((Worked, "send"), (Candidates, "note")),
+        ):
+            setattr(kind, name, deadly(getattr(kind, name)))
+        with log.open("a", buffering=1) as file:
+            yard.search(config, evaluators(lambda line: file.write(f"{line}\n") and None))
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_kills_change_nothing_but_the_time(
+    yard: Yard, tmp_path: Path, undisturbed: list[Candidate], is_lost: bool
+):
+    config = toy_config(**SEED)
+    chance, log = random.Random(5), tmp_path / "asked.txt"
+    for _ in range(8):
+        end = run_in_a_process(yard, config, log, chance.randint(1, 150 if is_lost else 50))
+        assert end == -signal.SIGKILL
+        if is_lost:
+            yard.file.unlink(missing_ok=True)
+        elif yard.file.exists():
+            with yard.file.open("ab") as file:
+                file.write(b'{"member": "id_0000')
+    assert run_in_a_process(yard, config, log) == 0
+    found = yard.study(config).candidates()
+    assert ids(found) == ids(undisturbed)
+    assert [item.values for item in found] == [item.values for item in undisturbed]
+    asked = Counter(log.read_text().splitlines())
+    trained = sum(count for line, count in asked.items() if line.startswith("val_iou"))
+    assert trained <= len(found) + 8, "a kill may cut a training off"
+    if not is_lost:
+        again = sum(count - 1 for line, count in asked.items() if line.startswith("params"))
+        assert again <= 8 * 16, "what a kill left in the queue"
+
+
+def test_several_workers_continue_with_the_bank_after_kills(yard: Yard, tmp_path: Path):
+    config, log = toy_config(**SEED, workers=3), tmp_path / "asked.txt"
+    for fatal in (70, 90, 110):
+        assert run_in_a_process(yard, config, log, fatal) == -signal.SIGKILL
+    known = Bank.open(yard.file, "toy", yard.study(config).architecture)
+    before = Counter(log.read_text().splitlines())
+    assert run_in_a_process(yard, config, log) == 0
+    again = Counter(log.read_text().splitlines()) - before
+    screened = {member.arch.id for member in known.members if member.is_screened}
+    assert len(screened) > 16 and not screened & {
+        line.split()[1] for line in again if "par" in line
+    }
+    found = yard.study(config).candidates()
+    assert len(set(ids(found))) == 13 and {item.state for item in found} == {"complete"}
+
+
+# The bank
+
+
+def make(params: Mapping[str, object]) -> Architecture:
+    return Architecture("toy.py:build", dict(params), (1, 3, 8, 8), 19)
+
+
+def test_a_bank_is_read_back_whatever_else_is_in_its_file(tmp_path: Path):
+    file = tmp_path / "bank.jsonl"
+    bank = Bank.open(file, "c", make)
+    bank.add({"x": 0}, {"params": 5.0})
+    bank.begin(0)
+    bank.plan(0, [{"x": 1}, {"x": 2}, {"x": 2.0}, {"x": 3}])
+    bank.put(make({"x": 2}).id, {"params": 7.0})
+    bank.put(make({"x": 1}).id, {}, "it crashed")
+    strange = [b"\xff\xfe\n", b"[1, 2]\n", b'{"batch": "x", "members": 3}\n', b"[" * 9000 + b"\n"]
+    strange += [b'{"batch": 1, "members": [{"x": [1]}, 4, {"x": 9}]}\n', b'{"member": 4}\n']
+    strange += [b'{"member": "id_1", "values": {"params": "many"}}\n', b'{"member": "id_1", "val']
+    with file.open("ab") as opened:
+        opened.writelines(strange)
+    again = Bank.open(file, "c", make)
+    assert [(m.params["x"], m.batch) for m in again.members] == [
+        *((0, ELSEWHERE), (1, 0), (2, 0), (3, 0), (9, 1))
+    ]
+    assert again.repeats == [{"x": 2.0}]
+    zero, one, two, three, _ = again.members
+    assert (zero.values, two.values, one.error) == ({"params": 5.0}, {"params": 7.0}, "it crashed")
+    assert not three.is_screened
+    again.put(three.arch.id, {"params": 1.0})
+    assert Bank.open(file, "c", make).get(three.arch.id).values == {"params": 1.0}
+
+
+def test_a_bank_of_other_conditions_is_replaced(tmp_path: Path):
+    file = tmp_path / "bank.jsonl"
+    bank = Bank.open(file, "compiler 1", make)
+    bank.begin(0)
+    bank.plan(0, [{"x": 1}])
+    other = Bank.open(file, "compiler 2", make)
+    assert (other.first, other.members) == (None, [])
+    other.begin(3)
+    assert json.loads(file.read_text())["conditions"] == "compiler 2"
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\0\0", b"bank", b'{"bank": 9, "conditions": "c"}\n'])
+def test_a_file_that_is_no_bank_is_no_bank(tmp_path: Path, content: bytes):
+    file = tmp_path / "bank.jsonl"
+    file.write_bytes(content)
+    assert Bank.open(file, "c", make).first is None
+    file.unlink()
+    file.mkdir()
+    assert Bank.open(file, "c", make).first is None
+
+
+# Several evaluators as one
+
+
+class Halting(PoolEvaluator):
+    gives, cost, conditions = ("params",), 0, "halting"
+
+    def _work(self, request: Request) -> Evaluation:
+        if request.arch.params["x"] == 0:
+            self._closing.wait()
+        return Evaluation(request.arch.id, {"params": 1.0})
+
+
+def test_a_group_shares_work_and_a_slow_one_holds_up_nobody_else():
+    several = [Halting(), Halting()]
+    group = EvaluatorGroup(several)
+    try:
+        archs = [make({"x": number}) for number in range(20)]
+        for arch in (*archs, *archs):
+            group.send(arch)
+        found: list[str] = []
+        while len(found) < 18:  # one never ends, and has one more in its queue
+            found += [evaluation.arch_id for evaluation in group.collect(60.0)]
+        assert len(set(found)) == 18 and group.capacity == 2
+    finally:
+        group.close()
