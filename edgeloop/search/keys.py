@@ -163,7 +163,7 @@ class SearchKeys(Section):
     classes: Annotated[int | None, whole(2)] = key(
         None, "Classes that the model predicts; by default those of the dataset."
     )
-    budget: Count = key(24, "Candidates, including those that are screened out.")
+    budget: Count = key(24, "Candidates; without a pool, including those that are screened out.")
     pool: Whole = key(
         32, "Candidates that are screened for each one that is trained; 0: each is trained."
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from edgeloop.architectures import Architecture, Space
 from edgeloop.errors import BadInput, BadSetting, BadSpace
-from edgeloop.search.base import Observation, ScreenedMember
+from edgeloop.search.base import Observation, ScreenedMember, barred_devices
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.sampler.mutation import replayed
 from edgeloop.search.sampler.proposer import Proposer
@@ -60,7 +60,8 @@ class Study:
         self._config = config
         self._space = space
         self._study = study
-        self._proposer = Proposer(self._asked, config.seed)
+        fronts = [front.places for front in config.fronts]
+        self._proposer = Proposer(self._asked, config.seed, fronts=fronts)
         self.features: tuple[str, ...] = ()  # values that the sampler may learn from
 
     @classmethod
@@ -270,7 +271,8 @@ class Study:
             else None
         )
         features = {name: item.values[name] for name in self.features if name in item.values}
-        return Observation(dict(item.params), values, item.state == "complete", features)
+        is_feasible, barred = item.state == "complete", barred_fronts(self._config, item.values)
+        return Observation(dict(item.params), values, is_feasible, features, barred=barred)
 
     def _proposals(self) -> int:
         """Their number, without trials that a kill cut off: the next proposal is then the same."""
@@ -279,6 +281,12 @@ class Study:
 
     def _trials(self) -> Sequence[FrozenTrial]:
         return self._study.get_trials(deepcopy=False)
+
+
+def barred_fronts(config: SearchConfig, values: Mapping[str, float]) -> tuple[int, ...]:
+    """The places of the fronts whose chips have limits that these values violate."""
+    barred = barred_devices(values, config.constraints)
+    return tuple(place for place, front in enumerate(config.fronts) if front.name in barred)
 
 
 def is_begun(storage: optuna.storages.BaseStorage, config: SearchConfig) -> bool:

@@ -64,7 +64,7 @@ class Program:
 
     def write(self, name: str, objectives: Mapping[str, object], **search: object) -> str:
         """The file of a search of tiny hourglasses, unless `search` says otherwise."""
-        usual: dict[str, object] = {"size": SIDE, "budget": 4}
+        usual: dict[str, object] = {"size": SIDE, "budget": 4, "pool": 3}
         if "space" not in search:
             usual["options"] = TINY
         document = {"search": usual | search, "objectives": objectives, "data": DATA}

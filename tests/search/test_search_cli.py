@@ -216,14 +216,15 @@ def test_faulty_members_of_a_space_fail_alone(program: Program):
     rows = program.table("faulty")
     space = {row["arch_id"]: row for row in rows}
     assert len(space) == len(rows) == 4, "what cannot be built is never trained"
-    assert "The space has only 7 members, of which 3 cannot be trained" in done.err
+    assert "Screened 7 members of the space; 3 cannot be trained." in done.err
     assert sum(row["state"] == "complete" for row in rows) == 2
     reasons = " | ".join(row["reason"] for row in rows)
     bank = (program.folder / "searches/faulty/bank.jsonl").read_text()
     assert "diverged" in reasons and "no such net" in bank and "eig" in bank
     front = {row["arch_id"] for row in rows if row["is_pareto"] == "1"}
     assert front and all(space[name]["state"] == "complete" for name in front)
-    assert "7 screened, 3 left out · 4 candidates · 2 failed · 2 trained" in done.out
+    assert "2 failed" in done.out
+    assert "The space has only these 4 members that can be trained." in done.err
     assert all("Traceback" not in row["reason"] for row in rows)
 
 

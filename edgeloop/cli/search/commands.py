@@ -284,8 +284,12 @@ def _say_outcome(outcome: SearchResult) -> None:
     from edgeloop.search import read_search
 
     say_search(read_search(outcome.folder))
+    if outcome.screened:
+        text = f"Screened {outcome.screened} members of the space; {outcome.left_out} cannot be"
+        click.echo(f"{text} trained.", err=True)
     if outcome.is_exhausted:
-        click.echo(f"The space has only these {len(outcome.candidates)} members.", err=True)
+        of = " that can be trained" if outcome.screened else ""
+        click.echo(f"The space has only these {len(outcome.candidates)} members{of}.", err=True)
     click.echo(f"Results in {shown(str(outcome.folder))}", err=True)
 
 

@@ -52,6 +52,12 @@ class EvaluatorGroup(Evaluator):
         for evaluator in self._several:
             evaluator.close()
 
+    def known(self, results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+        return self._several[0].known(results)
+
+    def stored(self, values: Mapping[str, float]) -> Mapping[str, Mapping[str, float]]:
+        return self._several[0].stored(values)
+
     @property
     def capacity(self) -> int:
         return len(self._several)

@@ -24,9 +24,10 @@ from itertools import takewhile
 from edgeloop.errors import SearchFailed
 from edgeloop.search.base import Evaluation, Evaluator, ScreenedMember, broken_constraint
 from edgeloop.search.config import SearchConfig
+from edgeloop.search.names import value_of
 from edgeloop.search.pool.bank import ELSEWHERE, Bank, BankMember
 from edgeloop.search.sampler.proposer import START
-from edgeloop.search.study import Candidate, Study
+from edgeloop.search.study import Candidate, Study, barred_fronts
 
 HOPELESS = 60  # give up after so many members in a row that violate the constraints
 FAULTS = 5  # or after so many in a row that this machine could not screen
@@ -107,7 +108,7 @@ class CandidatePool:
         """Continue with what the bank and the study have."""
         objectives = {objective.name for objective in self._config.objectives}
         useful = (name for name in self._names if name not in objectives)
-        self._study.features = tuple(name for name in useful if not name.endswith(INTERVAL))
+        self._study.features = tuple(n for n in useful if not value_of(n).endswith(INTERVAL))
         self._ids = [item.arch.id for item in candidates]
         self._place = len(self._ids)
         if self._bank.first is None:
@@ -116,7 +117,8 @@ class CandidatePool:
             self._place = min(self._place, max(self._bank.batches, default=self._bank.first or 0))
         for item in candidates:
             self._recall(item)
-        self._send(member for member in self._bank.members if not member.is_screened)
+        if len(self._ids) < self._config.budget:
+            self._send(member for member in self._bank.members if not member.is_screened)
 
     @property
     def is_screening(self) -> bool:
@@ -312,7 +314,8 @@ class CandidatePool:
         )
         features = {n: member.values[n] for n in self._study.features if n in member.values}
         is_feasible = member.is_screened and not self._objection(member)
-        seen = ScreenedMember(member.params, values, is_feasible, features)
+        barred = barred_fronts(self._config, member.values)
+        seen = ScreenedMember(member.params, values, is_feasible, features, barred)
         if member.is_screened:
             self._seen[member.arch.id] = seen
         return seen
