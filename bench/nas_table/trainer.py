@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from threading import Timer
 
-from bench.nas_table.places import TESTED, TRAINED, Places, TrainingTask, groups
+from bench.nas_table.places import FIRST_SEED, TESTED, TRAINED, Places, TrainingTask, groups
 from edgeloop.training import HISTORY, TrainingItem, TrainingPlan, TrainingResult, train_many
 
 EPOCHS = 27
@@ -39,7 +39,7 @@ def main() -> None:
             time.sleep(0.5)
         if time.time() >= given.until:
             break
-        if group and places.claim(f"group{number}"):
+        if places.claim(f"group{number}"):
             _train(places, group, given)
     watchdog.cancel()
 
@@ -50,16 +50,18 @@ def _waiting(places: Places) -> int:
 
 
 def wanted(places: Places, members: int | None = None) -> list[list[TrainingTask]]:
-    """The trainings that are left: first those that are not there, then those whose models were
-    lost before they were tested."""
+    """The trainings that are left: those that are not there, then those whose models were lost
+    before they were tested, and the second seeds at last."""
     trained, tested = places.done(TRAINED), places.done(TESTED)
-    new = [[task for task in group if task.name not in trained] for group in groups()]
     lost = [task for group in groups() for task in group if task.name in trained - tested]
     again = [lost[start : start + 12] for start in range(0, len(lost), 12)]
+    left = [[task for task in group if task.name not in trained] for group in groups()]
+    new = [group for group in left if group and group[0].seed == FIRST_SEED]
+    second = [group for group in left if group and group[0].seed != FIRST_SEED]
     if members is not None:  # a few of the smallest, to see that it works
-        few = [min(group, key=lambda task: task.params["layers"]) for group in new if group]
+        few = [min(group, key=lambda task: task.params["layers"]) for group in new]
         return [[task] for task in sorted(few, key=_size)[:members]]
-    return [*new, *again]
+    return [*new, *again, *second]
 
 
 def _size(task: TrainingTask) -> float:

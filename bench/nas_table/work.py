@@ -21,9 +21,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bench.nas_table.places import COMPILED, FIRST_SEED, TESTED, TRAINED, Places, groups
 from bench.nas_table.space import SIDE, all_params
-from bench.nas_table.table import FOLDER, TableMember, read_table, write_table
+from bench.nas_table.table import FOLDER, NasTable, TableMember, read_table, write_table
 from bench.tables import markdown
 from edgeloop.demo import make_faces
 from edgeloop.tasks import Trainable, open_task
@@ -39,7 +42,7 @@ def run(*options: str) -> str:
     given.results.mkdir(parents=True, exist_ok=True)
     if given.step == "pack":
         pack(Places(given.results, given.results), given.table)
-        return summary()
+        return summary(given.table)
     with TemporaryDirectory(prefix="nas-table-", dir=_fast_folder()) as name:
         places = Places(given.results, Path(name))
         _work(places, given)
@@ -182,24 +185,59 @@ def _about(
     }
 
 
-def summary() -> str:
-    """What a search can find in the table."""
-    import numpy as np
-
-    table = read_table()
+def summary(folder: Path = FOLDER) -> str:
+    """What a search can find in the table, and how sure it can be of it."""
+    table = read_table(folder)
     rows = []
     for chip in table.chips:
         problem = table.problem(chip)
         fastest, best = problem.front[0], problem.front[-1]
-        spread = problem.costs[:, 1]
-        cells = (f"{spread.min():.3f}–{spread.max():.3f}", len(problem.front))
-        rows.append((chip, *cells, f"{fastest.f1:.3f}", f"{best.f1:.3f}"))
-    head = ("chip", "latency, ms", "networks on the front", "F1 of the fastest", "of the best")
-    noise = [
-        abs(again.f1 - next(m for m in table.members if m.arch_id == arch_id).f1)
-        for arch_id, again in table.repeats.items()
-    ]
-    text = markdown(head, rows)
-    if noise:
-        text += f"\n\ntwo seeds differ by {np.mean(noise):.4f} in F1 on average ({len(noise)})"
-    return text
+        latency = problem.costs[:, 1]
+        ends = f"{latency.min():.3f} to {latency.max():.3f}"
+        rows.append((chip, ends, len(problem.front), f"{fastest.f1:.3f}", f"{best.f1:.3f}"))
+    head = ("chip", "latency, ms", "networks on the front", "F1 of its fastest", "of its best")
+    return "\n\n".join([markdown(head, rows), _by_size(table), _by_epoch(table), _noise(table)])
+
+
+def _by_size(table: NasTable) -> str:
+    """Larger networks score better, but not all of them."""
+    ordered = sorted(table.members, key=lambda member: member.macs)
+    quarter = len(ordered) // 4
+    rows = []
+    for start in range(0, 4 * quarter, quarter):
+        part = ordered[start : start + quarter]
+        scores = np.array([member.f1 for member in part])
+        lost = [member.f1 - member.int8_f1 for member in part if member.int8_f1 is not None]
+        ends = f"{part[0].macs / 1e6:.0f} to {part[-1].macs / 1e6:.0f}"
+        cells = (f"{np.median(scores):.3f}", f"{scores.min():.3f} to {scores.max():.3f}")
+        rows.append((ends, *cells, f"{np.median(lost):.4f}" if lost else ""))
+    head = ("million MACs", "F1, median", "F1, all", "lost by quantization, median")
+    return markdown(head, rows)
+
+
+def _by_epoch(table: NasTable) -> str:
+    """How well an early score foretells the last one."""
+    last = _ranks([member.f1 for member in table.members])
+    rows = []
+    for epoch in (1, 3, 9, 27):
+        early = [member.score("f1", epoch) for member in table.members]
+        agreement = np.corrcoef(_ranks(early), last)[0, 1]
+        rows.append((epoch, f"{np.median(early):.3f}", f"{agreement:.3f}"))
+    return markdown(("epochs", "F1, median", "rank correlation with 27 epochs"), rows)
+
+
+def _noise(table: NasTable) -> str:
+    by_id = {member.arch_id: member for member in table.members}
+    pairs = [(by_id[arch_id].f1, again.f1) for arch_id, again in table.repeats.items()]
+    if not pairs:
+        return "no member has a second seed"
+    one, other = np.array(pairs).T
+    deviation = np.sqrt(((one - other) ** 2).mean() / 2)
+    return (
+        f"{len(pairs)} members with two seeds: standard deviation of F1 {deviation:.4f}, of F1 "
+        f"between members {np.std([member.f1 for member in table.members]):.4f}"
+    )
+
+
+def _ranks(values: Sequence[float]) -> NDArray[np.int64]:
+    return np.argsort(np.argsort(values))
