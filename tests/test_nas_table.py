@@ -104,6 +104,10 @@ def test_a_run_continues_where_the_last_one_stopped(tmp_path: Path):
     left = [task.name for group in wanted(places) for task in group]
     assert len(left) == 576 + 60 - 1 and first.name not in left
     assert left[-61] == second.name  # its model was lost before it was tested
+    places.write_plan(wanted(places))
+    assert [[task.name for task in group] for group in places.plan()] == [
+        [task.name for task in group] for group in wanted(places)
+    ]
     pack(places, tmp_path)
     assert '"tested": 1' in (tmp_path / "table.json").read_text()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,16 @@ class Places:
     @property
     def models(self) -> Path:
         return self.scratch / "models"
+
+    def write_plan(self, groups: Sequence[Sequence[TrainingTask]]) -> None:
+        """What is to be trained, decided once: processes that start later than others would
+        otherwise see less left."""
+        plan = [[(dict(task.params), task.seed) for task in group] for group in groups]
+        (self.scratch / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+
+    def plan(self) -> list[list[TrainingTask]]:
+        plan = json.loads((self.scratch / "plan.json").read_text(encoding="utf-8"))
+        return [[TrainingTask(params, seed) for params, seed in group] for group in plan]
 
     def claim(self, name: str) -> bool:
         try:

@@ -26,7 +26,6 @@ def main() -> None:
     parser.add_argument("--validation", type=int, required=True)
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--at-once", type=int, required=True)
-    parser.add_argument("--members", type=int)
     parser.add_argument("--until", type=float, required=True, help="no group begins after this")
     parser.add_argument("--end", type=float, required=True, help="the process ends")
     given = parser.parse_args()
@@ -34,7 +33,7 @@ def main() -> None:
     watchdog.daemon = True
     watchdog.start()
     places = Places(given.results, given.scratch)
-    for number, group in enumerate(wanted(places, given.members)):
+    for number, group in enumerate(places.plan()):
         while _waiting(places) > _MOST_WAITING and time.time() < given.until:
             time.sleep(0.5)
         if time.time() >= given.until:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from bench.nas_table.places import COMPILED, FIRST_SEED, TESTED, TRAINED, Places, groups
 from bench.nas_table.space import SIDE, all_params
 from bench.nas_table.table import FOLDER, NasTable, TableMember, read_table, write_table
+from bench.nas_table.trainer import wanted
 from bench.tables import markdown
 from edgeloop.demo import make_faces
 from edgeloop.tasks import Trainable, open_task
@@ -79,12 +80,13 @@ def _work(places: Places, given: argparse.Namespace) -> None:
     _prepare(places, given)
     print(f"faces ready after {time.time() - began:.0f} s", flush=True)
     end = began + given.seconds
-    few = [] if given.members is None else ["--members", str(given.members)]
-    shared = [str(places.results), str(places.scratch), *few]
+    places.write_plan(wanted(places, given.members))
+    shared = [str(places.results), str(places.scratch)]
     trainer = [*("--images", str(given.images), "--validation", str(given.validation))]
     trainer += ["--batch", str(given.batch), "--at-once", str(given.at_once)]
     trainer += ["--until", str(end - _LAST_TRAINING_S), "--end", str(end - _KILLED_S)]
     tester = ["--calibration", str(given.calibration), "--validation", str(given.validation)]
+    tester += [] if given.members is None else ["--members", str(given.members)]
     tester += ["--end", str(end - _LAST_TEST_S)]
     trainers = [_started("trainer", *shared, *trainer) for _ in range(given.trainers)]
     testers = [_started("tester", *shared, *tester) for _ in range(given.testers)]
