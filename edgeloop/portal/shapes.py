@@ -415,7 +415,18 @@ class JobView:
 
 
 @dataclass(frozen=True)
+class ChipFront:
+    """The front of one chip of several: its size and its hypervolume."""
+
+    name: str
+    front: int
+    hypervolume: float | None
+
+
+@dataclass(frozen=True)
 class SearchLine:
+    """`reference` is the reference point of the hypervolume in words; empty while there is none."""
+
     name: str
     experiment: str
     objectives: tuple[str, ...]
@@ -425,6 +436,8 @@ class SearchLine:
     front: int
     hypervolume: float | None
     updated: float | None
+    reference: str = ""
+    fronts: tuple[ChipFront, ...] = field(default=())
 
 
 @dataclass(frozen=True)
@@ -444,12 +457,41 @@ class Iteration:
     failed: int
     screened: int
     hypervolume: float | None
+    stopped: int = 0
+
+
+@dataclass(frozen=True)
+class SearchQuery:
+    """What the page of a search shows: the front of which chip, colours by `iteration` or `rung`,
+    and the column that candidates are sorted by; newest first without one."""
+
+    chip: str = ""
+    colour: str = ""
+    sort: str = ""
+    descending: bool = False
+
+
+@dataclass(frozen=True)
+class SearchDrawings:
+    """Charts as parts of a page, empty where there is nothing to draw; and the choices there are."""
+
+    candidates: str
+    volume: str
+    importance: str
+    parallel: str
+    learning: str
+    chip: str
+    chips: tuple[str, ...]
+    colour: str
+    colours: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class SearchView:
     """`front` and `candidates` are rows of texts under `columns`, candidates newest first and at
-    most 500. `curve` is the hypervolume after so many candidates."""
+    most 500; a row also has `parameter:NAME` for each of the `parameters` that it has. `curve` is
+    the hypervolume after so many candidates. `importance` is, by parameter and objective, the share
+    of the variation that it explains."""
 
     frame: Frame
     search: SearchLine
@@ -458,3 +500,5 @@ class SearchView:
     candidates: tuple[Mapping[str, str], ...]
     iterations: tuple[Iteration, ...]
     curve: tuple[tuple[int, float], ...] = field(default=())
+    parameters: tuple[str, ...] = field(default=())
+    importance: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

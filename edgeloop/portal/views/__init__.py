@@ -10,10 +10,16 @@ from edgeloop.portal.views.jobs import job_log, job_view, jobs_view
 from edgeloop.portal.views.model import files_view, model_view
 from edgeloop.portal.views.pareto import pareto_view
 from edgeloop.portal.views.queue import queue_view
-from edgeloop.portal.views.searches import search_view, searches_view
+from edgeloop.portal.views.searches import (
+    PARAMETER,
+    search_drawings,
+    search_view,
+    searches_view,
+)
 from edgeloop.portal.views.table import headings, line_view, summary_of, table_view
 
 __all__ = [
+    "PARAMETER",
     "devices_view",
     "files_view",
     "headings",
@@ -24,6 +30,7 @@ __all__ = [
     "model_view",
     "pareto_view",
     "queue_view",
+    "search_drawings",
     "search_view",
     "searches_view",
     "summary_of",

@@ -1,84 +1,118 @@
-"""The searches of the project, from the tables that each keeps in its folder; and those that ran
-as jobs, once their results were fetched.
-
-`candidates.csv` grows while a search runs: its last line may be incomplete, and who is on the front
-is worked out here. Folders of older versions have `search_state_<n>.csv` and `front.csv` instead.
-"""
+"""The searches of the project, from the tables that each keeps in its folder, also while it runs;
+and those that ran as jobs, once their results were fetched."""
 
 from __future__ import annotations
 
-import csv
-import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from edgeloop._util.redact import redact
-from edgeloop._util.yaml import NotYaml, parse_yaml
-from edgeloop.errors import NotFound
-from edgeloop.pareto import non_dominated
-from edgeloop.portal.shapes import Iteration, SearchesView, SearchLine, SearchView
+from edgeloop.errors import BadInput, NotFound
+from edgeloop.portal.shapes import (
+    ChipFront,
+    Iteration,
+    SearchDrawings,
+    SearchesView,
+    SearchLine,
+    SearchQuery,
+    SearchView,
+)
 from edgeloop.portal.state import Portal, frame_of
-from edgeloop.search import found_searches
+from edgeloop.report import (
+    candidates_chart,
+    importance_chart,
+    learning_chart,
+    parallel_chart,
+    reference_text,
+    volume_chart,
+)
+from edgeloop.search import SeenCandidate, SeenSearch, found_searches, read_search
 
-CANDIDATES = "candidates.csv"
-KEPT_CONFIG = "search.yaml"
+if TYPE_CHECKING:
+    import altair as alt
+
 MOST_SEARCHES = 200
 MOST_CANDIDATES = 500
-LARGEST_BYTES = 32 << 20
-_STATE = re.compile(r"search_state_(\d+)\.csv")
+PARAMETER = "parameter:"  # before the name of a parameter, in the rows of candidates
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-Rows = Sequence[Mapping[str, str]]
-
-
-@dataclass(frozen=True)
-class _Tables:
-    document: Mapping[str, object]
-    candidates: Rows
-    front: Rows
-    curve: Sequence[tuple[int, float]]
-
-    @property
-    def objectives(self) -> Mapping[str, object]:
-        found = self.document.get("objectives")
-        return found if isinstance(found, dict) else {}
+_NO_QUERY = SearchQuery()
+_READ = ("candidates.csv", "hypervolume.csv", "curves.csv", "search.yaml", "reference.json")
 
 
 def searches_view(portal: Portal, experiment: str | None = None) -> SearchesView:
     lines, damaged = [], []
     for name, folder in _folders(portal.workspace.settings.project).items():
         try:
-            lines.append(_line(name, folder, _read(folder)))
-        except (OSError, ValueError, csv.Error) as error:
-            damaged.append(f"{name} cannot be read: {redact(str(error))}")
+            lines.append(_line(read_search(folder, name)))
+        except BadInput as error:
+            damaged.append(str(error))
     lines.sort(key=lambda line: -(line.updated or 0.0))
     return SearchesView(frame_of(portal, experiment), tuple(lines), tuple(damaged))
 
 
-def search_view(portal: Portal, experiment: str | None, name: str) -> SearchView:
+def search_view(
+    portal: Portal, experiment: str | None, name: str, query: SearchQuery = _NO_QUERY
+) -> SearchView:
+    seen = _seen(portal, name)
+    rows = [_row(seen, item) for item in seen.candidates]
+    by_identity = {id(item): row for item, row in zip(seen.candidates, rows, strict=True)}
+    several = ("fronts",) if len(seen.fronts) > 1 else ()
+    values = seen.value_names
+    columns = ("number", "iteration", "arch_id", "state", *values, *several, "is_pareto", "reason")
+    newest = list(reversed(rows[-MOST_CANDIDATES:]))
+    return SearchView(
+        frame_of(portal, experiment),
+        _line(seen),
+        columns,
+        tuple(by_identity[id(item)] for item in seen.front),
+        tuple(_sorted(newest, query)),
+        _iterations(seen),
+        tuple((count, volume) for count, volume, _ in seen.curve),
+        _parameters(seen),
+        {item.parameter: dict(item.shares) for item in seen.importances},
+    )
+
+
+def search_drawings(portal: Portal, name: str, query: SearchQuery = _NO_QUERY) -> SearchDrawings:
+    """The charts of a search. Each is drawn again only after its files have changed."""
+    seen = _seen(portal, name)
+    front = next((f for f in seen.fronts if f.name == query.chip), seen.fronts[0])
+    shown = seen.candidates[-MOST_CANDIDATES:]
+    links = {item.number: f"#c-{item.number}" for item in shown}
+    is_trained = any(item.trained is not None for item in seen.candidates)
+    colour = "rung" if query.colour == "rung" and is_trained else "iteration"
+    files = [seen.folder / name for name in _READ]
+    state = tuple((s.st_mtime_ns, s.st_size) for s in (f.stat() for f in files if f.is_file()))
+
+    def drawn(what: str, make: Callable[[], alt.TopLevelMixin]) -> str:
+        key = (str(seen.folder), state, what, front.name, colour)
+        return portal.draw(key, make, f"{what}-")
+
+    has_parameters = any(item.parameters for item in seen.candidates)
+    return SearchDrawings(
+        candidates=drawn("scatter", lambda: candidates_chart(seen, front, colour, links)),
+        volume=drawn("volume", lambda: volume_chart(seen)),
+        importance=drawn("importance", lambda: importance_chart(seen)) if has_parameters else "",
+        parallel=drawn("parallel", lambda: parallel_chart(seen)) if has_parameters else "",
+        learning=drawn("learning", lambda: learning_chart(seen)) if seen.learning else "",
+        chip=front.name,
+        chips=tuple(one.name for one in seen.fronts) if len(seen.fronts) > 1 else (),
+        colour=colour,
+        colours=("iteration", "rung") if is_trained else ("iteration",),
+    )
+
+
+def _seen(portal: Portal, name: str) -> SeenSearch:
     known = _folders(portal.workspace.settings.project)
     if name not in known:
         raise NotFound(reason=f"There is no search {name!r} in this project.")
     try:
-        tables = _read(known[name])
-        line = _line(name, known[name], tables)
-    except (OSError, ValueError, csv.Error) as error:
-        raise NotFound(
-            reason=f"The search {name!r} cannot be read: {redact(str(error))}."
-        ) from None
-    rows = tables.candidates
-    return SearchView(
-        frame_of(portal, experiment),
-        line,
-        tuple(rows[0]) if rows else (),
-        tuple(tables.front),
-        tuple(reversed(rows[-MOST_CANDIDATES:])),
-        _iterations(rows, tables.curve),
-        tuple(tables.curve),
-    )
+        return read_search(known[name], name)
+    except BadInput as error:
+        sentence = str(error)
+        raise NotFound(reason=f"{sentence[0].upper()}{sentence[1:]}.") from None
 
 
 def _folders(project: Path) -> dict[str, Path]:
@@ -87,105 +121,88 @@ def _folders(project: Path) -> dict[str, Path]:
     return dict(sorted(found.items())[:MOST_SEARCHES])
 
 
-def _line(name: str, folder: Path, tables: _Tables) -> SearchLine:
-    rows, curve = tables.candidates, tables.curve
-    last = folder / "hypervolume.csv"
+def _line(seen: SeenSearch) -> SearchLine:
+    several = seen.fronts if len(seen.fronts) > 1 else ()
     return SearchLine(
-        name=name,
-        experiment=str(tables.document.get("experiment") or ""),
-        objectives=tuple(map(str, tables.objectives)),
-        counts=dict(Counter(row.get("state", "") for row in rows)),
-        candidates=len(rows),
-        iterations=len({row.get("iteration") for row in rows}),
-        front=sum(row.get("is_pareto") == "1" for row in rows),
-        hypervolume=curve[-1][1] if curve else None,
-        updated=(last if last.is_file() else folder / KEPT_CONFIG).stat().st_mtime,
+        name=seen.name,
+        experiment=seen.experiment,
+        objectives=tuple(dict.fromkeys(objective.value for objective in seen.objectives)),
+        counts=seen.counts,
+        candidates=len(seen.candidates),
+        iterations=len({item.iteration for item in seen.candidates}),
+        front=len(seen.front),
+        hypervolume=seen.hypervolume,
+        updated=seen.updated,
+        reference=reference_text(seen),
+        fronts=tuple(ChipFront(f.name, len(f.candidates), f.hypervolume) for f in several),
     )
 
 
-def _read(folder: Path) -> _Tables:
-    try:
-        document = parse_yaml(_text(folder / KEPT_CONFIG)).value
-    except NotYaml as error:
-        raise ValueError(f"{KEPT_CONFIG} {error}") from None
-    curve = []
-    for row in _table(folder / "hypervolume.csv"):
-        count, volume = row.get("candidates", ""), _number(row.get("hypervolume"))
-        if count.isdecimal() and volume is not None:
-            curve.append((int(count), volume))
-    tables = _Tables(document if isinstance(document, dict) else {}, (), (), curve)
-    if (folder / CANDIDATES).is_file():
-        rows, front = _with_front(_table(folder / CANDIDATES), tables.objectives)
-        return replace(tables, candidates=rows, front=front)
-    matches = ((_STATE.fullmatch(file.name), file) for file in folder.iterdir())
-    numbered = [(int(match[1]), file) for match, file in matches if match]
-    rows = _table(max(numbered)[1]) if numbered else []  # the last one has all candidates
-    return replace(tables, candidates=rows, front=_table(folder / "front.csv"))
-
-
-def _with_front(rows: Rows, objectives: Mapping[str, object]) -> tuple[Rows, Rows]:
-    """The rows with a column `is_pareto`, and those on the front, best first."""
-    signs = {
-        str(name): -1.0 if isinstance(options, dict) and options.get("goal") == "max" else 1.0
-        for name, options in objectives.items()
+def _row(seen: SeenSearch, item: SeenCandidate) -> dict[str, str]:
+    return {
+        "number": str(item.number),
+        "iteration": str(item.iteration),
+        "arch_id": item.arch_id,
+        "state": item.state,
+        **{name: f"{item.values[name]:.12g}" for name in seen.value_names if name in item.values},
+        **({"fronts": " ".join(item.fronts)} if len(seen.fronts) > 1 else {}),
+        "is_pareto": str(int(item.is_front)),
+        "reason": item.reason,
+        **{f"{PARAMETER}{name}": str(value) for name, value in item.parameters.items()},
     }
-    points = [
-        [sign * (_number(row.get(name)) or 0.0) for name, sign in signs.items()]
-        if row.get("state") == "complete"
-        and all(_number(row.get(name)) is not None for name in signs)
-        else [math.nan] * len(signs)
-        for row in rows
-    ]
-    is_front = non_dominated(points) if signs else [False] * len(rows)
-    marked: list[Mapping[str, str]] = []
-    for row, stays in zip(rows, is_front, strict=True):
-        values = dict(row)
-        reason = values.pop("reason", "")
-        marked.append({**values, "is_pareto": str(int(stays)), "reason": reason})
-    front = [place for place, stays in enumerate(is_front) if stays]
-    return marked, [marked[place] for place in sorted(front, key=lambda place: points[place])]
 
 
-def _iterations(states: Rows, curve: Iterable[tuple[int, float]]) -> tuple[Iteration, ...]:
-    volumes = dict(curve)
-    by_number: dict[int, list[Mapping[str, str]]] = {}
-    for row in states:
-        text = row.get("iteration", "")
-        by_number.setdefault(int(text) if text.isdecimal() else 0, []).append(row)
+def _parameters(seen: SeenSearch) -> tuple[str, ...]:
+    """The most important first; without those that never differ."""
+    found: dict[str, set[str]] = {item.parameter: set() for item in seen.importances}
+    for item in seen.candidates:
+        for name, value in item.parameters.items():
+            found.setdefault(name, set()).add(str(value))
+    ranked = {item.parameter for item in seen.importances}
+    return tuple(name for name, values in found.items() if name in ranked or len(values) > 1)
+
+
+def _sorted(rows: list[dict[str, str]], query: SearchQuery) -> list[dict[str, str]]:
+    """By a column, numbers by their size; rows without a value come last, whatever the order."""
+    column = query.sort
+    having = [row for row in rows if row.get(column)]
+    if not having:
+        return rows
+    numbers = {id(row): _number(row[column]) for row in having}
+    if all(number is not None for number in numbers.values()):
+        having.sort(key=lambda row: numbers[id(row)] or 0.0, reverse=query.descending)
+    else:
+        having.sort(key=lambda row: row[column], reverse=query.descending)
+    return [*having, *(row for row in rows if not row.get(column))]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _iterations(seen: SeenSearch) -> tuple[Iteration, ...]:
+    volumes = {count: volume for count, volume, _ in seen.curve}
+    by_number: dict[int, list[SeenCandidate]] = {}
+    for item in seen.candidates:
+        by_number.setdefault(item.iteration, []).append(item)
     found, until = [], 0
-    for number, rows in sorted(by_number.items()):
-        until += len(rows)
-        states_of = Counter(row.get("state") for row in rows)
-        found.append(
-            Iteration(
-                number,
-                len(rows),
-                states_of["complete"],
-                states_of["failed"],
-                states_of["screened"],
-                volumes.get(until),
-            )
-        )
+    for number, items in sorted(by_number.items()):
+        until += len(items)
+        found.append(_iteration(number, items, volumes.get(until)))
     return tuple(found)
 
 
-def _table(file: Path) -> list[dict[str, str]]:
-    """Complete lines only: a search may be about to write the rest of the last one."""
-    if not file.is_file():
-        return []
-    rows = csv.DictReader(_text(file).rpartition("\n")[0].splitlines())
-    return [{str(key): redact(str(value or "")) for key, value in row.items()} for row in rows]
-
-
-def _text(file: Path) -> str:
-    if file.stat().st_size > LARGEST_BYTES:
-        raise ValueError(f"{file.name} is larger than {LARGEST_BYTES >> 20} MB")
-    return file.read_text(encoding="utf-8", errors="replace")
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        found = float(text or "")
-    except ValueError:
-        return None
-    return found if math.isfinite(found) else None
+def _iteration(number: int, items: Sequence[SeenCandidate], volume: float | None) -> Iteration:
+    states: Mapping[str, int] = Counter(item.state for item in items)
+    return Iteration(
+        number,
+        len(items),
+        states.get("complete", 0),
+        states.get("failed", 0),
+        states.get("screened", 0),
+        volume,
+        states.get("stopped", 0),
+    )

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -28,12 +27,14 @@ from edgeloop.portal.shapes import (
     ParetoQuery,
     ParetoView,
     Point,
+    SearchQuery,
     TableQuery,
 )
 from edgeloop.portal.web.rendering import (
     HERE,
     Link,
     Templates,
+    grouped,
     link_of,
     linked,
     plain_cells,
@@ -92,53 +93,6 @@ def _value(axis: Axis, point: Point, text: str) -> str:
 
 def _between(value: float, low: float | None, high: float | None) -> bool:
     return (low is None or value >= low) and (high is None or value <= high)
-
-
-LEFT, RIGHT, TOP, BOTTOM = 64.0, 628.0, 16.0, 224.0
-_LINES = 5
-_MOST_DOTS = 60
-
-
-@dataclass(frozen=True)
-class Curve:
-    """The hypervolume after so many candidates, as coordinates for a template: `rows` and `ticks`
-    are positions on the axes with their labels, `dots` points with theirs."""
-
-    path: str
-    rows: list[tuple[float, str]]
-    ticks: list[tuple[float, str]]
-    dots: list[tuple[float, float, str]]
-    said: str
-
-
-def curve_of(points: Sequence[tuple[int, float]]) -> Curve | None:
-    """None if there is no line yet."""
-    if len(points) < 2:
-        return None
-    first, last = points[0][0], points[-1][0]
-    values = [value for _, value in points]
-    low, high = min(values), max(values)
-    room = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
-    low, high = max(0.0, low - room) if low >= 0 else low - room, high + room
-
-    def across(count: float) -> float:
-        return round(LEFT + (RIGHT - LEFT) * (count - first) / max(last - first, 1), 1)
-
-    def up(value: float) -> float:
-        return round(BOTTOM - (BOTTOM - TOP) * (value - low) / (high - low), 1)
-
-    steps = [f"M{across(first)},{up(values[0])}"]
-    steps += [f"H{across(count)}V{up(value)}" for count, value in points[1:]]
-    heights = [low + (high - low) * place / (_LINES - 1) for place in range(_LINES)]
-    marks = sorted({first + round((last - first) * place / 4) for place in range(5)})
-    few = points if len(points) <= _MOST_DOTS else ()
-    return Curve(
-        "".join(steps),
-        [(up(value), f"{value:.3g}") for value in heights],
-        [(across(count), str(count)) for count in marks],
-        [(across(c), up(v), f"{v:.4g} after {c} candidates") for c, v in few],
-        f"from {values[0]:.4g} to {values[-1]:.4g}",
-    )
 
 
 MOST_POINTS = 300  # in the table below the chart
@@ -294,10 +248,11 @@ def _add_searches(routes: APIRouter, portal: Portal, templates: Templates) -> No
 
     @routes.get("/searches/{name}")
     def search(request: Request, name: str) -> HTMLResponse:
-        view = views.search_view(portal, _experiment(request), name)
-        texts = {
-            column: [row.get(column, "") for row in view.candidates] for column in view.columns
-        }
+        query = search_query(request.query_params)
+        view = views.search_view(portal, _experiment(request), name, query)
+        drawings = views.search_drawings(portal, name, query)
+        names = [*view.columns, *(f"{views.PARAMETER}{name}" for name in view.parameters)]
+        texts = {column: [row.get(column, "") for row in view.candidates] for column in names}
         return templates.page(
             request,
             "search",
@@ -305,13 +260,21 @@ def _add_searches(routes: APIRouter, portal: Portal, templates: Templates) -> No
             "/searches",
             view=view,
             search=view.search,
-            curve=curve_of(view.curve),
+            query=query,
+            drawings=drawings,
+            scatter=grouped(drawings.candidates, "Candidates as points"),
+            prefix=views.PARAMETER,
             numeric={
                 column
                 for column, cells in texts.items()
                 if any(cells) and all(number(cell) is not None for cell in cells if cell)
             },
         )
+
+
+def search_query(asked: Mapping[str, str]) -> SearchQuery:
+    texts = _texts(asked, "chip", "colour", "sort")
+    return SearchQuery(**texts, descending=asked.get("descending", "") in ("1", "true"))
 
 
 def table_query(asked: Mapping[str, str]) -> TableQuery:

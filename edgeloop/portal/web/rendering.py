@@ -40,6 +40,7 @@ _CLASSES = {
     **{"busy": "running", "idle": "complete", "hot": "waiting", "plugged": "new"},
     **{"unplugged": "error", "unauthorized": "error", "offline": "error", "dead": "error"},
     **{"candidate": "candidate", "pruned": "canceled", "screened": "canceled", "fail": "error"},
+    **{"stopped": "canceled"},
 }
 _STAGE_WORDS = {
     "done": "done",
@@ -97,8 +98,13 @@ def linked(svg: str, address: str) -> Markup:
     before, _, after = str(escape(address)).partition("{}")
     pattern = re.compile(r'href="#model=([^"<>]*)"')
     text = pattern.sub(lambda found: f'href="{before}{found[1]}{after}"', svg)
-    # For screen readers, an image has no parts, but a group has.
-    return drawn(text.replace(' role="img"', ' role="group" aria-label="Models as points"', 1))
+    return grouped(text, "Models as points")
+
+
+def grouped(svg: str, label: str) -> Markup:
+    """A chart whose points can be reached: for screen readers, an image has no parts, but a group
+    has."""
+    return drawn(svg.replace(' role="img"', f' role="group" aria-label="{label}"', 1))
 
 
 def iso(moment: float) -> str:
