@@ -473,7 +473,7 @@ class SearchQuery:
 
 @dataclass(frozen=True)
 class SearchDrawings:
-    """Charts as parts of a page, empty where there is nothing to draw; and the choices there are."""
+    """Charts as parts of a page, empty if there is nothing to draw; and the choices there are."""
 
     candidates: str
     volume: str

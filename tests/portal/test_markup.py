@@ -8,7 +8,7 @@ import pytest
 
 from edgeloop._util.units import size_text
 from edgeloop.portal.shapes import TableQuery, UsePeriod
-from edgeloop.portal.web.pages import curve_of, table_query
+from edgeloop.portal.web.pages import table_query
 from edgeloop.portal.web.rendering import (
     ago,
     bars,
@@ -89,11 +89,3 @@ def test_nonsense_in_an_address_is_passed_over() -> None:
 def test_short_uses_can_still_be_seen() -> None:
     uses = [UsePeriod("d", "m", "s", 0.0, 0.001), UsePeriod("d", "m", "s", 99.0, 100.0)]
     assert bars(uses, (0.0, 100.0)) == [("0.0", "4.0"), ("990.0", "10.0")]
-
-
-def test_a_curve_needs_two_points_and_climbs() -> None:
-    assert curve_of([(1, 0.5)]) is None
-    found = curve_of([(1, 0.5), (2, 0.5), (4, 0.9)])
-    assert found and found.dots[0][1] == found.dots[1][1] > found.dots[2][1]
-    flat = curve_of([(1, 0.0), (2, 0.0)])
-    assert flat and len(flat.dots) == 2

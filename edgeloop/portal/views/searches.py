@@ -21,6 +21,7 @@ from edgeloop.portal.shapes import (
 )
 from edgeloop.portal.state import Portal, frame_of
 from edgeloop.report import (
+    SearchColour,
     candidates_chart,
     importance_chart,
     learning_chart,
@@ -82,7 +83,7 @@ def search_drawings(portal: Portal, name: str, query: SearchQuery = _NO_QUERY) -
     shown = seen.candidates[-MOST_CANDIDATES:]
     links = {item.number: f"#c-{item.number}" for item in shown}
     is_trained = any(item.trained is not None for item in seen.candidates)
-    colour = "rung" if query.colour == "rung" and is_trained else "iteration"
+    colour: SearchColour = "rung" if query.colour == "rung" and is_trained else "iteration"
     files = [seen.folder / name for name in _READ]
     state = tuple((s.st_mtime_ns, s.st_size) for s in (f.stat() for f in files if f.is_file()))
 
