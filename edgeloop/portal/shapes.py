@@ -461,32 +461,6 @@ class Iteration:
 
 
 @dataclass(frozen=True)
-class SearchQuery:
-    """What the page of a search shows: the front of which chip, colours by `iteration` or `rung`,
-    and the column that candidates are sorted by; newest first without one."""
-
-    chip: str = ""
-    colour: str = ""
-    sort: str = ""
-    descending: bool = False
-
-
-@dataclass(frozen=True)
-class SearchDrawings:
-    """Charts as parts of a page, empty if there is nothing to draw; and the choices there are."""
-
-    candidates: str
-    volume: str
-    importance: str
-    parallel: str
-    learning: str
-    chip: str
-    chips: tuple[str, ...]
-    colour: str
-    colours: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class SearchView:
     """`front` and `candidates` are rows of texts under `columns`, candidates newest first and at
     most 500; a row also has `parameter:NAME` for each of the `parameters` that it has. `curve` is

@@ -12,6 +12,7 @@ from edgeloop.portal.views.pareto import pareto_view
 from edgeloop.portal.views.queue import queue_view
 from edgeloop.portal.views.searches import (
     PARAMETER,
+    SearchQuery,
     search_drawings,
     search_view,
     searches_view,
@@ -20,6 +21,7 @@ from edgeloop.portal.views.table import headings, line_view, summary_of, table_v
 
 __all__ = [
     "PARAMETER",
+    "SearchQuery",
     "devices_view",
     "files_view",
     "headings",

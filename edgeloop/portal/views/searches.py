@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,8 @@ from edgeloop.errors import BadInput, NotFound
 from edgeloop.portal.shapes import (
     ChipFront,
     Iteration,
-    SearchDrawings,
     SearchesView,
     SearchLine,
-    SearchQuery,
     SearchView,
 )
 from edgeloop.portal.state import Portal, frame_of
@@ -38,8 +37,36 @@ MOST_SEARCHES = 200
 MOST_CANDIDATES = 500
 PARAMETER = "parameter:"  # before the name of a parameter, in the rows of candidates
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_NO_QUERY = SearchQuery()
 _READ = ("candidates.csv", "hypervolume.csv", "curves.csv", "search.yaml", "reference.json")
+
+
+@dataclass(frozen=True)
+class SearchQuery:
+    """What the page of a search shows: the front of which chip, colours by `iteration` or `rung`,
+    and the column that candidates are sorted by; newest first without one."""
+
+    chip: str = ""
+    colour: str = ""
+    sort: str = ""
+    descending: bool = False
+
+
+@dataclass(frozen=True)
+class SearchDrawings:
+    """Charts as parts of a page, empty if there is nothing to draw; and the choices there are."""
+
+    candidates: str
+    volume: str
+    importance: str
+    parallel: str
+    learning: str
+    chip: str
+    chips: tuple[str, ...]
+    colour: str
+    colours: tuple[str, ...]
+
+
+_NO_QUERY = SearchQuery()
 
 
 def searches_view(portal: Portal, experiment: str | None = None) -> SearchesView:

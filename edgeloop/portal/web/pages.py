@@ -27,7 +27,6 @@ from edgeloop.portal.shapes import (
     ParetoQuery,
     ParetoView,
     Point,
-    SearchQuery,
     TableQuery,
 )
 from edgeloop.portal.web.rendering import (
@@ -272,9 +271,9 @@ def _add_searches(routes: APIRouter, portal: Portal, templates: Templates) -> No
         )
 
 
-def search_query(asked: Mapping[str, str]) -> SearchQuery:
+def search_query(asked: Mapping[str, str]) -> views.SearchQuery:
     texts = _texts(asked, "chip", "colour", "sort")
-    return SearchQuery(**texts, descending=asked.get("descending", "") in ("1", "true"))
+    return views.SearchQuery(**texts, descending=asked.get("descending", "") in ("1", "true"))
 
 
 def table_query(asked: Mapping[str, str]) -> TableQuery:
