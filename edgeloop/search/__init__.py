@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from edgeloop.search.base import Evaluation, Evaluator, Observation
+    from edgeloop.search.base import Evaluation, Evaluator, Observation, is_result
     from edgeloop.search.campaign import (
         Search,
         SearchResult,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from edgeloop.search.training import Retrained, retrain, summary, trainer_of
 
 _WHERE = {
-    "base": ("Evaluation", "Observation", "Evaluator"),
+    "base": ("Evaluation", "Observation", "Evaluator", "is_result"),
     "campaign": ("Search", "SearchResult", "check_devices", "search_folder", "search_settings"),
     "config": ("Objective", "SearchConfig", "read_config"),
     "evaluators": ("LocalTraining", "TrainingJobs", "RemoteBenchmark", "Screening"),
@@ -99,6 +99,7 @@ __all__ = [
     "found_searches",
     "front_names",
     "fronts_of",
+    "is_result",
     "kept_search",
     "on_device",
     "read_config",

@@ -118,9 +118,17 @@ def _broken(values: Mapping[str, float], constraints: Limits) -> dict[str, str]:
 
 
 def expected(evaluators: Sequence[Evaluator]) -> tuple[str, ...]:
-    """The names of all values that these evaluators return, in order."""
+    """The names of all results that these evaluators return, in order."""
     every = (name for one in evaluators for name in (*one.gives, *one.beside))
-    return tuple(dict.fromkeys(every))
+    return tuple(name for name in dict.fromkeys(every) if is_result(name))
+
+
+PROXY = "proxy_"  # before the names of zero-cost proxies
+
+
+def is_result(name: str) -> bool:
+    """Whether a value is worth showing: proxies are features for a sampler and nothing else."""
+    return not name.startswith(PROXY)
 
 
 @dataclass(frozen=True)

@@ -325,6 +325,7 @@ class Search:
             folder=self.folder / SCREENING,
             constraints=self.config.constraints,
             with_counts=self.config.pool > 0,
+            proxies=self.config.proxies,
             project=settings.project,
             settings=settings,
         )

@@ -100,6 +100,7 @@ class SearchConfig:
     seed: int = 0
     workers: int = 1
     batch: int = 0  # 0: asynchronous; else so many at a time, and all must end before the next
+    proxies: tuple[str, ...] = ()
     constraints: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     retries: int = 1
     failures: int = 10
@@ -167,6 +168,7 @@ class SearchConfig:
             "classes": self.classes,
             "sampler": self.sampler,
             "seed": self.seed,
+            **({"proxies": list(self.proxies)} if self.proxies else {}),
             "constraints": {name: list(pair) for name, pair in self.constraints.items()},
             "objectives": {
                 o.value: {"goal": o.goal, **_decisive(o.options)} for o in self.objectives

@@ -31,6 +31,7 @@ MAXIMISED = ("val_iou", "val_f1", "farm_f1")
 VALUES = (*MINIMISED, *MAXIMISED)
 TRAINED = ("val_iou", "val_f1")
 CHIP = ("chip_latency_ms", "ddr_bytes")
+PROXIES = ("synflow", "naswot", "grad_norm")
 SAMPLERS = ("default", "tpe", "nsga2", "gp", "random")
 DEFAULT_CHIP = "htp:qcs8550"  # calibrated: its estimates have an interval
 _MEANING = {
@@ -114,6 +115,14 @@ def _task(value: object) -> object:
     return choice(*task_names()).read(value)
 
 
+def _proxies(value: object) -> list[str]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"must be a list such as [synflow, naswot], not {shown(value)}")
+    return list(dict.fromkeys(str(_PROXY.read(name)) for name in value))
+
+
+_PROXY = choice(*PROXIES)
+_PROXY_NAMES = {"type": "array", "items": _PROXY.schema}
 _SIDE = whole(8)
 SEARCH_NAME = matching(r"[A-Za-z0-9][A-Za-z0-9_-]{2,39}", "3 to 40 letters, digits, - and _")
 _PAIR = {"type": "array", "items": {"type": ["number", "string"]}, "minItems": 2, "maxItems": 2}
@@ -171,6 +180,9 @@ class SearchKeys(Section):
     seed: Whole = key(0, "Seed of the sampler.")
     workers: Count = key(1, "Candidates evaluated at a time; by default 4 per GPU, or 1 without.")
     batch: Whole = key(0, "Evaluate in batches of this size; 0: asynchronously.")
+    proxies: Annotated[list[str], Reads(_proxies, _PROXY_NAMES)] = key(
+        list, "Zero-cost proxies that the sampler learns from: `synflow`, `naswot`, `grad_norm`."
+    )
     constraints: ConstraintKeys = key(ConstraintKeys, "Limits `[least, most]`.")
     retries: Whole = key(1, "Retries after faults that the candidate did not cause.")
     failures: Whole = key(10, "More failed candidates end the search.")

@@ -14,6 +14,7 @@ from edgeloop.platforms import find_platform
 from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.latency.profiles import built_in_profiles, calibrated
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
+from edgeloop.search.base import expected
 from edgeloop.search.evaluators import Screening
 from edgeloop.search.evaluators.screening import chip_values
 from edgeloop.settings import Settings
@@ -130,3 +131,50 @@ def test_it_stops_at_the_first_broken_constraint_and_measures_nothing_more(make)
     screening.send(arch)
     answer = collect_all(screening, 1)[arch.id]
     assert (sorted(answer.values), answer.error) == (["macs", "params"], "")
+
+
+FROZEN = """
+import time
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, what, classes):
+        super().__init__()
+        self.what = what
+        self.net = nn.Conv2d(3, classes, 3, 1, 1)
+
+    def forward(self, x):
+        if self.training and self.what == "killed":
+            import os
+            os.kill(os.getpid(), 9)
+        with torch.no_grad():
+            return self.net(x)
+
+
+def build(trial, shape, classes):
+    return Net(trial.suggest_categorical("what", ["frozen", "killed"]), classes)
+"""
+
+
+def test_proxies_come_along_and_a_model_without_any_has_not_failed(make, project):
+    (project / "frozen.py").write_text(FROZEN)
+    screening = make(wanted=("params",), proxies=("synflow", "naswot"))
+    assert screening.gives == ("params",)
+    assert expected([screening]) == ("params",)  # they are no results
+    archs = [net(width=8), net(width=16)]
+    without = [
+        Architecture("frozen.py:build", {"what": what}, (1, 3, 32, 32), 19)
+        for what in ("frozen", "killed")
+    ]
+    for arch in (*without, *archs):
+        screening.send(arch)
+    answers = collect_all(screening, 4)
+    for arch in archs:
+        assert set(answers[arch.id].values) == {"params", "proxy_synflow", "proxy_naswot"}
+    first, second = (answers[arch.id].values for arch in archs)
+    assert all(first[name] != second[name] for name in first)
+    for arch in without:
+        answer = answers[arch.id]
+        assert set(answer.values) == {"params"} and not answer.error

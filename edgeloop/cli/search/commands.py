@@ -295,7 +295,7 @@ def _say_outcome(outcome: SearchResult) -> None:
 
 def _as_json(outcome: SearchResult) -> list[dict[str, object]]:
     """A candidate per row; `hypervolume` is that of the search when it had ended."""
-    from edgeloop.search import front_names, read_search
+    from edgeloop.search import front_names, is_result, read_search
 
     front = {item.number for item in outcome.front}
     seen = read_search(outcome.folder)
@@ -313,7 +313,7 @@ def _as_json(outcome: SearchResult) -> list[dict[str, object]]:
             **({"fronts": front_names(outcome.fronts, item)} if outcome.fronts else {}),
             "hypervolume": after.get(item.number),
             "parameters": dict(item.params),
-            **item.values,
+            **{name: value for name, value in item.values.items() if is_result(name)},
         }
         for item in outcome.candidates
     ]

@@ -7,6 +7,7 @@ space does to it is an error of the candidate and not the end of the search.
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import statistics
 import tempfile
@@ -16,11 +17,18 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from edgeloop.architectures import Architecture, build, check_exporter, check_torch, export_onnx
-from edgeloop.errors import BadInput, EdgeloopError, ModelFailed, OutOfMemory
+from edgeloop.errors import (
+    BadInput,
+    EdgeloopError,
+    MemoryExceeded,
+    ModelFailed,
+    ModelRefused,
+    OutOfMemory,
+)
 from edgeloop.graph import GraphInfo, GraphProcess
 from edgeloop.isolation import Answer, NativeProcess, serve
 from edgeloop.platforms import EstimatesIntervals, Estimator, platform_of
-from edgeloop.search.base import Evaluation, broken_constraint
+from edgeloop.search.base import PROXY, Evaluation, broken_constraint
 from edgeloop.search.evaluators.threads import PoolEvaluator, Request
 from edgeloop.search.keys import CHIP, DEFAULT_CHIP
 from edgeloop.search.names import device_of, on_device, value_of
@@ -60,6 +68,20 @@ class ModelBuilder:
         )
         return float(answer["median_ms"])
 
+    def proxies(self, arch: Architecture, wanted: Sequence[str]) -> dict[str, float]:
+        """Zero-cost proxies of the untrained model, as features. None is worth a candidate: what it
+        takes too long for, or cannot be computed, is left out."""
+        with contextlib.suppress(ModelFailed, ModelRefused, MemoryExceeded, OutOfMemory):
+            answer, _ = self._process.call(
+                "proxies",
+                limit_s=min(self._limit_s, _PROXY_LIMIT_S),
+                arch=arch.canonical,
+                wanted=[name.removeprefix(PROXY) for name in wanted],
+                project=self._project,
+            )
+            return {PROXY + name: float(value) for name, value in answer.items()}
+        return {}
+
     def kill(self) -> None:
         self._process.kill()
 
@@ -68,7 +90,8 @@ class ModelBuilder:
 
 
 def main() -> None:
-    serve(lambda: {"hello": _hello, "build": _build, "run": _run}, what="Screening")
+    table = {"hello": _hello, "build": _build, "run": _run, "proxies": _proxies}
+    serve(lambda: table, what="Screening")
 
 
 def _hello(warm: bool = True) -> Answer:
@@ -89,6 +112,14 @@ def _build(arch: str, target: str, project: str) -> Answer:
             raise
         raise OutOfMemory(arch=found.id, device="this machine", batch=1) from None
     return {}, ()
+
+
+def _proxies(arch: str, wanted: list[str], project: str) -> Answer:
+    from edgeloop.training.proxies import proxies_of
+
+    found = Architecture.from_json(arch)
+    net = build(found, project=Path(project))
+    return dict(proxies_of(net, found.shape, found.classes, wanted)), ()
 
 
 def _run(model: str, warm_up: int, repeats: int) -> Answer:
@@ -114,6 +145,7 @@ COUNTS = ("params", "macs", "memory_bytes")
 VALUES = (*COUNTS, "host_latency_ms", "chip_latency_ms", "ddr_bytes")
 INTERVAL = ("chip_latency_low_ms", "chip_latency_high_ms", "chip_latency_coverage")
 _UNTRAINED, _AND = "untrained net", "; "
+_PROXY_LIMIT_S = 30.0
 
 
 class Screening(PoolEvaluator):
@@ -127,6 +159,7 @@ class Screening(PoolEvaluator):
 
     With `devices`, values of the compiler are given for each of these chips, with the chip in their
     names. Results are stored by chip: a search for another choice of chips finds what it can use.
+    `proxies` are zero-cost proxies, which only a sampler sees.
     """
 
     cost = 0
@@ -146,6 +179,7 @@ class Screening(PoolEvaluator):
         constraints: Mapping[str, tuple[float, float]] | None = None,
         devices: Sequence[str] = (),
         with_counts: bool = False,
+        proxies: Sequence[str] = (),
     ) -> None:
         unknown = sorted(set(wanted) - set(VALUES))
         if unknown or not wanted:
@@ -169,6 +203,8 @@ class Screening(PoolEvaluator):
             self._estimators = opened if devices else {"": opened[device]}
         if with_counts:
             self.beside += tuple(name for name in COUNTS if name not in self.gives)
+        self._proxies = tuple(PROXY + name for name in proxies)
+        self.beside += self._proxies
         self._graphs = next(iter(self._estimators.values()), None) or GraphProcess(limit_s)
         self._depends = {name: self._part(name) for name in (*self.gives, *self.beside)}
         self.conditions = _joined(_UNTRAINED, *self._depends.values())
@@ -191,14 +227,14 @@ class Screening(PoolEvaluator):
         began, arch = time.monotonic(), request.arch
         model = self._builder.build(arch, self._folder / arch.id / UNTRAINED)
         values: dict[str, float] = {}
-        for more in self._steps(model):
+        for more in self._steps(model, arch):
             kept = (*self.gives, *self.beside)
             values |= {name: value for name, value in more.items() if name in kept}
             if broken_constraint(values, self._constraints):
                 break
         return Evaluation(arch.id, values, {UNTRAINED: model}, time.monotonic() - began)
 
-    def _steps(self, model: Path) -> Iterator[dict[str, float]]:
+    def _steps(self, model: Path, arch: Architecture) -> Iterator[dict[str, float]]:
         """The values, the cheapest first."""
         if set(COUNTS).intersection((*self.gives, *self.beside)):
             yield _counts(self._graphs.inspect(model))
@@ -207,6 +243,8 @@ class Screening(PoolEvaluator):
             yield {"host_latency_ms": latency_ms}
         for device, estimator in self._estimators.items():
             yield _of_device(estimator, model, device)
+        if self._proxies:
+            yield self._builder.proxies(arch, self._proxies)
 
     def known(self, results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         return {
