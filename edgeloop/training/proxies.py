@@ -58,7 +58,7 @@ def _synflow(net: nn.Module, images: Tensor, labels: Tensor) -> float | None:
     flow = net(torch.ones_like(images[:1], dtype=torch.float64)).sum()
     flow.backward()
     pairs = [(p, p.grad) for p in net.parameters() if p.grad is not None]
-    return _logarithm(sum(float((p * g).abs().sum()) for p, g in pairs))
+    return _logarithm(sum(float((p.detach() * g).abs().sum()) for p, g in pairs))
 
 
 def _naswot(net: nn.Module, images: Tensor, labels: Tensor) -> float | None:
@@ -83,7 +83,8 @@ def _naswot(net: nn.Module, images: Tensor, labels: Tensor) -> float | None:
 def _grad_norm(net: nn.Module, images: Tensor, labels: Tensor) -> float | None:
     logits = net.train()(images)
     truth = labels if logits.dim() == 4 else labels[:, 0, 0]
-    functional.cross_entropy(logits, truth).backward()
+    loss = functional.cross_entropy(logits, truth)
+    loss.backward()  # type: ignore[no-untyped-call]
     squares = [
         float(p.grad.double().square().sum()) for p in net.parameters() if p.grad is not None
     ]

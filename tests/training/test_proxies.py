@@ -51,8 +51,8 @@ def test_they_are_the_same_each_time_and_tell_networks_apart():
     assert values(network(8, 3)) == seen[2]
     flow = [each["synflow"] for each in seen]
     assert flow == sorted(flow)  # more paths, more flow
-    many = proxies_of(network(16, 40), SHAPE, CLASSES, ("synflow",))
-    assert many["synflow"] > 100  # too large for float32
+    many = proxies_of(network(8, 80), SHAPE, CLASSES, ("synflow",))
+    assert many["synflow"] > 89  # beyond the largest float32
 
 
 def test_the_network_is_left_as_it_was():

@@ -90,8 +90,10 @@ class ModelBuilder:
 
 
 def main() -> None:
-    table = {"hello": _hello, "build": _build, "run": _run, "proxies": _proxies}
-    serve(lambda: table, what="Screening")
+    serve(
+        lambda: {"hello": _hello, "build": _build, "run": _run, "proxies": _proxies},
+        what="Screening",
+    )
 
 
 def _hello(warm: bool = True) -> Answer:
