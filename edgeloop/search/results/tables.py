@@ -30,6 +30,7 @@ from edgeloop._util.files import replacing, write_atomic
 from edgeloop.architectures import Architecture
 from edgeloop.errors import ModelBusy, NameTaken
 from edgeloop.models import Candidates
+from edgeloop.search.base import is_result
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.folders import CANDIDATES, PARETO
 from edgeloop.search.loop import patiently
@@ -187,7 +188,8 @@ def copy_atomic(source: Path, target: Path) -> None:
 
 
 def _state_table(config: SearchConfig, candidates: Sequence[Candidate]) -> str:
-    names = list(dict.fromkeys([*config.wanted, *(n for item in candidates for n in item.values)]))
+    known = (name for item in candidates for name in item.values if is_result(name))
+    names = list(dict.fromkeys([*config.wanted, *known]))
     fronts = fronts_of(config, candidates)
     several = ("fronts",) if config.devices else ()
     heads = ("number", "iteration", "arch_id", "state", *names, PARAMETERS, "is_pareto")
