@@ -76,9 +76,9 @@ def read_parts(folder: Path) -> dict[str, dict[str, str]]:
 def pack(source: Path) -> str:
     """The table that is shipped, from the rows of all workers in one file, or from their folder."""
     rows = read_parts(source) if source.is_dir() else _rows(source)
-    failed = sorted(cell for cell, row in rows.items() if not row[COLUMNS[-1]])
-    if failed:
-        raise ValueError(f"{len(failed)} networks failed, {failed[0]} among them: measure again")
+    measured = {cell for cell, row in rows.items() if row[COLUMNS[-1]]}
+    if missing := sorted(set(representatives().values()) - measured):
+        raise ValueError(f"{len(missing)} networks are missing, {missing[0]} among them")
     kept = ("cell", *LATENCIES)
     write_table(({name: rows[cell][name] for name in kept} for cell in sorted(rows)), DEVICES)
     return f"{len(rows)} rows in {DEVICES}"
