@@ -31,7 +31,8 @@ class Evaluation:
 
     `is_final` says that another attempt would end the same way: a model that diverges, a graph that
     cannot be compiled. Any other error (a lost node, a store that was away) may be retried.
-    `files` are worth keeping, by name, for example `model.onnx` and `metrics.json`.
+    `files` are worth keeping, by name, for example `model.onnx` and `metrics.json`. A training that
+    is `paused_at` so many epochs or steps has the values that it had there.
     """
 
     arch_id: str
@@ -40,6 +41,7 @@ class Evaluation:
     seconds: float = 0.0
     error: str = ""
     is_final: bool = False
+    paused_at: int = 0
 
 
 class Evaluator(ABC):
@@ -53,6 +55,7 @@ class Evaluator(ABC):
     conditions: str  # what a result depends on besides the architecture, as one line
     label: str = "in evaluation"  # where a candidate failed, for messages
     together: int = 1  # how many architectures it prefers to get at once
+    can_pause: bool = False  # whether `pause` has an effect
 
     @abstractmethod
     def send(self, arch: Architecture, files: Mapping[str, Path] | None = None) -> None:
@@ -62,6 +65,10 @@ class Evaluator(ABC):
         """Accept architectures that belong together."""
         for arch, files in several:
             self.send(arch, files)
+
+    def pause(self, arch: Architecture, until: int | None) -> None:  # noqa: B027
+        """Where the training of this architecture ends when it is sent next: after so many epochs
+        or steps, continuing from where it is; at its end with None."""
 
     @abstractmethod
     def collect(self, timeout_s: float) -> list[Evaluation]:

@@ -24,6 +24,7 @@ from edgeloop.search.keys import (
     SearchKeys,
 )
 from edgeloop.search.names import device_of, on_device, value_of
+from edgeloop.search.stopping import Rungs, rungs_of
 from edgeloop.settings import check_variables, filled_in
 from edgeloop.tasks import FACE_CLASSES
 
@@ -147,6 +148,11 @@ class SearchConfig:
         return None
 
     @property
+    def rungs(self) -> Rungs | None:
+        """Where trainings pause, if they are stopped early."""
+        return rungs_of(self.train or {})
+
+    @property
     def says_classes(self) -> bool:
         """Whether the file names the number of classes, rather than leaving it to the dataset."""
         search = self.document.get("search")
@@ -226,6 +232,7 @@ def config_of(
     objectives = _objectives(document.get("objectives"), devices, origin)
     ranges = _ranges(keys, devices, origin)
     _check_training([objective.name for objective in objectives], ranges, origin)
+    _check_rungs(objectives, origin)
     if not keys.data and any(objective.name in TRAINED for objective in objectives):
         reason = "must name the dataset to train with, for example working/faces128"
         raise origin.wrong(("data",), reason)
@@ -327,6 +334,16 @@ def _ranges(
                 raise origin.wrong(("search", "constraints", value), reason)
         found |= {on_device(value, device): limits.get(device, NO_LIMIT) for device in devices}
     return found
+
+
+def _check_rungs(objectives: Sequence[Objective], origin: Origin) -> None:
+    for objective in objectives:
+        train = objective.options.get("train")
+        rungs = rungs_of(train) if isinstance(train, Mapping) else None
+        if rungs is not None and not rungs.pauses:
+            reason = f"has nothing to stop: a training has {rungs.total} {rungs.unit} and would "
+            path = ("objectives", objective.value, "train", "early_stopping")
+            raise origin.wrong(path, f"{reason}pause after {rungs.first}; train longer")
 
 
 def _check_training(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import model_validator
 
 from edgeloop._util.schema import Section, key
 from edgeloop._util.values import (
@@ -22,6 +24,10 @@ from edgeloop._util.values import (
     whole,
 )
 from edgeloop.jobs import ENVIRONMENT, Environment
+
+if TYPE_CHECKING:
+    from pydantic import GetJsonSchemaHandler
+    from pydantic_core import CoreSchema
 
 MINIMISED = (
     *("params", "macs", "memory_bytes"),
@@ -193,6 +199,26 @@ class SearchKeys(Section):
     folder: PlainText = key("", "Where results go, in the project; by default `searches/NAME`.")
 
 
+class EarlyStoppingKeys(Section):
+    """Candidates train in rungs: they pause, and only some of them continue."""
+
+    first: _Count = key(None, "The first pause, in epochs or steps; 1 epoch or 1/27 by default.")
+    factor: Annotated[int | None, whole(2)] = key(
+        None, "Each rung is this many times as long; 3 by default."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_switch(cls, value: object) -> object:
+        return {} if isinstance(value, bool) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"anyOf": [handler(core_schema), {"type": "boolean"}]}
+
+
 class TrainKeys(Section):
     """How a candidate is trained, and where."""
 
@@ -206,6 +232,9 @@ class TrainKeys(Section):
     images: _Count = key(None, "Training images to use; all by default.")
     validation_images: _Count = key(None, "Validation images; all by default.")
     patience: _Count = key(None, "Stop after this many epochs without a better F1.")
+    early_stopping: EarlyStoppingKeys | None = key(
+        None, "Stop what can no longer be on the front: `true`, or with these keys."
+    )
     device: PlainText = key("", "`cpu`, `cuda` or `auto`.")
     compute: PlainText = key("", "Train as jobs on this compute instead of here.")
     cpus: _Amount = key(None, "CPU cores per job; 1 by default.")

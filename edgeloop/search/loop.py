@@ -6,8 +6,12 @@ them. A free slot is given to a new candidate at once, unless the configuration 
 An evaluator that prefers several at once gets them when so many are ready, or when no other one can
 become ready before these have ended.
 
-Results are in the status table before the study says that a candidate ended. So a search that is
-killed at any point loses nothing and evaluates nothing twice.
+With early stopping, a training pauses at its rungs. A paused candidate holds no slot. A free slot
+is given to the paused candidate that should continue, if there is one, before a new one begins;
+those that never continue end as stopped when nothing else is left to do.
+
+Results are in the status table before the study says that a candidate ended or paused. So a search
+that is killed at any point loses nothing and evaluates nothing twice.
 """
 
 from __future__ import annotations
@@ -25,9 +29,11 @@ from edgeloop.errors import SearchFailed, StoreUnavailable
 from edgeloop.models import Candidates
 from edgeloop.search.base import Evaluation, Evaluator, broken_constraint
 from edgeloop.search.config import SearchConfig
+from edgeloop.search.keys import TRAINED
 from edgeloop.search.names import device_of, on_device, value_of
 from edgeloop.search.pool.bank import Bank
 from edgeloop.search.pool.screener import HOPELESS, pool_of
+from edgeloop.search.stopping.ladder import Ladder
 from edgeloop.search.study import Candidate, End, Study
 from edgeloop.store import Value
 
@@ -42,7 +48,7 @@ class Event:
     """A step of a candidate, for progress output."""
 
     candidate: Candidate
-    what: End | Literal["begun"]
+    what: End | Literal["begun", "paused"]
     values: Mapping[str, float]
     reason: str = ""
 
@@ -57,6 +63,9 @@ class _Open:
     cost: int = -1
     owed: set[int] = field(default_factory=set)  # evaluators that are not done yet
     asked: dict[int, int] = field(default_factory=dict)
+    rungs: dict[int, dict[str, float]] = field(default_factory=dict)  # values at each pause
+    until: int = 0  # where its training ends next, if trainings have rungs
+    is_paused: bool = False
 
 
 class SearchLoop:
@@ -82,6 +91,8 @@ class SearchLoop:
         self._keep_files = keep
         self._open: dict[str, _Open] = {}
         self._held: dict[int, list[_Open]] = {}  # ready for an evaluator that takes several
+        self._paused: dict[str, _Open] = {}
+        self._ladder: Ladder | None = None
         self._ended = 0
         self._failed = 0
         self._failed_where: Counter[str] = Counter()  # in this run
@@ -96,6 +107,8 @@ class SearchLoop:
         self._failed = sum(item.state == "failed" for item in known)
         for item in known:
             self._count_fruitless(item.state)
+        if self._config.rungs is not None:
+            self._ladder = Ladder(self._config, self._config.rungs, known)
         unfinished = patiently(self._study.unfinished)
         if self._pool is not None:
             self._pool.open(known)
@@ -104,6 +117,7 @@ class SearchLoop:
         while self._fill() or self._open or self._is_screening:
             self._release()
             self._look()
+        self._stop_paused()
         return _with_result(patiently(self._study.candidates), self._where())
 
     @property
@@ -127,7 +141,7 @@ class SearchLoop:
 
     @property
     def _is_spent(self) -> bool:
-        return self._ended + len(self._open) >= self._config.budget
+        return self._ended + len(self._open) + len(self._paused) >= self._config.budget
 
     @property
     def _is_screening(self) -> bool:
@@ -139,18 +153,49 @@ class SearchLoop:
         """Start candidates while there are free slots; returns whether one was started."""
         begun = False
         is_in_round = bool(self._config.batch and self._open)
-        while len(self._open) < self._slots and not self._is_exhausted and not is_in_round:
-            if self._is_spent:
+        while len(self._open) < self._slots and not is_in_round:
+            if self._promote():
+                begun = True
+                continue
+            if self._is_last():
                 break
             candidate = self._next()
             if candidate is None:
                 self._is_exhausted = self._pool is None or self._pool.is_exhausted
+                if self._is_exhausted:
+                    continue
                 break
             self._begin(candidate)
             begun = True
         if self._pool is not None:
             patiently(self._pool.prepare)
         return begun
+
+    def _is_last(self) -> bool:
+        """Whether no candidate is left to begin."""
+        return self._is_exhausted or self._is_spent
+
+    def _promote(self) -> bool:
+        """Continue the paused candidate that should continue next; returns whether there is one."""
+        if self._ladder is None or not self._paused:
+            return False
+        chosen = self._ladder.next(is_last=self._is_last())
+        if chosen is None:
+            return False
+        entry = self._paused.pop(chosen)
+        self._open[chosen] = entry
+        until = self._ladder.rungs.after(max(entry.rungs))
+        patiently(lambda: self._study.promote(entry.candidate, until))
+        self._ladder.record(chosen, entry.rungs)
+        self._continue(entry, until)
+        return True
+
+    def _continue(self, entry: _Open, until: int) -> None:
+        entry.is_paused, entry.until = False, until
+        for index, evaluator in enumerate(self._evaluators):
+            if evaluator.can_pause:
+                entry.asked[index] = 0
+                self._give(entry, index)
 
     def _next(self) -> Candidate | None:
         """If the store goes away at the wrong moment, it has stored a candidate without confirming
@@ -161,7 +206,7 @@ class SearchLoop:
             nonlocal tries
             tries += 1
             for item in self._study.unfinished() if tries > 1 else ():
-                if item.arch.id not in self._open:
+                if item.arch.id not in self._open and item.arch.id not in self._paused:
                     if self._pool is not None:
                         self._pool.follow(item)
                     return item
@@ -170,7 +215,8 @@ class SearchLoop:
         return patiently(attempt)
 
     def _begin(self, candidate: Candidate) -> None:
-        entry = _Open(candidate)
+        rungs = {at: dict(values) for at, values in candidate.rungs.items()}
+        entry = _Open(candidate, rungs=rungs)
         self._open[candidate.arch.id] = entry
         if candidate.values:  # it was screened before it was chosen
             self._know(entry)
@@ -189,9 +235,12 @@ class SearchLoop:
     def _advance(self, entry: _Open) -> None:
         """As far as possible without waiting: constraints, then the evaluators of the next cost."""
         while not entry.owed:
-            broken = broken_constraint(entry.values, self._config.constraints)
+            broken = broken_constraint(entry.values, self._constraints(entry))
             if broken:
                 self._end(entry, "screened", broken)
+                return
+            if entry.is_paused:
+                self._pause(entry)
                 return
             left = [e.cost for e in self._evaluators if e.cost > entry.cost]
             if not left:
@@ -201,11 +250,56 @@ class SearchLoop:
             for index, evaluator in enumerate(self._evaluators):
                 if evaluator.cost != entry.cost or self._is_known(entry, evaluator):
                     continue
-                if evaluator.together > 1:
-                    entry.owed.add(index)
-                    self._held.setdefault(index, []).append(entry)
+                if evaluator.can_pause and self._ladder is not None:
+                    self._begin_training(entry, index, self._ladder)
                 else:
-                    self._ask(entry, index)
+                    self._give(entry, index)
+
+    def _begin_training(self, entry: _Open, index: int, ladder: Ladder) -> None:
+        """A candidate that paused before a kill is paused again, or continues to where it was."""
+        reached = max(entry.rungs, default=0)
+        entry.until = entry.candidate.promoted if reached else ladder.rungs.after(0)
+        if entry.until > reached:
+            self._give(entry, index)
+        else:
+            entry.values = {**entry.rungs[reached], **entry.values}
+            entry.is_paused = True
+
+    def _give(self, entry: _Open, index: int) -> None:
+        evaluator = self._evaluators[index]
+        if entry.until and evaluator.can_pause:
+            evaluator.pause(entry.candidate.arch, entry.until)
+        if evaluator.together > 1:
+            entry.owed.add(index)
+            self._held.setdefault(index, []).append(entry)
+        else:
+            self._ask(entry, index)
+
+    def _constraints(self, entry: _Open) -> Mapping[str, tuple[float, float]]:
+        """Without those on scores while a training is paused: it will be better."""
+        limits = self._config.constraints
+        if not entry.is_paused:
+            return limits
+        return {name: limit for name, limit in limits.items() if name not in TRAINED}
+
+    def _pause(self, entry: _Open) -> None:
+        """Everything that is known at this rung is in the study before another one decides."""
+        assert self._ladder is not None
+        arch_id, reached = entry.candidate.arch.id, max(entry.rungs)
+        entry.rungs[reached] = dict(entry.values)
+        del self._open[arch_id]
+        self._paused[arch_id] = entry
+        if dict(entry.candidate.rungs) != entry.rungs:
+            patiently(lambda: self._study.pause(entry.candidate, entry.rungs))
+            self._hear(Event(entry.candidate, "paused", dict(entry.values), f"at {reached}"))
+        self._ladder.record(arch_id, entry.rungs, waits=True)
+
+    def _stop_paused(self) -> None:
+        for entry in sorted(self._paused.values(), key=lambda one: one.candidate.number):
+            assert self._ladder is not None
+            rungs = self._ladder.rungs
+            reason = f"after {max(entry.rungs)} of {rungs.total} {rungs.unit}: others are better"
+            self._end(entry, "stopped", reason)
 
     def _release(self) -> None:
         """Send what is held, in groups of the size that each evaluator prefers."""
@@ -225,7 +319,7 @@ class SearchLoop:
             return True
         if self._is_screening and len(self._open) < self._slots:
             return True
-        if self._config.batch or self._is_exhausted or self._is_spent:
+        if self._config.batch or self._is_last():
             return False
         return len(self._open) > len(held)  # each that ends makes room for a new one
 
@@ -281,23 +375,37 @@ class SearchLoop:
         entry.values.update(evaluation.values)
         entry.files.update(evaluation.files)
         self._keep_files(entry.candidate.arch, evaluation.files)
-        self._store(entry, self._evaluators[index], evaluation.values)
+        if evaluation.paused_at:
+            entry.rungs[evaluation.paused_at] = dict(entry.values)
+            entry.is_paused = True
+        self._store(entry, self._evaluators[index], evaluation.values, evaluation.paused_at)
         if entry.candidate.arch.id in self._open:
             self._advance(entry)
 
-    def _store(self, entry: _Open, evaluator: Evaluator, values: Mapping[str, float]) -> None:
+    def _store(
+        self, entry: _Open, evaluator: Evaluator, values: Mapping[str, float], paused_at: int = 0
+    ) -> None:
+        """What is known at a pause is not the result under these conditions."""
         arch, results = entry.candidate.arch, evaluator.stored(values)
+        if paused_at:
+            results = {f"{name}, paused at {paused_at}": found for name, found in results.items()}
         columns = columns_of(values, entry.candidate.place // self._config.iteration)
         patiently(lambda: self._table.note_all(arch.id, arch.canonical, results, columns))
 
     def _end(self, entry: _Open, end: End, reason: str = "") -> None:
-        del self._open[entry.candidate.arch.id]
+        arch_id = entry.candidate.arch.id
+        self._open.pop(arch_id, None)
+        self._paused.pop(arch_id, None)
         for held in self._held.values():
             held[:] = [other for other in held if other is not entry]
         patiently(lambda: self._study.end(entry.candidate, end, entry.values, reason))
         self._ended += 1
         self._failed += end == "failed"
         self._count_fruitless(end)
+        if self._ladder is not None:
+            self._ladder.record(arch_id, entry.rungs, entry.values if end == "complete" else None)
+            if end in ("screened", "failed"):
+                self._ladder.forget(arch_id)
         self._hear(Event(entry.candidate, end, dict(entry.values), reason))
         if self._failed > self._config.failures:
             raise SearchFailed(
@@ -320,7 +428,7 @@ class SearchLoop:
 
     def _count_fruitless(self, state: str) -> None:
         """Screened candidates in a row: one that failed later had met the constraints."""
-        if state in ("complete", "failed"):
+        if state in ("complete", "stopped", "failed"):
             self._fruitless = 0
         self._fruitless += state == "screened"
 

@@ -1,16 +1,16 @@
 """The record of a search, an Optuna study: its candidates, and what became of each.
 
 A candidate is proposed and stored as a running trial in one step, with its architecture. It ends as
-complete, screened out or failed, and stays that way. A search that was killed finds its running
-trials again and continues with them. A proposal depends only on what has ended and on the number of
-proposals, so an interruption changes nothing.
+complete, screened out, stopped early or failed, and stays that way. A search that was killed finds
+its running trials again and continues with them. A proposal depends only on what has ended or
+paused and on the number of proposals, so an interruption changes nothing.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from edgeloop.architectures import Architecture, Space
@@ -20,23 +20,29 @@ from edgeloop.search.config import SearchConfig
 from edgeloop.search.sampler.mutation import replayed
 from edgeloop.search.sampler.proposer import Proposer
 from edgeloop.search.sampler.trial import Choice, Distribution, Params, ask
+from edgeloop.search.stopping.ladder import expected_values
 
 if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
 
-End = Literal["complete", "screened", "failed"]
-Progress = Literal["running", "complete", "screened", "failed"]
+End = Literal["complete", "screened", "stopped", "failed"]
+Progress = Literal["running", "complete", "screened", "stopped", "failed"]
 
 ARCH, VALUES, REASON, NOT_COUNTED = "arch", "values", "reason", "not_counted"
 REFERENCE = "reference"
 CHOSEN = "chosen"  # from a pool of screened members
+RUNGS, PROMOTED, STOPPED = "rungs", "promoted", "stopped"
 _REPEATS = 50  # known candidates that a sampler may propose before ours takes over
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One architecture of a search, with all its known values by name."""
+    """One architecture of a search, with all its known values by name.
+
+    `rungs` has the values at each pause of its training, by epochs or steps; `promoted` is how far
+    it was allowed to continue last.
+    """
 
     number: int
     arch: Architecture
@@ -46,6 +52,8 @@ class Candidate:
     reason: str = ""
     skipped: int = 0  # trials before it that do not count
     ended_at: float = 0.0  # seconds since 1970; 0 while it runs
+    rungs: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    promoted: int = 0
 
     @property
     def place(self) -> int:
@@ -160,26 +168,41 @@ class Study:
         chosen = [place for place, trial in enumerate(trials) if CHOSEN in trial.user_attrs]
         return chosen[0] if chosen else len(trials)
 
+    def pause(self, candidate: Candidate, rungs: Mapping[int, Mapping[str, float]]) -> None:
+        """Store the values at all pauses so far."""
+        content = {str(at): dict(values) for at, values in rungs.items()}
+        self._running(candidate).set_user_attr(RUNGS, content)
+
+    def promote(self, candidate: Candidate, until: int) -> None:
+        """Store how far a paused candidate continues."""
+        self._running(candidate).set_user_attr(PROMOTED, until)
+
     def end(
         self, candidate: Candidate, end: End, values: Mapping[str, float], reason: str = ""
     ) -> None:
         """Store the end of a candidate. A second call changes nothing."""
-        import optuna
         from optuna.trial import TrialState
 
-        frozen = self._trials()[candidate.number]
-        if frozen.state.is_finished():
+        if self._trials()[candidate.number].state.is_finished():
             return
-        trial = optuna.trial.Trial(self._study, frozen._trial_id)
+        trial = self._running(candidate)
         trial.set_user_attr(VALUES, dict(values))
         if reason:
             trial.set_user_attr(REASON, reason)
         if end == "complete":
             found = [values[objective.name] for objective in self._config.objectives]
             self._study.tell(candidate.number, found)
-        else:
-            state = TrialState.PRUNED if end == "screened" else TrialState.FAIL
-            self._study.tell(candidate.number, state=state)
+            return
+        if end == "stopped":
+            trial.set_user_attr(STOPPED, value=True)
+        state = TrialState.FAIL if end == "failed" else TrialState.PRUNED
+        self._study.tell(candidate.number, state=state)
+
+    def _running(self, candidate: Candidate) -> optuna.Trial:
+        import optuna
+
+        frozen = self._trials()[candidate.number]
+        return optuna.trial.Trial(self._study, frozen._trial_id)
 
     @property
     def reference(self) -> object:
@@ -217,9 +240,20 @@ class Study:
         return None
 
     def _split(self, known: Sequence[Candidate]) -> tuple[list[Observation], list[Params]]:
-        """The history of these candidates, and those of them that are pending."""
-        history = [self._observation(item) for item in known if item.state != "running"]
-        return history, [dict(item.params) for item in known if item.state == "running"]
+        """The history of these candidates, and those of them that are pending. A training that is
+        paused or was stopped is a result already: of what it is heading for."""
+        expected = expected_values(self._config, known)
+        history: list[Observation] = []
+        pending: list[Params] = []
+        for item in known:
+            if item.arch.id in expected:
+                partial = replace(item, values=expected[item.arch.id])
+                history.append(self._observation(partial, is_partial=True))
+            elif item.state == "running":
+                pending.append(dict(item.params))
+            else:
+                history.append(self._observation(item))
+        return history, pending
 
     def _stored(
         self,
@@ -262,7 +296,7 @@ class Study:
         trial.set_user_attr(ARCH, arch.canonical)
         return Candidate(trial.number, arch, trial.params, skipped=trial.number - len(known))
 
-    def _observation(self, item: Candidate) -> Observation:
+    def _observation(self, item: Candidate, is_partial: bool = False) -> Observation:
         objectives = self._config.objectives
         known = all(objective.name in item.values for objective in objectives)
         values = (
@@ -271,8 +305,14 @@ class Study:
             else None
         )
         features = {name: item.values[name] for name in self.features if name in item.values}
-        is_feasible, barred = item.state == "complete", barred_fronts(self._config, item.values)
-        return Observation(dict(item.params), values, is_feasible, features, barred=barred)
+        return Observation(
+            dict(item.params),
+            values,
+            is_partial or item.state == "complete",
+            features,
+            is_partial,
+            barred_fronts(self._config, item.values),
+        )
 
     def _proposals(self) -> int:
         """Their number, without trials that a kill cut off: the next proposal is then the same."""
@@ -332,15 +372,19 @@ def _candidate(trial: FrozenTrial, skipped: int) -> Candidate:
         "FAIL": "failed",
         "RUNNING": "running",
     }
+    attributes = trial.user_attrs
+    is_stopped = STOPPED in attributes and trial.state.is_finished()
     return Candidate(
         trial.number,
-        Architecture.from_json(trial.user_attrs[ARCH]),
+        Architecture.from_json(attributes[ARCH]),
         trial.params,
-        states[trial.state.name],
-        trial.user_attrs.get(VALUES, {}),
-        trial.user_attrs.get(REASON, ""),
+        "stopped" if is_stopped else states[trial.state.name],
+        attributes.get(VALUES, {}),
+        attributes.get(REASON, ""),
         skipped,
         trial.datetime_complete.timestamp() if trial.datetime_complete else 0.0,
+        {int(at): values for at, values in attributes.get(RUNGS, {}).items()},
+        int(attributes.get(PROMOTED, 0)),
     )
 
 

@@ -18,7 +18,7 @@ from concurrent.futures import (
     as_completed,
 )
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -35,10 +35,12 @@ Outcome = TrainingResult | EdgeloopError
 
 @dataclass(frozen=True)
 class TrainingItem:
-    """An architecture to train, and its output folder."""
+    """An architecture to train, its output folder, and where its training pauses, instead of where
+    the plan says so."""
 
     arch: Architecture
     out: Path
+    until: int | None = None
 
 
 def train_many(
@@ -90,7 +92,7 @@ class _TrainingCall:
             return one(
                 candidate.arch,
                 self.dataset,
-                self.plan,
+                replace(self.plan, until=candidate.until or self.plan.until),
                 candidate.out,
                 resume=self.resume,
                 cache=self.cache,

@@ -56,6 +56,7 @@ class LocalTraining(PoolEvaluator):
     gives = GIVES
     cost = 1
     label = "in training"
+    can_pause = True
 
     def __init__(
         self,
@@ -105,15 +106,16 @@ class LocalTraining(PoolEvaluator):
         if source is not None:  # an edited file builds another model with the same id
             conditions = f"{conditions}; {digest((self._project / source).read_bytes())}"
         folder = self._folder / arch.id / digest(conditions)
-        outcome = read_outcome(folder, arch.id, conditions)
+        outcome = read_outcome(folder, arch.id, conditions, request.until)
         if outcome is None or outcome.error:
-            TrainingOrder(self._plan, (arch,), conditions).save(folder / ORDER)
+            until = {} if request.until is None else {arch.id: request.until}
+            TrainingOrder(self._plan, (arch,), conditions, until=until).save(folder / ORDER)
             problem = self._attempt(folder)
             if problem is not None:
                 text = problem[0] or last_line(folder / LOG) or "it ended without a message"
                 text = f"Training of {arch.id}: {text.rstrip('.')}; its log is {folder / LOG}"
                 return failure(arch.id, text, problem[1])
-            outcome = read_outcome(folder, arch.id, conditions)
+            outcome = read_outcome(folder, arch.id, conditions, request.until)
         if outcome is None:
             return failure(arch.id, f"Training of {arch.id} left no result", is_final=False)
         return replace(outcome.evaluation(folder), seconds=time.monotonic() - began)

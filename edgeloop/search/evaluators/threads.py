@@ -35,10 +35,12 @@ _END_LIMIT_S = 30.0
 
 @dataclass(frozen=True)
 class Request:
-    """An architecture that was sent, its files, and when (monotonic)."""
+    """An architecture that was sent, its files, where its training pauses, and when it was sent
+    (monotonic)."""
 
     arch: Architecture
     files: Mapping[str, Path] = field(default_factory=dict)
+    until: int | None = None
     sent: float = field(default_factory=time.monotonic)
 
 
@@ -64,7 +66,11 @@ class ThreadedEvaluator(Evaluator):
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._active: set[str] = set()
+        self._until: dict[str, int | None] = {}
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(threads)]
+
+    def pause(self, arch: Architecture, until: int | None) -> None:
+        self._until[arch.id] = until
 
     def send(self, arch: Architecture, files: Mapping[str, Path] | None = None) -> None:
         self.send_all([(arch, files or {})])
@@ -80,7 +86,7 @@ class ThreadedEvaluator(Evaluator):
             for arch, files in several:
                 if arch.id not in self._active:
                     self._active.add(arch.id)
-                    self._inbox.put(Request(arch, dict(files)))
+                    self._inbox.put(Request(arch, dict(files), self._until.get(arch.id)))
         self._wake.set()
 
     def collect(self, timeout_s: float) -> list[Evaluation]:

@@ -3,7 +3,7 @@ by `LocalTraining` and on other machines by the jobs of `TrainingJobs`.
 
 `order.json` has the training plan and the architectures. The result of each, `outcome.json`, lies
 in the folder of its training and names the conditions it was obtained under, so that a later search
-knows whether it can use it.
+knows whether it can use it. A training that paused has one, too, and keeps its checkpoint.
 
 What is wrong with a model itself is an outcome and not a failure of the process: the next attempt
 would end the same way. Anything else ends the process with an error, so that it may be started
@@ -20,7 +20,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from edgeloop.search.evaluators.threads import failure
 from edgeloop.settings import cache_folder
 from edgeloop.training import (
     CHECKPOINT,
+    HISTORY,
     METRICS,
     MODEL,
     TrainingItem,
@@ -47,16 +48,23 @@ GIVES = ("val_iou", "val_f1", "training_time")
 
 @dataclass(frozen=True)
 class TrainingOrder:
-    """Architectures to train, `at_once` of them at a time."""
+    """Architectures to train, `at_once` of them at a time; `until` says where some of them pause,
+    by their ids."""
 
     plan: TrainingPlan
     architectures: tuple[Architecture, ...]
     conditions: str
     at_once: int = 1
+    until: Mapping[str, int] = field(default_factory=dict)
 
     def folder(self, out: Path, arch: Architecture) -> Path:
         """A single architecture is trained in `out` itself, where the metrics of a job belong."""
         return out if len(self.architectures) == 1 else out / arch.id
+
+    def parts(self, out: Path) -> Iterator[tuple[Architecture, Path, int | None]]:
+        """Each architecture, its folder, and where it pauses."""
+        for arch in self.architectures:
+            yield arch, self.folder(out, arch), self.until.get(arch.id)
 
     def save(self, path: Path) -> None:
         content = {
@@ -64,6 +72,7 @@ class TrainingOrder:
             "architectures": [arch.canonical for arch in self.architectures],
             "conditions": self.conditions,
             "at_once": self.at_once,
+            "until": dict(self.until),
         }
         _write(path, json.dumps(content, indent=2))
 
@@ -76,6 +85,7 @@ class TrainingOrder:
                 tuple(Architecture.from_json(text) for text in content["architectures"]),
                 str(content["conditions"]),
                 int(content["at_once"]),
+                {str(name): int(at) for name, at in content.get("until", {}).items()},
             )
         except OSError as error:
             raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
@@ -85,13 +95,15 @@ class TrainingOrder:
 
 @dataclass(frozen=True)
 class TrainingOutcome:
-    """The result of one training: values, or an error that another attempt would not change."""
+    """The result of one training: values, or an error that another attempt would not change. One
+    that is `paused_at` so many epochs or steps has no model yet."""
 
     arch_id: str
     conditions: str
     values: Mapping[str, float] = field(default_factory=dict)
     error: str = ""
     seconds: float = 0.0
+    paused_at: int = 0
 
     def save(self, folder: Path) -> None:
         _write(folder / OUTCOME, json.dumps(asdict(self), indent=2))
@@ -99,12 +111,18 @@ class TrainingOutcome:
     def evaluation(self, folder: Path) -> Evaluation:
         if self.error:
             return Evaluation(self.arch_id, seconds=self.seconds, error=self.error, is_final=True)
-        files = {name: folder / name for name in (MODEL, METRICS)}
-        return Evaluation(self.arch_id, dict(self.values), files, self.seconds)
+        names = (METRICS,) if self.paused_at else (MODEL, METRICS)
+        found = (*names, HISTORY) if (folder / HISTORY).is_file() else names
+        files = {name: folder / name for name in found}
+        values = dict(self.values)
+        return Evaluation(self.arch_id, values, files, self.seconds, paused_at=self.paused_at)
 
 
-def read_outcome(folder: Path, arch_id: str, conditions: str) -> TrainingOutcome | None:
-    """None if there is none, if it is of something else, or if its model is gone."""
+def read_outcome(
+    folder: Path, arch_id: str, conditions: str, until: int | None = None
+) -> TrainingOutcome | None:
+    """None if there is none, if it is of something else, if its model is gone, or if the training
+    paused before `until` (its end, without one)."""
     try:
         content = json.loads((folder / OUTCOME).read_text(encoding="utf-8"))
         found = TrainingOutcome(**content)
@@ -114,6 +132,8 @@ def read_outcome(folder: Path, arch_id: str, conditions: str) -> TrainingOutcome
     if (found.arch_id, found.conditions) != (arch_id, conditions):
         return None
     is_whole = set(values) == set(GIVES) and all(map(math.isfinite, values.values()))
+    if found.paused_at:
+        return found if is_whole and until is not None and found.paused_at >= until else None
     has_files = all((folder / name).is_file() for name in (MODEL, METRICS))
     return found if found.error or (is_whole and has_files) else None
 
@@ -214,8 +234,12 @@ def perform(
         folder = order.folder(paths.out, arch)
         if isinstance(result, TrainingResult):
             values = dict(zip(GIVES, (result.miou, result.f1, result.seconds), strict=True))
-            TrainingOutcome(arch.id, order.conditions, values, "", result.seconds).save(folder)
-            (folder / CHECKPOINT).unlink(missing_ok=True)  # as large as three models
+            paused_at = order.until[arch.id] if result.is_paused else 0
+            TrainingOutcome(arch.id, order.conditions, values, "", result.seconds, paused_at).save(
+                folder
+            )
+            if not paused_at:
+                (folder / CHECKPOINT).unlink(missing_ok=True)  # as large as three models
         elif (failed := failure(arch.id, result)).is_final:
             TrainingOutcome(arch.id, order.conditions, error=failed.error).save(folder)
         else:
@@ -228,9 +252,9 @@ def _results(
     order: TrainingOrder, paths: TrainerPaths, one: Callable[..., TrainingResult]
 ) -> Iterator[tuple[Architecture, TrainingResult | EdgeloopError]]:
     remaining = [
-        TrainingItem(arch, order.folder(paths.out, arch))
-        for arch in order.architectures
-        if not read_outcome(order.folder(paths.out, arch), arch.id, order.conditions)
+        TrainingItem(arch, folder, until)
+        for arch, folder, until in order.parts(paths.out)
+        if not read_outcome(folder, arch.id, order.conditions, until)
     ]
     dataset, plan, cache, project = paths.dataset, order.plan, paths.cache, paths.project
     if len(remaining) > 1 and order.at_once > 1:
@@ -239,11 +263,15 @@ def _results(
         )
         yield from ((candidate.arch, result) for candidate, result in many)
         return
-    for arch, out in ((candidate.arch, candidate.out) for candidate in remaining):
+    for item in remaining:
+        chosen = replace(plan, until=item.until)
         try:
-            yield arch, one(arch, dataset, plan, out, cache=cache, project=project)
+            yield (
+                item.arch,
+                one(item.arch, dataset, chosen, item.out, cache=cache, project=project),
+            )
         except EdgeloopError as error:
-            yield arch, error
+            yield item.arch, error
 
 
 def _end_with_parent() -> None:

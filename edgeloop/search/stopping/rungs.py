@@ -49,6 +49,20 @@ class Rungs:
         return next((mark for mark in self.marks if mark > reached), self.total)
 
 
+def rungs_of(train: Mapping[str, object]) -> Rungs | None:
+    """From the keys of `train:`; None without early stopping. Steps have three pauses unless the
+    first one is given."""
+    written = train.get("early_stopping")
+    if written is None or written is False:
+        return None
+    given = written if isinstance(written, Mapping) else {}
+    unit: Unit = "steps" if train.get("steps") else "epochs"
+    total = int(str(train.get(unit) or 1))
+    factor = int(str(given.get("factor") or 3))
+    usual = 1 if unit == "epochs" else max(1, total // factor**3)
+    return Rungs(total, int(str(given.get("first") or usual)), factor, unit)
+
+
 @dataclass(frozen=True)
 class RungMember:
     """A candidate as the rule sees it. All values are minimised.
