@@ -32,6 +32,7 @@ from edgeloop.search.loop import Event, SearchLoop, columns_of, patiently
 from edgeloop.search.names import value_of
 from edgeloop.search.pool.bank import BANK, Bank
 from edgeloop.search.pool.screener import conditions_of
+from edgeloop.search.results.curves import LearningCurves
 from edgeloop.search.results.fronts import front_of, fronts_of
 from edgeloop.search.results.tables import (
     RunningTables,
@@ -46,11 +47,13 @@ from edgeloop.search.results.volume import (
     read_reference,
     reference_from,
 )
+from edgeloop.search.stopping import Rungs
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import Candidate, Study
 from edgeloop.search.training import dataset_folder, seconds, trainer_of, with_workers
 from edgeloop.settings import Settings
 from edgeloop.tasks import open_task
+from edgeloop.training import HISTORY
 from edgeloop.workspace import Workspace
 
 FARM = ("farm_latency_ms", "farm_f1")
@@ -102,12 +105,28 @@ class SearchResult:
         """Count the candidates in a state.
 
         Args:
-            state: `complete`, `screened`, `failed` or `running`.
+            state: `complete`, `screened`, `stopped`, `failed` or `running`.
 
         Returns:
             The number of candidates.
         """
         return sum(item.state == state for item in self.candidates)
+
+    def share_of_training(self, rungs: Rungs) -> float:
+        """Tell how much of all trainings was done, if they are stopped early.
+
+        Args:
+            rungs: Where trainings pause.
+
+        Returns:
+            The share of the epochs, or steps, that training everything to its end would take.
+        """
+        reached = [
+            rungs.total if item.state == "complete" else max(item.rungs, default=0)
+            for item in self.candidates
+            if item.state == "complete" or item.rungs
+        ]
+        return sum(reached) / (rungs.total * len(reached)) if reached else 1.0
 
 
 class Search:
@@ -196,6 +215,7 @@ class Search:
             lambda: Study.open(config, space, open_storage(settings.location), resume), 0.0
         )
         write_atomic(self.folder / KEPT_CONFIG, written(config, settings.experiment))
+        self._curves = LearningCurves(self.folder)
         store = self.workspace.store
         self.table = Candidates(store.models(settings.experiment), settings.experiment)
 
@@ -220,7 +240,7 @@ class Search:
         )
 
         def heard(event: Event) -> None:
-            if event.what != "begun":
+            if event.what not in ("begun", "paused"):
                 candidate, state = event.candidate, event.what
                 ended.append(
                     replace(candidate, state=state, values=event.values, reason=event.reason)
@@ -351,7 +371,9 @@ class Search:
         return {**usual, **(found[0] if found else {})}
 
     def _keep_model(self, arch: Architecture, files: Mapping[str, Path]) -> None:
-        """Copied out of the training folder before its result is stored."""
+        """Copied out of the training folder before its result is stored, like its curve."""
+        if HISTORY in files:
+            self._curves.add(arch.id, files[HISTORY])
         if "model.onnx" in files:
             (self.folder / MODELS).mkdir(exist_ok=True)
             copy_atomic(files["model.onnx"], self.folder / MODELS / f"{arch.id}.onnx")

@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -291,7 +291,9 @@ class SearchLoop:
         self._paused[arch_id] = entry
         if dict(entry.candidate.rungs) != entry.rungs:
             patiently(lambda: self._study.pause(entry.candidate, entry.rungs))
-            self._hear(Event(entry.candidate, "paused", dict(entry.values), f"at {reached}"))
+            rungs = self._ladder.rungs
+            reason = f"after {reached} of {rungs.total} {rungs.unit}"
+            self._hear(Event(entry.candidate, "paused", dict(entry.values), reason))
         self._ladder.record(arch_id, entry.rungs, waits=True)
 
     def _stop_paused(self) -> None:
@@ -406,7 +408,8 @@ class SearchLoop:
             self._ladder.record(arch_id, entry.rungs, entry.values if end == "complete" else None)
             if end in ("screened", "failed"):
                 self._ladder.forget(arch_id)
-        self._hear(Event(entry.candidate, end, dict(entry.values), reason))
+        ended = replace(entry.candidate, rungs=entry.rungs)
+        self._hear(Event(ended, end, dict(entry.values), reason))
         if self._failed > self._config.failures:
             raise SearchFailed(
                 reason=f"{self._failed} candidates failed{self._where()}, more than "

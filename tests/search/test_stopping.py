@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -62,6 +64,8 @@ def test_the_best_rank_of_all_fronts_counts():
     assert one.beaten([*worse, first]) == {"second", "neither"}
     assert both.beaten([*worse, first]) == {"neither"}
     assert set(both.promotable(members, is_last=True)) == {"first", "second", "neither"}
+    barred = replace(worse[1], barred=(1,))  # it is too slow for the second chip's limits
+    assert both.beaten([worse[0], barred, first]) == {"second"}
 
 
 def test_forecasts_learn_from_those_that_went_further():

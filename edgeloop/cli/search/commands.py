@@ -70,9 +70,9 @@ def search(
         click.echo("Stopped. Results so far are kept; continue with --resume.", err=True)
         raise SystemExit(STOPPED) from None
     if as_json:
-        print_json(_as_json(outcome))
+        print_json(_as_json(config, outcome))
     else:
-        _say_outcome(outcome)
+        _say_outcome(config, outcome)
 
 
 @click.command("train-pareto")
@@ -248,7 +248,7 @@ def _cost(config: SearchConfig, name: str) -> str:
 
 
 def _say_event(event: Event, config: SearchConfig, seen: list[int], opened: Search) -> None:
-    if event.what == "begun":
+    if event.what == "begun" or event.what == "paused":  # noqa: PLR1714 - for mypy
         return
     seen.append(event.candidate.number)
     words = {
@@ -278,7 +278,7 @@ def _values(event: Event, config: SearchConfig) -> str:
     )
 
 
-def _say_outcome(outcome: SearchResult) -> None:
+def _say_outcome(config: SearchConfig, outcome: SearchResult) -> None:
     from edgeloop.cli.output import shown
     from edgeloop.cli.search.views import say_search
     from edgeloop.search import read_search
@@ -287,13 +287,16 @@ def _say_outcome(outcome: SearchResult) -> None:
     if outcome.screened:
         text = f"Screened {outcome.screened} members of the space; {outcome.left_out} cannot be"
         click.echo(f"{text} trained.", err=True)
+    if config.rungs is not None:
+        share = f"{outcome.share_of_training(config.rungs):.0%} of the {config.rungs.unit}"
+        click.echo(f"{outcome.count('stopped')} stopped early: trained for {share}")
     if outcome.is_exhausted:
         of = " that can be trained" if outcome.screened else ""
         click.echo(f"The space has only these {len(outcome.candidates)} members{of}.", err=True)
     click.echo(f"Results in {shown(str(outcome.folder))}", err=True)
 
 
-def _as_json(outcome: SearchResult) -> list[dict[str, object]]:
+def _as_json(config: SearchConfig, outcome: SearchResult) -> list[dict[str, object]]:
     """A candidate per row; `hypervolume` is that of the search when it had ended."""
     from edgeloop.search import front_names, is_result, read_search
 
@@ -313,10 +316,20 @@ def _as_json(outcome: SearchResult) -> list[dict[str, object]]:
             **({"fronts": front_names(outcome.fronts, item)} if outcome.fronts else {}),
             "hypervolume": after.get(item.number),
             "parameters": dict(item.params),
+            **_trained_for(config, item),
             **{name: value for name, value in item.values.items() if is_result(name)},
         }
         for item in outcome.candidates
     ]
+
+
+def _trained_for(config: SearchConfig, item: Candidate) -> dict[str, object]:
+    """How far a candidate was trained, if trainings are stopped early."""
+    rungs = config.rungs
+    if rungs is None:
+        return {}
+    reached = rungs.total if item.state == "complete" else max(item.rungs, default=0)
+    return {f"trained_{rungs.unit}": reached, f"planned_{rungs.unit}": rungs.total}
 
 
 def _trained_line(item: object) -> str:

@@ -5,6 +5,7 @@ While it runs, a line is appended for every candidate that ended:
 
 `candidates.csv`        all candidates, in the order in which they ended
 `hypervolume.csv`       the hypervolume after so many candidates, and that of each chip's front
+`curves.csv`            the learning curves of all candidates
 `reference.json`        the reference point and the ideal point of the hypervolume, once chosen
 
 When it ends:
@@ -18,8 +19,6 @@ When it ends:
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,6 +33,7 @@ from edgeloop.search.base import is_result
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.folders import CANDIDATES, PARETO
 from edgeloop.search.loop import patiently
+from edgeloop.search.results.curves import csv_text
 from edgeloop.search.results.fronts import front_names, front_of, fronts_of
 from edgeloop.search.results.volume import ReferencePoint, VolumeCurve, mean_of, write_reference
 from edgeloop.search.study import Candidate
@@ -69,7 +69,7 @@ class RunningTables:
         columns = ("number", "iteration", "arch_id", "state", *self._names, PARAMETERS, "reason")
         every = list(ended)
         rows = [columns, *(self._row(candidate) for candidate in every)]
-        write_atomic(folder / CANDIDATES, _csv(rows))
+        write_atomic(folder / CANDIDATES, csv_text(rows))
         (folder / CURVE).unlink(missing_ok=True)
         self.curve = VolumeCurve(config, known, self._fixed)
         for candidate in every:
@@ -109,7 +109,7 @@ class RunningTables:
         fronts = self._config.fronts
         several = [f"hypervolume@{front.name}" for front in fronts] if len(fronts) > 1 else []
         points = [self._point(count) for count in range(1, self._count + 1)]
-        write_atomic(self._folder / CURVE, _csv([(*_CURVE_COLUMNS, *several), *points]))
+        write_atomic(self._folder / CURVE, csv_text([(*_CURVE_COLUMNS, *several), *points]))
 
     def _point(self, count: int) -> Sequence[object]:
         """Empty until there is a reference point."""
@@ -121,7 +121,7 @@ class RunningTables:
 
     def _add_lines(self, name: str, lines: Iterable[Sequence[object]]) -> None:
         with (self._folder / name).open("ab") as file:
-            file.write(_csv(lines).encode())
+            file.write(csv_text(lines).encode())
 
 
 def write_tables(folder: Path, config: SearchConfig, candidates: Sequence[Candidate]) -> None:
@@ -201,13 +201,7 @@ def _state_table(config: SearchConfig, candidates: Sequence[Candidate]) -> str:
         ending = (_parameters(item), int(bool(on)), *([" ".join(on)] if several else ()))
         place = (item.number, iteration, item.arch.id, item.state)
         rows.append((*place, *values, *ending, item.reason))
-    return _csv(rows)
-
-
-def _csv(rows: Iterable[Sequence[object]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
+    return csv_text(rows)
 
 
 def _parameters(candidate: Candidate) -> str:

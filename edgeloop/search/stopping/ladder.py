@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from edgeloop.search.base import barred_devices
 from edgeloop.search.keys import TRAINED
 from edgeloop.search.stopping.forecast import forecast
 from edgeloop.search.stopping.rule import StoppingRule
@@ -102,7 +103,9 @@ def _member(
         at: tuple(o.minimised(values[o.name]) for o in _trained(config))
         for at, values in marks.items()
     }
-    return RungMember(arch_id, exact, scores, waits)
+    out = barred_devices(known, config.constraints)
+    barred = tuple(place for place, front in enumerate(config.fronts) if front.name in out)
+    return RungMember(arch_id, exact, scores, waits, barred)
 
 
 def _compared(config: SearchConfig) -> list[Objective]:
@@ -114,4 +117,8 @@ def _trained(config: SearchConfig) -> list[Objective]:
 
 
 def _fronts(config: SearchConfig) -> tuple[tuple[int, ...], ...]:
-    return ()
+    compared = _compared(config)
+    return tuple(
+        tuple(place for place, one in enumerate(compared) if one in front.objectives)
+        for front in config.fronts
+    )

@@ -65,8 +65,9 @@ class StoppingRule:
         expected = forecast(known, self.rungs)
         values = _exact(known)
         lost = np.ones(len(known), dtype=np.bool_)
-        for front in self._fronts(values.shape[1]):
-            lost &= _beaten_on(front, values, expected, self.sure)
+        for place, front in enumerate(self._fronts(values.shape[1])):
+            is_barred = np.array([place in member.barred for member in known])
+            lost &= is_barred | _beaten_on(front, values, expected, self.sure, ~is_barred)
         return {member.key for member, is_lost in zip(known, lost, strict=True) if is_lost}
 
     def _ordered(self, arrived: Sequence[RungMember], pause: int) -> list[RungMember]:
@@ -75,7 +76,12 @@ class StoppingRule:
             return []
         points = _with_scores(arrived, pause)
         fronts = self._fronts(points.shape[1])
-        ranks = np.min([pareto_ranks(points[:, front]) for front in fronts], axis=0)
+        per_front = []
+        for place, front in enumerate(fronts):
+            is_barred = np.array([place in member.barred for member in arrived])
+            own = np.where(is_barred[:, None], np.nan, points[:, front])
+            per_front.append(pareto_ranks(own))
+        ranks = np.min(per_front, axis=0)
         room = np.max([_room(points[:, front], ranks) for front in fronts], axis=0)
         order = np.lexsort((-room, ranks))
         return [arrived[place] for place in order]
@@ -112,13 +118,15 @@ def _room(points: Floats, ranks: NDArray[np.int64]) -> Floats:
     return room
 
 
-def _beaten_on(front: Sequence[int], values: Floats, expected: Forecast, sure: float) -> Mask:
+def _beaten_on(
+    front: Sequence[int], values: Floats, expected: Forecast, sure: float, rivals: Mask
+) -> Mask:
     """Per pair: worse or equal in every exact value, and surely worse in every trained one."""
     trained = np.flatnonzero(np.isnan(values).all(axis=0))
     exact = values[:, [place for place in front if place not in trained]]
     columns = [column for column, place in enumerate(trained) if place in front]
     count = len(values)
-    found = np.ones((count, count), dtype=np.bool_)  # [i, j]: j beats i
+    found = np.repeat(rivals[None, :], count, axis=0)  # [i, j]: j beats i
     for column in exact.T:
         found &= column[None, :] <= column[:, None]
     for column in columns:

@@ -69,13 +69,15 @@ class RungMember:
 
     `values` has one place per objective: the exact value, or None where only training can tell.
     `scores` has the trained objectives, in their order, at each mark that was reached. A candidate
-    that `waits` is paused and may be promoted; any other is being trained or has ended.
+    that `waits` is paused and may be promoted; any other is being trained or has ended. `barred`
+    are the places of fronts that it may not be on.
     """
 
     key: str
     values: tuple[float | None, ...]
     scores: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     waits: bool = False
+    barred: tuple[int, ...] = ()
 
     @property
     def reached(self) -> int:

@@ -1,0 +1,241 @@
+"""Candidates on their rungs, with trainings that take no time: who continues, and kills."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from edgeloop.architectures import Architecture
+from edgeloop.models import Candidates
+from edgeloop.pareto import non_dominated
+from edgeloop.search.base import Evaluation, Observation
+from edgeloop.search.config import SearchConfig, config_of
+from edgeloop.search.loop import Event, SearchLoop
+from edgeloop.search.results.fronts import front_of
+from edgeloop.search.sampler.proposer import Proposer
+from edgeloop.search.storage import open_storage
+from edgeloop.search.study import Candidate, Study
+from edgeloop.store import SqliteLocation, open_store
+from tests.search.toy import Worked, cost_of, quality_of, toy_space
+
+pytestmark = pytest.mark.slow
+
+MARKS = (1, 3, 9)
+
+
+def config_with(**search: object) -> SearchConfig:
+    train = {"epochs": 9, "early_stopping": True}
+    return config_of(
+        {
+            "search": {"name": "toy", "space": "toy.py:build", "size": 8, "budget": 18, **search},
+            "objectives": {"params": {}, "val_iou": {"train": train}},
+            "data": "working/none",
+        },
+        "toy.yaml",
+    )
+
+
+class Staged(Worked):
+    """Trains in no time; writes down every epoch from where its checkpoint stands. Scores at a
+    pause are a share of the final ones."""
+
+    can_pause = True
+
+    def __init__(self, asked: Callable[[str], None], folder: Path, together: int = 1) -> None:
+        super().__init__("val_iou", 1, quality_of, asked)
+        self.together, self._folder, self._until = together, folder, dict[str, int | None]()
+        self.groups: list[int] = []
+        self.faults = Counter[str]()
+        folder.mkdir(exist_ok=True)
+
+    def pause(self, arch: Architecture, until: int | None) -> None:
+        self._until[arch.id] = until
+
+    def send_all(self, several: Sequence[tuple[Architecture, Mapping[str, Path]]]) -> None:
+        self.groups.append(len(several))
+        super().send_all(several)
+
+    def send(self, arch: Architecture, files: Mapping[str, Path] | None = None) -> None:
+        until = self._until.get(arch.id) or 9
+        checkpoint = self._folder / arch.id
+        done = int(checkpoint.read_text()) if checkpoint.exists() else 0
+        for epoch in range(done + 1, until + 1):
+            self._asked(f"{arch.id} {epoch}")
+            checkpoint.write_text(str(epoch))
+            if self.faults[arch.id] and epoch == 2:
+                self.faults[arch.id] -= 1
+                self._answers.append(Evaluation(arch.id, error="the node died"))
+                return
+        score = quality_of(arch) * (0.5 + until / 18)
+        paused_at = until if until < 9 else 0
+        self._answers.append(Evaluation(arch.id, {"val_iou": score}, paused_at=paused_at))
+
+
+class Stair:
+    """A search with rungs in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder = folder
+        self.asked: list[str] = []
+        self.events: list[Event] = []
+        self.training = Staged(self.asked.append, folder / "checkpoints")
+
+    def study(self, config: SearchConfig) -> Study:
+        return Study.open(config, toy_space(), open_storage(SqliteLocation(self.folder)), True)
+
+    def search(self, config: SearchConfig, **named: object) -> list[Candidate]:
+        table = Candidates(open_store(SqliteLocation(self.folder)).models("toys"), "toys")
+        chosen = [Worked("params", 0, cost_of), self.training]
+        study = self.study(config)
+        return SearchLoop(config, study, chosen, table, self.events.append).run()
+
+    @property
+    def epochs(self) -> int:
+        return len(self.asked)
+
+
+@pytest.fixture
+def stair(tmp_path: Path) -> Stair:
+    return Stair(tmp_path / "one")
+
+
+@pytest.mark.parametrize("search", [{"workers": 4}, {"batch": 5, "sampler": "random"}])
+def test_trainings_pause_and_the_front_is_that_of_full_trainings(stair: Stair, search):
+    config = config_with(**search)
+    found = stair.search(config)
+    states = Counter(item.state for item in found)
+    assert states["complete"] and states["stopped"] and states.total() == 18
+    assert max(Counter(stair.asked).values()) == 1, "no epoch is trained twice"
+    assert stair.epochs < 0.9 * 18 * 9
+    points = [(item.values["params"], -quality_of(item.arch)) for item in found]
+    true = {point for point, stays in zip(points, non_dominated(points), strict=True) if stays}
+    front = {(item.values["params"], -quality_of(item.arch)) for item in front_of(config, found)}
+    assert front == true
+    for item in found:
+        if item.state == "stopped":
+            reached = max(item.rungs)
+            assert reached in MARKS[:2] and f"after {reached} of 9 epochs" in item.reason
+            assert item.values == item.rungs[reached]
+
+
+def test_a_paused_candidate_holds_no_worker_and_promotions_come_first(stair: Stair):
+    stair.search(config_with(budget=9))
+    under_way, most, paused = set(), 0, set()
+    for event in stair.events:
+        key = event.candidate.arch.id
+        if event.what == "begun":
+            under_way.add(key)
+        else:
+            under_way.discard(key)
+        paused |= {key} if event.what == "paused" else set()
+        most = max(most, len(under_way))
+    assert most == 1 and len(paused) == 9
+    first_of_second_rung = next(line for line in stair.asked if line.endswith(" 2"))
+    begun_before = stair.asked.index(first_of_second_rung)
+    assert begun_before == 3, "with three at the first rung, the best of them continues"
+
+
+def test_groups_are_filled_with_those_that_continue(tmp_path: Path):
+    stair = Stair(tmp_path / "grouped")
+    stair.training = Staged(stair.asked.append, tmp_path / "grouped/checkpoints", together=4)
+    found = stair.search(config_with(budget=9, workers=4))
+    assert max(stair.training.groups) == 4 and all(item.state != "running" for item in found)
+    assert max(Counter(stair.asked).values()) == 1
+
+
+def test_after_a_fault_of_the_machine_a_training_continues(stair: Stair):
+    class All(Counter[str]):
+        def __missing__(self, key: str) -> int:
+            return 1
+
+    stair.training.faults = All()
+    found = stair.search(config_with(budget=6, retries=1))
+    assert not [item for item in found if item.state == "failed"]
+    assert max(Counter(stair.asked).values()) == 1
+
+
+def test_a_limit_on_scores_holds_at_the_end_and_not_at_a_pause(stair: Stair):
+    found = stair.search(config_with(budget=9, constraints={"val_iou": [0.7, 1.0]}))
+    for item in found:
+        if item.state == "screened":
+            assert 9 not in item.rungs and item.values["val_iou"] < 0.7
+    assert any(item.state == "complete" for item in found)
+
+
+def test_the_sampler_learns_from_what_paused(stair: Stair, monkeypatch: pytest.MonkeyPatch):
+    seen: list[list[Observation]] = []
+    real = Proposer.propose
+
+    def propose(self: Proposer, number: int, history: list[Observation], pending=()) -> object:
+        seen.append(list(history))
+        return real(self, number, history, pending)
+
+    monkeypatch.setattr(Proposer, "propose", propose)
+    stair.search(config_with(budget=12))
+    last = seen[-1]
+    partial = [one for one in last if one.is_partial]
+    assert len(last) == 11 and partial and all(one.measured for one in partial)
+    whole = {tuple(one.params.items()): one.values for one in last if not one.is_partial}
+    final = [-quality_of(arch(one.params)) for one in partial]
+    assert max(abs(one.values[1] - value) for one, value in zip(partial, final, strict=True)) < 0.25
+    assert whole and not any(one.eligible for one in partial)
+
+
+def arch(params: Mapping[str, object]) -> Architecture:
+    return Architecture("toy.py:build", dict(params), (1, 3, 8, 8), 19)
+
+
+def killed(folder: Path, config: SearchConfig, log: Path, fatal: int = 0) -> int:
+    """The search as a child of its own, which kills itself before or after its nth step."""
+    child = os.fork()
+    if child != 0:
+        return int(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    steps = itertools.count(1)
+
+    def deadly(method: Callable[..., object]) -> Callable[..., object]:
+        def called(*arguments: object, **named: object) -> object:
+            if next(steps) == fatal:
+                os.kill(os.getpid(), signal.SIGKILL)
+            answer = method(*arguments, **named)
+            if next(steps) == fatal:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return answer
+
+        return called
+
+    try:
+        for kind, name in (
+            *((Study, name) for name in ("propose", "pause", "promote", "end")),
+            *((Staged, "send"), (Candidates, "note")),
+        ):
+            setattr(kind, name, deadly(getattr(kind, name)))
+        with log.open("a", buffering=1) as file:
+            stair = Stair(folder)
+            stair.training._asked = lambda line: file.write(f"{line}\n") and None
+            stair.search(config)
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def test_kills_change_nothing_and_no_epoch_is_trained_twice(tmp_path: Path):
+    config = config_with(budget=9)
+    undisturbed = Stair(tmp_path / "undisturbed")
+    whole = undisturbed.search(config)
+    chance, log, folder = random.Random(7), tmp_path / "asked.txt", tmp_path / "killed"
+    ends = [killed(folder, config, log, chance.randint(1, 24)) for _ in range(6)]
+    assert set(ends) == {-signal.SIGKILL}
+    assert killed(folder, config, log) == 0
+    found = Stair(folder).study(config).candidates()
+    assert [(i.arch.id, i.state, i.rungs) for i in found] == [
+        (i.arch.id, i.state, i.rungs) for i in whole
+    ]
+    assert log.read_text().splitlines() == undisturbed.asked
