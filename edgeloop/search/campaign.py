@@ -240,7 +240,7 @@ class Search:
         )
 
         def heard(event: Event) -> None:
-            if event.what not in ("begun", "paused"):
+            if event.what != "begun" and event.what != "paused":  # noqa: PLR1714 - for mypy
                 candidate, state = event.candidate, event.what
                 ended.append(
                     replace(candidate, state=state, values=event.values, reason=event.reason)
