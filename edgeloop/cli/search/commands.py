@@ -11,7 +11,7 @@ from edgeloop.cli.context import common_options
 
 if TYPE_CHECKING:
     from edgeloop.jobs import JobSpec
-    from edgeloop.search import Event, Search, SearchConfig, SearchResult
+    from edgeloop.search import Candidate, Event, Search, SearchConfig, SearchResult
     from edgeloop.settings import Settings
 
 
