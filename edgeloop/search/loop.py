@@ -277,10 +277,8 @@ class SearchLoop:
 
     def _constraints(self, entry: _Open) -> Mapping[str, tuple[float, float]]:
         """Without those on scores while a training is paused: it will be better."""
-        limits = self._config.constraints
-        if not entry.is_paused:
-            return limits
-        return {name: limit for name, limit in limits.items() if name not in TRAINED}
+        later = TRAINED if entry.is_paused else ()
+        return {name: at for name, at in self._config.constraints.items() if name not in later}
 
     def _pause(self, entry: _Open) -> None:
         """Everything that is known at this rung is in the study before another one decides."""
@@ -291,17 +289,15 @@ class SearchLoop:
         self._paused[arch_id] = entry
         if dict(entry.candidate.rungs) != entry.rungs:
             patiently(lambda: self._study.pause(entry.candidate, entry.rungs))
-            rungs = self._ladder.rungs
-            reason = f"after {reached} of {rungs.total} {rungs.unit}"
+            reason = self._ladder.rungs.text(reached)
             self._hear(Event(entry.candidate, "paused", dict(entry.values), reason))
         self._ladder.record(arch_id, entry.rungs, waits=True)
 
     def _stop_paused(self) -> None:
         for entry in sorted(self._paused.values(), key=lambda one: one.candidate.number):
             assert self._ladder is not None
-            rungs = self._ladder.rungs
-            reason = f"after {max(entry.rungs)} of {rungs.total} {rungs.unit}: others are better"
-            self._end(entry, "stopped", reason)
+            reason = self._ladder.rungs.text(max(entry.rungs))
+            self._end(entry, "stopped", f"{reason}: others are better")
 
     def _release(self) -> None:
         """Send what is held, in groups of the size that each evaluator prefers."""

@@ -34,7 +34,14 @@ def config_with(**search: object) -> SearchConfig:
     train = {"epochs": 9, "early_stopping": True}
     return config_of(
         {
-            "search": {"name": "toy", "space": "toy.py:build", "size": 8, "budget": 18, **search},
+            "search": {
+                "name": "toy",
+                "space": "toy.py:build",
+                "size": 8,
+                "budget": 18,
+                "pool": 0,
+                **search,
+            },
             "objectives": {"params": {}, "val_iou": {"train": train}},
             "data": "working/none",
         },
@@ -107,7 +114,7 @@ def stair(tmp_path: Path) -> Stair:
     return Stair(tmp_path / "one")
 
 
-@pytest.mark.parametrize("search", [{"workers": 4}, {"batch": 5, "sampler": "random"}])
+@pytest.mark.parametrize("search", [{"workers": 4, "pool": 4}, {"batch": 5, "sampler": "random"}])
 def test_trainings_pause_and_the_front_is_that_of_full_trainings(stair: Stair, search):
     config = config_with(**search)
     found = stair.search(config)

@@ -44,6 +44,9 @@ class Rungs:
         """The pauses and the end."""
         return (*self.pauses, self.total)
 
+    def text(self, reached: int) -> str:
+        return f"after {reached} of {self.total} {self.unit}"
+
     def after(self, reached: int) -> int:
         """Where a training that has come so far ends next."""
         return next((mark for mark in self.marks if mark > reached), self.total)
