@@ -27,7 +27,7 @@ from edgeloop.search.sampler.members import (
     parents_of,
 )
 from edgeloop.search.sampler.mutation import Draft, at_corner, at_random, mutated, replayed
-from edgeloop.search.sampler.prediction import ScreeningModel
+from edgeloop.search.sampler.prediction import ScreeningKernel, ScreeningModel
 from edgeloop.search.sampler.screened import DearKernels, ScreenedAcquisition, doubts, outcomes
 from edgeloop.search.sampler.surrogate import Kernel, fit_kernel
 from edgeloop.search.sampler.table import BankTable, BankView, MemberArrays
@@ -51,6 +51,7 @@ class BankSampler:
         self._start = start
         self._fronts = tuple(tuple(front) for front in fronts)
         self._kernels = KernelCache()
+        self._screening = ScreeningKernel()
         self._table = BankTable(drafts)
 
     def choose(
@@ -121,8 +122,11 @@ class BankSampler:
         drafts += fresh.unseen(mutated(leader, 1, rng) for leader in turns)
         if not drafts:
             return []
-        members, feasibility = ScreeningModel(view).predict([draft.params for draft in drafts])
-        promising = acquisition.of(members) * feasibility
+        model = ScreeningModel(view, self._screening.of(view))
+        params = [draft.params for draft in drafts]
+        promising = model.feasibility(params) * sum(
+            weight * acquisition.of(members) for members, weight in model.outcomes(params)
+        )
         return [drafts[index] for index in np.argsort(-promising, kind="stable")]
 
     def _acquisition(

@@ -114,7 +114,11 @@ class Drafts:
         return self._made[key]
 
     def encoding(
-        self, members: Iterable[Mapping[str, Value]], drafts: Sequence[Draft] = ()
+        self,
+        members: Iterable[Mapping[str, Value]],
+        drafts: Sequence[Draft] = (),
+        *,
+        totals: bool = False,
     ) -> SpaceEncoding:
         """All parameters: those of the drafts, and those that only other members have."""
         asked = list({id(draft.distributions): draft.distributions for draft in drafts}.values())
@@ -123,7 +127,7 @@ class Drafts:
             if not known.issuperset(params):
                 asked.append(self.of(params).distributions)
                 known.update(params)
-        return SpaceEncoding.of(asked)
+        return SpaceEncoding.of(asked, totals=totals)
 
 
 def knows_enough(

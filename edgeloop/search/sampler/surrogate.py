@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from edgeloop.search.sampler.trial import Choice, Distribution, Number, Value
 
 Groups = NDArray[np.intp]
 
+_LEAST_ALIKE = 3  # parameters with the same choices that have totals
 _UNIT = 0.5**0.5  # two different one-hot vectors of this length are at squared distance 1
 
 
@@ -31,10 +33,18 @@ class SpaceEncoding:
     """Turns the parameters of a space into columns."""
 
     distributions: Mapping[str, Distribution]
+    has_totals: bool = False
 
     @classmethod
-    def of(cls, asked: Iterable[Mapping[str, Distribution]]) -> SpaceEncoding:
-        """All parameters that any member has, each with its widest range."""
+    def of(
+        cls, asked: Iterable[Mapping[str, Distribution]], *, totals: bool = False
+    ) -> SpaceEncoding:
+        """All parameters that any member has, each with its widest range.
+
+        With `totals`, there are columns for what many parameters have in common: how often they
+        have each of their choices, or their sum. How many layers are convolutions says more about
+        a model than any one of them.
+        """
         merged: dict[str, Distribution] = {}
         for distributions in asked:
             for name, distribution in distributions.items():
@@ -43,21 +53,61 @@ class SpaceEncoding:
                     merged[name] = distribution
                 elif known != distribution:
                     merged[name] = _widened(known, distribution)
-        return cls(merged)
+        return cls(merged, totals)
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
-        return sorted(self.distributions)
+        return [*sorted(self.distributions), *(name for name, _, _ in self._totals)]
 
-    @property
+    @cached_property
     def groups(self) -> Groups:
         """For each column, the index of its parameter in `names`."""
-        widths = [_width(self.distributions[name]) for name in self.names]
-        return np.repeat(np.arange(len(widths)), widths)
+        widths = [_width(self.distributions[name]) for name in sorted(self.distributions)]
+        return np.repeat(np.arange(len(self.names)), [*widths, *(1 for _ in self._totals)])
 
     def encode(self, members: Sequence[Mapping[str, Value]]) -> Floats:
-        columns = [_columns(name, self.distributions[name], members) for name in self.names]
-        return np.hstack(columns) if columns else np.zeros((len(members), 0))
+        names = sorted(self.distributions)
+        columns = [_columns(name, self.distributions[name], members) for name in names]
+        encoded = np.hstack(columns) if columns else np.zeros((len(members), 0))
+        if not self._totals:
+            return encoded
+        sums = np.stack([weights for _, weights, _ in self._totals], axis=1)
+        means = np.array([mean for _, _, mean in self._totals])
+        return np.hstack([encoded, encoded @ sums - means])
+
+    @cached_property
+    def _totals(self) -> list[tuple[str, Floats, float]]:
+        """Names, the weights of all columns, and the mean of each total in random members."""
+        if not self.has_totals:
+            return []
+        alike: dict[Distribution, list[int]] = {}
+        width = 0
+        for name in sorted(self.distributions):
+            alike.setdefault(self.distributions[name], []).append(width)
+            width += _width(self.distributions[name])
+        found: list[tuple[str, Floats, float]] = []
+        for distribution, places in alike.items():
+            if len(places) < _LEAST_ALIKE or distribution.size < 2:
+                continue
+            for what, entries in _total_entries(distribution):
+                weights = np.zeros(width)
+                for offset, weight in entries.items():
+                    weights[np.array(places) + offset] = weight
+                share = 0.5 if distribution.ordered else 1 / distribution.size
+                variance = 1 / 12 if distribution.ordered else share * (1 - share)
+                unit = 2 * (len(places) * variance) ** 0.5  # as far apart as two numbers
+                name = f"total {what} of {len(found)}"
+                found.append((name, weights / unit, share * len(places) / unit))
+        return found
+
+
+def _total_entries(distribution: Distribution) -> list[tuple[str, dict[int, float]]]:
+    """Which columns of a parameter add up to what: its place, or each of its choices."""
+    if isinstance(distribution, Number):  # absent: ½ in the place, 1 in the column before it
+        return [("place", {0: -0.5, 1: 1.0})]
+    if distribution.ordered:
+        return [("place", {distribution.size + 1: 1 / _UNIT, distribution.size: -1.0})]
+    return [(str(choice), {i: 1 / _UNIT}) for i, choice in enumerate(distribution.choices)]
 
 
 def _columns(

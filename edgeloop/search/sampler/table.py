@@ -111,7 +111,8 @@ class BankTable:
         for row in rows.tolist():
             first.setdefault(self._shapes[row], row)
         members = [self._members[row].params for row in first.values()]
-        return self._drafts.encoding([*members, *(result.params for result in history)])
+        known = [*members, *(result.params for result in history)]
+        return self._drafts.encoding(known, totals=True)
 
     def _encode(self, space: SpaceEncoding) -> None:
         if space != self._space or not len(self._encoded):
