@@ -52,7 +52,7 @@ class BankSampler:
         self._fronts = tuple(tuple(front) for front in fronts)
         self._kernels = KernelCache()
         self._screening = ScreeningKernel()
-        self._table = BankTable(drafts)
+        self._table = BankTable(drafts, max(1, len(self._fronts)))
 
     def choose(
         self,

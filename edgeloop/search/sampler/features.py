@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgeloop.pareto import Floats
+from edgeloop.pareto import Floats, Mask
 from edgeloop.search.base import Observation, ScreenedMember
 from edgeloop.search.sampler.surrogate import Groups, SpaceEncoding
 
@@ -129,6 +129,12 @@ def all_values(members: Sequence[Member], count: int) -> Floats:
     nothing = (np.nan,) * count
     rows = [nothing if member.values is None else member.values[:count] for member in members]
     return np.array(rows, dtype=np.float64).reshape(len(members), count)
+
+
+def barred_fronts(members: Sequence[Member], count: int) -> Mask:
+    """One row per member and one column per front: whether it may not be on it."""
+    rows = [[place in member.barred for place in range(count)] for member in members]
+    return np.array(rows, dtype=np.bool_).reshape(len(members), count)
 
 
 def _are_alike(column: Floats, other: Floats) -> bool:

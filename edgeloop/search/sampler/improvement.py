@@ -20,7 +20,8 @@ from edgeloop.pareto import Floats, hypervolume_gain
 _DIRECTIONS = 128
 _BELOW = 4.0  # standard deviations; nothing is expected to be better by more
 _PIECES = 8  # of the range below the best value seen
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(3)
+_NODES = 3  # of the integral between two levels of a front
+_FINALISTS = 256  # candidates whose integral is more than roughly computed
 _Z = np.arange(-8.0, 8.01, 0.01)
 _PROBABILITY = np.array([NormalDist().cdf(z) for z in _Z])
 
@@ -70,6 +71,29 @@ def exact_improvement(
     `front` and `worst` are plain values, as `known` is; `scaled` and `plain` convert those of the
     first objective. In units of the box from the best to the worst value seen.
     """
+    rough = _integrated(mean, deviation, known, front, worst, scaled, plain, 1)
+    if len(rough) <= 1:
+        return rough
+    best = np.argsort(-rough, kind="stable")[:_FINALISTS]
+    fine = _integrated(
+        mean[best], deviation[best], known[best], front, worst, scaled, plain, _NODES
+    )
+    gained: Floats = np.minimum(rough, fine.min())
+    gained[best] = fine
+    return gained
+
+
+def _integrated(
+    mean: Floats,
+    deviation: Floats,
+    known: Floats,
+    front: Floats,
+    worst: Floats,
+    scaled: Callable[[Floats], Floats],
+    plain: Callable[[Floats], Floats],
+    count: int,
+) -> Floats:
+    places, shares = np.polynomial.legendre.leggauss(count)
     best = front.min(axis=0)
     span = np.where(worst > best, worst - best, 1.0)
     order = np.argsort(front[:, 0], kind="stable")
@@ -80,9 +104,9 @@ def exact_improvement(
     edges = np.concatenate([below, levels[1:], [max(worst[0], levels[-1])]])
     ceilings = np.minimum(np.concatenate([np.full(_PIECES, worst[1]), reached]), worst[1])
     half, middle = np.diff(edges) / 2, (edges[1:] + edges[:-1]) / 2
-    nodes = (middle[:, None] + half[:, None] * _NODES).ravel()
-    weights = (half[:, None] * _WEIGHTS).ravel()
-    widths = np.maximum(np.repeat(ceilings, len(_NODES)) - known[:, None], 0.0)
+    nodes = (middle[:, None] + half[:, None] * places).ravel()
+    weights = (half[:, None] * shares).ravel()
+    widths = np.maximum(np.repeat(ceilings, count) - known[:, None], 0.0)
     z = (scaled(nodes) - mean[:, None]) / deviation[:, None]
     gained = (np.interp(z, _Z, _PROBABILITY) * widths) @ weights
     return np.asarray(gained / span.prod())

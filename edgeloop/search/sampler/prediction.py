@@ -50,6 +50,7 @@ class ScreeningModel:
         encoded = encoding.space.encode(members)
         columns, variance = self._columns.predict(encoded)
         deviation = np.sqrt(variance + self._columns.noise_variance)
+        nowhere = np.zeros((len(members), self._view.arrays.barred.shape[1]), dtype=np.bool_)
         found = []
         for many, weight in _DEVIATIONS:
             shifted = columns.copy()
@@ -57,7 +58,8 @@ class ScreeningModel:
             for place, (index, scale) in enumerate(encoding.objectives):
                 shifted[:, place] += many * deviation
                 values[:, index] = scale.inverse(shifted[:, place])
-            found.append((MemberArrays(np.hstack([encoded, shifted]), values), weight))
+            arrays = MemberArrays(np.hstack([encoded, shifted]), values, nowhere)
+            found.append((arrays, weight))
         return found
 
     def _surrogate(self, places: NDArray[np.intp], targets: Floats) -> Surrogate:

@@ -15,7 +15,7 @@ import numpy as np
 from edgeloop.pareto import Floats, non_dominated
 from edgeloop.search.base import Observation
 from edgeloop.search.sampler.acquisition import Scale, spread_normals
-from edgeloop.search.sampler.features import MemberEncoding, all_values
+from edgeloop.search.sampler.features import MemberEncoding, all_values, barred_fronts
 from edgeloop.search.sampler.improvement import Improvement, exact_improvement
 from edgeloop.search.sampler.surrogate import Kernel, Surrogate
 from edgeloop.search.sampler.table import MemberArrays
@@ -48,6 +48,7 @@ class _Dear:
 
 @dataclass(frozen=True)
 class _Front:
+    place: int
     objectives: tuple[int, ...]
     points: Floats
     worst: Floats
@@ -76,7 +77,11 @@ class ScreenedAcquisition:
         self._seed = seed
         eligible = np.array([r.feasible and not r.is_partial for r in history], dtype=np.bool_)
         expected = self._expected(waiting)
-        found = (_front(objectives, values[eligible], expected) for objectives in fronts)
+        barred = barred_fronts(history, len(fronts))
+        found = (
+            _front(place, front, values[eligible & ~barred[:, place]], expected)
+            for place, front in enumerate(fronts)
+        )
         self._fronts = [front for front in found if front]
         self._feasibility: Surrogate | None = None
         if kernels.feasibility:
@@ -99,9 +104,10 @@ class ScreenedAcquisition:
         candidates: MemberArrays,
         predicted: Mapping[int, tuple[Floats, Floats]],
     ) -> Floats:
-        """Members that lack a value of this front, or have an infinite one, add nothing to it."""
+        """Members that are barred from this front, or lack a value of it, add nothing to it."""
         known = [index for index in front.objectives if index not in self._dear]
         usable = np.isfinite(candidates.values[:, known]).all(axis=1)
+        usable &= ~candidates.barred[:, front.place]
         gain = np.zeros(len(candidates))
         if not usable.any():
             return gain
@@ -199,7 +205,9 @@ def _fitted(
     return _Dear(scale, surrogate)
 
 
-def _front(objectives: tuple[int, ...], eligible: Floats, expected: Floats) -> _Front | None:
+def _front(
+    place: int, objectives: tuple[int, ...], eligible: Floats, expected: Floats
+) -> _Front | None:
     """The front of results and of what is expected of pending candidates."""
     results = eligible[:, objectives]
     results = results[np.isfinite(results).all(axis=1)]
@@ -207,4 +215,4 @@ def _front(objectives: tuple[int, ...], eligible: Floats, expected: Floats) -> _
         return None
     points = np.vstack([results, expected[:, objectives]])
     points = points[np.isfinite(points).all(axis=1)]
-    return _Front(objectives, points[non_dominated(points)], results.max(axis=0))
+    return _Front(place, objectives, points[non_dominated(points)], results.max(axis=0))

@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 
 from edgeloop.pareto import Floats, Mask
 from edgeloop.search.base import Observation, ScreenedMember
-from edgeloop.search.sampler.features import MemberEncoding, all_values, raw_features
+from edgeloop.search.sampler.features import (
+    MemberEncoding,
+    all_values,
+    barred_fronts,
+    raw_features,
+)
 from edgeloop.search.sampler.members import Drafts
 from edgeloop.search.sampler.surrogate import SpaceEncoding
 from edgeloop.search.sampler.trial import key_of
@@ -25,13 +30,15 @@ _FORGOTTEN = 4  # the memory is cleared when it holds so many times more members
 
 @dataclass(frozen=True)
 class MemberArrays:
-    """Members as columns for a surrogate, and their values, NaN where only a training can tell."""
+    """Members as columns for a surrogate, their values, NaN where only a training can tell, and
+    the fronts that they may not be on."""
 
     encoded: Floats
     values: Floats
+    barred: Mask  # (members, fronts)
 
     def of(self, chosen: Mask | NDArray[np.intp]) -> MemberArrays:
-        return MemberArrays(self.encoded[chosen], self.values[chosen])
+        return MemberArrays(self.encoded[chosen], self.values[chosen], self.barred[chosen])
 
     def __len__(self) -> int:
         return len(self.encoded)
@@ -55,30 +62,36 @@ class BankView:
 class BankTable:
     """The memory behind views of a bank."""
 
-    def __init__(self, drafts: Drafts) -> None:
+    def __init__(self, drafts: Drafts, fronts: int) -> None:
         self._drafts = drafts
+        self._fronts = fronts
         self._clear()
 
     def view(self, bank: Sequence[ScreenedMember], history: Sequence[Observation]) -> BankView:
         if len(self._members) > _FORGOTTEN * (len(bank) + 100):
             self._clear()
         self._remember([member for member in bank if id(member) not in self._rows])
-        rows = np.array([self._rows[id(member)] for member in bank], dtype=np.intp)
+        rows = np.fromiter(map(self._rows.__getitem__, map(id, bank)), np.intp, len(bank))
         self._encode(self._space_encoding(rows, history))
         values, raw = self._values[rows], self._raw[rows]
-        feasible = np.array([member.feasible for member in bank], dtype=np.bool_)
+        feasible = self._feasible[rows]
         known = ~np.isnan(values[feasible])
         cheap = tuple(int(index) for index in np.flatnonzero(known.any(axis=0)))
         encoding = MemberEncoding.of(self._space, self._names, raw, values, cheap)
         columns = encoding.feature_columns(raw, values)
-        arrays = MemberArrays(np.hstack([self._encoded[rows], columns]), values)
-        return BankView(bank, [self._keys[row] for row in rows], feasible, encoding, arrays)
+        encoded = np.hstack([self._encoded[rows], columns])
+        arrays = MemberArrays(encoded, values, self._barred[rows])
+        keys = list(map(self._keys.__getitem__, rows.tolist()))
+        return BankView(bank, keys, feasible, encoding, arrays)
 
     def _clear(self) -> None:
         self._members: list[ScreenedMember] = []  # held, so that an id means one of them
         self._rows: dict[int, int] = {}
         self._keys: list[str] = []
-        self._shapes: list[frozenset[str]] = []
+        self._shapes: dict[frozenset[str], int] = {}
+        self._shape_of = np.zeros(0, dtype=np.intp)
+        self._feasible = np.zeros(0, dtype=np.bool_)
+        self._barred: Mask = np.zeros((0, self._fronts), dtype=np.bool_)
         self._names: tuple[str, ...] = ()
         self._space = SpaceEncoding({})
         self._values = np.zeros((0, 0))
@@ -92,7 +105,10 @@ class BankTable:
             self._rows[id(member)] = len(self._members)
             self._members.append(member)
             self._keys.append(key_of(member.params))
-            self._shapes.append(frozenset(member.params))
+        shapes = [self._shape(member) for member in members]
+        self._shape_of = np.append(self._shape_of, np.array(shapes, dtype=np.intp))
+        self._feasible = np.append(self._feasible, [member.feasible for member in members])
+        self._barred = np.vstack([self._barred, barred_fronts(members, self._fronts)])
         names = dict.fromkeys(self._names)
         names |= dict.fromkeys(name for member in members for name in member.features)
         if len(names) > len(self._names):
@@ -107,12 +123,13 @@ class BankTable:
         self, rows: NDArray[np.intp], history: Sequence[Observation]
     ) -> SpaceEncoding:
         """One member of each shape is asked for its distributions, the first of the bank."""
-        first: dict[frozenset[str], int] = {}
-        for row in rows.tolist():
-            first.setdefault(self._shapes[row], row)
-        members = [self._members[row].params for row in first.values()]
+        _, first = np.unique(self._shape_of[rows], return_index=True)
+        members = [self._members[row].params for row in rows[np.sort(first)]]
         known = [*members, *(result.params for result in history)]
         return self._drafts.encoding(known, totals=True)
+
+    def _shape(self, member: ScreenedMember) -> int:
+        return self._shapes.setdefault(frozenset(member.params), len(self._shapes))
 
     def _encode(self, space: SpaceEncoding) -> None:
         if space != self._space or not len(self._encoded):

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 
 from edgeloop.errors import BadInput
 
@@ -34,7 +35,7 @@ class Choice:
     def size(self) -> int:
         return len(self.choices)
 
-    @property
+    @cached_property
     def ordered(self) -> bool:
         """Numbers have a distance; texts and flags are only equal or not."""
         return all(
