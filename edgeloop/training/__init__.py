@@ -16,6 +16,7 @@ from edgeloop.training.plan import (
     TrainingProgress,
     TrainingResult,
 )
+from edgeloop.training.proxies import proxies_of
 from edgeloop.training.sharing import USUAL_AT_ONCE, SharedTraining
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "TrainingProgress",
     "TrainingResult",
     "load_weights",
+    "proxies_of",
     "train",
     "train_many",
     "usable_cards",

@@ -18,10 +18,10 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 _BATCH = 8
 _SEED = 0
@@ -31,6 +31,8 @@ def proxies_of(
     net: nn.Module, shape: Sequence[int], classes: int, wanted: Sequence[str]
 ) -> dict[str, float]:
     """Those of the wanted values that this network has; the network itself is not modified."""
+    import torch
+
     _, channels, height, width = shape
     generator = torch.Generator().manual_seed(_SEED)
     images = torch.rand((_BATCH, channels, height, width), generator=generator)
@@ -51,6 +53,8 @@ def proxies_of(
 def _synflow(net: nn.Module, images: Tensor, labels: Tensor) -> float | None:
     """In float64: the flow through many layers is too large for float32. With the statistics of an
     untrained batch norm, which change nothing."""
+    import torch
+
     net.double().eval()
     with torch.no_grad():
         for parameter in net.parameters():
@@ -63,6 +67,9 @@ def _synflow(net: nn.Module, images: Tensor, labels: Tensor) -> float | None:
 
 def _naswot(net: nn.Module, images: Tensor, labels: Tensor) -> float | None:
     """Batch norms take the statistics of the batch, as in training."""
+    import torch
+    from torch import nn
+
     count = len(images)
     alike = torch.zeros((count, count), dtype=torch.float64)
 
@@ -81,6 +88,8 @@ def _naswot(net: nn.Module, images: Tensor, labels: Tensor) -> float | None:
 
 
 def _grad_norm(net: nn.Module, images: Tensor, labels: Tensor) -> float | None:
+    from torch.nn import functional
+
     logits = net.train()(images)
     truth = labels if logits.dim() == 4 else labels[:, 0, 0]
     loss = functional.cross_entropy(logits, truth)

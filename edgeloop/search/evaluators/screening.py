@@ -33,6 +33,7 @@ from edgeloop.search.evaluators.threads import PoolEvaluator, Request
 from edgeloop.search.keys import CHIP, DEFAULT_CHIP
 from edgeloop.search.names import device_of, on_device, value_of
 from edgeloop.settings import Settings
+from edgeloop.training import proxies_of
 
 
 class ModelBuilder:
@@ -117,8 +118,6 @@ def _build(arch: str, target: str, project: str) -> Answer:
 
 
 def _proxies(arch: str, wanted: list[str], project: str) -> Answer:
-    from edgeloop.training.proxies import proxies_of
-
     found = Architecture.from_json(arch)
     net = build(found, project=Path(project))
     return dict(proxies_of(net, found.shape, found.classes, wanted)), ()
