@@ -36,6 +36,7 @@ from edgeloop.search.sampler.trial import Params, Policy, Space, Value, key_of
 _RANDOM_SHARE = 8  # one in so many members to screen is random
 _LEADERS = 10  # members of the bank whose neighbours are looked at, too
 _CHILDREN = 20  # of each of them
+_ROUNDS, _GRANDCHILDREN = 2, 100  # the best children have children, too
 _CORNERS = 5
 _TRIES = 20
 
@@ -123,11 +124,14 @@ class BankSampler:
         if not drafts:
             return []
         model = ScreeningModel(view, self._screening.of(view))
-        params = [draft.params for draft in drafts]
-        promising = model.feasibility(params) * sum(
-            weight * acquisition.of(members) for members, weight in model.outcomes(params)
-        )
-        return [drafts[index] for index in np.argsort(-promising, kind="stable")]
+        scores = _expected(model, acquisition, drafts)
+        for _ in range(_ROUNDS):
+            best = [drafts[i] for i in np.argsort(-scores, kind="stable")[:_LEADERS]]
+            turns = [best[i % len(best)] for i in range(_GRANDCHILDREN)]
+            children = fresh.unseen(mutated(leader, 1, rng) for leader in turns)
+            drafts += children
+            scores = np.append(scores, _expected(model, acquisition, children))
+        return [drafts[index] for index in np.argsort(-scores, kind="stable")]
 
     def _acquisition(
         self,
@@ -170,6 +174,18 @@ class BankSampler:
 
         (kernel,) = self._kernels.get(what, used, encoding, fit)
         return kernel
+
+
+def _expected(
+    model: ScreeningModel, acquisition: ScreenedAcquisition, drafts: Sequence[Draft]
+) -> Floats:
+    """The mean acquisition over the ways in which screening may turn out."""
+    if not drafts:
+        return np.zeros(0)
+    params = [draft.params for draft in drafts]
+    outcomes = ((weight, acquisition.of(arrays)) for arrays, weight in model.outcomes(params))
+    scores: Floats = np.sum([weight * scores for weight, scores in outcomes], axis=0)
+    return scores * model.feasibility(params)
 
 
 def _distances(
