@@ -24,6 +24,7 @@ from edgeloop.cli.context import (
 if TYPE_CHECKING:
     from edgeloop.portal import Address
     from edgeloop.report import ColumnObjective, Pareto, Theme
+    from edgeloop.search import SeenSearch
     from edgeloop.store import Value, Values
     from edgeloop.workspace import Workspace
 
@@ -103,7 +104,7 @@ def pareto(
 
     wanted = _objectives(x, x_goal, y, y_goal, more)
     _check_endings(outputs)
-    store, experiment, members = _of_search(search, store, experiment)
+    store, experiment, members, _ = _of_search(search, store, experiment)
     with opened(store, experiment, demo) as workspace:
         rows = _rows(workspace, names, tag, device, wanted, members)
     wanted = _objectives(x, x_goal, y, y_goal, more, rows)
@@ -157,7 +158,7 @@ def report(
     """Write a report as one HTML file.
 
     The file can be mailed: it needs neither network nor scripts. It holds a summary, the front, a
-    table of all models, charts, a section per model, and the provenance of the figures.
+    table of all models, charts, a section per model, and provenance; with --search, the search.
 
     Example: edgeloop report -o report.html
     """
@@ -168,12 +169,12 @@ def report(
     from edgeloop.report import gather, pareto_of, render, write_whole
 
     wanted = _objectives(x, x_goal, y, y_goal, more)
-    store, experiment, members = _of_search(search, store, experiment)
+    store, experiment, members, seen = _of_search(search, store, experiment)
     with opened(store, experiment, demo) as workspace:
         rows = _rows(workspace, names, tag, device, wanted, members)
         wanted = _objectives(x, x_goal, y, y_goal, more, rows)
         uses = _uses(workspace)
-        gathered = gather(workspace, rows, wanted, datetime.now(UTC), uses, details)
+        gathered = gather(workspace, rows, wanted, datetime.now(UTC), uses, details, seen)
     page = render(gathered).encode()
     write_whole(output, page)
     front = len(pareto_of(rows, wanted).front)
@@ -187,17 +188,18 @@ def report(
 
 def _of_search(
     search: str | None, store: str | None, experiment: str | None
-) -> tuple[str | None, str | None, set[str] | None]:
-    """Where the results of a search are, and the architectures that it evaluated."""
+) -> tuple[str | None, str | None, set[str] | None, SeenSearch | None]:
+    """Where the results of a search are, the architectures that it evaluated, and itself."""
     if search is None:
-        return store, experiment, None
-    from edgeloop.search import arch_ids, find_search, kept_search
+        return store, experiment, None, None
+    from edgeloop.search import arch_ids, find_search, kept_search, read_search
     from edgeloop.settings import Settings
 
     project = Settings.load().project
     folder = find_search(search, project)
     config = kept_search(folder, project)
-    return store or config.store or None, experiment or config.experiment, arch_ids(folder)
+    found = (store or config.store or None, experiment or config.experiment, arch_ids(folder))
+    return *found, read_search(folder, config.name)
 
 
 def _objectives(

@@ -52,10 +52,13 @@ from edgeloop.report.measures import (
     number,
 )
 from edgeloop.report.model_charts import Evidence, evidence_charts, evidence_of, png_address
+from edgeloop.report.search_charts import reference_text, search_charts
 from edgeloop.workspace import Workspace
 
 if TYPE_CHECKING:
     import altair as alt
+
+    from edgeloop.search import SeenSearch
 
 
 MOST_DETAILS = 12
@@ -79,13 +82,15 @@ class Source:
 
 @dataclass(frozen=True)
 class ReportData:
-    """All that a report shows. `evidence` is by model name, `uses` as in `usage --json`."""
+    """All that a report shows. `evidence` is by model name, `uses` as in `usage --json`; of a
+    search, everything that its folder shows."""
 
     rows: Sequence[Row]
     objectives: Sequence[ColumnObjective]
     source: Source
     uses: Iterable[Mapping[str, object]] = ()
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    search: SeenSearch | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,7 @@ def gather(
     when: datetime,
     uses: Iterable[Mapping[str, object]] = (),
     details: int = MOST_DETAILS,
+    search: SeenSearch | None = None,
 ) -> ReportData:
     """Read from the store what a report needs. `details` models are shown with layers, classes and
     PR curves, or the agreement of each output; those of the front first. Each costs a few reads and
@@ -122,7 +128,8 @@ def gather(
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = list(pool.map(lambda name: evidence_of(workspace, name), names))
     source = Source(workspace.store.description, workspace.experiment, when)
-    return ReportData(rows, objectives, source, uses, dict(zip(names, found, strict=True)))
+    evidence = dict(zip(names, found, strict=True))
+    return ReportData(rows, objectives, source, uses, evidence, search)
 
 
 def render(report: ReportData) -> str:
@@ -165,7 +172,63 @@ def render(report: ReportData) -> str:
         interval=interval_heading(report.rows),
         detailed=len(report.evidence),
         provenance=provenance(report.rows, report.source, conditions),
+        search=_search(report.search) if report.search is not None else None,
     )
+
+
+@dataclass(frozen=True)
+class _SearchPart:
+    """A search in a report: facts, charts, and its candidates as a table, the front first."""
+
+    name: str
+    facts: list[tuple[str, str]]
+    reference: str
+    charts: list[Any]
+    headings: list[str]
+    rows: list[tuple[bool, list[str]]]
+
+
+def _search(seen: SeenSearch) -> _SearchPart:
+    several = seen.fronts if len(seen.fronts) > 1 else ()
+    facts = [("candidates", str(len(seen.candidates))), ("on the front", str(len(seen.front)))]
+    facts += [(state, str(count)) for state, count in seen.counts.items()]
+    if seen.hypervolume is not None:
+        facts.append(("hypervolume", f"{seen.hypervolume:.3f}"))
+    facts += [
+        (f"on the front of {front.name}", f"{len(front.candidates)}, {front.hypervolume or 0:.3f}")
+        for front in several
+    ]
+    names = [item.parameter for item in seen.importances] or sorted(
+        {name for item in seen.candidates for name in item.parameters}
+    )
+    objectives = [objective.name for objective in seen.objectives]
+    fronts = ["on the front of"] if several else []
+    ordered = [*seen.front, *(item for item in seen.candidates if not item.is_front)]
+    rows = [
+        (
+            item.is_front,
+            [
+                *(str(item.number), item.arch_id, item.state),
+                *(_short_number(item.values.get(name)) for name in objectives),
+                *([" ".join(item.fronts)] if several else []),
+                *(str(item.parameters.get(name, "")) for name in names),
+                item.reason,
+            ],
+        )
+        for item in ordered
+    ]
+    return _SearchPart(
+        seen.name,
+        facts,
+        reference_text(seen),
+        [_part(chart, f"s{number}-") for number, chart in enumerate(search_charts(seen))],
+        ["number", "architecture", "state", *objectives, *fronts, *names, "reason"],
+        rows,
+    )
+
+
+def _short_number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
 
 
 def _quality_charts(rows: Sequence[Row]) -> list[alt.TopLevelMixin]:
