@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import re
-import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
@@ -18,20 +14,12 @@ from tests.search.seen import write_seen
 
 __all__ = ["browser"]
 
-SEARCH = {
-    "search": {"name": "real", "space": "small-classifier", "size": 32, "budget": 12},
-    "objectives": {"params": {"goal": "min"}, "macs": {"goal": "min"}},
-}
-
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = make_project(tmp_path_factory.mktemp("found"))
     write_seen(folder / "searches/many", 60)
     write_seen(folder / "searches/chips", 30, chips=6)
-    write_seen(folder / "searches/running", 25, is_running=True)
-    write_seen(folder / "searches/early", 5, is_running=True)
-    (folder / "real.yaml").write_text(json.dumps(SEARCH))
     with portal_of(folder) as site:
         yield site
 
@@ -87,25 +75,3 @@ def test_the_front_of_each_chip_can_be_chosen_and_the_colours_too(
         expect(page.locator("#scatter svg")).to_contain_text("front of x-elite")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         tab.keep_picture("search-chips-narrow")
-
-
-def test_the_hypervolume_is_one_number_in_every_view(found: Site) -> None:
-    assert "(reference: params " in found.edgeloop("search", "real.yaml")
-    for name in ("real", "many", "chips", "running"):
-        with (found.folder / f"searches/{name}/hypervolume.csv").open() as file:
-            last = float(list(csv.DictReader(file))[-1]["hypervolume"])
-        assert 0 < last < 1
-        [told] = json.loads(found.edgeloop("searches", name, "--json"))
-        with urllib.request.urlopen(found.at(f"/api/v1/searches/{name}")) as answer:
-            shown = json.load(answer)
-        assert told["hypervolume"] == last == shown["search"]["hypervolume"]
-        assert f"→ {last:.3f} (reference: " in found.edgeloop("searches", name).replace("\n  ", " ")
-        found.edgeloop("report", "--search", name, "-o", f"{name}.html")
-        page = Path(found.folder, f"{name}.html").read_text()
-        assert f'<th>hypervolume</th><td class="v">{last:.3f}</td>' in page
-        assert shown["search"]["reference"] in page, "stated in both"
-    resumed = json.loads(found.edgeloop("search", "real", "--resume", "--json"))
-    [told] = json.loads(found.edgeloop("searches", "real", "--json"))
-    assert max(row["hypervolume"] for row in resumed) == told["hypervolume"]
-    [early] = json.loads(found.edgeloop("searches", "early", "--json"))
-    assert early["hypervolume"] is None and early["reference"] is None

@@ -1,0 +1,56 @@
+"""The hypervolume of a search is one number: in its table, the terminal, the portal and the report,
+when it has ended and while it runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from edgeloop.portal import create_app
+from edgeloop.settings import Settings
+from edgeloop.workspace import Workspace
+from tests.cli.conftest import Edgeloop, edgeloop, project  # noqa: F401 - fixtures
+from tests.portal.conftest import HERE
+from tests.search.seen import write_seen
+
+pytestmark = pytest.mark.slow
+
+SEARCH = {
+    "search": {"name": "real", "space": "small-classifier", "size": 32, "budget": 12},
+    "objectives": {"params": {"goal": "min"}, "macs": {"goal": "min"}},
+}
+
+
+def test_the_hypervolume_is_one_number_in_every_view(
+    project: Path,  # noqa: F811 - the fixture
+    edgeloop: Edgeloop,  # noqa: F811 - the fixture
+) -> None:
+    (project / "real.yaml").write_text(json.dumps(SEARCH))
+    ended = edgeloop("search", "real.yaml", "--json").json
+    write_seen(project / "searches/running", 25, is_running=True)
+    write_seen(project / "searches/early", 5, is_running=True)
+    with (
+        Workspace(Settings.load(project, {})) as workspace,
+        TestClient(create_app(workspace), HERE) as client,
+    ):
+        for name in ("real", "running"):
+            with (project / f"searches/{name}/hypervolume.csv").open() as file:
+                last = float(list(csv.DictReader(file))[-1]["hypervolume"])
+            assert 0 < last < 1
+            [told] = edgeloop("searches", name, "--json").json
+            shown = client.get(f"/api/v1/searches/{name}").json()["search"]
+            assert told["hypervolume"] == last == shown["hypervolume"]
+            text = edgeloop("searches", name).out.replace("\n  ", " ")
+            assert f"→ {last:.3f} (reference: " in text
+            edgeloop("report", "--search", name, "-o", "report.html")
+            page = (project / "report.html").read_text()
+            assert f'<th>hypervolume</th><td class="v">{last:.3f}</td>' in page
+            assert shown["reference"] and shown["reference"] in page, "stated in both"
+        early = client.get("/api/v1/searches/early").json()["search"]
+        assert early["hypervolume"] is None and early["reference"] == ""
+    [told] = edgeloop("searches", "real", "--json").json
+    assert max(row["hypervolume"] for row in ended) == told["hypervolume"]
