@@ -36,7 +36,9 @@ from edgeloop.search.sampler.trial import Params, Policy, Space, Value, key_of
 _RANDOM_SHARE = 8  # one in so many members to screen is random
 _LEADERS = 10  # members of the bank whose neighbours are looked at, too
 _CHILDREN = 20  # of each of them
-_ROUNDS, _GRANDCHILDREN = 2, 100  # the best children have children, too
+# In a space of many parameters the best children have children, too; in a small one, children
+# reach everything that is near, and the variety of what is screened is worth more.
+_ROUNDS, _GRANDCHILDREN, _PARAMETERS = 2, 100, 20
 _CORNERS = 5
 _TRIES = 20
 
@@ -125,7 +127,8 @@ class BankSampler:
             return []
         model = ScreeningModel(view, self._screening.of(view))
         scores = _expected(model, acquisition, drafts)
-        for _ in range(_ROUNDS):
+        is_large = max(len(draft.params) for draft in drafts) > _PARAMETERS
+        for _ in range(_ROUNDS if is_large else 0):
             best = [drafts[i] for i in np.argsort(-scores, kind="stable")[:_LEADERS]]
             turns = [best[i % len(best)] for i in range(_GRANDCHILDREN)]
             children = fresh.unseen(mutated(leader, 1, rng) for leader in turns)
