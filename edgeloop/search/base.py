@@ -92,6 +92,15 @@ class Evaluator(ABC):
         """How many architectures it evaluates at a time, if known."""
         return None
 
+    def busy_share(self, places: int) -> float | None:
+        """How busy so many places were until the last architecture came, from 0 to 1, if known."""
+        return None
+
+    @property
+    def gpu_utilisation(self) -> float | None:
+        """Of the GPUs that it uses, while it uses them, from 0 to 1, if known."""
+        return None
+
 
 Limits = Mapping[str, tuple[float, float]]
 """Constraints by the names of values: the least and the most."""

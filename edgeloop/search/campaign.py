@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from edgeloop._util.system import (
     memory_bytes,
 )
 from edgeloop.architectures import Architecture, build, export_onnx, find_space
-from edgeloop.errors import BadInput, NoSuchDataset
+from edgeloop.errors import BadInput
 from edgeloop.models import Candidates
 from edgeloop.search.base import Evaluator, expected
 from edgeloop.search.config import SearchConfig, read_config
@@ -50,9 +51,8 @@ from edgeloop.search.results.volume import (
 from edgeloop.search.stopping import Rungs
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import Candidate, Study
-from edgeloop.search.training import dataset_folder, seconds, trainer_of, with_workers
+from edgeloop.search.training import seconds, trainer_of, utilisation_of, with_classes, with_workers
 from edgeloop.settings import Settings
-from edgeloop.tasks import open_task
 from edgeloop.training import HISTORY
 from edgeloop.workspace import Workspace
 
@@ -63,6 +63,7 @@ SCREENING = "screening"  # untrained models, until their candidates have ended
 LOOK_S = 1.0
 _CHECK_S = 60.0
 TRAINED = "trained"
+UTILISATION = "utilisation.json"
 NICENESS = 10  # of screening: a training on the same CPUs goes first
 MOST_PROCESSES, PROCESS_BYTES = 8, 4 << 30  # for screening
 
@@ -84,6 +85,7 @@ class SearchResult:
         reference: The reference point of the hypervolumes; None without a result.
         screened: Members of the space that were screened to choose candidates from.
         left_out: How many of these violate a constraint or cannot be built.
+        utilisation: How busy `trainers` and `gpu` were, from 0 to 1, if known.
 
     Examples:
         >>> SearchResult([], [], [], False, Path("searches/laptop")).count("complete")
@@ -100,6 +102,7 @@ class SearchResult:
     fronts: Mapping[str, Sequence[Candidate]] = field(default_factory=dict)
     screened: int = 0
     left_out: int = 0
+    utilisation: Mapping[str, float] = field(default_factory=dict)
 
     def count(self, state: str) -> int:
         """Count the candidates in a state.
@@ -293,7 +296,15 @@ class Search:
             self._publish(front) if self.config.publish == "front" else (),
             curve.reference,
             fronts_of(self.config, candidates) if self.config.devices else {},
+            utilisation=self._utilisation(),
         )
+
+    def _utilisation(self) -> dict[str, float]:
+        """Also kept in the folder, for whoever asks later."""
+        found = utilisation_of(self._training, self.config.workers)
+        if found:
+            write_atomic(self.folder / UTILISATION, json.dumps(found) + "\n")
+        return found
 
     def _evaluators(self, tell: Tell) -> list[Evaluator]:
         config, settings = self.config, self.workspace.settings
@@ -427,19 +438,6 @@ def search_settings(
         store=store or config.store or None,
         experiment=experiment or config.experiment or config.name,
     )
-
-
-def with_classes(config: SearchConfig, project: Path) -> SearchConfig:
-    """As many classes as the dataset has, unless the file says how many."""
-    if config.says_classes or not config.data:
-        return config
-    try:
-        folder = dataset_folder(config.data, project)
-    except (NoSuchDataset, BadInput):
-        return config  # it is in the store only, or the training will say what is wrong with it
-    has_labels = next(folder.glob("*_seg.png"), None) is not None
-    task = config.task or ("segmentation" if has_labels else "classification")
-    return replace(config, classes=len(open_task(task, folder, folder).classes))
 
 
 def check_devices(config: SearchConfig, settings: Settings) -> None:

@@ -23,6 +23,7 @@ from edgeloop.search.loop import patiently
 from edgeloop.search.results.tables import copy_atomic, publish
 from edgeloop.settings import Settings
 from edgeloop.store import Record, Value
+from edgeloop.tasks import open_task
 from edgeloop.training import USUAL_AT_ONCE, TrainingPlan, usable_cards
 from edgeloop.workspace import Workspace
 
@@ -86,6 +87,19 @@ class Trainer:
         return self.group if self.resources.gpus else self.workers
 
 
+def with_classes(config: SearchConfig, project: Path) -> SearchConfig:
+    """As many classes as the dataset has, unless the file says how many."""
+    if config.says_classes or not config.data:
+        return config
+    try:
+        folder = dataset_folder(config.data, project)
+    except (NoSuchDataset, BadInput):
+        return config  # it is in the store only, or the training will say what is wrong with it
+    has_labels = next(folder.glob("*_seg.png"), None) is not None
+    task = config.task or ("segmentation" if has_labels else "classification")
+    return dataclasses.replace(config, classes=len(open_task(task, folder, folder).classes))
+
+
 def with_workers(config: SearchConfig) -> SearchConfig:
     """Several candidates per GPU where they are trained on this machine's, unless the file says how
     many at a time."""
@@ -96,6 +110,16 @@ def with_workers(config: SearchConfig) -> SearchConfig:
     plan = TrainingPlan(device="cpu" if train.get("device") == "cpu" else "auto")
     cards = usable_cards(plan)
     return dataclasses.replace(config, workers=USUAL_AT_ONCE * len(cards)) if cards else config
+
+
+def utilisation_of(training: Evaluator | None, workers: int) -> dict[str, float]:
+    """How busy the places for trainings were until the last candidate began, and the GPU while
+    anything was trained, as far as it is known."""
+    if training is None:
+        return {}
+    busy = training.busy_share(training.capacity or workers)
+    known = {"trainers": busy, "gpu": training.gpu_utilisation}
+    return {name: round(share, 3) for name, share in known.items() if share is not None}
 
 
 def trainer_of(train: Mapping[str, object], data: str, settings: Settings, workers: int) -> Trainer:

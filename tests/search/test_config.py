@@ -11,7 +11,6 @@ import yaml
 
 from edgeloop.errors import BadSetting
 from edgeloop.search import training
-from edgeloop.search.campaign import with_classes
 from edgeloop.search.config import Objective, SearchConfig, config_of, read_config
 from edgeloop.training import TrainingPlan
 
@@ -321,7 +320,9 @@ def test_the_number_of_classes_is_the_datasets_unless_the_file_says_another(tmp_
         ({}, "working/only-in-the-store", 19),
     ):
         document = {"search": search, "data": data, "objectives": objectives}
-        assert with_classes(config_of(document, "search.yaml"), tmp_path).classes == classes
+        assert (
+            training.with_classes(config_of(document, "search.yaml"), tmp_path).classes == classes
+        )
 
 
 def test_the_farm_example_starts_runners_that_serve_its_own_experiment():

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from edgeloop.search.evaluators import LocalTraining, shared
+from edgeloop.search.evaluators.threads import BusyTime
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
 from edgeloop.training import TrainingPlan
 from tests.jobs.waiting import eventually
@@ -142,3 +143,11 @@ def test_a_process_that_cannot_start_is_nobodys_fault(make):
 def _history(project, arch):
     [file] = project.glob(f"search/{arch.id}/*/metrics.jsonl")
     return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_trainers_are_busy_while_their_places_are_taken_until_the_last_candidate_began():
+    busy = BusyTime()
+    assert busy.share(2) is None
+    for now, active in ((0, 1), (2, 2), (6, 1), (8, 2), (9, 3), (9.5, 4), (20, 3), (40, 0)):
+        busy.note(active, now)
+    assert busy.share(2) == pytest.approx((2 * 1 + 4 * 2 + 2 * 1 + 1 * 2 + 0.5 * 2) / (2 * 9.5))

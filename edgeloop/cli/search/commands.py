@@ -290,6 +290,10 @@ def _say_outcome(config: SearchConfig, outcome: SearchResult) -> None:
     if config.rungs is not None:
         share = f"{outcome.share_of_training(config.rungs):.0%} of the {config.rungs.unit}"
         click.echo(f"{outcome.count('stopped')} stopped early: trained for {share}")
+    if "gpu" in outcome.utilisation:
+        used, busy = outcome.utilisation["gpu"], outcome.utilisation.get("trainers", 1.0)
+        text = f"The GPU was busy {used:.0%} of the time in training"
+        click.echo(f"{text}, the trainers {busy:.0%} until the last candidate began.", err=True)
     if outcome.is_exhausted:
         of = " that can be trained" if outcome.screened else ""
         click.echo(f"The space has only these {len(outcome.candidates)} members{of}.", err=True)

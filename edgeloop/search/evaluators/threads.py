@@ -7,6 +7,7 @@ evaluation whatever goes wrong: a thread that died silently would leave a search
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from abc import abstractmethod
@@ -56,6 +57,30 @@ def failure(arch_id: str, error: Exception | str, is_final: bool | None = None) 
     return Evaluation(arch_id, error=redact(" ".join(text.split())), is_final=is_final)
 
 
+class BusyTime:
+    """When how many architectures were in evaluation."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[float, int]] = []  # from when on, and how many
+        self._last_came = 0
+
+    def note(self, active: int, now: float) -> None:
+        if not self._seen or active > self._seen[-1][1]:
+            self._last_came = len(self._seen)
+        self._seen.append((now, active))
+
+    def share(self, places: int) -> float | None:
+        """Of so many places, until the last architecture came: then fewer and fewer are left."""
+        seen = self._seen[: self._last_came + 1]
+        spans = [
+            (until - since, min(active, places))
+            for (since, active), (until, _) in itertools.pairwise(seen)
+        ]
+        total_s = sum(span_s for span_s, _ in spans)
+        busy_s = sum(span_s * busy for span_s, busy in spans)
+        return busy_s / (places * total_s) if total_s else None
+
+
 class ThreadedEvaluator(Evaluator):
     """Each of its threads executes `_run`."""
 
@@ -66,6 +91,7 @@ class ThreadedEvaluator(Evaluator):
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._active: set[str] = set()
+        self._busy = BusyTime()
         self._until: dict[str, int | None] = {}
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(threads)]
 
@@ -87,6 +113,7 @@ class ThreadedEvaluator(Evaluator):
                 if arch.id not in self._active:
                     self._active.add(arch.id)
                     self._inbox.put(Request(arch, dict(files), self._until.get(arch.id)))
+            self._busy.note(len(self._active), time.monotonic())
         self._wake.set()
 
     def collect(self, timeout_s: float) -> list[Evaluation]:
@@ -111,6 +138,10 @@ class ThreadedEvaluator(Evaluator):
         self._stop()
         self._join()
 
+    def busy_share(self, places: int) -> float | None:
+        with self._lock:
+            return self._busy.share(places)
+
     @abstractmethod
     def _run(self) -> None: ...
 
@@ -132,6 +163,7 @@ class ThreadedEvaluator(Evaluator):
             if self._closing.is_set():
                 return
             self._active.discard(evaluation.arch_id)
+            self._busy.note(len(self._active), time.monotonic())
         self._outbox.put(evaluation)
 
 
