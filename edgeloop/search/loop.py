@@ -168,7 +168,8 @@ class SearchLoop:
             self._begin(candidate)
             begun = True
         if self._pool is not None:
-            patiently(self._pool.prepare)
+            pool = self._pool
+            patiently(lambda: pool.prepare(is_training=bool(self._open)))
         return begun
 
     def _is_last(self) -> bool:

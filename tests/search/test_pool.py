@@ -198,6 +198,26 @@ def test_several_workers_get_the_best_of_what_is_known_and_wait_for_no_batch(yar
     assert len(loop.run()) == 9 and slow.sent > 12
 
 
+def test_latency_of_this_machine_is_measured_while_nothing_is_trained(yard: Yard):
+    config = config_of(
+        {
+            "search": {"name": "toy", "space": "toy.py:build", "size": 8, "budget": 12, "pool": 4},
+            "objectives": {"host_latency_ms": {}, "val_iou": {}},
+            "data": "working/none",
+        },
+        "toy.yaml",
+    )
+    open_at: list[int] = []
+    loop = yard.loop(
+        config,
+        [
+            Worked("host_latency_ms", 0, cost_of, lambda _: open_at.append(len(loop._open))),
+            Worked("val_iou", 1, quality_of),
+        ],
+    )
+    assert len(loop.run()) == 12 and set(open_at) == {0}
+
+
 def test_batches_wait_for_each_other(yard: Yard, tmp_path: Path):
     config = toy_config(budget=9, batch=3, pool=4)
     found = yard.search(config)

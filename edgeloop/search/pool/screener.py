@@ -93,6 +93,8 @@ class CandidatePool:
         self._evaluators = list(screening)
         self._is_patient, self._tell = is_patient, tell
         self._stride = config.batch or 1
+        # A training on the same CPU would change what is measured of it.
+        self._is_alone = is_patient and any("host_latency_ms" in one.gives for one in screening)
         self._names = tuple(dict.fromkeys(n for e in screening for n in (*e.gives, *e.beside)))
         self._waiting: dict[str, _Screened] = {}
         self._given_up: dict[str, str] = {}  # this machine could not screen them
@@ -145,9 +147,10 @@ class CandidatePool:
             self._ids.append(candidate.arch.id)
             self._place += 1
 
-    def prepare(self) -> None:
+    def prepare(self, is_training: bool) -> None:
         """Plan what is screened for the next candidate, if that is due."""
-        if len(self._ids) < self._config.budget and not self.is_exhausted:
+        is_spent = len(self._ids) >= self._config.budget or self.is_exhausted
+        if not is_spent and not (is_training and self._is_alone):
             self._advance()
 
     def receive(self, evaluator: Evaluator, evaluation: Evaluation) -> None:
@@ -270,7 +273,7 @@ class CandidatePool:
     def _visible(self) -> list[BankMember]:
         """All members; but a patient search chooses its first candidates from the first batch, as
         long as it lasts, and trains them while the second one is screened."""
-        if self._is_patient and self._is_early():
+        if self._is_patient and self._is_early() and not self._is_alone:
             first = self._first_members()
             if self._is_waiting_for(first) or self._free(first):
                 return first
