@@ -2,10 +2,10 @@
 falls free, beside rounds that wait for their slowest member.
 
 The trainer sleeps, so that the figures are those of the loop and not of the machine. Candidates
-come from a pool of screened members, whose screening is free or, in one row, compiles for real beside
-the trainings. "Busy" is from the first candidate to the moment when the last one was begun: at the
-end of a budget there is nothing left to give out, whichever way. The share of all the time stands
-beside it.
+come from a pool of screened members, whose screening is free or, in one row, compiles for real
+beside the trainings. "Busy" is from the first candidate to the moment when the last one was begun:
+at the end of a budget there is nothing left to give out, whichever way. The share of all the time
+stands beside it.
 
 The second table is what a candidate costs before its training: the sampler's time, and that of the
 CPUs for the members that are compiled.
