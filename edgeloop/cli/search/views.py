@@ -218,14 +218,14 @@ def _importance_line(seen: SeenSearch) -> str:
     for objective in seen.fronts[0].objectives:
         ranked = sorted(seen.importances, key=lambda one: -one.shares.get(objective.name, 0.0))
         told = [
-            f"{item.parameter} {100 * item.shares[objective.name]:.0f} %"
+            f"{item.parameter} {100 * item.shares[objective.name]:.0f}{_FIXED}%"
             for item in ranked[:_MOST_PARAMETERS]
             if item.shares.get(objective.name, 0.0) >= 0.01
         ]
         if told:
             text = f"{objective.name} depends most on {', '.join(told)}"
             lines += textwrap.wrap(text, WIDTH, subsequent_indent="  ")
-    return "\n".join(lines)
+    return "\n".join(lines).replace(_FIXED, " ")
 
 
 def _letter(place: int) -> str:
