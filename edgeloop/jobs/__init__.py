@@ -29,7 +29,13 @@ if TYPE_CHECKING:
     from edgeloop.jobs.package import edgeloop_requirements, package_snapshot
     from edgeloop.jobs.protocol.bundle import bootstrap_command, packed
     from edgeloop.jobs.protocol.resources import listed, missing
-    from edgeloop.jobs.protocol.ticket import FINAL_STATES, Environment, State, order_variables
+    from edgeloop.jobs.protocol.ticket import (
+        FINAL_STATES,
+        EarlierOutputs,
+        Environment,
+        State,
+        order_variables,
+    )
     from edgeloop.jobs.records import RUNS_FOLDER, JobRecord, Listing, Run, RunRecords, select
     from edgeloop.jobs.secrets.patterns import find_secrets, is_placeholder, is_secret_variable
     from edgeloop.jobs.shared import (
@@ -52,6 +58,7 @@ __all__ = [
     "RUNS_FOLDER",
     "Compute",
     "ComputeOptions",
+    "EarlierOutputs",
     "Environment",
     "Fetched",
     "JobFile",
@@ -120,7 +127,9 @@ _WHERE = {
     "sweep": ("parse_sweep",),
     "protocol.bundle": ("bootstrap_command", "packed"),
     "protocol.resources": ("listed", "missing"),
-    "protocol.ticket": ("FINAL_STATES", "Environment", "State", "order_variables"),
+    "protocol.ticket": (
+        *("FINAL_STATES", "EarlierOutputs", "Environment", "State", "order_variables"),
+    ),
     "watch": ("Status",),
 }
 

@@ -32,8 +32,7 @@ from edgeloop.jobs.watch import WatchedJob, current_status
 from edgeloop.settings import Settings
 from edgeloop.store import Blobs, open_blobs
 
-SHORTEST_WAIT_S = 0.2
-LONGEST_WAIT_S = 5.0
+SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.2, 5.0
 
 
 class Jobs:
@@ -353,17 +352,18 @@ class Jobs:
         """
         return self._compute_of(run).logs(run.record.id)
 
-    def fetch(self, run: Run) -> Fetched:
+    def fetch(self, run: Run, without: Collection[str] = ()) -> Fetched:
         """Copy the outputs of a job from the store into `runs/NAME/outputs`.
 
         Args:
             run: The job, running or ended. Only new files are copied.
+            without: Names of files that are not copied, in whatever folder.
 
         Returns:
             How many files there are, and how many were copied.
         """
         self.check_store(run)
-        return results.fetch(self.blobs, run.record.id, self.outputs(run))
+        return results.fetch(self.blobs, run.record.id, self.outputs(run), without)
 
     def outputs(self, run: Run) -> Path:
         """Locate the outputs of a job on this machine.

@@ -20,7 +20,7 @@ from edgeloop._util.yaml import KeyPath, Origin, read_document
 from edgeloop.errors import BadJob
 from edgeloop.jobs.computes.base import Resources
 from edgeloop.jobs.fields import DEFAULT_GRACE_S, DEFAULT_PRIORITY, JobFile, plain_stem
-from edgeloop.jobs.protocol.ticket import Environment
+from edgeloop.jobs.protocol.ticket import EarlierOutputs, Environment
 from edgeloop.jobs.protocol.urls import RemotePath
 from edgeloop.paths import find_project
 from edgeloop.settings import filled_in
@@ -62,6 +62,7 @@ class JobSpec:
         variables: Environment variables, with `${NAME}` not yet replaced.
         secrets: Names of variables whose values are secret, whatever they are called.
         edgeloop: Extras of Edgeloop, or `core`, if Edgeloop itself travels with the code.
+        earlier: Outputs of other jobs that it starts with.
 
     Examples:
         >>> from pathlib import Path
@@ -98,6 +99,7 @@ class JobSpec:
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: tuple[str, ...] = ()
     edgeloop: tuple[str, ...] = ()
+    earlier: tuple[EarlierOutputs, ...] = ()
 
     def full_command(self) -> tuple[str, ...]:
         """Build the command, with parameters filled in or appended as options.

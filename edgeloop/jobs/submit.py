@@ -107,7 +107,7 @@ class Submission:
         except EdgeloopError as error:
             self._give_up(recorded, error)
             raise
-        return self._start(recorded, uploads, together=True)
+        return self._start(recorded, uploads, together=len(specs) > 1)
 
     def send_again(
         self, run: Run, spec: JobSpec, push: bool = True, with_outputs: bool = False
@@ -408,6 +408,7 @@ def _ticket(
         timeout_s=spec.timeout_s,
         grace_s=spec.grace_s,
         previous=previous,
+        earlier=spec.earlier,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,7 @@ class Fetched:
     refused: tuple[str, ...] = ()  # names that are not allowed in a folder
 
 
-def fetch(blobs: Blobs, job: str, folder: Path) -> Fetched:
+def fetch(blobs: Blobs, job: str, folder: Path, without: Collection[str] = ()) -> Fetched:
     """Copy the outputs to `folder`, beside which an index of what was fetched is kept.
 
     Works for a running job too: unfinished files come the next time. A fetched file that the script
@@ -39,7 +39,8 @@ def fetch(blobs: Blobs, job: str, folder: Path) -> Fetched:
     """
     index_file = folder.parent / INDEX_FILE
     known = _read_index(index_file)
-    stored, refused = outputs_of(blobs, job)
+    found, refused = outputs_of(blobs, job)
+    stored = {path: info for path, info in found.items() if Path(path).name not in without}
     missing = []
     for path, info in stored.items():
         with contextlib.suppress(OSError):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from edgeloop.architectures import Architecture
 from edgeloop.errors import BadInput, NoSuchDataset
 from edgeloop.jobs import Jobs, Resources
 from edgeloop.search.evaluators import TrainingJobs
@@ -19,7 +20,7 @@ from edgeloop.testing.contracts.compute import processes_with
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
 from edgeloop.training import TrainingPlan
 from tests.jobs.waiting import eventually
-from tests.search.conftest import net
+from tests.search.conftest import SPACE, net
 
 if TYPE_CHECKING:
     from tests.peers.ray import RayCluster
@@ -139,8 +140,55 @@ def test_the_same_on_a_ray_cluster(make, project: Path, jobs: Jobs, ray_cluster:
         training.send(arch)
     answers = collect_all(training, 2)
     assert answers[archs[0].id].values["val_f1"] >= 0
+    for until in (1, 2):  # another one in two rungs
+        training.pause(net(width=24), until)
+        training.send(net(width=24))
+        rung = collect_all(training, 1)[net(width=24).id]
+        assert not rung.error and rung.paused_at == (1 if until == 1 else 0)
+    assert len((rung.files["metrics.jsonl"]).read_text().splitlines()) == 2
     assert "diverged" in answers[archs[1].id].error and answers[archs[1].id].is_final
     assert {run.record.compute for run in there.select(()).runs} == {"cluster"}
+
+
+def trained_in_rungs(training: TrainingJobs, archs: list[Architecture]) -> dict[str, list[float]]:
+    """The scores of each at the pauses and at the end."""
+    found: dict[str, list[float]] = {arch.id: [] for arch in archs}
+    for until in (1, 2, 3):
+        for arch in archs:
+            training.pause(arch, until)
+            training.send(arch)
+        for name, answer in collect_all(training, len(archs)).items():
+            assert not answer.error, answer.error
+            assert answer.paused_at == (until if until < 3 else 0)
+            assert ("model.onnx" in answer.files) == (until == 3)
+            found[name].append(answer.values["val_f1"])
+    return found
+
+
+def test_a_rung_is_a_job_that_continues_from_the_one_before(make, jobs: Jobs):
+    plan, archs = replace(PLAN, epochs=3), [net(width=8), net(width=16), net(width=24)]
+    training = make(plan, batch=2)
+    scores = trained_in_rungs(training, archs)
+    runs = jobs.select(()).runs
+    assert len(runs) == 6  # two per rung
+    for run in runs:
+        jobs.fetch(run)
+    for arch in archs:  # a later job has the earlier epochs as they were, to the millisecond
+        found = [path for run in runs for path in jobs.outputs(run).rglob("metrics.jsonl")]
+        files = [path for path in found if Architecture.load(path.parent / "arch.json") == arch]
+        lines = [line for path in files for line in path.read_text().splitlines()]
+        assert len(lines) == 6 and len(set(lines)) == 3
+    later = make(plan, search="later")  # as after a kill: everything is found
+    later.pause(archs[0], 1)
+    later.send(archs[0])
+    answer = collect_all(later, 1)[archs[0].id]
+    assert not answer.paused_at and answer.values["val_f1"] == scores[archs[0].id][-1]
+    assert len(jobs.select(()).runs) == 6
+    (jobs.settings.project / "nets.py").write_text(SPACE + "# another key\n")
+    whole = make(plan, search="whole")
+    whole.send(archs[2])
+    uninterrupted = collect_all(whole, 1)[archs[2].id]
+    assert uninterrupted.values["val_f1"] == scores[archs[2].id][-1]
 
 
 def test_its_conditions_follow_the_content_of_the_dataset_and_the_plan(make, project: Path):

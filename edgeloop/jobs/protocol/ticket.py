@@ -78,6 +78,16 @@ class Environment:
 
 
 @dataclass(frozen=True)
+class EarlierOutputs:
+    """Outputs of another job that this one continues: those in `folder` there, to `into` here; both
+    are below `outputs/`, and empty for all of it."""
+
+    job: str
+    folder: str = ""
+    into: str = ""
+
+
+@dataclass(frozen=True)
 class Ticket:
     """All that the wrapper needs to know. Placeholders in `command` are not yet filled in."""
 
@@ -99,6 +109,7 @@ class Ticket:
     sources: tuple[TicketPlace, ...] = ()
     targets: tuple[TicketPlace, ...] = ()
     package: str = ""  # the snapshot of Edgeloop itself, for a command that runs it
+    earlier: tuple[EarlierOutputs, ...] = ()  # files of the first ones take precedence
 
     def to_json(self) -> bytes:
         return to_json(self, indent=2)

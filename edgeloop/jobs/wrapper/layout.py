@@ -18,6 +18,7 @@ from edgeloop.data import Datasets, check_name
 from edgeloop.errors import BadInput, BlobMissing
 from edgeloop.jobs.protocol.code import unpack_code
 from edgeloop.jobs.protocol.ticket import (
+    EarlierOutputs,
     Ticket,
     TicketPlace,
     check_apart,
@@ -158,14 +159,18 @@ def _target(place: TicketPlace, scratch: Scratch, here: NodeEnvironment) -> Path
     return folder
 
 
-def fetch_outputs(job: str, scratch: Scratch, created: CreatedFiles, blobs: Blobs) -> None:
+def fetch_outputs(
+    source: EarlierOutputs, scratch: Scratch, created: CreatedFiles, blobs: Blobs
+) -> None:
     """Fetch the stored outputs of another job, or of an earlier wrapper of this one: each to where
     the command would write it. Local files take precedence."""
-    folder = outputs_folder(job)
-    names = [check_blob_key(info.key[len(folder) :]) for info in blobs.list(folder)]
+    folder = outputs_folder(source.job) + (f"{source.folder}/" if source.folder else "")
+    into = f"{source.into}/" if source.into else ""
+    names = [info.key[len(folder) :] for info in blobs.list(folder)]
+    here = {name: check_blob_key(into + name) for name in names}
     places = {
-        name: (scratch.work if created.is_wanted(name) else scratch.outputs) / name
-        for name in names
+        name: (scratch.work if created.is_wanted(target) else scratch.outputs) / target
+        for name, target in here.items()
     }
     blobs.get_many({folder + name: path for name, path in places.items() if not path.exists()})
 

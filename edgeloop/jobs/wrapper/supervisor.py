@@ -18,6 +18,7 @@ from edgeloop.data import Datasets
 from edgeloop.errors import BadInput, BlobMissing, EdgeloopError
 from edgeloop.jobs.protocol.ticket import (
     FINAL_STATES,
+    EarlierOutputs,
     JobProgress,
     Ticket,
     WrapperOrder,
@@ -157,10 +158,10 @@ class Supervisor:
         own = [folders.outputs, *folders.made.values()]
         skipped = [path.relative_to(self._scratch.work).as_posix() for path in own]
         self._created.remember(ticket.outputs, skipped)
-        sources = [ticket.id] if earlier is not None else []
-        sources += [ticket.previous] if ticket.previous else []
-        for job in sources:
-            fetch = partial(fetch_outputs, job, self._scratch, self._created, self._blobs)
+        sources = [EarlierOutputs(ticket.id)] if earlier is not None else []
+        sources += [EarlierOutputs(ticket.previous)] if ticket.previous else []
+        for source in (*sources, *ticket.earlier):
+            fetch = partial(fetch_outputs, source, self._scratch, self._created, self._blobs)
             with_retries(fetch, patience_s)
         builder = EnvironmentBuilder(
             self._here,

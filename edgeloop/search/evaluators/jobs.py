@@ -7,6 +7,9 @@
 The tags of a job say which architectures it trains under which conditions. A search that was killed
 and resumed finds it by them and waits for it instead of submitting a second one; a job that failed
 or was canceled is resubmitted and continues from its checkpoints.
+
+A training that pauses is a job that ends there. To continue it is another job, which starts with
+the outputs of the earlier ones; the candidates of such a job may come from several jobs.
 """
 
 from __future__ import annotations
@@ -30,19 +33,28 @@ from edgeloop.errors import (
     StoreUnavailable,
     WaitTimeout,
 )
-from edgeloop.jobs import Environment, Jobs, JobSpec, Resources, Run, edgeloop_requirements
+from edgeloop.jobs import (
+    EarlierOutputs,
+    Environment,
+    Jobs,
+    JobSpec,
+    Resources,
+    Run,
+    edgeloop_requirements,
+)
 from edgeloop.search.evaluators.threads import PollingEvaluator, Request, failure
 from edgeloop.search.evaluators.trainer import (
     GIVES,
     ORDER,
     TrainingOrder,
+    TrainingOutcome,
     digest,
     plan_text,
     read_outcome,
     source_of,
 )
 from edgeloop.settings import STORE_FOLDER
-from edgeloop.training import TrainingPlan
+from edgeloop.training import CHECKPOINT, TrainingPlan
 
 _MODULE = "edgeloop.search.evaluators.trainer"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
@@ -65,6 +77,7 @@ class TrainingJobs(PollingEvaluator):
     gives = GIVES
     cost = 1
     label = "in training"
+    can_pause = True
 
     def __init__(
         self,
@@ -112,6 +125,7 @@ class TrainingJobs(PollingEvaluator):
         self._sent: dict[str, tuple[Request, str]] = {}  # waiting for the job of this name, by id
         self._runs: dict[str, Run] = {}  # those jobs, by name
         self._useless: set[str] = set()  # jobs that completed without a result
+        self._earlier: dict[str, list[Run]] = {}  # jobs that trained it before, the newest first
 
     def _take(self, request: Request) -> None:
         self._new[request.arch.id] = request
@@ -137,7 +151,12 @@ class TrainingJobs(PollingEvaluator):
         here = str(self._jobs.settings.location)
         runs = [run for run in self._jobs.runs.list().runs if run.record.store == here]
         known = {tag: run for run in runs for tag in _keys_of(run)}  # the newest run wins
-        wanted = {self._key(request.arch): request for request in self._new.values()}
+        has_changed = self._attach_rungs(runs)
+        wanted = {
+            self._key(request.arch): request
+            for request in self._new.values()
+            if request.until is None
+        }
         found = {key: known[key] for key in wanted if key in known}
         unique = {run.name: run for run in found.values()}
         fresh = {run.name: run for run in self._jobs.refresh(list(unique.values()))}
@@ -151,7 +170,31 @@ class TrainingJobs(PollingEvaluator):
                 raise
             except EdgeloopError as error:
                 self._settle(failure(request.arch.id, error))
-        return bool(found)
+        return bool(found) or has_changed
+
+    def _attach_rungs(self, runs: Sequence[Run]) -> bool:
+        """Trainings that pause: wait for a job that runs, use a result that is far enough, and
+        remember the others, for the next job to continue from."""
+        has_changed = False
+        for request in [r for r in self._new.values() if r.until is not None]:
+            key, arch_id = self._key(request.arch), request.arch.id
+            mine = self._jobs.refresh([run for run in reversed(runs) if key in _keys_of(run)])
+            running = [run for run in mine if not run.status.is_final]
+            settled = bool(running) or self._settle_known(request, mine)
+            if running:
+                self._wait_for(request, running[0])
+            elif not settled:
+                self._earlier[arch_id] = mine
+            has_changed |= settled
+        return has_changed
+
+    def _settle_known(self, request: Request, runs: Sequence[Run]) -> bool:
+        """With the first result that is far enough; returns whether there is one."""
+        for run in runs:
+            self._jobs.fetch(run, without=(CHECKPOINT,))
+            if self._settle_with(request, run):
+                return True
+        return False
 
     def _resubmitted(self, run: Run) -> Run:
         if not Path(str(run.record.spec.get("code", ""))).is_dir():
@@ -188,24 +231,38 @@ class TrainingJobs(PollingEvaluator):
         size = self._batch
         batches = [ready[start : start + size] for start in range(0, len(ready), size)]
         specs = [self._spec(batch) for batch in batches]
-        if len(specs) == 1:
-            runs = self._jobs.submit(specs[0], push=False)
-        else:
-            runs = self._jobs.submit_all(specs, push=False)
+        runs = self._jobs.submit_all(specs, push=False)
         for batch, run in zip(batches, runs, strict=True):
             for request in batch:
                 self._wait_for(request, run)
+
+    def _sources(self, batch: Sequence[Request]) -> list[EarlierOutputs]:
+        """Where the checkpoints of a batch are: a job of one architecture has it in `outputs/`."""
+        found = []
+        for arch_id in (request.arch.id for request in batch):
+            into = arch_id if len(batch) > 1 else ""
+            for run in self._earlier.get(arch_id, ()):
+                folder = arch_id if len(_keys_of(run)) > 1 else ""
+                found.append(EarlierOutputs(run.record.id, folder, into))
+        return found
 
     def _spec(self, batch: Sequence[Request]) -> JobSpec:
         archs = tuple(request.arch for request in batch)
         keys = tuple(self._key(arch) for arch in archs)
         last = keys[0].replace("=", "-") if len(keys) == 1 else f"{len(keys)}-{digest(*keys)}"
         name = f"{self._search}-{last}"
+        sources = self._sources(batch)
+        until = {request.arch.id: request.until for request in batch if request.until is not None}
+        if until:  # each of them has a job per rung, and more after faults
+            jobs = [source.job for source in sources]
+            farthest = max(until.values())
+            name = f"{name}-{farthest}-{digest(*keys, str(sorted(until.items())), *jobs)[:8]}"
         return replace(
             self._template,
             name=name,
-            code=self._code(name, archs),
+            code=self._code(name, archs, until),
             tags=(self._search, *keys),
+            earlier=tuple(sources),
             command=(
                 *("python", "-P", "-m", _MODULE, ORDER),
                 *("--dataset", f"{{input:{self._version.name}}}"),
@@ -213,11 +270,12 @@ class TrainingJobs(PollingEvaluator):
             ),
         )
 
-    def _code(self, name: str, archs: tuple[Architecture, ...]) -> Path:
+    def _code(self, name: str, archs: tuple[Architecture, ...], until: Mapping[str, int]) -> Path:
         """What is sent: the order, and the files of a user's space and environment. It stays for
         other attempts."""
         folder = self._project / STORE_FOLDER / "search" / name
-        TrainingOrder(self._plan, archs, self.conditions, self._at_once).save(folder / ORDER)
+        order = TrainingOrder(self._plan, archs, self.conditions, self._at_once, until)
+        order.save(folder / ORDER)
         for source in {source_of(arch, self._project) for arch in archs} - {None}:
             target = folder / str(source)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -249,6 +307,7 @@ class TrainingJobs(PollingEvaluator):
 
     def _wait_for(self, request: Request, run: Run) -> None:
         self._new.pop(request.arch.id, None)
+        self._earlier.pop(request.arch.id, None)
         self._sent[request.arch.id] = (request, run.name)
         self._runs[run.name] = run
 
@@ -266,20 +325,36 @@ class TrainingJobs(PollingEvaluator):
         return any(before[run.name] != run.state for run in seen)
 
     def _settle_all_of(self, run: Run) -> None:
-        self._jobs.fetch(run)
+        self._jobs.fetch(run, without=(CHECKPOINT,))
         members = [request for request, name in self._sent.values() if name == run.name]
         for request in members:
-            folder = self._jobs.outputs(run)
-            if len(_keys_of(run)) > 1:  # see TrainingOrder.folder
-                folder /= request.arch.id
-            outcome = read_outcome(folder, request.arch.id, self.conditions)
-            if outcome is not None:
-                seconds = time.monotonic() - request.sent
-                self._settle(replace(outcome.evaluation(folder), seconds=seconds))
+            if self._settle_with(request, run):
+                continue
+            if request.until is not None and self._outcome(request, run, until=1) is not None:
+                self._sent.pop(request.arch.id)  # an earlier rung, from before a kill
+                self._new[request.arch.id] = request
                 continue
             if run.state == "completed":
                 self._useless.add(run.name)
             self._settle(failure(request.arch.id, self._why(run), is_final=False))
+
+    def _settle_with(self, request: Request, run: Run) -> bool:
+        """With the result of a job, if it has one that is far enough."""
+        outcome = self._outcome(request, run, request.until)
+        if outcome is not None:
+            seconds = time.monotonic() - request.sent
+            evaluation = outcome.evaluation(self._folder_in(request, run))
+            self._settle(replace(evaluation, seconds=seconds))
+        return outcome is not None
+
+    def _outcome(self, request: Request, run: Run, until: int | None) -> TrainingOutcome | None:
+        folder = self._folder_in(request, run)
+        return read_outcome(folder, request.arch.id, self.conditions, until)
+
+    def _folder_in(self, request: Request, run: Run) -> Path:
+        """See TrainingOrder.folder."""
+        folder = self._jobs.outputs(run)
+        return folder / request.arch.id if len(_keys_of(run)) > 1 else folder
 
     def _why(self, run: Run) -> str:
         log = f"'edgeloop job logs {run.name}' shows its log"
