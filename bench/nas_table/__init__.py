@@ -1,4 +1,4 @@
-"""A tabular benchmark for neural architecture search on chips: 576 hourglasses, all trained.
+"""A tabular benchmark for neural architecture search on chips: hourglasses that were trained.
 
     python -m bench nas_table --seconds 480        the next piece of what is left to measure
     python -m bench nas_table pack                 the table from what was measured

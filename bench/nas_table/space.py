@@ -1,7 +1,7 @@
 """The space of the table: hourglasses whose blocks are all alike, 576 of them.
 
-Seven choices stand for the several dozen of the built-in space, so that every member could be
-trained and the true front is known. `build` makes it a space for a search:
+Seven choices stand for the several dozen of the built-in space, so that all members can be trained
+and the true front is known. `build` makes it a space for a search:
 
     space: bench/nas_table/space.py:build
 """

@@ -15,6 +15,7 @@ import csv
 import io
 import json
 import lzma
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +35,7 @@ TESTS = ("int8_f1", "int8_miou")
 SCORES = ("f1", "miou", *TESTS)
 COUNTS = ("weights", "macs", "memory_bytes")
 EPOCHS = 27
+BRANCH, CHANNELS = ("stem_stride", "kernel"), ("base_channels", "factor")
 
 Params = Mapping[str, Value]
 
@@ -84,12 +86,30 @@ class TableMember:
 
 @dataclass(frozen=True)
 class NasTable:
-    """`members` are all of the space, trained with the first seed; `repeats` some with another."""
+    """`members` are those of the space that were trained, with the first seed; `repeats` some of
+    them with another."""
 
     members: tuple[TableMember, ...]
     repeats: dict[str, TableMember]
     about: dict[str, Any]
-    space: Callable[[Trial], object] = table_space
+
+    def space(self, trial: Trial) -> dict[str, Value]:
+        """Suggests a member of the table. While some of the space are not trained, channels and
+        factor are one choice, whose values depend on the stem and the kernel."""
+        if self.is_complete:
+            return table_space(trial)
+        branch = {name: trial.suggest_categorical(name, list(CHOICES[name])) for name in BRANCH}
+        channels = trial.suggest_categorical(
+            _channels_name(branch), self._channels[_values(branch)]
+        )
+        rest = [name for name in CHOICES if name not in (*BRANCH, *CHANNELS)]
+        others = {name: trial.suggest_categorical(name, list(CHOICES[name])) for name in rest}
+        return _whole({**branch, _channels_name(branch): channels, **others})
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every member of the space is there."""
+        return len(self.members) == math.prod(map(len, CHOICES.values()))
 
     @property
     def is_synthetic(self) -> bool:
@@ -104,13 +124,27 @@ class NasTable:
         return tuple(self.members[0].latency_ms)
 
     def find(self, params: Params) -> TableMember:
-        return self._by_key[key_of(params)]
+        return self._by_key[key_of(_whole(params))]
 
     def problem(self, chip: str = "htp:qcs8550", score: str = "f1") -> TableProblem:
         if chip not in self.chips or score not in SCORES:
             known = ", ".join((*self.chips, *SCORES))
             raise ValueError(f"the table has no {chip} or no {score}: choose from {known}")
+        unknown = sum(getattr(member, score) is None for member in self.members)
+        if unknown:
+            raise ValueError(f"{unknown} of {len(self.members)} members have no {score}")
         return TableProblem(self, chip, score)
+
+    @cached_property
+    def _channels(self) -> dict[tuple[Value, ...], list[str]]:
+        """By stem and kernel: what was trained of channels and factors."""
+        found: dict[tuple[Value, ...], list[str]] = {}
+        for member in self.members:
+            text = "x".join(str(member.params[name]) for name in CHANNELS)
+            known = found.setdefault(_values(member.params), [])
+            if text not in known:
+                known.append(text)
+        return found
 
     @cached_property
     def _by_key(self) -> dict[tuple[Value, ...], TableMember]:
@@ -166,6 +200,27 @@ class TableProblem:
         """The true front, the fastest member first."""
         kept = [self.table.members[place] for place in np.flatnonzero(non_dominated(self.costs))]
         return tuple(sorted(kept, key=lambda member: member.latency_ms[self.chip]))
+
+
+def _values(params: Params) -> tuple[Value, ...]:
+    return tuple(params[name] for name in BRANCH)
+
+
+def _channels_name(params: Params) -> str:
+    return "_".join(("channels", *map(str, _values(params))))
+
+
+def _whole(params: Params) -> dict[str, Value]:
+    """With channels and factor apart."""
+    name = "" if CHANNELS[0] in params else _channels_name(params)
+    if not name:
+        return dict(params)
+    texts = str(params[name]).split("x")
+    both = {
+        key: next(one for one in CHOICES[key] if str(one) == text)
+        for key, text in zip(CHANNELS, texts, strict=True)
+    }
+    return {**{key: value for key, value in params.items() if key != name}, **both}
 
 
 def key_of(params: Params) -> tuple[Value, ...]:
