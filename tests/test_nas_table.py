@@ -123,6 +123,23 @@ def test_a_run_continues_where_the_last_one_stopped(tmp_path: Path):
     assert '"tested": 1' in (tmp_path / "table.json").read_text()
 
 
+def test_the_table_is_what_its_lines_say_and_a_run_continues_from_them(
+    table: NasTable, tmp_path: Path
+):
+    places = Places(tmp_path / "results", tmp_path)
+    places.begin()
+    pack(places, tmp_path)
+    again = read_table(tmp_path)
+    assert (again.members, again.repeats, again.about) == (
+        table.members,
+        table.repeats,
+        table.about,
+    )
+    left = [task for group in wanted(places) for task in group if task.seed == 0]
+    tested = table.about["tested"]
+    assert len(left) == 576 - tested
+
+
 def test_work_is_claimed_by_one_process_only(tmp_path: Path):
     places = Places(tmp_path, tmp_path)
     assert [places.claim("group1"), places.claim("group1"), places.claim("group2")] == [

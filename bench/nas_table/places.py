@@ -7,6 +7,7 @@ behind; a torn one is left out. Work is claimed by making a folder, which only o
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from edgeloop.architectures import Architecture, Value
 TRAINED, TESTED, COMPILED = "trained.jsonl", "tested.jsonl", "compiled.jsonl"
 FIRST_SEED, SECOND_SEED = 0, 1
 REPEATED = 60
+MEASURED = Path(__file__).parent / "measured"
 _GROUPED_BY = ("stem_stride", "base_channels", "factor", "kernel")
 _SHUFFLE = 19
 
@@ -54,6 +56,14 @@ class Places:
     @property
     def models(self) -> Path:
         return self.scratch / "models"
+
+    def begin(self, measured: Path = MEASURED) -> None:
+        """A folder without lines begins with those that the table was made of."""
+        self.results.mkdir(parents=True, exist_ok=True)
+        for packed in sorted(measured.glob("*.jsonl.xz")):
+            target = self.results / packed.stem
+            if not target.exists():
+                target.write_bytes(lzma.decompress(packed.read_bytes()))
 
     def write_plan(self, groups: Sequence[Sequence[TrainingTask]]) -> None:
         """What is to be trained, decided once: processes that start later than others would

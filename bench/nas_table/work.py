@@ -1,7 +1,8 @@
 """The pieces of the work, each of a few minutes: `python -m bench nas_table`.
 
 Trainers (the GPU) and testers (a core each) run beside each other for as long as `--seconds` says;
-what they measured lies in `--results` as lines of JSON, and the next call continues from there.
+what they measured lies in `--results` as lines of JSON, and the next call continues from there. An
+empty folder begins with the lines of the shipped table, in `measured`.
 `pack` makes the table of it.
 
     python -m bench nas_table --seconds 500 --results /somewhere
@@ -40,7 +41,7 @@ _KILLED_S = 30
 
 def run(*options: str) -> str:
     given = _parsed(options)
-    given.results.mkdir(parents=True, exist_ok=True)
+    Places(given.results, given.results).begin()
     if given.step == "pack":
         pack(Places(given.results, given.results), given.table)
         return summary(given.table)
