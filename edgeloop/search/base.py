@@ -78,6 +78,10 @@ class Evaluator(ABC):
     def close(self) -> None:
         """Stop what runs; leave nothing behind that costs money."""
 
+    def depends_on(self, name: str) -> str:
+        """The conditions of one of its values."""
+        return self.conditions
+
     def known(self, results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         """What stored results, by their conditions, say about the values that it returns."""
         found = results.get(self.conditions, {})

@@ -24,6 +24,7 @@ from edgeloop.errors import BadInput
 from edgeloop.models import Candidates
 from edgeloop.search.base import Evaluator, expected
 from edgeloop.search.config import SearchConfig, read_config
+from edgeloop.search.earlier import start_from_earlier
 from edgeloop.search.evaluators import EvaluatorGroup, RemoteBenchmark, Screening
 from edgeloop.search.evaluators.screening import open_estimators
 from edgeloop.search.evaluators.trainer import digest, source_of
@@ -100,6 +101,7 @@ class SearchResult:
     published: Sequence[str] = field(default=())
     reference: ReferencePoint | None = None
     fronts: Mapping[str, Sequence[Candidate]] = field(default_factory=dict)
+    earlier: Sequence[Candidate] = field(default=())
     screened: int = 0
     left_out: int = 0
     utilisation: Mapping[str, float] = field(default_factory=dict)
@@ -233,9 +235,11 @@ class Search:
             The candidates and their front.
         """
         evaluators = self._evaluators(tell)
-        known = patiently(self.study.candidates)
+        bank = self._bank(evaluators)
+        start_from_earlier(self.config, self.workspace.settings, self.study, evaluators, bank, tell)
+        earlier, known = self.study.earlier(), patiently(self.study.candidates)
         ended = [item for item in known if item.state != "running"]
-        ended.sort(key=lambda item: (item.ended_at, item.number))
+        ended = [*earlier, *sorted(ended, key=lambda item: (item.ended_at, item.number))]
         tables = RunningTables(
             *(self.folder, self.config, expected(evaluators), ended),
             known=reference_from(self.study.reference) or read_reference(self.folder),
@@ -255,7 +259,7 @@ class Search:
 
         loop = SearchLoop(
             *(self.config, self.study, evaluators, self.table, heard, self._keep_model),
-            bank=self._bank(evaluators),
+            bank=bank,
             tell=tell,
         )
         try:
@@ -284,7 +288,8 @@ class Search:
     def _finished(
         self, candidates: Sequence[Candidate], is_exhausted: bool, curve: VolumeCurve
     ) -> SearchResult:
-        front = front_of(self.config, candidates)
+        every = [*self.study.earlier(), *candidates]
+        front = front_of(self.config, every)
         self._complete_models(front)
         write_front(self.folder, front, self._save_model)
         return SearchResult(
@@ -295,7 +300,8 @@ class Search:
             self.folder,
             self._publish(front) if self.config.publish == "front" else (),
             curve.reference,
-            fronts_of(self.config, candidates) if self.config.devices else {},
+            fronts_of(self.config, every) if self.config.devices else {},
+            self.study.earlier(),
             utilisation=self._utilisation(),
         )
 
@@ -390,7 +396,13 @@ class Search:
             copy_atomic(files["model.onnx"], self.folder / MODELS / f"{arch.id}.onnx")
 
     def _complete_models(self, front: Sequence[Candidate]) -> None:
-        """A result reused from another search has no model here: those of the front are trained."""
+        """A result reused from another search has no model here: those of the front are copied from
+        the search that this one started from, or trained."""
+        for item in front:
+            about = self.study.taken.get(item.earlier, {})
+            model = Path(str(about.get("folder", ""))) / MODELS / f"{item.arch.id}.onnx"
+            if item.earlier and model.is_file():
+                self._keep_model(item.arch, {"model.onnx": model})
         archs = {item.arch.id: item.arch for item in front}
         lacking = {
             i: a for i, a in archs.items() if not (self.folder / MODELS / f"{i}.onnx").is_file()

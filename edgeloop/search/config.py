@@ -107,6 +107,7 @@ class SearchConfig:
     failures: int = 10
     iteration: int = 10
     publish: Literal["front", "none"] = "front"
+    earlier: tuple[str, ...] = ()
     folder: str = ""
     store: str = ""
     experiment: str = ""

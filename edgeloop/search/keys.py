@@ -22,6 +22,7 @@ from edgeloop._util.values import (
     plain_text,
     shown,
     whole,
+    words,
 )
 from edgeloop.jobs import ENVIRONMENT, Environment
 
@@ -144,6 +145,7 @@ _ChipRange = Annotated[
     tuple[float, float] | dict[str, tuple[float, float]] | None, Reads(_chip_range, _CHIP_PAIRS)
 ]
 _DEVICES = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+_NAMES = {"type": ["array", "string"], "items": {"type": "string"}}
 NO_LIMIT = (-math.inf, math.inf)
 
 
@@ -195,6 +197,9 @@ class SearchKeys(Section):
     iteration: Count = key(10, "Candidates per iteration, for tables and the column `iteration`.")
     publish: Annotated[Literal["front", "none"], choice("front", "none")] = key(
         "front", "Whether trained models of the front join the status table."
+    )
+    earlier: Annotated[tuple[str, ...], Reads(words, _NAMES)] = key(
+        (), "Earlier searches to start from: names, folders or jobs; also `--from`.", "[]"
     )
     folder: PlainText = key("", "Where results go, in the project; by default `searches/NAME`.")
 

@@ -118,7 +118,8 @@ class SearchLoop:
             self._release()
             self._look()
         self._stop_paused()
-        return _with_result(patiently(self._study.candidates), self._where())
+        found = patiently(self._study.candidates)
+        return found if self._study.earlier() else _with_result(found, self._where())
 
     @property
     def is_exhausted(self) -> bool:

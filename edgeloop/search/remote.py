@@ -62,7 +62,7 @@ def search_job(
         stem=config.name,
         command=("python", "-P", "-m", "edgeloop", "search"),
         args=(
-            *(path.relative_to(project).as_posix(), *words),
+            *(path.relative_to(project).as_posix(), *words, *_earlier_words(config, settings)),
             *(f"search.name={config.name}", f"search.folder={OUTPUTS}", "--resume"),
             *(*store, "--experiment", settings.experiment),
         ),
@@ -73,6 +73,20 @@ def search_job(
         experiment=settings.experiment,
         edgeloop=_EXTRAS,
     )
+
+
+def _earlier_words(config: SearchConfig, settings: Settings) -> list[str]:
+    """The searches to start from, which a job finds in the store and not in folders."""
+    if not config.earlier:
+        return []
+    import optuna
+
+    names = optuna.study.get_all_study_names(open_storage(settings.location))
+    for name in config.earlier:
+        if name not in names:
+            reason = f"a search on a compute cannot start from {name!r}, which is not a search in "
+            raise BadInput(reason=f"{reason}the store: there are {', '.join(names) or 'none'}")
+    return [f"search.earlier={json.dumps(list(config.earlier))}"]
 
 
 def reachable(location: Location, kind: str) -> str:

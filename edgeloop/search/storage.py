@@ -8,15 +8,18 @@ all that Optuna needs of a journal.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from edgeloop._util.files import make_folder
 from edgeloop.errors import MissingExtra
+from edgeloop.search.config import SearchConfig
+from edgeloop.search.sampler.trial import Choice, Distribution
 from edgeloop.store import Blobs, Location, PostgresLocation, SqliteLocation, open_blobs
 
 if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
     from optuna.storages import BaseStorage
 
 STUDIES_FILE = "studies.db"
@@ -90,3 +93,41 @@ def _journal(blobs: Blobs) -> Any:
                     self._files += 1
 
     return BlobJournal()
+
+
+def optuna_sampler(config: SearchConfig, number: int) -> BaseSampler:
+    """One of Optuna's own, for the proposal of this number."""
+    import warnings
+
+    import optuna
+
+    seed = (config.seed * 1_000_003 + number) % (2**31)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # multivariate TPE is experimental, and the best
+        if config.sampler == "tpe":
+            return optuna.samplers.TPESampler(multivariate=True, group=True, seed=seed)
+        if config.sampler == "nsga2":
+            return optuna.samplers.NSGAIISampler(population_size=20, seed=seed)
+        if config.sampler == "gp":
+            return optuna.samplers.GPSampler(seed=seed)
+        return optuna.samplers.RandomSampler(seed=seed)
+
+
+def optuna_distributions(distributions: Mapping[str, Distribution]) -> dict[str, Any]:
+    """As Optuna writes them."""
+    from optuna.distributions import (
+        CategoricalDistribution,
+        FloatDistribution,
+        IntDistribution,
+    )
+
+    found: dict[str, Any] = {}
+    for name, asked in distributions.items():
+        if isinstance(asked, Choice):
+            found[name] = CategoricalDistribution(list(asked.choices))
+        elif asked.whole:
+            step = int(asked.step or 1)
+            found[name] = IntDistribution(int(asked.low), int(asked.high), asked.log, step)
+        else:
+            found[name] = FloatDistribution(asked.low, asked.high, asked.log, asked.step)
+    return found

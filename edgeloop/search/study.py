@@ -9,8 +9,9 @@ paused and on the number of proposals, so an interruption changes nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal
 
 from edgeloop.architectures import Architecture, Space
@@ -19,8 +20,9 @@ from edgeloop.search.base import Observation, ScreenedMember, barred_devices
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.sampler.mutation import replayed
 from edgeloop.search.sampler.proposer import Proposer
-from edgeloop.search.sampler.trial import Choice, Distribution, Params, ask
+from edgeloop.search.sampler.trial import Distribution, Params, ProposalTrial, ask, key_of
 from edgeloop.search.stopping.ladder import expected_values
+from edgeloop.search.storage import optuna_distributions, optuna_sampler
 
 if TYPE_CHECKING:
     import optuna
@@ -33,6 +35,9 @@ ARCH, VALUES, REASON, NOT_COUNTED = "arch", "values", "reason", "not_counted"
 REFERENCE = "reference"
 CHOSEN = "chosen"  # from a pool of screened members
 RUNGS, PROMOTED, STOPPED = "rungs", "promoted", "stopped"
+EARLIER = "earlier"  # of a trial: the search that it was taken over from
+BASIS = "basis"  # what results depend on: of the study by key, of a trial the key
+TAKEN = "taken_over"  # names of earlier searches
 _REPEATS = 50  # known candidates that a sampler may propose before ours takes over
 
 
@@ -54,10 +59,12 @@ class Candidate:
     ended_at: float = 0.0  # seconds since 1970; 0 while it runs
     rungs: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     promoted: int = 0
+    earlier: str = ""  # the search that it was taken over from
 
     @property
     def place(self) -> int:
-        """Its index among those that count; Optuna's number includes repeats."""
+        """Its index among those that count; Optuna's number includes repeats. That of a result of
+        an earlier search is -1."""
         return self.number - self.skipped
 
 
@@ -71,6 +78,9 @@ class Study:
         fronts = [front.places for front in config.fronts]
         self._proposer = Proposer(self._asked, config.seed, fronts=fronts)
         self.features: tuple[str, ...] = ()  # values that the sampler may learn from
+        self.hints: Callable[[Mapping[str, Any]], Mapping[str, float]] = lambda _: {}
+        self._basis = ""
+        self._earlier: list[Candidate] | None = None
 
     @classmethod
     def open(
@@ -96,12 +106,17 @@ class Study:
 
     def candidates(self) -> list[Candidate]:
         """All that count, in the order of proposal."""
-        counting = (
-            trial
-            for trial in self._trials()
-            if ARCH in trial.user_attrs and NOT_COUNTED not in trial.user_attrs
-        )
+        counting = (trial for trial in self._trials() if _counts(trial))
         return [_candidate(trial, trial.number - place) for place, trial in enumerate(counting)]
+
+    def earlier(self) -> list[Candidate]:
+        """Results of earlier searches under the same conditions: they count for what is proposed
+        and for the front, and not for the budget."""
+        if self._earlier is None:
+            found = [trial for trial in self._trials() if EARLIER in trial.user_attrs]
+            every = [_candidate(trial, trial.number + 1) for trial in found]
+            self._earlier = [item for item in every if item.state == "complete"]
+        return self._earlier
 
     def unfinished(self) -> list[Candidate]:
         """What an earlier run left running. A running trial without an architecture was cut off
@@ -149,6 +164,7 @@ class Study:
         """The member of the bank to train next, stored with what is `known` of it by its id; None
         if no feasible one is left."""
         candidates = self.candidates()
+        taken = {item.arch.id for item in (*self.earlier(), *candidates)}
         history, pending = self._split(candidates)
         left = list(bank)
         while left:
@@ -157,14 +173,14 @@ class Study:
                 return None
             asked = ask(self._asked, replayed(params))
             arch = self.architecture(asked.params)
-            if arch.id in known and all(item.arch.id != arch.id for item in candidates):
+            if arch.id in known and arch.id not in taken:
                 return self._stored(arch, asked.params, asked.distributions, known[arch.id])
             left = [member for member in left if member.params != params]
         return None
 
     def not_chosen(self) -> int:
         """How many candidates, from the first on, no pool was needed for."""
-        trials = [trial for trial in self._trials() if ARCH in trial.user_attrs]
+        trials = [trial for trial in self._trials() if _counts(trial)]
         chosen = [place for place, trial in enumerate(trials) if CHOSEN in trial.user_attrs]
         return chosen[0] if chosen else len(trials)
 
@@ -177,6 +193,43 @@ class Study:
         """Store how far a paused candidate continues."""
         self._running(candidate).set_user_attr(PROMOTED, until)
 
+    def member(self, params: Mapping[str, Any]) -> ProposalTrial | None:
+        """The member of the space with these parameters, if there is one."""
+        asked = ask(self._asked, replayed(params))
+        return asked if key_of(asked.params) == key_of(dict(params)) else None
+
+    def take_over(self, member: ProposalTrial, values: Mapping[str, float], earlier: str) -> None:
+        """Store a result of an earlier search as one of this search's conditions."""
+        from optuna.trial import TrialState, create_trial
+
+        arch = self.architecture(member.params)
+        about = {ARCH: arch.canonical, VALUES: dict(values), BASIS: self._basis}
+        self._study.add_trial(
+            create_trial(
+                state=TrialState.COMPLETE,
+                params=member.params,
+                distributions=optuna_distributions(member.distributions),
+                values=[values[objective.name] for objective in self._config.objectives],
+                user_attrs={**about, EARLIER: earlier},
+            )
+        )
+        self._earlier = None
+
+    @property
+    def taken(self) -> dict[str, Any]:
+        """What was taken over from earlier searches besides results, by their names."""
+        return dict(self._study.user_attrs.get(TAKEN, {}))
+
+    def keep_taken(self, name: str, found: object) -> None:
+        self._study.set_user_attr(TAKEN, {**self.taken, name: found})
+
+    def keep_basis(self, basis: Mapping[str, object]) -> None:
+        """What results depend on from now on, for searches that start from this one."""
+        text = json.dumps(basis, sort_keys=True)
+        self._basis = sha256(text.encode()).hexdigest()[:16]
+        if f"{BASIS}:{self._basis}" not in self._study.user_attrs:
+            self._study.set_user_attr(f"{BASIS}:{self._basis}", dict(basis))
+
     def end(
         self, candidate: Candidate, end: End, values: Mapping[str, float], reason: str = ""
     ) -> None:
@@ -187,6 +240,8 @@ class Study:
             return
         trial = self._running(candidate)
         trial.set_user_attr(VALUES, dict(values))
+        if self._basis:
+            trial.set_user_attr(BASIS, self._basis)
         if reason:
             trial.set_user_attr(REASON, reason)
         if end == "complete":
@@ -225,7 +280,7 @@ class Study:
     def _ask_proposer(self) -> Candidate | None:
         """Parameters that differ only in spelling build the same architecture and are skipped."""
         known = self.candidates()
-        ids = {item.arch.id for item in known}
+        ids = {item.arch.id for item in (*self.earlier(), *known)}
         number = self._proposals()
         history, pending = self._split(known)
         for _ in range(_REPEATS):
@@ -240,10 +295,10 @@ class Study:
         return None
 
     def _split(self, known: Sequence[Candidate]) -> tuple[list[Observation], list[Params]]:
-        """The history of these candidates, and those of them that are pending. A training that is
-        paused or was stopped is a result already: of what it is heading for."""
+        """The history of these candidates and before them, and those of them that are pending. A
+        training that is paused or was stopped is a result already: of what it is heading for."""
         expected = expected_values(self._config, known)
-        history: list[Observation] = []
+        history = [self._observation(item) for item in self.earlier()]
         pending: list[Params] = []
         for item in known:
             if item.arch.id in expected:
@@ -270,7 +325,7 @@ class Study:
             create_trial(
                 state=TrialState.RUNNING,
                 params=params,
-                distributions=_optunas(distributions),
+                distributions=optuna_distributions(distributions),
                 user_attrs={ARCH: arch.canonical, **screened},
             )
         )
@@ -284,8 +339,9 @@ class Study:
         continues as it would have. None if the proposal is known; that trial does not count."""
         from optuna.trial import TrialState
 
-        known = {item.arch.id for item in self.candidates()}
-        self._study.sampler = _sampler(self._config, self._proposals())
+        own = self.candidates()
+        known = {item.arch.id for item in (*self.earlier(), *own)}
+        self._study.sampler = optuna_sampler(self._config, self._proposals())
         trial = self._study.ask()
         self._asked(trial)
         arch = self.architecture(trial.params)
@@ -294,7 +350,7 @@ class Study:
             self._study.tell(trial, state=TrialState.PRUNED)
             return None
         trial.set_user_attr(ARCH, arch.canonical)
-        return Candidate(trial.number, arch, trial.params, skipped=trial.number - len(known))
+        return Candidate(trial.number, arch, trial.params, skipped=trial.number - len(own))
 
     def _observation(self, item: Candidate, is_partial: bool = False) -> Observation:
         objectives = self._config.objectives
@@ -304,20 +360,27 @@ class Study:
             if known and item.state != "failed"
             else None
         )
-        features = {name: item.values[name] for name in self.features if name in item.values}
         return Observation(
             dict(item.params),
             values,
             is_partial or item.state == "complete",
-            features,
+            self.features_of(item.params, item.values),
             is_partial,
             barred_fronts(self._config, item.values),
         )
 
+    def features_of(
+        self, params: Mapping[str, Any], values: Mapping[str, float]
+    ) -> dict[str, float]:
+        """What the sampler may learn from besides parameters and objectives."""
+        known = {name: values[name] for name in self.features if name in values}
+        return {**known, **self.hints(params)}
+
     def _proposals(self) -> int:
         """Their number, without trials that a kill cut off: the next proposal is then the same."""
         known = (ARCH, NOT_COUNTED)
-        return sum(any(key in trial.user_attrs for key in known) for trial in self._trials())
+        own = (trial for trial in self._trials() if EARLIER not in trial.user_attrs)
+        return sum(any(key in trial.user_attrs for key in known) for trial in own)
 
     def _trials(self) -> Sequence[FrozenTrial]:
         return self._study.get_trials(deepcopy=False)
@@ -337,11 +400,17 @@ def is_begun(storage: optuna.storages.BaseStorage, config: SearchConfig) -> bool
     if config.name not in optuna.study.get_all_study_names(storage):
         return False
     study = optuna.load_study(study_name=config.name, storage=storage)
-    if study.get_trials(deepcopy=False):
+    if any(EARLIER not in trial.user_attrs for trial in study.get_trials(deepcopy=False)):
         return True
     if study.user_attrs.get("search") != _identity(config):
         optuna.delete_study(study_name=config.name, storage=storage)
     return False
+
+
+def _counts(trial: FrozenTrial) -> bool:
+    """Whether it is a candidate of this search."""
+    about = trial.user_attrs
+    return ARCH in about and NOT_COUNTED not in about and EARLIER not in about
 
 
 def _identity(config: SearchConfig) -> object:
@@ -374,51 +443,17 @@ def _candidate(trial: FrozenTrial, skipped: int) -> Candidate:
     }
     attributes = trial.user_attrs
     is_stopped = STOPPED in attributes and trial.state.is_finished()
+    earlier = str(attributes.get(EARLIER, ""))
     return Candidate(
         trial.number,
         Architecture.from_json(attributes[ARCH]),
         trial.params,
         "stopped" if is_stopped else states[trial.state.name],
         attributes.get(VALUES, {}),
-        attributes.get(REASON, ""),
+        attributes.get(REASON, "") or (f"from {earlier}" if earlier else ""),
         skipped,
         trial.datetime_complete.timestamp() if trial.datetime_complete else 0.0,
         {int(at): values for at, values in attributes.get(RUNGS, {}).items()},
         int(attributes.get(PROMOTED, 0)),
+        earlier,
     )
-
-
-def _sampler(config: SearchConfig, number: int) -> optuna.samplers.BaseSampler:
-    import warnings
-
-    import optuna
-
-    seed = (config.seed * 1_000_003 + number) % (2**31)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # multivariate TPE is experimental, and the best
-        if config.sampler == "tpe":
-            return optuna.samplers.TPESampler(multivariate=True, group=True, seed=seed)
-        if config.sampler == "nsga2":
-            return optuna.samplers.NSGAIISampler(population_size=20, seed=seed)
-        if config.sampler == "gp":
-            return optuna.samplers.GPSampler(seed=seed)
-        return optuna.samplers.RandomSampler(seed=seed)
-
-
-def _optunas(distributions: Mapping[str, Distribution]) -> dict[str, Any]:
-    from optuna.distributions import (
-        CategoricalDistribution,
-        FloatDistribution,
-        IntDistribution,
-    )
-
-    found: dict[str, Any] = {}
-    for name, asked in distributions.items():
-        if isinstance(asked, Choice):
-            found[name] = CategoricalDistribution(list(asked.choices))
-        elif asked.whole:
-            step = int(asked.step or 1)
-            found[name] = IntDistribution(int(asked.low), int(asked.high), asked.log, step)
-        else:
-            found[name] = FloatDistribution(asked.low, asked.high, asked.log, asked.step)
-    return found

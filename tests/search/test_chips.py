@@ -6,23 +6,16 @@ import csv
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 from edgeloop.architectures import Architecture
-from edgeloop.platforms import find_platform
 from edgeloop.search.base import barred_devices, broken_constraint
 from edgeloop.search.config import SearchConfig, config_of
-from edgeloop.search.evaluators.screening import chip_values
 from edgeloop.search.loop import columns_of
 from edgeloop.search.results.fronts import front_of, fronts_of
 from edgeloop.search.results.tables import write_tables
 from edgeloop.search.study import Candidate
-from edgeloop.settings import Settings
-from tests.search.program import Program
 
 A, B = "htp:qcs8550", "htp:sa8295p"  # estimated by different models of the compiler
 ON_A, ON_B = f"chip_latency_ms@{A}", f"chip_latency_ms@{B}"
-QUICK = {"steps": 4, "batch": 8, "learning_rate": 1e-2, "device": "cpu"}
 
 
 def config(**search: object) -> SearchConfig:
@@ -75,28 +68,3 @@ def test_the_status_table_has_the_latency_of_the_first_chip():
     assert columns_of(values, 0) == {
         **{"iteration": 0, "mean": 0.002, "latency_kind": "estimate", "latency_low_ms": 1.5},
     }
-
-
-@pytest.mark.slow
-def test_one_search_gives_each_chip_its_own_latency_and_front_and_trains_once(tmp_path: Path):
-    edgeloop = Program(tmp_path)
-    trained = {"val_iou": {"train": QUICK}}
-    both = {"chip_latency_ms": {"devices": [A, B]}, "ddr_bytes": {}, **trained}
-    done = edgeloop("search", edgeloop.write("both", both))
-    assert done.code == 0, done.err
-    rows = edgeloop.table("both")
-    assert len(rows) == len(edgeloop.trainings("both")) == 4
-    assert f"{A}: " in done.out and f"{B}: " in done.out
-    front = {row["arch_id"]: row["fronts"].split() for row in edgeloop.table("both", "front.csv")}
-    assert {chip for chips in front.values() for chip in chips} == {A, B}
-
-    # what the estimate for each chip alone says of the same networks
-    nets = edgeloop.folder / "searches/both/nets"
-    for chip in (A, B):
-        alone = find_platform("qnn").open_estimator(chip, Settings.load(tmp_path), 60)
-        for row in rows:
-            expected = chip_values(alone, nets / f"{row['arch_id']}.onnx")
-            assert set(expected) > {"chip_latency_ms", "chip_latency_low_ms", "ddr_bytes"}
-            for name, value in expected.items():
-                assert float(row[f"{name}@{chip}"]) == pytest.approx(value)
-        alone.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,13 @@ STOPPED = 130  # what shells say of Ctrl-C
 @click.argument("file", metavar="CONF.yaml|SEARCH", type=click.Path(path_type=Path))
 @click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option("--resume", is_flag=True, help="Continue an interrupted search.")
+@click.option(
+    "--from",
+    "earlier",
+    multiple=True,
+    metavar="SEARCH",
+    help="Start from the results of an earlier search; repeatable.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be done and what it costs.")
 @click.option("--compute", help="Run the search itself as a job on this compute.")
 @common_options
@@ -31,6 +39,7 @@ def search(
     file: Path,
     words: tuple[str, ...],
     resume: bool,
+    earlier: tuple[str, ...],
     dry_run: bool,
     compute: str | None,
     experiment: str | None,
@@ -45,12 +54,16 @@ def search(
     searches/NAME and in the status table. A search that was run is also known by its name, its
     folder, or the job that ran it: edgeloop search laptop --resume
 
+    With --from, results of an earlier search of the same space are not obtained again.
+
     Example: edgeloop search laptop.yaml search.budget=24
     """
     from edgeloop.cli.output import print_json
     from edgeloop.search import Search, search_job, search_settings
 
     config = _opened_config(file, words)
+    if earlier:
+        config = replace(config, earlier=tuple(dict.fromkeys((*config.earlier, *earlier))))
     settings = search_settings(config, store, experiment)
     if dry_run:
         _say_plan(config, settings, as_json)
@@ -321,9 +334,10 @@ def _as_json(config: SearchConfig, outcome: SearchResult) -> list[dict[str, obje
             "hypervolume": after.get(item.number),
             "parameters": dict(item.params),
             **_trained_for(config, item),
+            **({"earlier": item.earlier} if item.earlier else {}),
             **{name: value for name, value in item.values.items() if is_result(name)},
         }
-        for item in outcome.candidates
+        for item in (*outcome.earlier, *outcome.candidates)
     ]
 
 

@@ -52,6 +52,9 @@ class EvaluatorGroup(Evaluator):
         for evaluator in self._several:
             evaluator.close()
 
+    def depends_on(self, name: str) -> str:
+        return self._several[0].depends_on(name)
+
     def known(self, results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         return self._several[0].known(results)
 

@@ -247,6 +247,9 @@ class Screening(PoolEvaluator):
         if self._proxies:
             yield self._builder.proxies(arch, self._proxies)
 
+    def depends_on(self, name: str) -> str:
+        return self._depends.get(name, self.conditions)
+
     def known(self, results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         return {
             name: values[value_of(name)]

@@ -72,7 +72,17 @@ class Bank:
         bank = cls(conditions, make, file)
         if file is not None:
             bank._read(file)
+            bank._mend(file)
         return bank
+
+    def adopt(self, file: Path) -> int:
+        """Add what the bank of another search has of these conditions; returns how many are new."""
+        other, before = Bank(self._conditions, self._make), len(self)
+        other._read(file)
+        for member in other.members:
+            if member.is_screened:
+                self.add(member.params, member.values, member.error)
+        return len(self) - before
 
     @property
     def members(self) -> list[BankMember]:
@@ -181,7 +191,12 @@ class Bank:
                 values, error = line.get("values", {}), line.get("error", "")
                 if _are_values(values) and isinstance(error, str) and (values or error):
                     self._put(line["member"], values, error)
-        with file.open("ab+") as whole:  # a line that was cut off must not swallow the next one
+
+    def _mend(self, file: Path) -> None:
+        """A line that was cut off must not swallow the next one."""
+        if self.first is None:
+            return
+        with file.open("ab+") as whole:
             size = whole.seek(0, 2)
             whole.seek(max(0, size - 1))
             if whole.read(1) != b"\n":

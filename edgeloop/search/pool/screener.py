@@ -315,7 +315,7 @@ class CandidatePool:
             o.minimised(member.values[o.name]) if o.name in member.values else None
             for o in self._config.objectives
         )
-        features = {n: member.values[n] for n in self._study.features if n in member.values}
+        features = self._study.features_of(member.params, member.values)
         is_feasible = member.is_screened and not self._objection(member)
         barred = barred_fronts(self._config, member.values)
         seen = ScreenedMember(member.params, values, is_feasible, features, barred)
