@@ -42,7 +42,7 @@ def test_what_is_not_said_has_a_usual_value(read: Read):
     assert config.train == {"epochs": 1}
 
 
-@pytest.mark.parametrize("name", ["laptop", "farm", "ray", "azureml"])
+@pytest.mark.parametrize("name", ["laptop", "chips", "farm", "ray", "azureml"])
 def test_the_examples_can_be_read(name: str):
     assert read_config(EXAMPLES / f"{name}.yaml").name == name
 
