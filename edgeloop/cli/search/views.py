@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 import textwrap
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
@@ -134,13 +135,17 @@ def say_search(seen: SeenSearch) -> None:
 def _counts(seen: SeenSearch) -> list[str]:
     """`12 candidates`, then those that did not get to the end, then the results."""
     is_trained = any(objective.name in ("val_iou", "val_f1") for objective in seen.objectives)
-    parts = [f"{len(seen.candidates)} candidates"]
-    if seen.budget is not None and len(seen.candidates) < seen.budget:
-        parts = [f"{len(seen.candidates)} of {seen.budget} candidates"]
+    own = [item for item in seen.candidates if item.iteration >= 0]
+    counts = Counter(item.state for item in own)
+    parts = [f"{len(own)} candidates"]
+    if seen.budget is not None and len(own) < seen.budget:
+        parts = [f"{len(own)} of {seen.budget} candidates"]
     for state in ("screened", "stopped", "failed"):
-        if seen.counts.get(state) or state == "screened":
-            parts.append(f"{seen.counts.get(state, 0)} {_WORDS.get(state, state)}")
-    parts.append(f"{seen.counts.get('complete', 0)} {'trained' if is_trained else 'measured'}")
+        if counts[state] or state == "screened":
+            parts.append(f"{counts[state]} {_WORDS.get(state, state)}")
+    parts.append(f"{counts['complete']} {'trained' if is_trained else 'measured'}")
+    if len(own) < len(seen.candidates):
+        parts.append(f"{len(seen.candidates) - len(own)} from earlier searches")
     return [*parts, f"front: {len(seen.front)}"]
 
 

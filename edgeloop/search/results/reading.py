@@ -42,7 +42,8 @@ Rows = list[dict[str, str]]
 @dataclass(frozen=True)
 class SeenCandidate:
     """`fronts` are the names of those that it is on; the only front of a search has an empty one.
-    `trained` is how far its training got, in epochs, or in steps where it has none."""
+    A result of an earlier search is of iteration -1. `trained` is how far its training got, in
+    epochs, or in steps where it has none."""
 
     number: int
     iteration: int
@@ -283,7 +284,7 @@ def _text(file: Path) -> str:
 
 
 def _whole(text: str) -> int:
-    return int(text) if text.isdecimal() and len(text) < 10 else 0
+    return int(text) if text.removeprefix("-").isdecimal() and len(text) < 10 else 0
 
 
 def _number(text: str) -> float:
