@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from edgeloop.search.campaign import (
         Search,
         SearchResult,
-        check_devices,
         search_folder,
         search_settings,
     )
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
         Screening,
         TrainingJobs,
     )
+    from edgeloop.search.evaluators.screening import check_devices
     from edgeloop.search.folders import arch_ids, find_search, found_searches, kept_search
     from edgeloop.search.keys import NO_LIMIT, SearchFile
     from edgeloop.search.loop import Event, columns_of
@@ -49,9 +49,10 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "base": ("Evaluation", "Observation", "Evaluator", "is_result"),
-    "campaign": ("Search", "SearchResult", "check_devices", "search_folder", "search_settings"),
+    "campaign": ("Search", "SearchResult", "search_folder", "search_settings"),
     "config": ("Objective", "SearchConfig", "read_config"),
     "evaluators": ("LocalTraining", "TrainingJobs", "RemoteBenchmark", "Screening"),
+    "evaluators.screening": ("check_devices",),
     "folders": ("arch_ids", "find_search", "found_searches", "kept_search"),
     "keys": ("NO_LIMIT", "SearchFile"),
     "loop": ("Event", "columns_of"),

@@ -26,7 +26,7 @@ from edgeloop.search.base import Evaluator, expected
 from edgeloop.search.config import SearchConfig, read_config
 from edgeloop.search.earlier import start_from_earlier
 from edgeloop.search.evaluators import EvaluatorGroup, RemoteBenchmark, Screening
-from edgeloop.search.evaluators.screening import open_estimators
+from edgeloop.search.evaluators.screening import check_devices
 from edgeloop.search.evaluators.trainer import digest, source_of
 from edgeloop.search.folders import KEPT_CONFIG, LOCK, SEARCHES, adopt
 from edgeloop.search.keys import CHIP
@@ -62,7 +62,6 @@ SCREENED = ("params", "macs", "memory_bytes", "host_latency_ms", *CHIP)
 MODELS = "nets"
 SCREENING = "screening"  # untrained models, until their candidates have ended
 LOOK_S = 1.0
-_CHECK_S = 60.0
 TRAINED = "trained"
 UTILISATION = "utilisation.json"
 NICENESS = 10  # of screening: a training on the same CPUs goes first
@@ -450,28 +449,6 @@ def search_settings(
         store=store or config.store or None,
         experiment=experiment or config.experiment or config.name,
     )
-
-
-def check_devices(config: SearchConfig, settings: Settings) -> None:
-    """Said before anything is searched: a chip that nobody knows or can estimate, or one that is
-    named twice in different words."""
-    values = [value for value in map(value_of, config.wanted) if value in CHIP]
-    if not values:
-        return
-    named = {one.value: one.options for one in config.objectives if one.value in CHIP}
-    value = next((name for name, options in named.items() if "devices" in options), values[0])
-    path = ("objectives", value, "devices" if config.devices else "device")
-    known: dict[str, str] = {}
-    for device in config.chips:
-        try:
-            [estimator] = open_estimators([device], settings, _CHECK_S).values()
-        except BadInput as error:
-            raise config.origin.wrong(path, f"cannot be used: {error}") from None
-        estimator.close()
-        other = known.setdefault(estimator.conditions, device)
-        if other != device:
-            reason = f"names {other} and {device}, which are the same chip: keep one of them"
-            raise config.origin.wrong(path, reason)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from edgeloop.graph import GraphInfo, GraphProcess
 from edgeloop.isolation import Answer, NativeProcess, serve
 from edgeloop.platforms import EstimatesIntervals, Estimator, platform_of
 from edgeloop.search.base import PROXY, Evaluation, broken_constraint
+from edgeloop.search.config import SearchConfig
 from edgeloop.search.evaluators.threads import PoolEvaluator, Request
 from edgeloop.search.keys import CHIP, DEFAULT_CHIP
 from edgeloop.search.names import device_of, on_device, value_of
@@ -146,6 +147,7 @@ COUNTS = ("params", "macs", "memory_bytes")
 VALUES = (*COUNTS, "host_latency_ms", "chip_latency_ms", "ddr_bytes")
 INTERVAL = ("chip_latency_low_ms", "chip_latency_high_ms", "chip_latency_coverage")
 _UNTRAINED, _AND = "untrained net", "; "
+_CHECK_S = 60.0
 _PROXY_LIMIT_S = 30.0
 
 
@@ -322,6 +324,28 @@ def open_estimators(
         own = [device for device in devices if owners[device].name == owner.name]
         found |= owner.open_estimators(own, settings, limit_s)
     return {device: found[device] for device in devices}
+
+
+def check_devices(config: SearchConfig, settings: Settings) -> None:
+    """Said before anything is searched: a chip that nobody knows or can estimate, or one that is
+    named twice in different words."""
+    values = [value for value in map(value_of, config.wanted) if value in CHIP]
+    if not values:
+        return
+    named = {one.value: one.options for one in config.objectives if one.value in CHIP}
+    value = next((name for name, options in named.items() if "devices" in options), values[0])
+    path = ("objectives", value, "devices" if config.devices else "device")
+    known: dict[str, str] = {}
+    for device in config.chips:
+        try:
+            [estimator] = open_estimators([device], settings, _CHECK_S).values()
+        except BadInput as error:
+            raise config.origin.wrong(path, f"cannot be used: {error}") from None
+        estimator.close()
+        other = known.setdefault(estimator.conditions, device)
+        if other != device:
+            reason = f"names {other} and {device}, which are the same chip: keep one of them"
+            raise config.origin.wrong(path, reason)
 
 
 def _of_device(estimator: Estimator, model: Path, device: str) -> dict[str, float]:
