@@ -43,6 +43,8 @@ _LIMIT_S = 60.0  # a network that takes longer is given up
 def run(*options: str) -> str:
     given = _parsed(options)
     given.folder.mkdir(parents=True, exist_ok=True)
+    for begun in given.folder.glob("begun*"):  # of a run that was ended
+        begun.unlink()
     deadline = time.monotonic() + given.seconds
     cells = _order()[: given.cells]
     workers = {number: _start(given, number) for number in range(given.jobs)}
