@@ -4,11 +4,11 @@
 startup, first, data, csv, scoring, estimate, evaluate, claims, queue, throughput, two-runners,
 nemesis, protocol, jobs, azureml, verbs, sampler, screen, training, asynchronous, laptop, pareto,
 portal, boards, fleet, fleet-sim, endurance, architectures, resources, structure, trace, latency,
-layers, recovery, gate, advice, precision, early-stopping, nas_table
+layers, recovery, gate, advice, precision, early-stopping, many-chips, nas_table
 
 `advice`, `architectures`, `resources`, `structure`, `trace`, `two-runners`, `endurance`,
-`fleet-sim`, `latency`, `layers`, `nas_table`, `precision`, `recovery`, `sampler` and `gate` take
-options, and are then the only name:
+`fleet-sim`, `latency`, `layers`, `many-chips`, `nas_table`, `precision`, `recovery`, `sampler` and
+`gate` take options, and are then the only name:
 `structure --list FOLDER`, `architectures NAME…`, `two-runners ROUNDS`, `endurance MODELS`,
 `fleet-sim --runners 1000`, `latency compile`, `layers FOLDER`, `recovery NETS`, `gate --jobs 16`,
 `nas_table --seconds 480`.
@@ -39,6 +39,7 @@ BENCHES = {
     "training": "training",
     "asynchronous": "asynchronous",
     "early-stopping": "early_stopping",
+    "many-chips": "many_chips",
     "laptop": "laptop_search",
     "jobs": "jobs",
     "verbs": "verbs",
@@ -62,6 +63,7 @@ BENCHES = {
     "nas_table": "nas_table",
 }
 WITH_OPTIONS = (
+    "many-chips",
     *("architectures", "resources", "structure", "trace", "two-runners", "fleet-sim"),
     *("endurance", "latency", "layers"),
     *("recovery", "gate"),
