@@ -126,8 +126,9 @@ def volume_chart(seen: SeenSearch) -> Chart:
     names = [name for name, _ in lines]
     colours = [BLUE if several else VERMILLION, *(c for c in _cycle(len(names)) if c != BLUE)]
     scale = a.Scale(domain=names, range=colours[: len(names)])
+    counted = a.Axis(tickMinStep=1, format="d", tickCount=min(len(seen.curve) - 1, 10))
     base = a.Chart().encode(
-        x=a.X("candidates:Q", title="candidates", axis=a.Axis(tickMinStep=1, format="d")),
+        x=a.X("candidates:Q", title="candidates", axis=counted),
         y=a.Y("hypervolume:Q", title="hypervolume", scale=a.Scale(zero=False, padding=10)),
         color=a.Color("line:N", scale=scale, legend=a.Legend(title=None) if several else None),
     )
