@@ -72,9 +72,10 @@ class ObjectiveScale:
     best: float
 
     def position(self, values: ArrayLike) -> Floats:
-        """0 at the best, 1 at the worst; above 1 for what does not count."""
+        """0 at the best and beyond it, 1 at the worst; above 1 for what does not count."""
         found = np.asarray(values, dtype=np.float64) / 2  # so that the largest floats have a span
-        return np.asarray((found - self.best / 2) / (self.worst / 2 - self.best / 2))
+        placed = (found - self.best / 2) / (self.worst / 2 - self.best / 2)
+        return np.asarray(np.maximum(placed, 0.0))
 
 
 def scale_of(
@@ -96,6 +97,8 @@ def scale_of(
     if best is None:
         is_ideal = ideal is not None and (worst is not None or sign * ideal <= low)
         best = ideal if is_ideal else sign * max(low - 2 * span, -_LARGEST)
+        if worst is not None and sign * best >= sign * worst:  # no result so far is better
+            best = sign * max(sign * worst - (2 * span or abs(worst) or 1.0), -_LARGEST)
     assert best is not None
     if worst is None:
         margin = 2 * _MARGIN * span or _MARGIN * abs(high - sign * best) or _MARGIN

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeloop import pareto
-from edgeloop.pareto import hypervolume, hypervolume_gain, non_dominated
+from edgeloop.pareto import hypervolume, hypervolume_gain, non_dominated, scale_of, share
 
 INF, NAN = float("inf"), float("nan")
 
@@ -124,3 +124,15 @@ def test_infinity_is_worse_than_any_number_and_adds_no_volume():
 def test_points_outside_the_reference_add_nothing():
     assert hypervolume([(2.0, 0.0), (0.5, 0.5)], (1.0, 1.0)) == pytest.approx(0.25)
     assert hypervolume([(0.0, 1.0)], (1.0, 1.0)) == 0.0
+
+
+def test_a_scale_of_results_that_are_all_beyond_the_given_worst_has_a_box():
+    scale = scale_of([8e5, 9e5], "max", worst=1e6)
+    assert scale.best > scale.worst == 1e6
+    assert share([[9e5]], [scale]) == 0.0
+    assert 0.0 < share([[scale.worst + 1]], [scale]) < 1.0
+
+
+def test_what_is_better_than_the_ideal_fills_the_box_and_no_more():
+    scales = [scale_of([3.0, 2.0], "min", best=1.0, worst=4.0), scale_of([0.5], "max", ideal=1.0)]
+    assert share([[0.2, 1.0]], scales) == pytest.approx(share([[1.0, 1.0]], scales)) == 1.0

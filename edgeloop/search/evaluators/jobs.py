@@ -330,13 +330,18 @@ class TrainingJobs(PollingEvaluator):
         for request in members:
             if self._settle_with(request, run):
                 continue
-            if request.until is not None and self._outcome(request, run, until=1) is not None:
-                self._sent.pop(request.arch.id)  # an earlier rung, from before a kill
+            if run.state == "completed" and self._is_of_earlier_rung(request, run):
+                self._sent.pop(request.arch.id)
                 self._new[request.arch.id] = request
                 continue
             if run.state == "completed":
                 self._useless.add(run.name)
             self._settle(failure(request.arch.id, self._why(run), is_final=False))
+
+    def _is_of_earlier_rung(self, request: Request, run: Run) -> bool:
+        """Submitted before a kill: it did what was asked then. One that failed has such a result,
+        too, because it began with the outputs of the rung before."""
+        return request.until is not None and self._outcome(request, run, until=1) is not None
 
     def _settle_with(self, request: Request, run: Run) -> bool:
         """With the result of a job, if it has one that is far enough."""

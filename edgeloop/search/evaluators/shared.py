@@ -168,6 +168,7 @@ class _Card:
     def _is_stopped(self, ticket: _Ticket, process: subprocess.Popen[bytes]) -> bool:
         """One that does not listen is ended with its process, from which the others are sent again.
         Where several do not, they may all wait for one of them: they are tried one by one."""
+        was_suspect = ticket.is_suspect  # then it had the card to itself
         ticket.is_over_time = True
         self._say(process, {"stop": ticket.number})
         self._changed.wait_for(lambda: not ticket.is_sent, _GRACE_S)
@@ -178,11 +179,11 @@ class _Card:
             kill_group(process)
             self._changed.wait_for(lambda: not ticket.is_sent)
             return len(late) == 1
-        return not ticket.is_suspect
+        return was_suspect or not ticket.is_suspect
 
     def _say(self, process: subprocess.Popen[bytes], call: dict[str, Any]) -> None:
         assert process.stdin is not None
-        with contextlib.suppress(OSError):  # it is dead; the reader will say so
+        with contextlib.suppress(OSError, ValueError):  # it is dead; the reader will say so
             os.write(process.stdin.fileno(), (json.dumps(call) + "\n").encode())
 
     def _started(self) -> subprocess.Popen[bytes]:
