@@ -29,7 +29,7 @@ from edgeloop.architectures import Architecture
 from edgeloop.errors import BadInput, BadSpace
 from edgeloop.search.base import Evaluator, broken_constraint
 from edgeloop.search.config import SearchConfig
-from edgeloop.search.folders import find_search, found_searches, kept_search
+from edgeloop.search.folders import KEPT_CONFIG, find_search, found_searches, kept_search
 from edgeloop.search.loop import patiently
 from edgeloop.search.names import value_of
 from edgeloop.search.pool.bank import BANK, Bank
@@ -139,7 +139,7 @@ def find_earlier(name: str, config: SearchConfig, settings: Settings) -> Earlier
     import optuna
 
     own = open_storage(settings.location)
-    if not Path(name).is_dir() and name in optuna.study.get_all_study_names(own):
+    if not (Path(name) / KEPT_CONFIG).is_file() and name in optuna.study.get_all_study_names(own):
         found = EarlierSearch(name, own, name, found_searches(settings.project).get(name))
     else:
         folder = find_search(name, settings.project)

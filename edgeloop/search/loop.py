@@ -7,8 +7,7 @@ An evaluator that prefers several at once gets them when so many are ready, or w
 become ready before these have ended.
 
 With early stopping, a training pauses at its rungs. A paused candidate holds no slot. A free slot
-is given to the paused candidate that should continue, if there is one, before a new one begins;
-those that never continue end as stopped when nothing else is left to do.
+is given first to the paused candidate that should continue; those that never do end as stopped.
 
 Results are in the status table before the study says that a candidate ended or paused. So a search
 that is killed at any point loses nothing and evaluates nothing twice.
@@ -119,7 +118,8 @@ class SearchLoop:
             self._look()
         self._stop_paused()
         found = patiently(self._study.candidates)
-        return found if self._study.earlier() else _with_result(found, self._where())
+        is_enough = self._study.earlier() and all(item.state != "failed" for item in found)
+        return found if is_enough else _with_result(found, self._where())
 
     @property
     def is_exhausted(self) -> bool:

@@ -22,6 +22,8 @@ from edgeloop.search.evaluators import EvaluatorGroup
 from edgeloop.search.evaluators.threads import PoolEvaluator, Request
 from edgeloop.search.loop import SearchLoop
 from edgeloop.search.pool.bank import ELSEWHERE, Bank
+from edgeloop.search.sampler.mutation import replayed
+from edgeloop.search.sampler.trial import ask
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import Candidate, Study
 from edgeloop.store import SqliteLocation, open_store
@@ -145,6 +147,35 @@ def test_constraints_that_nothing_meets_are_said_after_a_while(yard: Yard, pool:
     with pytest.raises(SearchFailed, match=r"none of .* met the constraints; the last one: params"):
         yard.search(toy_config(budget=500, pool=pool, constraints={"params": [1000, 2000]}))
     assert all(line.startswith("params") for line in yard.asked) and len(yard.asked) >= 60
+
+
+def test_a_space_that_earlier_searches_covered_is_exhausted_and_no_failure(yard: Yard):
+    limits = {"params": [0, 4]}
+    first = yard.search(toy_config(budget=1000, pool=40, constraints=limits))
+    again = toy_config(name="again", budget=1000, pool=40, constraints=limits)
+    study = yard.study(again)
+    for item in first:
+        member = ask(study._asked, replayed(item.params))
+        study.take_over(member, item.values, "first")
+    yard.file.unlink()
+    loop = yard.loop(again)
+    assert loop.run() == [] and loop.is_exhausted
+    assert len(study.earlier()) == len(first) > 0
+
+
+def test_limits_that_nothing_else_meets_end_a_search_with_what_it_has(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("edgeloop.search.pool.screener.HOPELESS", 10)
+
+    def cost(arch: Architecture) -> float:
+        return cost_of(arch) if len(yard.asked) <= 12 else 1000.0
+
+    chosen = [Worked("params", 0, cost, yard.asked.append), Worked("val_iou", 1, quality_of)]
+    loop = yard.loop(toy_config(budget=500, pool=4, constraints={"params": [0, 900]}), chosen)
+    found = loop.run()
+    assert found and {item.state for item in found} == {"complete"}
+    assert any(line.startswith("No further candidate: none of") for line in yard.told)
 
 
 def test_members_that_cannot_be_built_are_left_out(yard: Yard):

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 _YAML = (".yaml", ".yml")
-_ENDS = {"screened": "screened out: ", "stopped": "stopped early ", "failed": "failed: "}
 STOPPED = 130  # what shells say of Ctrl-C
 
 

@@ -235,25 +235,26 @@ class CandidatePool:
         """Nothing that was screened can be trained."""
         if not self._is_planned:
             self._plan()
+        in_a_row = self._in_a_row()
+        if not self._is_planned and in_a_row < HOPELESS:
+            return
+        self.is_exhausted = True
         last = self._last_objection()
         if self._is_planned:
-            self.is_exhausted = True
-            if not self._ids:
-                count = len(self._bank)
-                reason = f"none of the {count} members of the space met the constraints; the last"
-                raise SearchFailed(reason=f"{reason} one: {last}. {_ADVICE}")
-            return
-        in_a_row = self._in_a_row()
-        if in_a_row >= HOPELESS:
-            raise SearchFailed(
-                reason=f"none of {in_a_row} candidates in a row met the constraints; the last one: "
-                f"{last}. {_ADVICE}"
-            )
+            reason = f"none of the {len(self._bank)} members of the space met the constraints"
+        else:
+            reason = f"none of {in_a_row} candidates in a row met the constraints"
+        if not self._ids and not self._study.earlier():
+            raise SearchFailed(reason=f"{reason}; the last one: {last}. {_ADVICE}")
+        if not self._is_planned:  # what was found so far is a result
+            self._tell(f"No further candidate: {reason}; the last one: {last}.")
 
     def _in_a_row(self) -> int:
         """How many members, up to the last one, may not be trained."""
+        taken = self._taken_over()
         screened = [m for m in reversed(self._bank.members) if m.is_screened]
-        return len(list(takewhile(self._objection, screened)))
+        own = [member for member in screened if member.arch.id not in taken]
+        return len(list(takewhile(self._objection, own)))
 
     def _last_objection(self) -> str:
         found = (self._objection(m) for m in reversed(self._bank.members) if m.is_screened)
@@ -291,12 +292,16 @@ class CandidatePool:
 
     def _free(self, members: Iterable[BankMember]) -> list[BankMember]:
         """Those that may be trained and are not yet."""
-        taken = set(self._ids[: self._place])
+        taken = set(self._ids[: self._place]) | self._taken_over()
         return [
             member
             for member in members
             if member.is_screened and member.arch.id not in taken and not self._objection(member)
         ]
+
+    def _taken_over(self) -> set[str]:
+        """Those whose results earlier searches have: there is no need to train them."""
+        return {item.arch.id for item in self._study.earlier()}
 
     def _objection(self, member: BankMember) -> str:
         """Why a member may not be trained."""

@@ -121,12 +121,12 @@ class SeenSearch:
 
     @cached_property
     def importances(self) -> tuple[Importance, ...]:
+        """Of complete candidates: the score of a training that was stopped tells who was."""
+        complete = [item for item in self.candidates if item.state == "complete"]
         return importances(
-            [item.parameters for item in self.candidates],
+            [item.parameters for item in complete],
             {
-                objective.name: [
-                    item.values.get(objective.name, math.nan) for item in self.candidates
-                ]
+                objective.name: [item.values.get(objective.name, math.nan) for item in complete]
                 for objective in self.objectives
             },
         )
@@ -150,7 +150,9 @@ def _read(folder: Path, name: str) -> SeenSearch:
         raise ValueError(f"{KEPT_CONFIG} {error}") from None
     written = document if isinstance(document, dict) else {}
     config, is_whole = _config(written, name)
-    learning = _learning(_table(folder / LEARNING))
+    curves = folder / LEARNING
+    is_readable = curves.is_file() and curves.stat().st_size <= LARGEST_BYTES
+    learning = _learning(_table(curves)) if is_readable else {}
     rows = [row for row in _rows(folder) if row.get("arch_id")]
     fronts, candidates = _with_fronts(config, [_candidate(row, learning) for row in rows])
     curve = _curve(_table(folder / CURVE), [front.name for front in fronts])
