@@ -96,10 +96,10 @@ def scale_of(
     span = high / 2 - low / 2
     if best is None:
         is_ideal = ideal is not None and (worst is not None or sign * ideal <= low)
-        best = ideal if is_ideal else sign * max(low - 2 * span, -_LARGEST)
+        beyond = sign * max(low - 2 * span, -_LARGEST)
+        best = beyond if ideal is None or not is_ideal else ideal
         if worst is not None and sign * best >= sign * worst:  # no result so far is better
             best = sign * max(sign * worst - (2 * span or abs(worst) or 1.0), -_LARGEST)
-    assert best is not None
     if worst is None:
         margin = 2 * _MARGIN * span or _MARGIN * abs(high - sign * best) or _MARGIN
         worst = sign * min(max(high, sign * best) + margin, _LARGEST)
