@@ -83,6 +83,8 @@ class SearchResult:
         folder: Folder with the tables and models of the search.
         published: Names of the models that were added to the status table.
         reference: The reference point of the hypervolumes; None without a result.
+        fronts: The front of each chip, by its name; one without a name for a single chip.
+        earlier: Results that were taken over from earlier searches.
         screened: Members of the space that were screened to choose candidates from.
         left_out: How many of these violate a constraint or cannot be built.
         utilisation: How busy `trainers` and `gpu` were, from 0 to 1, if known.

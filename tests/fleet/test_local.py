@@ -151,7 +151,7 @@ def test_from_zero_runners_to_results_and_back_to_nothing(make_user: Callable[[s
     assert user.run("fleet", "scale", "1:2").startswith("Fleet fleet: 1 to 2 runners")
     user.eventually(user.runners)
     assert user.run("fleet", "down") == "Fleet fleet is down.\n"
-    assert not user.processes("edgeloop")
+    user.eventually(lambda: not user.processes("edgeloop"))
     assert user.status() == {}
     assert user.run("fleet", "status") == "No fleet. 'edgeloop fleet up' starts one.\n"
     with user.workspace() as workspace:
@@ -223,7 +223,7 @@ def test_a_board_has_a_runner_of_its_own_and_machines_convert_for_it(
     user.eventually(lambda: len(user.runners()) == 1)
     assert user.status()["boards"] == 1, "the machine's runner has ended, the board's stays"
     user.run("fleet", "down")
-    assert not user.processes("edgeloop")
+    user.eventually(lambda: not user.processes("edgeloop"))
 
 
 def test_runners_end_when_nobody_looks_after_them(make_user: Callable[[str], FleetUser]):
