@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import random
 import re
 import signal
@@ -25,7 +23,16 @@ from edgeloop.search.storage import open_storage
 from edgeloop.search.study import NOT_COUNTED, Candidate, Study
 from edgeloop.store import SqliteLocation, Store, open_store
 from tests.conftest import StoreUnderTest
-from tests.search.toy import SIZE, Grouped, Worked, cost_of, quality_of, toy_config, toy_space
+from tests.search.toy import (
+    SIZE,
+    Grouped,
+    Worked,
+    cost_of,
+    in_a_child,
+    quality_of,
+    toy_config,
+    toy_space,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -266,36 +273,14 @@ def test_a_store_that_is_away_for_a_while_delays_and_loses_nothing(
 def run_in_a_process(yard: Yard, config: SearchConfig, log: Path, fatal: int = 0) -> int:
     """The search as a child of its own, which writes down what its evaluators were asked, and kills
     itself before or after its nth step: a proposal, an evaluation, a note, an end."""
-    child = os.fork()
-    if child != 0:
-        return int(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    steps = itertools.count(1)
+    steps = ((Study, "propose"), (Worked, "send"), (Candidates, "note_all"), (Study, "end"))
 
-    def deadly(method: Callable[..., object]) -> Callable[..., object]:
-        def called(*arguments: object, **named: object) -> object:
-            for moment in ("before", "after"):
-                if next(steps) == fatal:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                if moment == "before":
-                    answer = method(*arguments, **named)
-            return answer
-
-        return called
-
-    try:
-        for kind, name in (
-            (Study, "propose"),
-            (Worked, "send"),
-            (Candidates, "note_all"),
-            (Study, "end"),
-        ):
-            setattr(kind, name, deadly(getattr(kind, name)))
+    def search() -> None:
         with log.open("a", buffering=1) as file:
             chosen = evaluators(lambda line: file.write(f"{line}\n") and None)
             SearchLoop(config, yard.study(config), chosen, yard.table()).run()
-        os._exit(0)
-    finally:
-        os._exit(1)
+
+    return in_a_child(search, steps, fatal)
 
 
 def test_twenty_kills_change_nothing_but_the_time(yard: Yard, tmp_path: Path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
 import signal
 from collections import Counter
@@ -27,7 +26,7 @@ from edgeloop.search.sampler.trial import ask
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import Candidate, Study
 from edgeloop.store import SqliteLocation, open_store
-from tests.search.toy import SIZE, Worked, cost_of, quality_of, toy_config, toy_space
+from tests.search.toy import SIZE, Worked, cost_of, in_a_child, quality_of, toy_config, toy_space
 
 pytestmark = pytest.mark.slow
 
@@ -279,34 +278,17 @@ def test_a_store_that_is_away_for_a_while_loses_nothing(
 
 def run_in_a_process(yard: Yard, config: SearchConfig, log: Path, fatal: int = 0) -> int:
     """The search as a child, which kills itself before or after its nth step."""
-    child = os.fork()
-    if child != 0:
-        return int(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    steps = itertools.count(1)
+    steps = (
+        *((Study, "batch"), (Study, "choose"), (Study, "_stored"), (Study, "end")),
+        *((Bank, "plan"), (Bank, "put"), (Bank, "begin")),
+        *((Worked, "send"), (Candidates, "note_all")),
+    )
 
-    def deadly(method: Callable[..., object]) -> Callable[..., object]:
-        def called(*arguments: object, **named: object) -> object:
-            for moment in ("before", "after"):
-                if next(steps) == fatal:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                if moment == "before":
-                    answer = method(*arguments, **named)
-            return answer
-
-        return called
-
-    try:
-        for kind, name in (
-            *((Study, "batch"), (Study, "choose"), (Study, "_stored"), (Study, "end")),
-            *((Bank, "plan"), (Bank, "put"), (Bank, "begin")),
-            *((Worked, "send"), (Candidates, "note_all")),
-        ):
-            setattr(kind, name, deadly(getattr(kind, name)))
+    def search() -> None:
         with log.open("a", buffering=1) as file:
             yard.search(config, evaluators(lambda line: file.write(f"{line}\n") and None))
-        os._exit(0)
-    finally:
-        os._exit(1)
+
+    return in_a_child(search, steps, fatal)
 
 
 @pytest.mark.parametrize("is_lost", [False, True])

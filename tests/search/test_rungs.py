@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import random
 import signal
 from collections import Counter
@@ -23,7 +21,7 @@ from edgeloop.search.sampler.proposer import Proposer
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import Candidate, Study
 from edgeloop.store import SqliteLocation, open_store
-from tests.search.toy import Worked, cost_of, quality_of, toy_space
+from tests.search.toy import Worked, cost_of, in_a_child, quality_of, toy_space
 
 pytestmark = pytest.mark.slow
 
@@ -202,35 +200,18 @@ def arch(params: Mapping[str, object]) -> Architecture:
 
 def killed(folder: Path, config: SearchConfig, log: Path, fatal: int = 0) -> int:
     """The search as a child of its own, which kills itself before or after its nth step."""
-    child = os.fork()
-    if child != 0:
-        return int(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    steps = itertools.count(1)
+    steps = (
+        *((Study, name) for name in ("propose", "pause", "promote", "end")),
+        *((Staged, "send"), (Candidates, "note_all")),
+    )
 
-    def deadly(method: Callable[..., object]) -> Callable[..., object]:
-        def called(*arguments: object, **named: object) -> object:
-            if next(steps) == fatal:
-                os.kill(os.getpid(), signal.SIGKILL)
-            answer = method(*arguments, **named)
-            if next(steps) == fatal:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return answer
-
-        return called
-
-    try:
-        for kind, name in (
-            *((Study, name) for name in ("propose", "pause", "promote", "end")),
-            *((Staged, "send"), (Candidates, "note")),
-        ):
-            setattr(kind, name, deadly(getattr(kind, name)))
+    def search() -> None:
         with log.open("a", buffering=1) as file:
             stair = Stair(folder)
             stair.training._asked = lambda line: file.write(f"{line}\n") and None
             stair.search(config)
-        os._exit(0)
-    finally:
-        os._exit(1)
+
+    return in_a_child(search, steps, fatal)
 
 
 def test_kills_change_nothing_and_no_epoch_is_trained_twice(tmp_path: Path):
