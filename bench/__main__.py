@@ -63,7 +63,7 @@ BENCHES = {
     "nas_table": "nas_table",
 }
 WITH_OPTIONS = (
-    "many-chips",
+    *("many-chips", "early-stopping"),
     *("architectures", "resources", "structure", "trace", "two-runners", "fleet-sim"),
     *("endurance", "latency", "layers"),
     *("recovery", "gate"),

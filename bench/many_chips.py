@@ -3,13 +3,15 @@
 
 Six chips: a search for all of them trains so many networks; six searches for one chip each train
 as many each. For every chip, the hypervolume of (1 − F1, latency) that it has reached, as a share
-of that of the table's true front; both scaled to the range of all members.
+of that of the true front; both scaled to the range of all members. The six order the networks
+differently; the table's other four chips order them as one of these does.
 
 Warm starts: how many trainings a search for one chip needs for 99 % of the hypervolume, by itself,
 with the scores of a search for another chip (`--from`, same training), and with a model of the
 scores that such a search saw after 9 epochs (`--from`, another training).
 
-All members are in the bank from the start, as after a few dozen batches of a pool.
+Every seed has a space of its own, a random half of the table. All of it is in the bank from the
+start, as after a few dozen batches of a pool.
 `python -m bench many-chips SEEDS [FIRST]`.
 """
 
@@ -31,7 +33,7 @@ from edgeloop.search.sampler.proposer import Proposer
 from edgeloop.search.sampler.trial import ProposalTrial, ask
 
 CHIPS = (
-    *("htp:qcs8550", "htp:x-elite", "htp:snapdragon-8-gen-3"),
+    *("htp:qcs8550", "htp:x-elite", "htp:snapdragon-7-gen-4"),
     *("htp:snapdragon-8-elite", "htp:sa8295p", "htp:rb3-gen-2"),
 )
 BUDGETS = (12, 24)
@@ -56,15 +58,22 @@ def _suggested() -> dict[tuple[Any, ...], ProposalTrial]:
     return {member.key: trial(member) for member in table.members}
 
 
+@cache
+def half(seed: int) -> tuple[TableMember, ...]:
+    members = read_table().members
+    chosen = np.random.default_rng(seed).permutation(len(members))[: len(members) // 2]
+    return tuple(members[place] for place in sorted(chosen))
+
+
 class Searched:
-    """A search over the table: which members it trained, in order."""
+    """A search over half of the table: which members it trained, in order."""
 
     def __init__(self, chips: Sequence[str], seed: int, hints: Hints = lambda _: {}) -> None:
         self._chips = chips
         fronts = [(0, 1 + place) for place in range(len(chips))]
         self._proposer = Proposer(read_table().space, seed, fronts=fronts)
         self._hints = hints
-        self.bank = [self._screened(member) for member in read_table().members]
+        self.bank = [self._screened(member) for member in half(seed)]
         self.history: list[Observation] = []
         self.trained: list[TableMember] = []
 
@@ -97,17 +106,16 @@ class Searched:
 
 
 @cache
-def scaled(chip: str) -> tuple[dict[Any, int], Floats, float]:
+def scaled(chip: str, seed: int) -> tuple[dict[Any, int], Floats, float]:
     """All members as points between 0 and 1, with the hypervolume of the true front."""
-    members = read_table().members
-    points = np.array([(1 - member.f1, member.latency_ms[chip]) for member in members])
+    points = np.array([(1 - member.f1, member.latency_ms[chip]) for member in half(seed)])
     points = (points - points.min(axis=0)) / np.ptp(points, axis=0)
-    places = {member.key: place for place, member in enumerate(members)}
+    places = {member.key: place for place, member in enumerate(half(seed))}
     return places, points, hypervolume(points, [1.0, 1.0])
 
 
-def share(members: Sequence[TableMember], chip: str) -> float:
-    places, points, whole = scaled(chip)
+def share(members: Sequence[TableMember], chip: str, seed: int) -> float:
+    places, points, whole = scaled(chip, seed)
     return hypervolume(points[[places[member.key] for member in members]], [1.0, 1.0]) / whole
 
 
@@ -119,15 +127,18 @@ def six_chips(seeds: Sequence[int]) -> str:
         for chip in CHIPS:
             alone = Searched([chip], seed).train(most)
             for budget in BUDGETS:
-                pair = (share(together[:budget], chip), share(alone[:budget], chip))
+                pair = (share(together[:budget], chip, seed), share(alone[:budget], chip, seed))
                 found.setdefault((chip, budget), []).append(pair)
     rows = []
     for chip in CHIPS:
         cells = [chip]
         for budget in BUDGETS:
-            together_share, alone_share = np.mean(found[chip, budget], axis=0)
-            loss = 100 * (together_share / alone_share - 1)
-            cells += [f"{together_share:.4f}", f"{alone_share:.4f}", f"{loss:+.2f} %"]
+            pairs = np.array(found[chip, budget])
+            together_share, alone_share = pairs.mean(axis=0)
+            losses = 100 * (pairs[:, 0] / pairs[:, 1] - 1)
+            error = f" ± {losses.std(ddof=1) / len(losses) ** 0.5:.2f}" if len(losses) > 1 else ""
+            difference = f"{losses.mean():+.2f}{error} %"
+            cells += [f"{together_share:.4f}", f"{alone_share:.4f}", difference]
         rows.append(cells)
     heads = ["chip"]
     for budget in BUDGETS:
@@ -135,10 +146,11 @@ def six_chips(seeds: Sequence[int]) -> str:
     return markdown(heads, rows)
 
 
-def needed(search: Searched, chip: str, before: Sequence[TableMember] = ()) -> int:
+def needed(search: Searched, chip: str, seed: int, before: Sequence[TableMember] = ()) -> int:
     """Trainings until the share is reached; those of the earlier search count as members."""
     for count in range(100):
-        if (before or search.trained) and share([*before, *search.trained], chip) >= SHARE:
+        found = [*before, *search.trained]
+        if found and share(found, chip, seed) >= SHARE:
             return count
         search.train(1)
     return 100
@@ -148,13 +160,13 @@ def warm_starts(seeds: Sequence[int]) -> str:
     rows: list[tuple[int, int, int]] = []
     target = "htp:rb3-gen-2"
     for seed in seeds:
-        earlier = list(Searched(["htp:qcs8550"], seed + 500).train(WARM))
+        earlier = list(Searched(["htp:qcs8550"], seed).train(WARM))
         warm = Searched([target], seed)
         warm.know(earlier)
         model = early_model(earlier)
         other = Searched([target], seed, lambda params, model=model: model(params))
-        cold = needed(Searched([target], seed), target)
-        rows.append((cold, needed(warm, target, earlier), needed(other, target)))
+        cold = needed(Searched([target], seed), target, seed)
+        rows.append((cold, needed(warm, target, seed, earlier), needed(other, target, seed)))
     means = [f"{value:.1f}" for value in np.mean(rows, axis=0)]
     heads = [
         *("nothing", f"{WARM} results for another chip"),
@@ -188,8 +200,8 @@ def run(*options: str) -> str:
     seconds = time.monotonic() - began
     return "\n".join(
         [
-            f"Six chips, {len(table.members)} networks, {count} seeds from {first}: share of the "
-            "true hypervolume (mean).\n",
+            f"Six chips, half of {len(table.members)} networks, {count} seeds from {first}: share "
+            "of the true hypervolume, and the relative difference (mean ± standard error).\n",
             chips,
             f"\nTrainings of a search for htp:rb3-gen-2 until {100 * SHARE:.0f} % of the true "
             "hypervolume (mean), starting from:\n",

@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -152,7 +152,8 @@ def pack(places: Places, folder: Path) -> None:
         if key[0] in compiled
     ]
     devices = sorted({line["device"] for line in trained.values()})
-    write_table(members, _about(members, next(iter(trained.values())), devices), folder)
+    about = _about(members, next(iter(trained.values())), devices)
+    write_table(members, about | _reruns(places.read(TRAINED)), folder)
 
 
 def _member(
@@ -186,6 +187,19 @@ def _about(
         "steps": line["steps"],
         "devices": list(devices),
     }
+
+
+def _reruns(lines: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Trainings that were run again with the same seed, since their models were lost: how much a
+    score varies although nothing was changed. A GPU does not add in a fixed order."""
+    scores: dict[tuple[str, int], list[float]] = {}
+    for line in lines:
+        scores.setdefault((line["arch_id"], line["seed"]), []).append(max(line["f1"]))
+    pairs = np.array([found[:2] for found in scores.values() if len(found) > 1])
+    if not len(pairs):
+        return {"reruns": 0}
+    deviation = float(np.sqrt(((pairs[:, 0] - pairs[:, 1]) ** 2).mean() / 2))
+    return {"reruns": len(pairs), "rerun_f1_deviation": round(deviation, 4)}
 
 
 def summary(folder: Path = FOLDER) -> str:
@@ -233,7 +247,8 @@ def _noise(table: NasTable) -> str:
     by_id = {member.arch_id: member for member in table.members}
     pairs = [(by_id[arch_id].f1, again.f1) for arch_id, again in table.repeats.items()]
     if not pairs:
-        return "no member has a second seed"
+        again = f"{table.about['reruns']} were trained twice with the same seed: standard deviation"
+        return f"no member has a second seed; {again} {table.about.get('rerun_f1_deviation')}"
     one, other = np.array(pairs).T
     deviation = np.sqrt(((one - other) ** 2).mean() / 2)
     return (

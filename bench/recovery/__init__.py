@@ -3,8 +3,8 @@
     python -m bench recovery [NETS [MATCH]]
 
 NETS is a folder with segmentation models for the drawn faces at 64² (`*.onnx`), beside those of
-`examples/nets`; without it a MobileNet-like one is trained first, which needs PyTorch and about two
-minutes. MATCH is a part of the names of cases.
+`edgeloop/demo/models`; without it a MobileNet-like one is trained first, which needs PyTorch and
+about two minutes. MATCH is a part of the names of cases.
 
 Each model is made hard to quantize without changing what it computes, and goes through the convert
 stage of a runner twice, without and with `--recover`. Scores are F1 in points on the HTP simulator,
@@ -40,7 +40,7 @@ from edgeloop.settings import Settings
 from edgeloop.tasks import Score, Task, open_task, paired_interval
 from edgeloop.tuning import STEP_NAMES
 
-NETS = Path(__file__).parents[2] / "examples" / "nets"
+NETS = Path(__file__).parents[2] / "edgeloop/demo/models"
 FACES, SIDE, SEED = 700, 64, 5
 TESTED = int(os.environ.get("BENCH_RECOVERY_IMAGES", "100"))
 SIZES = Sizes(calibration=2 * TESTED, recovery=max(16, TESTED // 2))

@@ -1,8 +1,9 @@
-"""Latencies of every NAS-Bench-201 cell: `python -m bench sampler measure --jobs N --seconds S`.
+"""Latencies of every NAS-Bench-201 cell: `python -m bench sampler measure FOLDER --jobs N`.
 
 The network of each distinct cell is compiled by Qualcomm's compiler, whose simulated cycles are
 kept, and run by ONNX Runtime on one core of this machine, as float32 and quantized to 8 bits. The
-quantizer's scales are made up, since nothing is trained and no latency depends on them.
+quantizer's scales are made up, since nothing is trained and no latency depends on them. With
+`--devices` only some of them are measured, and `pack` leaves the others as they are.
 
 Worker processes write a row as soon as they have it, and a run that is started again continues. One
 that dies of a network counts it as failed and continues behind it. With `--workers-from C`, workers
@@ -26,14 +27,14 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from bench.samplers.cells import REPEATS, network, representatives
-from bench.samplers.tables import DEVICES, write_table
+from bench.samplers.tables import DEVICES, read_rows, write_table
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 SOCS = {"qcs8550": 77, "snapdragon-8-elite": 72, "sa8295p": 62}
-LATENCIES = (*(f"{chip}_cycles" for chip in SOCS), "x86_float32_us", "x86_int8_us")
-COLUMNS = ("cell", *LATENCIES, "seconds")
+HOST = {"x86_float32": "float.onnx", "x86_int8": "fixed.onnx"}
+DEVICE_NAMES = (*SOCS, *HOST)
 
 _CYCLES = "Simulated (Accelerator exec cycles)"
 _WARM_UP, _RUNS = 5, 25
@@ -43,6 +44,7 @@ _LIMIT_S = 60.0  # a network that takes longer is given up
 def run(*options: str) -> str:
     given = _parsed(options)
     given.folder.mkdir(parents=True, exist_ok=True)
+    _choose_devices(given.folder, given.devices.split(",") if given.devices else DEVICE_NAMES)
     for begun in given.folder.glob("begun*"):  # of a run that was ended
         begun.unlink()
     deadline = time.monotonic() + given.seconds
@@ -70,26 +72,45 @@ def read_parts(folder: Path) -> dict[str, dict[str, str]]:
     """The rows of all workers by cell; a line that was being written when its worker ended is left
     out. A network that failed has empty values."""
     rows: dict[str, dict[str, str]] = {}
+    columns = ("cell", *map(column_of, devices_of(folder)), "seconds")
     for part in sorted(folder.glob("part*.csv")):
-        rows |= _rows(part)
+        with part.open(newline="", encoding="utf-8") as file:
+            found = [row for row in csv.DictReader(file, columns) if row["seconds"] is not None]
+        rows |= {row["cell"]: row for row in found if row["cell"] in representatives()}
     return rows
 
 
-def pack(source: Path) -> str:
-    """The table that is shipped, from the rows of all workers in one file, or from their folder."""
-    rows = read_parts(source) if source.is_dir() else _rows(source)
-    measured = {cell for cell, row in rows.items() if row[COLUMNS[-1]]}
+def devices_of(folder: Path) -> tuple[str, ...]:
+    """Those that are measured in this folder."""
+    return tuple((folder / "devices.txt").read_text(encoding="utf-8").split())
+
+
+def column_of(device: str) -> str:
+    return f"{device}_us" if device in HOST else f"{device}_cycles"
+
+
+def _choose_devices(folder: Path, devices: Sequence[str]) -> None:
+    if unknown := set(devices) - set(DEVICE_NAMES):
+        raise SystemExit(f"no such device: {', '.join(sorted(unknown))}")
+    if (folder / "devices.txt").exists() and devices_of(folder) != tuple(devices):
+        raise SystemExit(f"{folder} has latencies of other devices; use a new folder")
+    (folder / "devices.txt").write_text("\n".join(devices), encoding="utf-8")
+
+
+def pack(folder: Path, table: Path = DEVICES) -> str:
+    """The shipped table, with the columns of the devices that were measured in this folder."""
+    rows = read_parts(folder)
+    measured = {cell for cell, row in rows.items() if row["seconds"]}
     if missing := sorted(set(representatives().values()) - measured):
         raise ValueError(f"{len(missing)} networks are missing, {missing[0]} among them")
-    kept = ("cell", *LATENCIES)
-    write_table(({name: rows[cell][name] for name in kept} for cell in sorted(rows)), DEVICES)
-    return f"{len(rows)} rows in {DEVICES}"
-
-
-def _rows(part: Path) -> dict[str, dict[str, str]]:
-    with part.open(newline="", encoding="utf-8") as file:
-        found = [row for row in csv.DictReader(file, COLUMNS) if row[COLUMNS[-1]] is not None]
-    return {row["cell"]: row for row in found if row["cell"] in representatives()}
+    known = {row["cell"]: row for row in read_rows(table)} if table.is_file() else {}
+    columns = [column_of(device) for device in devices_of(folder)]
+    merged = (
+        {"cell": cell} | known.get(cell, {}) | {name: rows[cell][name] for name in columns}
+        for cell in sorted(rows)
+    )
+    write_table(merged, table)
+    return f"{len(rows)} rows in {table}"
 
 
 def _parsed(options: Iterable[str]) -> argparse.Namespace:
@@ -97,6 +118,7 @@ def _parsed(options: Iterable[str]) -> argparse.Namespace:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=480)
+    parser.add_argument("--devices", help=f"some of {', '.join(DEVICE_NAMES)}; default: all")
     parser.add_argument("--cells", type=int, default=None, help="only so many of the cells")
     parser.add_argument("--repeats", type=int, default=REPEATS, help="cells of a stage")
     parser.add_argument("--workers-from", type=int, default=None, help="first core to bind to")
@@ -137,7 +159,7 @@ def _give_up(folder: Path, number: int) -> None:
     """The network that a worker was busy with has a row without values."""
     begun = folder / f"begun{number}"
     if begun.is_file():
-        row = [begun.read_text(encoding="utf-8"), *[""] * (len(COLUMNS) - 1)]
+        row = [begun.read_text(encoding="utf-8"), *[""] * (len(devices_of(folder)) + 1)]
         _append(folder / f"part{number}.csv", row)
         begun.unlink()
 
@@ -152,7 +174,7 @@ def _append(part: Path, row: Sequence[Any]) -> None:
 def work(folder: Path, number: int, jobs: int, count: int, repeats: int, *core: int) -> None:
     if core:
         os.sched_setaffinity(0, core)
-    done, compiler = read_parts(folder), _Compiler()
+    done, compiler, devices = read_parts(folder), _Compiler(), devices_of(folder)
     begun, part = folder / f"begun{number}", folder / f"part{number}.csv"
     with tempfile.TemporaryDirectory() as scratch:
         os.chdir(scratch)
@@ -161,12 +183,17 @@ def work(folder: Path, number: int, jobs: int, count: int, repeats: int, *core: 
                 continue
             began = time.monotonic()
             begun.write_text(cell, encoding="utf-8")
-            compiler.quantize(network(cell, repeats))
-            cycles = [f"{compiler.cycles(soc):.0f}" for soc in SOCS.values()]
-            host = [f"{host_latency_us(Path(name)):.1f}" for name in ("float.onnx", "fixed.onnx")]
-            _append(part, [cell, *cycles, *host, f"{time.monotonic() - began:.2f}"])
+            compiler.prepare(network(cell, repeats), quantizes=devices != ("x86_float32",))
+            latencies = [_latency(device, compiler) for device in devices]
+            _append(part, [cell, *latencies, f"{time.monotonic() - began:.2f}"])
             begun.unlink()
         os.chdir("/")
+
+
+def _latency(device: str, compiler: _Compiler) -> str:
+    if device in HOST:
+        return f"{host_latency_us(Path(HOST[device])):.1f}"
+    return f"{compiler.cycles(SOCS[device]):.0f}"
 
 
 class _Compiler:
@@ -177,7 +204,7 @@ class _Compiler:
 
         self._work = NativeWork()
 
-    def quantize(self, model: ModelProto) -> None:
+    def prepare(self, model: ModelProto, quantizes: bool) -> None:
         import onnx
 
         from edgeloop.graph import apply_rewrites, read_graph
@@ -185,6 +212,8 @@ class _Compiler:
         from edgeloop.platforms.qnn.quantize import quantize_with_fixed_scales
 
         onnx.save_model(model, "float.onnx")
+        if not quantizes:
+            return
         model = read_graph(Path("float.onnx"))
         apply_rewrites(model)
         quantize_with_fixed_scales(model, {"image": "NCHW"}, Path("fixed.onnx"))

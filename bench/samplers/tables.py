@@ -32,7 +32,7 @@ DATASETS = ("cifar10", "cifar100", "imagenet")
 @cache
 def read_accuracies(dataset: str, path: Path = ACCURACIES) -> tuple[NDArray, NDArray]:  # type: ignore[type-arg]
     """Validation accuracy in percent and GPU latency in ms, in the order of CELLS."""
-    rows = {row["cell"]: row for row in _read(path)}
+    rows = {row["cell"]: row for row in read_rows(path)}
     _check(path, rows, CELLS)
     columns = (f"{dataset}_accuracy", f"{dataset}_gpu_ms")
     first, second = (np.array([float(rows[cell][name]) for cell in CELLS]) for name in columns)
@@ -45,7 +45,7 @@ def read_devices(path: Path = DEVICES) -> dict[str, NDArray]:  # type: ignore[ty
     where nothing was measured. Cells that compute the same have the same latency."""
     if not path.is_file():
         return {}
-    rows = {row["cell"]: row for row in _read(path)}
+    rows = {row["cell"]: row for row in read_rows(path)}
     _check(path, rows, set(representatives().values()))
     columns = [name for name in next(iter(rows.values())) if name != "cell"]
     return {
@@ -87,7 +87,7 @@ def _accuracies(cell: str, tables: Mapping[str, Any]) -> dict[str, object]:
     return row
 
 
-def _read(path: Path) -> list[dict[str, str]]:
+def read_rows(path: Path) -> list[dict[str, str]]:
     with lzma.open(path, "rt", encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 

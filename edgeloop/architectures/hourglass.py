@@ -85,7 +85,7 @@ def ask(
     shape: Shape,
     classes: int,
     *,
-    depth: int | None = None,
+    depth: int | Sequence[int] | None = None,
     stems: Sequence[int] = STEMS,
     base_channels: Sequence[int] = BASE,
     factors: Sequence[float] = FACTORS,
@@ -93,11 +93,12 @@ def ask(
     most_layers: int = 4,
     most_hourglasses: int = 2,
 ) -> NetworkPlan:
-    """Options narrow the space, for example to few channels and small kernels on a laptop."""
+    """Options narrow the space, for example to few channels and small kernels on a laptop. Several
+    depths widen it: a shallow hourglass is faster, and sees less of the image at once."""
     sides = shape[2:]
-    deepest = depth or usual_depth(sides)
-    allowed = [stride for stride in stems if _divides(sides, deepest, stride)]
-    chosen_depth = trial.suggest_int("depth", deepest, deepest)
+    depths = _depths(depth, sides)
+    allowed = [stride for stride in stems if _divides(sides, depths[-1], stride)]
+    chosen_depth = trial.suggest_int("depth", depths[0], depths[-1])
     stride = trial.suggest_categorical("stem_stride", allowed or list(stems))
     if not _divides(sides, chosen_depth, stride):
         reason = (
@@ -112,6 +113,17 @@ def ask(
         hourglasses.append(_hourglass(blocks, channels, chosen_depth))
         channels = hourglasses[-1].channels
     return NetworkPlan(stem, stride, tuple(hourglasses), classes)
+
+
+def _depths(depth: int | Sequence[int] | None, sides: Sequence[int]) -> Sequence[int]:
+    """The depths to choose from, ascending."""
+    if depth is None or isinstance(depth, int):
+        return (depth or usual_depth(sides),)
+    depths = sorted(depth)
+    if not depths or depths != list(range(depths[0], depths[-1] + 1)):
+        reason = f"depth must be a number or consecutive numbers, such as [2, 3, 4], not {depth!r}"
+        raise BadInput(reason=reason)
+    return depths
 
 
 def usual_depth(sides: Sequence[int]) -> int:

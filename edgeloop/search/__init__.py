@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from edgeloop.search.evaluators.screening import check_devices
     from edgeloop.search.folders import arch_ids, find_search, found_searches, kept_search
     from edgeloop.search.keys import NO_LIMIT, SearchFile
-    from edgeloop.search.loop import Event, columns_of
-    from edgeloop.search.names import device_of, on_device, value_of
+    from edgeloop.search.loop import Event
+    from edgeloop.search.names import columns_of, device_of, on_device, value_of
     from edgeloop.search.remote import earlier_job, search_job
     from edgeloop.search.results.fronts import front_names, fronts_of
     from edgeloop.search.results.importance import Importance
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from edgeloop.search.sampler.proposer import Proposer
     from edgeloop.search.storage import storage_address
     from edgeloop.search.study import Candidate
-    from edgeloop.search.training import Retrained, retrain, summary, trainer_of
+    from edgeloop.search.training import Retrained, front_in, retrain, summary, trainer_of
 
 _WHERE = {
     "base": ("Evaluation", "Observation", "Evaluator", "is_result"),
@@ -55,8 +55,8 @@ _WHERE = {
     "evaluators.screening": ("check_devices",),
     "folders": ("arch_ids", "find_search", "found_searches", "kept_search"),
     "keys": ("NO_LIMIT", "SearchFile"),
-    "loop": ("Event", "columns_of"),
-    "names": ("device_of", "on_device", "value_of"),
+    "loop": ("Event",),
+    "names": ("columns_of", "device_of", "on_device", "value_of"),
     "remote": ("earlier_job", "search_job"),
     "results.fronts": ("front_names", "fronts_of"),
     "results.importance": ("Importance",),
@@ -65,7 +65,7 @@ _WHERE = {
     "sampler.proposer": ("Proposer",),
     "storage": ("storage_address",),
     "study": ("Candidate",),
-    "training": ("Retrained", "retrain", "summary", "trainer_of"),
+    "training": ("Retrained", "front_in", "retrain", "summary", "trainer_of"),
 }
 
 __all__ = [
@@ -98,6 +98,7 @@ __all__ = [
     "earlier_job",
     "find_search",
     "found_searches",
+    "front_in",
     "front_names",
     "fronts_of",
     "is_result",

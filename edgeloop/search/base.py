@@ -32,7 +32,8 @@ class Evaluation:
     `is_final` says that another attempt would end the same way: a model that diverges, a graph that
     cannot be compiled. Any other error (a lost node, a store that was away) may be retried.
     `files` are worth keeping, by name, for example `model.onnx` and `metrics.json`. A training that
-    is `paused_at` so many epochs or steps has the values that it had there.
+    is `paused_at` so many epochs or steps has the values that it had there. One that `lacks_memory`
+    did not get enough of this machine's: that says little about the model.
     """
 
     arch_id: str
@@ -42,6 +43,7 @@ class Evaluation:
     error: str = ""
     is_final: bool = False
     paused_at: int = 0
+    lacks_memory: bool = False
 
 
 class Evaluator(ABC):
@@ -69,6 +71,10 @@ class Evaluator(ABC):
     def pause(self, arch: Architecture, until: int | None) -> None:  # noqa: B027
         """Where the training of this architecture ends when it is sent next: after so many epochs
         or steps, continuing from where it is; at its end with None."""
+
+    def discard(self, arch: Architecture) -> None:  # noqa: B027
+        """The training of this architecture, which paused, never continues: what only its next part
+        would need is removed."""
 
     @abstractmethod
     def collect(self, timeout_s: float) -> list[Evaluation]:

@@ -17,9 +17,12 @@ from edgeloop._util.system import (
     announced_memory,
     announced_niceness,
     available_cpus,
+    limited_memory,
     memory_bytes,
+    memory_share_bytes,
+    native_memory_bytes,
 )
-from edgeloop.architectures import Architecture, build, export_onnx, find_space
+from edgeloop.architectures import find_space
 from edgeloop.errors import BadInput
 from edgeloop.models import Candidates
 from edgeloop.search.base import Evaluator, expected
@@ -28,21 +31,15 @@ from edgeloop.search.earlier import start_from_earlier
 from edgeloop.search.evaluators import EvaluatorGroup, RemoteBenchmark, Screening
 from edgeloop.search.evaluators.screening import check_devices
 from edgeloop.search.evaluators.trainer import digest, source_of
-from edgeloop.search.folders import KEPT_CONFIG, LOCK, SEARCHES, adopt
+from edgeloop.search.folders import KEPT_CONFIG, LOCK, SEARCHES, UTILISATION, adopt
 from edgeloop.search.keys import CHIP
-from edgeloop.search.loop import Event, SearchLoop, columns_of, patiently
+from edgeloop.search.loop import Event, SearchLoop
 from edgeloop.search.names import value_of
 from edgeloop.search.pool.bank import BANK, Bank
 from edgeloop.search.pool.screener import conditions_of
-from edgeloop.search.results.curves import LearningCurves
 from edgeloop.search.results.fronts import front_of, fronts_of
-from edgeloop.search.results.tables import (
-    RunningTables,
-    copy_atomic,
-    publish,
-    write_front,
-    write_tables,
-)
+from edgeloop.search.results.models import FoundModels
+from edgeloop.search.results.tables import RunningTables, write_front, write_tables
 from edgeloop.search.results.volume import (
     ReferencePoint,
     VolumeCurve,
@@ -50,20 +47,15 @@ from edgeloop.search.results.volume import (
     reference_from,
 )
 from edgeloop.search.stopping import Rungs
-from edgeloop.search.storage import open_storage
+from edgeloop.search.storage import open_storage, patiently
 from edgeloop.search.study import Candidate, Study
 from edgeloop.search.training import seconds, trainer_of, utilisation_of, with_classes, with_workers
 from edgeloop.settings import Settings
-from edgeloop.training import HISTORY
 from edgeloop.workspace import Workspace
 
 FARM = ("farm_latency_ms", "farm_f1")
 SCREENED = ("params", "macs", "memory_bytes", "host_latency_ms", *CHIP)
-MODELS = "nets"
 SCREENING = "screening"  # untrained models, until their candidates have ended
-LOOK_S = 1.0
-TRAINED = "trained"
-UTILISATION = "utilisation.json"
 NICENESS = 10  # of screening: a training on the same CPUs goes first
 MOST_PROCESSES, PROCESS_BYTES = 8, 4 << 30  # for screening
 
@@ -221,7 +213,7 @@ class Search:
             lambda: Study.open(config, space, open_storage(settings.location), resume), 0.0
         )
         write_atomic(self.folder / KEPT_CONFIG, written(config, settings.experiment))
-        self._curves = LearningCurves(self.folder)
+        self._models = FoundModels(self.folder, self.workspace)
         store = self.workspace.store
         self.table = Candidates(store.models(settings.experiment), settings.experiment)
 
@@ -259,7 +251,7 @@ class Search:
             hear(event)
 
         loop = SearchLoop(
-            *(self.config, self.study, evaluators, self.table, heard, self._keep_model),
+            *(self.config, self.study, evaluators, self.table, heard, self._models.keep),
             bank=bank,
             tell=tell,
         )
@@ -271,7 +263,7 @@ class Search:
             shutil.rmtree(self.folder / SCREENING, ignore_errors=True)
         tables.finish()
         return replace(
-            self._finished(candidates, loop.is_exhausted, tables.curve),
+            self._finished(candidates, loop.is_exhausted, tables.curve, tell),
             screened=loop.screened[0],
             left_out=loop.screened[1],
         )
@@ -287,19 +279,21 @@ class Search:
             patiently(lambda: self.study.keep_reference(reference.as_json()))
 
     def _finished(
-        self, candidates: Sequence[Candidate], is_exhausted: bool, curve: VolumeCurve
+        self, candidates: Sequence[Candidate], is_exhausted: bool, curve: VolumeCurve, tell: Tell
     ) -> SearchResult:
         every = [*self.study.earlier(), *candidates]
         front = front_of(self.config, every)
-        self._complete_models(front)
-        write_front(self.folder, front, self._save_model)
+        self._models.complete(front, self.study.taken, self._training, tell)
+        write_front(self.folder, front, self._models.save)
         return SearchResult(
             candidates,
             front,
             curve.volumes,
             is_exhausted,
             self.folder,
-            self._publish(front) if self.config.publish == "front" else (),
+            self._models.publish(front, self.config.name, self.config.iteration)
+            if self.config.publish == "front"
+            else (),
             curve.reference,
             fronts_of(self.config, every) if self.config.devices else {},
             self.study.earlier(),
@@ -308,7 +302,7 @@ class Search:
 
     def _utilisation(self) -> dict[str, float]:
         """Also kept in the folder, for whoever asks later."""
-        found = utilisation_of(self._training, self.config.workers)
+        found = utilisation_of(self._training, self.config.workers, self._models.gpu_utilisation)
         if found:
             write_atomic(self.folder / UTILISATION, json.dumps(found) + "\n")
         return found
@@ -323,7 +317,7 @@ class Search:
         conditions = ""
         if config.train is not None:
             trainer = trainer_of(config.train, config.data, settings, config.workers)
-            training = trainer.evaluator(config.name, self.folder / "training")
+            training = trainer.evaluator(config.name, self.folder / "training", tell)
             self._training = training
             found.append(training)
             conditions = training.conditions
@@ -348,8 +342,12 @@ class Search:
         if self.config.pool == 0 or "host_latency_ms" in wanted:
             return self._screening(wanted)
         count = min(available_cpus(), memory_bytes() // PROCESS_BYTES, MOST_PROCESSES)
+        count = max(1, count)
+        whole = native_memory_bytes()
         self._closing.enter_context(announced_niceness(NICENESS))
-        return EvaluatorGroup([self._screening(wanted) for _ in range(max(1, count))])
+        self._closing.enter_context(limited_memory(memory_share_bytes(count)))
+        several = [self._screening(wanted) for _ in range(count)]
+        return EvaluatorGroup(several, lambda: limited_memory(whole))
 
     def _screening(self, wanted: Sequence[str]) -> Screening:
         host = self._options("host_latency_ms")
@@ -387,60 +385,6 @@ class Search:
         usual = self.config.farm if name in FARM else {}
         found = [o.options for o in self.config.objectives if o.name == name]
         return {**usual, **(found[0] if found else {})}
-
-    def _keep_model(self, arch: Architecture, files: Mapping[str, Path]) -> None:
-        """Copied out of the training folder before its result is stored, like its curve."""
-        if HISTORY in files:
-            self._curves.add(arch.id, files[HISTORY])
-        if "model.onnx" in files:
-            (self.folder / MODELS).mkdir(exist_ok=True)
-            copy_atomic(files["model.onnx"], self.folder / MODELS / f"{arch.id}.onnx")
-
-    def _complete_models(self, front: Sequence[Candidate]) -> None:
-        """A result reused from another search has no model here: those of the front are copied from
-        the search that this one started from, or trained."""
-        for item in front:
-            about = self.study.taken.get(item.earlier, {})
-            model = Path(str(about.get("folder", ""))) / MODELS / f"{item.arch.id}.onnx"
-            if item.earlier and model.is_file():
-                self._keep_model(item.arch, {"model.onnx": model})
-        archs = {item.arch.id: item.arch for item in front}
-        lacking = {
-            i: a for i, a in archs.items() if not (self.folder / MODELS / f"{i}.onnx").is_file()
-        }
-        if self._training is None:
-            return
-        for arch in lacking.values():
-            self._training.send(arch)
-        waiting = set(lacking)
-        while waiting:
-            for evaluation in self._training.collect(LOOK_S):
-                if evaluation.arch_id in waiting:
-                    self._keep_model(lacking[evaluation.arch_id], evaluation.files)
-                    waiting.discard(evaluation.arch_id)
-
-    def _save_model(self, item: Candidate, target: Path) -> None:
-        trained = self.folder / MODELS / f"{item.arch.id}.onnx"
-        if trained.is_file():
-            copy_atomic(trained, target)
-        elif not target.is_file():
-            export_onnx(
-                build(item.arch, project=self.workspace.settings.project), item.arch, target
-            )
-
-    def _publish(self, front: Sequence[Candidate]) -> list[str]:
-        """Trained models of the front join the status table, so that runners measure them."""
-        names = []
-        for item in front:
-            model = self.folder / MODELS / f"{item.arch.id}.onnx"
-            if model.is_file():
-                iteration = item.place // self.config.iteration
-                columns = columns_of(item.values, iteration)
-                tag = self.config.name
-                names.append(
-                    publish(self.workspace, item.arch, TRAINED, model, item.values, columns, tag)
-                )
-        return names
 
 
 def search_settings(

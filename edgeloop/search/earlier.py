@@ -18,24 +18,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from edgeloop._util.redact import redact
 from edgeloop._util.suggest import suggestion
 from edgeloop.architectures import Architecture
-from edgeloop.errors import BadInput, BadSpace
+from edgeloop.errors import BadInput, BadSpace, EdgeloopError
 from edgeloop.search.base import Evaluator, broken_constraint
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.folders import KEPT_CONFIG, find_search, found_searches, kept_search
-from edgeloop.search.loop import patiently
 from edgeloop.search.names import value_of
 from edgeloop.search.pool.bank import BANK, Bank
 from edgeloop.search.sampler.surrogate import SpaceEncoding, Surrogate, fit_kernel
 from edgeloop.search.sampler.trial import ProposalTrial, key_of
-from edgeloop.search.storage import open_storage
+from edgeloop.search.storage import open_storage, patiently
 from edgeloop.search.study import ARCH, BASIS, VALUES, Study
 from edgeloop.settings import Settings
 
@@ -50,6 +51,8 @@ _FITTED_TO = 120  # scores that a kernel is fitted to
 _LOOK_S = 1.0
 
 Tell = Callable[[str], None]
+Found = TypeVar("Found")
+OpenMember = tuple[ProposalTrial, dict[str, float], Architecture]
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class TakenOver:
     scores: int = 0
     members: int = 0  # screened, not trained
     left: Counter[str] = field(default_factory=Counter)  # candidates by the reason
+    faults: int = 0  # results whose missing values this machine could not find
+    fault: str = ""  # the first of them
 
     def __str__(self) -> str:
         parts = [f"took over {_count(self.results, 'result')}"]
@@ -82,6 +87,9 @@ class TakenOver:
         if self.scores:
             parts.append(f"learns from {_count(self.scores, 'score')} of other trainings")
         parts += [f"{number} not used: {reason}" for reason, number in self.left.items()]
+        if self.faults:
+            what = f"{self.faults} could not be screened on this machine ({self.fault.rstrip('.')})"
+            parts.append(f"{what}: --resume tries again")
         return f"From {self.name}: {'; '.join(parts)}"
 
 
@@ -115,22 +123,37 @@ def start_from_earlier(
     tell: Tell,
 ) -> None:
     """Results of earlier searches join the study, and what they screened joins the bank, before
-    anything is proposed. A search that is not there any more may have been taken over before."""
+    anything is proposed. All are read before anything is taken over: if one cannot be, nothing is.
+    A search that is not there any more may have been taken over before."""
     basis = basis_of(evaluators, config, settings.project)
     patiently(lambda: study.keep_basis(basis))
     results = EarlierResults(config, study, evaluators, basis)
+    found: list[EarlierSearch] = []
     for name in config.earlier:
         try:
-            found = find_earlier(name, config, settings)
+            found.append(_readable(name, partial(find_earlier, name, config, settings)))
         except BadInput:
             if name not in study.taken:
                 raise
-            continue
-        taken = results.take_over(found)
-        if found.folder is not None:
-            taken.members = bank.adopt(found.folder / BANK)
+    read = [_readable(one.name, partial(results.read, one)) for one in found]
+    for earlier, content in zip(found, read, strict=True):
+        taken = results.store(content)
+        if earlier.folder is not None:
+            taken.members = bank.adopt(earlier.folder / BANK)
         tell(str(taken))
     study.hints = EarlierScores(study)
+
+
+def _readable(name: str, read: Callable[[], Found]) -> Found:
+    """What `read` returns; whatever is wrong with the files of another search is one sentence."""
+    try:
+        return read()
+    except EdgeloopError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a database or its content may be anything
+        first = str(error).strip().partition("\n")[0] or type(error).__name__
+        reason = f"nothing was taken over: the search {name!r} cannot be read: {redact(first)}"
+        raise BadInput(reason=reason) from None
 
 
 def find_earlier(name: str, config: SearchConfig, settings: Settings) -> EarlierSearch:
@@ -157,6 +180,16 @@ def find_earlier(name: str, config: SearchConfig, settings: Settings) -> Earlier
     return found
 
 
+@dataclass(frozen=True)
+class ReadSearch:
+    """What there is to take over from one search, before any of it is stored."""
+
+    earlier: EarlierSearch
+    taken: TakenOver
+    members: Sequence[OpenMember]
+    scores: Mapping[str, list[list[object]]]
+
+
 class EarlierResults:
     """Takes over what earlier searches found, for a search with these evaluators and this basis."""
 
@@ -171,15 +204,18 @@ class EarlierResults:
         self._basis = basis
         self._dear = {name for e in evaluators if e.cost > 0 for name in e.gives}
         self._cheap = {name for e in evaluators if e.cost == 0 for name in e.gives}
+        self._read: set[str] = set()  # architectures that were read and may not be stored yet
 
-    def take_over(self, earlier: EarlierSearch) -> TakenOver:
+    def read(self, earlier: EarlierSearch) -> ReadSearch:
+        """What can be used of a search, complete with cheap values that were missing."""
         import optuna
 
         found = optuna.load_study(study_name=earlier.study, storage=earlier.storage)
         self._check_space(earlier, found.user_attrs)
         taken = TakenOver(earlier.name)
-        have = {item.arch.id for item in (*self._study.earlier(), *self._study.candidates())}
-        open_members: list[tuple[ProposalTrial, dict[str, float], Architecture]] = []
+        own = (*self._study.earlier(), *self._study.candidates())
+        have = self._read | {item.arch.id for item in own}
+        open_members: list[OpenMember] = []
         scores: dict[str, list[list[object]]] = {}
         for trial in found.get_trials(deepcopy=False):
             if ARCH not in trial.user_attrs:
@@ -198,10 +234,17 @@ class EarlierResults:
                 have.add(arch.id)
             else:
                 taken.scores += self._add_scores(scores, trial, basis)
-        for member, values, _ in self._completed(open_members, taken):
+        complete = self._completed(open_members, taken)
+        self._read |= {arch.id for _, _, arch in complete}
+        return ReadSearch(earlier, taken, complete, scores)
+
+    def store(self, content: ReadSearch) -> TakenOver:
+        """Results join the study; what is there already stays."""
+        earlier, taken = content.earlier, content.taken
+        for member, values, _ in content.members:
             self._study.take_over(member, values, earlier.name)
             taken.results += 1
-        about = {"folder": str(earlier.folder or ""), "scores": scores}
+        about = {"folder": str(earlier.folder or ""), "scores": content.scores}
         self._study.keep_taken(earlier.name, about)
         return taken
 
@@ -261,37 +304,49 @@ class EarlierResults:
                     added = 1
         return added
 
-    def _completed(
-        self,
-        several: Sequence[tuple[ProposalTrial, dict[str, float], Architecture]],
-        taken: TakenOver,
-    ) -> list[tuple[ProposalTrial, dict[str, float], Architecture]]:
-        """With cheap values that were missing, and without those that violate a limit."""
+    def _completed(self, several: Sequence[OpenMember], taken: TakenOver) -> list[OpenMember]:
+        """With cheap values that were missing, and without those that violate a limit. What this
+        machine could not screen has not failed: it is not stored, and the next run tries again."""
         lacking = [arch for _, values, arch in several if not self._cheap <= set(values)]
-        more = self._screened(lacking)
+        more, faults = self._screened(lacking)
+        taken.faults, taken.fault = len(faults), next(iter(faults.values()), "")
         complete = []
         for member, values, arch in several:
             found = {**values, **more.get(arch.id, {})}
+            if arch.id in faults:
+                continue
             if not {objective.name for objective in self._config.objectives} <= set(found):
-                taken.left["cannot be screened"] += 1
+                taken.left["cannot be built or compiled"] += 1
             elif broken_constraint(found, self._config.constraints):
                 taken.left["not within the limits of this search"] += 1
             else:
                 complete.append((member, found, arch))
         return complete
 
-    def _screened(self, archs: Sequence[Architecture]) -> dict[str, dict[str, float]]:
+    def _screened(
+        self, archs: Sequence[Architecture]
+    ) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
+        """Values by the id of an architecture, and what the machine could not do."""
         found: dict[str, dict[str, float]] = {}
+        faults: dict[str, str] = {}
         for evaluator in self._evaluators:
             if evaluator.cost > 0:
                 continue
-            waiting = {arch.id for arch in archs}
+            waiting, asked = {arch.id: arch for arch in archs}, Counter[str]()
             evaluator.send_all([(arch, {}) for arch in archs])
             while waiting:
                 for evaluation in evaluator.collect(_LOOK_S):
-                    waiting.discard(evaluation.arch_id)
-                    found.setdefault(evaluation.arch_id, {}).update(evaluation.values)
-        return found
+                    arch_id = evaluation.arch_id
+                    is_fault = bool(evaluation.error) and not evaluation.is_final
+                    asked[arch_id] += 1
+                    if is_fault and asked[arch_id] <= self._config.retries:
+                        evaluator.send(waiting[arch_id])
+                        continue
+                    del waiting[arch_id]
+                    found.setdefault(arch_id, {}).update(evaluation.values)
+                    if is_fault or evaluation.lacks_memory:
+                        faults[arch_id] = evaluation.error
+        return found, faults
 
 
 class EarlierScores:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from edgeloop._util.suggest import suggestion
 from edgeloop._util.yaml import NotYaml, parse_yaml
 from edgeloop.errors import BadInput
 from edgeloop.jobs import RUNS_FOLDER
@@ -16,6 +17,7 @@ from edgeloop.search.config import SearchConfig, read_config
 
 SEARCHES, KEPT_CONFIG, LOCK = "searches", "search.yaml", ".lock"
 CANDIDATES, PARETO = "candidates.csv", "pareto"
+UTILISATION = "utilisation.json"  # of `trainers` and `gpu`, from 0 to 1, as far as it is known
 _OUTPUTS = "outputs"
 
 
@@ -42,8 +44,8 @@ def find_search(name: str, project: Path) -> Path:
     if (project / RUNS_FOLDER / name).is_dir():
         reason = f"the results of the search {name!r} are not here: fetch them with "
         raise BadInput(reason=f"{reason}'edgeloop job results {name}'")
-    there = f"there are {', '.join(sorted(known))}" if known else "none was run or fetched yet"
-    raise BadInput(reason=f"there is no search {name!r} here: {there}")
+    there = suggestion(name, sorted(known), "there are") if known else "none was run or fetched yet"
+    raise BadInput(reason=f"there is no search {name!r} in {project.absolute()}: {there}")
 
 
 def fetched_search(name: str, project: Path) -> Path | None:

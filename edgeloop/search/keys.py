@@ -209,7 +209,10 @@ class EarlyStoppingKeys(Section):
 
     first: _Count = key(None, "The first pause, in epochs or steps; 1 epoch or 1/27 by default.")
     factor: Annotated[int | None, whole(2)] = key(
-        None, "Each rung is this many times as long; 3 by default."
+        None, "Each pause comes after this many times as much training; 3 by default."
+    )
+    longest: _Count = key(
+        None, "The most epochs or steps between two pauses; a ninth of the training by default."
     )
 
     @model_validator(mode="before")

@@ -15,31 +15,26 @@ that is killed at any point loses nothing and evaluates nothing twice.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
-from edgeloop._util.retry import retry
 from edgeloop.architectures import Architecture
-from edgeloop.errors import SearchFailed, StoreUnavailable
+from edgeloop.errors import SearchFailed
 from edgeloop.models import Candidates
 from edgeloop.search.base import Evaluation, Evaluator, broken_constraint
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.keys import TRAINED
-from edgeloop.search.names import device_of, on_device, value_of
+from edgeloop.search.names import columns_of
 from edgeloop.search.pool.bank import Bank
 from edgeloop.search.pool.screener import HOPELESS, pool_of
 from edgeloop.search.stopping.ladder import Ladder
+from edgeloop.search.storage import patiently
 from edgeloop.search.study import Candidate, End, Study
-from edgeloop.store import Value
 
 LOOK_S = 0.2
-PATIENCE_S = 600.0
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -97,6 +92,7 @@ class SearchLoop:
         self._failed_where: Counter[str] = Counter()  # in this run
         self._fruitless = 0
         self._is_exhausted = False
+        self._round: list[Callable[[], None]] = []  # what begins as soon as the round is whole
         self._pool = pool_of(config, study, self._evaluators, bank, self._slots, tell)
 
     def run(self) -> list[Candidate]:
@@ -111,8 +107,9 @@ class SearchLoop:
         unfinished = patiently(self._study.unfinished)
         if self._pool is not None:
             self._pool.open(known)
+        cut_off = self._cut_off_round(known)
         for candidate in unfinished:
-            self._begin(candidate)
+            self._begin(candidate, is_held=candidate.arch.id in cut_off)
         while self._fill() or self._open or self._is_screening:
             self._release()
             self._look()
@@ -141,6 +138,12 @@ class SearchLoop:
         return self._config.batch or max(workers + (workers > 1), most)
 
     @property
+    def _cheap(self) -> set[str]:
+        """The values of screening."""
+        screening = [evaluator for evaluator in self._evaluators if evaluator.cost == 0]
+        return {name for one in screening for name in (*one.gives, *one.beside)}
+
+    @property
     def _is_spent(self) -> bool:
         return self._ended + len(self._open) + len(self._paused) >= self._config.budget
 
@@ -151,10 +154,12 @@ class SearchLoop:
         return self._pool is not None and self._pool.is_screening and not is_over
 
     def _fill(self) -> bool:
-        """Start candidates while there are free slots; returns whether one was started."""
+        """Start candidates while there are free slots; returns whether one was started. In batch
+        mode none is, before the whole round was chosen: a result of the round would change it."""
         begun = False
-        is_in_round = bool(self._config.batch and self._open)
-        while len(self._open) < self._slots and not is_in_round:
+        is_round = self._config.batch > 0
+        is_under_way = is_round and bool(self._open) and not self._round
+        while len(self._open) < self._slots and not is_under_way:
             if self._promote():
                 begun = True
                 continue
@@ -166,12 +171,23 @@ class SearchLoop:
                 if self._is_exhausted:
                     continue
                 break
-            self._begin(candidate)
+            self._begin(candidate, is_held=is_round)
             begun = True
+        if len(self._open) >= self._slots or self._is_last():
+            starts, self._round = self._round, []
+            for start in starts:
+                start()
         if self._pool is not None:
-            pool = self._pool
-            patiently(lambda: pool.prepare(is_training=bool(self._open)))
+            pool, is_training = self._pool, bool(self._open) and not self._round
+            patiently(lambda: pool.prepare(is_training=is_training))
         return begun
+
+    def _cut_off_round(self, known: Sequence[Candidate]) -> set[str]:
+        """The candidates of a round that a kill cut off while it was chosen."""
+        count = len(known) % self._config.batch if self._config.batch else 0
+        last = known[len(known) - count :]
+        is_begun = self._ladder is not None or any(item.state != "running" for item in last)
+        return set() if is_begun else {item.arch.id for item in last}
 
     def _is_last(self) -> bool:
         """Whether no candidate is left to begin."""
@@ -188,8 +204,11 @@ class SearchLoop:
         self._open[chosen] = entry
         until = self._ladder.rungs.after(max(entry.rungs))
         patiently(lambda: self._study.promote(entry.candidate, until))
-        self._ladder.record(chosen, entry.rungs)
-        self._continue(entry, until)
+        self._ladder.record(entry.candidate, entry.rungs)
+        if self._config.batch:
+            self._round.append(lambda: self._continue(entry, until))
+        else:
+            self._continue(entry, until)
         return True
 
     def _continue(self, entry: _Open, until: int) -> None:
@@ -216,17 +235,26 @@ class SearchLoop:
 
         return patiently(attempt)
 
-    def _begin(self, candidate: Candidate) -> None:
+    def _begin(self, candidate: Candidate, *, is_held: bool = False) -> None:
+        """It has its slot from now on; `is_held`: its evaluation begins with its round."""
         rungs = {at: dict(values) for at, values in candidate.rungs.items()}
         entry = _Open(candidate, rungs=rungs)
         self._open[candidate.arch.id] = entry
-        if candidate.values:  # it was screened before it was chosen
+        if is_held:
+            self._round.append(lambda: self._start(entry))
+        else:
+            self._start(entry)
+
+    def _start(self, entry: _Open) -> None:
+        candidate = entry.candidate
+        if candidate.values and self._study.is_current(candidate):
             self._know(entry)
         self._hear(Event(candidate, "begun", {}))
         self._advance(entry)
 
     def _know(self, entry: _Open) -> None:
-        """What was found before a candidate was chosen is stored like any other result."""
+        """What was found before a candidate was chosen is stored like any other result, unless it
+        was found under other conditions, before a resume."""
         for evaluator in self._evaluators:
             names = (*evaluator.gives, *evaluator.beside)
             values = {n: v for n, v in entry.candidate.values.items() if n in names}
@@ -264,7 +292,8 @@ class SearchLoop:
         if entry.until > reached:
             self._give(entry, index)
         else:
-            entry.values = {**entry.rungs[reached], **entry.values}
+            later = {n: v for n, v in entry.rungs[reached].items() if n not in self._cheap}
+            entry.values = {**later, **entry.values}
             entry.is_paused = True
 
     def _give(self, entry: _Open, index: int) -> None:
@@ -293,13 +322,15 @@ class SearchLoop:
             patiently(lambda: self._study.pause(entry.candidate, entry.rungs))
             reason = self._ladder.rungs.text(reached)
             self._hear(Event(entry.candidate, "paused", dict(entry.values), reason))
-        self._ladder.record(arch_id, entry.rungs, waits=True)
+        self._ladder.record(entry.candidate, entry.rungs, waits=True)
 
     def _stop_paused(self) -> None:
         for entry in sorted(self._paused.values(), key=lambda one: one.candidate.number):
             assert self._ladder is not None
             reason = self._ladder.rungs.text(max(entry.rungs))
             self._end(entry, "stopped", f"{reason}: others are better")
+            for evaluator in self._evaluators:
+                evaluator.discard(entry.candidate.arch)
 
     def _release(self) -> None:
         """Send what is held, in groups of the size that each evaluator prefers."""
@@ -356,7 +387,7 @@ class SearchLoop:
                     self._receive(entry, index, evaluation)
                 elif self._pool is not None and evaluator.cost == 0:
                     self._pool.receive(evaluator, evaluation)
-        if self._pool is not None and not self._open:
+        if self._pool is not None and (self._round or not self._open):
             self._pool.report()
 
     def _receive(self, entry: _Open, index: int, evaluation: Evaluation) -> None:
@@ -403,9 +434,7 @@ class SearchLoop:
         self._failed += end == "failed"
         self._count_fruitless(end)
         if self._ladder is not None:
-            self._ladder.record(arch_id, entry.rungs, entry.values if end == "complete" else None)
-            if end in ("screened", "failed"):
-                self._ladder.forget(arch_id)
+            self._ladder.end(entry.candidate, entry.rungs, end, entry.values)
         ended = replace(entry.candidate, rungs=entry.rungs)
         self._hear(Event(ended, end, dict(entry.values), reason))
         if self._failed > self._config.failures:
@@ -432,55 +461,6 @@ class SearchLoop:
         if state in ("complete", "stopped", "failed"):
             self._fruitless = 0
         self._fruitless += state == "screened"
-
-
-def columns_of(values: Mapping[str, float], iteration: int) -> dict[str, Value]:
-    """Results under the column names of the status table."""
-    columns: dict[str, Value] = {"iteration": iteration}
-    for name in ("val_iou", "training_time"):
-        if name in values:
-            columns[name] = float(values[name])
-    for name in ("params", "macs", "epochs"):
-        if name in values:
-            columns[name] = int(values[name])
-    if "host_latency_ms" in values:
-        columns["onnx_latency"] = values["host_latency_ms"] / 1000.0
-    latency = next((name for name in values if value_of(name) == "chip_latency_ms"), None)
-    if latency is not None:  # until a runner measures it; of several chips, the first one's
-        columns |= {"mean": values[latency] / 1000.0, "latency_kind": "estimate"}
-        for end in ("low_ms", "high_ms", "coverage"):
-            name = on_device(f"chip_latency_{end}", device_of(latency))
-            if name in values:
-                columns[f"latency_{end}"] = values[name]
-    return columns
-
-
-def patiently(action: Callable[[], Result], patience_s: float = PATIENCE_S) -> Result:
-    """Retry while the store is away: a search lasts longer than the restart of a database."""
-
-    def attempt() -> Result:
-        try:
-            return action()
-        except StoreUnavailable:
-            raise
-        except Exception as error:
-            if not _is_away(error):
-                raise
-            reason = "its database does not answer"
-            raise StoreUnavailable(store="with the study", reason=reason) from None
-
-    return retry(attempt, StoreUnavailable, patience_s, longest_s=10.0, sleep=time.sleep)
-
-
-def _is_away(error: Exception) -> bool:
-    """Our stores raise StoreUnavailable; Optuna lets the errors of its database through."""
-    from sqlalchemy.exc import DBAPIError, OperationalError
-
-    return any(
-        isinstance(found, OperationalError)
-        or (isinstance(found, DBAPIError) and found.connection_invalidated)
-        for found in (error, error.__cause__)
-    )
 
 
 def _with_result(candidates: list[Candidate], where: str) -> list[Candidate]:

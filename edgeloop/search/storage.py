@@ -8,12 +8,14 @@ all that Optuna needs of a journal.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgeloop._util.files import make_folder
-from edgeloop.errors import MissingExtra
+from edgeloop._util.retry import retry
+from edgeloop.errors import MissingExtra, StoreUnavailable
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.sampler.trial import Choice, Distribution
 from edgeloop.store import Blobs, Location, PostgresLocation, SqliteLocation, open_blobs
@@ -27,6 +29,9 @@ _READERS = 16
 _CONNECT_S = 5
 _BUSY_S = 30.0
 _PREFIX = "_search/log/"
+PATIENCE_S = 600.0
+
+Result = TypeVar("Result")
 
 
 def open_storage(location: Location) -> BaseStorage:
@@ -93,6 +98,34 @@ def _journal(blobs: Blobs) -> Any:
                     self._files += 1
 
     return BlobJournal()
+
+
+def patiently(action: Callable[[], Result], patience_s: float = PATIENCE_S) -> Result:
+    """Retry while the store is away: a search lasts longer than the restart of a database."""
+
+    def attempt() -> Result:
+        try:
+            return action()
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            if not _is_away(error):
+                raise
+            reason = "its database does not answer"
+            raise StoreUnavailable(store="with the study", reason=reason) from None
+
+    return retry(attempt, StoreUnavailable, patience_s, longest_s=10.0, sleep=time.sleep)
+
+
+def _is_away(error: Exception) -> bool:
+    """Our stores raise StoreUnavailable; Optuna lets the errors of its database through."""
+    from sqlalchemy.exc import DBAPIError, OperationalError
+
+    return any(
+        isinstance(found, OperationalError)
+        or (isinstance(found, DBAPIError) and found.connection_invalidated)
+        for found in (error, error.__cause__)
+    )
 
 
 def optuna_sampler(config: SearchConfig, number: int) -> BaseSampler:

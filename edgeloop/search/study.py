@@ -9,6 +9,7 @@ paused and on the number of proposals, so an interruption changes nothing.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -36,7 +37,7 @@ REFERENCE = "reference"
 CHOSEN = "chosen"  # from a pool of screened members
 RUNGS, PROMOTED, STOPPED = "rungs", "promoted", "stopped"
 EARLIER = "earlier"  # of a trial: the search that it was taken over from
-BASIS = "basis"  # what results depend on: of the study by key, of a trial the key
+BASIS = "basis"  # what values depend on: of the study by key, of a trial the key
 TAKEN = "taken_over"  # names of earlier searches
 _REPEATS = 50  # known candidates that a sampler may propose before ours takes over
 
@@ -60,6 +61,7 @@ class Candidate:
     rungs: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     promoted: int = 0
     earlier: str = ""  # the search that it was taken over from
+    basis: str = ""  # the key of what its values depend on
 
     @property
     def place(self) -> int:
@@ -223,8 +225,14 @@ class Study:
     def keep_taken(self, name: str, found: object) -> None:
         self._study.set_user_attr(TAKEN, {**self.taken, name: found})
 
+    def is_current(self, candidate: Candidate) -> bool:
+        """Whether what is known of it would be found today: after an update of the compiler, the
+        latency that it was chosen for is that of the old one."""
+        return candidate.basis == self._basis
+
     def keep_basis(self, basis: Mapping[str, object]) -> None:
-        """What results depend on from now on, for searches that start from this one."""
+        """What values depend on from now on, for a later run of this search and for searches that
+        start from it."""
         text = json.dumps(basis, sort_keys=True)
         self._basis = sha256(text.encode()).hexdigest()[:16]
         if f"{BASIS}:{self._basis}" not in self._study.user_attrs:
@@ -301,8 +309,8 @@ class Study:
         history = [self._observation(item) for item in self.earlier()]
         pending: list[Params] = []
         for item in known:
-            if item.arch.id in expected:
-                partial = replace(item, values=expected[item.arch.id])
+            if item.arch.id in expected or item.state == "stopped":
+                partial = replace(item, values=expected.get(item.arch.id, item.values))
                 history.append(self._observation(partial, is_partial=True))
             elif item.state == "running":
                 pending.append(dict(item.params))
@@ -320,7 +328,9 @@ class Study:
         """`values` are known of a member that was screened before it was chosen."""
         from optuna.trial import TrialState, create_trial
 
-        screened = {} if values is None else {VALUES: dict(values), CHOSEN: True}
+        screened: dict[str, object] = {}
+        if values is not None:
+            screened = {VALUES: dict(values), CHOSEN: True, BASIS: self._basis}
         self._study.add_trial(
             create_trial(
                 state=TrialState.RUNNING,
@@ -353,10 +363,14 @@ class Study:
         return Candidate(trial.number, arch, trial.params, skipped=trial.number - len(own))
 
     def _observation(self, item: Candidate, is_partial: bool = False) -> Observation:
+        """A training that was stopped has no value, and no fault, in what comes after training."""
         objectives = self._config.objectives
-        known = all(objective.name in item.values for objective in objectives)
+        known = is_partial or all(objective.name in item.values for objective in objectives)
         values = (
-            tuple(o.minimised(item.values[o.name]) for o in objectives)
+            tuple(
+                o.minimised(item.values[o.name]) if o.name in item.values else math.nan
+                for o in objectives
+            )
             if known and item.state != "failed"
             else None
         )
@@ -456,4 +470,5 @@ def _candidate(trial: FrozenTrial, skipped: int) -> Candidate:
         {int(at): values for at, values in attributes.get(RUNGS, {}).items()},
         int(attributes.get(PROMOTED, 0)),
         earlier,
+        str(attributes.get(BASIS, "")),
     )

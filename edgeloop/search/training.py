@@ -19,8 +19,8 @@ from edgeloop.search.base import Evaluation, Evaluator
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.evaluators import LocalTraining, TrainingJobs
 from edgeloop.search.folders import PARETO
-from edgeloop.search.loop import patiently
 from edgeloop.search.results.tables import copy_atomic, publish
+from edgeloop.search.storage import patiently
 from edgeloop.settings import Settings
 from edgeloop.store import Record, Value
 from edgeloop.tasks import open_task
@@ -50,7 +50,9 @@ class Trainer:
     environment: Environment = field(default_factory=Environment)
     workers: int = 1
 
-    def evaluator(self, name: str, folder: Path) -> Evaluator:
+    def evaluator(
+        self, name: str, folder: Path, tell: Callable[[str], None] = lambda _: None
+    ) -> Evaluator:
         if self.compute == HERE:
             cards = usable_cards(self.plan)
             each = math.ceil(self.at_once / len(cards)) if self.at_once and cards else None
@@ -79,6 +81,7 @@ class Trainer:
             at_once=min(self.group, self.at_once or self._usual_in_a_job),
             steps=self.pipeline,
             environment=self.environment,
+            tell=tell,
         )
 
     @property
@@ -112,13 +115,16 @@ def with_workers(config: SearchConfig) -> SearchConfig:
     return dataclasses.replace(config, workers=USUAL_AT_ONCE * len(cards)) if cards else config
 
 
-def utilisation_of(training: Evaluator | None, workers: int) -> dict[str, float]:
+def utilisation_of(
+    training: Evaluator | None, workers: int, reported: float | None = None
+) -> dict[str, float]:
     """How busy the places for trainings were until the last candidate began, and the GPU while
-    anything was trained, as far as it is known."""
+    anything was trained, as far as it is known: `reported` is what trainings elsewhere said."""
     if training is None:
         return {}
     busy = training.busy_share(training.capacity or workers)
-    known = {"trainers": busy, "gpu": training.gpu_utilisation}
+    here = training.gpu_utilisation
+    known = {"trainers": busy, "gpu": reported if here is None else here}
     return {name: round(share, 3) for name, share in known.items() if share is not None}
 
 

@@ -65,9 +65,12 @@ def train(
         folder_of_project = project or Path.cwd()
         task = _task(net, arch, dataset, plan, cache or folder_of_project / ".edgeloop/prepared")
         data = _Data.of(task, arch)
+        # Compiling would hold up those that train beside it.
+        may_compile = plan.compile is None and shared is None
         shared = shared or SharedData()
         with shared.gate.together(), shared.usage.watched(machine) as utilisation:
             training = _Training(arch, net, data, plan, machine, folder, shared)
+            training.may_compile = may_compile
             return training.go(progress, utilisation)
 
 
@@ -122,6 +125,7 @@ class _Training:
     ) -> None:
         from edgeloop.training.engine import Engine
 
+        self.may_compile = False
         self._arch, self._task, self._plan = arch, data.task, plan
         self._machine, self._folder, self._gate = machine, folder, shared.gate
         self._images: ImageSet = shared.load(data.training, plan.images, machine)
@@ -202,12 +206,23 @@ class _Training:
             if state.step % every == 0 or state.step == last:
                 if (bad := self._engine.first_bad_step()) is not None:
                     raise TrainingDiverged(arch=self._arch.id, step=bad + 1)
+                self._consider_compiling(state, clock)
                 if clock.since_saved() >= self._plan.checkpoint_s and state.step < last:
                     self._save(state, clock)
                 if progress is not None and clock.is_time_to_report():
                     loss = float(self._engine.loss_sum) / (place + 1)
                     done = state.epochs[-1] if state.epochs else None
                     progress(TrainingProgress(state.step, self._length.steps, loss, done))
+
+    def _consider_compiling(self, state: State, clock: _Clock) -> None:
+        """As soon as it is known how long a step takes; the first steps are slow."""
+        from edgeloop.training.engine import compile_pays
+
+        pace = clock.seconds_per_step(state.step) if self.may_compile else None
+        if pace is not None:
+            self.may_compile = False
+            if compile_pays(self._machine, pace * (self._until - state.step)):
+                self._engine.compile()
 
     def _validate(self, state: State, number: int, clock: _Clock) -> None:
         """At the end of an epoch: the quality on the validation set."""
@@ -295,9 +310,17 @@ class _Clock:
     def __init__(self, earlier: float) -> None:
         now = time.monotonic()
         self._start, self._saved, self._reported = now - earlier, now, now
+        self._timed: tuple[int, float] | None = None
 
     def seconds(self) -> float:
         return time.monotonic() - self._start
+
+    def seconds_per_step(self, step: int) -> float | None:
+        """Between the first call and the one _CHECK_EVERY steps later, which returns it."""
+        now = time.monotonic()
+        self._timed = self._timed or (step, now)
+        steps = step - self._timed[0]
+        return (now - self._timed[1]) / steps if steps >= _CHECK_EVERY else None
 
     def since_saved(self) -> float:
         return time.monotonic() - self._saved

@@ -29,8 +29,10 @@ class TrainingPlan:
     then learns on with the rounding of quantization: weights of `qat_weight_bits` bits (4 or 8),
     activations of 8.
 
-    `until` pauses a training after that many epochs (steps, if `steps` are given). Its learning
-    rate is that of the whole training, so a later session continues as if it had never paused.
+    `compile` uses torch.compile; None: on a GPU, if a training will take so long that its start-up
+    pays. `until` pauses a training after that many epochs (steps, if `steps` are given). Its
+    learning rate is that of the whole training, so a later session continues as if it had never
+    paused.
     """
 
     epochs: int = 1
@@ -51,7 +53,7 @@ class TrainingPlan:
     precision: Precision = "auto"
     threads: int = 1
     checkpoint_s: float = 60.0
-    compile: bool = False
+    compile: bool | None = None
     until: int | None = None
 
     def __post_init__(self) -> None:

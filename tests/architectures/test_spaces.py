@@ -42,6 +42,16 @@ def test_the_same_seed_draws_the_same_member_and_others_differ(name: str):
     assert len({arch.id for arch in first}) > 6
 
 
+def test_a_space_of_several_depths_has_members_of_each_and_all_are_rebuilt():
+    space = find_space("hourglass", {**LAPTOP, "depth": [2, 1, 3], "stems": [2, 4]})
+    found = [space.sample(seed, SHAPE, 19) for seed in range(12)]
+    assert {arch.params["depth"] for arch in found} == {1, 2, 3}
+    for arch in {arch.params["depth"]: arch for arch in found}.values():
+        assert build(arch).eval()(torch.zeros(SHAPE)).shape == (1, 19, 64, 64)
+    with pytest.raises(BadInput, match=r"consecutive numbers, such as \[2, 3, 4\], not \[1, 3\]"):
+        find_space("hourglass", {"depth": [1, 3]}).sample(0, SHAPE, 19)
+
+
 def test_first_weights_depend_on_the_seed_and_on_nothing_else():
     arch = members("hourglass", 1)[0]
     one = build(arch, seed=3)

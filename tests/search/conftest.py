@@ -18,6 +18,7 @@ SIDE = 32
 # A user's space with nets of every kind of misfortune; `what` chooses.
 SPACE = """
 import os
+import time
 import torch
 from torch import nn
 
@@ -43,7 +44,7 @@ class Net(nn.Module):
 
 def build(trial, shape, classes):
     what = trial.suggest_categorical(
-        "what", ["good", "huge", "killed", "nan", "crash", "endless", "large", "five"]
+        "what", ["good", "huge", "killed", "nan", "crash", "endless", "large", "slow"]
     )
     width = trial.suggest_int("width", 4, 64)
     if what == "crash":
@@ -52,6 +53,8 @@ def build(trial, shape, classes):
         torch.empty(2**50)
     while what == "endless":
         pass
+    if what == "slow":
+        time.sleep(1)
     return Net(what, width, classes)
 """
 
@@ -92,6 +95,11 @@ def closing() -> Iterator[Callable[[Evaluator], Evaluator]]:
             return evaluator
 
         yield close_later
+
+
+@pytest.fixture
+def good() -> list[Architecture]:
+    return [net(width=8), net(width=16)]
 
 
 @pytest.fixture

@@ -85,14 +85,17 @@ def write_seen(
     *,
     is_running: bool = False,
     curves: bool = True,
+    taken: int = 0,
     search: Mapping[str, object] | None = None,
 ) -> SearchConfig:
-    """As a search leaves it, or as it looks while it runs."""
+    """As a search leaves it, or as it looks while it runs. The first `taken` candidates are those
+    of an earlier search."""
     folder.mkdir(parents=True)
     written = document(chips, **(search or {}))
     (folder / "search.yaml").write_text(yaml.safe_dump(written))
     config = config_of(written, "search.yaml")
     found = candidates(config, count)
+    found[:taken] = [replace(i, earlier="old", skipped=i.number + 1) for i in found[:taken]]
     tables = RunningTables(folder, config, ("training_time",), [])
     for item in found:
         tables.append(replace(item, values={**item.values, "training_time": 1.5}))

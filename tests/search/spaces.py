@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
 from hypothesis import strategies as st
+
+
+def with_another_hash_seed(program: str) -> Any:
+    """What a program prints, as JSON, in a process whose sets have another order than ours."""
+    seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(filter(None, sys.path))},
+        capture_output=True,
+        check=True,
+        timeout=120,
+    )
+    return json.loads(done.stdout)
+
 
 WORDS = ("red", "green", "blue", "grey")
 

@@ -49,24 +49,31 @@ def pipelines(azureml: AzureML) -> list[int]:
     return [len(azureml.jobs.children(run.name)) for run in runs]
 
 
-def test_trainings_that_are_ready_together_are_one_pipeline(
+def test_trainings_that_are_ready_together_are_one_pipeline_and_rungs_continue_there(
     program: Program, azureml: AzureML, closing: Callable[..., TrainingJobs]
 ):
     (program.folder / "nets.py").write_text(SPACE)
-    plan = TrainingPlan(epochs=1, batch=8, device="cpu")
-    options = {"search": "tiny", "compute": "azure-gpu", "steps": 4, "retries": 0}
+    plan = TrainingPlan(epochs=2, batch=8, device="cpu")
+    options = {"search": "tiny", "compute": "azure-gpu", "steps": 3, "retries": 0}
     jobs = Jobs(Settings.load(program.folder))
     training = closing(TrainingJobs(jobs, DATA, plan, **options))
-    archs = [net(width=8), net("killed"), net(width=16), net("nan")]
+    archs = [net(width=8), net("killed"), net("nan")]
+    training.pause(archs[0], 1)
     for arch in archs:
         training.send(arch)
-    answers = collect_all(training, 4)
-    assert pipelines(azureml) == [4]
-    assert answers[archs[0].id].values["val_iou"] != answers[archs[2].id].values["val_iou"]
+    answers = collect_all(training, 3)
+    assert pipelines(azureml) == [3]
     killed = answers[archs[1].id]
     assert " failed: killed by SIGKILL" in killed.error and not killed.is_final
-    assert "diverged" in answers[archs[3].id].error and answers[archs[3].id].is_final
+    assert "diverged" in answers[archs[2].id].error and answers[archs[2].id].is_final
     assert {run.record.kind for run in jobs.select(()).runs} == {"azureml"}
+    first = answers[archs[0].id]
+    training.pause(archs[0], 2)  # the next rung continues there from its checkpoint
+    training.send(archs[0])
+    second = collect_all(training, 1)[archs[0].id]
+    assert (first.paused_at, second.paused_at, second.error) == (1, 0, "")
+    before, after = (one.files["metrics.jsonl"].read_text().splitlines() for one in (first, second))
+    assert len(after) == 2 and after[:1] == before
 
 
 def test_a_laptop_s_search_trains_on_azure_and_so_does_train_pareto(

@@ -9,7 +9,7 @@ from pathlib import Path
 from edgeloop.architectures import Architecture
 from edgeloop.search.base import barred_devices, broken_constraint
 from edgeloop.search.config import SearchConfig, config_of
-from edgeloop.search.loop import columns_of
+from edgeloop.search.names import columns_of
 from edgeloop.search.results.fronts import front_of, fronts_of
 from edgeloop.search.results.tables import write_tables
 from edgeloop.search.study import Candidate

@@ -278,7 +278,7 @@ def test_a_chip_that_is_named_twice_is_said_with_its_line(read: Read):
 
 
 def test_a_file_that_is_not_there_or_not_text_says_so(tmp_path: Path):
-    with pytest.raises(BadSetting, match="there is no such file"):
+    with pytest.raises(BadSetting, match=r"none\.yaml: there is no such file"):
         read_config(tmp_path / "none.yaml")
     (tmp_path / "picture.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadSetting, match="cannot be read"):

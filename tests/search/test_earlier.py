@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from edgeloop.architectures import Architecture
 from edgeloop.errors import BadInput
-from edgeloop.models import Candidates
 from edgeloop.platforms import find_platform
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.earlier import (
@@ -22,27 +24,29 @@ from edgeloop.search.earlier import (
     TakenOver,
     basis_of,
     find_earlier,
+    start_from_earlier,
 )
 from edgeloop.search.evaluators.screening import chip_values
 from edgeloop.search.loop import SearchLoop
+from edgeloop.search.pool.bank import Bank
 from edgeloop.search.results.fronts import front_of
-from edgeloop.search.storage import open_storage
 from edgeloop.search.study import Candidate, Study
 from edgeloop.settings import Settings
-from edgeloop.store import SqliteLocation, open_store
 from tests.search.program import Program
-from tests.search.toy import Worked, cost_of, quality_of, toy_config, toy_space
+from tests.search.toy import Place, Worked, cost_of, quality_of, toy_config, toy_space
 
 pytestmark = pytest.mark.slow
 
 QUICK = {"steps": 4, "batch": 8, "learning_rate": 1e-2, "device": "cpu"}
 
 
-class House:
-    """A project with searches of a space in a file."""
+class House(Place):
+    """A project with searches of a space in a file; with the searches in its store if others are to
+    find them (`is_kept`)."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.location = folder, SqliteLocation(folder / ".edgeloop")
+    def __init__(self, folder: Path, is_kept: bool = False) -> None:
+        super().__init__(folder / ".edgeloop" if is_kept else None)
+        self.folder = folder
         self.asked: list[str] = []
         folder.mkdir()
         (folder / "toy.py").write_text("# the first version")
@@ -64,20 +68,24 @@ class House:
         **search: object,
     ) -> tuple[Study, list[TakenOver], list[Candidate]]:
         config = toy_config(name=name, **search)
-        storage = open_storage(self.location)
-        study = Study.open(config, toy_space(), storage, resume=True)
+        study = self.study(config)
         evaluators = list(chosen) or self.evaluators()
         basis = basis_of(evaluators, config, self.folder)
         study.keep_basis(basis)
         results = EarlierResults(config, study, evaluators, basis)
-        taken = [results.take_over(EarlierSearch(one, storage, one)) for one in earlier]
-        table = Candidates(open_store(self.location).models(name), name)
-        return study, taken, SearchLoop(config, study, evaluators, table).run()
+        read = [results.read(EarlierSearch(one, self.storage, one)) for one in earlier]
+        taken = [results.store(one) for one in read]
+        return study, taken, SearchLoop(config, study, evaluators, self.table(name)).run()
 
 
 @pytest.fixture
 def house(tmp_path: Path) -> House:
     return House(tmp_path / "house")
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> House:
+    return House(tmp_path / "kept", is_kept=True)
 
 
 def ids(candidates: Sequence[Candidate]) -> set[str]:
@@ -116,9 +124,10 @@ def test_taking_over_twice_changes_nothing_and_a_resumed_search_needs_no_second_
     assert [item.arch.id for item in found] == [item.arch.id for item in whole]
 
 
-def test_a_kill_while_results_are_taken_over_loses_none(house: House):
+def test_a_kill_while_results_are_taken_over_loses_none(kept: House):
+    house = kept
     house.search("first", budget=12)
-    for fatal in (1, 5, 12):
+    for fatal in (1, 12):
         child = os.fork()
         if child == 0:
             calls, real = iter(range(1, 100)), Study.take_over
@@ -194,14 +203,17 @@ def test_networks_of_another_kind_are_an_error_and_not_a_surprise(house: House, 
         house.search("second", ["first"], budget=2, **search)
 
 
-def test_a_search_that_is_not_there_is_said(house: House, monkeypatch: pytest.MonkeyPatch):
+def test_a_search_that_is_not_there_is_said(kept: House, monkeypatch: pytest.MonkeyPatch):
+    house = kept
     monkeypatch.chdir(house.folder)
     (house.folder / "edgeloop.yaml").write_text("{}")
     house.search("first", budget=2)
     settings = Settings.load()
     found = find_earlier("first", named("second"), settings)
     assert (found.study, found.folder) == ("first", None)
-    with pytest.raises(BadInput, match="there is no search 'frist' here"):
+    (house.folder / "first").mkdir()  # not a search: its name is no reason to look there
+    assert find_earlier("first", named("second"), settings).folder is None
+    with pytest.raises(BadInput, match="there is no search 'frist' in "):
         find_earlier("frist", named("second"), settings)
     with pytest.raises(BadInput, match="'first' cannot start from itself"):
         find_earlier("first", named("first"), settings)
@@ -211,6 +223,61 @@ def named(name: str) -> SearchConfig:
     return toy_config(name=name)
 
 
+def test_of_several_searches_all_can_be_read_or_nothing_is_taken_over(
+    kept: House, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(kept.folder)
+    kept.search("first", budget=3)
+    other = kept.folder / "other/searches/broken"
+    other.mkdir(parents=True)
+    store = kept.folder / "other/store"
+    store.mkdir()
+    (store / "studies.db").write_bytes(b"this is no database" * 100)
+    document = {**named("broken").document, "store": f"sqlite:{store}"}
+    (other / "search.yaml").write_text(yaml.safe_dump(document))
+    config = replace(named("second"), earlier=("first", str(other)))
+    study, told = kept.study(config), list[str]()
+
+    def start(config: SearchConfig) -> None:
+        bank = Bank("toy", study.architecture)
+        start_from_earlier(config, Settings.load(), study, kept.evaluators(), bank, told.append)
+
+    with pytest.raises(BadInput, match=r"nothing was taken over: .*broken.* cannot be read"):
+        start(config)
+    assert study.earlier() == [] and study.taken == {} and told == []
+    start(replace(config, earlier=("first",)))
+    assert told == ["From first: took over 3 results"] and len(study.earlier()) == 3
+
+
+def test_what_this_machine_cannot_screen_has_not_failed_and_is_tried_again_later(house: House):
+    _, _, first = house.search("first", budget=6)
+    kinds, asked = [item.arch.params["kind"] for item in first], Counter[str]()
+    assert len(set(kinds)) > 1
+
+    def cost(arch: Architecture) -> float:
+        asked[arch.id] += 1
+        if arch.params["kind"] == kinds[0]:
+            raise OSError("no space left on device.")
+        if asked[arch.id] == 1:
+            raise OSError("this machine is too busy")
+        return cost_of(arch)
+
+    chosen = house.evaluators(chip=" on another chip")
+    chosen[0]._function = cost
+    faults = kinds.count(kinds[0])
+    config = toy_config(name="second")
+    study = house.study(config)
+    results = EarlierResults(config, study, chosen, basis_of(chosen, config, house.folder))
+    study.keep_basis(basis_of(chosen, config, house.folder))
+    taken = results.store(results.read(EarlierSearch("first", house.storage, "first")))
+    assert (taken.results, taken.faults, taken.left) == (6 - faults, faults, {})
+    assert "could not be screened on this machine (no space left on device): --res" in str(taken)
+    chosen[0]._function = cost_of
+    again = EarlierResults(config, study, chosen, basis_of(chosen, config, house.folder))
+    later = again.store(again.read(EarlierSearch("first", house.storage, "first")))
+    assert (later.results, later.known, len(study.earlier())) == (faults, 6 - faults, 6)
+
+
 def test_a_search_for_two_chips_starts_from_one_for_one_chip_in_another_project(tmp_path: Path):
     one, two = Program(tmp_path / "one"), Program(tmp_path / "two")
     trained, (chip, other) = {"val_iou": {"train": QUICK}}, ("htp:qcs8550", "htp:sa8295p")
@@ -218,13 +285,13 @@ def test_a_search_for_two_chips_starts_from_one_for_one_chip_in_another_project(
     assert one("search", file).code == 0
     both = {"chip_latency_ms": {"devices": [chip, other]}, "ddr_bytes": {}, **trained}
     done = two(
-        "search", two.write("both", both, budget=2), "--from", one.folder / "searches/laptop"
+        "search", two.write("both", both, budget=1), "--from", one.folder / "searches/laptop"
     )
     assert done.code == 0, done.err
     assert f"From {one.folder}/searches/laptop: took over 2 results" in done.err
-    assert "2 candidates" in done.out and "2 from earlier searches" in done.out
+    assert "1 candidate " in done.out and "2 taken over" in done.out
     assert f"{chip}: " in done.out and f"{other}: " in done.out
-    assert len(two.trainings("both")) == 2, "models of the front are copied"
+    assert len(two.trainings("both")) == 1, "models of the front are copied"
     earlier = {row["arch_id"]: row for row in one.table("laptop")}
     rows = two.table("both")
     assert {row["arch_id"] for row in rows if row["iteration"] == "-1"} == set(earlier)

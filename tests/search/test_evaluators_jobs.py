@@ -1,4 +1,5 @@
-"""Training as jobs: here and on a real Ray cluster, found again by whoever comes later."""
+"""Training as jobs, found again by whoever comes later: with a trainer that takes no time, and with
+the real one here and on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import pytest
 from edgeloop.architectures import Architecture
 from edgeloop.errors import BadInput, NoSuchDataset
 from edgeloop.jobs import Jobs, Resources
+from edgeloop.jobs.transfer import outputs_of
 from edgeloop.search.evaluators import TrainingJobs
 from edgeloop.settings import Settings
 from edgeloop.testing.contracts.compute import processes_with
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 PLAN = TrainingPlan(epochs=2, batch=8, device="cpu")
-ENDLESS = replace(PLAN, epochs=10**6)
 
 
 @pytest.fixture
@@ -53,8 +54,13 @@ def make(closing, jobs):
 
 
 @pytest.fixture
-def good():
-    return [net(width=8), net(width=16)]
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The jobs train in no time, but not before the file is removed, if the test writes it."""
+    monkeypatch.setattr("edgeloop.search.evaluators.jobs._MODULE", "tests.search.quick_trainer")
+    monkeypatch.setattr("edgeloop.search.evaluators.jobs._LINGER_S", 0.5)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("QUICK_WAIT", str(tmp_path / "wait"))
+    return tmp_path / "wait"
 
 
 @pytest.fixture
@@ -68,6 +74,7 @@ def processes(tmp_path: Path) -> Callable[[], set[int]]:
     return lambda: set(processes_with(str(tmp_path / "cache")))
 
 
+@pytest.mark.usefixtures("quick")
 class TestTrainingJobs(EvaluatorContract):
     pass
 
@@ -76,13 +83,16 @@ def names(jobs: Jobs) -> list[str]:
     return [run.name for run in jobs.select(()).runs]
 
 
-def test_whoever_comes_later_waits_for_the_job_that_is_there(make, jobs: Jobs):
+def test_whoever_comes_later_waits_for_the_job_that_is_there(make, jobs: Jobs, quick: Path):
+    quick.touch()
     arch = net()
     first = make()
     first.send(arch)
     eventually(lambda: names(jobs))
     second = make(search="other")  # as after a kill: it knows nothing of the first
     second.send(arch)
+    eventually(second._waiting)
+    quick.unlink()
     answers = [collect_all(each, 1)[arch.id] for each in (first, second)]
     third = make()
     third.send(arch)
@@ -94,20 +104,25 @@ def test_whoever_comes_later_waits_for_the_job_that_is_there(make, jobs: Jobs):
         assert answer.files["model.onnx"].is_file()
 
 
-def test_a_job_that_was_canceled_may_be_asked_for_again_and_is_another_attempt(make, jobs: Jobs):
+def test_a_job_that_was_canceled_may_be_asked_for_again_and_is_another_attempt(
+    make, jobs: Jobs, quick: Path
+):
+    quick.touch()
     arch = net()
-    training = make(replace(PLAN, epochs=60, checkpoint_s=0.01))
+    training = make()
     training.send(arch)
     eventually(lambda: names(jobs))
     jobs.cancel(jobs.select(()).runs)
     answer = collect_all(training, 1)[arch.id]
     assert "was canceled" in answer.error and not answer.is_final
+    quick.unlink()
     training.send(arch)
     again = collect_all(training, 1)[arch.id]
     assert not again.error
     assert [run.record.parent for run in jobs.select(()).runs] == [None, names(jobs)[0]]
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_batch_is_one_job_and_each_of_its_nets_has_its_own_end(make, jobs: Jobs):
     training = make(batch=3)
     archs = [net(width=8), net("huge"), net(width=16)]
@@ -123,11 +138,74 @@ def test_a_batch_is_one_job_and_each_of_its_nets_has_its_own_end(make, jobs: Job
     assert len(names(jobs)) == 1
 
 
-def test_a_process_that_is_killed_is_a_failed_job_that_may_be_tried_again(make):
-    training = make(retries=0)
-    training.send(net("killed"))
-    answer = collect_all(training, 1)[net("killed").id]
-    assert "SIGKILL" in answer.error and not answer.is_final
+@pytest.mark.usefixtures("quick")
+def test_a_rung_that_fails_is_one_failure_whatever_the_rung_before_has_left(make, jobs: Jobs):
+    arch, training = net("crash"), make(replace(PLAN, epochs=3), retries=0)
+    for until, count in ((1, 1), (2, 2), (2, 3)):
+        training.pause(arch, until)
+        training.send(arch)
+        answer = collect_all(training, 1)[arch.id]
+        assert len(names(jobs)) == count, "one job for each time that it is asked for"
+        assert ("SIGKILL" in answer.error, answer.is_final) == (until == 2, False)
+    assert (jobs.outputs(jobs.select(()).runs[-1]) / "outcome.json").is_file()
+
+
+@pytest.mark.usefixtures("quick")
+def test_whole_trainings_take_no_rung_for_a_result_and_stopped_ones_leave_no_checkpoint(
+    make, jobs: Jobs
+):
+    arch, training = net(), make(search="stopping")
+    training.pause(arch, 1)
+    training.send(arch)
+    assert collect_all(training, 1)[arch.id].paused_at == 1
+    whole = make(search="whole")
+    whole.send(arch)
+    answer = collect_all(whole, 1)[arch.id]
+    assert not answer.paused_at and answer.values["val_f1"] == 1 - 1 / 16
+    assert [name.partition("-")[0] for name in sorted(names(jobs))] == ["stopping", "whole"]
+    [run] = [run for run in jobs.select(()).runs if run.name.startswith("stopping")]
+    kept = outputs_of(jobs.blobs, run.record.id)[0]
+    assert "checkpoint.pt" in kept
+    training.discard(arch)
+    training.close()
+    left = outputs_of(jobs.blobs, run.record.id)[0]
+    assert left.keys() == kept.keys() - {"checkpoint.pt"}
+
+
+@pytest.mark.usefixtures("quick")
+def test_results_of_earlier_jobs_are_fetched_once_and_a_damaged_one_harms_no_other(
+    make, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+):
+    plan, archs = replace(PLAN, epochs=3), [net(width=8), net(width=16)]
+    first = make(plan)
+    for arch in archs:
+        first.pause(arch, 1)
+        first.send(arch)
+    collect_all(first, 2)
+    damaged, sound = (
+        next(run for run in jobs.select(()).runs if arch.id in run.name) for arch in archs
+    )
+    shutil.rmtree(jobs.outputs(damaged))
+    jobs.outputs(damaged).write_text("not a folder")
+    fetched, told = list[str](), list[str]()
+    real = Jobs.fetch
+    monkeypatch.setattr(
+        Jobs,
+        "fetch",
+        lambda self, run, **named: (fetched.append(run.name), real(self, run, **named)),
+    )
+    later = make(plan, search="later", batch=4, tell=told.append)
+    for arch in archs:
+        later.pause(arch, 2)
+        later.send(arch)
+    answers = collect_all(later, 2)
+    assert {answer.paused_at for answer in answers.values()} == {2}, answers
+    assert fetched.count(sound.name) == fetched.count(damaged.name) == 1
+    assert [line.partition(":")[0] for line in told] == [f"The job {damaged.name} is left out"]
+    history = answers[archs[1].id].files["metrics.jsonl"].read_text().splitlines()
+    assert len(history) == 2 and history[0] == (
+        (jobs.outputs(sound) / "metrics.jsonl").read_text().strip()
+    ), "it continued"
 
 
 def test_the_same_on_a_ray_cluster(make, project: Path, jobs: Jobs, ray_cluster: RayCluster):
@@ -135,18 +213,15 @@ def test_the_same_on_a_ray_cluster(make, project: Path, jobs: Jobs, ray_cluster:
     (project / "edgeloop.yaml").write_text(json.dumps(settings))
     there = Jobs(Settings.load(project))
     training = make(jobs=there, compute="cluster")
-    archs = [net(width=8), net("nan")]
-    for arch in archs:
-        training.send(arch)
-    answers = collect_all(training, 2)
-    assert answers[archs[0].id].values["val_f1"] >= 0
+    training.send(net("nan"))
+    failed = collect_all(training, 1)[net("nan").id]
+    assert "diverged" in failed.error and failed.is_final
     for until in (1, 2):  # another one in two rungs
         training.pause(net(width=24), until)
         training.send(net(width=24))
         rung = collect_all(training, 1)[net(width=24).id]
         assert not rung.error and rung.paused_at == (1 if until == 1 else 0)
     assert len((rung.files["metrics.jsonl"]).read_text().splitlines()) == 2
-    assert "diverged" in answers[archs[1].id].error and answers[archs[1].id].is_final
     assert {run.record.compute for run in there.select(()).runs} == {"cluster"}
 
 
@@ -165,6 +240,7 @@ def trained_in_rungs(training: TrainingJobs, archs: list[Architecture]) -> dict[
     return found
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_rung_is_a_job_that_continues_from_the_one_before(make, jobs: Jobs):
     plan, archs = replace(PLAN, epochs=3), [net(width=8), net(width=16), net(width=24)]
     training = make(plan, batch=2)
@@ -184,11 +260,19 @@ def test_a_rung_is_a_job_that_continues_from_the_one_before(make, jobs: Jobs):
     answer = collect_all(later, 1)[archs[0].id]
     assert not answer.paused_at and answer.values["val_f1"] == scores[archs[0].id][-1]
     assert len(jobs.select(()).runs) == 6
+
+
+def test_a_real_training_in_rungs_is_the_training_at_one_go(make, jobs: Jobs):
+    arch, training = net(), make()
+    for until in (1, 2):
+        training.pause(arch, until)
+        training.send(arch)
+        rung = collect_all(training, 1)[arch.id]
+        assert not rung.error, rung.error
     (jobs.settings.project / "nets.py").write_text(SPACE + "# another key\n")
-    whole = make(plan, search="whole")
-    whole.send(archs[2])
-    uninterrupted = collect_all(whole, 1)[archs[2].id]
-    assert uninterrupted.values["val_f1"] == scores[archs[2].id][-1]
+    whole = make(search="whole")
+    whole.send(arch)
+    assert collect_all(whole, 1)[arch.id].values["val_f1"] == rung.values["val_f1"]
 
 
 def test_its_conditions_follow_the_content_of_the_dataset_and_the_plan(make, project: Path):

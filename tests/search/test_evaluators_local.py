@@ -36,11 +36,6 @@ def make(closing, project, faces, cache):
 
 
 @pytest.fixture
-def good():
-    return [net(width=8), net(width=16)]
-
-
-@pytest.fixture
 def bad():
     return net("nan")
 
@@ -161,6 +156,19 @@ def test_when_the_search_is_killed_its_trainings_end_too(project, faces, cache, 
         search.send_signal(signal.SIGKILL)
         search.wait()
     eventually(lambda: not any(_lives(pid) for pid in children))
+
+
+def test_a_training_that_never_continues_leaves_no_checkpoint(make):
+    training = make()
+    for arch in (net(), net(width=16)):
+        folder = training._place(arch)[1]
+        folder.mkdir(parents=True)
+        (folder / "checkpoint.pt").touch()
+        (folder / "metrics.json").touch()
+    training.discard(net())
+    training.discard(net(width=32))  # it has none
+    left = [len(list(training._place(arch)[1].iterdir())) for arch in (net(), net(width=16))]
+    assert left == [1, 2]
 
 
 def test_a_dataset_that_is_not_there_and_useless_numbers_are_said_at_once(make, tmp_path):

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import onnx
 import pytest
 
+from edgeloop._util.system import announced_niceness, limited_memory
 from edgeloop.architectures import Architecture, architecture_in, find_space
-from edgeloop.errors import BadInput, ModelFailed
+from edgeloop.errors import BadInput, BadSetting, ModelFailed
 from edgeloop.platforms import find_platform
 from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.latency.profiles import built_in_profiles, calibrated
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
 from edgeloop.search.base import expected
+from edgeloop.search.config import config_of
 from edgeloop.search.evaluators import Screening
-from edgeloop.search.evaluators.screening import chip_values
+from edgeloop.search.evaluators import screening as screening_module
+from edgeloop.search.evaluators.screening import check_devices, chip_values, open_estimators
 from edgeloop.settings import Settings
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
 from tests.nets import with_scatter
@@ -32,11 +37,6 @@ def make(closing, project, tmp_path):
         return closing(Screening(**options))
 
     return make
-
-
-@pytest.fixture
-def good():
-    return [net(width=8), net(width=16)]
 
 
 @pytest.fixture
@@ -94,6 +94,21 @@ def test_nets_that_crash_never_end_or_do_not_fit_are_final_errors_and_the_next_i
     assert answers[net().id].values["params"] > 0
 
 
+def test_its_processes_step_back_and_one_without_enough_memory_says_little_about_the_model(make):
+    """The compiler's process alone has more than a MB."""
+    screening = make(wanted=("params",))
+    with announced_niceness(7):
+        screening.warm()
+    processes = (screening._builder._process.pid, screening._graphs._process.pid)
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in processes} == {min(19, mine + 7)}
+    with limited_memory(1 << 20):
+        screening.send(net("slow"))
+        answer = collect_all(screening, 1)[net("slow").id]
+    assert "needed more than 1" in answer.error
+    assert (answer.lacks_memory, answer.is_final) == (True, False)
+
+
 def test_a_space_that_is_not_there_is_one_sentence(make):
     screening = make(wanted=("params",))
     lost = Architecture("lost.py:build", {}, (1, 3, 32, 32), 19)
@@ -108,6 +123,35 @@ def test_what_can_never_be_screened_is_said_at_once(make):
         make(wanted=())
     with pytest.raises(BadInput, match="host cannot estimate the latency"):
         make(device="host")
+
+
+def test_chips_of_several_platforms_are_opened_by_their_own(monkeypatch: pytest.MonkeyPatch):
+    asked: list[tuple[str, list[str]]] = []
+
+    def platform_of(device: str) -> object:
+        def opened(devices: list[str], settings: object, limit_s: float) -> dict[str, str]:
+            asked.append((name, devices))
+            return {device: f"{name} estimates {device}" for device in devices}
+
+        name = device.partition(":")[0]
+        return SimpleNamespace(name=name, open_estimators=opened)
+
+    monkeypatch.setattr(screening_module, "platform_of", platform_of)
+    found = open_estimators(["htp:a", "npu:x", "htp:b"], Settings.load(), 60)
+    assert list(found.items()) == [
+        (device, f"{device[:3]} estimates {device}") for device in ("htp:a", "npu:x", "htp:b")
+    ]
+    assert asked == [("htp", ["htp:a", "htp:b"]), ("npu", ["npu:x"])]
+
+
+def test_a_device_that_estimates_nothing_beside_one_that_does_is_said_before_the_search():
+    objectives = {"chip_latency_ms": {"devices": ["htp:qcs8550", "host"]}}
+    config = config_of({"objectives": objectives}, "x.yaml")
+    said = (
+        r"objectives\.chip_latency_ms\.devices cannot be used: .*host cannot estimate the latency"
+    )
+    with pytest.raises(BadSetting, match=said):
+        check_devices(config, Settings.load())
 
 
 def test_only_what_a_result_depends_on_is_in_its_conditions(make):

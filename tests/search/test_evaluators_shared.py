@@ -34,11 +34,6 @@ def make(closing, project, faces, cache):
 
 
 @pytest.fixture
-def good():
-    return [net(width=8), net(width=16)]
-
-
-@pytest.fixture
 def bad():
     return net("nan")
 
@@ -123,6 +118,45 @@ def test_one_that_never_ends_is_stopped_and_those_that_waited_for_it_are_not(mon
     finally:
         trainers.close()
     assert found == [("it was not done after 1 s and was stopped", True), None, None, None]
+
+
+# Its first process dies of two that have begun; the next one's first training never ends.
+DYING = """
+import json, sys
+from pathlib import Path
+say = lambda **more: print(json.dumps({"gpu": None, **more}), flush=True)
+say(number=0, what="ready")
+begun = 0
+for line in sys.stdin:
+    call = json.loads(line)
+    if "train" in call:
+        folder, begun = Path(call["folder"]), begun + 1
+        say(number=call["train"], what="begun")
+        if begun == 2:
+            (folder.parent / "died").touch()
+            sys.exit(3)
+        if folder.name == "good" and (folder.parent / "died").exists():
+            say(number=call["train"], what="ended", code=0, text="")
+            begun = 0
+"""
+
+
+def test_one_that_is_tried_alone_has_its_time_limit_too(monkeypatch, tmp_path):
+    monkeypatch.setattr(shared, "_GRACE_S", 0.2)
+
+    class Dying(shared.TrainerCommand):
+        def words(self):
+            return [sys.executable, "-c", DYING]
+
+    trainers = shared.SharedTrainers([""], Dying(tmp_path, tmp_path, tmp_path), tmp_path)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            folders = [tmp_path / name for name in ("endless", "good")]
+            found = list(pool.map(lambda folder: trainers.train(folder, 1.0), folders))
+    finally:
+        trainers.close()
+    assert (tmp_path / "died").exists()
+    assert found == [("it was not done after 1 s and was stopped", True), None]
 
 
 def test_a_training_over_its_time_is_stopped_and_its_process_stays(make, processes):

@@ -15,6 +15,7 @@ from edgeloop.architectures import Architecture
 from edgeloop.errors import BadSetting
 from edgeloop.pareto import hypervolume
 from edgeloop.search.config import SearchConfig, config_of
+from edgeloop.search.results.curves import LearningCurves, read_curves
 from edgeloop.search.results.fronts import front_of
 from edgeloop.search.results.tables import (
     RunningTables,
@@ -307,6 +308,40 @@ def test_what_is_written_while_a_search_runs_grows_with_its_candidates_not_their
     few, many = written_bytes(tmp_path / "few", 100), written_bytes(tmp_path / "many", 800)
     assert few > 100 * 40
     assert many < 1.2 * 8 * few
+
+
+def epochs(file: Path, count: int) -> Path:
+    line = (
+        '{{"epoch": {0}, "step": {0}0, "loss": 0.5, "f1": 0.{0}, "miou": 0.3, "seconds": {0}.5}}\n'
+    )
+    file.write_text("".join(line.format(epoch) for epoch in range(1, count + 1)) + '{"epoch": ')
+    return file
+
+
+def test_curves_have_a_line_per_validation_and_what_a_kill_cut_off_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    curves = LearningCurves(tmp_path)
+    curves.add("id_a", epochs(tmp_path / "metrics.jsonl", 1))
+    curves.add("id_b", tmp_path / "metrics.jsonl")
+    curves.add("id_a", epochs(tmp_path / "metrics.jsonl", 2))
+    curves.add("id_a", tmp_path / "metrics.jsonl")
+    text = (tmp_path / "curves.csv").read_text()
+    assert text.splitlines() == [
+        "arch_id,epoch,step,loss,val_f1,val_iou,seconds",
+        "id_a,1,10,0.5,0.1,0.3,1.5",
+        "id_b,1,10,0.5,0.1,0.3,1.5",
+        "id_a,2,20,0.5,0.2,0.3,2.5",
+    ]
+    (tmp_path / "curves.csv").write_text(text[:-8])
+    resumed = LearningCurves(tmp_path)
+    resumed.add("id_a", tmp_path / "metrics.jsonl")
+    assert sorted((tmp_path / "curves.csv").read_text().splitlines()) == sorted(text.splitlines())
+    monkeypatch.setattr("edgeloop.search.results.curves._LARGEST_BYTES", 100)
+    assert read_curves(tmp_path) == {}
+    large = (tmp_path / "curves.csv").read_text()
+    LearningCurves(tmp_path).add("id_c", tmp_path / "metrics.jsonl")
+    assert (tmp_path / "curves.csv").read_text().startswith(large), "it is never written anew"
 
 
 def test_files_appear_whole_or_not_at_all(tmp_path: Path):

@@ -21,11 +21,12 @@ from edgeloop.search.loop import Event, SearchLoop
 from edgeloop.search.results.tables import front_of
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import NOT_COUNTED, Candidate, Study
-from edgeloop.store import SqliteLocation, Store, open_store
+from edgeloop.store import Store
 from tests.conftest import StoreUnderTest
 from tests.search.toy import (
     SIZE,
     Grouped,
+    Place,
     Worked,
     cost_of,
     in_a_child,
@@ -41,19 +42,13 @@ def evaluators(asked: Callable[[str], None] = lambda _: None) -> list[Worked]:
     return [Worked("params", 0, cost_of, asked), Worked("val_iou", 1, quality_of, asked)]
 
 
-class Yard:
-    """Searches on one place."""
+class Yard(Place):
+    """Searches on one place; in files if they are to be killed."""
 
-    def __init__(self, folder: Path) -> None:
-        self.location = SqliteLocation(folder)
+    def __init__(self, folder: Path | None = None) -> None:
+        super().__init__(folder)
         self.asked: list[str] = []
         self.events: list[Event] = []
-
-    def study(self, config: SearchConfig, resume: bool = True) -> Study:
-        return Study.open(config, toy_space(), open_storage(self.location), resume)
-
-    def table(self) -> Candidates:
-        return Candidates(open_store(self.location).models("toys"), "toys")
 
     def search(self, config: SearchConfig, chosen: list[Worked] | None = None) -> list[Candidate]:
         return SearchLoop(
@@ -66,8 +61,8 @@ class Yard:
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Yard:
-    return Yard(tmp_path / "store")
+def yard() -> Yard:
+    return Yard()
 
 
 def test_the_budget_is_met_exactly_and_nothing_is_evaluated_twice(yard: Yard):
@@ -79,8 +74,8 @@ def test_the_budget_is_met_exactly_and_nothing_is_evaluated_twice(yard: Yard):
 
 @pytest.mark.parametrize("sampler", ["default", "tpe", "nsga2", "gp", "random"])
 def test_every_sampler_makes_new_candidates_only(yard: Yard, sampler: str):
-    found = yard.search(toy_config(budget=24, sampler=sampler))
-    assert len({item.arch.id for item in found}) == len(found) == 24
+    found = yard.search(toy_config(budget=12, sampler=sampler))
+    assert len({item.arch.id for item in found}) == len(found) == 12
 
 
 def test_a_space_that_is_smaller_than_the_budget_is_searched_whole(yard: Yard):
@@ -209,19 +204,20 @@ def test_trouble_is_tried_again_as_often_as_allowed(yard: Yard):
 
 
 def test_another_search_of_the_same_table_reuses_what_is_known(yard: Yard):
-    yard.search(toy_config(budget=SIZE))
+    first = yard.search(toy_config(budget=12))
     before = len(yard.asked)
-    again = yard.search(toy_config(name="second", budget=SIZE))
-    assert len(again) == SIZE and len(yard.asked) == before
+    again = yard.search(toy_config(name="second", budget=12))
+    assert {item.arch.id for item in again} == {item.arch.id for item in first}
+    assert len(yard.asked) == before
 
 
 def test_results_under_other_conditions_are_not_reused(yard: Yard):
-    yard.search(toy_config(budget=SIZE))
+    yard.search(toy_config(budget=12))
     other = evaluators(yard.asked.append)
     other[1].conditions = "trained longer"
     before = len(yard.asked)
-    yard.search(toy_config(name="second", budget=SIZE), other)
-    assert len(yard.asked) == before + SIZE
+    yard.search(toy_config(name="second", budget=12), other)
+    assert len(yard.asked) == before + 12
 
 
 def test_a_search_is_not_gone_on_with_by_mistake(yard: Yard):
@@ -261,7 +257,7 @@ def test_a_store_that_is_away_for_a_while_delays_and_loses_nothing(
         real(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(table, "note_all", note)
-    monkeypatch.setattr("edgeloop.search.loop.time.sleep", lambda _: None)
+    monkeypatch.setattr("edgeloop.search.storage.time.sleep", lambda _: None)
     found = SearchLoop(config, yard.study(config), evaluators(yard.asked.append), table).run()
     assert {item.state for item in found} == {"complete"}
     assert max(Counter(yard.asked).values()) == 1
@@ -283,28 +279,28 @@ def run_in_a_process(yard: Yard, config: SearchConfig, log: Path, fatal: int = 0
     return in_a_child(search, steps, fatal)
 
 
-def test_twenty_kills_change_nothing_but_the_time(yard: Yard, tmp_path: Path):
-    config = toy_config(budget=16)
-    undisturbed = Yard(tmp_path / "undisturbed").search(config)
+def test_kills_change_nothing_but_the_time(tmp_path: Path):
+    config, yard = toy_config(budget=12), Yard(tmp_path / "store")
+    undisturbed = Yard().search(config)
     chance, log = random.Random(5), tmp_path / "asked.txt"
-    ends = [run_in_a_process(yard, config, log, chance.randint(1, 14)) for _ in range(20)]
-    assert ends == [-signal.SIGKILL] * 20
+    ends = [run_in_a_process(yard, config, log, chance.randint(1, 14)) for _ in range(6)]
+    assert ends == [-signal.SIGKILL] * 6
     assert run_in_a_process(yard, config, log) == 0
     found = yard.study(config).candidates()
-    assert [item.state for item in found] == ["complete"] * 16
+    assert [item.state for item in found] == ["complete"] * 12
     assert [item.arch.id for item in found] == [item.arch.id for item in undisturbed]
     front = [item.arch.id for item in front_of(config, found)]
     assert front == [item.arch.id for item in front_of(config, undisturbed)]
     asked = Counter(log.read_text().splitlines())
-    assert len(asked) == 32
+    assert len(asked) == 24
     again = sum(count - 1 for count in asked.values())
-    assert again <= 20, "a kill may cut one evaluation off; nothing that was noted is asked again"
+    assert again <= 6, "a kill may cut one evaluation off; nothing that was noted is asked again"
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "nsga2", "random"])
-def test_a_kill_while_optuna_proposes_changes_nothing(yard: Yard, tmp_path: Path, sampler: str):
+def test_a_kill_while_optuna_proposes_changes_nothing(yard: Yard, sampler: str):
     """It writes a trial down before anybody knows which architecture that is."""
-    undisturbed = Yard(tmp_path / "undisturbed").search(toy_config(sampler=sampler, budget=24))
+    undisturbed = Yard().search(toy_config(sampler=sampler, budget=24))
     for budget in (4, 9, 17, 24):
         config = toy_config(sampler=sampler, budget=budget)
         found = yard.search(config)
@@ -317,8 +313,7 @@ def test_a_repeat_that_was_cut_off_is_a_repeat(yard: Yard):
     yard.search(config)
     cut_off(yard, config).set_user_attr(NOT_COUNTED, "proposed before")
     assert yard.study(config).unfinished() == []
-    storage = open_storage(yard.location)
-    last = optuna.load_study(study_name="toy", storage=storage).trials[-1]
+    last = optuna.load_study(study_name="toy", storage=yard.storage).trials[-1]
     assert last.state is optuna.trial.TrialState.PRUNED
 
 
@@ -334,8 +329,7 @@ def test_repeats_and_what_was_cut_off_make_no_iteration_longer(yard: Yard):
 
 def cut_off(yard: Yard, config: SearchConfig) -> optuna.Trial:
     """A trial that was begun and nothing more."""
-    storage = open_storage(yard.location)
-    trial = optuna.load_study(study_name=config.name, storage=storage).ask()
+    trial = optuna.load_study(study_name=config.name, storage=yard.storage).ask()
     toy_space().ask(trial, (1, 3, 8, 8), 19)
     return trial
 

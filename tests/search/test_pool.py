@@ -7,11 +7,13 @@ import json
 import random
 import signal
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from edgeloop._util.system import limited_memory, memory_share_bytes, native_memory_bytes
 from edgeloop.architectures import Architecture
 from edgeloop.errors import SearchFailed, StoreUnavailable
 from edgeloop.models import Candidates
@@ -19,40 +21,36 @@ from edgeloop.search.base import Evaluation
 from edgeloop.search.config import SearchConfig, config_of
 from edgeloop.search.evaluators import EvaluatorGroup
 from edgeloop.search.evaluators.threads import PoolEvaluator, Request
-from edgeloop.search.loop import SearchLoop
+from edgeloop.search.loop import Event, SearchLoop
 from edgeloop.search.pool.bank import ELSEWHERE, Bank
 from edgeloop.search.sampler.mutation import replayed
 from edgeloop.search.sampler.trial import ask
-from edgeloop.search.storage import open_storage
 from edgeloop.search.study import Candidate, Study
-from edgeloop.store import SqliteLocation, open_store
-from tests.search.toy import SIZE, Worked, cost_of, in_a_child, quality_of, toy_config, toy_space
+from tests.search.toy import SIZE, Place, Worked, cost_of, in_a_child, quality_of, toy_config
 
 pytestmark = pytest.mark.slow
 
 SEED = {"pool": 4, "budget": 13}
-KILLS = 6
+KILLS = 4
 
 
-class Yard:
-    """Searches in one folder, with a bank."""
+class Yard(Place):
+    """Searches with a bank in a folder; with all in files if they are to be killed (`is_kept`)."""
 
-    def __init__(self, folder: Path) -> None:
-        self.location = SqliteLocation(folder / "store")
+    def __init__(self, folder: Path, is_kept: bool = False) -> None:
+        super().__init__(folder / "store" if is_kept else None)
         self.file = folder / "bank.jsonl"
         folder.mkdir(exist_ok=True)
         self.asked: list[str] = []
         self.told: list[str] = []
-
-    def study(self, config: SearchConfig) -> Study:
-        return Study.open(config, toy_space(), open_storage(self.location), resume=True)
+        self.events: list[Event] = []
 
     def loop(self, config: SearchConfig, chosen: list[Worked] | None = None) -> SearchLoop:
         study = self.study(config)
-        table = Candidates(open_store(self.location).models("toys"), "toys")
         bank = Bank.open(self.file, "toy", study.architecture)
         chosen = chosen or evaluators(self.asked.append)
-        return SearchLoop(config, study, chosen, table, bank=bank, tell=self.told.append)
+        told, table = self.told.append, self.table()
+        return SearchLoop(config, study, chosen, table, self.events.append, bank=bank, tell=told)
 
     def search(self, config: SearchConfig, chosen: list[Worked] | None = None) -> list[Candidate]:
         return self.loop(config, chosen).run()
@@ -69,6 +67,11 @@ def ids(candidates: list[Candidate]) -> list[str]:
 @pytest.fixture
 def yard(tmp_path: Path) -> Yard:
     return Yard(tmp_path / "yard")
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Yard:
+    return Yard(tmp_path / "kept", is_kept=True)
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +101,7 @@ def test_values_of_a_chosen_candidate_are_stored_at_once(yard: Yard):
         yard.search(toy_config(**SEED), chosen)
     [item] = yard.study(toy_config(**SEED)).candidates()
     assert (item.state, item.values) == ("running", {"params": cost_of(item.arch)})
-    row = Candidates(open_store(yard.location).models("toys"), "toys")
-    assert row.results(item.arch.id, "toy params") == {"params": cost_of(item.arch)}
+    assert yard.table().results(item.arch.id, "toy params") == {"params": cost_of(item.arch)}
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
@@ -248,17 +250,53 @@ def test_latency_of_this_machine_is_measured_while_nothing_is_trained(yard: Yard
     assert len(loop.run()) == 12 and set(open_at) == {0}
 
 
-def test_batches_wait_for_each_other(yard: Yard, tmp_path: Path):
-    config = toy_config(budget=9, batch=3, pool=4)
+@pytest.mark.parametrize(
+    "batch", [3, 14], ids=["a batch is due at the 11th", "the first batch is too small for a round"]
+)
+def test_a_round_is_whole_whenever_a_batch_is_due_and_however_it_was_killed(
+    yard: Yard, tmp_path: Path, batch: int
+):
+    config = toy_config(budget=18, batch=batch, pool=4)
     found = yard.search(config)
-    assert len(found) == 9
-    assert ids(found) == ids(Yard(tmp_path / "again").search(config))
+    walk = ["begun" if event.what == "begun" else "ended" for event in yard.events]
+    sizes = [min(batch, 18 - done) for done in range(0, 18, batch)]
+    assert walk == [what for size in sizes for what in ["begun"] * size + ["ended"] * size]
+    killed, log = Yard(tmp_path / "killed", is_kept=True), tmp_path / "asked.txt"
+    steps = ((Study, "choose"),)  # before and after the 13th
+    assert run_in_a_process(killed, config, log, 26, steps) == -signal.SIGKILL
+    assert ids(killed.search(config)) == ids(found)
+
+
+def test_values_of_another_compiler_are_found_anew_after_a_resume(yard: Yard):
+    def interrupted(arch: Architecture) -> float:
+        raise KeyboardInterrupt
+
+    config = toy_config(**SEED, workers=3)
+
+    def search(compiler: str, dear: Callable[[Architecture], float], cost: float) -> Study:
+        study = yard.study(config)
+        study.keep_basis({"values": {"params": compiler}})
+        screening = Worked("params", 0, lambda arch: cost + cost_of(arch), yard.asked.append)
+        screening.conditions = compiler
+        chosen = [screening, Worked("val_iou", 1, dear)]
+        bank = Bank.open(yard.file, compiler, study.architecture)
+        SearchLoop(config, study, chosen, yard.table(), bank=bank).run()
+        return study
+
+    with pytest.raises(KeyboardInterrupt):
+        search("compiler 1", interrupted, 1000.0)
+    [first] = yard.study(config).candidates()
+    study = search("compiler 2", quality_of, 0.0)
+    assert {item.values["params"] < 1000 for item in study.candidates()} == {True}
+    assert yard.table().results(first.arch.id, "compiler 2") == {"params": cost_of(first.arch)}
+    known = Bank.open(yard.file, "compiler 2", study.architecture).members
+    assert all(member.values["params"] < 1000 for member in known if member.is_screened)
 
 
 def test_a_store_that_is_away_for_a_while_loses_nothing(
     yard: Yard, monkeypatch: pytest.MonkeyPatch, undisturbed: list[Candidate]
 ):
-    monkeypatch.setattr("edgeloop.search.loop.time.sleep", lambda _: None)
+    monkeypatch.setattr("edgeloop.search.storage.time.sleep", lambda _: None)
     for name in ("batch", "choose", "candidates"):
         troubles, real = itertools.cycle([False, True, False]), getattr(Study, name)
 
@@ -276,13 +314,21 @@ def test_a_store_that_is_away_for_a_while_loses_nothing(
 # Kills
 
 
-def run_in_a_process(yard: Yard, config: SearchConfig, log: Path, fatal: int = 0) -> int:
+EVERY_STEP = (
+    *((Study, "batch"), (Study, "choose"), (Study, "_stored"), (Study, "end")),
+    *((Bank, "plan"), (Bank, "put"), (Bank, "begin")),
+    *((Worked, "send"), (Candidates, "note_all")),
+)
+
+
+def run_in_a_process(
+    yard: Yard,
+    config: SearchConfig,
+    log: Path,
+    fatal: int = 0,
+    steps: Iterable[tuple[type, str]] = EVERY_STEP,
+) -> int:
     """The search as a child, which kills itself before or after its nth step."""
-    steps = (
-        *((Study, "batch"), (Study, "choose"), (Study, "_stored"), (Study, "end")),
-        *((Bank, "plan"), (Bank, "put"), (Bank, "begin")),
-        *((Worked, "send"), (Candidates, "note_all")),
-    )
 
     def search() -> None:
         with log.open("a", buffering=1) as file:
@@ -293,20 +339,20 @@ def run_in_a_process(yard: Yard, config: SearchConfig, log: Path, fatal: int = 0
 
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_kills_change_nothing_but_the_time(
-    yard: Yard, tmp_path: Path, undisturbed: list[Candidate], is_lost: bool
+    kept: Yard, tmp_path: Path, undisturbed: list[Candidate], is_lost: bool
 ):
     config = toy_config(**SEED)
     chance, log = random.Random(5), tmp_path / "asked.txt"
     for _ in range(KILLS):
-        end = run_in_a_process(yard, config, log, chance.randint(1, 150 if is_lost else 40))
+        end = run_in_a_process(kept, config, log, chance.randint(1, 150 if is_lost else 40))
         assert end == -signal.SIGKILL
         if is_lost:
-            yard.file.unlink(missing_ok=True)
-        elif yard.file.exists():
-            with yard.file.open("ab") as file:
+            kept.file.unlink(missing_ok=True)
+        elif kept.file.exists():
+            with kept.file.open("ab") as file:
                 file.write(b'{"member": "id_0000')
-    assert run_in_a_process(yard, config, log) == 0
-    found = yard.study(config).candidates()
+    assert run_in_a_process(kept, config, log) == 0
+    found = kept.study(config).candidates()
     assert ids(found) == ids(undisturbed)
     assert [item.values for item in found] == [item.values for item in undisturbed]
     asked = Counter(log.read_text().splitlines())
@@ -317,19 +363,17 @@ def test_kills_change_nothing_but_the_time(
         assert again <= KILLS * 16, "what a kill left in the queue"
 
 
-def test_several_workers_continue_with_the_bank_after_kills(yard: Yard, tmp_path: Path):
+def test_several_workers_continue_with_the_bank_after_kills(kept: Yard, tmp_path: Path):
     config, log = toy_config(**SEED, workers=3), tmp_path / "asked.txt"
-    for fatal in (70, 60, 50):
-        assert run_in_a_process(yard, config, log, fatal) == -signal.SIGKILL
-    known = Bank.open(yard.file, "toy", yard.study(config).architecture)
+    for fatal in (70, 50):
+        assert run_in_a_process(kept, config, log, fatal) == -signal.SIGKILL
+    known = Bank.open(kept.file, "toy", kept.study(config).architecture)
     before = Counter(log.read_text().splitlines())
-    assert run_in_a_process(yard, config, log) == 0
+    assert run_in_a_process(kept, config, log) == 0
     again = Counter(log.read_text().splitlines()) - before
     screened = {member.arch.id for member in known.members if member.is_screened}
-    assert len(screened) > 10 and not screened & {
-        line.split()[1] for line in again if "par" in line
-    }
-    found = yard.study(config).candidates()
+    assert len(screened) > 5 and not screened & {line.split()[1] for line in again if "par" in line}
+    found = kept.study(config).candidates()
     assert len(set(ids(found))) == 13 and {item.state for item in found} == {"complete"}
 
 
@@ -365,6 +409,30 @@ def test_a_bank_is_read_back_whatever_else_is_in_its_file(tmp_path: Path):
     assert Bank.open(file, "c", make).get(three.arch.id).values == {"params": 1.0}
 
 
+def test_a_bank_adopts_what_another_has_screened_under_the_same_conditions(tmp_path: Path):
+    other = Bank.open(tmp_path / "other.jsonl", "c", make)
+    other.begin(0)
+    members = [{"x": number} for number in range(4)]
+    other.plan(0, members)
+    for number in range(3):
+        error = "it crashed" if number == 2 else ""
+        other.put(make({"x": number}).id, {"params": float(number)}, error)
+    file = tmp_path / "bank.jsonl"
+    bank = Bank.open(file, "c", make)
+    bank.begin(0)
+    bank.plan(0, [{"x": 1}])
+    bank.put(make({"x": 1}).id, {"params": 9.0})
+    assert bank.adopt(tmp_path / "other.jsonl") == 2, "not what it had, nor what was only planned"
+    assert bank.adopt(tmp_path / "other.jsonl") == 0
+    for found in (bank, Bank.open(file, "c", make)):
+        known = {m.params["x"]: (m.values.get("params"), m.error, m.batch) for m in found.members}
+        assert known == {
+            **{1: (9.0, "", 0), 0: (0.0, "", ELSEWHERE), 2: (2.0, "it crashed", ELSEWHERE)},
+        }
+    assert Bank.open(None, "another compiler", make).adopt(file) == 0
+    assert bank.adopt(tmp_path / "none.jsonl") == 0
+
+
 def test_a_bank_of_other_conditions_is_replaced(tmp_path: Path):
     file = tmp_path / "bank.jsonl"
     bank = Bank.open(file, "compiler 1", make)
@@ -387,6 +455,54 @@ def test_a_file_that_is_no_bank_is_no_bank(tmp_path: Path, content: bytes):
 
 
 # Several evaluators as one
+
+
+class Hungry(PoolEvaluator):
+    """Has room for two at a time if each is small; keeps what it was asked."""
+
+    gives, cost, conditions = ("params",), 0, "hungry"
+    asked: ClassVar[list[str]] = []
+
+    def _work(self, request: Request) -> Evaluation:
+        size = cost_of(request.arch)
+        self.asked.append(request.arch.id)
+        if size > native_memory_bytes() >> 30:
+            error = "it needs more memory"
+            return Evaluation(request.arch.id, error=error, lacks_memory=True)
+        return Evaluation(request.arch.id, {"params": size})
+
+
+def test_what_lacks_memory_is_tried_alone_with_all_of_it_and_never_kept_as_a_fault_of_the_model(
+    yard: Yard,
+):
+    """Four GiB are enough for some, 20 for others, and for a few nothing is."""
+    Hungry.asked.clear()
+    config = toy_config(budget=1000, pool=40, constraints={"params": [0, 1000]})
+    with limited_memory(4 << 30):
+        group = EvaluatorGroup([Hungry(), Hungry()], lambda: limited_memory(20 << 30))
+        try:
+            found = yard.search(config, [group, Worked("val_iou", 1, quality_of)])
+        finally:
+            group.close()
+    sizes = {cost_of(item.arch) for item in found}
+    assert max(sizes) == 20 and min(sizes) == 1
+    asked = Counter(Hungry.asked)
+    assert {asked[item.arch.id] for item in found if cost_of(item.arch) <= 4} == {1}
+    assert {asked[item.arch.id] for item in found if cost_of(item.arch) > 4} == {2}
+    assert len(asked) == SIZE > len(found) and max(asked.values()) == 2
+    assert "memory" not in yard.file.read_text()
+
+
+def test_the_memory_of_a_machine_is_shared_by_the_processes_that_screen(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("edgeloop._util.system.memory_bytes", lambda: 100 << 30)
+    assert memory_share_bytes(1) == native_memory_bytes() == 60 << 30
+    assert memory_share_bytes(8) == (60 << 30) // 8
+    with limited_memory(5 << 30):
+        assert (memory_share_bytes(1), memory_share_bytes(8)) == (5 << 30, 5 << 30)
+        assert memory_share_bytes(20) == 3 << 30
+    assert native_memory_bytes() == 60 << 30
 
 
 class Halting(PoolEvaluator):

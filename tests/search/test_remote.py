@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import optuna
 import pytest
 
 from edgeloop.errors import BadInput
+from edgeloop.jobs import JobSpec
 from edgeloop.search import find_search, found_searches, read_config, search_job, search_settings
+from edgeloop.search.storage import open_storage
 from tests.search.program import Program
 
 pytestmark = pytest.mark.slow
@@ -92,6 +96,27 @@ def test_a_variable_that_names_the_store_travels_as_a_secret(
     with pytest.raises(BadInput, match="has a password or key: write store: ") as refused:
         search_job(config, Path("lab.yaml"), words, search_settings(config), "far", resume=True)
     assert "hush" not in str(refused.value)
+
+
+def test_a_search_on_a_compute_starts_from_searches_of_its_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    store = f"sqlite:{tmp_path / 'store'}"
+    monkeypatch.setenv("LAB_STORE", store)
+    (tmp_path / "lab.yaml").write_text(FILE)
+    config = read_config(tmp_path / "lab.yaml")
+    settings = search_settings(config)
+    optuna.create_study(study_name="first", storage=open_storage(settings.location))
+
+    def job(*earlier: str) -> JobSpec:
+        named = replace(config, earlier=earlier)
+        return search_job(named, Path("lab.yaml"), (), settings, "local")
+
+    assert 'search.earlier=["first"]' in job("first").args
+    assert not any("earlier" in word for word in job().args)
+    with pytest.raises(BadInput, match="cannot start from 'other', which is not a search in the"):
+        job("first", "other")
 
 
 def test_a_store_that_no_other_machine_can_open_is_refused(

@@ -17,15 +17,16 @@ from edgeloop.search.base import Evaluation, Observation
 from edgeloop.search.config import SearchConfig, config_of
 from edgeloop.search.loop import Event, SearchLoop
 from edgeloop.search.results.fronts import front_of
+from edgeloop.search.sampler.acquisition import eligibility
 from edgeloop.search.sampler.proposer import Proposer
-from edgeloop.search.storage import open_storage
+from edgeloop.search.sampler.screened import outcomes
+from edgeloop.search.sampler.trial import key_of
 from edgeloop.search.study import Candidate, Study
-from edgeloop.store import SqliteLocation, open_store
-from tests.search.toy import Worked, cost_of, in_a_child, quality_of, toy_space
+from tests.search.toy import Place, Worked, cost_of, in_a_child, quality_of
 
 pytestmark = pytest.mark.slow
 
-MARKS = (1, 3, 9)
+PAUSES = (1, 3, 6)
 
 
 def config_with(**search: object) -> SearchConfig:
@@ -63,6 +64,9 @@ class Staged(Worked):
     def pause(self, arch: Architecture, until: int | None) -> None:
         self._until[arch.id] = until
 
+    def discard(self, arch: Architecture) -> None:
+        (self._folder / arch.id).unlink()
+
     def send_all(self, several: Sequence[tuple[Architecture, Mapping[str, Path]]]) -> None:
         self.groups.append(len(several))
         super().send_all(several)
@@ -83,24 +87,21 @@ class Staged(Worked):
         self._answers.append(Evaluation(arch.id, {"val_iou": score}, paused_at=paused_at))
 
 
-class Stair:
-    """A search with rungs in a folder."""
+class Stair(Place):
+    """A search with rungs in a folder; with all in files if it is to be killed (`is_kept`)."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, is_kept: bool = False) -> None:
+        super().__init__(folder if is_kept else None)
         folder.mkdir(exist_ok=True)
         self.folder = folder
         self.asked: list[str] = []
         self.events: list[Event] = []
         self.training = Staged(self.asked.append, folder / "checkpoints")
 
-    def study(self, config: SearchConfig) -> Study:
-        return Study.open(config, toy_space(), open_storage(SqliteLocation(self.folder)), True)
-
-    def search(self, config: SearchConfig, **named: object) -> list[Candidate]:
-        table = Candidates(open_store(SqliteLocation(self.folder)).models("toys"), "toys")
-        chosen = [Worked("params", 0, cost_of), self.training]
+    def search(self, config: SearchConfig, *more: Worked) -> list[Candidate]:
+        chosen = [Worked("params", 0, cost_of), self.training, *more]
         study = self.study(config)
-        return SearchLoop(config, study, chosen, table, self.events.append).run()
+        return SearchLoop(config, study, chosen, self.table(), self.events.append).run()
 
     @property
     def epochs(self) -> int:
@@ -127,8 +128,10 @@ def test_trainings_pause_and_the_front_is_that_of_full_trainings(stair: Stair, s
     for item in found:
         if item.state == "stopped":
             reached = max(item.rungs)
-            assert reached in MARKS[:2] and f"after {reached} of 9 epochs" in item.reason
+            assert reached in PAUSES and f"after {reached} of 9 epochs" in item.reason
             assert item.values == item.rungs[reached]
+    kept = {path.name for path in (stair.folder / "checkpoints").iterdir()}
+    assert kept == {item.arch.id for item in found if item.state == "complete"}
 
 
 def test_a_paused_candidate_holds_no_worker_and_promotions_come_first(stair: Stair):
@@ -145,7 +148,7 @@ def test_a_paused_candidate_holds_no_worker_and_promotions_come_first(stair: Sta
     assert most == 1 and len(paused) == 9
     first_of_second_rung = next(line for line in stair.asked if line.endswith(" 2"))
     begun_before = stair.asked.index(first_of_second_rung)
-    assert begun_before == 3, "with three at the first rung, the best of them continues"
+    assert begun_before == 8, "with eight at the first rung, the best of them continues"
 
 
 def test_groups_are_filled_with_those_that_continue(tmp_path: Path):
@@ -194,6 +197,30 @@ def test_the_sampler_learns_from_what_paused(stair: Stair, monkeypatch: pytest.M
     assert whole and not any(one.eligible for one in partial)
 
 
+@pytest.mark.parametrize("pool", [0, 4])
+def test_a_stopped_training_is_no_failure_where_something_else_comes_after_training(
+    stair: Stair, monkeypatch: pytest.MonkeyPatch, pool: int
+):
+    train = {"epochs": 9, "early_stopping": True}
+    config = config_of(
+        {
+            "search": {"name": "toy", "space": "toy.py:build", "size": 8, "budget": 14}
+            | {"pool": pool, "workers": 3},
+            "objectives": {"params": {}, "val_iou": {"train": train}, "farm_f1": {}},
+            "data": "working/none",
+        },
+        "toy.yaml",
+    )
+    stair.search(config, Worked("farm_f1", 2, quality_of))
+    study = stair.study(config)
+    found = study.candidates()
+    history, pending = study._split(found)
+    partial = {key_of(one.params) for one in history if one.is_partial}
+    assert partial == {key_of(item.params) for item in found if item.state == "stopped"} != set()
+    assert not pending and (outcomes(history) > 0).all() and (eligibility(history) > 0).all()
+    assert not any(one.eligible for one in history if one.is_partial)
+
+
 def arch(params: Mapping[str, object]) -> Architecture:
     return Architecture("toy.py:build", dict(params), (1, 3, 8, 8), 19)
 
@@ -201,13 +228,13 @@ def arch(params: Mapping[str, object]) -> Architecture:
 def killed(folder: Path, config: SearchConfig, log: Path, fatal: int = 0) -> int:
     """The search as a child of its own, which kills itself before or after its nth step."""
     steps = (
-        *((Study, name) for name in ("propose", "pause", "promote", "end")),
+        *((Study, name) for name in ("choose", "pause", "promote", "end")),
         *((Staged, "send"), (Candidates, "note_all")),
     )
 
     def search() -> None:
         with log.open("a", buffering=1) as file:
-            stair = Stair(folder)
+            stair = Stair(folder, is_kept=True)
             stair.training._asked = lambda line: file.write(f"{line}\n") and None
             stair.search(config)
 
@@ -215,14 +242,15 @@ def killed(folder: Path, config: SearchConfig, log: Path, fatal: int = 0) -> int
 
 
 def test_kills_change_nothing_and_no_epoch_is_trained_twice(tmp_path: Path):
-    config = config_with(budget=9)
+    """Each kill loses the bank, too: it is in memory."""
+    config = config_with(budget=9, pool=4)
     undisturbed = Stair(tmp_path / "undisturbed")
     whole = undisturbed.search(config)
     chance, log, folder = random.Random(7), tmp_path / "asked.txt", tmp_path / "killed"
-    ends = [killed(folder, config, log, chance.randint(1, 24)) for _ in range(6)]
+    ends = [killed(folder, config, log, chance.randint(1, 24)) for _ in range(5)]
     assert set(ends) == {-signal.SIGKILL}
     assert killed(folder, config, log) == 0
-    found = Stair(folder).study(config).candidates()
+    found = Stair(folder, is_kept=True).study(config).candidates()
     assert [(i.arch.id, i.state, i.rungs) for i in found] == [
         (i.arch.id, i.state, i.rungs) for i in whole
     ]

@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -76,23 +77,37 @@ def test_accuracies_are_those_of_the_benchmark(dataset: str) -> None:
     assert accuracies.max() == pytest.approx(best, abs=0.2)
 
 
-def test_equal_cells_have_equal_latencies_on_every_device(tmp_path: Path) -> None:
-    parts, rng = tmp_path / "parts", np.random.default_rng(0)
-    parts.mkdir()
-    with (parts / "part0.csv").open("w", encoding="utf-8") as file:
+def measured(folder: Path, devices: Sequence[str], seed: int) -> Path:
+    """What workers leave behind, one of them killed in the middle of a line."""
+    rng = np.random.default_rng(seed)
+    folder.mkdir()
+    (folder / "devices.txt").write_text("\n".join(devices), encoding="utf-8")
+    with (folder / "part0.csv").open("w", encoding="utf-8") as file:
         for cell in sorted(set(representatives().values())):
-            row = [cell, *rng.integers(1, 1000, len(measure.LATENCIES)), 1.0]
+            row = [cell, *rng.integers(1, 1000, len(devices)), 1.0]
             csv.writer(file, lineterminator="\n").writerow(row)
-        file.write("4444")  # a worker that was killed
-    rows = measure.read_parts(parts)
-    kept = ("cell", *measure.LATENCIES)
+        file.write("4444")
+    return folder
+
+
+def test_equal_cells_have_equal_latencies_on_every_device(tmp_path: Path) -> None:
     table = tmp_path / "devices.csv.xz"
-    tables.write_table(({name: row[name] for name in kept} for row in rows.values()), table)
+    measure.pack(measured(tmp_path / "parts", measure.DEVICE_NAMES, 0), table)
     devices = tables.read_devices(table)
-    assert len(devices) == 5
+    assert tuple(devices) == measure.DEVICE_NAMES
     for latencies in devices.values():
         by_cell = dict(zip(CELLS, latencies, strict=True))
         assert all(by_cell[cell] == by_cell[first] for cell, first in representatives().items())
+
+
+def test_a_device_that_is_measured_later_is_added_to_the_table(tmp_path: Path) -> None:
+    table = tmp_path / "devices.csv.xz"
+    measure.pack(measured(tmp_path / "chips", ("qcs8550", "sa8295p"), 0), table)
+    first = tables.read_devices.__wrapped__(table)
+    measure.pack(measured(tmp_path / "host", ("x86_int8",), 1), table)
+    both = tables.read_devices.__wrapped__(table)
+    assert list(both) == ["qcs8550", "sa8295p", "x86_int8"]
+    assert all((both[name] == first[name]).all() for name in first)
 
 
 def test_a_table_that_lacks_cells_is_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import math
 import random
 import re
+import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -29,6 +30,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_seen(folder / "chips", 30, chips=6)
     write_seen(folder / "farm", 20, chips=9)
     write_seen(folder / "running", 25, is_running=True)
+    write_seen(folder / "warm", 20, taken=3)
+    (folder / "warm/utilisation.json").write_text('{"trainers": 0.97, "gpu": 0.912}')
     return folder
 
 
@@ -79,6 +82,38 @@ def test_a_folder_with_anything_in_it_is_read_or_said_to_be_damaged(tmp_path: Pa
     (tmp_path / "search.yaml").write_text("a: {b\n")
     with pytest.raises(BadInput, match=r"search\.yaml"):
         read_search(tmp_path)
+
+
+@pytest.mark.parametrize("written", ["budget: ${BUDGET}", "nonsense: 1", "iteration: ${N}"])
+def test_the_fronts_of_a_search_are_known_where_its_variables_are_not_set(
+    folders: Path, tmp_path: Path, written: str
+):
+    shutil.copytree(folders / "chips", tmp_path / "chips")
+    file = tmp_path / "chips/search.yaml"
+    file.write_text(file.read_text().replace("budget: 300", written))
+    seen, whole = read_search(tmp_path / "chips"), read_search(folders / "chips")
+    assert [(f.name, f.candidates, f.hypervolume) for f in seen.fronts] == [
+        (f.name, f.candidates, f.hypervolume) for f in whole.fronts
+    ]
+    assert seen.objectives == whole.objectives or "nonsense" in written
+    assert seen.budget is None
+
+
+def test_a_large_file_of_learning_curves_is_left_out(folders: Path, monkeypatch):
+    assert read_search(folders / "many").learning
+    most = (folders / "many/curves.csv").stat().st_size - 1
+    assert most > (folders / "many/candidates.csv").stat().st_size
+    monkeypatch.setattr("edgeloop.search.results.reading.LARGEST_BYTES", most)
+    seen = read_search(folders / "many")
+    assert not seen.learning and len(seen.candidates) == 40
+
+
+def test_importance_is_of_complete_candidates_alone(folders: Path):
+    seen = read_search(folders / "many")
+    complete = [item for item in seen.candidates if item.state == "complete"]
+    assert len(complete) == 32 and seen.counts["stopped"]
+    values = {o.name: [item.values[o.name] for item in complete] for o in seen.objectives}
+    assert seen.importances == importances([item.parameters for item in complete], values)
 
 
 def test_a_parameter_is_as_important_as_what_it_explains():
@@ -137,16 +172,26 @@ def test_searches_are_listed_and_shown_in_80_columns(
     (project / "searches").symlink_to(folders)
     listed = edgeloop("searches")
     assert [line.split()[0] for line in listed.out.splitlines()] == [
-        *("search", "chips", "farm", "few", "many", "running")
+        *("search", "chips", "farm", "few", "many", "running", "warm", "(+N):")
     ]
-    for name in ("chips", "farm", "few", "many", "running"):
+    *_, warm, note = listed.out.splitlines()
+    assert "taken over" in note and warm.split()[1:4] == ["17/300", "13", "(+3)"]
+    assert max(map(len, listed.out.splitlines())) <= 80
+    for name in ("chips", "farm", "few", "many", "running", "warm"):
         said = edgeloop("searches", name).out
         assert max(map(len, said.splitlines())) <= 80, said
         seen = read_search(folders / name)
         assert f"→ {seen.hypervolume:.3f} (reference: " in said.replace("\n  ", " ")
         [found] = edgeloop("searches", name, "--json").json
-        assert found["hypervolume"] == seen.hypervolume and len(found["all"]) == found["candidates"]
+        assert found["hypervolume"] == seen.hypervolume
+        assert len(found["all"]) == found["candidates"] + found["taken_over"]
         assert found["reference"]["objectives"]["val_iou"]["best"] == 1.0
+    said = edgeloop("searches", "warm").out
+    assert "17 of 300 candidates" in said and "13 trained\n· 3 taken over" in said
+    assert "The GPU was busy 91% of the time in training, the trainers 97% until" in said
+    [found] = edgeloop("searches", "warm", "--json").json
+    assert (found["candidates"], found["taken_over"], found["states"]["complete"]) == (17, 3, 13)
+    assert found["utilisation"] == {"trainers": 0.97, "gpu": 0.912}
     said = edgeloop("searches", "chips").out
     assert "A htp:qcs8550: " in said and "F htp:888: " in said and "*" in said
     assert "3 stopped early · 3 failed" in said

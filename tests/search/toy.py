@@ -9,9 +9,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from optuna.storages import BaseStorage, InMemoryStorage
+
 from edgeloop.architectures import Architecture, Space
+from edgeloop.models import Candidates
 from edgeloop.search.base import Evaluation, Evaluator
 from edgeloop.search.config import SearchConfig, config_of
+from edgeloop.search.storage import open_storage
+from edgeloop.search.study import Study
+from edgeloop.store import SqliteLocation, open_store
+from edgeloop.testing import MemoryStore
 
 SIZE = 3 * 4 * 6  # members of the space
 
@@ -49,6 +56,26 @@ def cost_of(arch: Architecture) -> float:
 def quality_of(arch: Architecture) -> float:
     bonus = {"a": 0.0, "b": 0.1, "c": 0.05}[str(arch.params["kind"])]
     return bonus + 1.0 - 1.0 / (1.0 + cost_of(arch) ** 0.5)
+
+
+class Place:
+    """Where toy searches keep studies and tables: in memory or, for those that are killed, in the
+    files of a folder."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._memory = (InMemoryStorage(), MemoryStore())
+
+    @property
+    def storage(self) -> BaseStorage:
+        return open_storage(SqliteLocation(self._folder)) if self._folder else self._memory[0]
+
+    def table(self, experiment: str = "toys") -> Candidates:
+        store = open_store(SqliteLocation(self._folder)) if self._folder else self._memory[1]
+        return Candidates(store.models(experiment), experiment)
+
+    def study(self, config: SearchConfig, resume: bool = True) -> Study:
+        return Study.open(config, toy_space(), self.storage, resume)
 
 
 class Worked(Evaluator):

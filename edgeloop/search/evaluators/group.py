@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -18,9 +20,17 @@ _AHEAD = 2  # architectures that each has, so that it never waits for the next o
 
 class EvaluatorGroup(Evaluator):
     """Each of `several` gets another architecture when it is done with one: a slow one holds up
-    none but its own. The first ones are preferred: those that are never needed start nothing."""
+    none but its own. The first ones are preferred: those that are never needed start nothing.
 
-    def __init__(self, several: Sequence[ThreadedEvaluator]) -> None:
+    One that lacked memory is tried once more, alone, while all the memory is its own: as long as
+    that takes, `whole_memory` is entered.
+    """
+
+    def __init__(
+        self,
+        several: Sequence[ThreadedEvaluator],
+        whole_memory: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+    ) -> None:
         first = several[0]
         self.gives, self.beside, self.cost = first.gives, first.beside, first.cost
         self.conditions, self.label = first.conditions, first.label
@@ -28,11 +38,15 @@ class EvaluatorGroup(Evaluator):
         self._queue: deque[tuple[Architecture, Mapping[str, Path]]] = deque()
         self._owner: dict[str, int] = {}  # by the id of an architecture that is being evaluated
         self._answers: SimpleQueue[Evaluation] = SimpleQueue()
+        self._whole_memory = whole_memory
+        self._sent: dict[str, tuple[Architecture, Mapping[str, Path]]] = {}  # and not answered
+        self._hungry: deque[str] = deque()  # those that lacked memory
+        self._alone: contextlib.ExitStack | None = None  # open while one is tried alone
         for evaluator in several:
             evaluator.answer_to(self._answers)
 
     def send(self, arch: Architecture, files: Mapping[str, Path] | None = None) -> None:
-        if arch.id not in self._owner and all(arch.id != other.id for other, _ in self._queue):
+        if arch.id not in self._sent and all(arch.id != other.id for other, _ in self._queue):
             self._queue.append((arch, files or {}))
         self._distribute()
 
@@ -42,13 +56,14 @@ class EvaluatorGroup(Evaluator):
             found.append(self._answers.get(timeout=max(0.0, timeout_s)))
             while True:
                 found.append(self._answers.get_nowait())
-        for evaluation in found:
-            self._owner.pop(evaluation.arch_id, None)
+        settled = [evaluation for one in found if (evaluation := self._settled(one)) is not None]
         self._distribute()
-        return found
+        return settled
 
     def close(self) -> None:
         self._queue.clear()
+        self._hungry.clear()
+        self._end_alone()
         for evaluator in self._several:
             evaluator.close()
 
@@ -65,9 +80,33 @@ class EvaluatorGroup(Evaluator):
     def capacity(self) -> int:
         return len(self._several)
 
+    def _settled(self, evaluation: Evaluation) -> Evaluation | None:
+        """None for one that is tried again."""
+        arch_id, is_alone = evaluation.arch_id, self._alone is not None
+        self._owner.pop(arch_id, None)
+        self._end_alone()
+        if evaluation.lacks_memory and not is_alone and arch_id in self._sent:
+            self._hungry.append(arch_id)
+            return None
+        self._sent.pop(arch_id, None)
+        return replace(evaluation, is_final=True) if evaluation.lacks_memory else evaluation
+
+    def _end_alone(self) -> None:
+        if self._alone is not None:
+            self._alone.close()
+            self._alone = None
+
     def _distribute(self) -> None:
-        """To whoever has least to do."""
-        while self._queue:
+        """To whoever has least to do; nothing new as long as one waits to be alone."""
+        if self._hungry:
+            if not self._owner:
+                arch, files = self._sent[self._hungry.popleft()]
+                self._alone = contextlib.ExitStack()
+                self._alone.enter_context(self._whole_memory())
+                self._owner[arch.id] = 0
+                self._several[0].send(arch, files)
+            return
+        while self._queue and self._alone is None:
             owners = list(self._owner.values())
             loads = [owners.count(place) for place in range(len(self._several))]
             place = loads.index(min(loads))
@@ -75,4 +114,5 @@ class EvaluatorGroup(Evaluator):
                 return
             arch, files = self._queue.popleft()
             self._owner[arch.id] = place
+            self._sent[arch.id] = (arch, files)
             self._several[place].send(arch, files)

@@ -17,10 +17,11 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 from edgeloop.architectures import Architecture
 from edgeloop.data import Datasets, Version, find_local, parse_reference
@@ -40,6 +41,7 @@ from edgeloop.jobs import (
     JobSpec,
     Resources,
     Run,
+    discard_outputs,
     edgeloop_requirements,
 )
 from edgeloop.search.evaluators.threads import PollingEvaluator, Request, failure
@@ -59,6 +61,7 @@ from edgeloop.training import CHECKPOINT, TrainingPlan
 _MODULE = "edgeloop.search.evaluators.trainer"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _KEY = re.compile(r"id_[0-9a-f]{16}=[0-9a-f]{16}")
+_RUNG = "rung"  # a tag of jobs whose trainings may end before their end
 _EXTRA = "train"
 _LINGER_S = 2.0  # a batch that is not full waits this long for more
 _CANCEL_LIMIT_S = 30.0
@@ -71,7 +74,8 @@ class TrainingJobs(PollingEvaluator):
     submitted together, on a compute without pipelines). The store or the compute may be away for
     `away_s`.
 
-    The names of the jobs start with `search`. `close` cancels the jobs it waits for.
+    The names of the jobs start with `search`. `close` cancels the jobs it waits for. `tell` is
+    called with a sentence about an earlier job that cannot be used.
     """
 
     gives = GIVES
@@ -96,6 +100,7 @@ class TrainingJobs(PollingEvaluator):
         variables: Mapping[str, str] | None = None,
         environment: Environment | None = None,
         away_s: float = 900.0,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         if batch < 1 or at_once < 1 or steps < 1 or retries < 0:
             raise BadInput(reason="batch, at_once and steps must be 1 or more, retries 0 or more")
@@ -126,6 +131,15 @@ class TrainingJobs(PollingEvaluator):
         self._runs: dict[str, Run] = {}  # those jobs, by name
         self._useless: set[str] = set()  # jobs that completed without a result
         self._earlier: dict[str, list[Run]] = {}  # jobs that trained it before, the newest first
+        self._tell = tell
+        self._looked: set[str] = set()  # jobs that ended and whose results were fetched
+        self._unusable: set[str] = set()  # jobs that cannot be asked about, or not fetched
+        self._discarded: SimpleQueue[Architecture] = SimpleQueue()
+
+    def discard(self, arch: Architecture) -> None:
+        """Checkpoints are as large as three models, and the store keeps one for every pause."""
+        self._discarded.put(arch)
+        self._wake.set()
 
     def _take(self, request: Request) -> None:
         self._new[request.arch.id] = request
@@ -142,15 +156,17 @@ class TrainingJobs(PollingEvaluator):
     def _poll(self) -> bool:
         has_changed = bool(self._new) and self._attach()
         has_changed |= self._submit_batches()
-        return self._refresh() or has_changed
+        has_changed |= self._refresh()
+        self._remove_checkpoints()
+        return has_changed
 
     # Jobs that exist already
 
     def _attach(self) -> bool:
         """Wait for jobs that an earlier run submitted; those that failed get another attempt."""
-        here = str(self._jobs.settings.location)
-        runs = [run for run in self._jobs.runs.list().runs if run.record.store == here]
-        known = {tag: run for run in runs for tag in _keys_of(run)}  # the newest run wins
+        runs = self._known_runs()
+        whole = [run for run in runs if _RUNG not in run.record.tags]
+        known = {tag: run for run in whole for tag in _keys_of(run)}  # the newest run wins
         has_changed = self._attach_rungs(runs)
         wanted = {
             self._key(request.arch): request
@@ -159,7 +175,8 @@ class TrainingJobs(PollingEvaluator):
         }
         found = {key: known[key] for key in wanted if key in known}
         unique = {run.name: run for run in found.values()}
-        fresh = {run.name: run for run in self._jobs.refresh(list(unique.values()))}
+        fresh = {run.name: run for run in self._current(unique.values())}
+        found = {key: run for key, run in found.items() if run.name in fresh}
         for key, run in found.items():
             request, current = wanted[key], fresh[run.name]
             try:
@@ -178,23 +195,60 @@ class TrainingJobs(PollingEvaluator):
         has_changed = False
         for request in [r for r in self._new.values() if r.until is not None]:
             key, arch_id = self._key(request.arch), request.arch.id
-            mine = self._jobs.refresh([run for run in reversed(runs) if key in _keys_of(run)])
+            mine = self._current(run for run in reversed(runs) if key in _keys_of(run))
             running = [run for run in mine if not run.status.is_final]
-            settled = bool(running) or self._settle_known(request, mine)
+            usable = running or [run for run in mine if self._is_fetched(run)]
+            settled = bool(running) or any(self._settle_with(request, run) for run in usable)
             if running:
                 self._wait_for(request, running[0])
             elif not settled:
-                self._earlier[arch_id] = mine
+                self._earlier[arch_id] = usable
             has_changed |= settled
         return has_changed
 
-    def _settle_known(self, request: Request, runs: Sequence[Run]) -> bool:
-        """With the first result that is far enough; returns whether there is one."""
-        for run in runs:
+    def _known_runs(self) -> list[Run]:
+        """Jobs in this store that can be used, the oldest first."""
+        here = str(self._jobs.settings.location)
+        every = [run for run in self._jobs.runs.list().runs if run.record.store == here]
+        return [run for run in every if run.name not in self._unusable]
+
+    def _current(self, runs: Iterable[Run]) -> list[Run]:
+        """Those that can be asked about, as they are now."""
+        current, errors = self._jobs.survey(list(runs))
+        for name, error in errors.items():
+            self._leave_out(name, error)
+        return [run for run in current if run.name not in errors]
+
+    def _is_fetched(self, run: Run) -> bool:
+        """Fetch the results of a job that has ended, once; returns whether they are here."""
+        if run.name in self._looked or run.name in self._unusable:
+            return run.name in self._looked
+        try:
             self._jobs.fetch(run, without=(CHECKPOINT,))
-            if self._settle_with(request, run):
-                return True
-        return False
+        except (StoreUnavailable, ComputeUnavailable):
+            raise
+        except (EdgeloopError, OSError) as error:
+            self._leave_out(run.name, error)
+            return False
+        self._looked.add(run.name)
+        return True
+
+    def _leave_out(self, name: str, error: Exception) -> None:
+        """One earlier job that is damaged must not fail those that need nothing of it."""
+        self._unusable.add(name)
+        self._tell(f"The job {name} is left out: {error}")
+
+    def _remove_checkpoints(self) -> None:
+        """Of trainings that never continue, from all their jobs that have ended."""
+        with suppress(Empty, EdgeloopError, OSError):  # what stays there costs space only
+            while True:
+                arch = self._discarded.get_nowait()
+                key = self._key(arch)
+                for run in self._current(r for r in self._known_runs() if key in _keys_of(r)):
+                    folder = arch.id if len(_keys_of(run)) > 1 else ""
+                    if run.status.is_final:
+                        path = f"{folder}/{CHECKPOINT}".lstrip("/")
+                        discard_outputs(self._jobs.blobs, run.record.id, [path])
 
     def _resubmitted(self, run: Run) -> Run:
         if not Path(str(run.record.spec.get("code", ""))).is_dir():
@@ -261,7 +315,7 @@ class TrainingJobs(PollingEvaluator):
             self._template,
             name=name,
             code=self._code(name, archs, until),
-            tags=(self._search, *keys),
+            tags=(self._search, *keys, *([_RUNG] if until else [])),
             earlier=tuple(sources),
             command=(
                 *("python", "-P", "-m", _MODULE, ORDER),
@@ -325,7 +379,7 @@ class TrainingJobs(PollingEvaluator):
         return any(before[run.name] != run.state for run in seen)
 
     def _settle_all_of(self, run: Run) -> None:
-        self._jobs.fetch(run, without=(CHECKPOINT,))
+        self._is_fetched(run)
         members = [request for request, name in self._sent.values() if name == run.name]
         for request in members:
             if self._settle_with(request, run):
@@ -372,6 +426,7 @@ class TrainingJobs(PollingEvaluator):
     def close(self) -> None:
         """Cancels its jobs and waits for them up to a limit; a slow cluster ends them later."""
         super().close()
+        self._remove_checkpoints()
         running = [run for run in self._runs.values() if not run.status.is_final]
         self._runs.clear()
         with suppress(WaitTimeout):

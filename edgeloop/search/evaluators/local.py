@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgeloop._util.system import FairLimit, python_module
-from edgeloop.architectures import check_exporter, check_torch
+from edgeloop.architectures import Architecture, check_exporter, check_torch
 from edgeloop.errors import BadInput, LocalFileError
 from edgeloop.search.base import Evaluation
 from edgeloop.search.evaluators.card import LOG
@@ -35,7 +35,7 @@ from edgeloop.search.evaluators.trainer import (
     read_outcome,
     source_of,
 )
-from edgeloop.training import TrainingPlan, usable_cards
+from edgeloop.training import CHECKPOINT, TrainingPlan, usable_cards
 
 _MODULE = "edgeloop.search.evaluators.trainer"
 
@@ -100,12 +100,21 @@ class LocalTraining(PoolEvaluator):
     def capacity(self) -> int:
         return len(self._threads)
 
-    def _work(self, request: Request) -> Evaluation:
-        arch, began = request.arch, time.monotonic()
+    def discard(self, arch: Architecture) -> None:
+        """Checkpoints are as large as three models."""
+        with contextlib.suppress(OSError):
+            (self._place(arch)[1] / CHECKPOINT).unlink()
+
+    def _place(self, arch: Architecture) -> tuple[str, Path]:
+        """The conditions of its training, and its folder."""
         conditions, source = self.conditions, source_of(arch, self._project)
         if source is not None:  # an edited file builds another model with the same id
             conditions = f"{conditions}; {digest((self._project / source).read_bytes())}"
-        folder = self._folder / arch.id / digest(conditions)
+        return conditions, self._folder / arch.id / digest(conditions)
+
+    def _work(self, request: Request) -> Evaluation:
+        arch, began = request.arch, time.monotonic()
+        conditions, folder = self._place(arch)
         outcome = read_outcome(folder, arch.id, conditions, request.until)
         if outcome is None or outcome.error:
             until = {} if request.until is None else {arch.id: request.until}

@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from edgeloop.isolation import Answer, NativeProcess, serve
 from edgeloop.platforms import EstimatesIntervals, Estimator, platform_of
 from edgeloop.search.base import PROXY, Evaluation, broken_constraint
 from edgeloop.search.config import SearchConfig
-from edgeloop.search.evaluators.threads import PoolEvaluator, Request
+from edgeloop.search.evaluators.threads import PoolEvaluator, Request, failure
 from edgeloop.search.keys import CHIP, DEFAULT_CHIP
 from edgeloop.search.names import device_of, on_device, value_of
 from edgeloop.settings import Settings
@@ -155,8 +156,9 @@ class Screening(PoolEvaluator):
     """Counts, host latency and the compiler's estimate, in two warm processes: one that builds the
     model, one for the compiler. None of them depends on the weights, so no training is needed.
 
-    A model that crashes a process, does not fit into memory or takes longer than `limit_s` in one
-    step has a final error, and the next one gets a new process. A model that violates one of the
+    A model that crashes a process, cannot be allocated or takes longer than `limit_s` in one step
+    has a final error, and the next one gets a new process. One that needs more memory than a
+    process may have gets another attempt. A model that violates one of the
     `constraints` is not examined any further. Models are kept in `folder`, by default a temporary
     one that `close` removes. `with_counts` adds counts that are not `wanted`.
 
@@ -227,6 +229,13 @@ class Screening(PoolEvaluator):
         self._graphs.warm()
 
     def _work(self, request: Request) -> Evaluation:
+        try:
+            return self._screened(request)
+        except MemoryExceeded as error:
+            found = failure(request.arch.id, error, is_final=False)
+            return replace(found, lacks_memory=True)
+
+    def _screened(self, request: Request) -> Evaluation:
         began, arch = time.monotonic(), request.arch
         model = self._builder.build(arch, self._folder / arch.id / UNTRAINED)
         values: dict[str, float] = {}

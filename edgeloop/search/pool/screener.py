@@ -170,7 +170,9 @@ class CandidatePool:
             evaluator.send(entry.member.arch)
             return
         entry.owed.discard(index)
-        if error or not entry.owed:
+        if error and evaluation.lacks_memory:
+            self._give_up(entry, error)
+        elif error or not entry.owed:
             self._settle(entry, error, is_fault=bool(evaluation.error) and not evaluation.is_final)
 
     def report(self) -> None:
@@ -206,13 +208,15 @@ class CandidatePool:
 
     def _is_due(self) -> bool:
         """The first two batches are planned with the first candidate, the others one by one after
-        the sampler has something to learn from. Those who cannot wait screen one at a time."""
+        the sampler has something to learn from, each before the round that needs it: it is screened
+        while the round before is trained. Those who cannot wait screen one at a time."""
         batches, first = self._bank.batches, self._bank.first or 0
         if self._is_planned or (not self._is_patient and len(self._waiting) >= self._config.pool):
             return False
         if len(batches) < 2:
             return not batches or self._place > batches[0]
-        return self._place >= max(batches[-1] + self._stride, first + START)
+        last_of_round = self._place + self._stride - 1 - self._place % self._stride
+        return last_of_round >= max(batches[-1] + self._stride, first + START)
 
     def _plan(self) -> None:
         ended = (max(0, self._place - 1) // self._stride) * self._stride
@@ -252,13 +256,17 @@ class CandidatePool:
     def _in_a_row(self) -> int:
         """How many members, up to the last one, may not be trained."""
         taken = self._taken_over()
-        screened = [m for m in reversed(self._bank.members) if m.is_screened]
-        own = [member for member in screened if member.arch.id not in taken]
+        own = [member for member in reversed(self._tried()) if member.arch.id not in taken]
         return len(list(takewhile(self._objection, own)))
 
     def _last_objection(self) -> str:
-        found = (self._objection(m) for m in reversed(self._bank.members) if m.is_screened)
+        found = map(self._objection, reversed(self._tried()))
         return next(filter(None, found), "").rstrip(".")
+
+    def _tried(self) -> list[BankMember]:
+        """Those that were screened, and those that this machine could not screen."""
+        every = self._bank.members
+        return [m for m in every if m.is_screened or m.arch.id in self._given_up]
 
     def _choosable(self) -> list[BankMember] | None:
         """Members to choose from; None if it is worth waiting for more."""
@@ -329,7 +337,10 @@ class CandidatePool:
         return seen
 
     def _recall(self, item: Candidate) -> None:
-        """What was chosen is in the bank, or will be when it is planned again."""
+        """What was chosen is in the bank, or will be when it is planned again; not with values of
+        other conditions."""
+        if not self._study.is_current(item):
+            return
         member = self._bank.get(item.arch.id)
         values = {name: item.values[name] for name in self._names if name in item.values}
         given = {name for evaluator in self._evaluators for name in evaluator.gives}
@@ -354,14 +365,20 @@ class CandidatePool:
             return ""
         return f"it has no {', '.join(sorted(missing))}"
 
+    def _give_up(self, entry: _Screened, error: str) -> None:
+        """It is not screened by this run. The bank knows nothing of it: a machine with more memory,
+        or less to do, may resume the search."""
+        del self._waiting[entry.member.arch.id]
+        self._given_up[entry.member.arch.id] = error
+        self._seen.pop(entry.member.arch.id, None)
+
     def _settle(self, entry: _Screened, error: str, is_fault: bool) -> None:
-        arch_id = entry.member.arch.id
-        del self._waiting[arch_id]
         if not is_fault:
             self._faults = 0
-            self._bank.put(arch_id, entry.values, error)
+            del self._waiting[entry.member.arch.id]
+            self._bank.put(entry.member.arch.id, entry.values, error)
             return
-        self._given_up[arch_id] = error
+        self._give_up(entry, error)
         self._faults += 1
         if self._faults >= FAULTS:
             reason = f"{FAULTS} candidates in a row could not be screened on this machine; the last"

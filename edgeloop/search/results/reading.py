@@ -13,6 +13,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +23,9 @@ from edgeloop._util.redact import redact
 from edgeloop._util.yaml import NotYaml, parse_yaml
 from edgeloop.errors import BadInput, EdgeloopError
 from edgeloop.search.config import Objective, SearchConfig, config_of
-from edgeloop.search.folders import CANDIDATES, KEPT_CONFIG
-from edgeloop.search.keys import MINIMISED
+from edgeloop.search.folders import CANDIDATES, KEPT_CONFIG, UTILISATION
+from edgeloop.search.keys import CHIP, MINIMISED
+from edgeloop.search.names import on_device
 from edgeloop.search.results.fronts import fronts_of
 from edgeloop.search.results.importance import Importance, importances
 from edgeloop.search.results.tables import CURVE, PARAMETERS
@@ -97,6 +99,7 @@ class SeenSearch:
     reference: ReferencePoint | None
     learning: Mapping[str, tuple[LearningPoint, ...]]
     updated: float
+    utilisation: Mapping[str, float] = field(default_factory=dict)  # of `trainers` and `gpu`
 
     @property
     def hypervolume(self) -> float | None:
@@ -109,9 +112,19 @@ class SeenSearch:
         return tuple(every.values())
 
     @cached_property
+    def own(self) -> tuple[SeenCandidate, ...]:
+        """The candidates of this search: without results that were taken over from others."""
+        return tuple(item for item in self.candidates if item.iteration >= 0)
+
+    @property
+    def taken_over(self) -> int:
+        """How many results are those of earlier searches."""
+        return len(self.candidates) - len(self.own)
+
+    @cached_property
     def counts(self) -> dict[str, int]:
-        """How many candidates are in each state."""
-        return dict(Counter(item.state for item in self.candidates))
+        """How many candidates of its own are in each state."""
+        return dict(Counter(item.state for item in self.own))
 
     @cached_property
     def value_names(self) -> tuple[str, ...]:
@@ -174,23 +187,53 @@ def _read(folder: Path, name: str) -> SeenSearch:
         reference=reference,
         learning=learning,
         updated=(last if last.is_file() else folder / KEPT_CONFIG).stat().st_mtime,
+        utilisation=_utilisation(folder / UTILISATION),
     )
 
 
 def _config(document: Mapping[str, object], name: str) -> tuple[SearchConfig, bool]:
-    """The configuration, and whether it is whole: of one that this version would not accept, the
-    objectives alone."""
-    try:
-        return config_of(document, KEPT_CONFIG, name), True
-    except EdgeloopError:
-        pass
+    """The configuration, and whether it is whole. A variable of the machine that ran the search may
+    not be set here: what it stands for is left out. Of what this version would not accept, there
+    are the objectives and their chips."""
+    for is_whole, attempt in ((True, document), (False, _without_variables(document))):
+        with suppress(EdgeloopError):
+            assert isinstance(attempt, dict)
+            return config_of(attempt, KEPT_CONFIG, name), is_whole
     written = document.get("objectives")
+    objectives = {
+        str(key): options if isinstance(options, dict) else {}
+        for key, options in (written.items() if isinstance(written, dict) else ())
+    }
+    named = [objectives[value].get("devices") for value in CHIP if value in objectives]
+    devices = tuple(map(str, next((one for one in named if isinstance(one, list)), ())))
     found = []
-    for key, options in written.items() if isinstance(written, dict) else ():
-        said = options if isinstance(options, dict) else {}
-        goal = said.get("goal") or ("min" if key in MINIMISED else "max")
-        found.append(Objective(str(key), "min" if goal == "min" else "max"))
-    return SearchConfig(name, tuple(found)), False
+    for key, options in objectives.items():
+        goal = options.get("goal") or ("min" if key in MINIMISED else "max")
+        for device in devices if devices and key in CHIP else ("",):
+            name_there = on_device(key, device)
+            found.append(Objective(name_there, "min" if goal == "min" else "max"))
+    return SearchConfig(name, tuple(found), devices=devices), False
+
+
+def _without_variables(value: object) -> object:
+    """Without the keys of a document whose values name a variable."""
+    if isinstance(value, Mapping):
+        kept = {key: item for key, item in value.items() if not _names_variable(item)}
+        return {key: _without_variables(item) for key, item in kept.items()}
+    return value
+
+
+def _names_variable(value: object) -> bool:
+    return isinstance(value, str) and "${" in value
+
+
+def _utilisation(file: Path) -> dict[str, float]:
+    try:
+        found = json.loads(_text(file)) if file.is_file() else {}
+    except ValueError:
+        return {}
+    shares = found.items() if isinstance(found, dict) else ()
+    return {str(name): float(share) for name, share in shares if isinstance(share, int | float)}
 
 
 def _rows(folder: Path) -> Rows:

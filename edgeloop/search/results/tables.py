@@ -32,10 +32,10 @@ from edgeloop.models import Candidates
 from edgeloop.search.base import is_result
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.folders import CANDIDATES, PARETO
-from edgeloop.search.loop import patiently
 from edgeloop.search.results.curves import csv_text
 from edgeloop.search.results.fronts import front_names, front_of, fronts_of
 from edgeloop.search.results.volume import ReferencePoint, VolumeCurve, mean_of, write_reference
+from edgeloop.search.storage import patiently
 from edgeloop.search.study import Candidate
 from edgeloop.store import Value
 from edgeloop.workspace import Workspace

@@ -112,9 +112,10 @@ class Acquisition:
         front = np.vstack([eligible, expected.reshape(-1, values.shape[1])])
         self._improvement = Improvement(front[non_dominated(front)], eligible.max(axis=0))
         self._feasibility: Surrogate | None = None
-        if len(eligible) < len(history):
+        outcomes = eligibility(history)
+        if (outcomes < 0).any():
             encoded = encoding.encode([result.params for result in history])
-            self._feasibility = self._surrogate(kernels.feasibility, encoded, eligibility(history))
+            self._feasibility = self._surrogate(kernels.feasibility, encoded, outcomes)
 
     def of(self, candidates: Sequence[Mapping[str, Value]]) -> Floats:
         encoded = self._encoding.encode(candidates)
@@ -151,8 +152,9 @@ def scaled_values(results: Sequence[Observation]) -> list[Floats]:
 
 
 def eligibility(results: Sequence[Observation]) -> Floats:
-    """½ for eligible results and −½ for others: far from all of them, nothing is known."""
-    return np.array([0.5 if result.eligible else -0.5 for result in results])
+    """½ for eligible results and −½ for others: far from all of them, nothing is known. A training
+    that was stopped early has not failed."""
+    return np.array([0.5 if r.eligible or r.is_partial else -0.5 for r in results])
 
 
 def spread_normals(objectives: int, count: int, seed: int) -> Floats:

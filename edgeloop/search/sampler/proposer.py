@@ -171,7 +171,7 @@ class Proposer:
     def _fitted(self, history: Sequence[Observation]) -> Kernels:
         measured = [result for result in history if result.measured]
         objectives = self._fit("objectives", measured, scaled_values)
-        if all(result.eligible for result in history):
+        if all(result.eligible or result.is_partial for result in history):
             return Kernels(objectives, Kernel({}))
         (feasibility,) = self._fit("feasibility", history, lambda used: [eligibility(used)])
         return Kernels(objectives, feasibility)

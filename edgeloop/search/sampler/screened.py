@@ -175,8 +175,8 @@ class ScreenedAcquisition:
 
 
 def outcomes(results: Sequence[Observation]) -> Floats:
-    """½ for what succeeded and −½ for what failed or broke a constraint: far from all of them,
-    nothing is known."""
+    """½ for what succeeded or was stopped early and −½ for what failed or broke a constraint: far
+    from all of them, nothing is known."""
     return np.array([0.5 if r.feasible and r.values is not None else -0.5 for r in results])
 
 

@@ -1,10 +1,11 @@
 """Forecasts: the final score of a training that has come to a pause, with its uncertainty.
 
 Learning curves of one space resemble each other, so those that went further tell how much the
-others would still gain. From each mark to the next, the gain is a Bayesian linear regression on the
-score, the score before it, and the logarithms of the exact values (a large model learns later than
-a small one). Its prior is that all gain the same; with few examples it stays there, and the
-uncertainty is large. The steps to the end are chained, and their variances add up.
+others would still gain. From each mark to the next, the gain is a model of the score, the gain
+before it, the parameters of the space, and the logarithms of what is known without training: a
+large model learns later than a small one, and similar architectures have similar curves. Nobody is
+chosen for going further by anything but these, so what they show holds for the others. The steps to
+the end are chained, and their variances add up.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgeloop.search.stopping.gain import Floats, GainModel
 from edgeloop.search.stopping.rungs import RungMember, Rungs
 
-Floats = NDArray[np.float64]
-
-_PRIOR_COUNT = 2.0  # examples that the prior noise is worth
-_PRIOR_SHARE = 0.5  # prior noise, as a share of the spread of the scores
+_PRIOR_SHARE = 0.5  # deviation of an unknown gain, as a share of the spread of the scores
 _SMALLEST = 1e-9
+
+# How much of the distance between two members is that of their parameters, of their features, of
+# their scores and of their last gains.
+_PARAMS, _FEATURES, _SCORE, _LAST = 0.6, 0.25, 0.33, 0.1
+_STEEPEST = 3.0  # how much a difference of scores may grow in a step
+_FLATTEST = 0.2
 
 
 @dataclass(frozen=True)
@@ -38,97 +42,102 @@ def forecast(members: Sequence[RungMember], rungs: Rungs) -> Forecast:
     width = max((len(score) for m in members for score in m.scores.values()), default=0)
     mean = np.full((len(members), width), np.nan)
     variance = np.zeros((len(members), width))
-    exact = _logs(members)
+    about = np.hstack([_params(members), _features(members)])
     for column in range(width):
-        _chain(members, rungs.marks, column, exact, mean[:, column], variance[:, column])
+        chain = _CurveChain(about, mean[:, column], variance[:, column])
+        for mark in rungs.marks:
+            scores = [m.scores[mark][column] if mark in m.scores else np.nan for m in members]
+            chain.advance(np.array(scores))
     return Forecast(mean, np.sqrt(variance))
 
 
-def _chain(
-    members: Sequence[RungMember],
-    marks: Sequence[int],
-    column: int,
-    exact: Floats,
-    mean: Floats,
-    variance: Floats,
-) -> None:
-    """Mark by mark: those that were there have their score, the others are carried on."""
-    before = np.full(len(members), np.nan)
-    for mark in marks:
-        score = np.array([m.scores[mark][column] if mark in m.scores else np.nan for m in members])
-        is_there = np.isfinite(score)
-        known = np.isfinite(mean)
-        if known.any():
-            gain = _Gain.learned(mean, before, score, exact, known & is_there & (variance == 0.0))
-            carried = known & ~is_there
-            new, extra, slope = gain.applied(mean, before, exact)
-            before = np.where(known, mean, np.nan)
-            mean[carried] = new[carried]
-            variance[carried] = (slope**2 * variance + extra)[carried]
+class _CurveChain:
+    """Goes from mark to mark: those that were there have their score, the others are carried on.
+    Writes into `mean` and `variance`."""
+
+    def __init__(self, about: Floats, mean: Floats, variance: Floats) -> None:
+        self._about, self._mean, self._variance = about, mean, variance
+        self._last = np.zeros(len(mean))
+
+    def advance(self, score: Floats) -> None:
+        mean, variance = self._mean, self._variance
+        is_there, known = np.isfinite(score), np.isfinite(mean)
+        before = mean.copy()
+        carried = known & ~is_there
+        if carried.any():
+            examples = known & is_there & (variance == 0.0)
+            spread = max(float(np.std(mean[known])), _SMALLEST)
+            columns = self._columns(mean, known)
+            prior = (_PRIOR_SHARE * spread) ** 2
+            model = GainModel(columns[examples], (score - mean)[examples], prior)
+            gain, extra = model.predict(columns[carried])
+            if variance[carried].any():
+                little = 0.1 * spread
+                more = model.mean(self._columns(mean, known, little)[carried])
+                slope = np.clip(1.0 + (more - gain) / little, _FLATTEST, _STEEPEST)
+                variance[carried] *= slope**2
+            mean[carried] += gain
+            variance[carried] += extra
         mean[is_there], variance[is_there] = score[is_there], 0.0
+        self._last = np.where(known, mean - before, 0.0)
+
+    def _columns(self, mean: Floats, known: Floats, shift: float = 0.0) -> Floats:
+        """Scaled by those whose score is known; `shift` is added to all scores afterwards."""
+        columns = [self._about]
+        for values, more, share in ((mean, shift, _SCORE), (self._last, 0.0, _LAST)):
+            centre = values[known].mean()
+            scale = max(float(values[known].std()), _SMALLEST)
+            column = np.where(known, values + more - centre, 0.0) / scale
+            columns.append(np.sqrt(share) * column[:, None])
+        return np.hstack(columns)
 
 
-@dataclass(frozen=True)
-class _Gain:
-    """What a score gains from one mark to the next."""
-
-    centre: Floats
-    scale: Floats
-    weights: Floats  # of the standardised inputs; the last one is the constant
-    covariance: Floats  # of the weights, in units of the noise
-    noise: float  # variance
-
-    @classmethod
-    def learned(
-        cls, score: Floats, before: Floats, after: Floats, exact: Floats, pairs: NDArray[np.bool_]
-    ) -> _Gain:
-        """`pairs` says who is an example."""
-        inputs = _inputs(score, before, exact)
-        known = np.isfinite(score)
-        centre = inputs[known].mean(axis=0)
-        scale = np.maximum(inputs[known].std(axis=0), _SMALLEST)
-        prior = (_PRIOR_SHARE * max(float(np.std(score[known])), _SMALLEST)) ** 2
-        design = np.column_stack([(inputs - centre) / scale, np.ones(len(score))])[pairs]
-        gained = (after - score)[pairs]
-        size = design.shape[1]
-        precision = np.eye(size)
-        precision[-1, -1] = _SMALLEST  # the constant is whatever it is
-        inverse = np.linalg.inv(design.T @ design + precision)
-        weights = inverse @ design.T @ gained
-        left = gained - design @ weights
-        freedom = max(len(gained) - 1.0, 0.0)
-        noise = (_PRIOR_COUNT * prior + float(left @ left)) / (_PRIOR_COUNT + freedom)
-        if not len(gained):
-            inverse[-1, -1] = 0.0
-        return cls(centre, scale, weights, inverse, noise)
-
-    def applied(
-        self, score: Floats, before: Floats, exact: Floats
-    ) -> tuple[Floats, Floats, Floats]:
-        """The next score, its variance, and how strongly it depends on the score."""
-        inputs = _inputs(score, before, exact)
-        design = np.column_stack([(inputs - self.centre) / self.scale, np.ones(len(score))])
-        new = score + design @ self.weights
-        spread = np.einsum("ij,jk,ik->i", design, self.covariance, design)
-        slope = np.full(len(score), max(0.0, 1.0 + self.weights[0] / self.scale[0]))
-        return new, self.noise * (1.0 + spread), slope
+def _params(members: Sequence[RungMember]) -> Floats:
+    """Numbers by their size, other values each by itself; a parameter that is absent is average
+    among numbers, and a value of its own among others."""
+    columns: list[Floats] = []
+    names = sorted({name for member in members for name in member.params})
+    count = 0
+    for name in names:
+        found = [member.params.get(name) for member in members]
+        if all(value is None or type(value) in (int, float) for value in found):
+            made = [_standardised(found)]
+        else:
+            texts = [repr(value) for value in found]
+            made = [np.array([text == one for text in texts], float) for one in sorted(set(texts))]
+        made = [column - column.mean() for column in made if np.ptp(column) > 0]
+        columns += made
+        count += bool(made)
+    return _scaled(columns, _PARAMS, count, len(members))
 
 
-def _inputs(score: Floats, before: Floats, exact: Floats) -> Floats:
-    """The last gain is 0 for those whose score before is not known."""
-    last = np.where(np.isfinite(before), score - before, 0.0)
-    return np.column_stack([np.nan_to_num(score), np.nan_to_num(last), exact])
+def _features(members: Sequence[RungMember]) -> Floats:
+    """Exact objectives and features; those that are the same for all say nothing."""
+    columns = [
+        _standardised([member.values[place] for member in members])
+        for place in range(len(members[0].values) if members else 0)
+    ]
+    for name in sorted({name for member in members for name in member.features}):
+        columns.append(_standardised([member.features.get(name) for member in members]))
+    columns = [column for column in columns if np.ptp(column) > 0]
+    return _scaled(columns, _FEATURES, len(columns), len(members))
 
 
-def _logs(members: Sequence[RungMember]) -> Floats:
-    """Logarithms of the exact values, standardised; those that are the same for all say nothing."""
-    columns = []
-    for place in range(len(members[0].values) if members else 0):
-        found = [member.values[place] for member in members]
-        if any(value is None or not np.isfinite(value) for value in found):
-            continue
-        values = np.array(found, dtype=np.float64)
-        column = np.log(values) if (values > 0).all() else values
-        if float(np.std(column)) > _SMALLEST:
-            columns.append((column - column.mean()) / np.std(column))
-    return np.array(columns).T if columns else np.empty((len(members), 0))
+def _scaled(columns: Sequence[Floats], share: float, parts: int, rows: int) -> Floats:
+    if not columns:
+        return np.empty((rows, 0))
+    return np.asarray(np.sqrt(share / parts) * np.array(columns).T)
+
+
+def _standardised(values: Sequence[float | None]) -> Floats:
+    """By logarithms if all are positive; what is unknown is average."""
+    plain = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    known = np.isfinite(plain)
+    if not known.any():
+        return np.zeros(len(plain))
+    if (plain[known] > 0).all():
+        plain = np.log(plain)
+    scale = float(plain[known].std())
+    if scale < _SMALLEST:
+        return np.zeros(len(plain))
+    return np.where(known, (plain - plain[known].mean()) / scale, 0.0)

@@ -4,21 +4,25 @@ heading for."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgeloop.search.base import barred_devices
 from edgeloop.search.keys import TRAINED
+from edgeloop.search.names import value_of
 from edgeloop.search.stopping.forecast import forecast
 from edgeloop.search.stopping.rule import StoppingRule
 from edgeloop.search.stopping.rungs import RungMember, Rungs
 
 if TYPE_CHECKING:
     from edgeloop.search.config import Objective, SearchConfig
-    from edgeloop.search.study import Candidate
+    from edgeloop.search.study import Candidate, End
 
 Values = Mapping[str, float]
 
 _LATER = ("farm_f1",)  # needs the trained model: unknown at a pause
+# What forecasts may learn from besides the objectives.
+_COUNTED = ("params", "macs", "memory_bytes", "ddr_bytes", "chip_latency_ms", "host_latency_ms")
 
 
 class Ladder:
@@ -33,13 +37,14 @@ class Ladder:
         self._members: dict[str, RungMember] = {}
         self._next: dict[bool, str | None] = {}
         for item in candidates:
-            self.record(item.arch.id, item.rungs, item.values if item.state == "complete" else None)
-            if item.state in ("failed", "screened"):
-                self.forget(item.arch.id)
+            if item.state == "running":
+                self.record(item, item.rungs)
+            else:
+                self.end(item, item.rungs, item.state, item.values)
 
     def record(
         self,
-        arch_id: str,
+        candidate: Candidate,
         rungs: Mapping[int, Values],
         complete: Values | None = None,
         *,
@@ -47,14 +52,19 @@ class Ladder:
     ) -> None:
         """What a candidate has reached: its values at each pause, and at the end."""
         marks = dict(rungs) | ({self.rungs.total: complete} if complete is not None else {})
-        member = _member(self._config, arch_id, marks, waits)
+        member = _member(self._config, candidate, marks, waits)
         if member is not None:
-            self._members[arch_id] = member
+            self._members[candidate.arch.id] = member
             self._next.clear()
 
-    def forget(self, arch_id: str) -> None:
-        if self._members.pop(arch_id, None) is not None:
+    def end(self, candidate: Candidate, rungs: Mapping[int, Values], end: End, at: Values) -> None:
+        """`at` are its last values. One that failed or was screened out is forgotten."""
+        if end in ("failed", "screened"):
+            self._members.pop(candidate.arch.id, None)
             self._next.clear()
+        else:
+            ended = replace(candidate, state=end)
+            self.record(ended, rungs, at if end == "complete" else None)
 
     def next(self, *, is_last: bool) -> str | None:
         """Who continues next, if anybody; `is_last`: when no candidate is left to begin."""
@@ -73,12 +83,11 @@ def expected_values(
     partial = [item for item in candidates if item.rungs and item.state in ("running", "stopped")]
     if rungs is None or not partial:
         return {}
-    marks = {item.arch.id: dict(item.rungs) for item in partial}
-    for item in candidates:
-        if item.state == "complete":
-            marks[item.arch.id] = {**item.rungs, rungs.total: item.values}
-    known = {key: _member(config, key, at, waits=False) for key, at in marks.items()}
-    members = [member for member in known.values() if member is not None]
+    complete = [item for item in candidates if item.state == "complete"]
+    known = [_member(config, item, item.rungs, waits=False) for item in partial]
+    for item in complete:
+        known.append(_member(config, item, {**item.rungs, rungs.total: item.values}, waits=False))
+    members = [member for member in known if member is not None]
     means = {m.key: mean for m, mean in zip(members, forecast(members, rungs).mean, strict=True)}
     found = {}
     for item in partial:
@@ -91,7 +100,7 @@ def expected_values(
 
 
 def _member(
-    config: SearchConfig, arch_id: str, marks: Mapping[int, Values], waits: bool
+    config: SearchConfig, candidate: Candidate, marks: Mapping[int, Values], waits: bool
 ) -> RungMember | None:
     """None while an exact value is unknown."""
     known = marks[max(marks)] if marks else {}
@@ -105,7 +114,15 @@ def _member(
     }
     out = barred_devices(known, config.constraints)
     barred = tuple(place for place, front in enumerate(config.fronts) if front.name in out)
-    return RungMember(arch_id, exact, scores, waits, barred)
+    names = {objective.name for objective in objectives}
+    features = {
+        name: value
+        for name, value in known.items()
+        if value_of(name) in _COUNTED and name not in names
+    }
+    is_stopped = candidate.state == "stopped"
+    params = candidate.params
+    return RungMember(candidate.arch.id, exact, scores, waits, barred, params, features, is_stopped)
 
 
 def _compared(config: SearchConfig) -> list[Objective]:
