@@ -74,7 +74,7 @@ wheel: $(READY)  ## the wheel and source archive in dist/, and whether PyPI woul
 bench: setup  ## the figures of bench/RESULTS.md, measured again
 	$(BIN)/python -m bench $(ARGS)
 
-demo: $(READY)  ## faces, a small search, two runners, four ways side by side, the front as a picture
+demo: $(READY)  ## a search, its front evaluated by two runners, and a report, in a few minutes; results in demo/
 	$(BIN)/python examples/demo.py
 
 clean:

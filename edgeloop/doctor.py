@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 
 from edgeloop._util.redact import redact
@@ -11,6 +12,11 @@ from edgeloop.platforms import HealthCheck, health, package_check
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 
+EVALUATING_MACHINES = ("x86_64", "aarch64")
+ELSEWHERE = (
+    "the catalog, jobs, reports and the portal work here; models are evaluated on Linux, "
+    "x86-64 or aarch64"
+)
 _EXTRAS = (
     ("azure.data.tables", "azure", "stores in an Azure storage account"),
     ("torch", "train", "training"),
@@ -24,6 +30,7 @@ def examine(store: str | None, experiment: str | None) -> list[HealthCheck]:
     dataset = settings.dataset
     hint = "set INPUT_DATASET, or make one: edgeloop data faces faces/"
     return [
+        _system(),
         HealthCheck("python", sys.version_info >= (3, 11), version, needed=True),
         _store(store, experiment),
         *health(settings),
@@ -34,6 +41,14 @@ def examine(store: str | None, experiment: str | None) -> list[HealthCheck]:
         HealthCheck("dataset", bool(dataset), dataset or hint),
         HealthCheck("cores", True, f"{available_cpus()}"),
     ]
+
+
+def _system() -> HealthCheck:
+    """Models are evaluated on Linux; all else also works elsewhere, so this is no failure."""
+    name = f"{platform.system() or 'unknown'} {platform.machine()}".strip()
+    is_linux = sys.platform == "linux" and platform.machine() in EVALUATING_MACHINES
+    rest = "models can be evaluated here" if is_linux else ELSEWHERE
+    return HealthCheck("system", is_linux, f"{name}: {rest}")
 
 
 def _store(store: str | None, experiment: str | None) -> HealthCheck:

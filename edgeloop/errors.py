@@ -57,7 +57,8 @@
     ├── DatasetUnavailable      data that this machine cannot read: infrastructure
     ├── FileDamaged             a model's file in the store is not the one that was stored
     ├── MissingExtra            an optional package that this store or command needs
-    │   └── MissingSdk          Qualcomm's SDK, or a part of it
+    │   ├── MissingSdk          Qualcomm's SDK, or a part of it
+    │   └── MissingLibrary      a library of the operating system
     └── WaitTimeout             the time limit passed
 
 The docstring of an error is the sentence that the user sees; names in braces are filled in when it
@@ -67,6 +68,7 @@ is raised. A sentence says what happened, why, and what to do.
 from __future__ import annotations
 
 from inspect import cleandoc
+from pathlib import Path
 
 
 class EdgeloopError(Exception):
@@ -139,8 +141,11 @@ class NotFound(EdgeloopError):
 
 
 class NoSuchModel(NotFound):
-    """no model {pattern!r} in experiment {experiment!r}. 'edgeloop status' lists its models,
-    'edgeloop experiments' the experiments."""
+    """no model {pattern!r} in experiment {experiment!r}{hint}"""
+
+    def __init__(self, hint: str = "", **fields: object) -> None:
+        usual = ". 'edgeloop status' lists its models, 'edgeloop experiments' the experiments."
+        super().__init__(hint=hint or usual, **fields)
 
 
 class NoSuchJob(NotFound):
@@ -252,6 +257,10 @@ class RowTooLarge(StoreError):
 class LocalFileError(EdgeloopError):
     """{path}: {reason}"""
 
+    def __init__(self, path: object, **fields: object) -> None:
+        """A path is shown whole: a relative one may have been meant from another folder."""
+        super().__init__(path=path.absolute() if isinstance(path, Path) else path, **fields)
+
 
 class ModelFailed(EdgeloopError):
     """the model cannot be used here: {reason}"""
@@ -334,6 +343,10 @@ class MissingExtra(EdgeloopError):
 class MissingSdk(MissingExtra):
     """the Neural Processing SDK cannot be used: {reason}. Get it from Qualcomm (the AI Runtime SDK,
     or SNPE), set SNPE_ROOT to its folder; 'edgeloop doctor' says what is missing."""
+
+
+class MissingLibrary(MissingExtra):
+    """{reason}. 'edgeloop doctor' says what else is missing."""
 
 
 class WaitTimeout(EdgeloopError):

@@ -137,7 +137,7 @@ def check_file(path: Path) -> None:
         if path.stat().st_size == 0:
             raise UnusableModel(file=path.name, reason="the file is empty")
     except FileNotFoundError:
-        raise UnusableModel(file=str(path), reason="there is no such file") from None
+        raise UnusableModel(file=str(path.absolute()), reason="there is no such file") from None
     except OSError as error:
         raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
 

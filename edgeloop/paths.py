@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["PROJECT_MARKS", "find_project", "outputs", "raw", "working"]
+__all__ = ["PROJECT_MARKS", "find_project", "outputs", "project_mark", "raw", "working"]
 
 PROJECT_MARKS = (
     *("edgeloop.yaml", ".edgeloop", ".azureml/config.json", "data/raw", "data/working"),
@@ -26,9 +26,14 @@ def find_project(start: Path) -> Path:
     """The nearest folder, from `start` upwards, with one of the marks in it; else `start`."""
     start = start.absolute()
     for folder in (start, *start.parents):
-        if any((folder / mark).exists() for mark in PROJECT_MARKS):
+        if project_mark(folder):
             return folder
     return start
+
+
+def project_mark(folder: Path) -> str:
+    """What makes a folder a project, such as `edgeloop.yaml`; empty where nothing does."""
+    return next((mark for mark in PROJECT_MARKS if (folder / mark).exists()), "")
 
 
 def raw(*parts: str) -> Path:

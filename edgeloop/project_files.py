@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeloop._util.files import read_regular, write_atomic
+from edgeloop._util.system import has_users
 from edgeloop.errors import BadSetting
 
 FOLDER = ".azureml"
@@ -69,6 +70,8 @@ def check_owner(project: Path, is_here: bool, also: str = "") -> None:
     """Settings decide where a user's data and secrets go, so those of another user are refused; of
     root they are as good as one's own. `is_here`: the user stands in the folder itself, which then
     need not be theirs. `also` is the number of a user whose files root takes for its own (sudo)."""
+    if not has_users():
+        return
     own = {int(also)} if also.isdecimal() and os.geteuid() == 0 else set()
     found = _stranger(project, _MARKS, own)
     if found is None and not is_here and not any(os.path.lexists(project / m) for m in _MARKS):
@@ -87,6 +90,8 @@ def _stranger(
     folder: Path, names: tuple[str, ...], own: Set[int] = frozenset()
 ) -> tuple[Path, str] | None:
     """What of these belongs to another user, and to whom; a link and what is behind it count."""
+    if not has_users():
+        return None
     for name in names:
         for follow in (False, True):
             with suppress(FileNotFoundError, NotADirectoryError):

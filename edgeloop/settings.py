@@ -152,7 +152,9 @@ class Settings:
         if environ.get("EDGELOOP_COMPUTE"):
             written["compute"] = environ["EDGELOOP_COMPUTE"]
         if environ.get("INPUT_DATASET"):
-            written["dataset"] = environ["INPUT_DATASET"]
+            dataset = environ["INPUT_DATASET"]
+            is_path = (here / dataset).is_dir()  # from here, and not from the project
+            written["dataset"] = str(here / dataset) if is_path else dataset
         config = workspace_config or environ.get("EDGELOOP_WORKSPACE_CONFIG")
         if config:
             own = {"workspace_config": str(Path(config).absolute())}
@@ -335,6 +337,17 @@ def config_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(given) if given.startswith("/") else home_folder(environ) / ".config"
 
 
+def login_shell(environ: Mapping[str, str] = os.environ) -> str:
+    """`bash`, `zsh` or another; empty if nobody says."""
+    return Path(environ.get("SHELL", "")).name
+
+
+def shell_start_file(shell: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """What an interactive bash or zsh reads first."""
+    folder = environ.get("ZDOTDIR", "") if shell == "zsh" else ""
+    return (Path(folder) if folder.startswith("/") else home_folder(environ)) / f".{shell}rc"
+
+
 def service_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What a runner or a portal that starts without a shell needs of this one: where the store is
     and how to open it, the SDK, and where programs are."""
@@ -370,6 +383,11 @@ def portal_token(environ: Mapping[str, str] = os.environ) -> str:
     """What the portal's users must know; by the environment, so no list of processes has it. A
     Secret that was made from a file often ends with a newline, which no visitor can send."""
     return environ.get("EDGELOOP_PORTAL_TOKEN", "").strip()
+
+
+def wants_colour(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a terminal may be given colours: https://no-color.org, and terminals without any."""
+    return not environ.get("NO_COLOR") and environ.get("TERM", "") != "dumb"
 
 
 def is_in_journal(environ: Mapping[str, str] = os.environ) -> bool:

@@ -19,6 +19,8 @@ from edgeloop.models import (
 from edgeloop.settings import Settings
 from edgeloop.store import Record, Store, Values, open_store
 
+_MOST_COUNTED = 1_000
+
 
 class Workspace:
     """One experiment of a store: the status table and the files of its models.
@@ -262,3 +264,16 @@ class Workspace:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def models_elsewhere(workspace: Workspace) -> dict[str, str]:
+    """How many models each other experiment of the store has, for those who find none in this one.
+    Written out, since counting ends at a thousand; those without any are left out."""
+    found = {}
+    for name in workspace.store.experiments():
+        if name == workspace.experiment:
+            continue
+        count = sum(1 for _ in workspace.store.models(name).query(limit=_MOST_COUNTED + 1))
+        if count:
+            found[name] = str(count) if count <= _MOST_COUNTED else f"over {_MOST_COUNTED:,}"
+    return found

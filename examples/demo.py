@@ -1,66 +1,157 @@
-"""The closed loop on one laptop: faces, a small search, its front measured by two runners, a live
-table, four ways side by side, and the front as a picture. `make demo`; results stay in ./demo."""
+"""The closed loop on one computer, in a few minutes: `make demo`.
+
+Draws faces, searches for architectures that are accurate and fast on a chip, evaluates the trained
+models of the front with two runners, and writes a report. Everything stays in the folder demo,
+which is a project of its own. It can be stopped at any moment: run it again, and it continues.
+"""
 
 from __future__ import annotations
 
-import json
+import argparse
+import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-EXAMPLES = Path(__file__).parent
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from edgeloop import Workspace
+
+SEARCH = Path(__file__).parent / "search/demo.yaml"
 FACES = "data/working/faces64"
 DEVICE = "htp:qcs8550"
-SEARCH = ("search.budget=8", "objectives.val_iou.train.steps=100", "experiment=demo")
-IN = ("--experiment", "demo")
-MODELS = ("*.trained",)  # not the candidates that the search left behind
-SIZES = ("--calibration-images", "64", "--quick-images", "40", "--thorough-images", "80")
+TRAINED = "*.trained"  # the models of the front; the other rows are candidates without a file
+SCORES = ("f1_onnx", "f1_1k", "f1_1k_f", "f1_10k")
+STOPPED = 130  # what shells say of Ctrl-C
 
-
-def edgeloop(*arguments: str, folder: Path, show: bool = True) -> str:
-    if show:
-        print(f"\n$ edgeloop {' '.join(arguments)}", flush=True)
-    command = [sys.executable, "-m", "edgeloop", *arguments]
-    done = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True)
-    if show:
-        print(done.stdout, end="", flush=True)
-    return done.stdout
-
-
-def run_two_runners(folder: Path) -> None:
-    """Both drain the same table; every few seconds we look at it."""
-    arguments = ("runner", "--device", DEVICE, "--dataset", FACES, "--drain", *SIZES, *IN)
-    print(f"\n$ edgeloop {' '.join(arguments)} &   (twice)", flush=True)
-    command = [sys.executable, "-m", "edgeloop", *arguments]
-    runners = [subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL) for _ in range(2)]
-    while any(runner.poll() is None for runner in runners):
-        print(edgeloop("status", *MODELS, *IN, folder=folder, show=False), flush=True)
-        time.sleep(4)
-    if any(runner.returncode for runner in runners):
-        sys.exit("a runner failed")
+Rows = Sequence[Mapping[str, object]]
 
 
 def main() -> None:
-    folder = Path("demo")
+    given = _options()
+    folder: Path = given.folder
+    began = time.monotonic()
+    if (folder / "report.html").exists():
+        print(f"The demo has run. Its results are in {folder}; delete that folder to start again.")
+        say_next(folder)
+        return
     folder.mkdir(exist_ok=True)
-    (folder / "edgeloop.yaml").touch()
-    shutil.copyfile(EXAMPLES / "search/laptop.yaml", folder / "laptop.yaml")
-    edgeloop("data", "faces", FACES, "--count", "300", "--size", "64", "--seed", "7", folder=folder)
-    edgeloop("search", "laptop.yaml", *SEARCH, "--resume", folder=folder)
-    run_two_runners(folder)
-    rows = [
-        row
-        for row in json.loads(edgeloop("status", "--json", *IN, folder=folder, show=False))
-        if "f1_1k" in row
-    ]
-    edgeloop("status", *MODELS, *IN, folder=folder)
-    best = max(rows, key=lambda row: row["f1_1k"])["name"]
-    edgeloop("compare", best, "--dataset", FACES, "--images", "40", *IN, folder=folder)
-    edgeloop("pareto", "--x", "mean", "--y", "f1_1k", "-o", "front.png", *IN, folder=folder)
-    edgeloop("report", "-o", "report.html", *IN, folder=folder)
-    print("\nThe front: demo/front.png   The report: demo/report.html")
+    (folder / "edgeloop.yaml").write_text("experiment: demo\n")
+    shutil.copyfile(SEARCH, folder / SEARCH.name)
+    try:
+        faces = ("--count", str(given.faces), "--size", "64", "--seed", "7")
+        edgeloop(folder, "data", "faces", FACES, *faces)
+        edgeloop(folder, "search", SEARCH.name, *given.words, "--resume")
+        evaluate(folder, given.images)
+        edgeloop(folder, "pareto", "--x", "latency_ms", "--y", "f1_10k", "-o", "front.png")
+        edgeloop(folder, "report", "-o", "report.html")
+    except KeyboardInterrupt:
+        print("\nStopped. Results so far are kept: run it again to continue.", file=sys.stderr)
+        sys.exit(STOPPED)
+    took = round(time.monotonic() - began)
+    print(f"\nDone in {took // 60}:{took % 60:02}.")
+    say_next(folder)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--folder", type=Path, default=Path("demo"))
+    parser.add_argument("--faces", type=int, default=300, help="faces to draw")
+    parser.add_argument("--images", type=int, default=100, help="faces to test with")
+    parser.add_argument("words", nargs="*", help="changes of the search, such as search.budget=8")
+    return parser.parse_args()
+
+
+def edgeloop(folder: Path, *arguments: str) -> None:
+    print(f"\n$ edgeloop {' '.join(arguments)}", flush=True)
+    done = subprocess.run([sys.executable, "-m", "edgeloop", *arguments], cwd=folder, check=False)
+    if done.returncode == STOPPED:
+        raise KeyboardInterrupt
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+def evaluate(folder: Path, images: int) -> None:
+    """Both runners drain the same table, which is shown meanwhile."""
+    arguments = ["runner", "--device", DEVICE, "--dataset", FACES, "--drain"]
+    arguments += ["--calibration-images", "32", "--quick-images", "12"]
+    arguments += ["--thorough-images", str(images)]
+    print(f"\n$ edgeloop {' '.join(arguments)} &   (twice)", flush=True)
+    logs = [folder / f"runner-{number}.log" for number in (1, 2)]
+    with Workspace.open(f"sqlite:{folder / '.edgeloop'}", "demo") as workspace, shown() as show:
+        runners = [_started(folder, arguments, log) for log in logs]
+        try:
+            while any(runner.poll() is None for runner in runners):
+                show(workspace.status(TRAINED))
+                time.sleep(1)
+        except KeyboardInterrupt:
+            for runner in runners:
+                runner.wait()  # they got the same Ctrl-C, and give back what they hold
+            raise
+        show(workspace.status(TRAINED))
+    for runner, log in zip(runners, logs, strict=True):
+        if runner.returncode:
+            sys.exit(f"A runner failed; {log} says why.")
+
+
+def _started(folder: Path, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "edgeloop", *arguments]
+    with log.open("ab") as file:
+        return subprocess.Popen(command, cwd=folder, stdout=file, stderr=file)
+
+
+@contextmanager
+def shown() -> Iterator[Callable[[Rows], None]]:
+    """A table that is updated on a terminal; elsewhere a line whenever a model is complete."""
+    console = Console()
+    if console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda rows: live.update(_table(rows), refresh=True)
+        return
+    said = -1
+
+    def say(rows: Rows) -> None:
+        nonlocal said
+        complete = sum(row.get("status") == "complete" for row in rows)
+        if complete > said:
+            said = complete
+            print(f"{complete} of {len(rows)} models evaluated", flush=True)
+
+    yield say
+
+
+def _table(rows: Rows) -> Table:
+    table = Table("model", "IoU", *SCORES, "status", box=None, pad_edge=False)
+    for row in sorted(rows, key=lambda row: float(str(row.get("val_iou", 0)))):
+        name = str(row["name"]).removesuffix(".trained")
+        scores = [_score(row.get(column)) for column in ("val_iou", *SCORES)]
+        table.add_row(name, *scores, str(row.get("status", "")))
+    return table
+
+
+def _score(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else ""
+
+
+def say_next(folder: Path) -> None:
+    """Three commands, as they can be typed here."""
+    program = Path(sys.executable).with_name("edgeloop")
+    is_found = shutil.which("edgeloop") == str(program)
+    name = "edgeloop" if is_found or not program.exists() else os.path.relpath(program, folder)
+    with Workspace.open(f"sqlite:{folder / '.edgeloop'}", "demo") as workspace:
+        scores = {str(row["name"]): row.get("f1_10k") for row in workspace.status(TRAINED)}
+    best = max(scores, key=lambda model: float(str(scores[model] or 0)))
+    print(f"Next, in the folder {folder}:\n")
+    print(f"  cd {folder}")
+    print(f"  {name} status '{TRAINED}'")
+    print(f"  {name} portal --open")
+    print(f"  {name} compare {best} --dataset {FACES} --images 40")
 
 
 if __name__ == "__main__":

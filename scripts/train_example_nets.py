@@ -1,6 +1,6 @@
-"""How examples/nets/ came to be: three small nets, trained on drawn faces in a few minutes.
+"""How edgeloop/demo/models/ came to be: three small nets, trained on drawn faces in a few minutes.
 
-python scripts/train_example_nets.py examples/nets
+python scripts/train_example_nets.py edgeloop/demo/models
 """
 
 from __future__ import annotations

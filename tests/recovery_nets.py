@@ -10,7 +10,7 @@ from onnx import ModelProto
 from edgeloop.tuning.recovery.equalize import LayerPair, pairs_of
 from edgeloop.tuning.recovery.floats import FloatGraph
 
-NETS = Path(__file__).parents[1] / "examples" / "nets"
+NETS = Path(__file__).parents[1] / "edgeloop" / "demo" / "models"
 
 
 def unequal(model: ModelProto, spread: float, seed: int = 0) -> ModelProto:

@@ -20,6 +20,7 @@ OF_ALL_EXPERIMENTS = {"fleet status", "fleet scale", "fleet down"}  # a fleet se
 # These make or read files of this machine and open no store.
 WITHOUT_A_STORE = {
     *(f"service {verb}" for verb in ("install", "uninstall", "status")),
+    *("completion install", "completion show"),
     "bench",
     "data faces",
     "export",
@@ -117,19 +118,6 @@ def test_every_command_can_name_its_experiment_and_speak_json(name: str):
     spellings = {s for parameter in BY_NAME[name].params for s in parameter.opts}
     wanted = {"--json"} if name in WITHOUT_A_STORE else {"--experiment", "--store", "--json"}
     assert wanted - ({"--experiment"} if name in OF_ALL_EXPERIMENTS else set()) <= spellings
-
-
-def test_no_page_shows_a_command_that_is_not_there():
-    """`edgeloop WORD` in code means a command; words of later versions do not belong there yet."""
-    shown = set()
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
-        for line in page.read_text().splitlines() if page.exists() else ():
-            words = line.replace("`", " ").split()
-            if words[:1] == ["edgeloop"] or words[:2] == ["$", "edgeloop"]:
-                word = words[words.index("edgeloop") + 1 : words.index("edgeloop") + 2]
-                shown.update(w for w in word if w.isalpha() and w.islower())
-    known = set(app.list_commands(click.Context(app)))
-    assert shown <= known, shown - known
 
 
 def test_the_tree_of_files_is_what_the_modules_say_of_themselves():

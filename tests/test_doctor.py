@@ -15,6 +15,17 @@ def findings(tmp_path: Path) -> dict[str, HealthCheck]:
     return {finding.what: finding for finding in examine(f"sqlite:{tmp_path / 'store'}", None)}
 
 
+def test_it_says_whether_models_can_be_evaluated_on_this_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert findings(tmp_path)["system"].ok
+    monkeypatch.setattr("edgeloop.doctor.sys.platform", "darwin")
+    elsewhere = findings(tmp_path)["system"]
+    assert not elsewhere.ok and not elsewhere.needed
+    assert "portal work here" in elsewhere.text and "on Linux" in elsewhere.text
+
+
 def test_without_an_sdk_it_says_where_to_get_one_and_that_is_no_failure(tmp_path: Path) -> None:
     found = findings(tmp_path)["snpe-sdk"]
     assert not found.ok

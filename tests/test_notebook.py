@@ -97,14 +97,31 @@ def test_it_is_kept_without_outputs():
 
 def test_the_command_writes_it_and_spares_an_older_one(tmp_path: Path):
     file = tmp_path / "charts.ipynb"
-    written = CliRunner().invoke(app, ["notebook", str(file)])
-    assert written.output == f"{file} written. Open it with: jupyter lab {file}\n"
+    written = CliRunner().invoke(app, ["notebook", "--no-open", str(file)])
+    assert written.output == f"{file} written.\n"
     assert file.read_bytes() == NOTEBOOK.read_bytes()
     file.write_text("mine")
-    again = CliRunner().invoke(app, ["notebook", str(file)])
-    assert "exists already" in str(again.exception) and file.read_text() == "mine"
-    assert CliRunner().invoke(app, ["notebook", "--force", str(file)]).exit_code == 0
+    again = CliRunner().invoke(app, ["notebook", "--no-open", str(file)])
+    assert again.output == f"{file} is there already; --force writes a new one.\n"
+    assert file.read_text() == "mine"
+    assert CliRunner().invoke(app, ["notebook", "--json", "--force", str(file)]).exit_code == 0
     assert file.read_bytes() == NOTEBOOK.read_bytes()
+
+
+def test_the_command_starts_jupyterlab_on_loopback_if_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    lacking = CliRunner().invoke(app, ["notebook", str(tmp_path / "charts.ipynb")])
+    assert lacking.exit_code == 1 and "pip install 'edgeloop[notebook]'" in lacking.output
+    monkeypatch.undo()
+    stand_in = "import pathlib, sys; pathlib.Path('opened').write_text(' '.join(sys.argv[1:]))"
+    (tmp_path / "jupyterlab.py").write_text(stand_in)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert CliRunner().invoke(app, ["notebook", "charts.ipynb"]).exit_code == 0
+    assert (tmp_path / "opened").read_text() == "--ip 127.0.0.1 charts.ipynb"
 
 
 @pytest.mark.slow

@@ -1,15 +1,20 @@
-"""What the README prints is what the commands print, but for names that are drawn and times."""
+"""The first block of the README works where nothing but its packages is installed."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import shutil
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.cli.running import run_command
+from edgeloop.jobs import edgeloop_requirements
+from tests.peers.environments import ENVIRONMENTS, Definition
 
 pytestmark = pytest.mark.slow
 
@@ -17,59 +22,59 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 
-def shown_after(command: str) -> list[str]:
-    """The lines that the README shows below a command, up to the next one."""
-    _, found, rest = README.partition(f"$ {command}\n")
-    if not found:
-        _, found, rest = README.partition(f"$ {command} ")
-        _, _, rest = rest.partition("\n")
-    assert found, f"the README does not show {command}"
-    return re.split(r"^(?:\$ |```)", rest, maxsplit=1, flags=re.MULTILINE)[0].splitlines()
-
-
-def masked(line: str) -> str:
-    line = re.sub(r"^[a-z]+-[a-z]+ +", "NAME  ", line)
-    line = re.sub(r"\b\d+:\d\d\b", "TIME", line)
-    return re.sub(r"\b\d+\.\d s\b", "TIME", line)
-
-
-def typed(command: str, folder: Path, cache: Path) -> list[str]:
-    environ = {"EDGELOOP_STATE": str(cache / "state"), "EDGELOOP_CACHE": str(cache / "cache")}
-    done = run_command(shlex.split(command)[1:], folder, environ)
-    assert done.code == 0, done.err
-    return [*done.err.splitlines(), *done.out.splitlines()]
-
-
-def check(command: str, folder: Path) -> None:
-    printed = {masked(line) for line in typed(command, folder, folder.parent)}
-    for line in shown_after(command):
-        assert line == "…" or masked(line) in printed, f"{command} does not print: {line}"
-
-
-def test_the_first_minute(tmp_path: Path):
-    project = tmp_path / "project"
-    shutil.copytree(ROOT / "examples/nets", project / "examples/nets")
-    check(
-        "edgeloop bench examples/nets/unet-w24.onnx --device htp:qcs8550 --device htp:x-elite",
-        project,
+def test_the_first_block_works_in_an_empty_folder_where_only_its_packages_are_installed(
+    tmp_path: Path,
+):
+    """The wheel, with exactly the extras that the block names."""
+    block = README.partition("```bash\n")[2].partition("```")[0]
+    make, install, bench, portal = block.splitlines()
+    assert make == "python3 -m venv .venv && . .venv/bin/activate"
+    named = re.fullmatch(r"pip install 'edgeloop\[([a-z,]+)\]'", install)
+    assert named is not None
+    programs = ENVIRONMENTS.bin_of(Definition(edgeloop_requirements(*named[1].split(","))))
+    with zipfile.ZipFile(built_wheel(tmp_path)) as wheel:
+        wheel.extractall(tmp_path / "installed")
+    (tmp_path / "empty").mkdir()
+    environ = {
+        **{"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path / "installed"), "COLUMNS": "200"},
+        **{"EDGELOOP_STATE": str(tmp_path / "state"), "EDGELOOP_CACHE": str(tmp_path / "cache")},
+    }
+    call = [programs / "python", "-m"]
+    done = subprocess.run(
+        [*call, *shlex.split(bench)],
+        cwd=tmp_path / "empty",
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    check("edgeloop inspect examples/nets/unet-w24.onnx", project)
-    assert [path.name for path in project.iterdir()] == ["examples"]
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == README.partition("```text\n")[2].partition("```")[0]
+    served = subprocess.Popen(
+        [*call, *shlex.split(portal), "--port", "0"],
+        cwd=tmp_path / "empty",
+        env={**environ, "BROWSER": "true"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert served.stdout is not None
+        address = served.stdout.readline().rpartition(" ")[2].strip()
+        with httpx.Client(follow_redirects=True, timeout=60) as browser:
+            assert "demo data" in browser.get(address).raise_for_status().text
+    finally:
+        served.terminate()
+        served.wait(60)
+    assert list((tmp_path / "empty").iterdir()) == []
 
 
-def test_uploading_the_example_models(tmp_path: Path):
-    project = tmp_path / "project"
-    shutil.copytree(ROOT / "examples/nets", project / "examples/nets")
-    check("edgeloop upload examples/nets", project)
-    header = typed("edgeloop status", project, tmp_path)[0].split()
-    assert set(header) >= {"name", "status"}
-    assert set(header) <= set(shown_after("edgeloop status")[0].split())
-
-
-def test_running_the_example_job(tmp_path: Path):
-    project = tmp_path / "my-project"
-    shutil.copytree(ROOT / "examples/jobs", project)
-    typed("edgeloop data faces data/working/faces64 --count 300 --size 64", project, tmp_path)
-    check("edgeloop data push working/faces64", project)
-    run = "edgeloop run train.py --data working/faces64 --name lr-3 -- --lr 1e-3 --epochs 3"
-    check(run, project)
+def built_wheel(tmp_path: Path) -> Path:
+    """Built outside of the repository, where it would leave files behind."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "edgeloop", tmp_path / "source/edgeloop", ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy2(ROOT / name, tmp_path / "source" / name)
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*build, "--wheel-dir", tmp_path, tmp_path / "source"], check=True)
+    (wheel,) = tmp_path.glob("edgeloop-*.whl")
+    return wheel

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from edgeloop._util.system import O_CLOEXEC, O_NONBLOCK
+
 _LIST_BYTES, _ITEM_BYTES, _COPIES = 64, 8, 3  # of values of JSON in memory
 PRIVATE_FOLDER = ".edgeloop"  # made for its owner alone
 MARK_S = 600.0  # well within the half hour after which a clean-up may take something for unused
@@ -54,7 +56,7 @@ def write_atomic(path: Path, content: str | bytes, durable: bool = False) -> Non
 
 def write_private(path: Path, content: str | bytes) -> None:
     """A new file that only its owner can read, from its first byte on."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_CLOEXEC, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
@@ -96,7 +98,7 @@ def kept_in_use(path: Path, every_s: float = MARK_S) -> Iterator[None]:
 def open_regular(path: Path) -> BinaryIO:
     """Open a file to read; anything else is an OSError. A pipe would wait for a writer for ever, a
     device may never end, and both can have the name of a file."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | O_NONBLOCK | O_CLOEXEC)
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):

@@ -21,7 +21,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from edgeloop._util.files import make_folder
-from edgeloop._util.system import is_running
+from edgeloop._util.system import (
+    O_CLOEXEC,
+    O_DIRECTORY,
+    O_NOFOLLOW,
+    O_NONBLOCK,
+    has_users,
+    is_own,
+    is_running,
+)
 from edgeloop.errors import Conflict, LocalFileError
 
 try:
@@ -63,7 +71,7 @@ def try_lock(path: Path, shared: bool = False) -> int | None:
     """
     try:
         if path.is_dir():
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = _opened_folder(path)
         else:
             make_folder(path.parent)
             descriptor = _opened_file(path)
@@ -86,15 +94,14 @@ def own_folder(path: Path) -> Path:
         found = path.lstat()
         if not stat.S_ISDIR(found.st_mode):
             raise LocalFileError(path=path, reason="this is not a folder: remove it")
-        if hasattr(os, "geteuid"):
-            if found.st_uid != os.geteuid():
-                reason = (
-                    "this folder belongs to another user, who could read and change what Edgeloop "
-                    "keeps there: remove it, or set HOME or EDGELOOP_STATE to a folder of yours"
-                )
-                raise LocalFileError(path=path, reason=reason)
-            if found.st_mode & 0o077:
-                path.chmod(0o700)
+        if not is_own(found):
+            reason = (
+                "this folder belongs to another user, who could read and change what Edgeloop "
+                "keeps there: remove it, or set HOME or EDGELOOP_STATE to a folder of yours"
+            )
+            raise LocalFileError(path=path, reason=reason)
+        if has_users() and found.st_mode & 0o077:
+            path.chmod(0o700)
     except OSError as error:
         raise LocalFileError(path=path, reason=error.strerror) from None
     return path
@@ -108,7 +115,8 @@ def home_folder(environ: Mapping[str, str]) -> Path:
     try:
         return Path.home()
     except RuntimeError:
-        return own_folder(Path(tempfile.gettempdir()) / f"edgeloop-{os.getuid()}")
+        user = os.getuid() if has_users() else "user"
+        return own_folder(Path(tempfile.gettempdir()) / f"edgeloop-{user}")
 
 
 class ScratchFolder:
@@ -133,9 +141,13 @@ class ScratchFolder:
 ABANDONED_S = 24 * 3600.0  # of another machine, whose locks may not be seen from here
 
 
+def _opened_folder(path: Path) -> int:
+    """Windows opens no folders; without locks, any descriptor will do to be closed."""
+    return os.open(os.devnull if fcntl is None else path, os.O_RDONLY | O_CLOEXEC)
+
+
 def _opened_file(path: Path) -> int:
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    flags = os.O_RDWR | os.O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK
     descriptor = os.open(path, flags, 0o644)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
@@ -163,7 +175,7 @@ def _locked_folder(root: Path, prefix: str) -> tuple[Path, int]:
         path = root / f"{prefix}{boot}-{space}-{os.getpid()}-{secrets.token_hex(6)}"
         path.mkdir(mode=0o700)
         with contextlib.suppress(FileNotFoundError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = _opened_folder(path)
             if _locked(descriptor) is not False and path.is_dir():
                 return path, descriptor
             os.close(descriptor)
@@ -195,11 +207,11 @@ def _held(path: Path, parts: list[str]) -> Iterator[bool]:
     if len(parts) != 4 or not parts[2].isdecimal():
         yield False
         return
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
+    descriptor = os.open(path, os.O_RDONLY | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW)
     try:
         found, is_free = os.fstat(descriptor), _locked(descriptor)
         boot, space = _where_we_are()
-        if found.st_uid != os.geteuid() or is_free is False:
+        if not is_own(found) or is_free is False:
             yield False
         elif parts[0] != boot:
             yield time.time() - found.st_mtime > ABANDONED_S

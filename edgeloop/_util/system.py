@@ -18,12 +18,26 @@ MEMORY_VARIABLE = "EDGELOOP_NATIVE_MEMORY"
 NICENESS_VARIABLE = "EDGELOOP_NATIVE_NICENESS"
 _PART_OF_MEMORY = 0.6  # for a compiler: others need some, too
 _LEAST_MEMORY_BYTES = 1 << 30
+_UNKNOWN_MEMORY_BYTES = 8 << 30
 _M_ARENA_MAX = -8
+_HOTTEST_SENSIBLE = 150.0
 THREAD_VARIABLES = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "BLIS_NUM_THREADS"),
     *("NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
 )
 _CGROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+# Flags of `os.open`; 0 where the system has none of that name. Windows opens files as text unless
+# told otherwise, so its O_BINARY comes with the flag that every call here has.
+O_CLOEXEC: int = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+O_DIRECTORY: int = getattr(os, "O_DIRECTORY", 0)
+O_NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
+O_NONBLOCK: int = getattr(os, "O_NONBLOCK", 0)
+# What asks a process to end, as far as the system has it: Windows has no SIGHUP.
+ENDING_SIGNALS: tuple[signal.Signals, ...] = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
+)
+_SIGKILL: int = getattr(signal, "SIGKILL", 9)
 
 
 def unmounted_above(path: Path, table: Path = Path("/etc/fstab")) -> Path | None:
@@ -39,6 +53,15 @@ def unmounted_above(path: Path, table: Path = Path("/etc/fstab")) -> Path | None
             if place in places and place.is_absolute() and not os.path.ismount(place):
                 return place
     return None
+
+
+def machine_celsius(zones: Path = Path("/sys/class/thermal")) -> float | None:
+    """The hottest sensor of this machine; None where it has none that may be read."""
+    found = []
+    for file in zones.glob("thermal_zone*/temp"):
+        with suppress(OSError, ValueError):
+            found.append(int(file.read_text()) / 1000)
+    return max((celsius for celsius in found if 0 < celsius < _HOTTEST_SENSIBLE), default=None)
 
 
 def available_cpus(environ: Mapping[str, str] = os.environ) -> int:
@@ -104,7 +127,7 @@ def _limit_1(folder: Path) -> float | None:
 
 def memory_bytes(root: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> int:
     """The memory this process may use: of the machine, or less where control groups limit it."""
-    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    sizes = [physical_memory_bytes()]
     with suppress(OSError):
         for line in membership.read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -116,6 +139,13 @@ def memory_bytes(root: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> int:
                 with suppress(OSError, ValueError):
                     sizes.append(int((folder / names[0]).read_text()))
     return min(sizes)
+
+
+def physical_memory_bytes() -> int:
+    """The machine's; where the system does not say (Windows), a small machine's."""
+    if not hasattr(os, "sysconf"):
+        return _UNKNOWN_MEMORY_BYTES
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def native_memory_bytes(environ: Mapping[str, str] = os.environ) -> int:
@@ -144,6 +174,26 @@ def announced_memory(text: str) -> Iterator[None]:
     finally:
         if is_ours:
             os.environ.pop(MEMORY_VARIABLE, None)
+
+
+def memory_share_bytes(count: int) -> int:
+    """What one of so many processes for native work may use if they work at the same time. What is
+    set for one stays its limit where there is room for all."""
+    share = int(_PART_OF_MEMORY * memory_bytes()) // max(1, count)
+    return min(native_memory_bytes(), max(_LEAST_MEMORY_BYTES, share))
+
+
+@contextmanager
+def limited_memory(most_bytes: int) -> Iterator[None]:
+    """Native work that this process starts may use so much from now on."""
+    before = os.environ.get(MEMORY_VARIABLE)
+    os.environ[MEMORY_VARIABLE] = f"{most_bytes}B"
+    try:
+        yield
+    finally:
+        os.environ.pop(MEMORY_VARIABLE, None)
+        if before is not None:
+            os.environ[MEMORY_VARIABLE] = before
 
 
 @contextmanager
@@ -354,7 +404,20 @@ def user_name() -> str:
     return "unknown"
 
 
+def has_users() -> bool:
+    """Whether files have an owner by number and a mode; on Windows, access lists decide."""
+    return hasattr(os, "geteuid")
+
+
+def is_own(status: os.stat_result) -> bool:
+    """Whether a file belongs to the user of this process, as far as the system can say."""
+    return not has_users() or status.st_uid == os.geteuid()
+
+
 def is_running(pid: int) -> bool:
+    """True where the system cannot say."""
+    if os.name == "nt":  # signal 0 is Ctrl-C there
+        return True
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -367,7 +430,7 @@ def is_running(pid: int) -> bool:
 _PR_SET_PDEATHSIG = 1
 
 
-def dies_with_parent(number: int = signal.SIGKILL) -> Callable[[], None] | None:
+def dies_with_parent(number: int = _SIGKILL) -> Callable[[], None] | None:
     """To run in a new process before its program: the kernel sends it this signal when the thread
     that started it ends. None where the system cannot."""
     call, parent = prctl(), os.getpid()

@@ -59,7 +59,8 @@ def read_yaml(path: Path, texts: bool = False) -> Document:
             content = file.read(MAX_BYTES + 1)
         text = content.decode("utf-8")
     except FileNotFoundError:
-        raise NotYaml("there is no such file") from None
+        where = "such file" if path.is_absolute() else f"file {path.absolute()}"
+        raise NotYaml(f"there is no {where}") from None
     except UnicodeDecodeError as error:
         if len(content) <= MAX_BYTES:
             raise NotYaml(f"cannot be read: {error}") from None

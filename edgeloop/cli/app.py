@@ -1,15 +1,18 @@
 """The entry point: the groups of commands, and how errors reach the user.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.
 """
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import traceback
 from importlib import import_module
+from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 
@@ -41,7 +44,7 @@ SECTIONS = {
         **{"search": "search.commands", "train-pareto": "search.commands"},
         **{"searches": "search.views", "train": "training", "export": "training"},
     },
-    "Look": {"pareto": "report", "report": "report", "portal": "report", "notebook": "report"},
+    "Look": {"pareto": "report", "report": "report", "portal": "report", "notebook": "notebook"},
     "Set up": {
         "doctor": "devices",
         "health": "devices",
@@ -52,6 +55,7 @@ SECTIONS = {
         "secrets": "maintenance.secrets",
         "store": "maintenance.store",
         "schema": "schema",
+        "completion": "maintenance.completion",
     },
 }
 """The commands by what they are for, and the module of each."""
@@ -70,6 +74,17 @@ class _Sections(click.Group):
                 commands = import_module(f"edgeloop.cli.{names[name]}").COMMANDS
                 return next(command for command in commands if command.name == name)
         return None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Ctrl-C ends every command alike; click would call it a failure."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise _interrupted(ctx) from None
+        except click.Abort as abort:  # by Ctrl-C or the end of the input, at a question
+            if isinstance(abort.__context__, KeyboardInterrupt):
+                raise _interrupted(ctx) from None
+            raise
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -123,12 +138,26 @@ def main() -> None:
     except EdgeloopError as error:
         sys.exit(_report(f"edgeloop: {error}"))
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
+        named = isinstance(error.filename, str) and error.filename
+        place = f"{Path(error.filename).absolute()}: " if named else ""
         sys.exit(_report(f"edgeloop: {place}{error.strerror or error}"))
+    except ImportError as error:
+        what = "a package that Edgeloop needs is missing or damaged"
+        sys.exit(_report(f"edgeloop: {what} ({error}): install Edgeloop again."))
     except Exception as error:  # noqa: BLE001 - the edge: nothing may escape with secrets in it
         first = str(error).partition("\n")[0]
         text = f"edgeloop: unexpected {type(error).__name__}: {first}. This is a bug in Edgeloop"
         sys.exit(_report(f"{text}; run 'edgeloop --debug …' for the traceback."))
+
+
+def _interrupted(context: click.Context) -> SystemExit:
+    """A second Ctrl-C may come while the first is being handled; it changes nothing."""
+    from edgeloop.cli.terminal.interrupt import INTERRUPTED, sentence_of
+
+    with contextlib.suppress(KeyboardInterrupt):
+        start = "\n" if sys.stderr.isatty() else ""  # the terminal has shown ^C
+        click.echo(start + sentence_of(context, sys.argv[1:]), err=True)
+    return SystemExit(INTERRUPTED)
 
 
 def _report(sentence: str) -> int:

@@ -8,14 +8,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import fallback_option, precision_option, shape_option
+from edgeloop.cli.context import (
+    ExistingPath,
+    ModelFileType,
+    fallback_option,
+    load_settings,
+    precision_option,
+    shape_option,
+)
 
 if TYPE_CHECKING:
     from edgeloop.benchmark import BenchReport, BenchResult
     from edgeloop.inspection import ChipAnswer, Inspection
     from edgeloop.platforms import Precision, PrecisionPlan
 
-model_argument = click.argument("model", metavar="FILE", type=click.Path(path_type=Path))
+model_argument = click.argument("model", metavar="FILE", type=ModelFileType())
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 _LABEL = 12
 _WIDTH = 80
@@ -36,11 +43,13 @@ def inspect(model: Path, devices: tuple[str, ...], shapes: tuple[str, ...], as_j
     """Show what a model is and which chips take it.
 
     Inputs, outputs, cost and memory, the task that fits, what chips refuse, and what runners will
-    evaluate. Needs no store. The exit code is 1 if the model cannot be used.
+    evaluate. FILE is an ONNX file, or demo:unet-w24, a model shipped with Edgeloop. Needs no
+    store. The exit code is 1 if the model cannot be used.
 
     Example: edgeloop inspect net.onnx --device htp:qcs8550
     """
-    from edgeloop.cli.output import print_json, waiting
+    from edgeloop.cli.output import print_json
+    from edgeloop.cli.terminal.progress import waiting
     from edgeloop.graph import parse_shapes
     from edgeloop.inspection import inspect_model
 
@@ -75,7 +84,7 @@ def inspect(model: Path, devices: tuple[str, ...], shapes: tuple[str, ...], as_j
 )
 @click.option(
     "--calibration",
-    type=click.Path(path_type=Path, exists=True),
+    type=ExistingPath(),
     metavar="FOLDER|FILE",
     help="Images, .npy, .npz or .raw  [default: random inputs]",
 )
@@ -93,20 +102,21 @@ def bench(
 ) -> None:
     """Time a model on several devices.
 
-    Quantizes the file and shows its latency on each device in one table. Needs neither a store nor
-    a dataset, and leaves no files. The exit code is 1 if a device has no result.
+    Quantizes the file and shows its latency on each device in one table. FILE is an ONNX file, or
+    demo:unet-w24, a model shipped with Edgeloop. Needs neither a store nor a dataset, and leaves no
+    files. The exit code is 1 if a device has no result.
 
-    Example: edgeloop bench net.onnx --device htp:qcs8550 --device htp:x-elite
+    Example: edgeloop bench demo:unet-w24 --device htp:qcs8550 --device htp:x-elite
     """
     from dataclasses import asdict
 
     from edgeloop.benchmark import BenchOptions, bench_model
-    from edgeloop.cli.output import print_json, waiting
+    from edgeloop.cli.output import print_json
+    from edgeloop.cli.terminal.progress import waiting
     from edgeloop.graph import parse_shapes
-    from edgeloop.settings import Settings
 
     options = BenchOptions(precision, runs, calibration, parse_shapes(shapes))
-    settings = Settings.load()
+    settings = load_settings()
     if allow_cpu_fallback:
         settings = settings.with_keys(allow_cpu_fallback=True)
     with waiting("quantizing and compiling"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
+    from edgeloop.jobs import Jobs
     from edgeloop.platforms import Precision, PrecisionPlan
     from edgeloop.settings import Settings
     from edgeloop.store import Record
@@ -19,16 +20,31 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., None])
 
 _LEFT_OUT = "edgeloop.rows_left_out"
+_PROJECT = "edgeloop.project"
 
 names_argument = click.argument("names", nargs=-1, required=True)
 any_names_argument = click.argument("names", nargs=-1)
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 
 
+class ExistingPath(click.Path):
+    """A file or folder that must be there. Where it is not, the message has its whole path: a
+    relative one may have been meant from another folder."""
+
+    def __init__(self, dir_okay: bool = True) -> None:
+        super().__init__(exists=True, dir_okay=dir_okay, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not Path(value).exists():
+            what = "file or folder" if self.dir_okay else "file"
+            self.fail(f"there is no {what} {Path(value).absolute()}.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 workspace_option = click.option(
     "--workspace-config",
     metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=ExistingPath(dir_okay=False),
     help="config.json of the Azure ML workspace  [default: .azureml/config.json]",
 )
 
@@ -58,6 +74,30 @@ def _common_options(command: Command, experiment_help: str) -> Command:
     for option in options:
         command = option(command)
     return command
+
+
+DEMO_PREFIX = "demo:"
+
+
+def model_file(text: str) -> Path:
+    """The file that somebody means: a path, or `demo:NAME` for a model of the package."""
+    if not text.startswith(DEMO_PREFIX) or Path(text).exists():
+        return Path(text)
+    from edgeloop.demo import demo_model
+
+    return demo_model(text.removeprefix(DEMO_PREFIX))
+
+
+class ModelFileType(ExistingPath):
+    """A path, or `demo:NAME`. Unless it is `checked`, the command itself says what is missing."""
+
+    def __init__(self, checked: bool = False) -> None:
+        super().__init__(dir_okay=False)
+        self._is_checked = checked
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = model_file(str(value))
+        return super().convert(path, param, ctx) if self._is_checked else path
 
 
 shape_option = click.option(
@@ -106,22 +146,87 @@ fallback_option = click.option(
 demo_option = click.option("--demo", is_flag=True, help="Show the results shipped with Edgeloop.")
 
 
+def load_settings(
+    store: str | None = None, experiment: str | None = None, workspace_config: Path | None = None
+) -> Settings:
+    """The settings of a command. The first one who asks also says which folder is the project."""
+    from edgeloop.settings import Settings
+
+    settings = Settings.load(store=store, experiment=experiment, workspace_config=workspace_config)
+    say_project(settings.project)
+    return settings
+
+
+def open_jobs(
+    store: str | None, experiment: str | None, workspace_config: Path | None = None
+) -> Jobs:
+    from edgeloop.jobs import Jobs
+
+    return Jobs(load_settings(store, experiment, workspace_config))
+
+
+def say_project(project: Path) -> None:
+    """Store, settings, data and runs are those of the project; so where that is not the current
+    folder, the first line says so. On stderr, once per command."""
+    from edgeloop.cli.output import printable
+    from edgeloop.paths import project_mark
+
+    context = click.get_current_context(silent=True)
+    if context is None or context.meta.get(_PROJECT) or project == Path.cwd():
+        return
+    context.meta[_PROJECT] = True
+    click.echo(f"Project: {printable(str(project))} (it has {project_mark(project)})", err=True)
+
+
+def dataset_folder(given: Path | None, settings: Settings) -> Path | None:
+    """The folder that --dataset or the settings name: a path from here (in `edgeloop.yaml`: from
+    the project), or the name of a dataset of the project, such as `working/faces128`. Whole, so
+    that messages say where something was looked for."""
+    from edgeloop.data import find_local
+    from edgeloop.errors import EdgeloopError
+
+    text = str(given or settings.dataset)
+    if given is None and not settings.dataset:
+        return None
+    bases = (Path.cwd(), settings.project)
+    bases = bases if given is not None else bases[::-1]
+    path = Path(text).expanduser()
+    for base in bases:
+        if (base / path).exists():
+            return base / path
+    with contextlib.suppress(EdgeloopError):
+        return find_local(settings.project, text)[1]
+    return bases[0] / path
+
+
+def given_dataset(given: Path | None, settings: Settings) -> Path | None:
+    """For commands that take no dataset from the settings; raises NotFound if it is not there."""
+    from edgeloop.errors import NotFound
+
+    folder = dataset_folder(given, settings) if given is not None else None
+    if folder is not None and not folder.exists():
+        raise NotFound(reason=f"the dataset {folder} is not there: name another folder")
+    return folder
+
+
 @contextlib.contextmanager
 def opened(
     store: str | None, experiment: str | None, demo: bool = False, makes: bool = False
 ) -> Iterator[Workspace]:
     """`makes`: a store that was named and is not there is begun, and that is said. Other commands
     refuse it: the disk that it is on may not be mounted."""
+    from edgeloop.cli.terminal.hints import hinting
     from edgeloop.workspace import Workspace
 
     if demo:
-        with _demo(store, experiment) as workspace:
+        with _demo(store, experiment) as workspace, hinting(workspace):
             yield workspace
         return
     with (
-        Workspace.open(store, experiment) as workspace,
+        Workspace(load_settings(store, experiment)) as workspace,
         found_or_made(workspace.settings, makes),
         noting_rows_left_out(),
+        hinting(workspace),
     ):
         yield workspace
 

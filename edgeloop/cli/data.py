@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 import click
 
 from edgeloop._util.units import size_text
-from edgeloop.cli.context import common_options, missing_store, say_if_new, yes_option
+from edgeloop.cli.context import (
+    common_options,
+    load_settings,
+    missing_store,
+    say_if_new,
+    yes_option,
+)
 from edgeloop.cli.output import plural, printable, shown
 
 if TYPE_CHECKING:
@@ -54,25 +60,29 @@ def faces(folder: Path, count: int, size: int, seed: int, difficulty: str, as_js
     """Draw labelled faces, without a download.
 
     The layout is that of FaceSynthetics, with 19 classes. The same seed draws the same faces
-    everywhere. An interrupted run continues; a folder with other content is refused.
+    everywhere. An interrupted run continues; a folder with other content is refused. A path that
+    starts with data/ is below the project, where 'data push' finds it.
 
     With more difficulty, hands, hair, scarves and masks cover parts of faces that turn away, in
     bad light before busy backgrounds. Larger models then score clearly better than small ones.
 
     Example: edgeloop data faces faces/ --count 200 --size 128 --seed 7
     """
-    from edgeloop.cli.output import count_bar, plural, print_json
+    from edgeloop.cli.output import plural, print_json
+    from edgeloop.cli.terminal.progress import count_bar
     from edgeloop.demo import difficulty_of, make_faces
 
     level = difficulty_of(difficulty)
+    if folder.parts[:1] == ("data",):  # as `push` understands it
+        folder = load_settings().project / folder
     with count_bar(f"drawing {plural(count, 'face')}") as progress:
         made = make_faces(folder, count, size, seed, progress, difficulty=level)
     if as_json:
-        print_json([{"folder": str(folder), **asdict(made)}])
+        print_json([{"folder": shown(str(folder)), **asdict(made)}])
     else:
         what = f"{plural(made.count, 'face')} of {made.size} × {made.size}, seed {made.seed}"
         what += f", difficulty {made.difficulty:g}" if made.difficulty else ""
-        click.echo(f"{what} → {folder}")
+        click.echo(f"{what} → {shown(str(folder))}")
 
 
 @data.command()
@@ -95,7 +105,8 @@ def push(
 
     Example: edgeloop data push working/faces128 -m 'more hats'
     """
-    from edgeloop.cli.output import bytes_bar, print_json
+    from edgeloop.cli.output import print_json
+    from edgeloop.cli.terminal.progress import bytes_bar
     from edgeloop.data import find_local
 
     settings, datasets = _opened(store, experiment, makes=not dry_run)
@@ -138,7 +149,8 @@ def pull(
 
     Example: edgeloop data pull working/faces128@3 --to old-faces
     """
-    from edgeloop.cli.output import bytes_bar, print_json
+    from edgeloop.cli.output import print_json
+    from edgeloop.cli.terminal.progress import bytes_bar
 
     if to is not None and len(references) != 1:
         raise click.UsageError(f"--to takes one dataset, not {len(references)}.")
@@ -182,7 +194,8 @@ def verify(
 
     Example: edgeloop data verify working/faces128
     """
-    from edgeloop.cli.output import bytes_bar, print_json
+    from edgeloop.cli.output import print_json
+    from edgeloop.cli.terminal.progress import bytes_bar
 
     if folder is not None and (in_store or len(references) != 1):
         raise click.UsageError("--folder takes one dataset, and excludes --in-store.")
@@ -219,9 +232,9 @@ def list_datasets(
     found = datasets.list() if name is None else datasets.versions(name)
     if as_json:
         print_json(map(_version_row, found))
-    elif not found:
+    if not found:
         click.echo("No datasets yet. Next: edgeloop data push NAME", err=True)
-    else:
+    elif not as_json:
         cells = [
             (
                 str(item.reference),
@@ -282,10 +295,10 @@ def _opened(
 ) -> tuple[Settings, Datasets]:
     """Opens only the blobs of the store, no table."""
     from edgeloop.data import Datasets
-    from edgeloop.settings import STORE_FOLDER, Settings
+    from edgeloop.settings import STORE_FOLDER
     from edgeloop.store import open_blobs
 
-    settings = Settings.load(store=store, experiment=experiment)
+    settings = load_settings(store=store, experiment=experiment)
     if makes:
         say_if_new(settings)
     else:

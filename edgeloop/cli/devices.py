@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import common_options, opened
+from edgeloop.cli.context import common_options, load_settings, opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from edgeloop.cli.terminal.tables import Screen
     from edgeloop.runner import MachineLine
     from edgeloop.workspace import Workspace
 
@@ -21,12 +22,22 @@ if TYPE_CHECKING:
 @click.option(
     "--interval", type=click.FloatRange(min=0.1), default=2.0, help="Seconds between two looks."
 )
+@click.option("--device", metavar="GLOB", help="Only devices that match, such as 'adb:*'.")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    metavar="WORD",
+    help="With --watch: only devices in this state, such as busy or dead; repeatable.",
+)
 @common_options
 @click.pass_context
 def devices(
     context: click.Context,
     watch: bool,
     interval: float,
+    device: str | None,
+    states: tuple[str, ...],
     experiment: str | None,
     store: str | None,
     as_json: bool,
@@ -43,21 +54,35 @@ def devices(
     """
     if context.invoked_subcommand is not None:
         return
-    from edgeloop.cli.output import print_json, table
-    from edgeloop.cli.output import watch as show
+    from fnmatch import fnmatchcase
 
+    from edgeloop.cli.output import print_json, table
+    from edgeloop.cli.terminal.live import watch as show
+
+    if states and not watch:
+        raise click.UsageError("--state is for --watch: without it, nobody has been asked.")
     if watch:
         with opened(store, experiment) as workspace:
+
+            def read() -> list[MachineLine]:
+                return [
+                    line
+                    for line in _lines(workspace)
+                    if (not states or line.state in states)
+                    and (device is None or fnmatchcase(line.device, device))
+                ]
+
             if as_json:
-                print_json(_as_rows(workspace))
+                print_json(_as_rows(workspace, read()))
             else:
-                show(lambda: machine_table(_lines(workspace)), interval)
+                show(lambda screen: machine_table(read(), screen), interval)
         return
     from edgeloop.platforms import list_devices
-    from edgeloop.settings import Settings
 
     keys = ("device", "estimate", "profile", "state")
-    cells = [tuple(getattr(d, key) for key in keys) for d in list_devices(Settings.load())]
+    found = list_devices(load_settings())
+    wanted = [d for d in found if device is None or fnmatchcase(d.device, device)]
+    cells = [tuple(getattr(d, key) for key in keys) for d in wanted]
     if as_json:
         print_json(dict(zip(keys, row, strict=True)) for row in cells)
     else:
@@ -116,6 +141,7 @@ def doctor(experiment: str | None, store: str | None, as_json: bool) -> None:
     from edgeloop.cli.output import print_json, table
     from edgeloop.doctor import examine
 
+    load_settings()
     findings = examine(store, experiment)
     if as_json:
         print_json(vars(finding) for finding in findings)
@@ -301,12 +327,13 @@ COMMANDS = (devices, doctor, health, service)
 def _is_system(chosen: bool | None) -> bool:
     import os
 
-    return os.geteuid() == 0 if chosen is None else chosen
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    return is_root if chosen is None else chosen
 
 
 def _lines(workspace: Workspace) -> list[MachineLine]:
     """The devices of all runners of the store, and the boards of this machine that none uses."""
-    from edgeloop.models import Registry
+    from edgeloop.models import Registry, natural_key
     from edgeloop.platforms import list_devices
     from edgeloop.runner import MachineLine, held_stages, machine_lines
 
@@ -320,39 +347,44 @@ def _lines(workspace: Workspace) -> list[MachineLine]:
             state, detail = listed.condition.state, listed.condition.detail
             state_word = "plugged" if state in ("ready", "hot") else state
             lines.append(MachineLine(node, listed.device, state_word, detail=detail))
-    return sorted(lines, key=lambda line: (line.machine, line.device))
+    return sorted(lines, key=lambda line: (natural_key(line.machine), natural_key(line.device)))
 
 
-def _as_rows(workspace: Workspace) -> list[dict[str, object]]:
+def _as_rows(workspace: Workspace, lines: Sequence[MachineLine]) -> list[dict[str, object]]:
     from datetime import UTC, datetime
 
-    from edgeloop.runner import utilisation
+    from edgeloop.runner import use_today
 
     now = datetime.now(UTC)
-    passed_s = max(1, now.hour * 3600 + now.minute * 60 + now.second)
-    midnight_key = f"{now.timestamp() - passed_s - 86_400:015.3f}"  # a use may have begun before
-    usage = [row.values for row in workspace.store.usage().query(after=midnight_key)]
-    used_s = {use.device: use.seconds for use in utilisation(usage) if use.day == now.date()}
+    first_key = f"{now.timestamp() - 2 * 86_400:015.3f}"  # a use may have begun before midnight
+    usage = use_today((row.values for row in workspace.store.usage().query(after=first_key)), now)
     return [
         {
-            **{**vars(line), "doing": list(line.doing), "stages": list(line.stages)},
+            **{name: value for name, value in vars(line).items() if name != "work"},
+            **{"doing": list(line.doing), "stages": list(line.stages)},
             "seconds": round(line.seconds, 1),
-            "today_percent": round(100 * used_s.get(line.device, 0.0) / passed_s, 1),
+            "today_percent": round(100 * usage.share(line.machine, line.device), 1),
         }
-        for line in _lines(workspace)
+        for line in lines
     ]
 
 
-def machine_table(lines: Sequence[MachineLine]) -> str:
+def machine_table(lines: Sequence[MachineLine], screen: Screen) -> str:
     """The devices of each machine below its name, so that 80 columns have room for what they do."""
     from itertools import groupby
 
     from edgeloop._util.units import duration_text
-    from edgeloop.cli.output import printable, table
+    from edgeloop.cli.output import printable
+    from edgeloop.cli.terminal.tables import TableColumn, fit, totals
 
     if not lines:
         return "No runner is registered in this store; start one: edgeloop runner --device htp"
-    headings = ("  device", "state", "since", "doing")
+    columns = (
+        TableColumn("  device", 100, 24),
+        TableColumn("state", 95),
+        TableColumn("since", 70, right=True),
+        TableColumn("doing", 90, 16),
+    )
     cells = [
         (
             f"  {line.device or 'itself'}",
@@ -362,13 +394,17 @@ def machine_table(lines: Sequence[MachineLine]) -> str:
         )
         for line in lines
     ]
-    heading, *aligned = table(headings, cells, right=("since",)).splitlines()
-    found = [heading]
+    states = [line.state for line in lines]
+    aligned = fit(columns, cells, screen, states, "state")
+    found = [aligned.heading]
     for machine, numbered in groupby(enumerate(lines), lambda pair: pair[1].machine):
         group = list(numbered)
         versions = dict.fromkeys(line.version for _, line in group if line.version)
         serving = dict.fromkeys(line.experiment for _, line in group if line.experiment)
         about = [*(f"edgeloop {v}" for v in versions), *(f"experiment {name}" for name in serving)]
-        found.append(printable(" · ".join([machine, *about])))
-        found += [aligned[number] for number, _ in group]
+        found.append(screen.clipped(printable(" · ".join([machine, *about]))))
+        found += [aligned.lines[number] for number, _ in group]
+    if screen.width is not None:
+        counted = [line.state for line in lines if line.device]
+        found.append(screen.clipped(totals("device", counted, ("busy", "idle", "hot", "dead"))))
     return "\n".join(found)

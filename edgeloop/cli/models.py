@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgeloop.cli.context import (
+    ModelFileType,
     any_names_argument,
     common_options,
     confirm,
@@ -26,7 +27,7 @@ LARGEST_PRIORITY = 99_999_999  # as in edgeloop.models, which takes long to impo
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, required=True, type=ModelFileType())
 @click.option("--name", help="Name of the model  [default: a friendly one]")
 @click.option(
     "--priority",
@@ -55,6 +56,8 @@ def upload(
     Every file is checked first: what no runner could use is refused, with the reason, and for the
     others it says what will be evaluated. External data files are uploaded with their model.
     Content that is already in the experiment is recognised and not stored twice.
+
+    A path is an ONNX file, a folder of them, or demo:unet-w24, a model shipped with Edgeloop.
 
     A free batch becomes 1. Other sizes that a file leaves open are given with --shape, and asked
     for on a terminal.
@@ -141,6 +144,7 @@ def list_files(
     """
     from edgeloop._util.units import size_text
     from edgeloop.cli.output import print_json, table
+    from edgeloop.cli.terminal.hints import no_models, say_empty
 
     with opened(store, experiment) as workspace:
         found = [
@@ -148,11 +152,16 @@ def list_files(
             for row in workspace.catalog.rows(names)
             for file in workspace.catalog.files(row.key)
         ]
+        hint = "" if found else no_models(workspace)
+    if hint:
+        say_empty(hint, as_json)
     if as_json:
         print_json(
             {"name": n, "file": f.name, "size": f.size, "modified": f.modified.isoformat()}
             for n, f in found
         )
+        return
+    if not found:
         return
     cells = [(n, f.name, size_text(f.size), f"{f.modified:%Y-%m-%d %H:%M}") for n, f in found]
     click.echo(table(("model", "file", "size", "modified"), cells, right=("size",)))
@@ -253,15 +262,17 @@ def _as_json(item: Uploaded) -> dict[str, object]:
 
 
 @click.command()
-@names_argument
+@any_names_argument
 @click.option(
     "--stage", multiple=True, help="Only this stage and those that depend on it; repeatable."
 )
+@click.option("--failed", is_flag=True, help="Only models in error, and only what failed.")
 @yes_option
 @common_options
 def reset(
     names: tuple[str, ...],
     stage: tuple[str, ...],
+    failed: bool,
     yes: bool,
     experiment: str | None,
     store: str | None,
@@ -272,21 +283,33 @@ def reset(
     Clears all stages, or those named with --stage, together with their files. A model that another
     tool holds, such as Archai, is left alone until it is free or unlocked.
 
+    With --failed, models in error are tried again: all of them, or those named. Only the stages
+    that failed are cleared, and those that depend on them.
+
     Example: edgeloop reset 'brave-*' --stage f1_1k
+
+    Example: edgeloop reset --failed
     """
     from edgeloop._util.redact import redact
     from edgeloop.cli.output import print_json
+    from edgeloop.cli.terminal.hints import no_models
     from edgeloop.errors import ModelBusy
 
+    if not names and not failed:
+        raise click.UsageError("name models, or use --failed.")
     with opened(store, experiment) as workspace:
         for chosen in stage:
             workspace.plan[chosen]
         rows = workspace.find(names)
+        if failed:
+            rows = [row for row in rows if row.values.get("status") == "error"]
+        hint = "" if rows or failed else no_models(workspace)
         confirm("reset", rows, yes)
         done = []
         for row in rows:
+            chosen_stages = stage or (workspace.catalog.failed_stages(row.values) if failed else ())
             try:
-                cleared = workspace.catalog.reset(row.key, stage)
+                cleared = workspace.catalog.reset(row.key, chosen_stages)
             except ModelBusy as error:
                 if len(rows) == 1:
                     raise
@@ -298,6 +321,9 @@ def reset(
                 click.echo(f"{row.key}: reset {', '.join(order)}")
     if as_json:
         print_json(done)
+    elif not rows:
+        nobody = f"No model is in error in experiment '{workspace.experiment}'."
+        click.echo(nobody if failed else hint)
     if len(done) < len(rows):
         raise SystemExit(1)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ import click
 from edgeloop._util import units
 
 if TYPE_CHECKING:
-    from edgeloop.data import Progress
     from edgeloop.store import Value
 
 
@@ -82,79 +80,3 @@ def short_count(value: Value | None) -> str:
         if value >= factor:
             return f"{value / factor:.3g}{unit}"
     return f"{value:g}"
-
-
-@contextlib.contextmanager
-def waiting(text: str) -> Iterator[None]:
-    """Says on a terminal what takes a while; logs and pipes get nothing."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(text):
-        yield
-
-
-def watch(look: Callable[[], str], interval_s: float) -> None:
-    """Redraws a text until Ctrl-C. An unreachable store is reported and tried again."""
-    import time
-
-    from rich.live import Live
-    from rich.text import Text
-
-    from edgeloop._util.redact import redact
-    from edgeloop.errors import EdgeloopError
-
-    def shown_text() -> Text:
-        try:
-            text = look()
-        except EdgeloopError as error:
-            text = redact(str(error))
-        return Text(text, no_wrap=True, overflow="ellipsis")
-
-    with contextlib.suppress(KeyboardInterrupt), Live(shown_text(), auto_refresh=False) as live:
-        while True:
-            time.sleep(interval_s)
-            live.update(shown_text(), refresh=True)
-
-
-@contextlib.contextmanager
-def count_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on a terminal; logs and pipes get the last line only."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@contextlib.contextmanager
-def bytes_bar(title: str) -> Iterator[Progress | None]:
-    """As above, with bytes, files and the rate."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
-    from rich.progress import Progress as Bar
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TextColumn("{task.fields[files]}"),
-    )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=None, files="")
-
-        def progress(done: int, total: int, done_files: int, files: int) -> None:
-            counted = f"{done_files:,} of {files:,} files"
-            bar.update(task, completed=done, total=total, files=counted)
-
-        yield progress

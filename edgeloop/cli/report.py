@@ -1,8 +1,7 @@
-"""pareto, report, portal, notebook: results on the terminal, in files and in a browser."""
+"""pareto, report, portal: results on the terminal, in files and in a browser."""
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -17,22 +16,22 @@ from edgeloop.cli.context import (
     check_folder,
     common_options,
     demo_option,
+    load_settings,
     opened,
     say_if_new,
 )
+from edgeloop.cli.terminal.hints import say_if_none
 
 if TYPE_CHECKING:
     from edgeloop.portal import Address
-    from edgeloop.report import ColumnObjective, Pareto, Theme
+    from edgeloop.report import ChartAxes, ColumnObjective, Pareto, Theme
     from edgeloop.search import SeenSearch
     from edgeloop.store import Value, Values
     from edgeloop.workspace import Workspace
 
 GOAL = click.Choice(["min", "max"])
-BESIDE = (
-    *("stdev", "latency_kind", "latency_low_ms", "latency_high_ms", "latency_coverage"),
-    *("device", "iteration"),
-)
+_INTERVAL = ("latency_low_ms", "latency_high_ms", "latency_coverage")
+BESIDE = ("stdev", "latency_kind", *_INTERVAL, "device", "iteration")
 
 
 def selection_options(command: Command) -> Command:
@@ -40,7 +39,7 @@ def selection_options(command: Command) -> Command:
     options: tuple[Callable[[Command], Command], ...] = (
         any_names_argument,
         click.option("--tag", help="Only models with this label."),
-        click.option("--device", help="Only models measured on this chip or device."),
+        click.option("--device", help="Device of the front; '*': all  [default: most models]"),
         click.option("--search", help="Only models of this search: its name, job or folder."),
         click.option(
             "--objective",
@@ -54,7 +53,7 @@ def selection_options(command: Command) -> Command:
         click.option(
             "--y", help="Column of the y axis  [default: f1_1k; sqnr_db if no model has F1]"
         ),
-        click.option("--x", default="mean", show_default=True, help="Column of the x axis."),
+        click.option("--x", default="latency_ms", show_default=True, help="Column of the x axis."),
     )
     for option in options:
         command = option(command)
@@ -97,25 +96,29 @@ def pareto(
     Prints a table and a plot, and writes files with --output. Models without a value in every
     objective are left out. Latency is in milliseconds; 'est' marks an estimate.
 
-    Example: edgeloop pareto --x mean --y f1_1k -o front.png -o front.csv
+    Example: edgeloop pareto --x latency_ms --y f1_1k -o front.png -o front.csv
     """
     from edgeloop.cli.output import print_json
-    from edgeloop.report import pareto_of
+    from edgeloop.report import ALL_DEVICES, device_note, one_device, pareto_of
 
     wanted = _objectives(x, x_goal, y, y_goal, more)
     _check_endings(outputs)
     store, experiment, members, _ = _of_search(search, store, experiment)
     with opened(store, experiment, demo) as workspace:
-        rows = _rows(workspace, names, tag, device, wanted, members)
+        rows = _rows(workspace, names, tag, wanted, members)
     wanted = _objectives(x, x_goal, y, y_goal, more, rows)
-    found = pareto_of(rows, wanted)
+    whole = pareto_of(rows, wanted)
+    found, chosen = one_device(whole, device or "")
+    note = device_note(whole, chosen)
     for path in outputs:
-        _write(found, rows, path, "dark" if dark else "light")
+        _write(found, path, "dark" if dark else "light", note)
         click.echo(f"{path} written", err=True)
     if as_json:
         print_json(_shown(found, row) for row in found.front)
     else:
         _print(found)
+    if note and device in (None, ALL_DEVICES):
+        click.echo(f"{note}. Choose with --device; '*' compares all with each other.", err=True)
 
 
 @click.command()
@@ -166,23 +169,27 @@ def report(
 
     from edgeloop._util.units import size_text
     from edgeloop.cli.output import plural, print_json
-    from edgeloop.report import gather, pareto_of, render, write_whole
+    from edgeloop.cli.terminal.progress import step_bar
+    from edgeloop.models import ran_on
+    from edgeloop.report import ALL_DEVICES, gather, one_device, pareto_of, render, write_whole
 
     wanted = _objectives(x, x_goal, y, y_goal, more)
     store, experiment, members, seen = _of_search(search, store, experiment)
-    with opened(store, experiment, demo) as workspace:
-        rows = _rows(workspace, names, tag, device, wanted, members)
+    with opened(store, experiment, demo) as workspace, step_bar("report, models") as bar:
+        rows = _rows(workspace, names, tag, wanted, members)
+        if device and device != ALL_DEVICES:
+            rows = [row for row in rows if ran_on(row, device)]
         wanted = _objectives(x, x_goal, y, y_goal, more, rows)
-        uses = _uses(workspace)
-        gathered = gather(workspace, rows, wanted, datetime.now(UTC), uses, details, seen)
-    page = render(gathered).encode()
+        found, device = one_device(pareto_of(rows, wanted), device or "")
+        more_of_it = (_uses(workspace), details, seen, bar.update, device)
+        gathered = gather(workspace, rows, wanted, datetime.now(UTC), *more_of_it)
+        page = render(gathered, bar.update).encode()
     write_whole(output, page)
-    front = len(pareto_of(rows, wanted).front)
+    models, front = len(rows), len(found.front)
     if as_json:
-        said = {"file": str(output), "models": len(rows), "front": front, "bytes": len(page)}
-        print_json([said])
+        print_json([{"file": str(output), "models": models, "front": front, "bytes": len(page)}])
     else:
-        what = f"{plural(len(rows), 'model')}, {front} on the front"
+        what = f"{plural(models, 'model')}, {front} on the front"
         click.echo(f"{output} written: {what}, {size_text(len(page))}")
 
 
@@ -193,9 +200,8 @@ def _of_search(
     if search is None:
         return store, experiment, None, None
     from edgeloop.search import arch_ids, find_search, kept_search, read_search
-    from edgeloop.settings import Settings
 
-    project = Settings.load().project
+    project = load_settings().project
     folder = find_search(search, project)
     config = kept_search(folder, project)
     found = (store or config.store or None, experiment or config.experiment, arch_ids(folder))
@@ -210,7 +216,6 @@ def _objectives(
     more: Sequence[str],
     rows: Sequence[Values] = (),
 ) -> list[ColumnObjective]:
-    """Without --y, what the rows have."""
     from edgeloop.report import objective, quality_column
 
     y = y or quality_column(rows)
@@ -221,20 +226,19 @@ def _rows(
     workspace: Workspace,
     names: tuple[str, ...],
     tag: str | None,
-    device: str | None,
     wanted: Sequence[ColumnObjective],
     members: Collection[str] | None = None,
 ) -> list[Values]:
-    from edgeloop.models import ran_on
     from edgeloop.report import check_columns
 
-    found = [
+    found: list[Values] = [
         {**row.values, "name": row.key}
         for row in workspace.find(names, tag)
         if members is None or row.key.partition(".")[0] in members
     ]
+    say_if_none(found, workspace, tag)
     check_columns(found, wanted)
-    return [row for row in found if device is None or ran_on(row, device)]
+    return found
 
 
 def _uses(workspace: Workspace) -> list[dict[str, object]]:
@@ -247,24 +251,22 @@ def _uses(workspace: Workspace) -> list[dict[str, object]]:
 
 
 def _check_endings(outputs: Sequence[Path]) -> None:
-    """Checked before anything is read."""
     known = (".csv", ".png", ".svg", ".html", ".gif")
-    for path in outputs:
-        if path.suffix.lower() not in known:
-            raise click.UsageError(f"{path}: the file must end in one of {', '.join(known)}.")
+    if wrong := [path for path in outputs if path.suffix.lower() not in known]:
+        raise click.UsageError(f"{wrong[0]}: the file must end in one of {', '.join(known)}.")
 
 
-def _write(found: Pareto, rows: Sequence[Values], path: Path, theme: Theme) -> None:
+def _write(found: Pareto, path: Path, theme: Theme, note: str) -> None:
     from edgeloop.report import front_frames, pareto_chart, to_gif, to_png, write_chart, write_whole
 
     kind = path.suffix.lower()
     if kind == ".csv":
         write_whole(path, _csv(found).encode())
     elif kind == ".gif":
-        frames = [to_png(chart, theme) for chart in front_frames(rows, found.objectives)]
+        frames = [to_png(chart, theme) for chart in front_frames(found.rows, found.objectives)]
         write_whole(path, to_gif(frames))
     else:
-        write_chart(pareto_chart(rows, found.objectives), path, "Front", theme)
+        write_chart(pareto_chart(found.rows, found.objectives, note=note), path, "Front", theme)
 
 
 def _csv(found: Pareto) -> str:
@@ -291,16 +293,18 @@ def _shown(found: Pareto, row: object) -> dict[str, Value]:
 def _print(found: Pareto) -> None:
     from edgeloop.cli.output import plural, table
     from edgeloop.models import interval_heading, latency_interval
-    from edgeloop.report import ASCII, LATENCY, UNICODE, plot
+    from edgeloop.report import ASCII, LATENCY, UNICODE, chart_axes, plot
 
-    headings = [item.measure.heading for item in found.objectives]
     if not found.rows:
+        headings = [item.measure.heading for item in found.objectives]
         click.echo(f"No model has {' and '.join(headings)} yet. See: edgeloop status")
         return
+    axes = chart_axes(found)
+    headings = [measure.heading for measure in axes.measures]
     has_latency = any(item.column == LATENCY for item in found.objectives)
     intervals = has_latency and any(map(latency_interval, found.front))
     beside = [interval_heading(found.front)] if intervals else []
-    cells = [_cells(found, row, intervals) for row in found.front]
+    cells = [_cells(found, row, axes, intervals) for row in found.front]
     titles = ("name", *headings, *beside, "iteration", "device")
     click.echo(table(titles, cells, right=[*headings, *beside]))
     click.echo()
@@ -308,26 +312,19 @@ def _print(found: Pareto) -> None:
     width = shutil.get_terminal_size().columns
     click.echo(plot(found, width, marks=UNICODE if is_unicode else ASCII))
     left_out = f"; {found.missing} without all values left out" if found.missing else ""
-    of = plural(len(found.rows), "model")
-    click.echo(f"\n{len(found.front)} of {of}{left_out}")
+    click.echo(f"\n{len(found.front)} of {plural(len(found.rows), 'model')}{left_out}")
     click.echo(f"hypervolume {found.share:.3f} (reference: {found.reference})")
-    devices = {str(row.get("device")) for row in found.front if row.get("device")}
-    if len(devices) > 1:
-        named = ", ".join(sorted(devices))
-        click.echo(
-            f"Note: latencies of different devices ({named}); choose with --device", err=True
-        )
 
 
-def _cells(found: Pareto, row: object, has_interval: bool) -> list[str]:
+def _cells(found: Pareto, row: object, axes: ChartAxes, has_interval: bool) -> list[str]:
     from edgeloop.models import latency_interval
     from edgeloop.report import LATENCY, latency_cell
 
     values: Values = row  # type: ignore[assignment]
     cells = [str(values.get("name", ""))]
-    for item in found.objectives:
-        text = item.measure.text(item.of(values))
-        cells.append(latency_cell(values) if item.column == LATENCY else text)
+    for item, measure in zip(found.objectives, axes.measures, strict=True):
+        text = measure.text(measure.of(values))
+        cells.append(latency_cell(values, measure) if item.column == LATENCY else text)
     if has_interval:
         cells.append(str(latency_interval(values) or ""))
     return [*cells, str(values.get("iteration", "")), str(values.get("device", ""))]
@@ -470,31 +467,4 @@ def _announce(workspace: Workspace, address: Address, as_json: bool, open_page: 
         click.launch(opening_page(address.link) if is_secret else address.url)
 
 
-@click.command()
-@click.argument("file", type=click.Path(path_type=Path), default=Path("results.ipynb"))
-@click.option("--force", is_flag=True, help="Overwrite FILE.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-def notebook(file: Path, force: bool, as_json: bool) -> None:
-    """Write a Jupyter notebook with all charts.
-
-    It reads the store of the folder it is started in; without a store it shows the results shipped
-    with Edgeloop. FILE is results.ipynb unless given.
-
-    Example: edgeloop notebook && jupyter lab results.ipynb
-    """
-    from importlib.resources import files
-
-    from edgeloop.cli.output import print_json
-    from edgeloop.errors import LocalFileError
-    from edgeloop.report import write_whole
-
-    if file.exists() and not force:
-        raise LocalFileError(path=file, reason="exists already; --force overwrites it")
-    write_whole(file, (files("edgeloop.report") / "results.ipynb").read_bytes())
-    if as_json:
-        print_json([{"file": str(file)}])
-    else:
-        click.echo(f"{file} written. Open it with: jupyter lab {shlex.quote(str(file))}")
-
-
-COMMANDS = (pareto, report, portal, notebook)
+COMMANDS = (pareto, report, portal)

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from edgeloop.cli.context import (
+    ExistingPath,
     common_options,
     confirm,
+    dataset_folder,
     fallback_option,
+    load_settings,
     missing_store,
     names_argument,
     noting_rows_left_out,
@@ -45,7 +48,7 @@ dataset_option = click.option(
 @dataset_option
 @click.option(
     "--calibration",
-    type=click.Path(path_type=Path, exists=True),
+    type=ExistingPath(),
     metavar="FOLDER|FILE",
     help="Images, .npz, .npy or .raw for the inputs  [default: the dataset, else random]",
 )
@@ -151,15 +154,15 @@ def runner(
 
     Any number of runners share the work. A runner can be killed at any moment; another continues
     where it stopped. SIGTERM or the first Ctrl-C finishes the current stage if --grace is enough,
-    else gives it back, and exits with 0; the second one stops at once.
+    else gives it back, and exits with 0 or, after Ctrl-C, 130; the second one stops at once.
 
     Without a dataset, models are calibrated on --calibration or on random inputs, and compared with
     their float form instead of scored (task tensors). So are models that do not fit the task of the
     dataset, unless --task names it: then they fail.
 
-    With --drain it ends with how many models are done, failed, and left: who holds them, or what
-    they wait for. The exit code is then 1 if any model is in error. --idle 60 waits a minute for
-    more work before it ends, with and without --drain.
+    With --drain, and on Ctrl-C, it ends with how many models are done, failed, and left: who holds
+    them, or what they wait for. With --drain the exit code is 1 if any model is in error. --idle 60
+    waits a minute for more work before it ends, with and without --drain.
 
     With --recover, accuracy that a model lost by quantization is won back where possible, step by
     step. A step is kept only if the score on the device rises beyond its paired interval.
@@ -175,18 +178,17 @@ def runner(
     from edgeloop.cli.output import print_json
     from edgeloop.housekeeping import reclaim_orphans
     from edgeloop.runner import RunnerOptions, run
-    from edgeloop.settings import Settings
     from edgeloop.tuning import parse_steps
     from edgeloop.workspace import Workspace
 
-    settings = Settings.load(store=store, experiment=experiment)
+    settings = load_settings(store=store, experiment=experiment)
     if allow_cpu_fallback:
         settings = settings.with_keys(allow_cpu_fallback=True)
     if max_benchmark_runs:
         settings = replace(settings, benchmark_runs=max_benchmark_runs)
     options = RunnerOptions(
         devices=devices,
-        dataset=_dataset(dataset, settings),
+        dataset=dataset_folder(dataset, settings),
         calibration=calibration,
         task=task or "",
         drain=drain,
@@ -225,6 +227,8 @@ def runner(
         click.echo(_ended(totals))
         if summary is not None:
             click.echo(str(summary))
+    if totals.was_interrupted:
+        raise KeyboardInterrupt
     has_failed = bool(totals.failed or (summary and summary.failed)) and not ok_if_errors
     is_in_vain = not totals.done and (has_failed or totals.released + totals.unreachable > 0)
     is_short = has_failed or totals.unreachable > 0
@@ -242,6 +246,7 @@ def usage(experiment: str | None, store: str | None, as_json: bool) -> None:
     Example: edgeloop usage --json
     """
     from edgeloop.cli.output import print_json, table
+    from edgeloop.cli.terminal.hints import say_empty
     from edgeloop.runner import utilisation
 
     with opened(store, experiment) as workspace:
@@ -251,6 +256,9 @@ def usage(experiment: str | None, store: str | None, as_json: bool) -> None:
             {"device": u.device, "day": f"{u.day}", "seconds": u.seconds, "uses": u.uses}
             for u in uses
         )
+    if not uses:
+        say_empty("No device was used yet. Next: edgeloop runner --device host", as_json)
+    if as_json or not uses:
         return
     cells = [
         (u.device, f"{u.day}", str(u.uses), f"{u.seconds:.0f}", f"{100 * u.utilisation:.1f} %")
@@ -339,21 +347,18 @@ def compare(
     Example: edgeloop compare calm-heron --dataset faces --images 40
     """
     from edgeloop.cli.output import print_json
+    from edgeloop.cli.terminal.progress import step_bar
     from edgeloop.runner import compare_model
 
     with opened(store, experiment) as workspace:
         settings = workspace.settings
-        found = [
-            compare_model(
-                workspace,
-                row.key,
-                device,
-                _dataset(dataset, settings),
-                task or "",
-                images,
-            )
-            for row in workspace.find(names)
-        ]
+        data = dataset_folder(dataset, settings)
+        found = []
+        for row in workspace.find(names):
+            with step_bar(f"comparing {row.key}, images") as bar:
+                found.append(
+                    compare_model(workspace, row.key, device, data, task or "", images, bar.update)
+                )
     if as_json:
         print_json(row for comparison in found for row in comparison.rows())
         return
@@ -388,10 +393,6 @@ def _as_json(report: RunnerEvent) -> dict[str, object]:
         "failed": list(report.summary.failed),
         "left": left,
     }
-
-
-def _dataset(given: Path | None, settings: Settings) -> Path | None:
-    return given or (Path(settings.dataset) if settings.dataset else None)
 
 
 def _sizes(

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop._util.units import duration_text
 from edgeloop.cli.context import any_names_argument, common_options, opened
 
 if TYPE_CHECKING:
-    from edgeloop.store import Value, Values
+    from edgeloop.store import Values
     from edgeloop.workspace import Workspace
-
-OF_TRAINING = ("val_iou", "final_val_iou")  # shown where a model has one
 
 
 @click.command()
@@ -29,15 +25,24 @@ OF_TRAINING = ("val_iou", "final_val_iou")  # shown where a model has one
 )
 @click.option("--tag", help="Only models with this label.")
 @click.option(
+    "--state",
     "--status",
     "states",
     multiple=True,
     metavar="WORD",
-    help="Only models in this status, such as running or error; repeatable.",
+    help="Only models in this state, such as running or failed; repeatable.",
 )
 @click.option("--node", help="Only models that this machine works on.")
 @click.option("--device", help="Only models measured on this chip or device.")
 @click.option("--stage", help="Only models for which this stage is running or could start.")
+@click.option(
+    "--sort",
+    metavar="COLUMN[:desc]",
+    help="Sort by this column  [default: state, running and failed first]",
+)
+@click.option(
+    "--columns", metavar="NAMES", help="Columns to show, such as name,latency_ms,f1_1k,size_mb."
+)
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option(
     "--interval", type=click.FloatRange(min=0.1), default=2.0, help="Seconds between refreshes."
@@ -51,6 +56,8 @@ def status(
     node: str | None,
     device: str | None,
     stage: str | None,
+    sort: str | None,
+    columns: str | None,
     watch: bool,
     interval: float,
     experiment: str | None,
@@ -59,12 +66,24 @@ def status(
 ) -> None:
     """Show models, their progress and results.
 
+    In a terminal the table is as wide as the window: the least important columns are left out
+    first, long texts end with …, and the last line has the totals. A file or a pipe gets every
+    column in full.
+
+    --sort and --columns take the names that the table shows, and all others of 'edgeloop status
+    --json'. CSV and JSON have the columns of the store, in its units.
+
     Example: edgeloop status 'brave-*' --csv results.csv
 
-    Example: edgeloop status --status error --status running
+    Example: edgeloop status --state failed --state running
+
+    Example: edgeloop status --sort latency_ms --columns name,latency_ms,f1_1k,device
     """
     from edgeloop.cli.output import print_json, shown
-    from edgeloop.cli.output import watch as show
+    from edgeloop.cli.terminal.hints import no_models, say_empty
+    from edgeloop.cli.terminal.live import watch as show
+    from edgeloop.cli.terminal.model_table import in_order, model_table
+    from edgeloop.cli.terminal.tables import Screen
     from edgeloop.models import decoded, ran_on, visible_columns
     from edgeloop.store import rows_left_out
 
@@ -77,28 +96,36 @@ def status(
         def read() -> list[Values]:
             found = workspace.status(*names, tag=tag)
             found = [row for row in found if device is None or ran_on(row, device)]
-            return [row for row in found if _is_wanted(row, workspace, states, node, stage)]
+            found = [row for row in found if _is_wanted(row, workspace, states, node, stage)]
+            if sort is None and (as_json or csv is not None):
+                return found
+            return in_order(found, _checked_sort(sort or "state", found))
+
+        def text(screen: Screen, live: bool = False) -> str:
+            rows = read()
+            return model_table(rows, screen, _chosen(columns, rows), live)
 
         if watch:
-            show(lambda: _table(read()), interval)
+            show(lambda screen: text(screen, live=True), interval)
             return
         left_out = rows_left_out()
         rows = read()
+        chosen = _chosen(columns, rows, for_people=not as_json and csv is None)
         if as_json:
-            columns = visible_columns(rows)
-            print_json({n: decoded(n, row[n]) for n in columns if n in row} for row in rows)
+            named = chosen or visible_columns(rows)
+            print_json({n: decoded(n, row[n]) for n in named if n in row} for row in rows)
         elif csv is not None:
-            _write_csv(rows, csv)
+            _write_csv(rows, csv, chosen or visible_columns(rows))
         elif rows:
-            click.echo(_table(rows))
-        elif states or node or device or stage or tag or names:
-            click.echo("No model matches. 'edgeloop status' shows all.")
-        else:
+            click.echo(model_table(rows, Screen.of_stdout(), chosen))
+        if rows:
+            return
+        if rows_left_out() > left_out:
             place = f"experiment '{workspace.experiment}' ({shown(workspace.store.description)})"
-            if rows_left_out() > left_out:
-                click.echo(f"No model can be read in {place}. Next: edgeloop store check")
-                return
-            click.echo(f"No models yet in {place}. Next: edgeloop upload MODEL.onnx")
+            hint = f"No model can be read in {place}. Next: edgeloop store check"
+        else:
+            hint = no_models(workspace, tag, bool(states or node or device or stage or names))
+        say_empty(hint, as_json or csv is not None)
 
 
 @click.command()
@@ -108,17 +135,27 @@ def experiments(experiment: str | None, store: str | None, as_json: bool) -> Non
 
     Example: edgeloop experiments --json
     """
+    from edgeloop._util.suggest import suggestion
     from edgeloop.cli.output import print_json, table
+    from edgeloop.cli.terminal.hints import no_models, say_empty
+    from edgeloop.errors import NotFound
     from edgeloop.models import check_experiment_name
 
-    with opened(store, None) as workspace:
-        counts = workspace.experiments()
     if experiment is not None:
         check_experiment_name(experiment)
-        counts = {name: count for name, count in counts.items() if name == experiment}
+    with opened(store, None) as workspace:
+        counts = workspace.experiments()
+        hint = "" if counts else no_models(workspace)
+    if experiment is not None and counts:
+        if experiment not in counts:
+            near = suggestion(experiment, counts, "there are")
+            raise NotFound(reason=f"there is no experiment {experiment!r}: {near}")
+        counts = {experiment: counts[experiment]}
     if as_json:
         print_json({"name": name, "models": count} for name, count in counts.items())
-    else:
+    if hint:
+        say_empty(hint, as_json)
+    elif not as_json:
         cells = [(name, str(count)) for name, count in counts.items()]
         click.echo(table(("experiment", "models"), cells, right=("models",)))
 
@@ -126,12 +163,11 @@ def experiments(experiment: str | None, store: str | None, as_json: bool) -> Non
 COMMANDS = (status, experiments)
 
 
-def _write_csv(rows: list[Values], target: Path) -> None:
+def _write_csv(rows: list[Values], target: Path, columns: Sequence[str]) -> None:
     from edgeloop._util.files import replacing
     from edgeloop.errors import LocalFileError
-    from edgeloop.models import visible_columns, write_csv
+    from edgeloop.models import write_csv
 
-    columns = visible_columns(rows)
     if str(target) == "-":
         write_csv(rows, columns, sys.stdout)
         return
@@ -148,7 +184,8 @@ def _is_wanted(
     from edgeloop.models import holders_of, is_on, ready_at, records_of
 
     text = str(row.get("status", ""))
-    if states and not any(text == state or text.partition(" ")[0] == state for state in states):
+    wanted = {"error" if state == "failed" else state for state in states}
+    if wanted and not wanted.intersection((text, text.partition(" ")[0])):
         return False
     if node is not None and not any(is_on(owner, node) for owner in holders_of(row)):
         return False
@@ -160,79 +197,33 @@ def _is_wanted(
     return ready is not None or (record is not None and record.is_held)
 
 
-def _table(rows: Sequence[Values]) -> str:
-    from edgeloop.cli.output import table
-    from edgeloop.models import (
-        SCORE_COLUMNS,
-        interval_heading,
-        latency_interval,
-        recovery_of,
-        score_meaning,
-        shown_scores,
-    )
+def _chosen(columns: str | None, rows: Sequence[Values], for_people: bool = True) -> list[str]:
+    """The columns of --columns, as the store names them; none: the usual ones."""
+    from edgeloop.cli.terminal.model_table import INTERVAL, known_columns
+    from edgeloop.models import column_named
 
-    now = time.time()
-    trained = [name for name in OF_TRAINING if any(isinstance(r.get(name), float) for r in rows)]
-    columns = [*trained, *shown_scores(rows)]
-    meaning = score_meaning(rows)
-    titles = [meaning.heading(c) if c in SCORE_COLUMNS else c for c in columns]
-    intervals = [interval_heading(rows)] if any(map(latency_interval, rows)) else []
-    cells = [_cells(row, now, columns, bool(intervals)) for row in rows]
-    headings = ("name", "macs", "latency_ms", *intervals, *titles, "status", "node")
-    right = ("macs", "latency_ms", *intervals, *titles)
-    won_back = [recovery_of(row) for row in rows]
-    if any(won_back):  # a column of its own, behind the scores
-        place = len(headings) - 2
-        headings = (*headings[:place], "recovery", *headings[place:])
-        for line, found in zip(cells, won_back, strict=True):
-            line.insert(place, found.short if found else "")
-    return table(headings, cells, right=right)
+    names = [name.strip() for name in (columns or "").split(",") if name.strip()]
+    known = [*known_columns(rows), *([INTERVAL] if for_people else [])]
+    return [column_named(_known(name, known)) for name in names]
 
 
-def _cells(row: Values, now: float, columns: Sequence[str], has_interval: bool) -> list[str]:
-    from edgeloop.cli.output import short_count
-    from edgeloop.models import latency_interval, mean_latency_ms
+def _checked_sort(sort: str, rows: Sequence[Values]) -> str:
+    from edgeloop.cli.terminal.model_table import known_columns
 
-    latency = mean_latency_ms(row)
-    return [
-        str(row.get("name", "")),
-        short_count(row.get("macs")),
-        _latency(latency, row),
-        *([str(latency_interval(row) or "")] if has_interval else []),
-        *(_score(column, row.get(column)) for column in columns),
-        _state(row, now),
-        str(row.get("node", "")),
-    ]
+    name, _, way = sort.partition(":")
+    if way not in ("", "asc", "desc"):
+        raise click.UsageError(f"--sort is COLUMN, COLUMN:asc or COLUMN:desc, not {sort!r}.")
+    _known(name, ["state", *known_columns(rows)])
+    return sort
 
 
-def _latency(latency_ms: float, row: Values) -> str:
-    """An estimate is always marked as one, and so is a lower bound."""
-    from edgeloop.models import is_estimate, is_lower_bound
+def _known(name: str, known: Sequence[str]) -> str:
+    from difflib import get_close_matches
 
-    if not latency_ms:
-        return ""
-    text = f"{latency_ms:.3g} est" if is_estimate(row) else f"{latency_ms:.3g}"
-    return f"≥ {text}" if is_lower_bound(row) else text
+    from edgeloop.errors import BadInput
 
-
-def _score(column: str, value: Value | None) -> str:
-    if isinstance(value, float) and column in ("sqnr_db", "max_error"):
-        return f"{value:.3g}"
-    if isinstance(value, float):
-        return f"{value:.3f}".removeprefix("0")
-    return "" if value is None else str(value)
-
-
-def _state(row: Values, now: float) -> str:
-    """The current stage, since when, and the last error: `running f1_1k (12 s)`."""
-    from edgeloop.models import records_of
-
-    text = str(row.get("status", ""))
-    held = [record for record in records_of(row).values() if record.is_held]
-    if held and text not in ("error", "complete"):
-        silent = max(record.expires for record in held) < now
-        seconds = now - min(record.since for record in held)
-        text += " (stalled)" if silent else f" ({duration_text(seconds)})"
-    if row.get("error"):
-        text += f": {row['error']}" if text == "error" else f" (last error: {row['error']})"
-    return text
+    if name not in known:
+        near = get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else "'edgeloop status --json' shows all."
+        raise BadInput(reason=f"there is no column {name!r}; {hint}")
+    return name

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgeloop.cli.context import dataset_folder, load_settings
+
 if TYPE_CHECKING:
     from edgeloop.architectures import Architecture
+    from edgeloop.cli.terminal.progress import StepBar
     from edgeloop.training import ProgressReport, TrainingPlan, TrainingProgress
 
 _path = click.Path(path_type=Path)
@@ -64,7 +67,10 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON,
 )
 @click.option("--threads", default=1, show_default=True, help="CPU threads; 1 is usually best.")
 @click.option(
-    "--compile", "compiles", is_flag=True, help="Use torch.compile; pays on long GPU runs."
+    "--compile/--no-compile",
+    "compiles",
+    default=None,
+    help="Use torch.compile.  [default: on long GPU runs]",
 )
 @click.option(
     "--out",
@@ -94,7 +100,7 @@ def train(
     size: int | None,
     device: str,
     threads: int,
-    compiles: bool,
+    compiles: bool | None,
     out: Path | None,
     cache: Path | None,
     resume: bool,
@@ -117,6 +123,8 @@ def train(
     """
     from edgeloop.training import TrainingPlan
 
+    settings = load_settings()
+    data = dataset_folder(dataset, settings) or dataset
     plan = TrainingPlan(
         epochs=epochs,
         steps=steps,
@@ -132,8 +140,8 @@ def train(
         threads=threads,
         compile=compiles,
     )
-    arch = _architecture(arch_file, classes, size, dataset, task)
-    _train(arch, dataset, plan, out, cache, resume, as_json)
+    arch = _architecture(arch_file, classes, size, data, task)
+    _train(arch, data, plan, out, cache, settings.project, resume, as_json)
 
 
 @click.command()
@@ -167,11 +175,10 @@ def export(
     """
     from edgeloop.architectures import build, export_onnx
     from edgeloop.cli.output import print_json
-    from edgeloop.settings import Settings
     from edgeloop.training import load_weights
 
     arch = _architecture(arch_file, classes, size)
-    net = build(arch, seed, Settings.load().project)
+    net = build(arch, seed, load_settings().project)
     if weights is not None:
         load_weights(net, arch, weights)
     export_onnx(net, arch, output)
@@ -223,25 +230,31 @@ def _train(
     plan: TrainingPlan,
     out: Path | None,
     cache: Path | None,
+    project: Path,
     resume: bool,
     as_json: bool,
 ) -> None:
-    from edgeloop.cli.output import print_json
+    from edgeloop.cli.output import print_json, shown
+    from edgeloop.cli.terminal.interrupt import KEPT, kept
+    from edgeloop.cli.terminal.progress import step_bar
     from edgeloop.paths import outputs
-    from edgeloop.settings import Settings
     from edgeloop.training import train as train_net
 
     folder = out or outputs(arch.id)
-    result = train_net(
-        arch,
-        dataset,
-        plan,
-        folder,
-        resume=resume,
-        progress=_lines(),
-        cache=cache,
-        project=Settings.load().project,
-    )
+    checkpoint = folder / "checkpoint.pt"
+    again = f"Stopped; {shown(str(checkpoint))} is kept. Run it again to continue from there."
+    kept(lambda: again if checkpoint.exists() else KEPT["train"])
+    with step_bar(f"training {arch.id}, steps") as bar:
+        result = train_net(
+            arch,
+            dataset,
+            plan,
+            folder,
+            resume=resume,
+            progress=_shown_on(bar),
+            cache=cache,
+            project=project,
+        )
     if as_json:
         print_json([{**vars(result), "out": str(folder)}])
     else:
@@ -251,20 +264,19 @@ def _train(
         click.echo(f"{result.arch_id}: {scores} after {epoch} → {folder}")
 
 
-def _lines() -> ProgressReport:
-    """One line per epoch."""
+def _shown_on(bar: StepBar) -> ProgressReport:
+    """A line per epoch, above the bar of the steps."""
     told = 0
 
     def report(progress: TrainingProgress) -> None:
         nonlocal told
         last = progress.last
-        if last is None or last.epoch == told:
-            return
-        told = last.epoch
-        click.echo(
-            f"epoch {last.epoch}, step {last.step} of {progress.steps}: loss {last.loss:.3f}, "
-            f"F1 {last.f1:.3f}, mIoU {last.miou:.3f}, {last.images_per_s:,.0f} images/s",
-            err=True,
-        )
+        if last is not None and last.epoch != told:
+            told = last.epoch
+            bar.say(
+                f"epoch {last.epoch}, step {last.step} of {progress.steps}: loss {last.loss:.3f}, "
+                f"F1 {last.f1:.3f}, mIoU {last.miou:.3f}, {last.images_per_s:,.0f} images/s"
+            )
+        bar.update(progress.step, progress.steps, f"loss {progress.loss:.3f}")
 
     return report

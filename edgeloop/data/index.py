@@ -64,7 +64,8 @@ def read_piece(folder: Path, file: ScannedFile, number: int) -> bytes:
     length = min(PIECE_BYTES, file.size - offset)
     try:
         with (folder / file.path).open("rb", buffering=0) as opened:
-            content = os.pread(opened.fileno(), length, offset)
+            opened.seek(offset)
+            content = opened.read(length)
             now = _from_stat(file.path, os.fstat(opened.fileno()))
     except FileNotFoundError:
         raise FileChanged(file.path) from None

@@ -76,8 +76,9 @@ def find_local(project: Path, text: str) -> tuple[str, Path]:
     """The dataset and its local folder, for a name or a path to a folder below `data/`."""
     root = project.absolute() / DATA_FOLDER
     as_path = Path(text).expanduser()
-    if "@" not in text and not text.startswith(("/", ".", "~")) and not text.endswith("/"):
-        found = [name for name in full_names(_check_rest(text)) if (root / name).is_dir()]
+    if "@" not in text and not text.startswith(_PATH_STARTS) and not text.endswith("/"):
+        meant = dict.fromkeys((*full_names(_check_rest(text)), *full_names(_below_data(text))))
+        found = [name for name in meant if (root / name).is_dir()]
         if found:
             name = only_one(text, found)
             return check_name(name), root / name
@@ -85,13 +86,18 @@ def find_local(project: Path, text: str) -> tuple[str, Path]:
         return _name_of_folder(root, as_path)
     if as_path.is_file():
         raise NoSuchDataset(name=text, reason="that is a file, and a dataset is a folder")
+    if text.startswith(_PATH_STARTS):
+        raise NoSuchDataset(name=text, reason=f"there is no folder {as_path.absolute()}")
     name, version = parse_reference(text)
     if version is not None:
         raise BadName(what="dataset", name=text, reason="a push assigns the version itself")
-    places = " or ".join(f"{DATA_FOLDER}/{full}" for full in full_names(name))
+    name = _below_data(name)
+    if (root / name).is_dir():
+        raise _misplaced(root / name, root)
+    places = " or ".join(str(root / full) for full in full_names(name))
     folders = [folder for kind in KINDS for folder in (root / kind).glob("*") if folder.is_dir()]
     near = suggestion(name, (folder.relative_to(root).as_posix() for folder in folders))
-    raise NoSuchDataset(name=name, reason=f"there is no folder {places} here{near}")
+    raise NoSuchDataset(name=name, reason=f"there is no folder {places}{near}")
 
 
 def key_part(name: str) -> str:
@@ -104,6 +110,7 @@ def name_of_key_part(part: str) -> str:
     return part.replace("@", "/")
 
 
+_PATH_STARTS = ("/", ".", "~")
 _STARTS = tuple(f"{kind}/" for kind in KINDS)
 
 
@@ -123,10 +130,22 @@ def _check_rest(name: str) -> str:
     return name
 
 
+def _below_data(name: str) -> str:
+    """`data/working/faces` is a path as seen from the project, wherever the user is."""
+    return name[len(DATA_FOLDER) + 1 :] if name.startswith(f"{DATA_FOLDER}/") else name
+
+
 def _name_of_folder(root: Path, folder: Path) -> tuple[str, Path]:
     """A path may go through links, so both ends are compared as written and resolved."""
     for base, path in ((root, folder.absolute()), (root.resolve(), folder.resolve())):
         if base in path.parents and ".." not in path.parts:
+            if path.relative_to(base).parts[0] not in KINDS:
+                break
             return check_name(path.relative_to(base).as_posix()), path
-    reason = f"the folder is not below {DATA_FOLDER}/working or {DATA_FOLDER}/raw"
-    raise NoSuchDataset(name=str(folder), reason=f"{reason}; move it there, or link to it there")
+    raise _misplaced(folder, root)
+
+
+def _misplaced(folder: Path, root: Path) -> NoSuchDataset:
+    places = " or ".join(str(root / kind) for kind in KINDS)
+    reason = f"{folder.absolute()} is not below {places}; move it there, or link to it there"
+    return NoSuchDataset(name=str(folder), reason=reason)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edgeloop._util.parallel import ordered_map
+from edgeloop._util.system import O_CLOEXEC
 from edgeloop.data.index import (
     PARTIAL,
     FileChanged,
@@ -229,9 +230,10 @@ class Pull:
             return True
         partial = _partial(self._folder, item.file)
         with _local_errors(partial):
-            descriptor = os.open(partial, os.O_WRONLY | os.O_CLOEXEC)
+            descriptor = os.open(partial, os.O_WRONLY | O_CLOEXEC)
             try:
-                os.pwrite(descriptor, piece, item.offset)
+                os.lseek(descriptor, item.offset, os.SEEK_SET)
+                os.write(descriptor, piece)
             finally:
                 os.close(descriptor)
         with self._lock:

@@ -18,6 +18,7 @@ from types import FrameType
 
 from edgeloop._util.files import write_atomic
 from edgeloop._util.locks import try_lock
+from edgeloop._util.system import ENDING_SIGNALS
 from edgeloop.fleet.launcher import RunnerOrder
 from edgeloop.fleet.process import RunnerProcess
 from edgeloop.settings import whole_environment
@@ -45,7 +46,7 @@ class Keeper:
         self._looked_at = self._supervised_at = time.monotonic()
 
     def run(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in ENDING_SIGNALS:
             signal.signal(number, self._end)
         written = ""
         while True:

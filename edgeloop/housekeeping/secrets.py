@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from edgeloop._util.system import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK
 from edgeloop.errors import EdgeloopError, LocalFileError
 from edgeloop.jobs import find_secrets, is_placeholder, is_secret_variable, may_hold_secrets
 from edgeloop.settings import Settings, whole_environment
@@ -69,7 +70,7 @@ class SecretScan:
     def file(self, path: Path) -> Iterator[Leak]:
         """One that cannot be read, or is gone, has nothing to find."""
         with suppress(OSError):
-            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            handle = os.open(path, os.O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC)
             with os.fdopen(handle, "rb") as file:
                 if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     yield from self._opened(file, str(path))

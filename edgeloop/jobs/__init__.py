@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     )
     from edgeloop.jobs.spec import JobSpec, read_spec, spec_of_script
     from edgeloop.jobs.sweep import parse_sweep
-    from edgeloop.jobs.transfer import Fetched
+    from edgeloop.jobs.transfer import Fetched, discard_outputs, outputs_of
     from edgeloop.jobs.watch import Status
 
 __all__ = [
@@ -81,6 +81,7 @@ __all__ = [
     "bootstrap_command",
     "compute_kinds",
     "compute_options",
+    "discard_outputs",
     "edgeloop_requirements",
     "ended_jobs",
     "find_secrets",
@@ -92,6 +93,7 @@ __all__ = [
     "may_hold_secrets",
     "missing",
     "order_variables",
+    "outputs_of",
     "package_snapshot",
     "packed",
     "parse_sweep",
@@ -122,7 +124,7 @@ _WHERE = {
     "ignore": ("may_hold_secrets",),
     "secrets.patterns": ("find_secrets", "is_placeholder", "is_secret_variable"),
     "package": ("edgeloop_requirements", "package_snapshot"),
-    "transfer": ("Fetched",),
+    "transfer": ("Fetched", "discard_outputs", "outputs_of"),
     "spec": ("JobSpec", "read_spec", "spec_of_script"),
     "sweep": ("parse_sweep",),
     "protocol.bundle": ("bootstrap_command", "packed"),

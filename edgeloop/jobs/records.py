@@ -195,7 +195,7 @@ class RunRecords:
             _check(name)
             return self._read(name)
         except (BadName, FileNotFoundError):
-            raise NoSuchJob(pattern=name, folder=self._folder_name) from None
+            raise NoSuchJob(pattern=name, folder=self.folder.absolute()) from None
 
     def whole_spec(self, record: JobRecord) -> Mapping[str, object]:
         """The specification with the values of its secret variables, if they were given here."""
@@ -416,7 +416,7 @@ def _named(runs: list[Run], pattern: str, folder: Path) -> tuple[list[Run], bool
         name = _without_folder(pattern, folder) or Path(pattern).name
         near = difflib.get_close_matches(name, [run.name for run in runs], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise NoSuchJob(pattern=pattern, folder=folder.name, hint=hint)
+        raise NoSuchJob(pattern=pattern, folder=folder.absolute(), hint=hint)
     return found, True
 
 

@@ -18,6 +18,7 @@ from functools import cached_property
 from io import RawIOBase
 from pathlib import Path
 
+from edgeloop._util.system import O_CLOEXEC, O_NONBLOCK
 from edgeloop._util.units import size_text
 from edgeloop.errors import BadJob, LocalFileError
 from edgeloop.jobs.ignore import CodeFolder, SourceFile
@@ -171,7 +172,7 @@ def _read(source: SourceFile, most_bytes: int) -> CodeFile | None:
     no regular file any more."""
     for _ in range(__READS):
         try:
-            descriptor = os.open(source.source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = os.open(source.source, os.O_RDONLY | O_NONBLOCK | O_CLOEXEC)
             with os.fdopen(descriptor, "rb", buffering=0) as file:
                 before = os.fstat(file.fileno())
                 if not stat.S_ISREG(before.st_mode):

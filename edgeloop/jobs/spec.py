@@ -224,7 +224,7 @@ def spec_of_script(
     code = (here / str(options.pop("code", "") or find_project(here))).resolve()
     found = (here / script).absolute()
     if not found.is_file():
-        raise BadJob(where=script, reason="there is no such file")
+        raise BadJob(where=script, reason=f"there is no file {found}")
     found = found.parent.resolve() / found.name
     if not found.is_relative_to(code):
         reason = f"it is outside the code folder {code}: copy it there, or choose with --code"

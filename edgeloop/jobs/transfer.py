@@ -62,6 +62,15 @@ def fetch(blobs: Blobs, job: str, folder: Path, without: Collection[str] = ()) -
     return Fetched(len(stored) - len(gone), len(moved), moved_bytes, refused)
 
 
+def discard_outputs(blobs: Blobs, job: str, paths: Collection[str]) -> int:
+    """Remove outputs of a job that has ended from the store, if they are there; returns how many
+    there were. The job and all its other files stay."""
+    found, _ = outputs_of(blobs, job)
+    keys = [found[path].key for path in paths if path in found]
+    blobs.delete(keys)
+    return len(keys)
+
+
 def outputs_of(blobs: Blobs, job: str) -> tuple[dict[str, BlobInfo], tuple[str, ...]]:
     """Outputs in the store by their path below `outputs/`, and names that cannot be used."""
     prefix = outputs_folder(job)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgeloop.models.candidates import Candidates
-from edgeloop.models.catalog import Catalog, Model, Uploaded
+from edgeloop.models.catalog import Catalog, Model, Uploaded, tags_of
 from edgeloop.models.csv_file import read_csv, write_csv
 from edgeloop.models.files import (
     ATTEMPTS_FOLDER,
@@ -16,7 +16,16 @@ from edgeloop.models.files import (
     is_copy,
 )
 from edgeloop.models.leases import Lease, Leases, Outcome
-from edgeloop.models.names import check_experiment_name, check_model_name, matches, matches_any
+from edgeloop.models.names import (
+    attention_rank,
+    can_be_key,
+    check_experiment_name,
+    check_model_name,
+    is_pattern,
+    matches,
+    matches_any,
+    natural_key,
+)
 from edgeloop.models.plan import LATENCY_COLUMNS, Plan, Stage, default_plan
 from edgeloop.models.queue import (
     FINISHED,
@@ -32,13 +41,16 @@ from edgeloop.models.row import (
     AGREEMENT_COLUMNS,
     CANDIDATE,
     COLUMNS,
+    KINDS,
     LARGEST_PRIORITY,
     RECOVERY_HEADINGS,
     SCORE_COLUMNS,
+    SHOWN_AS,
     LatencyInterval,
     RecoverySummary,
     ScoreMeaning,
     check_priority,
+    column_named,
     decoded,
     interval_heading,
     is_deterministic,
@@ -51,6 +63,7 @@ from edgeloop.models.row import (
     ran_on,
     recovery_of,
     runs_of,
+    score_interval,
     score_meaning,
     shared_metric,
     shown_scores,
@@ -76,10 +89,12 @@ __all__ = [
     "COLUMNS",
     "DEAD_S",
     "FINISHED",
+    "KINDS",
     "LARGEST_PRIORITY",
     "LATENCY_COLUMNS",
     "RECOVERY_HEADINGS",
     "SCORE_COLUMNS",
+    "SHOWN_AS",
     "UPLOAD",
     "Candidates",
     "Catalog",
@@ -104,11 +119,14 @@ __all__ = [
     "StageRecord",
     "UploadOptions",
     "Uploaded",
+    "attention_rank",
+    "can_be_key",
     "capability_of",
     "check_experiment_name",
     "check_model_name",
     "check_priority",
     "check_upload",
+    "column_named",
     "contents_of",
     "decoded",
     "default_plan",
@@ -123,12 +141,14 @@ __all__ = [
     "is_foreign",
     "is_lower_bound",
     "is_on",
+    "is_pattern",
     "is_true",
     "latency_interval",
     "latency_notes",
     "matches",
     "matches_any",
     "mean_latency_ms",
+    "natural_key",
     "new_runner_id",
     "plain_key",
     "ran_on",
@@ -137,9 +157,11 @@ __all__ = [
     "records_of",
     "recovery_of",
     "runs_of",
+    "score_interval",
     "score_meaning",
     "shared_metric",
     "shown_scores",
+    "tags_of",
     "visible_columns",
     "write_csv",
 ]

@@ -205,7 +205,7 @@ class Catalog:
         seen: set[str] = set()
         for pattern in patterns or ("*",):
             for row in self._matching(pattern):
-                if row.key not in seen and (tag is None or tag in _tags(row.values)):
+                if row.key not in seen and (tag is None or tag in tags_of(row.values)):
                     seen.add(row.key)
                     yield row
 
@@ -249,6 +249,17 @@ class Catalog:
         self._queue.restore(name, after.values)
         self._store.blobs.delete_unchanged(stale)  # results that came since then stay
         return chosen
+
+    def failed_stages(self, row: Values) -> list[str]:
+        """What a model in error could not do; empty where its row does not tell. What it has done
+        is worth keeping when somebody wants it tried again."""
+        records = records_of(row)
+        failed = []
+        for stage in self._plan.for_model(row):
+            record = records.get(stage.name, StageRecord())
+            if (record.attempts or record.silent) and not stage.is_done(row):
+                failed.append(stage.name)
+        return failed
 
     def delete(self, name: str) -> None:
         """The row and all files. Cut off half-way it can be said again: the row goes last.
@@ -418,7 +429,8 @@ def _is_meant(owner: str, node: str | None) -> bool:
     return node is None or is_on(owner, node)
 
 
-def _tags(row: Values) -> list[Value]:
+def tags_of(row: Values) -> list[Value]:
+    """The labels of a model; none where its column cannot be read."""
     try:
         return list(json.loads(str(row.get("tags") or "[]")))
     except (ValueError, TypeError):

@@ -421,7 +421,7 @@ def _plain_name(stored: str) -> str:
 def _destination(path: str | Path, to: Path) -> Path:
     """Where a file of a download should go that failed in its temporary folder."""
     with contextlib.suppress(ValueError):
-        first, *others = Path(path).relative_to(to).parts
+        first, *others = Path(path).absolute().relative_to(to.absolute()).parts
         if first.startswith(_FRESH):
             return to.joinpath(*others)
     return Path(path)

@@ -1,4 +1,4 @@
-"""Names: which are allowed, and friendly ones for models that come without."""
+"""Names: which are allowed, friendly ones for models that come without, and the order of lists."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ RESERVED_EXPERIMENTS = frozenset(
 )
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_NUMBER = re.compile(r"0*([0-9]+)")
+_FIRST_SHOWN = {"running": 0, "error": 1, "failed": 1}
 
 
 def check_model_name(name: str) -> str:
@@ -42,6 +44,18 @@ def check_experiment_name(name: str) -> str:
     if name.lower() in RESERVED_EXPERIMENTS:
         raise BadName(what="experiment", name=name, reason="Edgeloop keeps that name for itself")
     return name
+
+
+def natural_key(name: str) -> str:
+    """Sorts names as people count: `net-2` before `net-10`, whatever the case of the letters."""
+    counted = _NUMBER.sub(lambda found: f"{len(found[1]):03}{found[1]}", name.casefold())
+    return f"{counted}\0{name}"
+
+
+def attention_rank(status: str) -> int:
+    """For lists that show first what somebody may want to act on: running models, failed ones, and
+    then all others, each in natural order."""
+    return _FIRST_SHOWN.get(status.partition(" ")[0], 2)
 
 
 def can_be_key(name: str) -> bool:

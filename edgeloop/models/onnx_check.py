@@ -52,7 +52,7 @@ def check_onnx(path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None) 
     except OSError as error:
         raise LocalFileError(path=path, reason=error.strerror) from None
     if size is None:
-        raise BadModel(file=name, reason=f"there is no file {path}")
+        raise BadModel(file=name, reason=f"there is no file {path.absolute()}")
     _check_size(name, size)
     serialized = _read(path)
     others = external_files(path, _parse(path, serialized))

@@ -178,7 +178,7 @@ def _f1(
     clears: tuple[str, ...] = (),
 ) -> Stage:
     artefacts = (f"test_results_{name}.csv", f"pr_curve_{name}.png")
-    about = (f"{name}_images", f"{name}_set")
+    about = tuple(f"{name}_{what}" for what in ("images", "set", "low", "high"))
     return Stage(name, (name,), capability, priority, needs, artefacts, (*clears, *about))
 
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from edgeloop.errors import EdgeloopError, RowChanged, RowExists
+from edgeloop.errors import EdgeloopError, RowChanged, RowDamaged, RowExists
 from edgeloop.models.plan import Plan, Stage
 from edgeloop.models.records import (
     ARCHAI_TOOLCHAIN,
@@ -243,7 +243,7 @@ class Queue:
             if not isinstance(name, str):
                 continue
             if name not in is_there:
-                is_there[name] = models.get(name) is not None
+                is_there[name] = _has_row(models, name)
             if not is_there[name]:
                 yield record
 
@@ -281,6 +281,14 @@ class Queue:
                 if records_of(row).get(stage.name, _NEVER).queued:
                     values["queued"] = True
                 yield self.key(name, row, stage), values
+
+
+def _has_row(models: Table, name: str) -> bool:
+    """A row that cannot be read is there: its model may be mended, and keeps its name."""
+    try:
+        return models.get(name) is not None
+    except RowDamaged:
+        return True
 
 
 def ready_at(row: Values, stage: Stage, plan: Plan, margin_s: float) -> float | None:

@@ -72,6 +72,8 @@ COLUMNS: tuple[Column, ...] = (
         for what, kind, meaning in (
             ("images", "integer", f"how many test images {name} really is of"),
             ("set", "text", f"which test images {name} is of: a digest of their content"),
+            ("low", "number", f"lower end of the 95 % interval of {name}, over test images"),
+            ("high", "number", f"upper end of the 95 % interval of {name}"),
         )
     ),
     Column("use_pillow", "boolean", "whether images were prepared with Pillow"),
@@ -131,6 +133,25 @@ DETERMINISTIC = "deterministic"  # in the column `runs`
 CANDIDATE = "candidate"  # a row that a search made, with no model file yet
 SEARCH_NODE = "edgeloop search"  # holds such a row: Archai would look for its model, and fail it
 KINDS: Mapping[str, Kind] = {column.name: column.kind for column in COLUMNS}
+SHOWN_AS: Mapping[str, str] = {
+    "mean": "latency_ms",
+    "onnx_latency": "onnx_latency_ms",
+    "macs": "macs_m",
+    "params": "params_m",
+    "size": "size_mb",
+    "peak_memory_bytes": "peak_memory_mb",
+    "weight_bytes": "weights_mb",
+    "ddr_bytes": "ddr_mb",
+    "peak_rss_bytes": "peak_rss_mb",
+    "training_time": "training_s",
+}
+"""Names of columns that people see in another unit than the table has."""
+_COLUMNS_SHOWN: Mapping[str, str] = {shown: column for column, shown in SHOWN_AS.items()}
+
+
+def column_named(name: str) -> str:
+    """The column that people mean: both `latency_ms`, as it is shown, and `mean` are valid."""
+    return _COLUMNS_SHOWN.get(name, name)
 
 
 def filled(value: Value | None) -> bool:
@@ -235,6 +256,15 @@ def latency_interval(row: Mapping[str, object]) -> LatencyInterval | None:
         return None
     coverage = _number(row.get("latency_coverage"))
     return LatencyInterval(low, high, coverage if 0 < coverage < 1 else None)
+
+
+def score_interval(row: Mapping[str, object], column: str) -> tuple[float, float] | None:
+    """The 95 % interval of a score; None for rows that were tested before it was kept."""
+    low, high = row.get(f"{column}_low"), row.get(f"{column}_high")
+    numbers = [value for value in (low, high) if type(value) in (int, float)]
+    if len(numbers) < 2 or not -math.inf < low <= high < math.inf:  # type: ignore[operator]
+        return None
+    return float(low), float(high)  # type: ignore[arg-type]
 
 
 def interval_heading(rows: Iterable[Mapping[str, object]]) -> str:

@@ -49,7 +49,8 @@ class CurrentStage:
 class RunnerDevice:
     """A device of a runner's machine; an empty name is the machine itself, which converts models
     and tests float ones. `can` are the capabilities that the runner has by it: none for a board
-    that is plugged in there but not used by this runner."""
+    that is plugged in there but not used by this runner. `error` is the last one there, and
+    `error_at` when that was."""
 
     device: str = ""
     state: str = "idle"
@@ -58,6 +59,9 @@ class RunnerDevice:
     can: tuple[str, ...] = ()
     doing: tuple[CurrentStage, ...] = ()
     since: float = 0.0
+    celsius: float | None = field(default=None, compare=False)  # another degree is no news
+    error: str = ""
+    error_at: float = 0.0
 
     @property
     def is_idle(self) -> bool:
@@ -196,7 +200,10 @@ def columns_of(entry: RunnerEntry) -> dict[str, Value]:
         for key, value in vars(entry).items()
         if key not in ("id", "beat", "age_s", "devices")
     }
-    devices = [asdict(replace(d, detail=d.detail[:TEXT_LIMIT])) for d in entry.devices]
+    devices = [
+        asdict(replace(d, detail=d.detail[:TEXT_LIMIT], error=d.error[:TEXT_LIMIT]))
+        for d in entry.devices
+    ]
     doing = ", ".join(map(str, entry.doing))[:TEXT_LIMIT]
     return {
         **{key: value for key, value in values.items() if value != ""},
@@ -243,10 +250,12 @@ def _device(fields: Mapping[str, Any]) -> RunnerDevice:
         if {"stage", "model"} <= work.keys()
     )
     return RunnerDevice(
-        **{key: str(fields.get(key, "")) for key in ("device", "state", "detail", "chip")},
+        **{key: str(fields.get(key, "")) for key in ("device", "state", "detail", "chip", "error")},
         can=tuple(map(str, _list(fields.get("can")))),
         doing=doing,
         since=_number(fields, "since"),
+        celsius=_number(fields, "celsius") or None,
+        error_at=_number(fields, "error_at"),
     )
 
 

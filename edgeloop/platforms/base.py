@@ -1,8 +1,7 @@
 """The seam to a vendor: a platform has a toolchain that converts models, and devices that run them.
 
-A new vendor is a class like this one, registered by an entry point of the group
-`edgeloop.platforms`. Edgeloop then converts, benchmarks and scores models with it, and lists its
-devices; nothing else has to know the vendor.
+A vendor is a class, registered by an entry point of the group `edgeloop.platforms`. Edgeloop then
+converts, benchmarks and scores models with it; nothing else has to know the vendor.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ class Platform:
     converter: ClassVar[str] = ""
     """The platform whose toolchain makes the files that these devices run; empty: this one."""
     file_suffixes: ClassVar[tuple[str, ...]] = ()
-    """Suffixes of the files that the toolchain makes. The first one belongs to no other platform
-    listed before, so that it tells who converted a model."""
+    """Suffixes of the toolchain's files. No platform before has the first: it tells who made it."""
     settings: ClassVar[type[Section] | None] = None
     """Keys of its own in `edgeloop.yaml`; read them with `settings.section(...)`."""
 
@@ -56,8 +54,8 @@ class Platform:
         raise BadInput(reason=f"the platform {self.name} has no devices")
 
     def list_devices(self, settings: Settings) -> Iterable[ListedDevice]:
-        """What `edgeloop devices` shows; quick, and without an error where nothing is there. By
-        default every device name; one with a part in capitals stands for names of its own."""
+        """What `edgeloop devices` shows; quick, and no error where nothing is there. By default
+        every device name; one with a part in capitals stands for names of its own."""
         for name in self.device_names:
             _, _, rest = name.partition(":")
             state = f"write your {rest.lower()}" if rest.isupper() else ListedDevice.state
@@ -74,14 +72,15 @@ class Platform:
     def leftovers(
         self, device: str, settings: Settings, older_s: float
     ) -> Sequence[DeviceLeftover]:
-        """What lies on one of its attached devices and was not used for so long, for `edgeloop gc
-        --boards`. Looks without changing anything; raises DeviceUnavailable where it cannot, and
-        DeviceBusy where a runner uses the device."""
+        """What lies on an attached device and was not used for so long, for `edgeloop gc --boards`.
+        Only looks; raises DeviceUnavailable, and DeviceBusy where a runner uses the device."""
         return ()
 
     def check_benchmark(self, name: str, settings: Settings) -> None:
-        """Raises BadInput where this device has no latency to give: said before a runner starts,
-        since it is no model's fault."""
+        """Raises BadInput where this device has no latency to give: before a runner starts."""
+
+    def check_toolchain(self, settings: Settings) -> None:
+        """Raises an EdgeloopError where this machine lacks what conversion needs. Quick."""
 
     def open_estimator(self, name: str, settings: Settings, limit_s: float) -> Estimator:
         """Latency of untrained graphs, for searches; only for platforms that can estimate it."""
@@ -364,10 +363,11 @@ Availability = Literal["ready", "hot", "unplugged", "unauthorized", "offline"]
 
 @dataclass(frozen=True)
 class DeviceCondition:
-    """Whether a device could be used now; where not, `detail` says what to do about it."""
+    """Whether a device could be used now, and how hot it was; `detail` says what to do about it."""
 
     state: Availability = "ready"
     detail: str = ""
+    celsius: float | None = None
 
 
 @runtime_checkable

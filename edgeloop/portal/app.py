@@ -29,7 +29,7 @@ from edgeloop.errors import (
     StoreUnavailable,
 )
 from edgeloop.portal import bodies
-from edgeloop.portal.api import metrics, queue
+from edgeloop.portal.api import jobs, metrics, queue
 from edgeloop.portal.api import routes as api
 from edgeloop.portal.api.strict import STRICT_QUERY
 from edgeloop.portal.auth import Guard, local_path, set_cookie
@@ -80,6 +80,7 @@ def create_app(workspace: Workspace, options: PortalOptions | None = None) -> Fa
     )
     app.state.portal = portal
     app.include_router(api.router(portal))
+    app.include_router(jobs.router(portal))
     app.include_router(queue.router(portal))
     _add_login(app, portal)
 

@@ -203,7 +203,7 @@ def refuse_strangers(request: Request) -> str:
     """Why this change is refused; empty if it is allowed."""
     portal: Portal = request.app.state.portal
     if not portal.options.allow_changes:
-        return "This portal is read-only: start it with --allow-changes to change models here."
+        return "This portal is read-only: start it with --allow-changes to change something here."
     if request.state.shows_token:
         return ""
     if not _is_same_origin(request, portal.options.public_url):

@@ -50,8 +50,10 @@ class ConnectionLimits:
 
 def usable_limits() -> ConnectionLimits:
     """As many connections as this process may open files, which is raised where it is low."""
-    import resource
-
+    try:
+        import resource
+    except ImportError:  # not a POSIX system: there is no such limit to raise
+        return ConnectionLimits()
     wanted = MOST_CONNECTIONS + FILES_BESIDES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:

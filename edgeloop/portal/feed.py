@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from edgeloop._util.redact import redact
 from edgeloop.errors import EdgeloopError
 from edgeloop.fleet import StageWork, stage_work
-from edgeloop.models import Plan, records_of
+from edgeloop.models import Plan, natural_key, records_of
 from edgeloop.store import Record, Table, Value, Values
 
 LONG_TEXT = 2_000
@@ -134,7 +134,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TableSnapshot:
-    """All rows at one time, sorted by key. Never changed, only replaced.
+    """All rows at one time, in the natural order of their names. Never changed, only replaced.
 
     `problem` is a sentence while the store is away; the rows are then from `read_at`.
     """
@@ -321,4 +321,6 @@ def _merged(
     merged.update((row.name, row) for row in changed)
     for key in gone:
         merged.pop(key, None)
-    return merged if is_sorted else dict(sorted(merged.items()))
+    if is_sorted:
+        return merged
+    return dict(sorted(merged.items(), key=lambda item: natural_key(item[0])))

@@ -88,7 +88,8 @@ def _check_public_url(url: str) -> None:
 def serve(
     workspace: Workspace, options: PortalOptions, announce: Callable[[Address], None]
 ) -> None:
-    """Runs until Ctrl-C or SIGTERM. `announce` is called once the address can be opened."""
+    """Runs until SIGTERM or Ctrl-C, which is raised as ever. `announce` is called once the address
+    can be opened."""
     try:
         import uvicorn
 
@@ -114,8 +115,7 @@ def serve(
                 super().handle_exit(sig, frame)
 
         announce(address_of(workspace, options, own))
-        with contextlib.suppress(KeyboardInterrupt):
-            Server(server_config(app, usable_limits(), tls)).run(sockets=[listener])
+        Server(server_config(app, usable_limits(), tls)).run(sockets=[listener])
 
 
 def server_config(

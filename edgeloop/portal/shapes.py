@@ -41,7 +41,9 @@ class TableQuery:
     """`text` is a part of a name, tag or error, or a glob for names; the other filters are exact.
 
     `status` is the first word of the column, for example `running` or `error`. `stage` keeps models
-    for which it runs or waits. `sort` is any column; rows without it always come last.
+    for which it runs or waits. `sort` is any column; rows without it always come last. Without one,
+    running and failed models come first. `columns` are shown beside name and status, as people or
+    the store name them; without any, those that an experiment usually needs.
     """
 
     text: str = ""
@@ -50,10 +52,11 @@ class TableQuery:
     stage: str = ""
     device: str = ""
     node: str = ""
-    sort: str = "name"
+    sort: str = ""
     descending: bool = False
     page: int = 1
     size: int = PAGE_SIZES[0]
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,8 @@ class Choices:
 
 @dataclass(frozen=True)
 class TableView:
-    """One page of the table. `counts` is by first word of the status, over all models."""
+    """One page of the table. `counts` is by first word of the status, over all models; `offered`
+    are all columns that can be shown."""
 
     frame: Frame
     query: TableQuery
@@ -122,6 +126,45 @@ class TableView:
     total: int
     pages: int
     choices: Choices
+    offered: tuple[Heading, ...] = ()
+
+
+@dataclass(frozen=True)
+class CompareCell:
+    """`difference` is that from the first model, as text."""
+
+    text: str
+    difference: str
+    is_best: bool
+    is_estimate: bool
+
+
+@dataclass(frozen=True)
+class CompareRow:
+    """A column of the table with a cell for each model."""
+
+    column: str
+    title: str
+    unit: str
+    meaning: str
+    is_number: bool
+    has_goal: bool
+    is_same: bool
+    cells: tuple[CompareCell, ...]
+
+
+@dataclass(frozen=True)
+class CompareView:
+    """Models side by side: the values that differ, numbers with a goal first, and those that do
+    not. `devices` are those of their latencies."""
+
+    frame: Frame
+    lines: tuple[Line, ...]
+    differing: tuple[CompareRow, ...]
+    equal: tuple[CompareRow, ...]
+    missing: tuple[str, ...]
+    left_out: int
+    devices: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -168,7 +211,7 @@ class StageView:
 
 @dataclass(frozen=True)
 class FileView:
-    """A file to download, at /api/v1/models/NAME/files/FILE."""
+    """A file to download, for a model at /api/v1/models/NAME/files/FILE."""
 
     name: str
     size: int
@@ -236,25 +279,37 @@ class ModelView:
 @dataclass(frozen=True)
 class ParetoQuery:
     """`x` and `y` are columns, or `COLUMN:min` and `COLUMN:max` if the goal is not known. Without
-    `y`, F1 or, where no model has it, agreement with the float model."""
+    `y`, F1 or, where no model has it, agreement with the float model.
 
-    x: str = "mean"
+    Without `device`, that with most models, if the columns depend on the device; `*` compares all
+    devices with each other. `range` is `all` for axes that show outliers, too.
+    """
+
+    x: str = "latency_ms"
     y: str = ""
     text: str = ""
     status: str = ""
     tag: str = ""
     device: str = ""
+    range: str = ""
 
 
 @dataclass(frozen=True)
 class Axis:
+    """A column that can be an axis. `title` has the unit in which texts are; they are the values
+    times `factor`."""
+
     column: str
     title: str
     goal: str
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)
 class Point:
+    """A model. `x_text` and `y_text` are in the units of the axes, `x` and `y` in those of the
+    API, such as ms. `score_interval` is the 95 % interval of a score on the y axis."""
+
     name: str
     x: float
     y: float
@@ -267,6 +322,7 @@ class Point:
     iteration: int | None
     device: str
     status: str
+    score_interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -276,6 +332,8 @@ class ParetoView:
     In `svg` a point is a link to `#model=NAME`, with NAME percent-encoded. `hidden` points are left
     out of chart and list; points of the front only if these alone are too many. `missing` models
     have no number in one of the columns. `trouble` is a sentence if the columns cannot be used.
+    `device` is the one that the front is of, `*` for one front across all `devices` (with how many
+    models each has), and `device_note` says so. `outside` models are beyond the axes of the chart.
     """
 
     frame: Frame
@@ -292,6 +350,10 @@ class ParetoView:
     choices: Choices
     svg: str
     trouble: str
+    device: str = ""
+    devices: Mapping[str, int] = field(default_factory=dict)
+    device_note: str = ""
+    outside: int = 0
 
 
 @dataclass(frozen=True)
@@ -339,78 +401,37 @@ class QueueView:
 
 
 @dataclass(frozen=True)
+class DeviceCard:
+    """A device of a machine, or the machine itself (`device` is empty). `line` says what it does;
+    `since`, `error_at` and `seen_at` are the times of it. `today` is the share of this UTC day so
+    far, between 0 and 1, that it was in use, and `today_s` the seconds."""
+
+    line: MachineLine
+    since: float | None
+    error_at: float | None
+    seen_at: float | None
+    today: float
+    today_s: float
+
+
+@dataclass(frozen=True)
 class DevicesView:
     """`machines` are those of all runners of the store, and whoever else holds a stage of this
-    experiment; `read_at` is when they were read, so that `seconds` can be counted from there."""
+    experiment; `read_at` is when they were read, so that `seconds` can be counted from there.
+    `cards` are the same with their use of today, of the chosen `state` if there is one; `counts`
+    has all states."""
 
     frame: Frame
     machines: tuple[MachineLine, ...]
+    cards: tuple[DeviceCard, ...]
+    counts: Mapping[str, int]
+    state: str
     read_at: float
     now: tuple[Busy, ...]
     waiting: Mapping[str, int]
     queue: QueueView
     days: tuple[DayUse, ...]
     svg: str
-    trouble: str
-
-
-@dataclass(frozen=True)
-class JobLine:
-    name: str
-    state: str
-    is_final: bool
-    experiment: str
-    compute: str
-    node: str
-    created: float
-    started: float | None
-    ended: float | None
-    attempt: int
-    parent: str
-    exit_code: int | None
-    reason: str
-    note: str
-    tags: tuple[str, ...]
-    params: Mapping[str, str]
-    metrics: Mapping[str, str]
-    published: Mapping[str, int]
-    log_bytes: int
-
-
-@dataclass(frozen=True)
-class JobsView:
-    """Newest first, without `hidden` older ones. `counts` includes all. `damaged` has a sentence
-    for each record that cannot be read."""
-
-    frame: Frame
-    jobs: tuple[JobLine, ...]
-    counts: Mapping[str, int]
-    params: tuple[str, ...]
-    metrics: tuple[str, ...]
-    damaged: tuple[str, ...]
-    hidden: int
-
-
-@dataclass(frozen=True)
-class LogPart:
-    """The bytes of a log from `start` to `end` as text; `size` is its current size."""
-
-    start: int
-    end: int
-    size: int
-    text: str
-    is_final: bool
-
-
-@dataclass(frozen=True)
-class JobView:
-    """`log` is the last part of the log; the next part starts at `log.end`."""
-
-    frame: Frame
-    job: JobLine
-    command: tuple[str, ...]
-    inputs: tuple[str, ...]
-    log: LogPart
     trouble: str
 
 

@@ -20,7 +20,7 @@ from edgeloop.portal.auth import Sessions
 from edgeloop.portal.feed import Feed, Row, TableSnapshot, read_row, seconds_of
 from edgeloop.portal.shapes import Frame, UsePeriod
 from edgeloop.portal.tokens import AUTO
-from edgeloop.report import to_page_part
+from edgeloop.report import to_page_part, to_page_parts
 from edgeloop.store import Record, Store, Values
 from edgeloop.workspace import Workspace
 
@@ -60,6 +60,10 @@ class UsageReader:
         self.uses()
         return self._rows
 
+    def last_known(self, is_away: bool) -> Mapping[str, Values]:
+        """All of them as last read, and not read again while the store `is_away`."""
+        return self._rows if is_away else self.rows()
+
     def _read(self) -> None:
         now = self._clock()
         first = now - (OVERLAP_S if self._is_whole else WINDOW_S)
@@ -94,10 +98,14 @@ class RunnersReader:
 
     def last_known(self, is_away: bool) -> tuple[RunnerEntry, ...]:
         """All of them as last read, and not read again while the store `is_away`."""
+        return self.last_read(is_away)[0]
+
+    def last_read(self, is_away: bool) -> tuple[tuple[RunnerEntry, ...], float]:
+        """The same with the store's time then, or ours if it was never read."""
         if not is_away:
             with contextlib.suppress(EdgeloopError):
                 self.read()
-        return self._entries
+        return self._entries, self._now_s or time.time()
 
 
 def _key(seconds: float) -> str:
@@ -223,6 +231,19 @@ class Portal:
         """A chart as part of a page. `content` is all that it shows; the same content is drawn
         once."""
         return self.drawings.get((prefix, content), lambda: to_page_part(make(), prefix))
+
+    def draw_twice(
+        self,
+        content: Hashable,
+        make: Callable[[], alt.TopLevelMixin],
+        prefix: str,
+        make_narrow: Callable[[], alt.TopLevelMixin] | None = None,
+    ) -> str:
+        """Like `draw`, for screens and for phones, on which other charts are scrolled."""
+        return self.drawings.get(
+            (prefix, content, "twice"),
+            lambda: to_page_parts(make(), prefix, make_narrow() if make_narrow else None),
+        )
 
     def close(self) -> None:
         self.closing.set()

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgeloop._util.system import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, has_users, is_own
 from edgeloop.errors import BadInput, LocalFileError
 from edgeloop.settings import state_folder
 
@@ -54,7 +55,8 @@ def own_token(renew: bool = False, folder: Path | None = None) -> OwnToken:
 def token_in(file: Path) -> str:
     """The content of a file, without spaces and newlines around it."""
     try:
-        handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not hold anything up
+        # A pipe must not hold anything up.
+        handle = os.open(file, os.O_RDONLY | O_CLOEXEC | O_NONBLOCK)
         with os.fdopen(handle, "rb") as opened:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
                 raise LocalFileError(path=file, reason="is not a file")
@@ -168,20 +170,20 @@ def _folder(given: Path | None) -> Path:
 
 def _private_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if folder.stat().st_uid == os.getuid():
+    if is_own(folder.stat()):
         folder.chmod(0o700)
 
 
 def _private_text(file: Path) -> str:
     """Empty unless it is a file of this user that nobody else can read."""
     try:
-        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        handle = os.open(file, os.O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
     except OSError:
         return ""
     with os.fdopen(handle, "rb") as opened:
         about = os.fstat(opened.fileno())
-        is_ours = stat.S_ISREG(about.st_mode) and about.st_uid == os.getuid()
-        if not is_ours or about.st_mode & 0o077:
+        is_ours = stat.S_ISREG(about.st_mode) and is_own(about)
+        if not is_ours or (has_users() and about.st_mode & 0o077):
             return ""
         return opened.read(_LONGEST_FILE).decode("ascii", "replace").strip()
 
@@ -190,7 +192,8 @@ def _write_private(file: Path, content: bytes, replace: bool) -> None:
     """Whole from the beginning. Without `replace`, one that is there already stays."""
     _private_folder(file.parent)
     temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}.part")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_CLOEXEC | O_NOFOLLOW
+    handle = os.open(temporary, flags, 0o600)
     try:
         with os.fdopen(handle, "wb") as opened:
             opened.write(content)

@@ -1,7 +1,7 @@
 """Results: the Pareto front of a table, charts, and a report in one file.
 
     rows = Workspace.open().status()
-    found = pareto_of(rows, [objective("mean"), objective("f1_1k")])
+    found = pareto_of(rows, [objective("latency_ms"), objective("f1_1k")])
     write_chart(pareto_chart(rows), Path("front.png"), "Front")
 
 Charts need the extra `portal`; the front does not.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from edgeloop.models import is_estimate
 from edgeloop.pareto import hypervolume, non_dominated
+from edgeloop.report.axes import ChartAxes, chart_axes, span_of
 from edgeloop.report.charts import front_frames, pareto_chart
 from edgeloop.report.comparisons import (
     agreement_chart,
@@ -20,6 +21,8 @@ from edgeloop.report.comparisons import (
     utilisation_chart,
 )
 from edgeloop.report.drawing import (
+    FONT_FILES,
+    FONTS,
     Shown,
     show,
     show_animation,
@@ -27,12 +30,13 @@ from edgeloop.report.drawing import (
     to_gif,
     to_html,
     to_page_part,
+    to_page_parts,
     to_png,
     to_svg,
     write_chart,
     write_whole,
 )
-from edgeloop.report.front import Pareto, pareto_of
+from edgeloop.report.front import ALL_DEVICES, Pareto, device_note, one_device, pareto_of
 from edgeloop.report.html import ReportData, Source, gather, provenance, render
 from edgeloop.report.measures import (
     LATENCY,
@@ -43,6 +47,7 @@ from edgeloop.report.measures import (
     measure_of,
     objective,
     quality_column,
+    readable,
     sigma_ms,
 )
 from edgeloop.report.model_charts import (
@@ -71,14 +76,19 @@ from edgeloop.report.search_charts import (
     search_measure,
     volume_chart,
 )
-from edgeloop.report.style import OKABE_ITO, Theme, empty_chart
+from edgeloop.report.style import NARROW, OKABE_ITO, Theme, empty_chart
 from edgeloop.report.terminal import ASCII, UNICODE, plot
 
 __all__ = [
+    "ALL_DEVICES",
     "ASCII",
+    "FONTS",
+    "FONT_FILES",
     "LATENCY",
+    "NARROW",
     "OKABE_ITO",
     "UNICODE",
+    "ChartAxes",
     "ColumnObjective",
     "Evidence",
     "Layers",
@@ -92,8 +102,10 @@ __all__ = [
     "about_candidate",
     "agreement_chart",
     "candidates_chart",
+    "chart_axes",
     "check_columns",
     "classes_chart",
+    "device_note",
     "empty_chart",
     "evidence_charts",
     "evidence_of",
@@ -110,6 +122,7 @@ __all__ = [
     "measure_of",
     "non_dominated",
     "objective",
+    "one_device",
     "parallel_chart",
     "pareto_chart",
     "pareto_of",
@@ -122,6 +135,7 @@ __all__ = [
     "read_curves",
     "read_layers",
     "read_scores",
+    "readable",
     "reference_text",
     "render",
     "search_charts",
@@ -129,10 +143,12 @@ __all__ = [
     "show",
     "show_animation",
     "sigma_ms",
+    "span_of",
     "spec_of",
     "to_gif",
     "to_html",
     "to_page_part",
+    "to_page_parts",
     "to_png",
     "to_svg",
     "training_chart",

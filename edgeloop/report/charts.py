@@ -10,7 +10,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from edgeloop.models import interval_heading, is_estimate, latency_interval
+from edgeloop.models import SCORE_COLUMNS, interval_heading, is_estimate, latency_interval
+from edgeloop.report.axes import (
+    NAME_SIZE,
+    PLACES,
+    ChartAxes,
+    chart_axes,
+    placed_names,
+    short_name,
+    span_of,
+)
 from edgeloop.report.front import Pareto, pareto_of
 from edgeloop.report.measures import (
     ESTIMATE,
@@ -26,8 +35,10 @@ from edgeloop.report.measures import (
 from edgeloop.report.style import (
     DISC,
     GREY,
+    HEIGHT,
     RING,
     VERMILLION,
+    WIDTH,
     altair,
     axis,
     by_iteration,
@@ -36,14 +47,11 @@ from edgeloop.report.style import (
     empty_chart,
     numbers,
     or_null,
-    padded,
     sized,
 )
 
 if TYPE_CHECKING:
     from edgeloop.report.style import Chart
-
-Domains = tuple[tuple[float, float], tuple[float, float]]
 
 
 def pareto_chart(
@@ -51,16 +59,20 @@ def pareto_chart(
     objectives: Sequence[ColumnObjective] | None = None,
     *,
     links: Mapping[str, str] | None = None,
-    domains: Domains | None = None,
+    axes: ChartAxes | None = None,
     iterations: Sequence[float] = (),
     title: str = "",
+    note: str = "",
+    size: tuple[int, int] = (WIDTH, HEIGHT),
+    whole: bool = False,
 ) -> Chart:
-    """The first two objectives, coloured by iteration, with the front highlighted and ±1σ of the
-    latency.
+    """The first two objectives, coloured by iteration, with the front highlighted and named, ±1σ of
+    the latency and 95 % intervals of scores.
 
-    Estimated latencies are hollow; on the front, a pale band shows their interval. `links`
-    are addresses by model name. `domains` (limits of the axes) and `iterations` (all values of the
-    colour scale) make several charts comparable.
+    Estimated latencies are hollow; on the front, a pale band shows their interval. Models far from
+    all others are outside the axes and counted, unless the `whole` is wanted. `links` are addresses
+    by model name. `axes` and `iterations` (all values of the colour scale) make
+    several charts comparable. `note` is another line below the title.
     """
     found = pareto_of(rows, objectives or (objective(LATENCY), objective("f1_1k")))
     if not found.rows:
@@ -68,21 +80,28 @@ def pareto_chart(
         return empty_chart(f"No model has {wanted} yet.")
     a = altair()
     x, y = found.objectives[:2]
-    points = _points(found, links or {})
-    axes = {
-        "x": axis(a.X, "x", x.measure, domains[0] if domains else None),
-        "y": axis(a.Y, "y", y.measure, domains[1] if domains else None),
-    }
-    base = a.Chart().encode(**axes)
+    axes = axes or chart_axes(found, whole)
+    points = _points(found, links or {}, axes)
+    base = a.Chart().encode(
+        **{
+            side: axis(kind, side, axes.measures[place], (shown.low, shown.high), shown.is_log)
+            for place, (side, kind, shown) in enumerate(
+                zip("xy", (a.X, a.Y), axes.ranges, strict=True)
+            )
+        }
+    )
     faint = a.condition("datum.front", a.value(0.9), a.value(0.3))
     sigmas = base.transform_filter("isValid(datum.sigma)").encode(opacity=faint)
     bars = _around(sigmas.mark_rule(strokeWidth=1.2, clip=True), x, y, "sigma")
     behind = [*_bands(base, x, y, points), *_front_line(base, found), *bars]
-    figures = numbers(x=x.measure.heading, y=y.measure.heading, sigma="±1σ")
+    behind += _score_bars(base.encode(opacity=faint), points)
+    figures = numbers(x=axes.measures[0].heading, y=axes.measures[1].heading, sigma="±1σ")
     named = base.encode(tooltip=["name:N", *figures, "iteration:Q", "latency:N", "device:N"])
     marks = _marks(named, points, by_iteration(points, iterations), bool(links))
-    chart = a.layer(*behind, *marks, data=data(points))
-    return sized(chart, title or "Front", _pareto_subtitle(found, points))
+    names = _names(base, points, axes, size)
+    chart = a.layer(*behind, *marks, *names, data=data(points))
+    lines = [_pareto_subtitle(found, points, axes), *([note] if note else [])]
+    return sized(chart, title or "Front", lines, width=size[0], height=size[1])
 
 
 def front_frames(
@@ -95,7 +114,7 @@ def front_frames(
     found = pareto_of(rows, wanted)
     if not found.rows:
         return [pareto_chart([], wanted)]
-    domains = tuple(padded(found.values[:, index].tolist()) for index in (0, 1))
+    axes = chart_axes(found, is_moving=True)
     known = [number(row.get("iteration")) for row in found.rows]
     iterations = sorted({value for value in known if not math.isnan(value)})
     frames = []
@@ -109,7 +128,7 @@ def front_frames(
         chart = pareto_chart(
             shown,
             wanted,
-            domains=domains,  # type: ignore[arg-type]
+            axes=axes,
             iterations=iterations,
             title=name,
         )
@@ -117,26 +136,30 @@ def front_frames(
     return frames
 
 
-def _points(found: Pareto, links: Mapping[str, str]) -> list[dict[str, Any]]:
+def _points(found: Pareto, links: Mapping[str, str], axes: ChartAxes) -> list[dict[str, Any]]:
     has_latency = any(item.column == LATENCY for item in found.objectives)
+    latency_factor = max(axes.factors)
     points = []
     for index, (row, values) in enumerate(zip(found.rows, found.values.tolist(), strict=True)):
-        sigma = sigma_ms(row)
+        sigma = latency_factor * sigma_ms(row)
         name = str(row.get("name", ""))
         point: dict[str, Any] = {
             "name": name,
-            "x": values[0],
-            "y": values[1],
+            "x": axes.factors[0] * values[0],
+            "y": axes.factors[1] * values[1],
             "iteration": or_null(number(row.get("iteration"))),
             "front": found.is_front[index],
             "latency": kind_of(row) if has_latency else MEASURED,
-            "about": _about(found, index),
+            "about": _about(found, index, axes),
         }
         if has_latency and sigma > 0:
             point["sigma"] = sigma
         if has_latency and (interval := latency_interval(row)):
-            point |= {"low": interval.low_ms, "high": interval.high_ms}
-            point["interval"] = str(interval)
+            point |= {"low": latency_factor * interval.low_ms}
+            point |= {"high": latency_factor * interval.high_ms, "interval": str(interval)}
+        for side, item in zip("xy", found.objectives, strict=False):
+            if item.column in SCORE_COLUMNS and (span := span_of(row, item)):
+                point |= {f"{side}_low": span[0], f"{side}_high": span[1]}
         if row.get("device"):
             point["device"] = str(row["device"])
         if name in links:
@@ -145,11 +168,12 @@ def _points(found: Pareto, links: Mapping[str, str]) -> list[dict[str, Any]]:
     return points
 
 
-def _about(found: Pareto, index: int) -> str:
+def _about(found: Pareto, index: int, axes: ChartAxes) -> str:
     row = found.rows[index]
     parts = []
-    for item, value in zip(found.objectives, found.values[index].tolist(), strict=True):
-        text = f"{item.measure.heading} {item.measure.text(value)}"
+    shown = zip(axes.measures, axes.factors, found.values[index].tolist(), strict=True)
+    for item, (measure, factor, value) in zip(found.objectives, shown, strict=True):
+        text = f"{measure.heading} {measure.text(factor * value)}"
         parts.append(f"{text} est" if item.column == LATENCY and is_estimate(row) else text)
     if not math.isnan(number(row.get("iteration"))):
         parts.append(f"iteration {row['iteration']}")
@@ -186,6 +210,43 @@ def _along(rule: Any, x: ColumnObjective, low: str, high: str) -> list[Any]:
     if x.column == LATENCY:
         return [rule.encode(x=a.X(f"{low}:Q"), x2=f"{high}:Q")]
     return [rule.encode(y=a.Y(f"{low}:Q"), y2=f"{high}:Q")]
+
+
+def _score_bars(base: Any, points: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The 95 % intervals of scores, on the axis that shows them."""
+    a = altair()
+    bars = []
+    for side in "xy":
+        low, high = f"{side}_low", f"{side}_high"
+        if any(low in point for point in points):
+            rule = base.transform_filter(f"isValid(datum.{low})")
+            rule = rule.mark_rule(strokeWidth=1.2, clip=True)
+            ends = {side: (a.X if side == "x" else a.Y)(f"{low}:Q"), f"{side}2": f"{high}:Q"}
+            bars.append(rule.encode(**ends))
+    return bars
+
+
+def _names(
+    base: Any, points: Sequence[dict[str, Any]], axes: ChartAxes, size: tuple[int, int]
+) -> list[Any]:
+    """The names of the front's models, where there is room for them."""
+    across, up = axes.ranges
+    front = [point for point in points if point["front"]]
+    pixels = [
+        (across.position(p["x"]) * size[0], (1 - up.position(p["y"])) * size[1]) for p in front
+    ]
+    labels = [short_name(point["name"]) for point in front]
+    used = placed_names(pixels, labels, size)
+    for index, place in used.items():
+        front[index] |= {"label": labels[index], "place": place}
+    texts = []
+    for place in dict.fromkeys(used.values()):
+        align, dx, dy = PLACES[place]
+        text = base.transform_filter(f"datum.place == '{place}'").mark_text(
+            align=align, dx=dx, dy=dy, baseline="middle", fontSize=NAME_SIZE
+        )
+        texts.append(text.encode(text="label:N"))
+    return texts
 
 
 def _front_line(base: Any, found: Pareto) -> list[Any]:
@@ -225,13 +286,16 @@ def _marks(base: Any, points: Sequence[Mapping[str, Any]], colour: Any, linked: 
     ]
 
 
-def _pareto_subtitle(found: Pareto, points: Sequence[Mapping[str, Any]]) -> str:
+def _pareto_subtitle(found: Pareto, points: Sequence[Mapping[str, Any]], axes: ChartAxes) -> str:
     goals = "; ".join(
-        f"{item.measure.heading}: {'less' if item.goal == 'min' else 'more'} is better"
-        for item in found.objectives
+        f"{measure.heading}: {'less' if item.goal == 'min' else 'more'} is better"
+        for item, measure in zip(found.objectives, axes.measures, strict=True)
     )
-    bars = "; bars ±1σ" if any("sigma" in point for point in points) else ""
+    bars = "; bars: ±1σ of runs" if any("sigma" in point for point in points) else ""
+    if any("y_low" in point or "x_low" in point for point in points):
+        bars += f"{',' if bars else '; bars:'} 95 % interval of scores"
     if _has_bands(points):
         bars += f"; pale: {interval_heading(found.front)} of an estimate"
     kept = f"large: the front, {len(found.front)} of {count_of(len(found.rows), 'model')}"
-    return f"{kept}{bars}; {goals}"
+    out = f"; {axes.outside} outside the axes" if axes.outside else ""
+    return f"{kept}{out}{bars}; {goals}"

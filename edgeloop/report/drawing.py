@@ -12,6 +12,7 @@ import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,7 +20,7 @@ from xml.etree import ElementTree
 
 from edgeloop._util.files import write_atomic
 from edgeloop.errors import BadInput, LocalFileError, MissingExtra
-from edgeloop.report.style import Theme, config
+from edgeloop.report.style import Theme, config, for_narrow
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -31,7 +32,7 @@ SCALE = 2.0  # PNG pixels a point, for sharp text
 FRAME_MS, LAST_FRAME_MS = 700, 2500
 # Vega compiles the expressions of a chart, hence unsafe-eval; nothing may be fetched.
 _POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:; "
     "script-src 'unsafe-inline' 'unsafe-eval'"
 )
 _SVG = "http://www.w3.org/2000/svg"
@@ -40,12 +41,29 @@ _LINK = "{http://www.w3.org/1999/xlink}href"
 _DROPPED = ("class", "pointer-events", "role", "aria-roledescription", "aria-hidden")
 
 
+FONTS = Path(__file__).parent / "fonts"
+FONT_FILES = {"normal": "regular.woff2", "bold": "bold.woff2"}
+
+
+@cache
 def _converter() -> ModuleType:
+    """Lays texts out with the font that pages and files carry, whatever a machine has."""
     try:
         import vl_convert
     except ImportError:
         raise MissingExtra(what="Drawing charts", extra="portal") from None
+    vl_convert.register_font_directory(str(FONTS))
     return vl_convert
+
+
+@cache
+def font_faces() -> str:
+    """The font of charts as CSS without addresses, for pages and files that stand alone."""
+    face = "@font-face{{font-family:'Edgeloop Sans';font-weight:{};src:url({}) format('woff2')}}"
+    return "".join(
+        face.format(weight, f"data:font/woff2;base64,{_text((FONTS / name).read_bytes())}")
+        for weight, name in FONT_FILES.items()
+    )
 
 
 def spec_of(chart: alt.TopLevelMixin, theme: Theme = "light") -> dict[str, Any]:
@@ -72,7 +90,13 @@ def to_png(chart: alt.TopLevelMixin, theme: Theme = "light", scale: float = SCAL
 
 
 def to_svg(chart: alt.TopLevelMixin, theme: Theme = "light") -> str:
-    return str(_converter().vegalite_to_svg(spec_of(chart, theme)))
+    """A file that looks the same everywhere: it carries its font."""
+    begin, end, rest = _svg(spec_of(chart, theme)).partition(">")
+    return f"{begin}{end}<defs><style>{font_faces()}</style></defs>{rest}"
+
+
+def _svg(spec: dict[str, Any]) -> str:
+    return str(_converter().vegalite_to_svg(spec))
 
 
 def to_html(chart: alt.TopLevelMixin, title: str, theme: Theme = "light") -> str:
@@ -87,18 +111,30 @@ def to_html(chart: alt.TopLevelMixin, title: str, theme: Theme = "light") -> str
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         f"<title>{escape(title)}</title>"
-        f"<style>body{{margin:1rem;background:{background}}}</style></head>"
+        f"<style>{font_faces()}body{{margin:1rem;background:{background}}}</style></head>"
         f'<body><div id="chart"></div>\n<script type="module">\n{script}\n'
         f"vegaEmbed('#chart', {spec}, {{actions: false, renderer: 'svg'}});\n"
         "</script></body></html>\n"
     )
 
 
-def to_page_part(chart: alt.TopLevelMixin, prefix: str) -> str:
-    """An SVG for embedding in a page: it uses the text colour of the page, its ids start with
-    `prefix`, its links stay in the page, and its marks have tooltips."""
+def to_page_parts(
+    chart: alt.TopLevelMixin, prefix: str, narrow: alt.TopLevelMixin | None = None
+) -> str:
+    """A chart twice, drawn for screens and for phones, or with `narrow` another one there: CSS
+    shows `.for-wide` or `.for-narrow`. Scaled down, its texts could not be read."""
+    wide = to_page_part(chart, prefix)
+    other = to_page_part(narrow or chart, f"{prefix}n-", is_narrow=True)
+    return f'<div class="for-wide">{wide}</div><div class="for-narrow">{other}</div>'
+
+
+def to_page_part(chart: alt.TopLevelMixin, prefix: str, is_narrow: bool = False) -> str:
+    """An SVG for embedding in a page: it uses the text colour and the font of the page, its ids
+    start with `prefix`, its links stay in the page, and its marks have tooltips."""
     ElementTree.register_namespace("", _SVG)
-    root = ElementTree.fromstring(to_svg(chart, "page"))  # noqa: S314 - rendered above, not foreign
+    spec = spec_of(chart, "page")
+    drawn = _svg(for_narrow(spec) if is_narrow else spec)
+    root = ElementTree.fromstring(drawn)  # noqa: S314 - rendered above, not foreign
     for element in root.iter():
         _embed(element, prefix)
     root.set("role", "img")
@@ -155,7 +191,8 @@ def _embed(element: ElementTree.Element, prefix: str) -> None:
             element.set(name, prefix + value)
         elif name == _LINK:  # HTML does not know the prefix `xlink`
             del element.attrib[name]
-            element.set("href", "#" + value.partition("#")[2])
+            if place := value.partition("#")[2]:  # some marks of a chart may have no link
+                element.set("href", f"#{place}")
         elif value.startswith("url(#"):
             element.set(name, value.replace("url(#", f"url(#{prefix}", 1))
     label = element.attrib.get("aria-label", "")
@@ -182,7 +219,8 @@ def show(chart: alt.TopLevelMixin) -> Shown:
     """As SVG with tooltips in the colours of the page, light or dark; as PNG for front ends that
     show images only."""
     part = to_page_part(chart, f"n{secrets.token_hex(4)}-")
-    return Shown({"text/html": part, "image/png": _text(to_png(chart))})
+    style = f"<style>{font_faces()}</style>"
+    return Shown({"text/html": style + part, "image/png": _text(to_png(chart))})
 
 
 def show_animation(frames: Sequence[alt.TopLevelMixin], scale: float = 1.0) -> Shown:

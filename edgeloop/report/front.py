@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,7 +12,14 @@ from functools import cached_property
 import numpy as np
 
 from edgeloop.errors import BadInput
-from edgeloop.models import LATENCY_COLUMNS, SCORE_COLUMNS, runs_of, score_meaning
+from edgeloop.models import (
+    AGREEMENT_COLUMNS,
+    LATENCY_COLUMNS,
+    SCORE_COLUMNS,
+    ran_on,
+    runs_of,
+    score_meaning,
+)
 from edgeloop.pareto import (
     FIRST_RESULTS,
     Floats,
@@ -26,6 +34,10 @@ _SCORES = (*SCORE_COLUMNS, "val_iou", "final_val_iou", "cosine", "top1_agreement
 _KINDS = ("full", "trained", "")
 _OF_A_SEARCH = re.compile(r"(id_[0-9a-f]+)(?:\.(full|trained)(?:\.[0-9a-f]{12})?)?")
 _SHARED = ("macs", "params", "onnx_latency", "iteration", "val_iou")
+_ON_CHIP = ("ddr_bytes", "peak_rss_bytes", "power_mw")
+DEVICE_COLUMNS = frozenset(
+    (LATENCY, "stdev", "f1_1k", "f1_10k", "f1_1k_f", *AGREEMENT_COLUMNS, *_ON_CHIP)
+)
 _LATENCY = (LATENCY, "stdev", "total_inference_avg", "device", *LATENCY_COLUMNS)
 
 
@@ -55,6 +67,21 @@ class Pareto:
         return sorted(range(len(self.rows)), key=lambda index: (keys[index], names[index]))
 
     @cached_property
+    def devices(self) -> dict[str, int]:
+        """How many of the models each device has numbers of, most first; '' for models that name
+        none. Empty if no objective depends on a device."""
+        if not any(item.column in DEVICE_COLUMNS for item in self.objectives):
+            return {}
+        counts = Counter(str(row.get("device") or "") for row in self.rows)
+        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+    def on(self, device: str) -> Pareto:
+        """The models of one device, which may be named by a board of it."""
+        kept = [n for n, row in enumerate(self.rows) if ran_on(row, device)]  # type: ignore[arg-type]
+        rows = tuple(self.rows[index] for index in kept)
+        return replace(self, rows=rows, values=self.values[kept])
+
+    @cached_property
     def scales(self) -> tuple[ObjectiveScale, ...]:
         """What the hypervolume is measured by, objective by objective. The reference point follows
         from the ten models that were uploaded first, so that others do not move it."""
@@ -80,6 +107,31 @@ class Pareto:
     def _minimised(self) -> Floats:
         signs = [1.0 if item.goal == "min" else -1.0 for item in self.objectives]
         return np.asarray(self.values * np.array(signs))
+
+
+ALL_DEVICES = "*"
+
+
+def one_device(found: Pareto, device: str = "") -> tuple[Pareto, str]:
+    """The front of one device, and which: that with most models where none is named and there are
+    several. Numbers of two chips do not compare, so `*` (all together) must be asked for."""
+    named = [name for name in found.devices if name]
+    if device == ALL_DEVICES or not (device or len(named) > 1):
+        return found, device
+    chosen = device or named[0]
+    return found.on(chosen), chosen
+
+
+def device_note(whole: Pareto, device: str) -> str:
+    """What a front says of devices, if there are several: which it is of, or that it mixes them."""
+    counts = {name or "no device named": count for name, count in whole.devices.items()}
+    if len(counts) < 2:
+        return ""
+    if device in ("", ALL_DEVICES):
+        listed = ", ".join(f"{name} ({count})" for name, count in counts.items())
+        return f"One front across devices, whose numbers do not compare: {listed}"
+    others = ", ".join(f"{name} ({count})" for name, count in counts.items() if name != device)
+    return f"Front of {device}; not shown: {others}"
 
 
 def _ideal(item: ColumnObjective) -> float | None:

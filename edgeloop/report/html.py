@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import platform
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -41,8 +41,8 @@ from edgeloop.report.comparisons import (
     training_chart,
     utilisation_chart,
 )
-from edgeloop.report.drawing import to_page_part
-from edgeloop.report.front import Pareto, pareto_of
+from edgeloop.report.drawing import font_faces, to_page_part, to_page_parts
+from edgeloop.report.front import ALL_DEVICES, Pareto, device_note, one_device, pareto_of
 from edgeloop.report.measures import (
     LATENCY,
     ColumnObjective,
@@ -53,6 +53,7 @@ from edgeloop.report.measures import (
 )
 from edgeloop.report.model_charts import Evidence, evidence_charts, evidence_of, png_address
 from edgeloop.report.search_charts import reference_text, search_charts
+from edgeloop.report.style import HEIGHT, NARROW, WIDTH
 from edgeloop.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
 
 
 MOST_DETAILS = 12
+MOST_MODELS = 100  # with a section of their own; the others are in the table
+FOLDED_FROM = 40  # lines of a table
 SIDE_BY_SIDE = (
     *(LATENCY, "macs", "params", *SCORE_COLUMNS, *AGREEMENT_COLUMNS),
     *("val_iou", "final_val_iou"),
@@ -83,7 +86,8 @@ class Source:
 @dataclass(frozen=True)
 class ReportData:
     """All that a report shows. `evidence` is by model name, `uses` as in `usage --json`; of a
-    search, everything that its folder shows."""
+    search, everything that its folder shows. `device` is the one that the front is of: that with
+    most models if empty, and `*` for all together."""
 
     rows: Sequence[Row]
     objectives: Sequence[ColumnObjective]
@@ -91,12 +95,13 @@ class ReportData:
     uses: Iterable[Mapping[str, object]] = ()
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
     search: SeenSearch | None = None
+    device: str = ""
 
 
 @dataclass(frozen=True)
 class _Model:
     name: str
-    anchor: str
+    anchor: str  # empty for a model without a section of its own
     is_front: bool
     row: Row
     cells: list[str]
@@ -118,32 +123,42 @@ def gather(
     uses: Iterable[Mapping[str, object]] = (),
     details: int = MOST_DETAILS,
     search: SeenSearch | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    device: str = "",
 ) -> ReportData:
     """Read from the store what a report needs. `details` models are shown with layers, classes and
     PR curves, or the agreement of each output; those of the front first. Each costs a few reads and
     up to half a megabyte of the page."""
     compared = [row for row in rows if not math.isnan(number(row.get("sqnr_db")))]
-    shown = [*pareto_of(rows, objectives).front, *compared]
+    shown = [*one_device(pareto_of(rows, objectives), device)[0].front, *compared]
     names = list(dict.fromkeys(str(row.get("name", "")) for row in shown))[:details]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = list(pool.map(lambda name: evidence_of(workspace, name), names))
+        found = []
+        for evidence_read in pool.map(lambda name: evidence_of(workspace, name), names):
+            found.append(evidence_read)
+            progress(len(found), len(names))
     source = Source(workspace.store.description, workspace.experiment, when)
     evidence = dict(zip(names, found, strict=True))
-    return ReportData(rows, objectives, source, uses, evidence, search)
+    return ReportData(rows, objectives, source, uses, evidence, search, device)
 
 
-def render(report: ReportData) -> str:
+def render(
+    report: ReportData, progress: Callable[[int, int], None] = lambda done, total: None
+) -> str:
+    """`progress` hears how many models of how many were drawn."""
     try:
         import jinja2
     except ImportError:
         raise MissingExtra(what="The report", extra="portal") from None
-    found = pareto_of(report.rows, report.objectives)
+    whole = pareto_of(report.rows, report.objectives)
+    found, device = one_device(whole, report.device)
+    note = device_note(whole, device)
     columns = [
         column
         for column in SIDE_BY_SIDE
         if any(not math.isnan(measure_of(column).of(row)) for row in report.rows)
     ]
-    models = _models(report, found, columns)
+    models = _models(report, found, columns, progress)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -151,18 +166,29 @@ def render(report: ReportData) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    links = {model.name: f"#{model.anchor}" for model in models}
+    links = {model.name: f"#{model.anchor}" for model in models if model.anchor}
+    title = f"Front of {device}" if note and device != ALL_DEVICES else ""
+    front, front_narrow = (
+        pareto_chart(found.rows, report.objectives, links=links, size=size, title=title)
+        for size in ((WIDTH, HEIGHT), (NARROW - 60, 320))
+    )
     charts = [
-        pareto_chart(report.rows, report.objectives, links=links),
         *_quality_charts(report.rows),
         training_chart(report.rows),
         utilisation_chart(report.uses),
+    ]
+    drawn = [
+        _parts(front, "c0-", front_narrow),
+        *(_parts(chart, f"c{number}-") for number, chart in enumerate(charts, 1)),
     ]
     conditions = [item.layers.conditions for item in report.evidence.values() if item.layers]
     return environment.get_template("report.html.jinja").render(
         source=report.source,
         facts=_facts(report.rows, found),
-        charts=[_part(chart, f"c{number}-") for number, chart in enumerate(charts)],
+        charts=drawn,
+        fonts=_trusted(font_faces()),
+        note=note,
+        folded_from=FOLDED_FROM,
         columns=[measure_of(column, score_meaning(report.rows)) for column in columns],
         models=models,
         front=[model for model in models if model.is_front],
@@ -221,7 +247,7 @@ def _search(seen: SeenSearch) -> _SearchPart:
         seen.name,
         facts,
         reference_text(seen),
-        [_part(chart, f"s{number}-") for number, chart in enumerate(search_charts(seen))],
+        [_parts(chart, f"s{number}-") for number, chart in enumerate(search_charts(seen))],
         ["number", "architecture", "state", *objectives, *fronts, *names, "reason"],
         rows,
     )
@@ -243,7 +269,12 @@ def _quality_charts(rows: Sequence[Row]) -> list[alt.TopLevelMixin]:
     return charts
 
 
-def _models(report: ReportData, found: Pareto, columns: Sequence[str]) -> list[_Model]:
+def _models(
+    report: ReportData,
+    found: Pareto,
+    columns: Sequence[str],
+    progress: Callable[[int, int], None],
+) -> list[_Model]:
     """The front first, best first; then the other comparable models, then the rest."""
     best_first = [found.rows[index] for index in found.order]
     is_front = {id(row) for row in found.front}
@@ -251,10 +282,13 @@ def _models(report: ReportData, found: Pareto, columns: Sequence[str]) -> list[_
     ordered = [row for row in best_first if id(row) in is_front]
     ordered += [row for row in best_first if id(row) not in is_front]
     ordered += [row for row in report.rows if id(row) not in seen]
-    return [
-        _model(row, f"m{number}", id(row) in is_front, columns, report)
-        for number, row in enumerate(ordered)
-    ]
+    first = {*report.evidence, *(str(row.get("name", "")) for row in ordered[:MOST_MODELS])}
+    models = []
+    for place, row in enumerate(ordered):
+        anchor = f"m{place}" if str(row.get("name", "")) in first else ""
+        models.append(_model(row, anchor, id(row) in is_front, columns, report))
+        progress(len(models), len(ordered))
+    return models
 
 
 def _model(
@@ -262,7 +296,7 @@ def _model(
 ) -> _Model:
     name = str(row.get("name", ""))
     evidence = report.evidence.get(name, Evidence())
-    charts = [make() for _, make in evidence_charts(evidence)]
+    charts = [make() for _, make in evidence_charts(evidence)] if anchor else []
     note = f"PR curves of {evidence.stage}, drawn when it was tested."
     cells = [_cell(column, row) for column in columns]
     shown = visible_columns([row])  # type: ignore[list-item]
@@ -301,9 +335,18 @@ def _outputs(evidence: Evidence) -> list[tuple[str, list[str]]]:
 
 
 def _part(chart: alt.TopLevelMixin, prefix: str) -> Any:
+    return _trusted(to_page_part(chart, prefix))
+
+
+def _parts(chart: alt.TopLevelMixin, prefix: str, narrow: alt.TopLevelMixin | None = None) -> Any:
+    return _trusted(to_page_parts(chart, prefix, narrow))
+
+
+def _trusted(text: str) -> Any:
+    """Text of our own, in which an XML writer escaped what came from elsewhere."""
     from markupsafe import Markup
 
-    return Markup(to_page_part(chart, prefix))  # noqa: S704 - an XML writer escaped it
+    return Markup(text)  # noqa: S704
 
 
 def _facts(rows: Sequence[Row], found: Pareto) -> list[tuple[str, str]]:

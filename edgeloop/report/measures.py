@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Literal
@@ -12,7 +12,9 @@ from edgeloop.errors import BadInput
 from edgeloop.models import (
     COLUMNS,
     SCORE_COLUMNS,
+    SHOWN_AS,
     ScoreMeaning,
+    column_named,
     is_estimate,
     is_lower_bound,
     mean_latency_ms,
@@ -27,7 +29,8 @@ ESTIMATE, MEASURED = "estimate", "measured"
 
 @dataclass(frozen=True)
 class Measure:
-    """A column: the value in the table times `factor`, under the name `shown`."""
+    """A column: the value in the table times `factor`. `shown` is its name if that is another one
+    for these values than SHOWN_AS says."""
 
     column: str
     label: str
@@ -42,7 +45,7 @@ class Measure:
 
     @property
     def heading(self) -> str:
-        return self.shown or self.column
+        return self.shown or SHOWN_AS.get(self.column, self.column)
 
     def of(self, row: Row) -> float:
         """NaN if the row has no finite number: empty, `n/a`, NaN, infinity."""
@@ -60,20 +63,21 @@ class Measure:
         return f"{value:.4g}"
 
 
+_WELL_BELOW_MS, _MOST_IN_US = 0.5, 10.0
 _FOUR_PLACES = (*SCORE_COLUMNS, "val_iou", "final_val_iou", "top1_agreement")
 _KNOWN = (
-    Measure(LATENCY, "latency", "min", "ms", 1e3, "latency_ms"),
-    Measure("onnx_latency", "latency on the host's CPU", "min", "ms", 1e3, "onnx_latency_ms"),
+    Measure(LATENCY, "latency", "min", "ms", 1e3),
+    Measure("onnx_latency", "latency on the host's CPU", "min", "ms", 1e3),
     Measure("stdev", "spread of the runs", "min", "% of the mean"),
-    Measure("macs", "multiply-accumulates", "min", "millions", 1e-6, "macs_m"),
-    Measure("params", "parameters", "min", "millions", 1e-6, "params_m"),
-    Measure("size", "size of the model", "min", "MB", 1e-6, "size_mb"),
-    Measure("peak_memory_bytes", "peak activations", "min", "MB", 1e-6, "peak_memory_mb"),
-    Measure("weight_bytes", "weights as quantized", "min", "MB", 1e-6, "weights_mb"),
-    Measure("ddr_bytes", "DDR traffic per inference", "min", "MB", 1e-6, "ddr_mb"),
-    Measure("peak_rss_bytes", "peak memory on the board", "min", "MB", 1e-6, "peak_rss_mb"),
+    Measure("macs", "multiply-accumulates", "min", "millions", 1e-6),
+    Measure("params", "parameters", "min", "millions", 1e-6),
+    Measure("size", "size of the model", "min", "MB", 1e-6),
+    Measure("peak_memory_bytes", "peak activations", "min", "MB", 1e-6),
+    Measure("weight_bytes", "weights as quantized", "min", "MB", 1e-6),
+    Measure("ddr_bytes", "DDR traffic per inference", "min", "MB", 1e-6),
+    Measure("peak_rss_bytes", "peak memory on the board", "min", "MB", 1e-6),
     Measure("power_mw", "power", "min", "mW"),
-    Measure("training_time", "training", "min", "s", shown="training_s"),
+    Measure("training_time", "training", "min", "s"),
     Measure("epochs", "training", "min", "epochs"),
     Measure("f1_1k", "F1 on the device, quantized, 1k images", "max"),
     Measure("f1_10k", "F1 on the device, quantized, 10k images", "max"),
@@ -92,6 +96,7 @@ MEASURES: Mapping[str, Measure] = {measure.column: measure for measure in _KNOWN
 def measure_of(column: str, meaning: str | ScoreMeaning = "f1") -> Measure:
     """`meaning` is what the columns of scores hold, if that is not F1 on as many images as their
     names say."""
+    column = column_named(column)
     found = MEASURES.get(column) or Measure(column, column)
     if column not in SCORE_COLUMNS:
         return found
@@ -101,6 +106,17 @@ def measure_of(column: str, meaning: str | ScoreMeaning = "f1") -> Measure:
         label = f"{label.rpartition(', ')[0]}, {scores.images[column]} images"
     shown = scores.heading(column)
     return replace(found, label=label, shown="" if shown == column else shown)
+
+
+def readable(measure: Measure, values: Sequence[float]) -> tuple[Measure, float]:
+    """The measure in the unit that reads best, and the factor of its values: microseconds where
+    most latencies are well below a millisecond. For people only; programs always get ms."""
+    if measure.unit != "ms" or not values:
+        return measure, 1.0
+    if sorted(values)[len(values) // 2] >= _WELL_BELOW_MS or max(values) >= _MOST_IN_US:
+        return measure, 1.0
+    shown = measure.heading.removesuffix("_ms") + "_us"
+    return replace(measure, unit="µs", factor=1e3 * measure.factor, shown=shown), 1e3
 
 
 def quality_column(rows: Iterable[Row]) -> str:
@@ -129,13 +145,15 @@ class ColumnObjective:
 
 
 def objective(column: str, goal: str | None = None) -> ColumnObjective:
-    """`COLUMN`, if its goal is known or given, or `COLUMN:min`, `COLUMN:max`."""
+    """`COLUMN`, if its goal is known or given, or `COLUMN:min`, `COLUMN:max`. A column is named as
+    tables show it, such as `latency_ms`, or as the store has it, such as `mean`."""
     name, colon, said = column.rpartition(":")
     if colon:
         column, goal = name, said
+    column = column_named(column)
     chosen = goal or measure_of(column).goal
     if chosen not in ("min", "max"):
-        near = get_close_matches(column, MEASURES, 1)
+        near = get_close_matches(column, [*MEASURES, *SHOWN_AS.values()], 1)
         hint = f"; or did you mean {near[0]!r}?" if near else ""
         reason = f"say whether less or more of {column!r} is better: {column}:min or {column}:max"
         raise BadInput(reason=reason + hint)
@@ -147,7 +165,7 @@ def check_columns(rows: Iterable[Row], objectives: Iterable[ColumnObjective]) ->
     present = {name for row in rows for name in row} | {column.name for column in COLUMNS}
     for item in objectives:
         if item.column not in present:
-            near = get_close_matches(item.column, present, 1)
+            near = get_close_matches(item.column, [*present, *SHOWN_AS.values()], 1)
             hint = f"did you mean {near[0]!r}?" if near else "'edgeloop status --json' shows all."
             raise BadInput(reason=f"there is no column {item.column!r}; {hint}")
 
@@ -167,12 +185,14 @@ def kind_of(row: Row) -> str:
     return ESTIMATE if is_estimate(row) else MEASURED
 
 
-def latency_cell(row: Row) -> str:
-    """Milliseconds as people read them: `0.61 ± 0.02`, `0.61 est`, `≥ 0.61 est`."""
-    measure = MEASURES[LATENCY]
+def latency_cell(row: Row, measure: Measure | None = None) -> str:
+    """Milliseconds, or the unit of `measure`, as people read them: `0.61 ± 0.02`, `0.61 est`,
+    `≥ 0.61 est`."""
+    measure = measure or MEASURES[LATENCY]
+    factor = measure.factor / MEASURES[LATENCY].factor
     if is_lower_bound(row):
-        return f"≥ {measure.text(mean_latency_ms(row))} est"  # type: ignore[arg-type]
-    text, sigma = measure.text(measure.of(row)), sigma_ms(row)
+        return f"≥ {measure.text(factor * mean_latency_ms(row))} est"  # type: ignore[arg-type]
+    text, sigma = measure.text(factor * _latency_ms(row)), factor * sigma_ms(row)
     if not text:
         return ""
     spread = f" ± {sigma:.2g}" if sigma > 0 else ""

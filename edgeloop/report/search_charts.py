@@ -57,7 +57,7 @@ def search_measure(name: str) -> Measure:
     """The value of a search as people read it: `chip_latency_ms@htp:qcs8550` is the estimated
     latency on qcs8550."""
     value, _, device = name.partition("@")
-    known = replace(_MEASURES.get(value, Measure(value, value)), column=name, shown="")
+    known = replace(_MEASURES.get(value, Measure(value, value)), column=name, shown=name)
     chip = device.rpartition(":")[2]
     return replace(known, label=f"{known.label} on {chip}") if chip else known
 

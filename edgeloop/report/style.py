@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from edgeloop.errors import MissingExtra
@@ -33,7 +34,8 @@ RING = "M0,-1A1,1,0,0,1,0,1A1,1,0,0,1,0,-1ZM0,-0.55A0.55,0.55,0,0,0,0,0.55A0.55,
 
 _TEXT_COLOURS = {"light": "#1F2328", "dark": "#E6E8EB", "page": "currentColor"}
 _BACKGROUNDS = {"light": "#FFFFFF", "dark": "#16181D", "page": "transparent"}
-_FONT = "system-ui, 'Segoe UI', 'Liberation Sans', Arial, sans-serif"
+# The first is ours and always there (see fonts/); the others have letters that it has not.
+_FONT = "'Edgeloop Sans', 'Liberation Sans', Arial, sans-serif"
 
 
 def config(theme: Theme) -> dict[str, Any]:
@@ -66,7 +68,7 @@ def config(theme: Theme) -> dict[str, Any]:
             "anchor": "start",
             "fontSize": 15,
             "subtitleFontSize": 12,
-            "fontWeight": 600,
+            "fontWeight": "bold",
             "offset": 12,
             "subtitlePadding": 4,
         },
@@ -77,6 +79,7 @@ def config(theme: Theme) -> dict[str, Any]:
 
 
 WIDTH, HEIGHT = 620, 380
+NARROW = 316  # a whole chart on a phone, with axes and legends
 LINE = 18  # height of a line in charts with one line per model
 
 
@@ -100,12 +103,64 @@ def data(values: Sequence[Mapping[str, Any]]) -> Any:
     return altair().InlineData(values=list(values))
 
 
-def axis(kind: Any, field: str, measure: Measure, domain: tuple[float, float] | None) -> Any:
+def axis(
+    kind: Any,
+    field: str,
+    measure: Measure,
+    domain: tuple[float, float] | None,
+    is_log: bool = False,
+) -> Any:
     a = altair()
     scale = a.Scale(zero=False, nice=True, padding=14)
     if domain:
         scale = a.Scale(domain=list(domain), nice=False, zero=False)
+    if domain and is_log:
+        scale = a.Scale(type="log", domain=list(domain), nice=False)
+        return kind(f"{field}:Q", title=f"{measure.title}, logarithmic", scale=scale)
     return kind(f"{field}:Q", title=measure.title, scale=scale)
+
+
+def for_narrow(spec: dict[str, Any]) -> dict[str, Any]:
+    """The same chart laid out for a phone: texts keep their size, legends go below, and long lines
+    are broken."""
+    settings = dict(spec.get("config", {}))
+    settings["legend"] = {
+        **settings.get("legend", {}),
+        **{"orient": "bottom", "columns": 2, "labelLimit": 130, "gradientLength": 150},
+    }
+    settings["axis"] = {**settings.get("axis", {}), "labelLimit": 110, "titleLimit": 300}
+    settings["padding"] = 2
+    found = {**spec, "config": settings}
+    if isinstance(spec.get("width"), int | float):
+        found |= {"width": NARROW, "autosize": {"type": "fit-x", "contains": "padding"}}
+        for part in ("encoding", "layer"):
+            if part in spec:
+                found[part] = _narrow_part(spec[part])
+    if isinstance(title := spec.get("title"), dict):
+        lines = {"text": _NARROW_TITLE, "subtitle": _NARROW_LINE}
+        broken = {name: _broken(title[name], most) for name, most in lines.items() if name in title}
+        found["title"] = {**title, **broken}
+    return found
+
+
+_NARROW_TITLE, _NARROW_LINE = 38, 52  # letters in a line of a narrow chart
+
+
+def _narrow_part(part: Any) -> Any:
+    """Legends that were placed somewhere of their own have no room there."""
+    if isinstance(part, list):
+        return [_narrow_part(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    kept = {name: _narrow_part(value) for name, value in part.items() if name != "data"}
+    if isinstance(legend := kept.get("legend"), dict) and legend.get("columns", 1) > 1:
+        kept["legend"] = {name: value for name, value in legend.items() if name != "columns"}
+    return kept if "data" not in part else {**kept, "data": part["data"]}
+
+
+def _broken(text: str | list[str], most: int) -> list[str]:
+    lines = [text] if isinstance(text, str) else list(text)
+    return [part for line in lines for part in (wrap(line, most) or [""])]
 
 
 def by_iteration(

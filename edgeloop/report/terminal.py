@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgeloop.models import is_estimate
+from edgeloop.report.axes import AxisRange, ChartAxes, chart_axes
 from edgeloop.report.front import Pareto
 from edgeloop.report.measures import LATENCY
 
@@ -32,16 +34,20 @@ def plot(found: Pareto, width: int, height: int = HEIGHT, marks: Marks = UNICODE
     character, the front wins."""
     if not found.rows:
         return ""
-    xs, ys = found.values[:, 0].tolist(), found.values[:, 1].tolist()
-    x, y = (item.measure for item in found.objectives[:2])
-    low, high = _span(ys)
+    axes = chart_axes(found)
+    x, y = axes.measures[:2]
+    across, up = axes.ranges
+    xs, ys = ((factor * found.values[:, n]).tolist() for n, factor in enumerate(axes.factors[:2]))
+    left, right = _ends(xs, across)
+    low, high = _ends(ys, up)
     edge = max(len(y.text(value)) for value in (low, high))
     columns = min(max(width, _LEAST_WIDTH), _MOST_WIDTH) - edge - 2
-    left, right = _span(xs)
     grid = [[" "] * columns for _ in range(height)]
     for index in sorted(range(len(xs)), key=lambda index: found.is_front[index]):
-        column = _cell(xs[index], left, right, columns)
-        line = height - 1 - _cell(ys[index], low, high, height)
+        if not (across.shows(xs[index]) and up.shows(ys[index])):
+            continue
+        column = _cell(xs[index], left, right, columns, across.is_log)
+        line = height - 1 - _cell(ys[index], low, high, height, up.is_log)
         grid[line][column] = marks.other
         if found.is_front[index]:
             is_estimated = _estimated(found, index)
@@ -50,8 +56,10 @@ def plot(found: Pareto, width: int, height: int = HEIGHT, marks: Marks = UNICODE
     lines += [f"{'':>{edge}} {marks.up}{''.join(line)}" for line in grid[1:-1]]
     lines += [f"{y.text(low):>{edge}} {marks.up}{''.join(grid[-1])}"]
     lines += [f"{'':>{edge}} {marks.corner}{marks.across * columns}"]
-    lines += [" " * (edge + 2) + _between(x.text(left), x.heading, x.text(right), columns)]
-    return "\n".join([y.heading, *(line.rstrip() for line in lines), _legend(found, marks)])
+    name = f"{x.heading}, logarithmic" if across.is_log else x.heading
+    lines += [" " * (edge + 2) + _between(x.text(left), name, x.text(right), columns)]
+    title = f"{y.heading}, logarithmic" if up.is_log else y.heading
+    return "\n".join([title, *(line.rstrip() for line in lines), _legend(found, axes, marks)])
 
 
 def _estimated(found: Pareto, index: int) -> bool:
@@ -59,21 +67,26 @@ def _estimated(found: Pareto, index: int) -> bool:
     return has_latency and is_estimate(found.rows[index])
 
 
-def _legend(found: Pareto, marks: Marks) -> str:
+def _legend(found: Pareto, axes: ChartAxes, marks: Marks) -> str:
     kinds = {_estimated(found, i) for i, kept in enumerate(found.is_front) if kept}
     parts = [f"{marks.front} front"] if False in kinds else []
     parts += [f"{marks.front_estimate} front, latency estimated"] if True in kinds else []
     parts += [f"{marks.other} others"] if len(found.front) < len(found.rows) else []
+    parts += [f"{axes.outside} outside the axes"] if axes.outside else []
     return "   ".join(parts)
 
 
-def _span(values: Sequence[float]) -> tuple[float, float]:
-    return min(values), max(values)
+def _ends(values: Sequence[float], shown: AxisRange) -> tuple[float, float]:
+    """Of the values that are shown: a character needs no room beyond them."""
+    inside = [value for value in values if shown.shows(value)]
+    return min(inside), max(inside)
 
 
-def _cell(value: float, low: float, high: float, count: int) -> int:
+def _cell(value: float, low: float, high: float, count: int, is_log: bool = False) -> int:
     if high <= low:
         return count // 2
+    if is_log:
+        value, low, high = math.log(value), math.log(low), math.log(high)
     share = (value / 2 - low / 2) / (high / 2 - low / 2)  # so that the span is finite
     return min(int(share * count), count - 1)
 

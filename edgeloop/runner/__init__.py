@@ -8,7 +8,7 @@ from edgeloop.runner.loop import RunnerOptions, RunTotals, run
 from edgeloop.runner.machines import HeldStage, MachineLine, held_stages, machine_lines
 from edgeloop.runner.outlook import DrainSummary
 from edgeloop.runner.stages import Sizes, run_test
-from edgeloop.runner.usage import DeviceUse, record_use, utilisation
+from edgeloop.runner.usage import DeviceUse, UseToday, record_use, use_today, utilisation
 from edgeloop.runner.workdir import MARK as WORKDIR_MARK
 from edgeloop.runner.worker import RunnerEvent
 
@@ -23,6 +23,7 @@ __all__ = [
     "RunnerEvent",
     "RunnerOptions",
     "Sizes",
+    "UseToday",
     "Variant",
     "calibrate_profile",
     "compare_model",
@@ -32,5 +33,6 @@ __all__ = [
     "record_use",
     "run",
     "run_test",
+    "use_today",
     "utilisation",
 ]

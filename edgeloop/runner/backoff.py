@@ -23,7 +23,7 @@ from edgeloop.errors import (
 
 INFRASTRUCTURE = (
     *(StoreError, LocalFileError, WorkerFailed, MissingExtra, DeviceUnavailable, OSError),
-    DatasetUnavailable,
+    *(DatasetUnavailable, ImportError),
 )
 # This machine cannot do this model, and another one may.
 FOR_OTHERS = (DatasetMisfit, MemoryExceeded, MemoryError)
@@ -60,7 +60,7 @@ class Backoff:
     def is_too_much(self) -> bool:
         """Whether a drain should report the error instead of waiting any longer."""
         with self._lock:
-            if isinstance(self.error, (MissingExtra, StoreDamaged)):
+            if isinstance(self.error, (MissingExtra, StoreDamaged, ImportError)):
                 return True
             if isinstance(self.error, DeviceUnavailable):
                 return time.monotonic() - self._since > self._device_patience_s

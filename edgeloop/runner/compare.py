@@ -5,7 +5,7 @@ A model's files, here, as a stage would see them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -107,11 +107,18 @@ class _VariantRun:
 
 
 def compare_model(
-    workspace: Workspace, model: str, device: str, dataset: Path | None, task: str, images: int
+    workspace: Workspace,
+    model: str,
+    device: str,
+    dataset: Path | None,
+    task: str,
+    images: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Comparison:
     """Needs a model that was converted. Everything is run afresh, on the last test images; without
     a dataset on random inputs. An empty task is that of the settings, as for a runner: a model that
-    does not fit it is compared with its float form."""
+    does not fit it is compared with its float form. `progress` hears how many images were run, of
+    how many."""
     settings = workspace.settings
     if dataset is None and task not in ("", TensorsTask.name):
         reason = f"the task {task} needs a dataset: --dataset FOLDER, or INPUT_DATASET"
@@ -143,7 +150,8 @@ def compare_model(
             samples = test_samples(work, equipment, info, chosen)
             float_model = work.artefact(host.artefacts.get("float", ""), toolchain)
             found: list[Variant | None] = []
-            for title, runs_on, kind in ways:
+            for place, (title, runs_on, kind) in enumerate(ways):
+                progress(place * len(samples), len(ways) * len(samples))
                 file = work.artefact(runs_on.artefacts.get(kind, ""), toolchain)
                 reference = (host, float_model)
                 found.append(_compared(title, runs_on, kind, file, reference, info, samples))
@@ -151,9 +159,14 @@ def compare_model(
             return Comparison(model, len(samples), variants, "", _costliest(work))
         samples = opened_task.test(info.height, info.width, images)
         runs = []
-        for title, runs_on, kind in ways:
+        for place, (title, runs_on, kind) in enumerate(ways):
+            before, every = place * len(samples), len(ways) * len(samples)
+
+            def seen(count: int, before: int = before, every: int = every) -> None:
+                progress(before + count, every)
+
             file = work.artefact(runs_on.artefacts.get(kind, ""), toolchain)
-            if run := _tried(title, runs_on, kind, file, opened_task, info, samples):
+            if run := _tried(title, runs_on, kind, file, opened_task, info, samples, seen):
                 runs.append(run)
         layers = _costliest(work)
     variants = tuple(_variant(opened_task, run, runs[0]) for run in runs)
@@ -199,10 +212,11 @@ def _tried(
     task: Task,
     info: GraphInfo,
     samples: Samples,
+    seen_so_far: Callable[[int], None],
 ) -> _VariantRun | None:
     """None where the chip has no such way to run this graph; the others are still worth showing."""
     try:
-        return _run(name, device, kind, model, task, info, samples)
+        return _run(name, device, kind, model, task, info, samples, seen_so_far)
     except NoSuchPrecision:
         return None
 
@@ -215,10 +229,12 @@ def _run(
     task: Task,
     info: GraphInfo,
     samples: Samples,
+    seen_so_far: Callable[[int], None],
 ) -> _VariantRun:
     scorer = task.scorer(curves=False)
     answers: list[Tensors] = []
     seen = 0
+    seen_so_far(seen)
     for batch in device.infer(model, info, kind, batches(samples, info)):
         first = batch[info.output_name]
         outputs = batch if isinstance(task, TakesOutputs) else first
@@ -228,6 +244,7 @@ def _run(
         elif seen < REMEMBERED:
             answers.append({name: np.array(array) for name, array in batch.items()})
         seen += len(first)
+        seen_so_far(seen)
     is_measured = kind == "quantized" or device.name == "host"
     latency = _latency(device.measure(model, info)) if is_measured else ""
     whole = {name: np.concatenate([part[name] for part in answers]) for name in answers[0]}

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from types import FrameType
 
 from edgeloop._util.files import kept_in_use
 from edgeloop._util.system import announced_memory, limit_heaps
-from edgeloop.errors import BadInput, DeviceUnavailable
+from edgeloop.errors import BadInput, DeviceUnavailable, StoreError
 from edgeloop.models import Registry, is_true, matches_any
 from edgeloop.platforms import (
     DEFAULT_PLATFORM,
@@ -29,6 +29,7 @@ from edgeloop.platforms import (
     check_mixes,
     converter_of,
     device_type,
+    find_platform,
     named_devices,
     open_device,
     open_toolchain,
@@ -91,14 +92,22 @@ class RunnerOptions:
 @dataclass(frozen=True)
 class RunTotals:
     """How many stages a runner did, how many failed for a reason in the model, and how many it gave
-    back because it could not do them. `was_stopped`: by a signal. `unreachable`: how many it left
-    alone because a symbolic link is in the way to their files."""
+    back because it could not do them. `was_stopped`: by a signal; `was_interrupted`: by that of
+    Ctrl-C. `unreachable`: how many it left alone because a symbolic link is in the way to their
+    files."""
 
     done: int = 0
     failed: int = 0
     released: int = 0
     was_stopped: bool = False
     unreachable: int = 0
+    was_interrupted: bool = False
+
+
+class _Stopping(threading.Event):
+    """Set by the first signal; `is_interrupted` where that was Ctrl-C."""
+
+    is_interrupted = False
 
 
 class _Once:
@@ -132,7 +141,7 @@ def run(
     be interrupted at any point, and its errors are only reported.
     """
     limit_heaps()
-    stopping = threading.Event()
+    stopping = _Stopping()
     report = _Once(report)
     with ExitStack() as opened:
         settings = workspace.settings
@@ -144,7 +153,7 @@ def run(
         try:
             _reserve(cpus, options, stopping, report, opened)
         except NoCpusError:
-            return RunTotals(was_stopped=True)
+            return RunTotals(was_stopped=True, was_interrupted=stopping.is_interrupted)
         shared = settings.project / ".edgeloop/work"  # by all runners of a project
         work = WorkFolder(options.workdir or shared, options.cap_bytes)
         if options.dataset is None:
@@ -162,12 +171,14 @@ def run(
         with _signals(stopping), presence:
             _run_all(crew, options, stopping, idle_work)
         ended = sum((worker.ended for worker in crew), Counter[str]())
-        if options.drain and not stopping.is_set():
+        if stopping.is_interrupted or (options.drain and not stopping.is_set()):
             can = {capability for worker in crew for capability in worker.capabilities}
-            summary = drain_summary(workspace, can, options.subset)
-            report(RunnerEvent("drained", text=str(summary), summary=summary))
+            with suppress(StoreError) if stopping.is_set() else nullcontext():
+                summary = drain_summary(workspace, can, options.subset)
+                report(RunnerEvent("drained", text=str(summary), summary=summary))
         endings = (ended["done"], ended["failed"], ended["released"])
-        return RunTotals(*endings, stopping.is_set(), ended["unreachable"])
+        unreachable = ended["unreachable"]
+        return RunTotals(*endings, stopping.is_set(), unreachable, stopping.is_interrupted)
 
 
 def _cached(options: RunnerOptions) -> Iterator[Path]:
@@ -181,7 +192,7 @@ def _cached(options: RunnerOptions) -> Iterator[Path]:
 def _reserve(
     cpus: CpuPool,
     options: RunnerOptions,
-    stopping: threading.Event,
+    stopping: _Stopping,
     report: Callable[[RunnerEvent], None],
     opened: ExitStack,
 ) -> None:
@@ -214,6 +225,8 @@ def _crew(
     chosen = chosen_toolchain(names, options, workspace)
     toolchain = CachingToolchain(open_toolchain(chosen, settings))
     opened.callback(toolchain.close)
+    if options.quantize:
+        find_platform(chosen).check_toolchain(settings)
     if isinstance(options.precision, PrecisionPlan):
         check_mixes(toolchain)
     others = [name for name in names if name != HOST]
@@ -456,12 +469,13 @@ def _opened(opened: ExitStack, device: Device) -> Device:
 
 
 @contextmanager
-def _signals(stopping: threading.Event) -> Iterator[None]:
+def _signals(stopping: _Stopping) -> Iterator[None]:
     """The first signal asks, the second insists."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         if stopping.is_set():
             raise SystemExit(128 + number)
+        stopping.is_interrupted = number == signal.SIGINT
         stopping.set()
 
     if threading.current_thread() is not threading.main_thread():

@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from edgeloop.models import Plan, RunnerDevice, RunnerEntry, records_of
+from edgeloop.models import CurrentStage, Plan, RunnerDevice, RunnerEntry, natural_key, records_of
+from edgeloop.runner.usage import place_of
 from edgeloop.store import Values
 
 
@@ -18,6 +19,8 @@ class MachineLine:
     offline or dead (its runner has fallen silent); `seconds` is for how long.
 
     `detail` says why a device cannot be used and what to do, or what an idle runner waits for.
+    `work` is what `doing` says in words. `error` is the last one there, `error_seconds` ago; its
+    runner was heard `seen_seconds` ago, None if it is known from its leases alone.
     """
 
     machine: str
@@ -32,6 +35,11 @@ class MachineLine:
     version: str = ""
     host: str = ""
     pid: int = 0
+    work: tuple[CurrentStage, ...] = ()
+    celsius: float | None = None
+    error: str = ""
+    error_seconds: float = 0.0
+    seen_seconds: float | None = None
 
     @property
     def text(self) -> str:
@@ -68,11 +76,10 @@ def held_stages(rows: Iterable[Values]) -> list[HeldStage]:
 def machine_lines(
     entries: Sequence[RunnerEntry], plan: Plan, now_s: float, held: Iterable[HeldStage] = ()
 ) -> list[MachineLine]:
-    """Sorted by machine and device."""
+    """Sorted by machine and device, in natural order."""
     by_device: dict[tuple[str, str], list[HeldStage]] = defaultdict(list)
     for stage in sorted(held, key=lambda stage: stage.since):
-        machine, _, device = stage.owner.partition("/")
-        by_device[machine, device].append(stage)
+        by_device[place_of(stage.owner)].append(stage)
     lines: dict[tuple[str, str], MachineLine] = {}
     for entry in sorted(entries, key=lambda entry: (not entry.is_dead, entry.beat)):
         for used in entry.devices:
@@ -85,7 +92,8 @@ def machine_lines(
     for key, stages in by_device.items():
         if key not in lines:
             lines[key] = _with_work(MachineLine(*key, "idle"), stages, now_s)
-    return [lines[key] for key in sorted(lines)]
+    order = sorted(lines, key=lambda key: (natural_key(key[0]), natural_key(key[1])))
+    return [lines[key] for key in order]
 
 
 def _line(entry: RunnerEntry, device: RunnerDevice, plan: Plan, now_s: float) -> MachineLine:
@@ -113,6 +121,11 @@ def _line(entry: RunnerEntry, device: RunnerDevice, plan: Plan, now_s: float) ->
         version=entry.version,
         host=entry.host,
         pid=entry.pid,
+        work=() if entry.is_dead else device.doing,
+        celsius=None if entry.is_dead else device.celsius,
+        error=device.error,
+        error_seconds=max(0.0, now_s - device.error_at) if device.error else 0.0,
+        seen_seconds=max(0.0, now_s - entry.beat),
     )
 
 
@@ -122,7 +135,8 @@ def _with_work(line: MachineLine, stages: Sequence[HeldStage], now_s: float) -> 
     if all(stage.expires < now_s for stage in stages):
         detail = f"was at {', '.join(doing)}; its lease has run out"
         return replace(line, state="dead", detail=detail, seconds=seconds)
-    return replace(line, state="busy", doing=doing, seconds=seconds, detail="")
+    work = tuple(CurrentStage(stage.stage, stage.model, stage.since) for stage in stages)
+    return replace(line, state="busy", doing=doing, seconds=seconds, detail="", work=work)
 
 
 def _time(value: object) -> float:

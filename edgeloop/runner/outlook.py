@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from edgeloop.models import CANDIDATE, FINISHED, is_foreign, matches_any, records_of
 from edgeloop.store import Condition, Values
-from edgeloop.workspace import Workspace
+from edgeloop.workspace import Workspace, models_elsewhere
 
 MOST_ROWS = 100  # a look costs the same however many models there are
 MOST_NAMES = 3
@@ -59,7 +59,10 @@ def outlook(workspace: Workspace, capabilities: Collection[str], subset: Sequenc
     unfinished = [Condition("status", "!=", status) for status in FINISHED]
     rows = list(table.query(where=unfinished, limit=MOST_ROWS))
     if not rows:
-        return "no model has anything left to do"
+        if any(True for _ in table.query(limit=1)):
+            return "no model has anything left to do"
+        others = ", ".join(f"{n} in '{name}'" for name, n in models_elsewhere(workspace).items())
+        return f"experiment '{workspace.experiment}' has no models" + (others and f"; {others}")
     more = " or more" if len(rows) == MOST_ROWS else ""
     kept = [row.values for row in rows if matches_any(row.key, subset)]
     if not kept:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 
+from edgeloop._util.system import machine_celsius
 from edgeloop._version import __version__
 from edgeloop.errors import EdgeloopError
 from edgeloop.models import BEAT_S, Registry, RunnerDevice, RunnerEntry, new_runner_id
@@ -167,6 +168,7 @@ class Presence:
             state, detail = condition.state, condition.detail
         elif trouble and not doing:
             state, detail = "offline", trouble
+        failed_at, error = max(worker.last_error for worker in workers)
         return RunnerDevice(
             name,
             state,
@@ -175,6 +177,9 @@ class Presence:
             tuple(sorted({can for worker in workers for can in worker.capabilities})),
             doing,
             self._since(name, state),
+            machine_celsius() if name in ("", "host") else condition.celsius,
+            error,
+            failed_at + self._offset_s if error else 0.0,
         )
 
     def _since(self, name: str, state: str) -> float:

@@ -92,6 +92,8 @@ class WorkFolder:
                     for path, file in fresh.items()
                     if not self._keep(file, path)
                 ]
+            except LocalFileError as error:  # the names of these files are new every time
+                raise LocalFileError(path=self._root, reason=error.fields["reason"]) from None
             finally:
                 for path in fresh:
                     path.unlink(missing_ok=True)

@@ -67,7 +67,7 @@ Ending = Literal["done", "failed", "released"]
 class RunnerEvent:
     """What a runner has to say, for the screen and the log: a stage began, is done, failed, or was
     given back because this machine could not do it; or, without a model, whom it serves, what it
-    waits for, how a drain ended, or something else (`note`)."""
+    waits for, how models stand at the end (`drained`), or something else (`note`)."""
 
     state: Literal["begun", "done", "failed", "released", "note", "serving", "waiting", "drained"]
     model: str = ""
@@ -114,6 +114,7 @@ class Worker:
         self.served_device = served_device  # empty: the machine itself
         self.progressed_s = time.monotonic()
         self.ended: Counter[str] = Counter()  # stages, by how they ended
+        self.last_error: tuple[float, str] = (0.0, "")  # when, by this machine's clock
         self._cpus = cpus or CpuPool()
         self._workspace = workspace
         self.equipment = equipment
@@ -413,7 +414,8 @@ class Worker:
         if isinstance(device, SharedDevice):
             uses = device.take_uses()
         for begin, end in uses:
-            record_use(usage, device.name, begin, end, model=work.model, stage=work.stage)
+            more = {"model": work.model, "stage": work.stage, "owner": self.name}
+            record_use(usage, device.name, begin, end, **more)
 
     def _hand_in(self, prepared: PreparedStage, result: Result) -> None:
         """Files first, under this attempt's own folder; then the row, while the lease holds. A
@@ -485,4 +487,6 @@ class Worker:
 
     def _say(self, state: Ending, work: Assignment | Lease, began: float, text: str) -> None:
         self.ended[state] += 1
+        if state == "failed" or (state == "released" and not self._stopping.is_set()):
+            self.last_error = (time.time(), f"{work.stage} {work.model}: {text}")
         self._report(RunnerEvent(state, work.model, work.stage, time.monotonic() - began, text))

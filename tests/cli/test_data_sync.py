@@ -150,9 +150,9 @@ def test_removing_asks_first(command: Edgeloop, faces: Path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["push", "nowhere"], "there is no folder data/working/nowhere or data/raw/nowhere"),
+        (["push", "nowhere"], "data/working/nowhere or "),
         (["push", "faces@2"], "a push assigns the version itself"),
-        (["push", "../x"], "cannot be used"),
+        (["push", "../x"], "there is no folder"),
         (["pull", "nowhere"], "the store has none of that name"),
         (["pull", "faces@7"], "the store has no version 7 of it, only 1"),
         (["pull", "faces@x"], "after @ comes a version"),

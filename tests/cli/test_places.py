@@ -10,6 +10,8 @@ import pytest
 
 from edgeloop import Workspace
 from edgeloop._util.system import unmounted_above
+from edgeloop.cli.context import dataset_folder
+from edgeloop.settings import Settings
 from tests.cli.running import Finished, run_main
 from tests.nets import save_tiny
 
@@ -65,6 +67,112 @@ def test_a_portal_does_not_begin_on_what_is_no_store(
     with socket.create_server(("127.0.0.1", 0)) as taken:  # where a portal would not stay either
         port = taken.getsockname()[1]
         assert run("portal", "--port", port, "--no-token").sentence == said
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["status", "list", "queue", "usage", "experiments", "pareto", "devices", "job list", "searches",
+     "data list", "fleet status", "secrets scan", "report -o r.html"],
+)  # fmt: skip
+def test_where_the_project_is_not_the_current_folder_the_first_line_says_so(
+    run: Command, project: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    (project / "edgeloop.yaml").write_text("experiment: faces\n")
+    (project / "src").mkdir()
+    line = f"Project: {project} (it has edgeloop.yaml)"
+    assert line not in run(*words.split()).err
+    monkeypatch.chdir(project / "src")
+    said = run(*words.split())
+    assert said.code == 0 and said.err.splitlines()[0] == line
+    assert line not in said.out and said.err.count("Project:") == 1
+
+
+def test_commands_in_a_subfolder_see_the_data_of_the_project(
+    run: Command, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "src").mkdir()
+    (project / "edgeloop.yaml").write_text("dataset: data/raw/faces\n")
+    monkeypatch.chdir(project / "src")
+    folder = project / "data/raw/faces"
+    made = run("data", "faces", "data/raw/faces", "--count", 4, "--size", 32)
+    assert made.code == 0 and str(folder) in made.out and f"Project: {project}" in made.err
+    assert len(list(folder.glob("*_seg.png"))) == 4 and list(Path.cwd().iterdir()) == []
+    for name in ("faces", "raw/faces", "data/raw/faces"):
+        assert "raw/faces@1" in run("data", "push", name).out
+    for given in (None, Path("faces"), Path("../data/raw/faces")):
+        found = dataset_folder(given, Settings.load())
+        assert found is not None and found.resolve() == folder
+    here = run("data", "faces", "own", "--count", 2, "--size", 32)
+    assert here.code == 0 and "own" in here.out and (project / "src/own").is_dir()
+    monkeypatch.setenv("INPUT_DATASET", "own")
+    assert dataset_folder(None, Settings.load()) == project / "src/own"
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["upload gone", "inspect gone", "bench gone", "search gone.yaml", "job submit gone.yaml",
+     "run gone", "runner --calibration gone", "runner --dataset gone --drain", "layers ./gone",
+     "gate gone gone", "data push ./gone", "train gone --dataset gone", "upload gone.onnx",
+     "precision gone.onnx", "export gone -o x.onnx"],
+)  # fmt: skip
+def test_what_is_not_found_is_named_with_its_whole_path(
+    run: Command, project: Path, words: str
+) -> None:
+    said = run(*words.split())
+    assert said.code in (1, 2) and f"{project}/" in said.err and "gone" in said.err, said
+
+
+def test_a_job_that_is_not_found_names_the_folder_of_runs(run: Command, project: Path) -> None:
+    assert f"no job 'gone' in {project / 'runs'}" in run("job", "status", "gone").sentence
+
+
+def test_data_beside_the_folders_of_datasets_is_pointed_at(run: Command, project: Path) -> None:
+    run("data", "faces", "data/faces", "--count", 2, "--size", 32)
+    for name in ("faces", "data/faces"):
+        said = run("data", "push", name).sentence
+        assert f"{project}/data/faces is not below {project}/data/working or" in said
+
+
+EMPTY = {
+    "status": "No models", "list": "No models", "pareto": "No models", "reset *": "No models",
+    "status --csv -": "No models", "job list": "No jobs", "job status": "No jobs",
+    "data list": "No datasets", "searches": "No search", "usage": "No device was used",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", EMPTY)
+def test_an_empty_listing_is_no_error_and_says_where_the_models_are(
+    run: Command, project: Path, words: str
+) -> None:
+    if EMPTY[words] == "No models":
+        assert f"There is no store at {'.edgeloop'} yet" in (said := run(*words.split())).out + (
+            said.err
+        )
+        with Workspace.open(experiment="laptop") as workspace:
+            workspace.upload(save_tiny(project / "net.onnx"), "calm-heron", tags=["unet"])
+    said = run(*words.split())
+    assert said.code == 0 and EMPTY[words] in said.out + said.err
+    if EMPTY[words] == "No models":
+        hint = "No models in experiment 'default'; 1 in 'laptop'. Choose with --experiment."
+        assert hint in said.out + said.err
+    if "--csv" not in words:
+        as_json = run(*words.split(), "--json")
+        assert as_json.json == [] and (EMPTY[words] in as_json.err or "*" in words)
+
+
+def test_what_is_misspelt_gets_the_nearest_name(run: Command, project: Path) -> None:
+    with Workspace.open(experiment="laptop") as workspace:
+        workspace.upload(save_tiny(project / "net.onnx"), "calm-heron", tags=["unet"])
+    assert "did you mean 'laptop' (1 model)?" in run("status", "-e", "lapto").out
+    assert "did you mean 'laptop'?" in run("experiments", "-e", "lapto").sentence
+    said = run("status", "-e", "laptop", "--tag", "une")
+    assert said.code == 0 and "has the tag 'une'; did you mean 'unet'?" in said.out
+    for words in ("status", "download", "compare", "reset", "delete", "list"):
+        near = run(words, "calm-hern", "-e", "laptop").sentence
+        assert "no model 'calm-hern' in experiment 'laptop'; did you mean 'calm-heron'?" in near
+        assert "there is one in 'laptop'" in run(words, "calm-heron").sentence
+    empty = run("priority", "x-*", "0").sentence
+    assert "in experiment 'default', which has no models; 1 in 'laptop'." in empty
 
 
 def test_an_upload_begins_a_named_store_and_says_so_once(

@@ -117,7 +117,7 @@ def test_an_upload_that_is_killed_says_uploading_and_delete_clears_it(
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 1)], ids=["SIGTERM", "SIGINT"]
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"]
 )
 def test_an_upload_that_is_asked_to_end_takes_everything_back(
     place: StoreUnderTest, store: Store, project: Path, number: int, code: int

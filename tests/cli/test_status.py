@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import json
-import os
-import pty
-import select
-import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +13,7 @@ import pytest
 from edgeloop import Workspace
 from edgeloop.models import read_csv
 from tests.cli.running import Finished, command_line, environment
+from tests.cli.terminals import Terminal
 from tests.nets import save_tiny
 
 Edgeloop = Callable[..., Finished]
@@ -126,7 +121,7 @@ def test_a_list_that_cannot_be_read_still_gives_valid_json(
     ("options", "found"),
     [
         (("--status", "running"), {"held"}),
-        (("--status", "running", "--status", "error"), {"held", "calm-heron"}),
+        (("--status", "running", "--state", "failed"), {"held", "calm-heron"}),
         (("--node", "bench-1"), {"held"}),
         (("--node", "bench"), set()),
         (("--node", "@home"), {"brave-otter"}),
@@ -184,43 +179,6 @@ def test_a_closed_pipe_is_no_failure_of_ours(table: Workspace, project: Path):
     assert "Traceback" not in ended.stderr and ended.returncode in (0, 1)
 
 
-class Terminal:
-    """A command on a terminal of its own."""
-
-    def __init__(self, arguments: list[str], folder: Path) -> None:
-        self.pid, self._file = pty.fork()
-        if self.pid == 0:
-            os.chdir(folder)
-            line = command_line(arguments)
-            os.execve(line[0], line, {**environment({}), "TERM": "xterm-256color"})
-        self.seen = ""
-
-    def read_until(self, text: str, limit_s: float = 30.0) -> None:
-        """Only what comes from now on counts."""
-        start, deadline = len(self.seen), time.monotonic() + limit_s
-        while text not in self.seen[start:]:
-            left = deadline - time.monotonic()
-            assert left > 0, f"{text!r} did not show in {self.seen!r}"
-            if select.select([self._file], [], [], left)[0]:
-                self.seen += os.read(self._file, 65_536).decode(errors="replace")
-
-    def type(self, keys: bytes) -> None:
-        os.write(self._file, keys)
-
-    def wait(self, limit_s: float = 30.0) -> int:
-        deadline = time.monotonic() + limit_s
-        while True:
-            done, status = os.waitpid(self.pid, os.WNOHANG)
-            if done:
-                return os.waitstatus_to_exitcode(status)
-            if time.monotonic() > deadline:
-                os.kill(self.pid, signal.SIGKILL)
-                raise TimeoutError(self.seen)
-            if select.select([self._file], [], [], 0.05)[0]:
-                with contextlib.suppress(OSError):  # the other end is closed
-                    self.seen += os.read(self._file, 65_536).decode(errors="replace")
-
-
 def test_watch_shows_a_change_live_and_ends_well_with_ctrl_c(project: Path):
     save_tiny(project / "net.onnx")
     with Workspace.open() as workspace:
@@ -232,8 +190,9 @@ def test_watch_shows_a_change_live_and_ends_well_with_ctrl_c(project: Path):
         assert lease is not None
         terminal.read_until("running convert")
         terminal.type(b"\x03")
-        assert terminal.wait() == 0
+        assert terminal.wait() == 130
     assert "Traceback" not in terminal.seen
+    assert "Stopped watching; nothing was changed and runners continue." in terminal.seen
 
 
 def test_watch_goes_on_when_there_is_nothing_yet(project: Path):
@@ -244,7 +203,7 @@ def test_watch_goes_on_when_there_is_nothing_yet(project: Path):
         workspace.upload("net.onnx", "calm-heron")
     terminal.read_until("calm-heron")
     terminal.type(b"\x03")
-    assert terminal.wait() == 0
+    assert terminal.wait() == 130
 
 
 def test_an_estimate_is_shown_with_what_is_known_of_its_error(project: Path, edgeloop: Edgeloop):

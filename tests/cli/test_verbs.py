@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop import Workspace
-from edgeloop.models import Outcome
+from edgeloop.models import Leases, Outcome
 from tests.cli.running import Finished, blobs_of, hints_of, rows_of
 from tests.nets import save_external, save_tiny
 from tests.test_docs import BY_NAME, WITHOUT_A_STORE
@@ -350,13 +350,39 @@ def test_reset_of_a_stage_that_is_not_there_names_those_that_are(
     assert rows() == before
 
 
+def failing(leases: Leases, can: str, name: str = "calm-heron") -> None:
+    for _ in range(3):
+        lease = leases.claim([can], "n", only=lambda model: model == name)
+        assert lease is not None
+        leases.fail(lease, "no")
+
+
+def test_reset_failed_lets_models_in_error_be_tried_again_and_keeps_what_is_done(
+    herd: dict[str, Path], edgeloop: Edgeloop
+):
+    assert edgeloop("reset").code == 2
+    said = edgeloop("reset", "--failed")
+    assert (said.code, said.out) == (0, "No model is in error in experiment 'default'.\n")
+    with Workspace.open() as workspace:
+        leases = workspace.leases()
+        lease = leases.claim(["quantize"], "n", only=lambda name: name == "calm-heron")
+        assert lease is not None
+        leases.commit(lease, Outcome(CONVERTED))
+        failing(leases, "device")
+        assert rows()["calm-heron"]["status"] == "error"
+        before = {name: row for name, row in rows().items() if name != "calm-heron"}
+        said = edgeloop("reset", "--failed", "--json").json
+        stages = ["benchmark", "f1_1k", "f1_1k_f", "f1_10k"]
+        assert said == [{"name": "calm-heron", "reset": stages}]
+        after = rows()
+        row = after.pop("calm-heron")
+        assert row["quantized"] is True and "error" not in row and after == before
+        assert leases.claim(["device"], "n", only=lambda name: name == "calm-heron") is not None
+
+
 def test_reset_lets_a_model_in_error_be_tried_again(herd: dict[str, Path], edgeloop: Edgeloop):
     with Workspace.open() as workspace:
-        for _ in range(3):
-            leases = workspace.leases()
-            lease = leases.claim(["quantize"], "n", only=lambda name: name == "calm-heron")
-            assert lease is not None
-            leases.fail(lease, "no")
+        failing(workspace.leases(), "quantize")
         assert workspace.model("calm-heron").row["status"] == "error"
         assert "error: convert: no" in edgeloop("status", "calm-heron").out
         assert edgeloop("reset", "calm-heron").code == 0

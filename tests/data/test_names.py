@@ -62,7 +62,7 @@ def test_a_name_or_a_path_leads_to_a_folder(tmp_path: Path, monkeypatch: pytest.
     assert find_local(tmp_path, "faces/sub") == ("working/faces/sub", folder / "sub")
     monkeypatch.chdir(folder)
     assert find_local(tmp_path, ".") == expected
-    with pytest.raises(NoSuchDataset, match="elsewhere': the folder is not below data/working"):
+    with pytest.raises(NoSuchDataset, match=r"elsewhere is not below .*data/working or"):
         find_local(tmp_path, str(tmp_path / "elsewhere"))
     (folder / "x.png").touch()
     with pytest.raises(NoSuchDataset, match="that is a file, and a dataset is a folder"):
@@ -72,7 +72,7 @@ def test_a_name_or_a_path_leads_to_a_folder(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(BadName, match="assigns the version itself"):
         find_local(tmp_path, "faces@3")
     with pytest.raises(
-        NoSuchDataset, match=r"data/working/face or data/raw/face .*'working/faces'"
+        NoSuchDataset, match=r"data/working/face or .*data/raw/face .*'working/faces'"
     ):
         find_local(tmp_path, "face")
     (tmp_path / "data/raw/faces").mkdir(parents=True)

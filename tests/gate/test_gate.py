@@ -20,7 +20,7 @@ from tests.graph import odd_models
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-NETS = ROOT / "examples" / "nets"
+NETS = ROOT / "edgeloop" / "demo" / "models"
 WORKFLOW = ROOT / "examples" / "ci" / "model-gate.yml"
 FEW = ("--images", "16")
 

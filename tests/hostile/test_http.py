@@ -77,7 +77,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         found = Target(int(url.port or 0), process, project, filled, process.memory_info().rss)
         yield found
         code, err = portal.end()
-        assert (code, err) == (0, "")
+        assert (code, err) == (130, "Stopped; the portal is closed.\n")
 
 
 @pytest.mark.parametrize("name", sorted(CORPUS))

@@ -111,7 +111,8 @@ def test_a_row_is_set_aside_into_a_file_and_its_name_is_free_again(
     with sqlite3.connect(local / "store.db") as database:
         database.execute("UPDATE edgeloop_rows SET data = '{broken' WHERE key = 'brave-fox'")
     database.close()
-    assert run("store", "repair").code == 1
+    said = run("store", "repair")
+    assert said.code == 1 and "Hints and notes mended" in said.err
     assert run("download", "brave-fox").code == 1
     assert run("store", "repair", "--set-aside").code == 0
     [file] = project.glob("unreadable-rows-*.jsonl")

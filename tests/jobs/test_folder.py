@@ -42,7 +42,7 @@ def test_a_record_is_read_back_as_it_was_written(runs: RunRecords):
 
 def test_nothing_is_made_by_reading(runs: RunRecords):
     assert runs.list().runs == ()
-    with pytest.raises(NoSuchJob, match="no job 'x' in runs"):
+    with pytest.raises(NoSuchJob, match=f"no job 'x' in {runs.folder}"):
         runs.get("x")
     assert not runs.folder.exists()
 

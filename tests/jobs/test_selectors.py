@@ -100,9 +100,10 @@ def test_a_name_that_nobody_has_is_said_with_the_nearest():
     with pytest.raises(NoSuchJob) as caught:
         chosen("lr-1", "bsae")
     assert str(caught.value) == (
-        "no job 'bsae' in runs; did you mean 'base'? 'edgeloop job list' shows all jobs."
+        f"no job 'bsae' in {Path('runs').absolute()}; did you mean 'base'? "
+        "'edgeloop job list' shows all jobs."
     )
-    with pytest.raises(NoSuchJob, match=r"no job 'zzz' in runs\. 'edgeloop job list'"):
+    with pytest.raises(NoSuchJob, match=r"no job 'zzz' in /.*runs\. 'edgeloop job list'"):
         chosen("zzz")
 
 

@@ -295,7 +295,7 @@ def test_a_wrong_specification_is_said_in_one_sentence(project: Path, text: str,
 
 
 def test_a_path_that_is_missing_is_named(project: Path, tmp_path_factory: pytest.TempPathFactory):
-    with pytest.raises(BadJob, match=r"gone\.py: there is no such file"):
+    with pytest.raises(BadJob, match=r"gone\.py: there is no file /"):
         spec_of_script("gone.py", here=project)
     with pytest.raises(BadJob, match=r"gone\.yaml: there is no such file"):
         read_spec(project / "gone.yaml")

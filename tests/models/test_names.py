@@ -11,6 +11,7 @@ from hypothesis import strategies as some
 
 from edgeloop.errors import BadName
 from edgeloop.models.names import (
+    attention_rank,
     check_experiment_name,
     check_file_name,
     check_model_name,
@@ -18,6 +19,7 @@ from edgeloop.models.names import (
     friendly_words,
     is_pattern,
     matches,
+    natural_key,
 )
 from edgeloop.store.azure import experiment_name, table_name
 
@@ -155,3 +157,18 @@ def test_experiments_with_different_names_have_different_tables():
 def test_a_name_that_outgrows_azures_tables_is_refused():
     with pytest.raises(BadName, match="no room"):
         table_name("a" + "-" * 30)
+
+
+def test_names_sort_as_people_count() -> None:
+    names = ["net-10", "Net-2", "net-02b", "net", "a1b10", "a1b9", "9" * 5000, "10", "net-2"]
+    assert sorted(names, key=natural_key)[-6:] == [
+        *("a1b10", "net", "Net-2", "net-2", "net-02b", "net-10"),
+    ]
+    assert sorted(["x\u0664", "x3"], key=natural_key)  # digits of other scripts are letters here
+
+
+def test_what_runs_or_failed_comes_before_the_rest() -> None:
+    states = ["complete", "error", "new", "running f1_1k", ""]
+    assert sorted(states, key=attention_rank) == [
+        *("running f1_1k", "error", "complete", "new", ""),
+    ]

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from edgeloop.cli import models as commands
-from edgeloop.cli.status import _table
+from edgeloop.cli.terminal.model_table import in_order, known_columns, model_table
+from edgeloop.cli.terminal.tables import Screen
 from edgeloop.errors import BadInput
 from edgeloop.fleet import stage_work
 from edgeloop.models import (
@@ -16,6 +17,7 @@ from edgeloop.models import (
     Catalog,
     UploadOptions,
     check_priority,
+    column_named,
     default_plan,
     records_of,
 )
@@ -100,7 +102,11 @@ def test_a_cell_of_another_type_stops_nobody(quick_farm: Farm, column: str) -> N
 
 def _everybody_reads(farm: Farm) -> None:
     rows = [row.values for row in farm.models.query()]
-    assert "sound" in _table(rows)
+    assert "sound" in model_table(in_order(rows, "state"), Screen())
+    assert "sound" in model_table(in_order(rows, "mean:desc"), Screen(80, 24, has_colour=True))
+    columns = known_columns(rows)
+    assert "sound" in model_table(rows, Screen(), ["name", *map(column_named, columns)])
+    assert all(len(in_order(rows, column)) == len(rows) for column in columns)
     assert len(held_stages(rows)) <= 1
     for row in farm.models.query():
         list(stage_work(row.values, farm.plan, 5.0, 3))

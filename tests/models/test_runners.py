@@ -27,9 +27,11 @@ class ClockedStore(MemoryStore):
 
 
 def test_a_runner_is_read_as_it_was_written_on_every_store(store: Store) -> None:
-    entry = runner("lab/ü|1", MACHINE, replace(BOARD, state="hot", detail="too hot"))
+    hot = replace(BOARD, state="hot", detail="too hot", error="no profile", error_at=9.0)
+    entry = runner("lab/ü|1", MACHINE, replace(hot, celsius=81.5))
     registry = Registry(store)
     registry.write(entry)
+    assert [device.celsius for device in Registry(store).entries()[0].devices] == [None, 81.5]
     busy = replace(entry, devices=(replace(MACHINE, doing=(CurrentStage("convert", "m", 5.0),)),))
     assert [replace(read, beat=0.0) for read in Registry(store).entries()] == [entry]
     registry.write(busy)

@@ -187,16 +187,16 @@ def test_a_library_that_the_system_lacks_is_not_the_models_fault(tmp_path):
     assert libraries
     mounts = " && ".join(f"mount --bind {hidden} {Path(path).resolve()}" for path in libraries)
     code = (
-        "from edgeloop.errors import WorkerFailed\n"
+        "from edgeloop.errors import MissingLibrary\n"
         "from edgeloop.platforms.qnn.toolchain import QnnToolchain\n"
         "try:\n    with QnnToolchain() as toolchain: toolchain.warm()\n"
-        "except WorkerFailed as error: print(error)\n"
+        "except MissingLibrary as error: print(error)\n"
     )
     steps = f'{mounts} && "$0" -m edgeloop doctor; exec "$0" -c "$1"'
     command = ["unshare", "--mount", "sh", "-c", steps, sys.executable, code]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert re.search(r"^missing +onnxruntime-qnn .*libatomic", said, re.MULTILINE), said
-    assert "The model is not to blame" in said.splitlines()[-1], said
+    assert "install the system's package that has it" in said.splitlines()[-1], said
 
 
 def test_what_cannot_be_done_is_refused_before_work_begins(small_net, toolchain, tmp_path):

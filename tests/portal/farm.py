@@ -65,8 +65,11 @@ def fill_registry(workspace: Workspace) -> None:
     on_board, on_host = ("device", "device-accuracy", "device-float"), ("onnx", "quantize")
     boards = (
         RunnerDevice("", "busy", can=on_host, doing=(CurrentStage("convert", NASTY, now - 40),)),
-        RunnerDevice("adb:3f9a21", "idle", can=on_board, since=now - 300),
-        RunnerDevice("adb:77c1", "hot", HOT, can=on_board, since=now - 90),
+        RunnerDevice(
+            *("adb:3f9a21", "idle", "", "snapdragon-888", on_board, (), now - 300, 41.0),
+            *(f"benchmark {NASTY}: the board's tool left no profile", now - 7000),
+        ),
+        RunnerDevice("adb:77c1", "hot", HOT, can=on_board, since=now - 90, celsius=81.4),
         RunnerDevice("adb:90de", "unplugged", "plug it in again", can=on_board, since=now - 4000),
         RunnerDevice("adb:a001", "unauthorized", "accept the dialog", since=now - 700),
         RunnerDevice("adb:b002", "plugged", since=now - 7_000),

@@ -48,7 +48,7 @@ def test_the_report_shows_its_front_and_asks_nobody(
     scheme: Scheme,
 ) -> None:
     with browser.tab((folder / "report.html").as_uri(), scheme) as tab:
-        front = tab.page.locator("#front svg").first
+        front = tab.page.locator("#front .for-wide svg").first
         front.wait_for(state="visible")
         box = front.bounding_box()
         assert box and box["width"] > 400 and box["height"] > 250
@@ -66,7 +66,7 @@ def test_the_report_shows_its_front_and_asks_nobody(
 
 def test_a_point_of_the_report_leads_to_its_model(browser: Browser, folder: Path) -> None:  # noqa: F811
     with browser.tab((folder / "report.html").as_uri()) as tab:
-        anchor = tab.page.locator("#front svg a").last
+        anchor = tab.page.locator("#front .for-wide svg a").last
         anchor.click()
         target = anchor.get_attribute("href") or ""
         assert tab.page.url.endswith(target) and target != "#"

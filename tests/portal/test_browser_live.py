@@ -32,7 +32,8 @@ while not go.exists():
     time.sleep(0.02)
 print("\\x1b[32mtwo\\x1b[0m <b>bold</b>", flush=True)
 pathlib.Path("outputs").mkdir(exist_ok=True)
-pathlib.Path("outputs/metrics.jsonl").write_text(json.dumps({{"loss": 0.125}}) + "\\n")
+lines = [json.dumps({{"epoch": n, "loss": 1 / 2**n}}) + "\\n" for n in range(4)]
+pathlib.Path("outputs/metrics.jsonl").write_text("".join(lines))
 """
 
 
@@ -76,7 +77,7 @@ def test_from_an_empty_page_to_a_model_that_a_runner_measures(browser: Browser, 
         tab.keep_picture("model-measured")
 
 
-def test_a_log_grows_and_is_paused_and_followed(
+def test_a_job_is_followed_its_files_fetched_and_it_is_run_again_and_aborted(
     browser: Browser, site: Site, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
@@ -96,8 +97,21 @@ def test_a_log_grows_and_is_paused_and_followed(
         page.get_by_role("button", name="Follow").click()
         expect(log).to_contain_text("two <b>bold</b>")
         expect(page.locator("#log-state")).to_have_text("the log has ended")
-        expect(page.locator("#numbers")).to_contain_text("0.125")
+        curve = page.get_by_role("img", name="loss: 4 values between 0.125 and 1")
+        expect(curve.locator("polyline")).to_have_attribute("points", re.compile("^0.00,0.00 "))
+        with page.expect_download() as download:
+            page.get_by_role("link", name="metrics.jsonl").click()
+        assert download.value.path().read_text().endswith('"loss": 0.125}\n')
         tab.keep_picture("job-light")
+        go.unlink()
+        page.get_by_role("button", name="Resubmit").click()
+        page.get_by_role("button", name="Resubmit", exact=True).click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("talk.2", timeout=LONG_MS)
+        expect(page.locator("#log")).to_contain_text("one", timeout=LONG_MS)
+        page.get_by_role("button", name="Abort").click()
+        page.get_by_role("button", name="Abort", exact=True).click()
+        expect(page.locator("#head")).to_contain_text("canceled", timeout=LONG_MS)
+        expect(page.get_by_role("button", name="Resubmit")).to_be_visible()
 
 
 def test_a_model_is_reset_moved_up_and_deleted_from_its_page(browser: Browser, site: Site) -> None:
@@ -217,7 +231,14 @@ def test_a_store_that_goes_away_is_said_and_so_is_its_return(
             banner = page.locator("#banner .banner")
             expect(banner).to_contain_text("What you see was read", timeout=LONG_MS)
             expect(page.locator("#rows tr")).to_have_count(20)
+            live = page.locator("#live")
+            expect(live).to_have_text(re.compile(r"^as of \d\d:\d\d$"))
             tab.keep_picture("away")
+            page.goto(found.at("/devices"))  # a page that is opened now says it from the start
+            expect(live).to_have_text(re.compile(r"^as of \d\d:\d\d$"))
+            expect(live).to_have_attribute("title", re.compile("The store does not answer"))
+            page.goto(found.at("/"))
             server.start()
             expect(banner).to_have_count(0, timeout=LONG_MS)
+            expect(live).to_have_text("live")
             expect(page.locator(f"tr[data-name={SHOWN}]")).to_be_visible()

@@ -91,7 +91,7 @@ def test_a_rectangle_over_points_filters_the_table(browser: Browser, site: Site)
         page = tab.page
         chosen = page.locator("#chosen")
         expect(chosen.get_by_role("heading")).to_have_text(re.compile(r"The front, \d+ models"))
-        box = page.locator("#chart svg").bounding_box()
+        box = page.locator("#chart .for-wide svg").bounding_box()
         assert box
         left, top = box["x"] + 0.13 * box["width"], box["y"] + 0.3 * box["height"]
         page.mouse.move(left, top)
@@ -102,7 +102,7 @@ def test_a_rectangle_over_points_filters_the_table(browser: Browser, site: Site)
         page.mouse.up()
         expect(chosen.get_by_role("heading")).to_have_text(re.compile(r"^[1-9]\d* selected$"))
         assert "x_min=" in page.url and page.url.startswith(site.at("/pareto"))
-        picked = page.locator("#chart a.is-picked")
+        picked = page.locator("#chart .for-wide a.is-picked")
         assert picked.count() == chosen.locator("tbody tr").count() > 1
         page.reload()  # the selection is in the address
         expect(picked).to_have_count(chosen.locator("tbody tr").count())
@@ -114,7 +114,7 @@ def test_a_rectangle_over_points_filters_the_table(browser: Browser, site: Site)
 def test_a_point_says_what_it_is_and_leads_to_its_model(browser: Browser, site: Site) -> None:
     with browser.tab(site.at("/pareto")) as tab:
         page = tab.page
-        point = page.locator("#chart a").last
+        point = page.locator("#chart .for-wide a").last
         point.hover()
         tip = page.locator("#tip")
         expect(tip).to_contain_text("latency (ms)")
@@ -126,7 +126,7 @@ def test_a_point_says_what_it_is_and_leads_to_its_model(browser: Browser, site: 
 def test_points_can_be_selected_with_keys_alone(browser: Browser, site: Site) -> None:
     with browser.tab(site.at("/pareto")) as tab:
         page = tab.page
-        point = page.locator("#chart a").first
+        point = page.locator("#chart .for-wide a").first
         point.focus()
         expect(page.locator("#tip")).to_be_visible()
         page.keyboard.press("Space")
@@ -152,7 +152,7 @@ def test_limits_select_points_without_script(browser: Browser, site: Site) -> No
 def test_other_columns_make_another_chart(browser: Browser, site: Site) -> None:
     with browser.tab(site.at("/pareto")) as tab:
         tab.page.get_by_label("Across").select_option("macs")
-        expect(tab.page.locator("#chart svg")).to_contain_text("multiply-accumulates")
+        expect(tab.page.locator("#chart .for-wide svg")).to_contain_text("multiply-accumulates")
         assert "x=macs" in tab.page.url
 
 
@@ -170,8 +170,8 @@ def test_a_model_shows_its_stages_layers_and_classes(browser: Browser, site: Sit
         page = tab.page
         assert page.locator("ol.stages li").count() == 6
         expect(page.locator("ol.stages li").last).to_contain_text("21 min 40 s")
-        expect(page.locator("#chart-1 svg")).to_contain_text("Layer times")
-        expect(page.locator("#chart-2 svg")).to_contain_text("overall: f1 ")
+        expect(page.locator("#chart-1 .for-wide svg")).to_contain_text("Layer times")
+        expect(page.locator("#chart-2 .for-wide svg")).to_contain_text("overall: f1 ")
         page.get_by_text("All values").click()
         expect(page.get_by_role("cell", name="[1, 3, 256, 256]")).to_be_visible()
 
@@ -198,7 +198,7 @@ def test_the_hostile_name_stays_a_text_on_the_front(browser: Browser, site: Site
     with browser.tab(site.at("/pareto?text=alert")) as tab:
         page = tab.page
         expect(page.locator("#chosen td.name")).to_have_text(NASTY)
-        page.locator("#chart a").first.hover()
+        page.locator("#chart .for-wide a").first.hover()
         expect(page.locator("#tip b")).to_have_text(NASTY)
 
 
@@ -226,7 +226,7 @@ def test_the_picture_of_the_readme(browser: Browser, demo: Site, tmp_path: Path)
     """Made anew at every run, kept where EDGELOOP_README_PICTURE says: real results, a front."""
     target = Path(README_PICTURE) if README_PICTURE else tmp_path / "portal.png"
     with browser.tab(demo.at("/pareto"), size=(1440, 1180)) as tab:
-        expect(tab.page.locator("#chart a")).to_have_count(19)
+        expect(tab.page.locator("#chart .for-wide a")).to_have_count(19)
         expect(tab.page.locator("#live")).to_have_text("live")
         tab.page.screenshot(path=target)
     assert target.read_bytes().startswith(b"\x89PNG")

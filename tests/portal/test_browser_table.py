@@ -1,4 +1,5 @@
-"""The table in a real Chromium: filter, sort, pages, and what others change while one looks."""
+"""The table and the devices in a real Chromium: filter, sort, pages, columns, models side by side,
+and what others change while one looks."""
 
 from __future__ import annotations
 
@@ -18,9 +19,19 @@ def names(page: Page) -> list[str]:
 
 
 def column(page: Page, title: str) -> list[str]:
-    heads = [head.inner_text() for head in page.locator("thead th").all()]
-    place = next(number for number, head in enumerate(heads, 1) if head.startswith(title))
-    return [cell.inner_text() for cell in page.locator(f"#rows td:nth-child({place})").all()]
+    """A cell may have the room of several columns."""
+    texts = page.evaluate(
+        """title => {
+          const place = [...document.querySelectorAll("thead th")].findIndex(
+            (head) => head.innerText.startsWith(title));
+          return [...document.querySelectorAll("#rows tr")].map((row) => {
+            let left = place;
+            return [...row.cells].find((cell) => (left -= cell.colSpan) < 0).innerText;
+          });
+        }""",
+        title,
+    )
+    return [str(text) for text in texts]
 
 
 def latencies(page: Page) -> list[float | None]:
@@ -122,3 +133,85 @@ def test_a_name_like_a_script_and_a_tag_with_quotes_are_mere_texts(
         expect(page.get_by_role("heading", level=1)).to_have_text(NASTY)
         assert page.locator("main img").count() == 0
         assert page.title().startswith(NASTY)
+
+
+def test_ticked_models_are_compared_side_by_side(browser: Browser, site: Site) -> None:
+    """Ticks stay on other pages of the table, and when a row is drawn anew."""
+    with browser.tab(site.at("/?text=calm-*")) as tab:
+        page = tab.page
+        compare = page.get_by_role("button", name="Compare")
+        expect(compare).to_be_disabled()
+        page.get_by_label("Compare calm-heron", exact=True).check()
+        page.goto(site.at("/?text=brisk-*"))
+        page.get_by_label("Compare brisk-otter", exact=True).check()
+        third = page.get_by_label("Compare brisk-wren", exact=True)
+        third.check()
+        expect(page.locator("#live")).to_have_text("live")
+        with site.workspace() as workspace:
+            workspace.catalog.reset("brisk-wren")
+        expect(page.locator("tr[data-name=brisk-wren]")).to_contain_text("new")
+        expect(third).to_be_checked()
+        third.uncheck()
+        expect(compare).to_have_text("Compare 2 models")
+        compare.click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Compare")
+        assert page.locator(".compare thead a").all_inner_texts() == ["calm-heron", "brisk-otter"]
+        row = page.get_by_role("row", name="latency ms")
+        expect(row.locator(".best")).to_have_count(1)
+        expect(row.locator(".pm")).to_contain_text("%")
+        expect(page.locator(".banner")).to_contain_text("different devices")
+        tab.keep_picture("compare-light")
+        page.set_viewport_size({"width": 390, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.get_by_role("link", name="all models").click()
+        page.get_by_role("button", name="Clear").click()
+        expect(compare).to_be_disabled()
+
+
+def test_columns_are_chosen_kept_and_exported(browser: Browser, site: Site) -> None:
+    with browser.tab(site.at("/?text=calm-*")) as tab:
+        page = tab.page
+        page.get_by_text("Columns", exact=True).click()
+        tab.keep_picture("columns-light")
+        page.get_by_role("checkbox", name="iteration").check()
+        page.get_by_role("checkbox", name="device", exact=True).uncheck()
+        page.get_by_role("button", name="Show these").click()
+        headings = page.locator("thead")
+        expect(headings).to_contain_text("Iteration")
+        expect(headings).not_to_contain_text("Device")
+        with page.expect_download() as download:
+            page.get_by_role("link", name="Export CSV").click()
+        text = download.value.path().read_text()
+        assert "iteration" in text.splitlines()[0] and len(text.splitlines()) == 13
+        page.goto(site.at("/"))  # this browser remembers the choice
+        expect(headings).to_contain_text("Iteration")
+        page.get_by_text("Columns", exact=True).click()
+        page.get_by_role("link", name="The usual ones").click()
+        expect(headings).to_contain_text("Device")
+
+
+def test_an_error_can_be_read_in_the_table(browser: Browser, site: Site) -> None:
+    with browser.tab(site.at("/")) as tab:
+        why = tab.page.locator("tr[data-name=calm-ibis] .why")
+        expect(why).to_have_text(re.compile("no counterpart on the chip.$"))
+        assert why.evaluate(
+            "e => e.scrollWidth <= e.clientWidth && e.scrollHeight <= e.clientHeight"
+        )
+
+
+def test_a_card_of_a_device_says_what_it_does_and_what_went_wrong(
+    browser: Browser, site: Site
+) -> None:
+    with browser.tab(site.at("/devices")) as tab:
+        page = tab.page
+        card = page.locator("[data-place='lab-1/adb:3f9a21']")
+        for said in ("idle", "41 °C", "on lab-1", "today", "seen", "Last error"):
+            expect(card).to_contain_text(said)
+        expect(card.get_by_role("img", name="of today")).to_be_visible()
+        card.locator("summary").click()
+        expect(card.locator("p.why")).to_contain_text(f"{NASTY}: the board's tool left no profile")
+        busy = page.locator("[data-place='lab-1/']").get_by_role("link", name=NASTY)
+        expect(busy).to_be_visible()
+        page.get_by_role("link", name="dead").click()
+        expect(page.locator(".device")).to_have_count(1)
+        expect(page.locator(".device")).to_contain_text("no longer answers")

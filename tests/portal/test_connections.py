@@ -287,7 +287,7 @@ def test_a_thousand_half_open_connections_do_not_shut_the_portal(farm: Path, fir
             for path in ("api/v1/models", "", "api/v1/health"):
                 assert httpx.get(url.join(path), timeout=LIMIT_S).status_code == 200
         code, err = portal.end()
-        assert (code, err) == (0, "")
+        assert (code, err) == (130, "Stopped; the portal is closed.\n")
 
 
 # TLS

@@ -20,7 +20,7 @@ from tests.search.seen import write_seen
 pytestmark = pytest.mark.slow
 
 SEARCH = {
-    "search": {"name": "real", "space": "small-classifier", "size": 32, "budget": 12},
+    "search": {"name": "real", "space": "small-classifier", "size": 32, "budget": 4},
     "objectives": {"params": {"goal": "min"}, "macs": {"goal": "min"}},
 }
 

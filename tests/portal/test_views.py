@@ -6,15 +6,19 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from threading import Barrier
 
 import pytest
 
 from edgeloop.errors import BadName, NoSuchModel, NotFound
+from edgeloop.models import CurrentStage, RunnerDevice, RunnerEntry
+from edgeloop.models.runners import columns_of
 from edgeloop.portal.shapes import ParetoQuery, TableQuery
 from edgeloop.portal.state import FEEDS, Cache, Portal, frame_of
 from edgeloop.portal.views import (
+    compare_view,
     devices_view,
     model_view,
     pareto_view,
@@ -58,9 +62,25 @@ def found(portal: Portal, **query: object) -> list[str]:
     return [line.name for line in table_view(portal, None, TableQuery(**query)).lines]  # type: ignore[arg-type]
 
 
-def test_the_table_is_by_name_and_counts_by_status(portal: Portal):
+def test_running_and_failed_models_come_first_and_then_names_as_people_count(
+    workspace: Workspace, portal: Portal
+):
     view = table_view(portal)
-    assert [line.name for line in view.lines] == sorted(ROWS)
+    assert [line.name for line in view.lines] == [
+        "odd-otter",  # failed
+        *("bold-lynx", "bold-wren", "calm-heron", "new-newt"),
+    ]
+    assert found(portal, sort="name") == sorted(ROWS)
+    table = workspace.store.models(workspace.experiment)
+    for name, status in (("net-10", "new"), ("Net-2", "new"), ("zoo", "running f1_1k")):
+        table.insert(name, {"name": name, "status": status})
+    portal.feed().refresh()
+    assert found(portal)[:2] == ["zoo", "odd-otter"]
+    assert found(portal, text="net-") == ["Net-2", "net-10"]
+
+
+def test_the_table_counts_by_status(portal: Portal):
+    view = table_view(portal)
     assert view.counts == {"complete": 3, "error": 1, "new": 1}
     assert (view.total, view.matching, view.pages) == (5, 5, 1)
 
@@ -83,7 +103,7 @@ def test_the_table_is_by_name_and_counts_by_status(portal: Portal):
     ],
 )
 def test_filters_keep_what_they_say(portal: Portal, query: dict[str, str], names: list[str]):
-    assert found(portal, **query) == names
+    assert sorted(found(portal, **query)) == names
 
 
 def test_sorting_puts_rows_without_a_value_last_either_way(portal: Portal):
@@ -189,6 +209,77 @@ def test_uses_of_devices_say_how_long_a_stage_took(workspace: Workspace, portal:
     assert sum(day.seconds for day in days) == pytest.approx(90)
 
 
+def test_columns_are_chosen_from_those_that_some_model_has(workspace: Workspace, portal: Portal):
+    usual = [heading.name for heading in table_view(portal).headings]
+    assert usual[:5] == ["name", "status", "since", "node", "mean"] and usual[-1] == "device"
+    row = {"name": "own", "iteration": 3, "my_column": "blue", "stages": "{}", "arch": "{}"}
+    workspace.store.models(workspace.experiment).insert("own", row)
+    portal.feed().refresh()
+    asked = ("my_column", "latency_ms", "iteration", "nobody", "name")
+    view = table_view(portal, None, TableQuery(text="own", columns=asked))
+    shown = [(heading.name, heading.is_number) for heading in view.headings[2:]]
+    assert shown == [("mean", True), ("iteration", True), ("my_column", False)]
+    assert view.lines[0].cells == ("own", "", "", "3", "blue")
+    offered = {heading.name for heading in view.offered}
+    assert offered >= {"since", "node", "device", "mean", "f1_1k", "my_column"}
+    assert not offered & {"name", "status", "error", "stages", "arch", "tags"}
+    assert table_view(portal, None, TableQuery(columns=("nobody",))).headings[2].name == "since"
+
+
+def test_models_side_by_side_say_what_differs_and_which_is_best(portal: Portal):
+    names = ["bold-lynx", "calm-heron", "gone", "odd-otter", "bold-lynx"]
+    view = compare_view(portal, None, names)
+    assert [line.name for line in view.lines] == ["bold-lynx", "calm-heron", "odd-otter"]
+    assert (view.missing, view.left_out, view.devices) == (("gone",), 0, ("htp:one",))
+    rows = {row.column: row for row in view.differing}
+    latency = rows["mean"].cells
+    assert [(cell.text, cell.difference, cell.is_best) for cell in latency] == [
+        *(("10", "", False), ("2", "−80 %", True), ("", "", False))
+    ]
+    scores = rows["f1_1k"].cells
+    assert (scores[0].is_best, scores[1].difference) == (True, "−0.1000")
+    assert not rows.keys() & {"name", "status", "error", "tags"}
+    same = compare_view(portal, None, ["bold-lynx", "bold-lynx"])
+    assert not same.differing and {row.column for row in same.equal} == {"mean", "f1_1k"}
+
+
+def test_every_device_and_machine_has_a_card_the_idle_and_the_lost_too(
+    workspace: Workspace, portal: Portal
+):
+    now = workspace.store.now()
+    held_here = {"token": "t", "owner": "lab-10:runner", "since": now - 9, "expires": now + 60}
+    stages = json.dumps({"convert": held_here})
+    workspace.store.models(workspace.experiment).insert("busy", {"name": "busy", "stages": stages})
+    doing = (CurrentStage("benchmark", "calm-heron", now - 30),)
+    board = RunnerDevice("adb:1", "busy", can=("device",), doing=doing, celsius=61.0)
+    failed = replace(board, error="f1_1k x: unplugged", error_at=now - 500)
+    for node, devices, age_s in (
+        ("lab-10", (RunnerDevice(can=("quantize",)),), 0),
+        ("lab-2", (RunnerDevice(can=("quantize",)), failed), 0),
+        ("lost", (replace(failed, device="adb:2"),), 300),
+    ):
+        entry = RunnerEntry(node, node, "default", devices=devices)
+        workspace.store.runners().insert(node, {**columns_of(entry), "beat": now - age_s})
+    start = datetime.now(UTC) - timedelta(seconds=1)
+    record_use(workspace.store.usage(), "adb:1", start, datetime.now(UTC), owner="lab-2/adb:1")
+    portal.feed().refresh()
+    view = devices_view(portal)
+    cards = {(card.line.machine, card.line.device): card for card in view.cards}
+    assert list(cards) == [("lab-2", ""), ("lab-2", "adb:1"), ("lab-10", ""), ("lost", "adb:2")]
+    assert [card.line.state for card in view.cards] == ["idle", "busy", "busy", "dead"]
+    used = cards["lab-2", "adb:1"]
+    assert (used.line.work, used.line.celsius, used.line.error) == (doing, 61.0, failed.error)
+    assert (
+        used.error_at == pytest.approx(now - 500, abs=60)
+        and used.today > 0 == cards["lab-2", ""].today
+    )
+    assert [work.model for work in cards["lab-10", ""].line.work] == ["busy"]
+    lost = cards["lost", "adb:2"]
+    assert lost.seen_at == pytest.approx(now - 300, abs=60) and lost.line.celsius is None
+    assert [card.line.machine for card in devices_view(portal, state="dead").cards] == ["lost"]
+    assert view.counts == {"busy": 2, "idle": 1, "dead": 1}
+
+
 def test_the_front_is_first_and_what_has_no_number_is_counted(portal: Portal):
     view = pareto_view(portal)
     assert [(point.name, point.is_front) for point in view.points] == [
@@ -222,7 +313,7 @@ def test_a_huge_cloud_is_thinned_but_never_its_front(workspace: Workspace, porta
 
 def test_another_experiment_of_the_store_has_its_own_rows(workspace: Workspace, portal: Portal):
     workspace.store.models("other-one").insert("elsewhere", {"status": "new"})
-    assert found(portal) == sorted(ROWS)
+    assert sorted(found(portal)) == sorted(ROWS)
     lines = table_view(portal, "other-one").lines
     assert [line.name for line in lines] == ["elsewhere"]
     assert frame_of(portal, "other-one").experiments == ("default", "other-one")

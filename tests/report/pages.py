@@ -28,7 +28,7 @@ class Page(HTMLParser):
 
     @property
     def links(self) -> list[str]:
-        return [found["href"] for tag, found in self.elements if tag == "a"]
+        return [found["href"] for tag, found in self.elements if tag == "a" and "href" in found]
 
 
 def read(text: str) -> Page:

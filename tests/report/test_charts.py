@@ -14,6 +14,8 @@ from PIL import Image
 
 from edgeloop.errors import BadInput, LocalFileError
 from edgeloop.report import (
+    FONTS,
+    NARROW,
     Evidence,
     Layers,
     classes_chart,
@@ -29,10 +31,12 @@ from edgeloop.report import (
     read_curves,
     read_layers,
     read_scores,
+    show,
     spec_of,
     to_gif,
     to_html,
     to_page_part,
+    to_page_parts,
     to_png,
     to_svg,
     training_chart,
@@ -183,6 +187,34 @@ def test_an_estimate_on_the_front_has_a_pale_band_as_wide_as_its_interval():
         assert "margin" not in shown and "pale" not in shown
     beaten = {**row, **estimate, "name": "b", "mean": 0.02, "f1_1k": 0.4}
     assert "pale" not in json.dumps(spec_of(pareto_chart([row, beaten])))
+
+
+def test_scores_on_a_front_have_their_intervals_and_the_front_its_names():
+    row = {"name": "calm-heron", "mean": 0.01, "f1_1k": 0.5, "f1_1k_low": 0.45, "f1_1k_high": 0.56}
+    chart = pareto_chart([row, {"name": "beaten-otter", "mean": 0.02, "f1_1k": 0.4}])
+    spec = json.dumps(spec_of(chart))
+    assert '"y_low": 0.45, "y_high": 0.56' in spec and "95 % interval of scores" in spec
+    drawn = to_svg(chart)
+    assert ">calm-heron</text>" in drawn and ">beaten-otter</text>" not in drawn
+
+
+def test_a_chart_carries_the_font_it_was_measured_with():
+    chart = pareto_chart(table(5))
+    for text in (to_svg(chart), show(chart).forms["text/html"]):
+        assert "@font-face{font-family:'Edgeloop Sans'" in text
+        assert re.search(r"font-family=.'?Edgeloop Sans", text)
+    from PIL import ImageFont
+
+    letters = ImageFont.truetype(FONTS / "regular.ttf", 12)
+    assert letters.getname()[0] == "Edgeloop Sans" and letters.getlength("µ") > 4
+
+
+def test_a_chart_for_a_phone_is_as_wide_as_one_and_its_letters_are_not_smaller():
+    for name in ("pareto", "layers", "classes", "quantization"):
+        parts = to_page_parts(WHOLE[name](), "x-")
+        wide, narrow = (int(float(w)) for w in re.findall(r'<svg [^>]*?width="([\d.]+)"', parts))
+        assert narrow <= NARROW + 8 < wide, name
+        assert parts.count('font-size="12px"') > 10
 
 
 def test_curves_are_read_by_class_and_lines_without_numbers_left_out():

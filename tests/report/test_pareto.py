@@ -7,7 +7,19 @@ import math
 import pytest
 
 from edgeloop.errors import BadInput
-from edgeloop.report import ASCII, check_columns, objective, pareto_of, plot
+from edgeloop.models import SHOWN_AS
+from edgeloop.report import (
+    ASCII,
+    chart_axes,
+    check_columns,
+    device_note,
+    measure_of,
+    objective,
+    one_device,
+    pareto_of,
+    plot,
+)
+from edgeloop.report.axes import placed_names, short_name
 
 TWO = (objective("mean"), objective("f1_1k"))
 
@@ -129,6 +141,12 @@ def test_a_column_whose_goal_nobody_knows_must_be_told():
     assert objective("warmth:max").goal == "max"
 
 
+@pytest.mark.parametrize(("column", "shown"), SHOWN_AS.items())
+def test_a_column_has_one_name_and_the_one_of_the_store_works_too(column: str, shown: str):
+    assert objective(shown) == objective(column) and measure_of(column).heading == shown
+    assert objective(f"{shown}:max").goal == "max"
+
+
 def test_a_column_that_no_row_has_is_named_with_the_nearest():
     with pytest.raises(BadInput, match="'f1_1kk'; did you mean 'f1_1k'"):
         check_columns([row("a", 1, 1)], [objective("f1_1kk:max")])
@@ -153,3 +171,55 @@ def test_the_plot_is_as_wide_as_the_terminal_and_tells_estimates_apart():
 def test_the_plot_of_nothing_is_nothing_and_of_one_point_one_mark():
     assert plot(pareto_of([], TWO), 80) == ""
     assert plot(pareto_of([row("a", 0.01, 0.8)], TWO), 80).count("●") == 2  # and in the legend
+
+
+def many(*more: dict) -> list[dict]:
+    return [*(row(f"m{n}", 0.01 + 0.001 * n, 0.5 + 0.01 * (n % 7)) for n in range(20)), *more]
+
+
+def test_outliers_do_not_squash_an_axis_and_are_counted():
+    found = pareto_of(many(row("far", 0.2, 0.4)), TWO)
+    axes = chart_axes(found)
+    assert axes.ranges[0].high < 35 and axes.outside == 1 and not axes.ranges[0].is_log
+    assert plot(found, 80).endswith("1 outside the axes")
+    assert chart_axes(found, whole=True).ranges[0].high > 200
+    best = chart_axes(pareto_of(many(row("far but best", 0.2, 0.9)), TWO))
+    assert best.outside == 0 and best.ranges[0].high > 200, "the front is always shown"
+
+
+def test_latencies_of_very_different_sizes_have_a_logarithmic_axis():
+    rows = many(*(row(f"slow{n}", 0.3 * 2**n, 0.4) for n in range(4)))
+    axes = chart_axes(pareto_of(rows, TWO))
+    assert axes.ranges[0].is_log and axes.outside == 0
+    assert "latency_ms, logarithmic" in plot(pareto_of(rows, TWO), 80)
+
+
+def test_latencies_well_below_a_millisecond_are_shown_in_microseconds():
+    found = pareto_of([row("a", 7e-5, 0.5), row("b", 9e-5, 0.6)], TWO)
+    axes = chart_axes(found)
+    assert axes.measures[0].title == "latency (µs)" and axes.factors == (1e3, 1.0)
+    assert "latency_us" in plot(found, 80) and found.values[0, 0] == pytest.approx(0.07)
+    assert chart_axes(pareto_of(many(), TWO)).factors == (1.0, 1.0)
+
+
+def test_the_front_of_several_devices_is_that_of_the_one_with_most_models():
+    rows = [row(f"a{n}", 0.01 + n, 0.5 + n / 10, device="htp:a") for n in range(3)]
+    rows += [row("b", 0.001, 0.9, device="htp:b"), row("unnamed", 0.0001, 0.9)]
+    whole = pareto_of(rows, TWO)
+    found, device = one_device(whole)
+    assert (device, names(found.front)) == ("htp:a", ["a0", "a1", "a2"])
+    note = "Front of htp:a; not shown: no device named (1), htp:b (1)"
+    assert device_note(whole, device) == note
+    mixed, device = one_device(whole, "*")
+    assert names(mixed.front) == ["unnamed"] and "do not compare" in device_note(whole, device)
+    without_device = pareto_of(rows, (objective("macs"), objective("val_iou")))
+    assert one_device(without_device) == (without_device, "")
+
+
+def test_names_cover_neither_points_nor_each_other():
+    spread = [(100.0, 100.0), (300.0, 200.0), (40.0, 300.0)]
+    placed = placed_names(spread, ["quick", "calm-heron", "brisk-otter"], (600, 400))
+    assert placed == {0: "left", 1: "left", 2: "right"}
+    crowded = [(50.0 + n, 50.0 + n) for n in range(12)]
+    assert len(placed_names(crowded, ["calm-heron"] * 12, (600, 400))) < 6
+    assert short_name("id_f26b87e676e199b1.full") == "id_f26b87e.full"

@@ -38,7 +38,7 @@ def filled(project: Path) -> Iterator[Path]:
 
 
 def test_the_front_is_a_table_and_a_plot(filled: Path, edgeloop: Edgeloop):
-    said = edgeloop("pareto")
+    said = edgeloop("pareto", "--device", "*")
     lines = said.out.splitlines()
     assert lines[0].split() == ["name", "latency_ms", "f1_1k", "iteration", "device"]
     assert lines[1].split() == ["quick", "10", "est", "0.8000", "htp"]
@@ -46,7 +46,20 @@ def test_the_front_is_a_table_and_a_plot(filled: Path, edgeloop: Edgeloop):
     assert "● front   ○ front, latency estimated   · others" in lines
     assert lines[-2] == "2 of 3 models; 1 without all values left out"
     assert lines[-1] == "hypervolume 0.211 (reference: latency_ms 32, f1_1k 0.7900)"
-    assert "latencies of different devices (host, htp)" in said.err
+    assert "One front across devices, whose numbers do not compare: no device" in said.err
+
+
+def test_a_front_is_of_one_device_and_says_which(filled: Path, edgeloop: Edgeloop):
+    fill([{"name": "quicker", "mean": 0.00031, "f1_1k": 0.7, "device": "htp"}])
+    said = edgeloop("pareto", "-o", "front.svg")
+    assert [line.split()[0] for line in said.out.splitlines()[1:3]] == ["quicker", "quick"]
+    note = "Front of htp; not shown: no device named (1), host (1)"
+    assert f"{note}. Choose with --device" in said.err
+    assert note in (filled / "front.svg").read_text()
+    assert "not shown" not in edgeloop("pareto", "--device", "htp").err
+    edgeloop("report")
+    text = (filled / "report.html").read_text()
+    assert "Front of htp" in text and note in text
 
 
 def test_programs_get_json_in_the_units_of_the_screen(filled: Path, edgeloop: Edgeloop):
@@ -57,12 +70,13 @@ def test_programs_get_json_in_the_units_of_the_screen(filled: Path, edgeloop: Ed
 
 def test_columns_and_goals_are_free(filled: Path, edgeloop: Edgeloop):
     options = ("--x", "mean", "--x-goal", "max", "--objective", "params:min", "--json")
+    options += ("--device", "*")
     assert [row["name"] for row in edgeloop("pareto", *options).json] == ["beaten", "slow"]
 
 
 def test_a_slip_of_the_hand_is_one_sentence(filled: Path, edgeloop: Edgeloop):
     assert "did you mean 'f1_1k'" in edgeloop("pareto", "--y", "f1_1kk:max").sentence
-    assert "twice" in edgeloop("pareto", "--y", "mean").sentence
+    assert "twice" in edgeloop("pareto", "--x", "mean", "--y", "latency_ms").sentence
     assert "no/front.csv" in edgeloop("pareto", "-o", "no/front.csv").sentence
     assert edgeloop("pareto", "-o", "front.pdf").code == 2
 
@@ -96,7 +110,9 @@ def test_files_are_what_their_endings_say(project: Path, edgeloop: Edgeloop):
 
 
 def test_a_terminal_without_unicode_gets_plain_characters(filled: Path, command: Edgeloop):
-    said = command("pareto", environ={"PYTHONIOENCODING": "ascii:replace", "COLUMNS": "50"})
+    said = command(
+        "pareto", "--device", "*", environ={"PYTHONIOENCODING": "ascii:replace", "COLUMNS": "50"}
+    )
     assert "* front   o front, latency estimated   . others" in said.out
     plot = said.out[said.out.index("\n\nf1_1k") :].splitlines()
     assert max(map(len, plot)) <= 64
@@ -114,7 +130,7 @@ def test_the_report_reads_rows_files_and_use(filled: Path, edgeloop: Edgeloop):
         workspace.store.usage().insert(
             "1", {"name": "htp", "start": "2026-11-01T10:00:00", "end": "2026-11-01T22:00:00"}
         )
-    said = edgeloop("report", "-o", "all.html")
+    said = edgeloop("report", "-o", "all.html", "--device", "*")
     text = (filled / "all.html").read_text()
     size = len(text.encode())
     assert said.out == f"all.html written: 4 models, 2 on the front, {size / 1e3:.1f} kB\n"
@@ -136,7 +152,7 @@ def test_what_is_no_picture_is_not_shown_as_one(filled: Path, edgeloop: Edgeloop
     with Workspace.open() as workspace:
         workspace.store.blobs.put("default/quick/test_results_f1_1k.csv", SCORES.encode())
         workspace.store.blobs.put("default/quick/pr_curve_f1_1k.png", b"<svg onload=alert(1)>")
-    edgeloop("report")
+    edgeloop("report", "--device", "*")
     text = (filled / "report.html").read_text()
     assert "Classes, f1_1k" in text and "data:image" not in text
 

@@ -17,7 +17,7 @@ from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 from tests.conftest import StoreUnderTest
 
-NETS = Path(__file__).parents[2] / "examples" / "nets"
+NETS = Path(__file__).parents[2] / "edgeloop" / "demo" / "models"
 SIZES = ("--calibration-images", "24", "--quick-images", "10", "--thorough-images", "20")
 
 

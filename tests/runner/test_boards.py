@@ -418,10 +418,14 @@ def test_the_states_of_a_runners_boards_are_seen_from_other_machines(
     def states(workspace: Workspace) -> dict[str, str]:
         return {d.device: d.state for entry in workspace.runners() for d in entry.devices}
 
+    def celsius(workspace: Workspace) -> dict[str, float | None]:
+        return {d.device: d.celsius for entry in workspace.runners() for d in entry.devices}
+
     used, unused = f"adb:{board.serial}", f"adb:{other.serial}"
     with farm.workspace() as workspace:
         eventually(lambda: states(workspace).get(used) == "hot", 120)
-        assert states(workspace).get(unused) == "plugged"
+        eventually(lambda: celsius(workspace).get(used) == 95.0)
+        eventually(lambda: states(workspace).get(unused) == "plugged")
         other.unauthorise()
         eventually(lambda: states(workspace).get(unused) == "unauthorized")
         board.set_temperature(0, 40_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,7 +40,10 @@ class Project:
         return Workspace(Settings.load(self.folder, {"HOME": str(self.folder)}))
 
     def drain(self, dataset: Path | None = None, **options: object) -> RunTotals:
-        chosen = RunnerOptions(dataset=dataset, drain=True, sizes=SIZES, **options)  # type: ignore[arg-type]
+        return self.run(dataset=dataset, drain=True, **options)
+
+    def run(self, **options: object) -> RunTotals:
+        chosen = RunnerOptions(sizes=SIZES, **options)  # type: ignore[arg-type]
         with self.workspace() as workspace:
             return run(workspace, chosen, self.events.append)
 
@@ -90,6 +94,8 @@ BROKEN: dict[str, Callable[[Path], object]] = {
     "cannot be read as an image": lambda data: cut_off(sorted(data.glob("0*.png"))[0]),
     "holds label 77": wrong_labels,
     "label_map.json": lambda data: (data / "label_map.json").write_text("{"),
+    "holds 1 image": lambda data: [p.unlink() for p in sorted(data.iterdir())[2:]],
+    "no images NNNNNN.png": lambda data: [p.rename(p.with_suffix(".jpg")) for p in data.iterdir()],
 }
 
 
@@ -101,6 +107,72 @@ def test_a_runner_whose_dataset_is_no_good_says_so_and_takes_no_work(
     with pytest.raises(EdgeloopError, match=sentence):
         project.drain(data)
     assert set(project.statuses().values()) == {"new"}
+    assert project.attempts() == {(0, 0)}
+
+
+def sdk(folder: Path, mode: int = 0o755) -> Path:
+    """As much of the Neural Processing SDK as is looked at before the first model."""
+    tools = folder / "bin/x86_64-linux-clang"
+    tools.mkdir(parents=True)
+    for name in ("snpe-onnx-to-dlc", "snpe-dlc-quantize", "snpe-dlc-info"):
+        (tools / name).write_text("#!/bin/sh\n")
+        (tools / name).chmod(mode)
+    return folder
+
+
+def broken_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import onnxruntime_qnn
+
+    (folder / "libQnnSystem.so").write_text("no library")
+    monkeypatch.setattr(onnxruntime_qnn, "LIB_DIR_FULL_PATH", str(folder))
+
+
+def hidden(name: str) -> Callable[[Path, pytest.MonkeyPatch], None]:
+    return lambda _, monkeypatch: monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
+
+
+def with_sdk(mode: int, path: str = "") -> Callable[[Path, pytest.MonkeyPatch], None]:
+    def prepare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SNPE_ROOT", str(sdk(folder / "sdk", mode)))
+        if path:
+            monkeypatch.setenv("PATH", path)
+
+    return prepare
+
+
+LACKING: dict[str, tuple[dict[str, object], Callable[[Path, pytest.MonkeyPatch], None]]] = {
+    r"pip install 'edgeloop\[qnn\]'": ({}, hidden("onnxruntime_qnn")),
+    r"qnn toolchain needs .*'edgeloop\[qnn\]'": ({}, hidden("onnxruntime")),
+    "compiler cannot be loaded": ({}, broken_library),
+    "neither SNPE_ROOT nor": ({"toolchain": "snpe"}, lambda *_: None),
+    "not executable": ({"toolchain": "snpe"}, with_sdk(0o644)),
+    "adb": ({"devices": ("adb:gone",)}, with_sdk(0o755, "/nowhere")),
+    "choose another folder with --workdir": ({"workdir": Path(__file__)}, lambda *_: None),
+}
+
+
+@pytest.mark.parametrize("sentence", LACKING)
+def test_a_machine_that_lacks_something_says_so_and_takes_no_work(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentence: str
+) -> None:
+    options, prepare = LACKING[sentence]
+    prepare(tmp_path, monkeypatch)
+    with pytest.raises(EdgeloopError, match=sentence):
+        project.run(**options)
+    assert not {event.state for event in project.events} - {"note"}, "nothing was begun"
+    assert project.attempts() == {(0, 0)}
+
+
+def test_a_package_that_breaks_in_the_middle_of_a_stage_is_not_the_models_fault(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ImportError("No module named 'onnx'")
+
+    monkeypatch.setattr("edgeloop.runner.worker.perform", broken)
+    with pytest.raises(ImportError, match="onnx"):
+        project.drain()
+    assert {event.state for event in project.events if event.model} == {"begun", "released"}
     assert project.attempts() == {(0, 0)}
 
 

@@ -6,7 +6,7 @@ import errno
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +21,7 @@ from edgeloop.graph import shapes_text
 from edgeloop.models import Leases, ModelFile, Outcome, UploadOptions, default_plan
 from edgeloop.platforms import open_device
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
-from edgeloop.runner import record_use, utilisation
+from edgeloop.runner import record_use, use_today, utilisation
 from edgeloop.runner.coordinator import Coordinator
 from edgeloop.runner.heartbeat import Heartbeat
 from edgeloop.runner.stages import Assignment, Equipment, Sizes
@@ -204,6 +204,18 @@ class TestUsage:
             ("htp", date(2026, 11, 15)): (10_800.0, 2),
             ("adb:1", date(2026, 11, 15)): (43_200.0, 1),
         }
+
+    def test_the_use_of_today_is_of_a_device_on_its_machine(self) -> None:
+        """Rows of older versions name the device alone."""
+        usage, hour = MemoryStore().usage(), timedelta(hours=1)
+        midnight = datetime(2026, 11, 15, tzinfo=UTC)
+        for device, owner in (("htp", "a/htp"), ("htp", "a:runner"), ("htp", "b/htp")):
+            start = midnight + (hour if owner == "b/htp" else -hour)
+            record_use(usage, device, start, start + 2 * hour, owner=owner)
+        record_use(usage, "adb:1", midnight, midnight + 8 * hour)
+        today = use_today((row.values for row in usage.query()), midnight + 4 * hour)
+        places = [("a", "htp"), ("a", ""), ("b", "htp"), ("b", "adb:1"), ("b", "")]
+        assert [today.share(*place) for place in places] == [0.25, 0.25, 0.5, 1.0, 0.0]
 
     def test_the_columns_are_those_of_the_old_table(self) -> None:
         usage = MemoryStore().usage()

@@ -32,7 +32,8 @@ def test_a_waiting_runner_says_whom_it_serves_and_is_seen_until_it_ends(
             assert entry.capabilities >= {"device", "device@host"}
             assert not entry.capabilities & {"quantize", "onnx"}
         ended.send_signal(signal.SIGINT)
-        output, _ = ended.communicate(timeout=60)
+        output, err = ended.communicate(timeout=60)
+        assert ended.returncode == 130 and "unfinished ones were given back" in output + (err or "")
         store = workspace.store
         place = f"experiment 'default' of {store.description}"
         assert f"Serving {place}: benchmark on host." in output

@@ -36,7 +36,7 @@ from tests.cli.running import command_line, environment
 from tests.conftest import clean_environ
 
 pytestmark = pytest.mark.slow
-NET = Path(__file__).parents[2] / "examples/nets/unet-w24.onnx"
+NET = Path(__file__).parents[2] / "edgeloop/demo/models/unet-w24.onnx"
 OPTIONS = PrecisionOptions("htp:qcs8550", images=2, workers=2, points=3)
 
 

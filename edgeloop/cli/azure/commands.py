@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import common_options, workspace_option, yes_option
+from edgeloop.cli.context import common_options, load_settings, workspace_option, yes_option
 
 if TYPE_CHECKING:
     from edgeloop.azure import Step, StepResult, WorkspaceRequirements
@@ -67,10 +67,9 @@ def setup(
     from edgeloop.azure import apply_plan, as_row, connect, plan_setup
     from edgeloop.cli.output import print_json
     from edgeloop.jobs import SetupChoices, azure_requirements
-    from edgeloop.settings import Settings
 
     choices = SetupChoices(cpu_size, gpu_size, nodes or 0, spot, conda)
-    settings = Settings.load(store=store, experiment=experiment, workspace_config=workspace_config)
+    settings = load_settings(store=store, experiment=experiment, workspace_config=workspace_config)
     required = azure_requirements(settings, choices)
     connection = connect(required.address, required.patience_s)
     plan = plan_setup(connection, required, change)
@@ -128,10 +127,9 @@ def create(
     Example: edgeloop azure create --resource-group lab --workspace vision --location westeurope
     """
     from edgeloop.cli.azure.create import Creation
-    from edgeloop.settings import Settings
 
     names = (subscription, resource_group, workspace)
-    settings = Settings.load(store=store, experiment=experiment)
+    settings = load_settings(store=store, experiment=experiment)
     creation = Creation(settings, names, location, storage_account, shared_key, as_json)
     if dry_run:
         creation.show()
@@ -162,9 +160,8 @@ def show_connection_string(
     from edgeloop.azure import connect, connection_string, workspace_storage
     from edgeloop.cli.output import print_json
     from edgeloop.jobs import azure_requirements
-    from edgeloop.settings import Settings
 
-    settings = Settings.load(store=store, experiment=experiment, workspace_config=workspace_config)
+    settings = load_settings(store=store, experiment=experiment, workspace_config=workspace_config)
     required = azure_requirements(settings)
     connection = connect(required.address, required.patience_s)
     text = connection_string(connection, workspace_storage(connection))
@@ -191,9 +188,8 @@ def list_things(
     from edgeloop.azure import connect, list_resources
     from edgeloop.cli.output import print_json, table
     from edgeloop.jobs import azure_requirements
-    from edgeloop.settings import Settings
 
-    settings = Settings.load(store=store, experiment=experiment, workspace_config=workspace_config)
+    settings = load_settings(store=store, experiment=experiment, workspace_config=workspace_config)
     required = azure_requirements(settings)
     rows = list_resources(connect(required.address, required.patience_s), kind)
     if as_json:
@@ -221,12 +217,11 @@ def doctor(
     from edgeloop.azure import examine
     from edgeloop.cli.output import print_json, printable
     from edgeloop.jobs import azure_requirements
-    from edgeloop.settings import Settings
 
     findings = []
     for finding in examine(
         lambda: azure_requirements(
-            Settings.load(store=store, experiment=experiment, workspace_config=workspace_config)
+            load_settings(store=store, experiment=experiment, workspace_config=workspace_config)
         )
     ):
         findings.append(finding)

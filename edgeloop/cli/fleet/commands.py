@@ -10,6 +10,7 @@ import click
 
 from edgeloop.cli.context import opened
 from edgeloop.cli.fleet.manifest import manifest
+from edgeloop.cli.terminal.interrupt import kept
 
 if TYPE_CHECKING:
     from edgeloop.fleet import (
@@ -111,7 +112,8 @@ def up(
 
     Example: edgeloop fleet up --compute cluster --runners 2:16 -e faces=2 -e hands --quota hands=4
     """
-    from edgeloop.cli.output import print_json, waiting
+    from edgeloop.cli.output import print_json
+    from edgeloop.cli.terminal.progress import waiting
     from edgeloop.fleet import Fleets, bring_up, completed_spec, read_spec
 
     given: dict[str, Any] = {
@@ -151,7 +153,7 @@ def status(watch: bool, name: str | None, store: str | None, as_json: bool) -> N
     Example: edgeloop fleet status --watch
     """
     from edgeloop.cli.output import print_json
-    from edgeloop.cli.output import watch as show
+    from edgeloop.cli.terminal.live import watch as show
     from edgeloop.fleet import Fleets
 
     if watch and as_json:
@@ -163,7 +165,7 @@ def status(watch: bool, name: str | None, store: str | None, as_json: bool) -> N
             return [fleets.named(name)] if name else fleets.all()
 
         if watch:
-            show(lambda: _tables(read()), _WATCH_S)
+            show(lambda _: _tables(read()), _WATCH_S)
         elif as_json:
             print_json(map(_row, read()))
         else:
@@ -334,8 +336,8 @@ def _wait_for_end(
                 raise ComputeUnavailable(compute=current.spec.compute, reason=reason)
             time.sleep(_POLL_S)
     except KeyboardInterrupt:
-        click.echo("The fleet ends in the background: see 'edgeloop fleet status'.", err=True)
-        raise SystemExit(130) from None
+        kept("The fleet ends in the background: see 'edgeloop fleet status'.")
+        raise
 
 
 def _progress(seen: FleetObservation, shown: str, is_quiet: bool) -> str:

@@ -70,7 +70,8 @@ def gc(
 
     Example: edgeloop gc --older-than 30d --keep-logs 2GB --boards --yes
     """
-    from edgeloop.cli.output import print_json, waiting
+    from edgeloop.cli.output import print_json
+    from edgeloop.cli.terminal.progress import waiting
     from edgeloop.housekeeping import find_leftovers, remove_leftovers
 
     if not dry_run and not yes and not _is_terminal():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from edgeloop.cli.context import common_options
+from edgeloop.cli.context import ExistingPath, common_options, load_settings
 
 
 @click.command()
@@ -14,7 +14,7 @@ from edgeloop.cli.context import common_options
 @click.option(
     "--values",
     "file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=ExistingPath(dir_okay=False),
     metavar="FILE",
     help="Values for the Helm chart, which win over the settings.",
 )
@@ -41,9 +41,8 @@ def manifest(
     import json
 
     from edgeloop.fleet import fleet_manifest, manifest_text
-    from edgeloop.settings import Settings
 
-    settings = Settings.load(store=store, experiment=experiment)
+    settings = load_settings(store=store, experiment=experiment)
     objects = fleet_manifest(settings, overrides, file, name=name, namespace=namespace)
     if as_json:
         items = {"apiVersion": "v1", "kind": "List", "items": objects}

@@ -51,7 +51,7 @@ def queue(
     Example: edgeloop queue --all-experiments --json
     """
     from edgeloop.cli.output import print_json
-    from edgeloop.cli.output import watch as show
+    from edgeloop.cli.terminal.live import watch as show
 
     if watch and as_json:
         raise click.UsageError("choose one of --json and --watch.")
@@ -62,7 +62,7 @@ def queue(
             found, _ = _read(workspace, all_of_them)
             print_json(_as_row(name, line) for name, lines in found.items() for line in lines)
         elif watch:
-            show(lambda: _text(*_read(workspace, all_of_them)), interval)
+            show(lambda _: _text(*_read(workspace, all_of_them)), interval)
         else:
             click.echo(_text(*_read(workspace, all_of_them)))
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeloop.cli.context import common_options, say_if_new, workspace_option
+from edgeloop.cli.context import common_options, open_jobs, say_if_new, workspace_option
 from edgeloop.cli.jobs.options import ScriptCommand, job_options, spec_from
+from edgeloop.cli.terminal.interrupt import INTERRUPTED
 
 if TYPE_CHECKING:
     from edgeloop.jobs import Jobs, Run
 
-INTERRUPTED = 130
 SECOND_THOUGHTS_S = 3.0
 
 
@@ -44,10 +44,10 @@ def run(
     """
     from edgeloop.cli.jobs.output import outcome
     from edgeloop.cli.jobs.views import print_jobs
-    from edgeloop.cli.output import bytes_bar, shown
-    from edgeloop.jobs import Jobs
+    from edgeloop.cli.output import shown
+    from edgeloop.cli.terminal.progress import bytes_bar
 
-    jobs = Jobs.open(store, options["experiment"], workspace_config)
+    jobs = open_jobs(store, options["experiment"], workspace_config)
     say_if_new(jobs.settings)
     spec = spec_from(target, words, options)
     with bytes_bar("sending data") as bar:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeloop.cli.context import common_options, say_if_new, workspace_option, yes_option
+from edgeloop.cli.context import common_options, open_jobs, say_if_new, workspace_option, yes_option
 from edgeloop.cli.jobs.options import ScriptCommand, job_options, script_arguments, spec_from
 from edgeloop.cli.jobs.selection import ChosenJobs, jobs_argument, selecting_options
 from edgeloop.cli.jobs.views import VIEWS
@@ -53,10 +53,9 @@ def submit(
     Example: edgeloop job submit train.yaml epochs=30 --compute cluster
     """
     from edgeloop.cli.jobs.views import print_jobs
-    from edgeloop.cli.output import bytes_bar
-    from edgeloop.jobs import Jobs
+    from edgeloop.cli.terminal.progress import bytes_bar
 
-    jobs = Jobs.open(store, options["experiment"], workspace_config)
+    jobs = open_jobs(store, options["experiment"], workspace_config)
     say_if_new(jobs.settings)
     spec = spec_from(target, words, options)
     with bytes_bar("sending data") as bar:
@@ -106,10 +105,9 @@ def resubmit(
     Example: edgeloop job resubmit lr-3 --set timeout=2h -- --lr 5e-4
     """
     from edgeloop.cli.jobs.views import print_jobs
-    from edgeloop.cli.output import bytes_bar
-    from edgeloop.jobs import Jobs
+    from edgeloop.cli.terminal.progress import bytes_bar
 
-    jobs = Jobs.open(store, experiment)
+    jobs = open_jobs(store, experiment)
     old = _chosen(jobs, "resubmit", patterns, tag, state, yes)
     again: list[Run] = []
 
@@ -159,9 +157,8 @@ def abort(
     Example: edgeloop job abort 'sweep*' --yes
     """
     from edgeloop.cli.jobs.views import print_jobs
-    from edgeloop.jobs import Jobs
 
-    jobs = Jobs.open(store, experiment)
+    jobs = open_jobs(store, experiment)
     selection = ChosenJobs(jobs, patterns, tag, state)
     selection.keep_reachable()
     chosen = selection.runs
@@ -208,9 +205,8 @@ def remove(
     Example: edgeloop job remove 'sweep*' --state failed
     """
     from edgeloop.cli.output import print_json
-    from edgeloop.jobs import Jobs
 
-    jobs = Jobs.open(store, experiment)
+    jobs = open_jobs(store, experiment)
     chosen = _chosen(jobs, "remove", patterns, tag, state, yes)
     chosen.keep_reachable()
     chosen.keep(jobs.check_removable)

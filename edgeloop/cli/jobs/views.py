@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import common_options
+from edgeloop.cli.context import common_options, open_jobs
 from edgeloop.cli.jobs.selection import (
     ChosenJobs,
     any_jobs_argument,
@@ -49,9 +49,9 @@ def list_jobs(
 
     Example: edgeloop job list 'sweep*' --state failed
     """
-    from edgeloop.jobs import Jobs, shared_runs
+    from edgeloop.jobs import shared_runs
 
-    jobs = Jobs.open(store, experiment)
+    jobs = open_jobs(store, experiment)
     listing = jobs.runs.list()
     if all_users:
         listing = shared_runs(jobs.blobs, jobs.settings.experiment, listing.runs)
@@ -64,12 +64,20 @@ def list_jobs(
 @click.command()
 @any_jobs_argument
 @selecting_options
+@click.option(
+    "--sort",
+    metavar="COLUMN[:desc]",
+    help="Column to sort by, or 'created'  [default: state, running and failed first]",
+)
+@click.option("--columns", default="", metavar="NAMES", help="Columns to show: name,state,loss.")
 @click.option("--watch", is_flag=True, help="Refresh until all jobs have ended, or Ctrl-C.")
 @common_options
 def status(
     patterns: tuple[str, ...],
     tag: str,
     state: tuple[str, ...],
+    sort: str | None,
+    columns: str,
     watch: bool,
     experiment: str | None,
     store: str | None,
@@ -80,20 +88,26 @@ def status(
     Metrics are the latest values in outputs/metrics.jsonl. A job that was submitted again says
     which attempt is the newest.
 
-    Example: edgeloop job status 'sweep*'
+    In a terminal the table is as wide as the window, as that of 'edgeloop status' is; a file or a
+    pipe gets every column in full.
+
+    Example: edgeloop job status 'sweep*' --sort loss
     """
-    from edgeloop.jobs import Jobs
+    from edgeloop.cli.jobs.output import in_order
 
     if watch and as_json:
         raise click.UsageError("choose one of --watch and --json.")
-    jobs = Jobs.open(store, experiment)
+    jobs = open_jobs(store, experiment)
     chosen = ChosenJobs(jobs, patterns, tag)
     chosen.keep_reachable() if watch else chosen.refresh()
     runs = [run for run in chosen.runs if not state or run.state in state]
+    chosen_columns = [name.strip() for name in columns.split(",") if name.strip()]
     if watch:
-        _watch(jobs, runs)
+        _watch(jobs, runs, sort or "state", chosen_columns)
     else:
-        print_jobs(jobs, runs, as_json)
+        if sort or not as_json:
+            runs = in_order(runs, sort or "state")
+        print_jobs(jobs, runs, as_json, chosen=chosen_columns)
         _say_damaged(jobs.runs.list())
         if not as_json:
             _say_newer(jobs, runs)
@@ -127,11 +141,10 @@ def logs(
     """
     from edgeloop.cli.jobs.output import Printer
     from edgeloop.cli.output import print_json, shown
-    from edgeloop.jobs import Jobs
 
     if save and last is not None:
         raise click.UsageError("choose one of --save and --last: whole logs are saved.")
-    jobs = Jobs.open(store, experiment)
+    jobs = open_jobs(store, experiment)
     chosen = ChosenJobs(jobs, patterns, tag, state)
     several = len(chosen.runs) > 1
     rows: list[dict[str, object]] = []
@@ -152,12 +165,11 @@ def logs(
 
     if follow:
         chosen.keep_reachable()
-        with contextlib.suppress(KeyboardInterrupt):
-            if as_json or save:
-                chosen.runs = jobs.wait(chosen.runs)
-            else:
-                chosen.keep(jobs.check_store)
-                follow_logs(jobs, chosen.runs)
+        if as_json or save:
+            chosen.runs = jobs.wait(chosen.runs)
+        else:
+            chosen.keep(jobs.check_store)
+            follow_logs(jobs, chosen.runs)
     if save or as_json or not follow:
         chosen.each(keep if save else show)
     if as_json:
@@ -191,9 +203,8 @@ def results(
     Example: edgeloop job results 'sweep*'
     """
     from edgeloop.cli.output import plural, print_json, printable, shown
-    from edgeloop.jobs import Jobs
 
-    jobs = Jobs.open(store, experiment)
+    jobs = open_jobs(store, experiment)
     chosen = ChosenJobs(jobs, patterns, tag, state)
     chosen.keep_reachable()
     if link:
@@ -240,9 +251,8 @@ def wait(
 
     Example: edgeloop job wait 'sweep*' --timeout 2h && echo done
     """
-    from edgeloop.jobs import Jobs
 
-    jobs = Jobs.open(store, experiment)
+    jobs = open_jobs(store, experiment)
     limit_s = _seconds("--timeout", timeout) if timeout else None
     chosen = ChosenJobs(jobs, patterns, tag, state)
     chosen.keep_reachable()
@@ -256,46 +266,62 @@ def wait(
 VIEWS = (list_jobs, status, logs, results, wait)
 
 
-def print_jobs(jobs: Jobs, runs: Sequence[Run], as_json: bool, with_users: bool = False) -> None:
+def print_jobs(
+    jobs: Jobs,
+    runs: Sequence[Run],
+    as_json: bool,
+    with_users: bool = False,
+    chosen: Sequence[str] = (),
+) -> None:
     from edgeloop.cli.jobs.output import job_json, job_table
     from edgeloop.cli.output import print_json
+    from edgeloop.cli.terminal.tables import Screen
 
+    nothing = "No jobs. Next: edgeloop run SCRIPT"
     if as_json:
         newest = jobs.runs.newest_attempt
         print_json(job_json(run, jobs.runs.path(run.name), newest(run.record)) for run in runs)
+        if not runs:
+            click.echo(nothing, err=True)
     elif runs:
-        click.echo(job_table(runs, with_users))
+        click.echo(job_table(runs, Screen.of_stdout(), with_users, chosen))
     else:
-        click.echo("No jobs. Next: edgeloop run SCRIPT")
+        click.echo(nothing)
 
 
 def follow_logs(jobs: Jobs, runs: Sequence[Run]) -> list[Run]:
     """Prints the logs until all jobs have ended. An unreachable store or a sleeping laptop delays
-    the output and loses nothing."""
+    the output and loses nothing. Until the first output, a terminal shows what the jobs wait for.
+    """
     from edgeloop._util.redact import redact
-    from edgeloop.cli.jobs.output import Printer
+    from edgeloop.cli.jobs.output import Printer, state_text
+    from edgeloop.cli.terminal.progress import StateLine
     from edgeloop.errors import StoreUnavailable
 
     readers = {run.name: jobs.log(run) for run in runs}
     printers = {run.name: Printer(run.name if len(runs) > 1 else "") for run in runs}
     said = ""
-    while True:
-        try:
-            runs = jobs.refresh(runs)  # first: what was printed before the end is read after it
-            for name, reader in readers.items():
-                for content in reader.more():
-                    printers[name].show(content)
-        except StoreUnavailable as error:
-            if str(error) != said:
-                said = str(error)
-                click.echo(redact(f"edgeloop: {error} Waiting for it…"), err=True)
-        else:
-            if all(run.status.is_final for run in runs):
-                _say_what_computes_said(
-                    jobs, runs, [n for n, r in readers.items() if not r.has_read]
-                )
-                return list(runs)
-        time.sleep(FOLLOW_S)
+    with contextlib.closing(StateLine()) as line:
+        while True:
+            try:
+                runs = jobs.refresh(runs)  # first: what was printed before the end is read after it
+                is_over = all(run.status.is_final for run in runs)
+                if not is_over:
+                    line.update(state_text(runs))
+                for name, reader in readers.items():
+                    for content in reader.more():
+                        line.close()
+                        printers[name].show(content)
+            except StoreUnavailable as error:
+                if str(error) != said:
+                    said = str(error)
+                    click.echo(redact(f"edgeloop: {error} Waiting for it…"), err=True)
+            else:
+                if is_over:
+                    break
+            time.sleep(FOLLOW_S)
+    _say_what_computes_said(jobs, runs, [n for n, r in readers.items() if not r.has_read])
+    return list(runs)
 
 
 def _say_what_computes_said(jobs: Jobs, runs: Sequence[Run], silent: Sequence[str]) -> None:
@@ -357,16 +383,19 @@ def _print_links(jobs: Jobs, chosen: ChosenJobs, valid: str, as_json: bool) -> N
         click.echo("No outputs yet.", err=True)
 
 
-def _watch(jobs: Jobs, runs: Sequence[Run]) -> None:
+def _watch(jobs: Jobs, runs: Sequence[Run], sort: str, columns: Sequence[str]) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from edgeloop.cli.jobs.output import counts, job_table
+    from edgeloop.cli.jobs.output import in_order, job_table
+    from edgeloop.cli.terminal.live import as_drawn
+    from edgeloop.cli.terminal.tables import Screen
 
     def view(seen: Sequence[Run]) -> Text:
-        return Text(f"{job_table(seen)}\n{counts(seen)}", no_wrap=True)
+        found = in_order(seen, sort)
+        return as_drawn(job_table(found, Screen.of_stdout(), chosen=columns, live=True))
 
-    with contextlib.suppress(KeyboardInterrupt), Live(view(runs), auto_refresh=False) as live:
+    with Live(view(runs), auto_refresh=False) as live:
         for seen in jobs.watch(runs):
             live.update(view(seen), refresh=True)
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgeloop.cli.context import load_settings
+
 if TYPE_CHECKING:
     from edgeloop.housekeeping import Leak, SecretScan
 
@@ -49,11 +51,10 @@ def scan(
     from edgeloop.cli.output import print_json, printable
     from edgeloop.errors import EdgeloopError
     from edgeloop.housekeeping import SecretScan, known_secrets
-    from edgeloop.settings import Settings
 
     settings = None
     with suppress(EdgeloopError):  # what cannot be read now has no secrets to compare with
-        settings = Settings.load()
+        settings = load_settings()
     found = _leaks(SecretScan(known_secrets(settings), everything), paths or (Path(),), processes)
     if as_json:
         leaks = list(found)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import common_options
+from edgeloop.cli.context import common_options, load_settings, say_project
 
 if TYPE_CHECKING:
+    from edgeloop.cli.terminal.progress import StepBar
     from edgeloop.jobs import JobSpec
-    from edgeloop.search import Candidate, Event, Search, SearchConfig, SearchResult
+    from edgeloop.search import Candidate, Event, Retrained, Search, SearchConfig, SearchResult
     from edgeloop.settings import Settings
 
 
 _YAML = (".yaml", ".yml")
-STOPPED = 130  # what shells say of Ctrl-C
 
 
 @click.command()
@@ -58,12 +58,14 @@ def search(
     Example: edgeloop search laptop.yaml search.budget=24
     """
     from edgeloop.cli.output import print_json
+    from edgeloop.cli.terminal.progress import step_bar
     from edgeloop.search import Search, search_job, search_settings
 
     config = _opened_config(file, words)
     if earlier:
         config = replace(config, earlier=tuple(dict.fromkeys((*config.earlier, *earlier))))
     settings = search_settings(config, store, experiment)
+    say_project(settings.project)
     if dry_run:
         _say_plan(config, settings, as_json)
         return
@@ -71,16 +73,10 @@ def search(
         spec = search_job(config, file, words, settings, compute, resume)
         _submit(config, spec, settings, resume, as_json)
         return
-    try:
-        with Search(config, settings, resume) as opened:
-            seen = [item.number for item in opened.study.candidates() if item.state != "running"]
-            outcome = opened.run(
-                lambda event: _say_event(event, config, seen, opened),
-                lambda text: click.echo(text, err=True),
-            )
-    except KeyboardInterrupt:
-        click.echo("Stopped. Results so far are kept; continue with --resume.", err=True)
-        raise SystemExit(STOPPED) from None
+    with Search(config, settings, resume) as opened, step_bar(f"search {config.name}") as bar:
+        seen = [item.number for item in opened.study.candidates() if item.state != "running"]
+        bar.update(len(seen), config.budget)
+        outcome = opened.run(lambda event: _say_event(event, config, seen, opened, bar), bar.say)
     if as_json:
         print_json(_as_json(config, outcome))
     else:
@@ -125,7 +121,9 @@ def train_pareto(
     Example: edgeloop train-pareto laptop --epochs 30 --compute cluster
     """
     from edgeloop.cli.output import print_json, table
+    from edgeloop.cli.terminal.progress import step_bar
     from edgeloop.search import (
+        front_in,
         retrain,
         search_folder,
         search_settings,
@@ -136,21 +134,26 @@ def train_pareto(
 
     config, folder = _kept_config(name)
     settings = search_settings(config, store, experiment)
+    say_project(settings.project)
     train: dict[str, object] = {**(config.train or {}), "epochs": epochs, "steps": None}
     given = {"batch": batch, "learning_rate": learning_rate, "gpus": gpus or None}
     given |= {"pipeline": pipeline}
     train |= {key: value for key, value in given.items() if value is not None}
     train |= {"compute": compute, "at_once": at_once, "images": None}
     trainer = trainer_of(train, data or config.data, settings, at_once)
-    with Workspace(settings) as workspace:
-        done = retrain(
-            config.name,
-            folder or search_folder(config, settings),
-            trainer,
-            workspace,
-            lambda item: None if as_json else click.echo(_trained_line(item), err=True),
-            not no_publish,
-        )
+    folder = folder or search_folder(config, settings)
+    with Workspace(settings) as workspace, step_bar("training the front") as bar:
+        count, trained = len(front_in(folder)), 0
+        bar.update(0, count)
+
+        def hear(item: Retrained) -> None:
+            nonlocal trained
+            trained += 1
+            if not as_json:
+                bar.say(_trained_line(item))
+            bar.update(trained, count)
+
+        done = retrain(config.name, folder, trainer, workspace, hear, not no_publish)
     if as_json:
         print_json(summary(done))
     else:
@@ -194,22 +197,20 @@ def _submit(
 def _opened_config(file: Path, words: tuple[str, ...]) -> SearchConfig:
     """A configuration file, or a search that was run: by its name, its job or its folder."""
     from edgeloop.search import find_search, kept_search, read_config
-    from edgeloop.settings import Settings
 
     if file.suffix in _YAML or file.is_file():
         return read_config(file, words)
-    project = Settings.load().project
+    project = load_settings().project
     return kept_search(find_search(str(file), project), project, words)
 
 
 def _kept_config(name: str) -> tuple[SearchConfig, Path | None]:
     """A search by its name, its job, its folder or its configuration file, and where it is."""
     from edgeloop.search import find_search, kept_search, read_config
-    from edgeloop.settings import Settings
 
     if Path(name).suffix in _YAML:
         return read_config(Path(name)), None
-    project = Settings.load().project
+    project = load_settings().project
     folder = find_search(name, project)
     return kept_search(folder, project), folder
 
@@ -259,7 +260,10 @@ def _cost(config: SearchConfig, name: str) -> str:
     return f"training for {length} on {train.get('compute') or 'this machine'}"
 
 
-def _say_event(event: Event, config: SearchConfig, seen: list[int], opened: Search) -> None:
+def _say_event(
+    event: Event, config: SearchConfig, seen: list[int], opened: Search, bar: StepBar
+) -> None:
+    """A line per candidate that has ended, above the bar of the search."""
     if event.what == "begun" or event.what == "paused":  # noqa: PLR1714 - for mypy
         return
     seen.append(event.candidate.number)
@@ -270,10 +274,12 @@ def _say_event(event: Event, config: SearchConfig, seen: list[int], opened: Sear
         "failed": "failed: ",
     }
     what = f"{event.candidate.arch.id}  {_values(event, config)}  {words[event.what]}{event.reason}"
-    click.echo(f"{len(seen):>4}/{config.budget}  {what.rstrip()}", err=True)
+    bar.say(f"{len(seen):>4}/{config.budget}  {what.rstrip()}")
     volume = opened.hypervolume
     if volume is not None and len(seen) % config.iteration == 0:
-        click.echo(f"          hypervolume {volume:.3f} after {len(seen)} candidates", err=True)
+        bar.say(f"          hypervolume {volume:.3f} after {len(seen)} candidates")
+    text = "" if volume is None else f"hypervolume {volume:.3f}"
+    bar.update(len(seen), config.budget, text)
 
 
 def _values(event: Event, config: SearchConfig) -> str:
@@ -302,10 +308,6 @@ def _say_outcome(config: SearchConfig, outcome: SearchResult) -> None:
     if config.rungs is not None:
         share = f"{outcome.share_of_training(config.rungs):.0%} of the {config.rungs.unit}"
         click.echo(f"{outcome.count('stopped')} stopped early: trained for {share}")
-    if "gpu" in outcome.utilisation:
-        used, busy = outcome.utilisation["gpu"], outcome.utilisation.get("trainers", 1.0)
-        text = f"The GPU was busy {used:.0%} of the time in training"
-        click.echo(f"{text}, the trainers {busy:.0%} until the last candidate began.", err=True)
     if outcome.is_exhausted:
         of = " that can be trained" if outcome.screened else ""
         click.echo(f"The space has only these {len(outcome.candidates)} members{of}.", err=True)
@@ -349,10 +351,7 @@ def _trained_for(config: SearchConfig, item: Candidate) -> dict[str, object]:
     return {f"trained_{rungs.unit}": reached, f"planned_{rungs.unit}": rungs.total}
 
 
-def _trained_line(item: object) -> str:
-    from edgeloop.search import Retrained
-
-    assert isinstance(item, Retrained)
+def _trained_line(item: Retrained) -> str:
     if item.error:
         return f"{item.arch.id}: failed: {item.error}"
     return f"{item.arch.id}: IoU {_score(item.partial_iou)} → {_score(item.full_iou)}"

@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgeloop.cli.context import load_settings
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from edgeloop.search import SeenCandidate, SeenFront, SeenSearch
 
 WIDTH = 80
+_NO_SEARCH = "No search was run or fetched yet. Start one: edgeloop search laptop.yaml"
 _STAR, _NO_STAR = "*", " "
 _MOST_PARAMETERS = 5
 _MOST_ROWS = 40
@@ -34,9 +39,8 @@ def searches(name: str | None, as_json: bool) -> None:
     from edgeloop.cli.output import print_json
     from edgeloop.errors import BadInput
     from edgeloop.search import find_search, found_searches, read_search
-    from edgeloop.settings import Settings
 
-    project = Settings.load().project
+    project = load_settings().project
     if name is not None:
         folder = find_search(name, project)
         seen = read_search(folder, name if name in found_searches(project) else "")
@@ -55,6 +59,8 @@ def searches(name: str | None, as_json: bool) -> None:
         click.echo(f"Note: {sentence}.", err=True)
     if as_json:
         print_json(map(summary_of, found))
+        if not found:
+            click.echo(_NO_SEARCH, err=True)
     else:
         _say_searches(found)
     if damaged:
@@ -68,8 +74,9 @@ def summary_of(seen: SeenSearch) -> dict[str, object]:
         "experiment": seen.experiment,
         "objectives": {objective.name: objective.goal for objective in seen.objectives},
         "budget": seen.budget,
-        "candidates": len(seen.candidates),
+        "candidates": len(seen.own),
         "states": seen.counts,
+        "taken_over": seen.taken_over,
         "front": [item.arch_id for item in seen.front],
         "fronts": [
             {
@@ -81,6 +88,7 @@ def summary_of(seen: SeenSearch) -> dict[str, object]:
         ],
         "hypervolume": seen.hypervolume,
         "reference": seen.reference.as_json() if seen.reference is not None else None,
+        "utilisation": dict(seen.utilisation),
         "folder": str(seen.folder),
     }
 
@@ -130,22 +138,31 @@ def say_search(seen: SeenSearch) -> None:
         click.echo("\n".join(textwrap.wrap(text, WIDTH, subsequent_indent="  ")))
     if seen.importances:
         click.echo(_importance_line(seen))
+    if "gpu" in seen.utilisation:
+        click.echo(utilisation_line(seen.utilisation))
+
+
+def utilisation_line(utilisation: Mapping[str, float]) -> str:
+    """`The GPU was busy 91 % of the time in training, the trainers 97 % until the last …`."""
+    parts = [f"The GPU was busy {utilisation['gpu']:.0%} of the time in training"]
+    if "trainers" in utilisation:
+        parts.append(f"the trainers {utilisation['trainers']:.0%} until the last candidate began")
+    return "\n".join(textwrap.wrap(f"{', '.join(parts)}.", WIDTH))
 
 
 def _counts(seen: SeenSearch) -> list[str]:
     """`12 candidates`, then those that did not get to the end, then the results."""
     is_trained = any(objective.name in ("val_iou", "val_f1") for objective in seen.objectives)
-    own = [item for item in seen.candidates if item.iteration >= 0]
-    counts = Counter(item.state for item in own)
-    parts = [f"{len(own)} candidates"]
+    own, counts = seen.own, Counter(seen.counts)
+    parts = ["1 candidate" if len(own) == 1 else f"{len(own)} candidates"]
     if seen.budget is not None and len(own) < seen.budget:
         parts = [f"{len(own)} of {seen.budget} candidates"]
     for state in ("screened", "stopped", "failed"):
         if counts[state] or state == "screened":
             parts.append(f"{counts[state]} {_WORDS.get(state, state)}")
     parts.append(f"{counts['complete']} {'trained' if is_trained else 'measured'}")
-    if len(own) < len(seen.candidates):
-        parts.append(f"{len(seen.candidates) - len(own)} from earlier searches")
+    if seen.taken_over:
+        parts.append(f"{seen.taken_over} taken over")
     return [*parts, f"front: {len(seen.front)}"]
 
 
@@ -242,13 +259,13 @@ def _say_searches(found: list[SeenSearch]) -> None:
     from edgeloop.cli.output import table
 
     if not found:
-        click.echo("No search was run or fetched yet. Start one: edgeloop search laptop.yaml")
+        click.echo(_NO_SEARCH)
         return
     rows = [
         (
             seen.name,
-            f"{len(seen.candidates)}/{seen.budget}" if seen.budget else str(len(seen.candidates)),
-            str(seen.counts.get("complete", 0)),
+            f"{len(seen.own)}/{seen.budget}" if seen.budget else str(len(seen.own)),
+            f"{seen.counts.get('complete', 0)}" + (seen.taken_over > 0) * f" (+{seen.taken_over})",
             str(len(seen.front)),
             "" if seen.hypervolume is None else f"{seen.hypervolume:.3f}",
             ", ".join(dict.fromkeys(objective.value for objective in seen.objectives)),
@@ -257,6 +274,8 @@ def _say_searches(found: list[SeenSearch]) -> None:
     ]
     headings = ("search", "candidates", "complete", "front", "hypervolume", "objectives")
     click.echo(table(headings, rows, right=headings[1:5]))
+    if any(seen.taken_over for seen in found):
+        click.echo("(+N): results taken over from earlier searches")
 
 
 COMMANDS = (searches,)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import common_options, shape_option
+from edgeloop.cli.context import common_options, given_dataset, shape_option
 from edgeloop.cli.tuning.nets import net_argument, opened_net
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _LAYER_WIDTH = 28
 )
 @click.option(
     "--dataset",
-    type=click.Path(path_type=Path, exists=True),
+    type=click.Path(path_type=Path),
     metavar="FOLDER|FILE",
     help="Inputs to compare outputs on, and to check the quantized model with.",
 )
@@ -80,14 +80,16 @@ def advise(
 
     Example: edgeloop advise net.onnx --apply better.onnx
     """
-    from edgeloop.cli.output import count_bar, print_json
+    from edgeloop.cli.output import print_json
+    from edgeloop.cli.terminal.progress import count_bar
     from edgeloop.tuning import AdviceOptions, advise_model
 
-    options = AdviceOptions(names, dataset, images, workers)
     with (
         opened_net(net, store, experiment, shapes) as opened,
         count_bar("rewriting and compiling") as progress,
     ):
+        data = given_dataset(dataset, opened.settings)
+        options = AdviceOptions(names, data, images, workers)
         found = advise_model(opened.path, device, options, opened.settings, target, progress)
     if as_json:
         print_json([{"model": opened.name, **found.to_fields()}])

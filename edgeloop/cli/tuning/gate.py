@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeloop.cli.context import PrecisionType, fallback_option, shape_option
+from edgeloop.cli.context import (
+    ModelFileType,
+    PrecisionType,
+    dataset_folder,
+    fallback_option,
+    load_settings,
+    shape_option,
+)
 
 if TYPE_CHECKING:
     from edgeloop.gate import Baseline, GateFigures, GateOptions, GateReport
@@ -36,7 +43,7 @@ class _Percent(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 @click.command()
 @click.argument("baseline", metavar="BASELINE", type=click.Path(path_type=Path))
-@click.argument("net", metavar="NET", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("net", metavar="NET", type=ModelFileType(checked=True))
 @click.option("--write", "is_writing", is_flag=True, help="Write the baseline instead.")
 @click.option("--device", help="host, htp:CHIP or a board  [default: the baseline's, else htp]")
 @click.option(
@@ -178,12 +185,11 @@ def _options(
     from edgeloop.gate import GateOptions
     from edgeloop.graph import parse_shapes
     from edgeloop.platforms import MIXED
-    from edgeloop.settings import Settings
 
-    settings = Settings.load()
+    settings = load_settings()
     if allow_cpu_fallback:
         settings = settings.with_keys(allow_cpu_fallback=True)
-    place = dataset or (Path(settings.dataset) if settings.dataset else None)
+    place = dataset_folder(dataset, settings)
     wanted = {name: value for name, value in given.items() if value is not None}
     if known is not None:
         score = known.score
@@ -201,7 +207,7 @@ def _options(
 
 
 def _figures(net: Path, options: GateOptions, settings: Settings, device: str) -> GateFigures:
-    from edgeloop.cli.output import waiting
+    from edgeloop.cli.terminal.progress import waiting
     from edgeloop.gate import measure_model
 
     with waiting("quantizing, compiling and scoring"):

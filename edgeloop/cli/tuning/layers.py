@@ -70,7 +70,8 @@ def layers(
     """
     from contextlib import closing
 
-    from edgeloop.cli.output import count_bar, print_json
+    from edgeloop.cli.output import print_json
+    from edgeloop.cli.terminal.progress import count_bar
     from edgeloop.cli.tuning.nets import opened_net
     from edgeloop.errors import BadInput
     from edgeloop.platforms import AttributesLatency, open_device

@@ -1,4 +1,5 @@
-"""The NET of layers, advise and precision: an ONNX file, or a model of the store by its name."""
+"""The NET of layers, advise and precision: an ONNX file, a model of the package (`demo:NAME`), or
+one of the store by its name."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from edgeloop.cli.context import load_settings, model_file
 
 if TYPE_CHECKING:
     from edgeloop.settings import Settings
@@ -43,13 +46,12 @@ def opened_net(
     from tempfile import TemporaryDirectory
 
     from edgeloop.graph import parse_shapes, shapes_from
-    from edgeloop.settings import Settings
 
     with TemporaryDirectory(prefix="edgeloop-net-") as name:
         folder = Path(name)
-        if Path(net).is_file() or _is_file_name(net):
-            settings = Settings.load(store=store, experiment=experiment)
-            path = Path(net)
+        path = model_file(net)
+        if path.is_file() or _is_file_name(net):
+            settings = load_settings(store=store, experiment=experiment)
             found = Net(path.stem, path, path, settings)
             given = parse_shapes(shapes)
         else:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeloop.cli.context import common_options, fallback_option, opened, shape_option
+from edgeloop.cli.context import (
+    ExistingPath,
+    common_options,
+    fallback_option,
+    given_dataset,
+    opened,
+    shape_option,
+)
 from edgeloop.cli.tuning.nets import net_argument, opened_net
 
 if TYPE_CHECKING:
@@ -31,13 +38,13 @@ _NAME_WIDTH = 34
 @click.option("--device", default="htp", show_default=True, help="Chip to simulate.")
 @click.option(
     "--dataset",
-    type=click.Path(path_type=Path, exists=True),
+    type=click.Path(path_type=Path),
     help="Images for calibration and scores  [default: none, SQNR alone]",
 )
 @click.option("--task", default="", help="segmentation, …, tensors  [default: the settings]")
 @click.option(
     "--inputs",
-    type=click.Path(path_type=Path, exists=True),
+    type=ExistingPath(),
     metavar="FOLDER|FILE",
     help="Images, .npy, .npz or .raw in place of a dataset  [default: random inputs]",
 )
@@ -113,7 +120,8 @@ def precision(
         settings = found.settings
         if allow_cpu_fallback:
             settings = settings.with_keys(allow_cpu_fallback=True)
-        options = PrecisionOptions(device, dataset, task, images or 0, inputs, workers or 0)
+        data = given_dataset(dataset, settings)
+        options = PrecisionOptions(device, data, task, images or 0, inputs, workers or 0)
         digest = sha256_of(found.uploaded)
         with _progress() as progress:
             report = tune_precision(found.path, found.name, digest, options, settings, progress)

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Generic, TypeVar
 
 from edgeloop._util.retry import retry
+from edgeloop._util.system import ENDING_SIGNALS
 from edgeloop.errors import EdgeloopError, StoreFull, StoreRefused, StoreUnavailable
 
 Result = TypeVar("Result")
@@ -43,7 +44,7 @@ class Events:
         def cancel(_number: int, _frame: FrameType | None) -> None:
             self.canceled = self.canceled or _REQUESTED
 
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in ENDING_SIGNALS:
             signal.signal(number, cancel)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # it only has to wake `wait`
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from edgeloop._util.redact import redact
-from edgeloop._util.system import descendants
+from edgeloop._util.system import ENDING_SIGNALS, descendants
 from edgeloop.errors import EdgeloopError, LocalFileError
 from edgeloop.jobs.protocol.ticket import WrapperOrder
 from edgeloop.jobs.wrapper import command
@@ -36,7 +36,6 @@ from edgeloop.store import open_from_job
 _POLL_S = 0.2
 _BLOCKED_S = 10.0
 _CHUNK = 1 << 16
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SUPERVISOR_KILLED = "the job's supervisor process was killed"
 
 
@@ -113,7 +112,7 @@ def _become_supervisor(
     too.
     """
     try:
-        for number in _SIGNALS:
+        for number in ENDING_SIGNALS:
             signal.signal(number, lambda *_: None)
         with Path(os.devnull).open("rb") as nothing, scratch.log.open("ab") as log:
             for source, target in ((nothing, 0), (log, 1), (log, 2)):
@@ -142,7 +141,7 @@ def _forward_signals(lifeline: int) -> None:
         with contextlib.suppress(OSError):
             os.write(lifeline, CANCEL)
 
-    for number in _SIGNALS:
+    for number in ENDING_SIGNALS:
         signal.signal(number, cancel)
 
 

@@ -83,6 +83,17 @@ class QnnPlatform(Platform):
 
         find_target(name, profiles_folder(settings))[1].require_estimate()
 
+    def check_toolchain(self, settings: Settings) -> None:
+        from importlib.util import find_spec
+
+        from edgeloop.errors import MissingExtra, MissingLibrary
+        from edgeloop.platforms.qnn.libraries import missing_library
+
+        if find_spec("onnxruntime") is None:
+            raise MissingExtra(what="The qnn toolchain", extra="qnn")
+        if problem := missing_library():
+            raise MissingLibrary(reason=problem)
+
     def open_estimator(self, name: str, settings: Settings, limit_s: float) -> QnnEstimator:
         return self.open_estimators([name], settings, limit_s)[name]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from edgeloop._util.system import thread_limit
-from edgeloop.errors import ModelFailed, ModelRefused, WorkerFailed
+from edgeloop.errors import MissingLibrary, ModelFailed, ModelRefused, WorkerFailed
 from edgeloop.graph import (
     Layout,
     apply_rewrites,
@@ -409,7 +409,7 @@ class NativeWork:
 
         if not self._devices:
             if problem := missing_library():
-                raise WorkerFailed(reason=problem)
+                raise MissingLibrary(reason=problem)
             provider = str(library(PROVIDER_LIBRARY))
             onnxruntime.register_execution_provider_library(_PROVIDER, provider)
             found = onnxruntime.get_ep_devices()

@@ -32,6 +32,13 @@ class SnpePlatform(Platform):
 
         return SnpeToolchain(find_sdk(settings.section(SnpeSettings).snpe_root))
 
+    def check_toolchain(self, settings: Settings) -> None:
+        from edgeloop.platforms.snpe.sdk import CONVERTERS, find_sdk
+
+        sdk = find_sdk(settings.section(SnpeSettings).snpe_root)
+        for name in CONVERTERS:
+            sdk.tool(name)
+
     def open_device(self, name: str, settings: Settings) -> AdbDevice:
         """A board can be probed without the SDK; running anything on it needs one."""
         from edgeloop.platforms.snpe.board.device import AdbDevice

@@ -21,7 +21,8 @@ from edgeloop.settings import tool_environment
 HOST = "x86_64-linux-clang"
 BOARD = "aarch64-android"
 BOARD_TOOL = "snpe-net-run"
-HOST_TOOLS = ("snpe-onnx-to-dlc", "snpe-dlc-quantize", "snpe-dlc-info", "snpe-diagview")
+CONVERTERS = ("snpe-onnx-to-dlc", "snpe-dlc-quantize", "snpe-dlc-info")
+HOST_TOOLS = (*CONVERTERS, "snpe-diagview")
 _VERSION = re.compile(r"(?<![\d.])([12]\.\d+(?:\.\d+){0,3})(?![\d.])")
 _VERSION_FILES = ("sdk.yaml", "VERSION", "VERSION.txt", "version.txt")
 _NOTES = "ReleaseNotes.txt"  # names many versions; its first is believed when nothing else says it

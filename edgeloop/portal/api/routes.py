@@ -6,6 +6,7 @@ a few megabytes at a time.
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
@@ -13,12 +14,12 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Header, HTTPException, Path, Query
 from fastapi.requests import Request
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, Field
 
 from edgeloop._version import __version__
 from edgeloop.errors import NotFound
-from edgeloop.models import LARGEST_PRIORITY
+from edgeloop.models import LARGEST_PRIORITY, column_named, visible_columns, write_csv
 from edgeloop.portal import views
 from edgeloop.portal.api import streams
 from edgeloop.portal.api.strict import STRICT_QUERY, Flag, StrictBody, Whole
@@ -29,9 +30,6 @@ from edgeloop.portal.shapes import (
     DayUse,
     DevicesView,
     FileView,
-    JobsView,
-    JobView,
-    LogPart,
     ParetoQuery,
     ParetoView,
     SearchesView,
@@ -131,9 +129,10 @@ class ChangeResult(BaseModel):
     stages: list[str] = []
 
 
-MOST_LOG = 1 << 20
 CHUNK = 1 << 20  # what a slow reader keeps in memory
 EVENT_STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
+CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {}}}}
+DOWNLOAD: dict[int | str, dict[str, Any]] = {200: {"content": {"application/octet-stream": {}}}}
 ERRORS: dict[int | str, dict[str, Any]] = {
     code: {"model": Problem}
     for code in (400, 401, 403, 404, 408, 409, 413, 414, 415, 421, 431, 500, 502, 503)
@@ -150,7 +149,6 @@ def router(portal: Portal) -> APIRouter:
     _add_models(routes, portal)
     add_files(routes, portal)
     _add_overviews(routes, portal)
-    _add_jobs(routes, portal)
     _add_events(routes, portal)
     routes.include_router(_changes(portal))
     return routes
@@ -209,6 +207,33 @@ def _add_models(routes: APIRouter, portal: Portal) -> None:
             models=[_row(row) for row in found[first : first + size]],
         )
 
+    @routes.get("/models.csv", response_class=Response, responses=CSV)
+    def models_csv(
+        experiment: Which = None,
+        text: Text = "",
+        status: Text = "",
+        tag: Text = "",
+        stage: Text = "",
+        device: Text = "",
+        node: Text = "",
+        sort: Text = "",
+        descending: Flag = False,
+        columns: Annotated[str, Query(max_length=4000)] = "",
+    ) -> Response:
+        """All models of a filter as CSV, as `edgeloop status --csv` writes it: with these columns,
+        separated by commas, or with all but long ones."""
+        query = TableQuery(text, status, tag, stage, device, node, sort, descending)
+        snapshot = portal.rows(experiment)
+        name = experiment or portal.workspace.experiment
+        rows = [row.values for row in matching(portal, snapshot, name, query)]
+        chosen = [column_named(column) for column in columns.split(",") if column]
+        shown = list(dict.fromkeys(("name", "status", *chosen, "error")))
+        file = io.StringIO()
+        write_csv(rows, shown if chosen else visible_columns(rows), file)
+        return Response(
+            file.getvalue(), 200, _as_download(f"{name}.csv"), "text/csv; charset=utf-8"
+        )
+
     @routes.get("/models/{name}")
     def model(name: Name, experiment: Which = None) -> ModelDetail:
         """The current state of a model and its stages, and its files."""
@@ -225,16 +250,19 @@ def _add_overviews(routes: APIRouter, portal: Portal) -> None:
     @routes.get("/pareto")
     def pareto(
         experiment: Which = None,
-        x: Text = "mean",
+        x: Text = "latency_ms",
         y: Text = "",
         text: Text = "",
         status: Text = "",
         tag: Text = "",
         device: Text = "",
+        range: Text = "",  # noqa: A002 - the name in the address
     ) -> ParetoView:
         """The front of two columns; `COLUMN:min` or `COLUMN:max` if the goal is not known. Without
-        `y`, `f1_1k` or, where no model has it, `sqnr_db`."""
-        query = ParetoQuery(x, y, text, status, tag, device)
+        `y`, `f1_1k` or, where no model has it, `sqnr_db`. Without `device`, the one with most
+        models, if the columns depend on it; `*` for one front across all. `range=all` draws axes
+        that show outliers, too."""
+        query = ParetoQuery(x, y, text, status, tag, device, range)
         return views.pareto_view(portal, experiment, query)
 
     @routes.get("/devices")
@@ -245,7 +273,7 @@ def _add_overviews(routes: APIRouter, portal: Portal) -> None:
     @routes.get("/usage")
     def usage(days: Annotated[Whole, Query(ge=1, le=30)] = 14) -> Usage:
         """How long each device was in use, by UTC day."""
-        return Usage(days=list(days_of(portal, days)))
+        return Usage(days=list(days_of(portal.usage.rows().values(), days)))
 
     @routes.get("/searches")
     def searches(experiment: Which = None) -> SearchesView:
@@ -254,37 +282,6 @@ def _add_overviews(routes: APIRouter, portal: Portal) -> None:
     @routes.get("/searches/{name}")
     def search(name: Name, experiment: Which = None) -> SearchView:
         return views.search_view(portal, experiment, name)
-
-
-def _add_jobs(routes: APIRouter, portal: Portal) -> None:
-    @routes.get("/jobs")
-    def jobs(experiment: Which = None) -> JobsView:
-        return views.jobs_view(portal, experiment)
-
-    @routes.get("/jobs/{name}")
-    def job(name: Name, experiment: Which = None) -> JobView:
-        return views.job_view(portal, experiment, name)
-
-    @routes.get("/jobs/{name}/log")
-    def log(
-        name: Name,
-        offset: Annotated[Whole, Query(ge=0, le=2**62)] = 0,
-        limit: Annotated[Whole, Query(ge=16, le=MOST_LOG)] = MOST_LOG,
-    ) -> LogPart:
-        """Part of a log; the next starts at `end`. Complete if `is_final` and `end` is `size`."""
-        return views.job_log(portal, name, offset, limit)
-
-    @routes.get("/jobs/{name}/log/events", response_class=StreamingResponse, responses=EVENT_STREAM)
-    def log_events(
-        name: Name,
-        offset: Annotated[Whole, Query(ge=0, le=2**62)] = 0,
-        last_event_id: Annotated[str, Header(max_length=60)] = "",
-    ) -> StreamingResponse:
-        """A log as it grows: events `log`, then `end`. Their ids are offsets to continue from."""
-        portal.jobs.get(name)
-        is_offset = last_event_id.isascii() and last_event_id.isdecimal()
-        start = int(last_event_id) if is_offset else offset
-        return _stream(streams.log(portal, name, start))
 
 
 def _add_events(routes: APIRouter, portal: Portal) -> None:
@@ -296,10 +293,10 @@ def _add_events(routes: APIRouter, portal: Portal) -> None:
     ) -> StreamingResponse:
         """Changes of the table as they happen, after the given event."""
         portal.feed(experiment)  # an unknown experiment is an error now, not in the stream
-        return _stream(streams.changes(portal, experiment, last_event_id or after))
+        return stream(streams.changes(portal, experiment, last_event_id or after))
 
 
-def _stream(events: Any) -> StreamingResponse:
+def stream(events: Any) -> StreamingResponse:
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(events, 200, headers, "text/event-stream")
 
@@ -326,7 +323,7 @@ def add_files(routes: APIRouter, portal: Portal) -> None:
     @routes.get(
         "/models/{name}/files/{file:path}",
         response_class=StreamingResponse,
-        responses={200: {"content": {"application/octet-stream": {}}}},
+        responses=DOWNLOAD,
     )
     def download(name: Name, file: Name, experiment: Which = None) -> StreamingResponse:
         """One file, unchanged. Only names in the list of files are looked up."""
@@ -334,16 +331,22 @@ def add_files(routes: APIRouter, portal: Portal) -> None:
         found = {item.name: item for item in workspace.catalog.files(name)}
         if file not in found:
             raise NotFound(reason=f"{name} has no file {file!r}.")
-        info, blobs = found[file], workspace.store.blobs
-        first = blobs.read_range(info.key, 0, CHUNK)
-        short = file.rpartition("/")[2]
-        headers = {
-            "content-disposition": f"attachment; filename*=UTF-8''{quote(short, safe='')}",
-            "content-length": str(info.size),
-            "content-security-policy": "default-src 'none'; sandbox",
-        }
-        chunks = _chunks(blobs, info.key, info.size, first)
-        return StreamingResponse(chunks, 200, headers, "application/octet-stream")
+        return sent(workspace.store.blobs, found[file].key, found[file].size, file)
+
+
+def sent(blobs: Blobs, key: str, size: int, name: str) -> StreamingResponse:
+    """A file as a download, under the last part of its name, so that no browser opens it here."""
+    first = blobs.read_range(key, 0, CHUNK)
+    headers = {**_as_download(name.rpartition("/")[2]), "content-length": str(size)}
+    chunks = _chunks(blobs, key, size, first)
+    return StreamingResponse(chunks, 200, headers, "application/octet-stream")
+
+
+def _as_download(name: str) -> dict[str, str]:
+    return {
+        "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
+        "content-security-policy": "default-src 'none'; sandbox",
+    }
 
 
 def _chunks(blobs: Blobs, key: str, size: int, first: bytes) -> Iterator[bytes]:

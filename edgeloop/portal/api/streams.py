@@ -93,6 +93,7 @@ def _event(feed: Feed, generation: int) -> str:
         "gone": sorted(change.gone),
         "all": change.is_all,
         "banner": feed.snapshot.problem,
+        "read_at": feed.read_at,
     }
     return _message("change", identity, content)
 

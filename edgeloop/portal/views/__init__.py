@@ -5,8 +5,9 @@ Without an experiment, it is the one the portal was started for; an unknown one 
 
 from __future__ import annotations
 
+from edgeloop.portal.views.compare import compare_view
 from edgeloop.portal.views.devices import devices_view
-from edgeloop.portal.views.jobs import job_log, job_view, jobs_view
+from edgeloop.portal.views.jobs import job_files, job_log, job_view, jobs_view
 from edgeloop.portal.views.model import files_view, model_view
 from edgeloop.portal.views.pareto import pareto_view
 from edgeloop.portal.views.queue import queue_view
@@ -22,9 +23,11 @@ from edgeloop.portal.views.table import headings, line_view, summary_of, table_v
 __all__ = [
     "PARAMETER",
     "SearchQuery",
+    "compare_view",
     "devices_view",
     "files_view",
     "headings",
+    "job_files",
     "job_log",
     "job_view",
     "jobs_view",

@@ -2,38 +2,57 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime
 
 from edgeloop._util.redact import redact
 from edgeloop.errors import EdgeloopError
-from edgeloop.models import RunnerEntry
 from edgeloop.portal.feed import TableSnapshot
-from edgeloop.portal.shapes import Busy, DayUse, DevicesView
+from edgeloop.portal.shapes import Busy, DayUse, DeviceCard, DevicesView
 from edgeloop.portal.state import Portal, frame_of
 from edgeloop.portal.views.queue import queue_view
 from edgeloop.report import utilisation_chart
-from edgeloop.runner import HeldStage, MachineLine, machine_lines, utilisation
+from edgeloop.runner import (
+    HeldStage,
+    MachineLine,
+    UseToday,
+    machine_lines,
+    use_today,
+    utilisation,
+)
+from edgeloop.store import Values
 
 DAYS = 14
 
 
-def devices_view(portal: Portal, experiment: str | None = None, days: int = DAYS) -> DevicesView:
+def devices_view(
+    portal: Portal, experiment: str | None = None, days: int = DAYS, state: str = ""
+) -> DevicesView:
+    """While the store is away, what was last read of it."""
     snapshot = portal.rows(experiment)
     frame = frame_of(portal, experiment)
-    found: tuple[DayUse, ...] = ()
+    usage: tuple[Values, ...] = ()
     trouble = ""
     try:
-        found = days_of(portal, days)
+        usage = tuple(portal.usage.last_known(bool(snapshot.problem)).values())
     except EdgeloopError as error:
         trouble = redact(str(error))
+    found = days_of(usage, days)
     used = [{"device": u.device, "day": u.day, "seconds": u.seconds, "uses": u.uses} for u in found]
     svg = portal.draw(("use", found), lambda: utilisation_chart(used), "use-")
     queue = queue_view(portal, experiment)
+    lines, read_at = machines_of(portal, snapshot)
+    today = use_today(usage, datetime.now(UTC))
+    cards = [card_of(line, read_at, today) for line in lines if state in ("", line.state)]
     return DevicesView(
         frame=frame,
-        machines=machines_of(portal, snapshot),
-        read_at=time.time(),
+        machines=lines,
+        cards=tuple(cards),
+        counts=dict(Counter(line.state for line in lines).most_common()),
+        state=state,
+        read_at=read_at,
         now=busy_of(snapshot),
         waiting=queue.stages,
         queue=queue,
@@ -43,26 +62,35 @@ def devices_view(portal: Portal, experiment: str | None = None, days: int = DAYS
     )
 
 
-def machines_of(portal: Portal, snapshot: TableSnapshot) -> tuple[MachineLine, ...]:
-    """While the store is away, what the rows in memory tell."""
-    entries: tuple[RunnerEntry, ...] = ()
-    now_s = time.time()
-    with contextlib.suppress(EdgeloopError):
-        entries, now_s = portal.runners.read()
+def machines_of(portal: Portal, snapshot: TableSnapshot) -> tuple[tuple[MachineLine, ...], float]:
+    """And when that was. While the store is away, its runners are as old as what it last said: the
+    portal cannot know who has died since."""
+    entries, now_s = portal.runners.last_read(bool(snapshot.problem))
     held = [
         HeldStage(lease.node, lease.stage, row.name, lease.since, lease.expires)
         for row in snapshot.rows.values()
         for lease in row.held
     ]
-    return tuple(machine_lines(entries, portal.workspace.plan, now_s, held))
+    return tuple(machine_lines(entries, portal.workspace.plan, now_s, held)), now_s
 
 
-def days_of(portal: Portal, days: int) -> tuple[DayUse, ...]:
+def card_of(line: MachineLine, read_at: float, today: UseToday) -> DeviceCard:
+    return DeviceCard(
+        line=line,
+        since=read_at - line.seconds if line.seconds else None,
+        error_at=read_at - line.error_seconds if line.error else None,
+        seen_at=None if line.seen_seconds is None else read_at - line.seen_seconds,
+        today=today.share(line.machine, line.device),
+        today_s=today.seconds(line.machine, line.device),
+    )
+
+
+def days_of(usage: Iterable[Values], days: int) -> tuple[DayUse, ...]:
     """Per device and UTC day, for the last days."""
     first = time.strftime("%Y-%m-%d", time.gmtime(time.time() - (days - 1) * 86_400))
     return tuple(
         DayUse(use.device, use.day.isoformat(), use.seconds, use.utilisation, use.uses)
-        for use in utilisation(portal.usage.rows().values())
+        for use in utilisation(usage)
         if use.day.isoformat() >= first
     )
 

@@ -15,13 +15,17 @@ from typing import TYPE_CHECKING
 
 from edgeloop._util.redact import CONTEXT, redact
 from edgeloop.errors import EdgeloopError, LocalFileError
+from edgeloop.models import natural_key
 from edgeloop.portal.feed import is_moment
-from edgeloop.portal.shapes import JobLine, JobsView, JobView, LogPart
+from edgeloop.portal.job_shapes import JobLine, JobsView, JobView, LogPart, MetricCurve
+from edgeloop.portal.shapes import FileView
+from edgeloop.portal.views.curves import curves_of
 from edgeloop.workspace import Workspace
 
 if TYPE_CHECKING:
     from edgeloop.jobs import Jobs, Run
     from edgeloop.portal.state import Portal
+    from edgeloop.store import BlobInfo
 
 LOOK_EVERY_S = 2.0
 LIST_EVERY_S = 1.0
@@ -29,6 +33,10 @@ TAIL_BYTES = 64 << 10
 MOST_BYTES = 1 << 20
 METRICS_SHOWN = 5
 MOST_JOBS = 500  # the newest ones
+MOST_FILES = 500
+FILES_EVERY_S = 4.0
+METRICS_FILE = "metrics.jsonl"
+MOST_METRICS_BYTES = 4 << 20
 
 
 class JobsMonitor:
@@ -61,6 +69,18 @@ class JobsMonitor:
     def note(self, run: Run) -> str:
         """Why the known state may be out of date."""
         return self._notes.get(run.record.compute) or run.status.note
+
+    def outputs(self, run: Run) -> Mapping[str, BlobInfo]:
+        """The files of a job that are in the store by now, by path. Raises BadInput for a job of
+        another store."""
+        from edgeloop.jobs import outputs_of
+
+        self.jobs.check_store(run)
+        return outputs_of(self.jobs.blobs, run.record.id)[0]
+
+    def look_now(self) -> None:
+        """After a change of our own: do not wait until the next look is due."""
+        self._looked_at = self._listed_at = float("-inf")
 
     def _look_if_due(self) -> None:
         with self._guard:
@@ -121,9 +141,12 @@ def job_view(portal: Portal, experiment: str | None, name: str) -> JobView:
 
     run = portal.jobs.get(name)
     trouble, log = "", LogPart(0, 0, 0, "", run.status.is_final)
+    files: tuple[FileView, ...] = ()
+    curves: tuple[MetricCurve, ...] = ()
     try:
         size = portal.jobs.jobs.log_size(run)
         log = job_log(portal, name, max(0, size - TAIL_BYTES), TAIL_BYTES)
+        files, curves = _results(portal, run)
     except EdgeloopError as error:
         trouble = redact(str(error))
     return JobView(
@@ -133,7 +156,36 @@ def job_view(portal: Portal, experiment: str | None, name: str) -> JobView:
         _inputs(run),
         log,
         trouble,
+        curves,
+        files[:MOST_FILES],
+        max(0, len(files) - MOST_FILES),
     )
+
+
+def job_files(portal: Portal, run: Run) -> tuple[FileView, ...]:
+    """The outputs of a job in the store, in natural order."""
+    return tuple(
+        FileView(path, info.size, info.modified.timestamp())
+        for path, info in sorted(
+            portal.jobs.outputs(run).items(), key=lambda item: natural_key(item[0])
+        )
+    )
+
+
+def _results(portal: Portal, run: Run) -> tuple[tuple[FileView, ...], tuple[MetricCurve, ...]]:
+    """The files of a job, listed again every few seconds while it runs, and curves of its metrics,
+    read again when their file has changed."""
+    moment = 0 if run.status.is_final else int(time.monotonic() // FILES_EVERY_S)
+    files = portal.cache.get(("files", run.record.id, moment), lambda: job_files(portal, run))
+    history = next((file for file in files if file.name == METRICS_FILE), None)
+    if history is None:
+        return files, ()
+
+    def read() -> tuple[MetricCurve, ...]:
+        key = portal.jobs.outputs(run)[METRICS_FILE].key
+        return curves_of(portal.jobs.jobs.blobs.read_range(key, 0, MOST_METRICS_BYTES))
+
+    return files, portal.cache.get(("curves", run.record.id, history), read)
 
 
 def _inputs(run: Run) -> tuple[str, ...]:

@@ -134,7 +134,7 @@ def model_view(portal: Portal, experiment: str | None, name: str) -> ModelView:
         stages=stages_view(portal, experiment, record),
         files=files,
         charts=tuple(
-            Chart(title, portal.draw((title, record.version), make, f"chart{place}-"))
+            Chart(title, portal.draw_twice((title, record.version), make, f"chart{place}-"))
             for place, (title, make) in enumerate(evidence_charts(evidence))
         ),
         layers=tuple(LayerRow(*layer) for layer in layers.times_us) if layers else (),

@@ -155,9 +155,9 @@ def _line(seen: SeenSearch) -> SearchLine:
         name=seen.name,
         experiment=seen.experiment,
         objectives=tuple(dict.fromkeys(objective.value for objective in seen.objectives)),
-        counts=seen.counts,
-        candidates=len(seen.candidates),
-        iterations=len({item.iteration for item in seen.candidates}),
+        counts=seen.counts | ({"taken over": seen.taken_over} if seen.taken_over else {}),
+        candidates=len(seen.own),
+        iterations=len({item.iteration for item in seen.own}),
         front=len(seen.front),
         hypervolume=seen.hypervolume,
         updated=seen.updated,
@@ -219,7 +219,8 @@ def _iterations(seen: SeenSearch) -> tuple[Iteration, ...]:
     found, until = [], 0
     for number, items in sorted(by_number.items()):
         until += len(items)
-        found.append(_iteration(number, items, volumes.get(until)))
+        if number >= 0:  # else they were taken over
+            found.append(_iteration(number, items, volumes.get(until)))
     return tuple(found)
 
 

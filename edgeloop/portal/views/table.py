@@ -12,16 +12,21 @@ from dataclasses import replace
 
 from edgeloop.errors import NoSuchModel
 from edgeloop.models import (
+    KINDS,
     SCORE_COLUMNS,
     ScoreMeaning,
+    attention_rank,
+    column_named,
     is_estimate,
     is_lower_bound,
     latency_interval,
     latency_notes,
     mean_latency_ms,
+    natural_key,
     ran_on,
     score_meaning,
     shown_scores,
+    visible_columns,
 )
 from edgeloop.portal.feed import Row, TableSnapshot, seconds_of
 from edgeloop.portal.shapes import (
@@ -36,10 +41,15 @@ from edgeloop.portal.shapes import (
 )
 from edgeloop.portal.state import Portal, frame_of
 from edgeloop.report import LATENCY, Measure, measure_of
+from edgeloop.store import Values
 
 NUMBERS = (LATENCY, "macs", *SCORE_COLUMNS)
+OF_WORK = ("since", "node")
+TEXTS = frozenset({"since", "node", "device", "error", "model_name", "model_date", "completed"})
+_NEVER = frozenset({"name", "status", "error"})  # name and status are always there, with the error
 MOST_CHOICES = 200
 _TITLES = {
+    "node": "machine",
     **{LATENCY: "latency", "macs": "MACs", "sqnr_db": "SQNR", "cosine": "cosine"},
     **{"max_error": "max error", "top1_agreement": "top-1"},
 }
@@ -62,16 +72,21 @@ def table_view(
     now = time.time()
     counts, choices = summary_of(portal, snapshot, frame.experiment)
     columns, metric = columns_of(portal, snapshot, frame.experiment)
+    offered = offered_columns(portal, snapshot, frame.experiment)
+    asked = {column_named(column) for column in query.columns}
+    chosen = tuple(name for name in offered if name in asked)
+    columns = chosen or (*OF_WORK, *columns, "device")
     return TableView(
         frame,
         query,
-        headings(columns, metric),
+        headings(columns, metric, offered),
         tuple(line_of(row, now, columns) for row in found[first : first + query.size]),
         counts,
         len(found),
         len(snapshot.rows),
         pages,
         choices,
+        headings(tuple(offered), metric, offered)[2:],
     )
 
 
@@ -97,39 +112,58 @@ def columns_of(
     return portal.cache.get(key, make)
 
 
+def offered_columns(portal: Portal, snapshot: TableSnapshot, experiment: str) -> Mapping[str, bool]:
+    """Every column that some row has and a table can show, and whether it holds numbers; once per
+    generation. Rows of one kind have the same columns, so one of each kind is looked at."""
+    key = ("offered", experiment, snapshot.generation, id(snapshot.rows))
+
+    def make() -> Mapping[str, bool]:
+        kinds = {tuple(row.values): row.values for row in snapshot.rows.values()}
+        present = visible_columns(kinds.values())
+        shown = [name for name in present if name not in _NEVER and KINDS.get(name) != "json"]
+        every = dict.fromkeys((*OF_WORK, LATENCY, *shown))
+        return {name: any(_is_number(values, name) for values in kinds.values()) for name in every}
+
+    return portal.cache.get(key, make)
+
+
 def headings(
-    columns: Sequence[str] = NUMBERS, metric: str | ScoreMeaning = "f1"
+    columns: Sequence[str] = (*OF_WORK, *NUMBERS, "device"),
+    metric: str | ScoreMeaning = "f1",
+    are_numbers: Mapping[str, bool] | None = None,
 ) -> tuple[Heading, ...]:
-    numbers = [measure_of(column, metric) for column in columns]
+    """Name and status come first. Columns that `are_numbers` says nothing of hold numbers, unless
+    they are always texts."""
+    known = are_numbers or {}
+    measures = [measure_of(column, metric) for column in columns]
     return (
         Heading("name", "name", "", False),
         Heading("status", "status", "", False),
-        Heading("node", "machine", "", False),
-        *(Heading(m.column, _title(m), m.unit, True) for m in numbers),
-        Heading("device", "device", "", False),
-        Heading("since", "since", "", False),
+        *(
+            Heading(
+                m.column, _title(m), m.unit, known.get(m.column, True) and m.column not in TEXTS
+            )
+            for m in measures
+        ),
     )
 
 
+def _is_number(values: Values, column: str) -> bool:
+    return column not in TEXTS and not math.isnan(measure_of(column).of(values))
+
+
 def _title(measure: Measure) -> str:
+    """Without the unit, which stands beside it."""
     scored = measure.heading if measure.column in SCORE_COLUMNS else measure.column
     return _TITLES.get(measure.column, scored)
 
 
-def line_of(row: Row, now: float, columns: Sequence[str] = NUMBERS) -> Line:
-    numbers = (_cell(row, column) for column in columns)
+def line_of(row: Row, now: float, columns: Sequence[str] = (*OF_WORK, *NUMBERS, "device")) -> Line:
     return Line(
         name=row.name,
         status=row.text("status"),
         word=row.word,
-        cells=(
-            row.name,
-            row.text("status"),
-            row.text("node"),
-            *numbers,
-            row.text("device"),
-            row.text("since"),
-        ),
+        cells=(row.name, row.text("status"), *(cell_text(row, column) for column in columns)),
         is_estimate=is_estimate(row.values),
         is_lower_bound=is_lower_bound(row.values),
         interval=latency_interval(row.values),
@@ -155,15 +189,16 @@ def matching(
 ) -> Sequence[Row]:
     """All rows of a query, sorted; its pages share the work. Whether a stage waits depends on the
     time, too: leases expire."""
-    whole = replace(query, page=1, size=PAGE_SIZES[0])
+    whole = replace(query, page=1, size=PAGE_SIZES[0], columns=())
     moment = int(time.time() // 2) if query.stage else 0
     key = ("table", experiment, snapshot.generation, id(snapshot.rows), whole, moment)
     return portal.cache.get(key, lambda: _sorted(_kept(snapshot.rows.values(), query), query))
 
 
 def filtered(rows: Iterable[Row], query: ParetoQuery) -> list[Row]:
-    wanted = TableQuery(query.text, query.status, query.tag, device=query.device)
-    return _kept(rows, wanted)
+    """Those that a front compares. Its device is chosen later: an architecture may have the numbers
+    of one in several rows."""
+    return _kept(rows, TableQuery(query.text, query.status, query.tag))
 
 
 def summary_of(
@@ -244,9 +279,11 @@ def _text_test(text: str) -> Callable[[Row], bool]:
 
 
 def _sorted(rows: list[Row], query: TableQuery) -> list[Row]:
-    """Rows without a value always come last; equal ones by name."""
+    """Rows without a value always come last; equal ones by name, in which the feed is sorted."""
     if query.sort == "name":
-        return rows[::-1] if query.descending else rows  # the feed is sorted by name
+        return rows[::-1] if query.descending else rows
+    if not query.sort:
+        return sorted(rows, key=lambda row: attention_rank(row.word))
     keyed = [(_sort_key(row, query.sort), row) for row in rows]
     present = [(key, row) for key, row in keyed if key is not None]
     present.sort(key=lambda pair: pair[0] or (0, 0.0, ""), reverse=query.descending)
@@ -261,13 +298,17 @@ def _sort_key(row: Row, column: str) -> SortKey | None:
     if not math.isnan(value):
         return (0, value, "")
     text = row.text(column)
-    return (1, 0.0, text.casefold()) if text and text != "nan" else None
+    return (1, 0.0, natural_key(text)) if text and text != "nan" else None
 
 
-def _cell(row: Row, column: str) -> str:
+def cell_text(row: Row, column: str) -> str:
+    """A number in the unit of its heading, or a text, which may be shortened."""
+    if column in TEXTS:
+        return row.text(column)
     measure = measure_of(column)
     if column == LATENCY and is_lower_bound(row.values):
         return f"≥ {measure.text(mean_latency_ms(row.values))}"
-    return measure.text(measure.of(row.values)) or (
-        "n/a" if row.values.get(column) == "n/a" else ""
-    )
+    if text := measure.text(measure.of(row.values)):
+        return text
+    value = row.values.get(column)
+    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value)

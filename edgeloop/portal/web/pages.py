@@ -33,6 +33,7 @@ from edgeloop.portal.web.rendering import (
     HERE,
     Link,
     Templates,
+    asked_values,
     grouped,
     link_of,
     linked,
@@ -40,7 +41,7 @@ from edgeloop.portal.web.rendering import (
     span_of,
     table_values,
 )
-from edgeloop.report import LATENCY
+from edgeloop.report import FONT_FILES, FONTS, LATENCY
 
 if TYPE_CHECKING:
     from edgeloop.portal.state import Portal
@@ -50,8 +51,13 @@ Box = Mapping[str, float | None]
 
 
 def box_of(asked: Mapping[str, str]) -> Box:
-    """The limits in an address; None for a missing or invalid one."""
-    return {name: number(asked.get(name, "")) for name in LIMITS}
+    """The limits in an address; None for a missing or invalid one. Those that a person typed are
+    in the units of the axes, and come with a factor."""
+    box = {}
+    for name in LIMITS:
+        limit, factor = number(asked.get(name, "")), number(asked.get(f"{name[0]}_factor", ""))
+        box[name] = limit / factor if limit is not None and factor and factor > 0 else limit
+    return box
 
 
 def is_inside(point: Point, box: Box) -> bool:
@@ -81,8 +87,10 @@ def number(text: str) -> float | None:
 
 def _value(axis: Axis, point: Point, text: str) -> str:
     if axis.column != LATENCY:
-        return f"{axis.title}: {text}"
-    spread = f" ± {point.sigma_ms:.2g}" if point.sigma_ms else ""
+        span = point.score_interval if axis.goal == "max" else None
+        ends = f" (95 % interval {span[0]:.4f} – {span[1]:.4f})" if span else ""
+        return f"{axis.title}: {text}{ends}"
+    spread = f" ± {axis.factor * point.sigma_ms:.2g}" if point.sigma_ms else ""
     if not point.is_estimate:
         return f"{axis.title}: {text}{spread}"
     known = point.interval
@@ -95,7 +103,11 @@ def _between(value: float, low: float | None, high: float | None) -> bool:
 
 
 MOST_POINTS = 300  # in the table below the chart
-_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+MOST_COLUMNS = 100
+_TYPES = {
+    **{".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"},
+    ".woff2": "font/woff2",
+}
 _TITLES = {400: "That does not work", 403: "Not allowed", 404: "Not found"}
 
 
@@ -105,6 +117,7 @@ def router(portal: Portal) -> APIRouter:
     templates = Templates()
     _add_static(routes)
     _add_table(routes, portal, templates)
+    _add_compare(routes, portal, templates)
     _add_model(routes, portal, templates)
     _add_pareto(routes, portal, templates)
     _add_devices(routes, portal, templates)
@@ -127,7 +140,10 @@ def _add_static(routes: APIRouter) -> None:
     """Read once: no path of a request becomes a path of a file."""
     files = {
         path.name: (path.read_bytes(), _TYPES[path.suffix])
-        for path in sorted((HERE / "static").iterdir())
+        for path in (
+            *sorted((HERE / "static").iterdir()),
+            *(FONTS / n for n in FONT_FILES.values()),
+        )
         if path.suffix in _TYPES
     }
     tags = {name: f'"{hashlib.sha256(body).hexdigest()[:20]}"' for name, (body, _) in files.items()}
@@ -146,7 +162,9 @@ def _add_static(routes: APIRouter) -> None:
 def _add_table(routes: APIRouter, portal: Portal, templates: Templates) -> None:
     @routes.get("/")
     def table(request: Request) -> HTMLResponse:
-        view = views.table_view(portal, _experiment(request), table_query(request.query_params))
+        view = views.table_view(
+            portal, _experiment(request), table_query(dict(asked_values(request)))
+        )
         rows = [row for _, row in templates.rows(request, view)]
         shown = escape("").join(rows)
         values = table_values(view)
@@ -155,7 +173,9 @@ def _add_table(routes: APIRouter, portal: Portal, templates: Templates) -> None:
     @routes.get("/parts/table")
     def table_parts(request: Request) -> JSONResponse:
         """For the live table: its rows in order, with content only for those it does not have."""
-        view = views.table_view(portal, _experiment(request), table_query(request.query_params))
+        view = views.table_view(
+            portal, _experiment(request), table_query(dict(asked_values(request)))
+        )
         known = set(request.query_params.get("known", "").split(","))
         rows = templates.rows(request, view)
         values = table_values(view)
@@ -169,6 +189,14 @@ def _add_table(routes: APIRouter, portal: Portal, templates: Templates) -> None:
                 "banner": templates.part(request, "banner", **values),
             }
         )
+
+
+def _add_compare(routes: APIRouter, portal: Portal, templates: Templates) -> None:
+    @routes.get("/compare")
+    def compare(request: Request) -> HTMLResponse:
+        names = request.query_params.getlist("name")
+        view = views.compare_view(portal, _experiment(request), names)
+        return templates.page(request, "compare", view.frame, "/", view=view)
 
 
 def _add_model(routes: APIRouter, portal: Portal, templates: Templates) -> None:
@@ -194,7 +222,8 @@ def _add_pareto(routes: APIRouter, portal: Portal, templates: Templates) -> None
     @routes.get("/pareto")
     def pareto(request: Request) -> HTMLResponse:
         asked = request.query_params
-        query = ParetoQuery(**_texts(asked, "x", "y", "text", "status", "tag", "device"))
+        names = ("x", "y", "text", "status", "tag", "device", "range")
+        query = ParetoQuery(**_texts(asked, *names))
         view = views.pareto_view(portal, _experiment(request), query)
         box = box_of(asked)
         is_boxed = any(limit is not None for limit in box.values())
@@ -206,7 +235,10 @@ def _add_pareto(routes: APIRouter, portal: Portal, templates: Templates) -> None
             view.frame,
             "/pareto",
             view=view,
-            box={name: "" if limit is None else repr(limit) for name, limit in box.items()},
+            box={
+                name: "" if limit is None else f"{getattr(view, name[0]).factor * limit:.12g}"
+                for name, limit in box.items()
+            },
             is_boxed=is_boxed,
             front=front,
             chosen=inside if is_boxed else front,
@@ -220,7 +252,8 @@ def _add_pareto(routes: APIRouter, portal: Portal, templates: Templates) -> None
 def _add_devices(routes: APIRouter, portal: Portal, templates: Templates) -> None:
     @routes.get("/devices")
     def devices(request: Request) -> HTMLResponse:
-        view = views.devices_view(portal, _experiment(request))
+        state = request.query_params.get("state", "")
+        view = views.devices_view(portal, _experiment(request), state=state)
         waiting = [(stage, count) for stage, count in view.waiting.items() if count]
         return templates.page(
             request, "devices", view.frame, "/devices", view=view, waiting=waiting
@@ -236,7 +269,9 @@ def _add_jobs(routes: APIRouter, portal: Portal, templates: Templates) -> None:
     @routes.get("/jobs/{name}")
     def job(request: Request, name: str) -> HTMLResponse:
         view = views.job_view(portal, _experiment(request), name)
-        return templates.page(request, "job", view.frame, "/jobs", view=view, job=view.job)
+        token = change_token(request) if view.frame.allow_changes else ""
+        values = {"view": view, "job": view.job, "change_token": token}
+        return templates.page(request, "job", view.frame, "/jobs", **values)
 
 
 def _add_searches(routes: APIRouter, portal: Portal, templates: Templates) -> None:
@@ -280,8 +315,10 @@ def table_query(asked: Mapping[str, str]) -> TableQuery:
     """Invalid values in the address of a page are ignored."""
     texts = _texts(asked, "text", "status", "tag", "stage", "device", "node", "sort")
     page, size = number(asked.get("page", "")), number(asked.get("size", ""))
+    columns = tuple(name for name in asked.get("columns", "").split(",")[:MOST_COLUMNS] if name)
     return TableQuery(
         **texts,
+        columns=columns,
         descending=asked.get("descending", "") in ("1", "true"),
         page=int(max(1, min(page or 1, 1_000_000))),
         size=int(size) if size in PAGE_SIZES else PAGE_SIZES[0],

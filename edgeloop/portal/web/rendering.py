@@ -9,6 +9,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
@@ -65,7 +66,9 @@ def environment() -> jinja2.Environment:
     made.filters |= {
         "ago": ago,
         "bars": bars,
+        "brief": lambda number: f"{number:.4g}",
         "bytes": size_text,
+        "clock": lambda moment: f"{datetime.fromtimestamp(moment, UTC):%H:%M} UTC",
         "drawn": drawn,
         "iso": iso,
         "machine": lambda node: re.split("[/:]", node)[0] or node,
@@ -104,7 +107,7 @@ def linked(svg: str, address: str) -> Markup:
 def grouped(svg: str, label: str) -> Markup:
     """A chart whose points can be reached: for screen readers, an image has no parts, but a group
     has."""
-    return drawn(svg.replace(' role="img"', f' role="group" aria-label="{label}"', 1))
+    return drawn(svg.replace(' role="img"', f' role="group" aria-label="{label}"'))
 
 
 def iso(moment: float) -> str:
@@ -189,7 +192,7 @@ def bars(uses: Sequence[UsePeriod], span: tuple[float, float]) -> list[tuple[str
 
 
 Link = Callable[..., str]
-_OWN_PLACE = frozenset({"name", "status", "since", "node"})  # not drawn as plain cells
+_OWN_PLACE = frozenset({"name", "status", "since", "node"})  # not drawn as plain numbers
 
 
 class Templates:
@@ -218,10 +221,16 @@ class Templates:
         """Each row with a digest of its content: a browser fetches only rows it does not have."""
         template = self._environment.get_template("table_row.jinja")
         link, found = link_of(request), []
+        places = [heading.name for heading in view.headings[2:]]
+        free = len(list(takewhile(lambda name: name in ("since", "node"), places)))
         for line in view.lines:
             mark = hashlib.blake2b(repr(line).encode(), digest_size=8).hexdigest()
             inside = template.render(
-                line=line, link=link, cells=plain_cells(view.headings, line), shown=shown_status
+                line=line,
+                link=link,
+                cells=list(zip(view.headings, line.cells, strict=True))[2:],
+                shown=shown_status,
+                span=free if line.error and not line.work else 0,
             )
             row = Markup('<tr data-mark="{}" data-name="{}">{}</tr>')
             found.append((mark, row.format(mark, line.name, Markup(inside))))  # noqa: S704
@@ -230,7 +239,7 @@ class Templates:
 
 def link_of(request: Request) -> Link:
     """Addresses of pages, with the experiment of this one or, with `keep`, its whole query."""
-    asked = {name: value for name, value in request.query_params.items() if name != "known"}
+    asked = {name: value for name, value in asked_values(request) if name != "known"}
 
     def link(path: str, keep: bool = False, **changes: object) -> str:
         query = {k: v for k, v in asked.items() if keep or k == "experiment"}
@@ -241,12 +250,18 @@ def link_of(request: Request) -> Link:
     return link
 
 
+def asked_values(request: Request) -> list[tuple[str, str]]:
+    """The query of an address, each name once: what a form sent several times is one list."""
+    query = request.query_params
+    return [(name, ",".join(query.getlist(name))) for name in dict.fromkeys(query)]
+
+
 def kept_of(request: Request) -> Callable[..., list[tuple[str, str]]]:
     """The hidden fields of a form."""
 
     def kept(without: Iterable[str] = (), only: Iterable[str] = ()) -> list[tuple[str, str]]:
         chosen = set(only) or set(request.query_params) - set(without)
-        items = request.query_params.items()
+        items = asked_values(request)
         return [(name, value) for name, value in items if name in chosen and value]
 
     return kept
@@ -259,7 +274,8 @@ def table_values(view: TableView) -> dict[str, Any]:
     return {
         "view": view,
         "frame": view.frame,
-        "columns": [heading for heading in view.headings if heading.name not in _OWN_PLACE],
+        "columns": view.headings[2:],
+        "shown_columns": {heading.name for heading in view.headings},
         "counts": sorted(view.counts.items(), key=lambda item: (-item[1], item[0])),
         "page_sizes": PAGE_SIZES,
         "page_numbers": page_numbers(query.page, view.pages),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -86,6 +87,8 @@ def accuracy(work: Assignment, equipment: Equipment) -> Result:
         "task": equipment.task.name,
         "metric": metric,
     }
+    if math.isfinite(interval.low) and math.isfinite(interval.high):
+        columns |= {f"{work.stage}_low": interval.low, f"{work.stage}_high": interval.high}
     return Result(columns, files, summary)
 
 
@@ -130,6 +133,9 @@ def _copied(work: Assignment, stage: str, samples: Samples) -> Result:
         "task": work.row["task"],
         "metric": work.row["metric"],
     }
+    for end in ("low", "high"):
+        if f"{stage}_{end}" in work.row:
+            columns[f"{work.stage}_{end}"] = work.row[f"{stage}_{end}"]
     summary = f"{work.stage} {work.row[stage]:.4f}, copied from {stage}: same {len(samples)} images"
     return Result(columns, files, summary)
 

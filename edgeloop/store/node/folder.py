@@ -30,7 +30,14 @@ from edgeloop.errors import (
     StoreUnavailable,
 )
 from edgeloop.store.base import Access, BlobInfo, Blobs, check_blob_key, is_blob_key
-from edgeloop.store.node.inside import NOT_A_FOLDER, LinkFound, create_file, inner_folder, open_file
+from edgeloop.store.node.inside import (
+    NOT_A_FOLDER,
+    FoldersNotSupported,
+    LinkFound,
+    create_file,
+    inner_folder,
+    open_file,
+)
 
 _FULL = (27, 28, 122)  # EFBIG, ENOSPC, EDQUOT
 _READ_ONLY = (1, 13, 30)  # EPERM, EACCES, EROFS
@@ -312,6 +319,8 @@ class PlainFolder(Blobs):
         store = str(self._folder)
         if isinstance(error, LinkFound):
             return BlobBehindLink(link=self._link_to(key), store=store)
+        if isinstance(error, FoldersNotSupported):
+            return StoreError(store=store, reason=error.strerror)
         if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
             self._check_root()
             return BlobMissing(key=key, store=store)

@@ -16,12 +16,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from edgeloop._util.files import make_folder
+from edgeloop._util.system import O_CLOEXEC, O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK
 
 NOT_A_FOLDER = "this is a file, not a folder: move it away, or name another store"
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | O_DIRECTORY | O_CLOEXEC
 # A pipe would keep whoever opens it waiting for somebody who writes.
-_FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | O_CLOEXEC | O_NONBLOCK
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_NOFOLLOW | O_CLOEXEC
 
 
 class LinkFound(OSError):
@@ -31,11 +32,21 @@ class LinkFound(OSError):
         super().__init__(errno.ELOOP, "it is a symbolic link", name)
 
 
+class FoldersNotSupported(OSError):
+    """The system cannot open a file by its name in an open folder."""
+
+    def __init__(self, name: str) -> None:
+        reason = "this system cannot open folders safely: use a store on PostgreSQL or in the cloud"
+        super().__init__(errno.ENOTSUP, reason, name)
+
+
 @contextlib.contextmanager
 def inner_folder(
     root: Path, names: Sequence[str], makes: bool = False, follows: bool = False
 ) -> Iterator[int]:
     """A descriptor of the folder below `root` with this path; `makes` those that are missing."""
+    if os.open not in os.supports_dir_fd:  # Windows
+        raise FoldersNotSupported(str(root))
     if makes:
         make_folder(root)
     current = os.open(root, _FOLDER)
@@ -68,7 +79,7 @@ def create_file(name: str, folder: int, mode: int = 0o666) -> int:
 
 def _opened(name: str, flags: int, folder: int, follows: bool) -> int:
     try:
-        return os.open(name, flags if follows else flags | os.O_NOFOLLOW, dir_fd=folder)
+        return os.open(name, flags if follows else flags | O_NOFOLLOW, dir_fd=folder)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK) and is_link(name, folder):
             raise LinkFound(name) from None

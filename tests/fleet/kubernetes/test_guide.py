@@ -74,7 +74,7 @@ def test_a_dataset_is_pulled_into_a_folder_that_is_mounted(tmp_path: Path):
     """The init container's command: its folder exists already, and is empty."""
     environ = {"EDGELOOP_STORE": f"sqlite:{tmp_path}/store"}
     images = tmp_path / "data/raw/faces"
-    shutil.copytree(ROOT / "examples/nets", images)
+    shutil.copytree(ROOT / "edgeloop/demo/models", images)
     assert run_command(["data", "push", "faces"], tmp_path, environ).code == 0
     mounted, work = tmp_path / "mounted", tmp_path / "work"
     mounted.mkdir()

@@ -14,16 +14,17 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, cast
 
 from edgeloop._util.schema import key
-from edgeloop._util.system import available_cpus, start_time
+from edgeloop._util.system import available_cpus, physical_memory_bytes, start_time
 from edgeloop._util.values import BYTES, Amount, Reads, number, shown
-from edgeloop.errors import BadInput, ComputeUnavailable, Infeasible
+from edgeloop.errors import BadInput, ComputeRefused, ComputeUnavailable, Infeasible
 from edgeloop.jobs.computes.base import Compute, ComputeOptions, JobOrder, ObservedState, Resources
-from edgeloop.jobs.computes.local.environment import gpu_names, job_environment, memory_bytes
+from edgeloop.jobs.computes.local.environment import gpu_names, job_environment
 from edgeloop.jobs.computes.local.queue import (
     ENDED_RUNNING,
     ENDED_WAITING,
     WRAPPERS,
     JobQueue,
+    NoLocks,
     QueueBusy,
     QueueEntry,
     QueueSnapshot,
@@ -153,7 +154,7 @@ class LocalCompute(Compute):
         with self._as_compute_errors():
             self._queue.create()
         cpus = float(available_cpus()) if self._cpus is None else self._cpus
-        memory = memory_bytes() if self._memory_bytes is None else self._memory_bytes
+        memory = physical_memory_bytes() if self._memory_bytes is None else self._memory_bytes
         gpus = gpu_names(self._queue.folder) if self._gpus is None else self._gpus
         return Capacity(cpus, gpus, memory, self._custom)
 
@@ -200,6 +201,9 @@ class LocalCompute(Compute):
     def _as_compute_errors(self) -> Iterator[None]:
         try:
             yield
+        except NoLocks:
+            reason = "this system has no file locks: run the job on a compute on another machine"
+            raise ComputeRefused(compute=self.name, reason=reason) from None
         except QueueBusy:
             reason = f"a stopped process holds {self._queue.folder / 'lock'}"
             raise ComputeUnavailable(compute=self.name, reason=reason) from None

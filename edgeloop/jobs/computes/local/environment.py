@@ -34,10 +34,6 @@ def interpreter(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(sys.executable)
 
 
-def memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def gpu_names(folder: Path, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """The GPUs that the submitter may use. nvidia-smi is slow, so its answer is kept in `folder`
     until the machine restarts."""

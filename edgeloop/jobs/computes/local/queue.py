@@ -68,6 +68,10 @@ class QueueBusy(Exception):
     """The lock has been held for so long that its holder must be a stopped process."""
 
 
+class NoLocks(Exception):
+    """Not a POSIX system: nothing would tell a job that runs from one that was killed."""
+
+
 class UnreadableEntry(Exception):
     """The entry of a job is empty or damaged."""
 
@@ -109,6 +113,8 @@ class JobQueue:
         return cls(Path(folder))
 
     def create(self) -> None:
+        if fcntl is None:
+            raise NoLocks
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for part in (WAITING, RUNNING, OVER, ALIVE, WAKE, LOGS, WRAPPERS):
             (self.folder / part).mkdir(exist_ok=True)

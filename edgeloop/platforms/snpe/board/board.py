@@ -17,7 +17,7 @@ from pathlib import Path
 
 from edgeloop.errors import DeviceUnavailable, ModelFailed
 from edgeloop.platforms.snpe.board.adb import Adb, words
-from edgeloop.platforms.snpe.board.conditions import restore
+from edgeloop.platforms.snpe.board.conditions import LOOK, hottest_c, restore
 from edgeloop.platforms.snpe.board.files import RESERVE_BYTES, BoardFiles, InputFile, model_name
 from edgeloop.platforms.snpe.board.lease import BoardLease
 from edgeloop.platforms.snpe.board.run import Conversation, ToolOrder, ToolRun, tool_script
@@ -49,6 +49,7 @@ class Board:
         self.closing = threading.Event()
         self._beat: threading.Thread | None = None
         self._cooling_until = 0.0
+        self.celsius: float | None = None  # as last heard: nobody asks for it alone
 
     def open(self) -> None:
         """Ours and ready; raises DeviceBusy where another runner has it. Does nothing twice."""
@@ -158,8 +159,11 @@ class Board:
             case ["tool", code, began, ended]:
                 run = ToolRun(float(ended) - float(began), talk.ended, files)
                 self._judge(int(code), run, _free_bytes(talk.disk))
+                if hot_c is not None:
+                    self._hear(run.text("after"))
                 return run
-            case ["hot", *_]:
+            case ["hot", *heat]:
+                self._hear(f"zone {' '.join(heat)}")
                 return None
             case ["stopped", *_]:
                 raise self.turns.refusal(rank) or self.adb.unavailable("this runner is stopping")
@@ -215,10 +219,17 @@ exit 0""")
             if not self._is_open or 0 < self.turns.alone_s < 3 * period_s:
                 continue
             try:
-                self._lease.renew()
+                self._renew()
             except DeviceUnavailable:  # hung, gone, or somebody else's: no call will end well
                 self._is_open = False
                 self.adb.interrupt()
+
+    def _renew(self) -> None:
+        """The temperature comes along: a call of its own would warm the board."""
+        self._hear(self._lease.renew(f"{LOOK}\nlook"))
+
+    def _hear(self, look: str) -> None:
+        self.celsius = hottest_c(look) or self.celsius
 
 
 def _is_full(free: int | None) -> bool:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -190,10 +190,13 @@ class AdbDevice:
 
     def condition(self) -> DeviceCondition:
         found = self._adb.condition()
-        if found.state == "ready" and self._shared is not None and self._shared.is_cooling:
-            hot_c = self._options.hot_c
-            return DeviceCondition("hot", f"a benchmark waits until it is below {hot_c:g} °C")
-        return found
+        if found.state != "ready" or self._shared is None:
+            return found
+        celsius = self._shared.celsius
+        if self._shared.is_cooling:
+            text = f"a benchmark waits until it is below {self._options.hot_c:g} °C"
+            return DeviceCondition("hot", text, celsius)
+        return replace(found, celsius=celsius)
 
     def open_session(self) -> AdbDevice:
         session = AdbDevice(self._adb.serial, self._sdk, options=self._options, board=self.board)

@@ -70,10 +70,13 @@ class BoardLease:
             owner = held["owner"] or "another runner"
             raise DeviceBusy(device=f"adb:{self._adb.serial}", owner=owner, seconds=left_s)
 
-    def renew(self) -> None:
-        answer = self._adb.shell(f"{self.guard('exit 9')}\n{self.extension(self._lease_s)}")
+    def renew(self, also: str = "") -> str:
+        """`also` is shell text for the same call; what that printed."""
+        script = f"{self.guard('exit 9')}\n{self.extension(self._lease_s)}\n{also}"
+        answer = self._adb.shell(script)
         if answer.code == 9:
             raise self.lost()
+        return answer.text
 
     def release(self) -> None:
         """If it is still ours; a board that is gone frees itself."""

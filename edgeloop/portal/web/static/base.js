@@ -44,46 +44,72 @@ export function calmly(work) {
   return () => { wanted = true; go(); };
 }
 
-function show_state(state, text) {
+/** `18:05` in the time of who looks, with the day if it is not today. */
+export function clock(seconds) {
+  const moment = new Date(seconds * 1000);
+  const time = moment.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+  if (moment.toDateString() === new Date().toDateString()) return time;
+  return `${moment.toLocaleDateString([], { day: "numeric", month: "short" })}, ${time}`;
+}
+
+// What is shown is live while the portal answers and its store does; else it is as old as their
+// last answer.
+const link = { is_open: false, left_at: Date.now() / 1000, is_stale: false, read_at: 0 };
+
+function show_link() {
   const sign = document.getElementById("live");
-  if (!sign || sign.dataset.state === state) return;
-  sign.dataset.state = state;
-  sign.textContent = text;
+  if (!sign) return;
+  const { is_open, left_at, is_stale, read_at } = link;
+  const since = is_stale ? read_at : left_at;
+  const is_live = is_open && !is_stale;
+  sign.dataset.state = is_live ? "live" : "away";
+  sign.textContent = is_live ? "live" : since ? `as of ${clock(since)}` : "no data yet";
+  const silent = is_stale ? "The store" : "The portal";
+  sign.title = is_live ? "" : `${silent} does not answer. Trying again.`;
+}
+
+function hear_of_store(banner, read_at) {
+  Object.assign(link, { is_stale: Boolean(banner), read_at: Number(read_at) || 0 });
 }
 
 function follow(address) {
+  const { stale } = document.body.dataset;
+  hear_of_store(stale !== undefined, stale);
   const source = new EventSource(address);
-  source.addEventListener("open", () => show_state("live", "live"));
-  source.addEventListener("error", () => show_state("away", "connecting …"));
-  for (const kind of ["change", "message", "stale", "fresh"]) {
-    source.addEventListener(kind, (event) => {
-      show_state("live", "live");
-      let detail = {};
-      try { detail = JSON.parse(event.data); } catch { return; }
-      document.dispatchEvent(new CustomEvent("edgeloop:change", { detail }));
-    });
-  }
+  source.addEventListener("open", () => { link.is_open = true; show_link(); });
+  source.addEventListener("error", () => {
+    if (link.is_open) Object.assign(link, { is_open: false, left_at: Date.now() / 1000 });
+    show_link();
+  });
+  source.addEventListener("change", (event) => {
+    let detail = {};
+    try { detail = JSON.parse(event.data); } catch { return; }
+    link.is_open = true;
+    hear_of_store(detail.banner, detail.read_at);
+    show_link();
+    document.dispatchEvent(new CustomEvent("edgeloop:change", { detail }));
+  });
   // A page kept for 'back' must not hold a connection: browsers allow six to one server.
   addEventListener("pagehide", () => source.close());
   addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
 }
 
-function ask_before(form) {
-  const dialog = document.getElementById(form.dataset.confirm);
-  if (!dialog) return;
-  form.addEventListener("submit", (event) => {
-    if (form.dataset.sure === "yes") return;
-    event.preventDefault();
-    dialog.showModal();
-  });
+// Forms of a live part are exchanged while one looks: so listen above them, and look again for the
+// one that was meant when the answer comes.
+document.addEventListener("submit", (event) => {
+  const { confirm, sure } = event.target.dataset;
+  const dialog = confirm && document.getElementById(confirm);
+  if (!dialog || sure === "yes") return;
+  event.preventDefault();
+  dialog.returnValue = "";
+  dialog.showModal();
   dialog.addEventListener("close", () => {
-    if (dialog.returnValue !== "yes") return;
+    const form = document.querySelector(`form[data-confirm="${confirm}"]`);
+    if (dialog.returnValue !== "yes" || !form) return;
     form.dataset.sure = "yes";
     form.requestSubmit();
-  });
-}
-
-for (const form of document.querySelectorAll("form[data-confirm]")) ask_before(form);
+  }, { once: true });
+});
 for (const choice of document.querySelectorAll("[data-submits]")) {
   choice.addEventListener("change", () => choice.form.requestSubmit());
 }

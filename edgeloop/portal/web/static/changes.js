@@ -1,4 +1,4 @@
-// Reset, priority and delete: sent as JSON with the session's own token, so that no other page can
+// Reset, priority and delete of a model, abort and resubmit of a job: sent as JSON with the session's own token, so that no other page can
 // send them. What the server refuses is shown as it said it.
 
 import { say } from "/static/base.js";
@@ -10,7 +10,6 @@ const BODIES = {
     const text = form.elements.priority.value;
     return { priority: text === "" ? null : Number(text) };
   },
-  delete: () => ({}),
 };
 
 // Usually a sentence; what a body may not contain comes as a list, one entry for each place.
@@ -25,30 +24,31 @@ async function send(form) {
   const answer = await fetch(form.dataset.change, {
     method: "POST",
     headers: { "Content-Type": "application/json", "X-Edgeloop-Token": form.dataset.token },
-    body: JSON.stringify(BODIES[form.dataset.kind](form)),
+    body: JSON.stringify(BODIES[form.dataset.kind]?.(form) ?? {}),
   });
+  const content = await answer.json().catch(() => ({}));
   if (!answer.ok) {
     delete document.body.dataset.leaving;
-    const content = await answer.json().catch(() => ({}));
     throw new Error(sentence(content.detail) ?? `the server answered ${answer.status}`);
   }
   say("Done.");
-  if (form.dataset.after) location.assign(form.dataset.after);
+  const { after } = form.dataset; // {}: the name of what the change made
+  if (after) location.assign(after.replace("{}", encodeURIComponent(content.name)));
 }
 
-for (const form of document.querySelectorAll("form[data-change]")) {
-  form.addEventListener("submit", async (event) => {
-    if (event.defaultPrevented && form.dataset.sure !== "yes") return; // a dialog asks first
-    event.preventDefault();
-    const button = form.querySelector("button");
-    button.disabled = true;
-    try {
-      await send(form);
-    } catch (error) {
-      refused.querySelector("span").textContent = error.message;
-      refused.hidden = false;
-    }
-    button.disabled = false;
-    delete form.dataset.sure;
-  });
-}
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (form.dataset.change === undefined) return;
+  if (event.defaultPrevented && form.dataset.sure !== "yes") return; // a dialog asks first
+  event.preventDefault();
+  const button = form.querySelector("button");
+  button.disabled = true;
+  try {
+    await send(form);
+  } catch (error) {
+    refused.querySelector("span").textContent = error.message;
+    refused.hidden = false;
+  }
+  button.disabled = false;
+  delete form.dataset.sure;
+});

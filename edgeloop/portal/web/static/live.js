@@ -1,6 +1,7 @@
 // Pages that are small enough to be asked for again as a whole: parts marked `data-live` that came
 // out different are exchanged, all else (what is open, typed or scrolled) stays.
 //
+// `data-quiet` on a part: it changes all the time, so nobody is told.
 // `data-live-model` on the body: only when that model changed. `data-every`: seconds, for pages
 // about things that the table's events know nothing of.
 
@@ -18,10 +19,18 @@ async function refresh() {
     if (!fresh || differs(part, fresh) === false) continue;
     const open = new Set([...part.querySelectorAll("details[open]")].map((d) => d.id));
     for (const details of fresh.querySelectorAll("details")) details.open = open.has(details.id);
+    const focused = part.contains(document.activeElement) ? document.activeElement : null;
     part.replaceWith(document.adoptNode(fresh));
-    changed += 1;
+    if (focused) same(fresh, focused)?.focus({ preventScroll: true });
+    if (fresh.dataset.quiet === undefined) changed += 1;
   }
   if (changed) say("This page was brought up to date.");
+}
+
+// Where the focus was: the element with the same id, else the first with the same address.
+function same(part, old) {
+  if (old.id) return document.getElementById(old.id);
+  return [...part.querySelectorAll("a[href]")].find((link) => link.href === old.href);
 }
 
 // Times tick on by themselves, so their text is no difference.

@@ -7,6 +7,7 @@ import { calmly, say } from "/static/base.js";
 const chart = document.getElementById("chart");
 const tip = document.getElementById("tip");
 const LIMITS = ["x_min", "x_max", "y_min", "y_max"];
+const FACTORS = ["x_factor", "y_factor"]; // of limits that somebody typed, in the units of the axes
 const DRAG_PX = 5;
 const HIT_R = 7;
 
@@ -76,7 +77,7 @@ function limits() {
 async function choose(anchors) {
   picked = new Set(anchors);
   const query = new URLSearchParams(location.search);
-  for (const name of LIMITS) query.delete(name);
+  for (const name of [...LIMITS, ...FACTORS]) query.delete(name);
   if (picked.size) limits().forEach((value, place) => query.set(LIMITS[place], value));
   history.replaceState(null, "", `?${query}`);
   mark();
@@ -100,8 +101,11 @@ async function refresh_table() {
 /** After a reload, or when somebody opened a link with a selection in it. */
 function restore() {
   const query = new URLSearchParams(location.search);
-  const [left, right, low, high] = LIMITS.map((name) => query.get(name)).map((text) =>
-    text === null || text === "" ? null : Number(text));
+  const [left, right, low, high] = LIMITS.map((name) => {
+    const text = query.get(name);
+    const factor = Number(query.get(`${name[0]}_factor`)) || 1;
+    return text === null || text === "" ? null : Number(text) / factor;
+  });
   picked = new Set();
   if ([left, right, low, high].some((limit) => limit !== null)) {
     for (const [anchor, { x, y }] of points) {
@@ -157,6 +161,7 @@ function end(event) {
   drag = null;
   was.brush.remove();
   const inside = [...points.keys()].filter((anchor) => {
+    if (!anchor.getClientRects().length) return false; // of the drawing for other screens
     const [x, y] = middle(anchor);
     return x >= box.left && x <= box.right && y >= box.top && y <= box.bottom;
   });

@@ -4,6 +4,7 @@
 import { calmly, say } from "/static/base.js";
 
 const HIGHLIGHT_MS = 4000;
+const KEPT_COLUMNS = "edgeloop-columns";
 const body = document.getElementById("rows");
 const filter = document.getElementById("filter");
 
@@ -38,6 +39,7 @@ function place_rows(answer) {
       setTimeout(() => row.classList.remove("is-new"), HIGHLIGHT_MS);
       changed.push(row.dataset.name);
     }
+    show_tick(row);
     if (body.children[place] !== row) body.insertBefore(row, body.children[place] ?? null);
   });
   while (body.children.length > answer.marks.length) body.lastElementChild.remove();
@@ -46,6 +48,67 @@ function place_rows(answer) {
     say(changed.length > 3 ? `${changed.length} models changed` : `${shown} changed`);
   }
 }
+
+// Ticks stay while one filters and turns pages: this tab remembers the names.
+const choice = document.getElementById("compare");
+const untick = document.getElementById("untick");
+const experiment = new URLSearchParams(location.search).get("experiment") ?? "";
+const ticks_key = `edgeloop-ticked ${experiment}`;
+const ticked = new Set(JSON.parse(sessionStorage.getItem(ticks_key) ?? "[]"));
+
+function show_tick(row) {
+  const box = row.querySelector("input[name=name]");
+  if (box) box.checked = ticked.has(box.value);
+}
+
+function show_ticks() {
+  if (!choice) return;
+  sessionStorage.setItem(ticks_key, JSON.stringify([...ticked]));
+  const here = new Set([...(body?.querySelectorAll("input[name=name]") ?? [])].map((b) => b.value));
+  choice.querySelectorAll("input[name=name]").forEach((input) => input.remove());
+  for (const name of ticked) {
+    if (here.has(name)) continue;
+    choice.append(Object.assign(document.createElement("input"), { type: "hidden", name: "name", value: name }));
+  }
+  const button = choice.querySelector("button");
+  button.disabled = ticked.size < 2;
+  button.textContent = ticked.size < 2 ? "Compare: tick two or more" : `Compare ${ticked.size} models`;
+  untick.hidden = ticked.size === 0;
+}
+
+body?.addEventListener("change", (event) => {
+  const { name, value, checked } = event.target;
+  if (name !== "name") return;
+  if (checked) ticked.add(value); else ticked.delete(value);
+  show_ticks();
+});
+untick?.addEventListener("click", () => {
+  ticked.clear();
+  for (const row of body?.children ?? []) show_tick(row);
+  show_ticks();
+});
+for (const row of body?.children ?? []) show_tick(row);
+show_ticks();
+
+// The chosen columns are in the address; this browser remembers them for the next visit.
+const columns = document.getElementById("columns");
+const asked = new URLSearchParams(location.search);
+const kept_columns = localStorage.getItem(KEPT_COLUMNS);
+if (asked.has("columns")) {
+  localStorage.setItem(KEPT_COLUMNS, asked.getAll("columns").join(","));
+} else if (kept_columns && columns) {
+  asked.set("columns", kept_columns);
+  location.replace(`${location.pathname}?${asked}`);
+}
+document.getElementById("usual")?.addEventListener("click", () => localStorage.removeItem(KEPT_COLUMNS));
+document.addEventListener("click", (event) => {
+  if (columns?.open && !columns.contains(event.target)) columns.open = false;
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || !columns?.open) return;
+  columns.open = false;
+  columns.querySelector("summary").focus();
+});
 
 async function refresh() {
   const marks = body ? [...body.children].map((row) => row.dataset.mark) : [];

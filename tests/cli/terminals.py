@@ -1,0 +1,63 @@
+"""Commands on a terminal, as a person runs them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import select
+import signal
+import time
+from pathlib import Path
+
+from tests.cli.running import command_line, environment
+
+
+class Terminal:
+    """A command on a terminal of its own, of so many columns."""
+
+    def __init__(
+        self, arguments: list[str], folder: Path, columns: int = 200, **environ: str
+    ) -> None:
+        self.pid, self._file = pty.fork()
+        if self.pid == 0:
+            os.chdir(folder)
+            line = command_line(arguments)
+            shown = {"TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": "40", **environ}
+            os.execve(line[0], line, {**environment({}), **shown})
+        self.seen = ""
+
+    @classmethod
+    def output(cls, arguments: list[str], folder: Path, columns: int, **environ: str) -> str:
+        """Of a command that ends by itself, and well."""
+        terminal = cls(arguments, folder, columns, **environ)
+        assert terminal.wait() == 0, terminal.seen
+        return terminal.seen.replace("\r\n", "\n")
+
+    def read_until(self, text: str, limit_s: float = 30.0) -> None:
+        """Only what comes from now on counts."""
+        start, deadline = len(self.seen), time.monotonic() + limit_s
+        while text not in self.seen[start:]:
+            left = deadline - time.monotonic()
+            assert left > 0, f"{text!r} did not show in {self.seen!r}"
+            if select.select([self._file], [], [], left)[0]:
+                self.seen += os.read(self._file, 65_536).decode(errors="replace")
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._file, keys)
+
+    def wait(self, limit_s: float = 30.0) -> int:
+        deadline = time.monotonic() + limit_s
+        while True:
+            done, status = os.waitpid(self.pid, os.WNOHANG)
+            if done:
+                with contextlib.suppress(OSError):  # the other end is closed
+                    while content := os.read(self._file, 65_536):
+                        self.seen += content.decode(errors="replace")
+                return os.waitstatus_to_exitcode(status)
+            if time.monotonic() > deadline:
+                os.kill(self.pid, signal.SIGKILL)
+                raise TimeoutError(self.seen)
+            if select.select([self._file], [], [], 0.05)[0]:
+                with contextlib.suppress(OSError):  # the other end is closed
+                    self.seen += os.read(self._file, 65_536).decode(errors="replace")
