@@ -149,7 +149,7 @@ class VirtualBoard:
         """The daemon dies as in a crash and stays away until `restart`; programs run on."""
         for pid in self._daemons():
             os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not self._daemons(), LIMIT_S, "adbd to end")
+        wait_until(self._is_gone, LIMIT_S, "adbd to end")
 
     def restart(self) -> None:
         """The daemon again, on the same port: adb finds it by itself after a moment."""
@@ -247,6 +247,10 @@ class VirtualBoard:
         self._space.run([str(PROGRAM)], environ)
         wait_until(self._is_listening, LIMIT_S, "adbd to listen")
         self._check_loopback()
+
+    def _is_gone(self) -> bool:
+        """A process that ends gives up its program first and its sockets a moment later."""
+        return not self._daemons() and not self._is_listening()
 
     def _is_listening(self) -> bool:
         return any(found.port == self.port for found in listeners())
