@@ -9,7 +9,7 @@ PYTHONS := .tools/pythons/.ready
 KEDA := .tools/keda/.ready
 IMAGE := .tools/image/.ready
 
-.PHONY: help setup unit test lint format docs wheel bench demo clean
+.PHONY: help setup unit test lint format docs wheel bench demo screenshots clean
 
 help:  ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -76,6 +76,9 @@ bench: setup  ## the figures of bench/RESULTS.md, measured again
 
 demo: $(READY)  ## a search, its front evaluated by two runners, and a report, in a few minutes; results in demo/
 	$(BIN)/python examples/demo.py
+
+screenshots: $(READY)  ## every page of the portal and the report as images in screenshots/, for review
+	$(BIN)/python -m tests.portal.gallery $(ARGS)
 
 clean:
 	rm -rf $(VENV) .tools site dist .pytest_cache .mypy_cache .ruff_cache

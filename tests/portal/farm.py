@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from edgeloop.jobs.protocol.ticket import log_key, outputs_folder
 from edgeloop.models import CurrentStage, RunnerDevice, RunnerEntry
 from edgeloop.models.runners import columns_of
 from edgeloop.runner import record_use
@@ -84,6 +85,58 @@ def fill_registry(workspace: Workspace) -> None:
             f"{node}|1", node, "default", node, 1, "0.1.0", waits_for=WAITS, devices=devices
         )
         registry.insert(f"{node[:3]}|1", {**columns_of(entry), "beat": now - age_s})
+
+
+def write_jobs(workspace: Workspace) -> None:
+    """One that completed, with files and curves; one that failed; one that runs on a compute that
+    does not answer; one that waits."""
+    now, rng = time.time(), Random(4)
+    took = {"started": now - 7000, "ended": now - 4000, "node": "gpu-3"}
+    done = {"state": "completed", "exit_code": 0, **took, "published": {"faces-net": 3}}
+    _write_job(workspace, "faces-small", done | {"metrics": {"val_iou": 0.7213, "loss": 0.081}})
+    bad = {"state": "failed", "exit_code": 1, "reason": "the script ended with exit code 1", **took}
+    _write_job(workspace, "faces-large", bad)
+    _write_job(
+        workspace, "faces-night", {"state": "running", "started": now - 900}, compute="cluster"
+    )
+    _write_job(workspace, "sweep-7", {"state": "queued"}, compute="cluster")
+    blobs, job = workspace.store.blobs, _job_id("faces-small")
+    log = [f"epoch {n}: loss {1 / n:.4f}, val_iou {0.72 - 0.5 / n:.4f}" for n in range(1, 61)]
+    blobs.put(log_key(job, 0), "\n".join(log).encode())
+    blobs.put(log_key(_job_id("faces-large"), 0), b"Traceback: CUDA out of memory\n" * 3)
+    curve = [
+        {"epoch": n, "loss": 1 / n + rng.uniform(0, 0.02), "val_iou": 0.72 - 0.5 / n, "lr": 1e-3}
+        for n in range(1, 61)
+    ]
+    blobs.put(f"{outputs_folder(job)}metrics.jsonl", "\n".join(map(json.dumps, curve)).encode())
+    blobs.put(f"{outputs_folder(job)}checkpoints/best-of-the-whole-training.pt", bytes(70_000))
+
+
+def _write_job(
+    workspace: Workspace, name: str, status: dict[str, Any], compute: str = "local"
+) -> None:
+    record = {
+        "id": _job_id(name),
+        "name": name,
+        "created": _utc(time.time() - 7200),
+        "experiment": "default",
+        "spec": {"code": ".", "script": "train.py", "compute": compute},
+        "compute": compute,
+        "kind": "local",
+        "config": {"kind": "local"},
+        "code": "d11a0bd7727d6f320499c04d24c21093fd6a284b",
+        "command": ["python", "train.py", "--epochs", "60", "--data", "data/working/faces"],
+        "params": {"epochs": "60", "width": name.partition("-")[2]},
+        "tags": ["faces", "first try"],
+    }
+    folder = Path(workspace.settings.project) / "runs" / name
+    folder.mkdir(parents=True)
+    (folder / "job.json").write_text(json.dumps(record))
+    (folder / "state.json").write_text(json.dumps({"status": status, "cancel_asked": False}))
+
+
+def _job_id(name: str) -> str:
+    return f"{name}-1-qmwz4sk2tt"
 
 
 def rows(count: int) -> Iterator[dict[str, Any]]:
