@@ -44,14 +44,15 @@ $(IMAGE): $(wildcard deploy/docker/*) .dockerignore constraints.txt pyproject.to
 	@touch $@
 
 # Other Pythons than this machine's: jobs run on any from 3.8 on.
-$(PYTHONS): scripts/install-interpreters | servers
+$(PYTHONS): scripts/install-interpreters | $(READY) servers
 	@$(PYTHON) scripts/install-interpreters .tools/pythons
 	@touch $@
 
 unit: $(READY)  ## the quick tests: no server, no root, about a minute
 	$(BIN)/python -m pytest --unit -n 2 --dist worksteal $(ARGS)
 
-test: setup lint  ## all tests, against real servers that they start and stop themselves
+test:  ## all tests, against real servers that they start and stop themselves
+	@$(MAKE) --no-print-directory -j2 --output-sync=target setup lint
 	@scripts/run-tests $(BIN)/python $(ARGS)
 
 lint: $(READY)  ## ruff and mypy
