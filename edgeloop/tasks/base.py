@@ -132,6 +132,24 @@ class TakesOutputs(Protocol):
         """Raises BadInput when a model with such outputs cannot be scored by this task."""
 
 
+@dataclass(frozen=True)
+class Illustration:
+    """The class of each pixel of some images: what is true, and what a model says, both
+    (n, height, width). Numbers that are not those of `classes` count nowhere."""
+
+    truth: Labels
+    answers: Output
+    classes: Sequence[str]
+
+
+@runtime_checkable
+class Illustrates(Protocol):
+    """What a scorer has besides where outputs can be shown as images of classes."""
+
+    def illustrate(self, outputs: Any, labels: Labels) -> Illustration:
+        """Of a few images that were added, with outputs and labels as `add` takes them."""
+
+
 def fitting_output(
     shapes: Mapping[str, Sequence[int]], check: Callable[[Sequence[int]], None]
 ) -> str:

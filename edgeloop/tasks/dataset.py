@@ -115,7 +115,7 @@ def _note(purpose: str, asked: int, there: int, total: int) -> str:
 
 
 # What Pillow raises on broken files, which is more than it says.
-_BROKEN = (
+BROKEN_IMAGE = (
     OSError,
     SyntaxError,
     ValueError,
@@ -179,7 +179,7 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise BadInput(reason=f"{path} is not there") from None
-    except _BROKEN as error:
+    except BROKEN_IMAGE as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise BadInput(
             reason=f"{path} cannot be read as an image ({reason}): replace it or take it out of "

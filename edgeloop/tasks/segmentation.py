@@ -18,6 +18,7 @@ from edgeloop._util.system import available_cpus
 from edgeloop.errors import BadInput
 from edgeloop.tasks.base import (
     Fitting,
+    Illustration,
     Interval,
     Labels,
     Output,
@@ -208,6 +209,14 @@ class SegmentationScorer:
             counts=counts,
             curves=dict(zip(self._classes, curves, strict=True)) if curves else {},
         )
+
+    def illustrate(self, outputs: Output | Tensors, labels: Labels) -> Illustration:
+        outputs = single_output(outputs, self._fitting)
+        maps = self._as_class_maps(outputs, labels)
+        if maps is None:
+            logits = self._as_logits(outputs, labels)
+            maps = np.stack([image.argmax(axis=0) for image in logits])
+        return Illustration(labels, maps.reshape(labels.shape), self._classes)
 
     def _include(self, tally: Tally) -> None:
         self._confusions.append(tally.confusion)

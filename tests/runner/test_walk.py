@@ -20,6 +20,7 @@ from PIL import Image
 from edgeloop.models import records_of
 from edgeloop.report import read_curves
 from edgeloop.store import Values
+from edgeloop.tasks import read_example_images, read_examples
 from tests.runner.conftest import NETS, Farm
 
 pytestmark = pytest.mark.slow
@@ -149,6 +150,22 @@ def _check_scores(row: Values, folder: Path, faces: Path, simulate: bool) -> Non
         assert low <= float(row[stage]) <= high and low < high
         curves = read_curves((folder / f"pr_curve_{stage}.csv").read_text())
         assert len(curves) > 10 and max(len(recall) for recall, _ in curves.values()) <= 200
+    _check_examples(folder, stem, images[-4:], labels[-4:])
+
+
+def _check_examples(folder: Path, stem: str, images: np.ndarray, labels: np.ndarray) -> None:
+    """Of every test the same images, with its own answers."""
+    answers = cpu(folder / f"{stem}.onnx", images).argmax(axis=1)
+    keys = set()
+    for stage, least in (("f1_onnx", 0.999), ("f1_1k_f", 0.98), ("f1_1k", 0.85), ("f1_10k", 0.85)):
+        found = read_examples((folder / f"examples_{stage}.png").read_bytes())
+        np.testing.assert_array_equal(found.truth, labels)
+        assert (found.answers == answers).mean() > least, stage
+        assert found.device == ("host" if stage == "f1_onnx" else "htp:qcs8550")
+        shown = read_example_images((folder / f"examples_{stage}.jpg").read_bytes(), found)
+        assert np.abs(shown / 255 - images.transpose(0, 2, 3, 1)).mean() < 0.05
+        keys.add(found.key)
+    assert len(keys) == 1
 
 
 def face_test_set(faces: Path, count: int) -> tuple[np.ndarray, np.ndarray]:

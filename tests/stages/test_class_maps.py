@@ -16,7 +16,7 @@ from edgeloop.graph import image_info
 from edgeloop.platforms import GraphInfo
 from edgeloop.runner.stages import Assignment, Equipment, Sizes, perform
 from edgeloop.runner.stages.accuracy import run_test
-from edgeloop.tasks import Task, open_task
+from edgeloop.tasks import Task, open_task, read_examples
 
 SIZE, IMAGES, FEW = 32, 20, 6
 INFO = image_info("x", "y", (1, 3, SIZE, SIZE), (1, 19, SIZE, SIZE))
@@ -121,6 +121,9 @@ def test_all_images_give_class_maps_and_a_few_give_curves(tmp_path, task, stage,
     assert float(rows["AP"]["overall"]) == pytest.approx(sample.table["AP"]["overall"])
     assert sample.table["AP"]["overall"] != pytest.approx(whole.table["AP"]["overall"])
     assert rows["AP_images"]["overall"] == str(FEW)
+    shown = read_examples(result.files[f"examples_{stage}.png"].read_bytes())  # from class maps
+    np.testing.assert_array_equal(shown.answers, _logits(samples.images[-4:]).argmax(axis=1))
+    assert shown.device == "adb:test"
 
 
 @pytest.mark.parametrize(("more", "curve"), [((), FEW), (MAPS, IMAGES)])

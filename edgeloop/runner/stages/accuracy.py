@@ -15,6 +15,7 @@ from edgeloop.runner.stages.base import Assignment, Equipment, Result, choose_ta
 from edgeloop.runner.stages.running import NOT_AVAILABLE, ahead, batches, is_finite
 from edgeloop.store import Value
 from edgeloop.tasks import (
+    IllustratedScorer,
     Output,
     Samples,
     Score,
@@ -23,6 +24,7 @@ from edgeloop.tasks import (
     Task,
     Tensors,
     TensorsTask,
+    example_files,
     metric_of,
     reading_data,
     task_for,
@@ -68,23 +70,27 @@ def accuracy(work: Assignment, equipment: Equipment) -> Result:
     if (same := _same_test(work, equipment, device, kind, samples)) is not None:
         return _copied(work, same, samples)
     try:
-        score = _scored(work, equipment, device, info, kind, samples)
+        score, scorer = _scored(work, equipment, device, info, kind, samples)
     except NoSuchPrecision as error:
         return Result({work.stage: NOT_AVAILABLE}, {}, f"{work.stage} n/a: {error}")
     interval = equipment.task.interval(score.counts)
     metric = metric_of(equipment.task)
     files = write_score_files(score, work.folder, work.stage, interval, metric)
+    task_name = equipment.task.name
+    files |= scorer.write(work.folder, work.stage, samples, task_name, device.name)
     named = work.stage if metric == "f1" else f"{work.stage} {metric}"
     summary = f"{named} {score.headline:.4f} on {len(samples)} images, {device.name} ({kind})"
     if score.curve_images:
         summary += f", PR curves of {score.curve_images}"
     if score.note:
         summary += f"; {score.note}"
+    if scorer.problem:
+        summary += f"; no images of examples: {scorer.problem}"
     columns: dict[str, Value] = {
         work.stage: score.headline,
         f"{work.stage}_images": len(samples),
         f"{work.stage}_set": samples.key,
-        "task": equipment.task.name,
+        "task": task_name,
         "metric": metric,
     }
     if math.isfinite(interval.low) and math.isfinite(interval.high):
@@ -115,7 +121,8 @@ def _same_test(
 
 def _files_of(work: Assignment, stage: str) -> dict[str, Path]:
     """Its results, by the names they have as those of this stage; empty where some are not here."""
-    names = (f"test_results_{stage}.csv", f"pr_curve_{stage}.png", f"pr_curve_{stage}.csv")
+    curves = (f"pr_curve_{stage}.png", f"pr_curve_{stage}.csv")
+    names = (f"test_results_{stage}.csv", *curves, *example_files(stage))
     found = [name for name in names if name in work.files]
     if names[0] not in found:
         return {}
@@ -148,14 +155,16 @@ def run_test(
     kind: Kind,
     samples: Samples,
     curves: bool = True,
+    scorer: Scorer | None = None,
 ) -> Score:
     """Inference and scoring overlap: outputs are scored while the next are computed, and no more
-    than a few batches of outputs exist at any time."""
+    than a few batches of outputs exist at any time. Without a `scorer`, the task makes one."""
+    scorer = scorer or _scorer(task, curves)
     outputs = device.infer(model, info, kind, batches(samples, info))
     if isinstance(task, TakesOutputs):
-        return _score_of(outputs, samples, _scorer(task, curves), device.name)
+        return _score_of(outputs, samples, scorer, device.name)
     single = (batch[info.output_name] for batch in outputs)
-    return _score_of(single, samples, _scorer(task, curves), device.name)
+    return _score_of(single, samples, scorer, device.name)
 
 
 def _scorer(task: Task, curves: bool = True) -> Scorer:
@@ -171,22 +180,22 @@ def _scored(
     info: GraphInfo,
     kind: Kind,
     samples: Samples,
-) -> Score:
+) -> tuple[Score, IllustratedScorer]:
     """F1 needs class maps only, and those are a small part of the bytes: where device and model
     have them, the full outputs of a few images are enough for the curves."""
     task = equipment.task
     model = work.artefact(device.artefacts.get(kind, ""), equipment.toolchain.name)
     few = equipment.sizes.curve
-    needs_outputs = metric_of(task) != "f1"
-    if needs_outputs or not isinstance(device, GivesClasses) or len(samples) <= few:
-        return run_test(task, device, model, info, kind, samples)
-    maps = work.find(device.class_artefacts[kind]) if kind in device.class_artefacts else None
-    if maps is None:
-        return run_test(task, device, model, info, kind, samples)
+    maps = None
+    if isinstance(device, GivesClasses) and metric_of(task) == "f1" and len(samples) > few:
+        maps = work.find(device.class_artefacts[kind]) if kind in device.class_artefacts else None
+    scorer = IllustratedScorer(_scorer(task, curves=maps is None), len(samples))
+    if maps is None or not isinstance(device, GivesClasses):
+        return run_test(task, device, model, info, kind, samples, scorer=scorer), scorer
     outputs = device.infer_classes(maps, info, kind, batches(samples, info))
-    whole = _score_of(outputs, samples, _scorer(task, curves=False), device.name)
+    whole = _score_of(outputs, samples, scorer, device.name)
     sample = replace(samples, images=samples.images[:few], labels=samples.labels[:few])
-    return whole.with_curves_of(run_test(task, device, model, info, kind, sample))
+    return whole.with_curves_of(run_test(task, device, model, info, kind, sample)), scorer
 
 
 def _score_of(

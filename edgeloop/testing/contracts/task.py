@@ -10,6 +10,7 @@ import pytest
 
 from edgeloop.errors import BadInput
 from edgeloop.tasks import (
+    Illustrates,
     Labels,
     Output,
     Samples,
@@ -158,6 +159,22 @@ class TaskContract:
         assert interval.low <= interval.value <= interval.high
         same = paired_interval(task, found.counts, found.counts)
         assert (same.low, same.value, same.high) == (0, 0, 0)
+
+    # Images
+
+    def test_images_of_a_model_that_is_always_right_show_the_truth(
+        self, task: Task, tested: Samples
+    ) -> None:
+        scorer, outputs = task.scorer(), self.perfect(task, tested.labels)
+        scorer.add(outputs, tested.labels)
+        if not isinstance(scorer, Illustrates):
+            return
+        last = each(outputs, lambda array: array[-2:])
+        shown = scorer.illustrate(last, tested.labels[-2:])
+        assert shown.truth.ndim == 3 and shown.truth.shape == shown.answers.shape
+        assert len(shown.truth) == 2
+        counted = (shown.truth >= 0) & (shown.truth < len(shown.classes))
+        np.testing.assert_array_equal(shown.answers[counted], shown.truth[counted])
 
     # What is refused
 
