@@ -62,6 +62,7 @@ ALLOWED = {
     "doctor": {"errors", "_util", "settings", "store", "models", "tasks", "platforms", "workspace"},
     "report": {
         *("_version", "errors", "_util", "store", "models", "workspace", "pareto", "search"),
+        "graph",
     },
     "portal": {
         *("_version", "errors", "_util", "settings", "store", "models", "workspace", "runner"),

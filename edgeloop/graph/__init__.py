@@ -45,6 +45,18 @@ from edgeloop.graph.info import (
 from edgeloop.graph.masks import soften_masks
 from edgeloop.graph.memory import DeployedMemory, deployed_memory
 from edgeloop.graph.operators import refusal
+from edgeloop.graph.outline import (
+    INPUT,
+    LARGEST_OUTLINE,
+    MOST_LAYERS,
+    OUTLINE_SUFFIX,
+    OUTPUT,
+    Outline,
+    OutlineLayer,
+    outline_bytes,
+    outline_of,
+    parse_outline,
+)
 from edgeloop.graph.process import GraphPool, GraphProcess, graph_pool
 from edgeloop.graph.reading import (
     check_limits,
@@ -81,6 +93,11 @@ __all__ = [
     "DLC_INPUT",
     "DLC_OUTPUT",
     "EXACT_REWRITES",
+    "INPUT",
+    "LARGEST_OUTLINE",
+    "MOST_LAYERS",
+    "OUTLINE_SUFFIX",
+    "OUTPUT",
     "AppliedRewrite",
     "CountedLayer",
     "DeclaredTensor",
@@ -93,6 +110,8 @@ __all__ = [
     "GraphSummary",
     "LayerTiming",
     "Layout",
+    "Outline",
+    "OutlineLayer",
     "OutputComparison",
     "RewriteStep",
     "Shape",
@@ -120,6 +139,9 @@ __all__ = [
     "info_from",
     "layout_of",
     "needs_preparing",
+    "outline_bytes",
+    "outline_of",
+    "parse_outline",
     "parse_shapes",
     "prepare_model",
     "read_graph",

@@ -78,6 +78,10 @@ class GraphProcess:
         )
         return info_from(answer["info"]), int(answer["batch"]), list(answer["caveats"])
 
+    def write_outline(self, model: Path, target: Path) -> None:
+        """Write the network as a drawing needs it."""
+        self._call("outline", model=model, target=target)
+
     def write_base(self, model: Path, target: Path) -> GraphInfo:
         """Write the simplified model, which exact rewrites start from."""
         return info_from(self._call("advice_base", model=model, target=target)["info"])
@@ -127,6 +131,13 @@ class GraphPool:
         process = self._free.get()
         try:
             return process.summarize(model, shapes)
+        finally:
+            self._free.put(process)
+
+    def write_outline(self, model: Path, target: Path) -> None:
+        process = self._free.get()
+        try:
+            process.write_outline(model, target)
         finally:
             self._free.put(process)
 

@@ -14,6 +14,7 @@ from edgeloop.graph.check import read_graph
 from edgeloop.graph.count import count_layers, graph_info, write_layers
 from edgeloop.graph.describe import summarize as _summarize
 from edgeloop.graph.info import Shape
+from edgeloop.graph.outline import write_outline
 from edgeloop.graph.reading import prepare_model
 from edgeloop.graph.rewrites import ALL, FUSIONS, apply_rewrites, rewrite_notes
 from edgeloop.graph.variants import (
@@ -73,6 +74,11 @@ def write_variants(model: str, folder: str) -> Answer:
     return {"info": info.to_fields(), "batch": batch, "caveats": notes}, ()
 
 
+def outline(model: str, target: str) -> Answer:
+    write_outline(Path(model), Path(target))
+    return {}, ()
+
+
 def _tuples(shapes: Mapping[str, Sequence[int]]) -> dict[str, Shape]:
     return {name: tuple(shape) for name, shape in shapes.items()}
 
@@ -84,6 +90,7 @@ def _table() -> Mapping[str, Work]:
         "summarize": summarize,
         "prepare": prepare,
         "write_variants": write_variants,
+        "outline": outline,
         "advice_base": advice_base,
         "advice_rewrite": advice_rewrite,
         "advice_compare": advice_compare,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from edgeloop.fleet import WaitingWork
 from edgeloop.models import LatencyInterval
+from edgeloop.report import PictureOfNetwork
 from edgeloop.runner import MachineLine
 
 PAGE_SIZES = (50, 100, 200)
@@ -274,6 +275,9 @@ class ModelView:
     image: str
     trouble: str  # a sentence, if the files could not be read
     recovery: RecoveryView | None = None
+    graph: PictureOfNetwork | None = None
+    graph_hint: str = ""  # why there is none, and a command that makes one
+    graph_command: str = ""
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,7 @@ from edgeloop.report.model_charts import (
     read_layers,
     read_scores,
 )
+from edgeloop.report.network import PictureOfNetwork, outline_in_store, picture_of
 from edgeloop.report.search_charts import (
     SearchColour,
     about_candidate,
@@ -94,6 +95,7 @@ __all__ = [
     "Layers",
     "Measure",
     "Pareto",
+    "PictureOfNetwork",
     "ReportData",
     "SearchColour",
     "Shown",
@@ -123,9 +125,11 @@ __all__ = [
     "non_dominated",
     "objective",
     "one_device",
+    "outline_in_store",
     "parallel_chart",
     "pareto_chart",
     "pareto_of",
+    "picture_of",
     "plot",
     "png_address",
     "pr_chart",

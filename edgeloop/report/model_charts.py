@@ -61,7 +61,7 @@ def evidence_of(workspace: Workspace, model: str) -> Evidence:
     perf = _text(workspace, files.get(runs[-1])) if runs else ""
     curves = read_curves(_text(workspace, files.get(f"pr_curve_{stage}.csv")))
     png = None if curves else files.get(f"pr_curve_{stage}.png")
-    image = _read(workspace, png, LARGEST_IMAGE_BYTES)
+    image = read_file(workspace, png, LARGEST_IMAGE_BYTES)
     return Evidence(
         read_layers(perf) if perf else None,
         stage,
@@ -97,10 +97,10 @@ def _run(name: str) -> int:
 
 
 def _text(workspace: Workspace, file: ModelFile | None) -> str:
-    return _read(workspace, file, LARGEST_BYTES).decode(errors="replace")
+    return read_file(workspace, file, LARGEST_BYTES).decode(errors="replace")
 
 
-def _read(workspace: Workspace, file: ModelFile | None, most: int) -> bytes:
+def read_file(workspace: Workspace, file: ModelFile | None, most: int) -> bytes:
     """Empty if it is too large, or was deleted since it was listed."""
     if file is None or file.size > most:
         return b""

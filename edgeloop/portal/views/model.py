@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from edgeloop._util.redact import redact
 from edgeloop.errors import EdgeloopError
@@ -33,12 +33,10 @@ from edgeloop.portal.shapes import (
     UsePeriod,
 )
 from edgeloop.portal.state import Portal, frame_of, row_of
+from edgeloop.portal.views.graph import graph_hint, graph_view
 from edgeloop.portal.views.table import headings, line_of
 from edgeloop.report import LATENCY, Evidence, evidence_charts, evidence_of, png_address
 from edgeloop.store import Record, Values
-
-if TYPE_CHECKING:
-    pass
 
 
 def timeline(
@@ -118,6 +116,8 @@ def model_view(portal: Portal, experiment: str | None, name: str) -> ModelView:
     none: tuple[FileView, ...] = ()
     files = _or_else(lambda: files_view(portal, experiment, name), none, troubles)
     evidence = _or_else(lambda: evidence_of(workspace, name), Evidence(), troubles)
+    graph = _or_else(lambda: graph_view(portal, workspace, record, evidence), None, troubles)
+    hint, command = graph_hint(record, files) if graph is None else ("", "")
     layers, priority = evidence.layers, record.values.get("priority")
     columns = (LATENCY, "macs", *shown_scores([record.values]))
     is_number = isinstance(priority, int | float) and not isinstance(priority, bool)
@@ -145,6 +145,9 @@ def model_view(portal: Portal, experiment: str | None, name: str) -> ModelView:
         image=png_address(evidence.pr_image),
         trouble=" ".join(dict.fromkeys(troubles)),
         recovery=_recovery(record.values),
+        graph=graph,
+        graph_hint=hint,
+        graph_command=command,
     )
 
 

@@ -18,7 +18,7 @@ from fastapi.requests import Request
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup, escape
 
-from edgeloop._util.units import size_text
+from edgeloop._util.units import latency_text, size_text
 from edgeloop.models import AGREEMENT_COLUMNS
 from edgeloop.portal.shapes import PAGE_SIZES, Frame, Heading, Line, StageView, TableView, UsePeriod
 from edgeloop.report import measure_of
@@ -72,6 +72,8 @@ def environment() -> jinja2.Environment:
         "drawn": drawn,
         "iso": iso,
         "machine": lambda node: re.split("[/:]", node)[0] or node,
+        "micros": lambda time_us: latency_text(time_us / 1000),
+        "percent": percent,
         "plain": lambda text: _COLOURS.sub("", text),
         "quoted": lambda text: quote(str(text), safe=""),
         "quoted_path": lambda text: quote(str(text)),
@@ -107,7 +109,9 @@ def linked(svg: str, address: str) -> Markup:
 def grouped(svg: str, label: str) -> Markup:
     """A chart whose points can be reached: for screen readers, an image has no parts, but a group
     has."""
-    return drawn(svg.replace(' role="img"', f' role="group" aria-label="{label}"'))
+    return drawn(
+        re.sub(' role="img"( aria-label="[^"]*")?', f' role="group" aria-label="{label}"', svg)
+    )
 
 
 def iso(moment: float) -> str:
@@ -139,6 +143,10 @@ def in_seconds(seconds: float) -> str:
     if seconds < 3600:
         return f"{int(seconds // 60)} min {int(seconds % 60):02} s"
     return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02} min"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.0995 else f"{100 * share:.2g} %"
 
 
 def score(value: float | None, metric: str = "f1_1k") -> str:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from edgeloop.errors import PlanMisfit
-from edgeloop.graph import write_viewer
+from edgeloop.errors import EdgeloopError, PlanMisfit
+from edgeloop.graph import OUTLINE_SUFFIX, graph_pool, write_viewer
 from edgeloop.models import is_true
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
@@ -67,7 +67,8 @@ def convert(work: Assignment, equipment: Equipment) -> Result:
     summary = f"{counts}, quantized {converted.precision} on {len(calibration)} {kind}{what}"
     for more in filter(None, (better.text, why, untimed)):
         summary += f"; {more}"
-    return Result(columns, {**files, **_viewer(work, converted.files)}, summary)
+    drawn = {**_viewer(work, converted.files), **_outline(work, files.get(converted.quantized))}
+    return Result(columns, {**files, **drawn}, summary)
 
 
 def _converted(
@@ -145,6 +146,19 @@ def _viewer(work: Assignment, files: Mapping[str, Path]) -> dict[str, Path]:
             write_viewer(page, work.uploaded.name, table)
             return {page.name: page}
     return {}
+
+
+def _outline(work: Assignment, quantized: Path | None) -> dict[str, Path]:
+    """The network for a drawing: as it is deployed, since the times of layers are of that. A model
+    of which none can be made is converted all the same."""
+    is_graph = quantized is not None and quantized.suffix == ".onnx"
+    source = quantized if quantized is not None and is_graph else work.onnx
+    path = work.folder / f"{work.uploaded.stem}{OUTLINE_SUFFIX}"
+    try:
+        graph_pool().write_outline(source, path)
+    except EdgeloopError:
+        return {}
+    return {path.name: path} if path.is_file() else {}
 
 
 def _archai_shape(shape: tuple[int, ...], layout: str) -> list[int]:

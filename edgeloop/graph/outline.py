@@ -1,0 +1,171 @@
+"""The network as a drawing needs it: layers with operator, shape and what they read, in one small
+JSON file that conversion leaves beside a model.
+
+Constants, and the conversions between floats and integers that quantization puts around layers, are
+folded away; `tensors` are the names of what a layer writes, since runtimes name such conversions
+after them. A layer reads only layers before it, so a file cannot describe a cycle. Whoever reads
+one trusts nothing in it: `parse_outline` checks everything, and its size first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from edgeloop.graph.check import read_graph
+from edgeloop.graph.info import Shape
+from edgeloop.graph.reading import load_model
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto
+
+OUTLINE_SUFFIX = ".graph.json"
+INPUT, OUTPUT = "Input", "Output"  # operators of the ends of a network
+MOST_LAYERS = 5_000
+LARGEST_OUTLINE = 1_000_000  # bytes
+_MOST_EDGES = 20_000
+_LONGEST_NAME = 400
+_FOLDED = frozenset(("QuantizeLinear", "DequantizeLinear", "Identity", "Dropout"))
+_LARGE_BYTES = 4096
+
+Name = Annotated[str, Field(max_length=_LONGEST_NAME)]
+
+
+class OutlineLayer(BaseModel):
+    """`shape` is that of its first output, empty if unknown; `inputs` are places in the list."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+    name: Name
+    operator: Annotated[str, Field(max_length=100)]
+    shape: Annotated[tuple[Annotated[int, Field(ge=0, le=2**40)], ...], Field(max_length=16)] = ()
+    inputs: Annotated[tuple[int, ...], Field(max_length=2_000)] = ()
+    tensors: Annotated[tuple[Name, ...], Field(max_length=100)] = ()
+
+
+class Outline(BaseModel):
+    """`count` layers, inputs and outputs of the network among them; where these are too many for a
+    drawing, `layers` is empty."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+    format: Literal[1] = 1
+    count: Annotated[int, Field(ge=0, le=2**40)]
+    layers: Annotated[tuple[OutlineLayer, ...], Field(max_length=MOST_LAYERS)] = ()
+
+    @model_validator(mode="after")
+    def _is_ordered(self) -> Outline:
+        for place, layer in enumerate(self.layers):
+            if any(not 0 <= source < place for source in layer.inputs):
+                raise ValueError("a layer reads one that does not come before it")
+        if sum(len(layer.inputs) for layer in self.layers) > _MOST_EDGES:
+            raise ValueError("too many connections")
+        return self
+
+
+def parse_outline(content: bytes) -> Outline | None:
+    """None for what is not such a file, or of a later format."""
+    if len(content) > LARGEST_OUTLINE:
+        return None
+    try:
+        return Outline.model_validate_json(content)
+    except (ValidationError, ValueError):
+        return None
+
+
+def write_outline(model: Path, target: Path) -> None:
+    """Raises UnusableModel for a file that cannot be read."""
+    target.write_bytes(outline_bytes(outline_of(read_deployed(model))))
+
+
+def outline_bytes(outline: Outline) -> bytes:
+    content = outline.model_dump_json(exclude_defaults=False).encode()
+    if len(content) > LARGEST_OUTLINE:
+        content = Outline(count=outline.count).model_dump_json().encode()
+    return content
+
+
+def read_deployed(model: Path) -> ModelProto:
+    """A quantized model as it is; a float one simplified, as toolchains name its layers then."""
+    from onnx import shape_inference
+
+    found = load_model(model, with_weights=False)
+    if not any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in found.graph.node):
+        return read_graph(model, any_operator=True)
+    for tensor in found.graph.initializer:
+        if len(tensor.raw_data) > _LARGE_BYTES:  # sizes that shapes depend on are small
+            tensor.ClearField("raw_data")
+    return shape_inference.infer_shapes(found)
+
+
+def outline_of(model: ModelProto) -> Outline:
+    """The graph needs its shapes inferred, and its nodes in an order in which they can run."""
+    graph = model.graph
+    shapes = _shapes(graph)
+    constants = {tensor.name for tensor in graph.initializer}
+    makers: dict[str, int] = {}  # of every tensor that is no constant, the layer
+    layers: list[OutlineLayer] = []
+
+    def add(name: str, operator: str, source: str, inputs: set[int], tensors: list[str]) -> None:
+        makers.update(dict.fromkeys(tensors, len(layers)))
+        shape = shapes.get(source, ())
+        known = {"shape": shape if len(shape) <= 16 and all(side > 0 for side in shape) else ()}
+        cut = tuple(text[:_LONGEST_NAME] for text in tensors[:100] if text)
+        layers.append(
+            OutlineLayer(
+                name=name[:_LONGEST_NAME],
+                operator=operator[:100],
+                inputs=tuple(sorted(inputs))[:2_000],
+                tensors=cut,
+                **known,
+            )
+        )
+
+    for value in graph.input:
+        if value.name not in constants:
+            add(value.name, INPUT, value.name, set(), [value.name])
+    for node in graph.node:
+        if len(layers) > MOST_LAYERS:
+            break
+        read = {makers[name] for name in node.input if name in makers}
+        if _is_constant(node, read, constants):
+            constants.update(node.output)
+        elif node.op_type in _FOLDED and read:
+            makers.update(dict.fromkeys(node.output, min(read)))
+        else:
+            name = node.name or next(iter(node.output), "")
+            add(name, node.op_type, node.output[0], read, list(node.output))
+    for value in graph.output:
+        if value.name in makers:
+            shapes.setdefault(value.name, ())
+            _end(layers, makers[value.name], value.name, shapes[value.name])
+    edges = sum(len(layer.inputs) for layer in layers)
+    if len(layers) > MOST_LAYERS or edges > _MOST_EDGES:
+        return Outline(count=max(len(layers), len(graph.node)))
+    return Outline(count=len(layers), layers=tuple(layers))
+
+
+def _end(layers: list[OutlineLayer], maker: int, name: str, shape: Shape) -> None:
+    known = shape if len(shape) <= 16 and all(side > 0 for side in shape) else ()
+    text = name[:_LONGEST_NAME]
+    layers.append(
+        OutlineLayer(name=text, operator=OUTPUT, shape=known, inputs=(maker,), tensors=(text,))
+    )
+
+
+def _is_constant(node: NodeProto, read: set[int], constants: set[str]) -> bool:
+    """Computed from constants alone, such as a weight that was quantized."""
+    return not read and all(not name or name in constants for name in node.input)
+
+
+def _shapes(graph: GraphProto) -> dict[str, Shape]:
+    """Of tensors whose sides are all known."""
+    found: Mapping[str, Shape] = {
+        value.name: tuple(side.dim_value for side in value.type.tensor_type.shape.dim)
+        for value in (*graph.input, *graph.value_info, *graph.output)
+        if value.type.tensor_type.HasField("shape")
+    }
+    return dict(found)
