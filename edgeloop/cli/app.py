@@ -30,8 +30,8 @@ SECTIONS = {
     },
     "Evaluate": {
         **{"inspect": "bench", "bench": "bench"},
-        **{"runner": "runner", "compare": "runner", "devices": "devices", "steady": "runner"},
-        **{"usage": "runner", "queue": "fleet.queue"},
+        **{"runner": "runner", "compare": "tuning.compare", "devices": "devices"},
+        **{"steady": "runner", "usage": "runner", "queue": "fleet.queue"},
     },
     "Tune": {
         "layers": "tuning.layers",

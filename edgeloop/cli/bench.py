@@ -164,7 +164,7 @@ def _inspection_lines(found: Inspection) -> Iterator[str]:
 
 
 def _tensor_lines(found: Inspection, side: str) -> list[str]:
-    from edgeloop.cli.output import table
+    from edgeloop.cli.terminal.tables import Screen, listing
 
     info = found.summary.info
     tensors = getattr(info or found.summary, side)
@@ -172,7 +172,7 @@ def _tensor_lines(found: Inspection, side: str) -> list[str]:
         (t.name, "x".join(map(str, t.shape)) or "scalar", t.dtype, getattr(t, "layout", ""))
         for t in tensors
     ]
-    _, *lines = table(("", "", "", " "), cells).splitlines()
+    _, *lines = listing(("", "", "", ""), cells, screen=Screen()).split("\n")
     return lines
 
 
@@ -213,7 +213,8 @@ def _labelled(label: str, lines: Iterable[str]) -> Iterator[str]:
 
 def _print_report(report: BenchReport) -> None:
     from edgeloop._util.units import size_text
-    from edgeloop.cli.output import printable, table
+    from edgeloop.cli.output import printable
+    from edgeloop.cli.terminal.tables import listing
 
     results = report.results
     cells = [
@@ -227,7 +228,7 @@ def _print_report(report: BenchReport) -> None:
         for result in results
     ]
     headings = ("chip", "latency", _interval_heading(results), "memory", "notes")
-    click.echo(table(headings, cells, right=headings[1:4]))
+    click.echo(listing(headings, cells, right=headings[1:4]))
     for result in results:
         for text in (result.error, *result.notes):
             if text:

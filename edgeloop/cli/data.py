@@ -226,7 +226,8 @@ def list_datasets(
     Example: edgeloop data list working/faces128
     """
     from edgeloop._util.units import size_text
-    from edgeloop.cli.output import print_json, table
+    from edgeloop.cli.output import plural, print_json
+    from edgeloop.cli.terminal.tables import TableColumn, listing
 
     _, datasets = _opened(store, experiment)
     found = datasets.list() if name is None else datasets.versions(name)
@@ -246,8 +247,18 @@ def list_datasets(
             )
             for item in found
         ]
-        headings = ("dataset", "files", "size", "pushed (UTC)", "from", "message")
-        click.echo(table(headings, cells, right=("files", "size")))
+        columns = (
+            TableColumn("dataset", 100, 20),
+            TableColumn("files", 80, right=True),
+            TableColumn("size", 90, right=True),
+            TableColumn("pushed (UTC)", 70),
+            TableColumn("from", 50, 8),
+            TableColumn("message", 60, 12),
+        )
+        what = "dataset" if name is None else "version"
+        files, size = sum(item.files for item in found), sum(item.bytes for item in found)
+        total = f"{plural(len(found), what)}: {plural(files, 'file')}, {size_text(size)}"
+        click.echo(listing(columns, cells, total=total))
 
 
 @data.command()

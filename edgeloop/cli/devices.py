@@ -56,8 +56,9 @@ def devices(
         return
     from fnmatch import fnmatchcase
 
-    from edgeloop.cli.output import print_json, table
+    from edgeloop.cli.output import print_json
     from edgeloop.cli.terminal.live import watch as show
+    from edgeloop.cli.terminal.tables import TableColumn, listing, totals
 
     if states and not watch:
         raise click.UsageError("--state is for --watch: without it, nobody has been asked.")
@@ -86,7 +87,15 @@ def devices(
     if as_json:
         print_json(dict(zip(keys, row, strict=True)) for row in cells)
     else:
-        click.echo(table(("device", "latency", "profile", "state"), cells))
+        columns = (
+            TableColumn("device", 100, 24),
+            TableColumn("latency", 70, 8),
+            TableColumn("profile", 80, 12),
+            TableColumn("state", 90, 24, wraps=True),
+        )
+        words = [found_device.state.partition(":")[0] for found_device in wanted]
+        total = totals("device", words, ("ready", "simulated"))
+        click.echo(listing(columns, cells, states=words, total=total))
 
 
 @devices.command()
@@ -138,7 +147,8 @@ def doctor(experiment: str | None, store: str | None, as_json: bool) -> None:
 
     Example: edgeloop doctor
     """
-    from edgeloop.cli.output import print_json, table
+    from edgeloop.cli.output import print_json
+    from edgeloop.cli.terminal.tables import TableColumn, listing
     from edgeloop.doctor import examine
 
     load_settings()
@@ -147,7 +157,12 @@ def doctor(experiment: str | None, store: str | None, as_json: bool) -> None:
         print_json(vars(finding) for finding in findings)
     else:
         cells = [("ok" if f.ok else "missing", f.what, f.text) for f in findings]
-        click.echo(table(("", "what", ""), cells))
+        columns = (
+            TableColumn("", 100),
+            TableColumn("what", 90),
+            TableColumn("about", 80, 24, wraps=True),
+        )
+        click.echo(listing(columns, cells, states=[cell[0] for cell in cells], coloured=""))
     if not all(finding.ok for finding in findings if finding.needed):
         raise SystemExit(1)
 
@@ -272,7 +287,8 @@ def service_status(is_system: bool | None, into: Path | None, as_json: bool) -> 
     Example: edgeloop service status --json
     """
     from edgeloop import service as services
-    from edgeloop.cli.output import print_json, table
+    from edgeloop.cli.output import print_json
+    from edgeloop.cli.terminal.tables import listing
 
     place = services.service_place(_is_system(is_system), into)
     rows = [{"name": n, **services.state_of(n, place)} for n in services.installed(place)]
@@ -280,7 +296,8 @@ def service_status(is_system: bool | None, into: Path | None, as_json: bool) -> 
         print_json(rows)
     elif rows:
         headings = ("name", "state", "since", "restarts")
-        click.echo(table(headings, [tuple(row[key] for key in headings) for row in rows]))
+        cells = [tuple(row[key] for key in headings) for row in rows]
+        click.echo(listing(headings, cells, states=[row["state"] for row in rows]))
     else:
         click.echo(f"No service of Edgeloop is installed in {place.units}.")
 

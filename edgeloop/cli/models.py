@@ -143,8 +143,9 @@ def list_files(
     Example: edgeloop list 'brave-*'
     """
     from edgeloop._util.units import size_text
-    from edgeloop.cli.output import print_json, table
+    from edgeloop.cli.output import plural, print_json
     from edgeloop.cli.terminal.hints import no_models, say_empty
+    from edgeloop.cli.terminal.tables import TableColumn, listing
 
     with opened(store, experiment) as workspace:
         found = [
@@ -164,7 +165,15 @@ def list_files(
     if not found:
         return
     cells = [(n, f.name, size_text(f.size), f"{f.modified:%Y-%m-%d %H:%M}") for n, f in found]
-    click.echo(table(("model", "file", "size", "modified"), cells, right=("size",)))
+    columns = (
+        TableColumn("model", 100, 16),
+        TableColumn("file", 95, 24),
+        TableColumn("size", 90, right=True),
+        TableColumn("modified", 80),
+    )
+    models, size = len({name for name, _ in found}), sum(file.size for _, file in found)
+    total = f"{plural(len(found), 'file')} of {plural(models, 'model')}, {size_text(size)}"
+    click.echo(listing(columns, cells, total=total))
 
 
 def _models_in(path: Path) -> list[Path]:

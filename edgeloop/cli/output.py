@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,21 +34,6 @@ def _plain(item: object) -> object:
     if isinstance(item, list | tuple):
         return [_plain(inner) for inner in item]
     return json_safe(item) if isinstance(item, float) else item
-
-
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> str:
-    """Aligned columns, in plain text: it starts fast and works in pipes and logs."""
-    lines = [list(headings), *([printable(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
-
-    def aligned(line: list[str]) -> str:
-        cells = zip(line, widths, headings, strict=True)
-        return "  ".join(
-            cell.rjust(width) if heading in right else cell.ljust(width)
-            for cell, width, heading in cells
-        ).rstrip()
-
-    return "\n".join(map(aligned, lines))
 
 
 def printable(text: str) -> str:

@@ -291,7 +291,8 @@ def _shown(found: Pareto, row: object) -> dict[str, Value]:
 
 
 def _print(found: Pareto) -> None:
-    from edgeloop.cli.output import plural, table
+    from edgeloop.cli.output import plural
+    from edgeloop.cli.terminal.tables import listing
     from edgeloop.models import interval_heading, latency_interval
     from edgeloop.report import ASCII, LATENCY, UNICODE, chart_axes, plot
 
@@ -306,7 +307,7 @@ def _print(found: Pareto) -> None:
     beside = [interval_heading(found.front)] if intervals else []
     cells = [_cells(found, row, axes, intervals) for row in found.front]
     titles = ("name", *headings, *beside, "iteration", "device")
-    click.echo(table(titles, cells, right=[*headings, *beside]))
+    click.echo(listing(titles, cells, right=[*headings, *beside]))
     click.echo()
     is_unicode = (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
     width = shutil.get_terminal_size().columns

@@ -1,4 +1,4 @@
-"""runner, usage, steady, compare: evaluating models."""
+"""runner, usage, steady: evaluating models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from edgeloop.cli.context import (
     fallback_option,
     load_settings,
     missing_store,
-    names_argument,
     noting_rows_left_out,
     opened,
     precision_option,
@@ -27,7 +26,7 @@ from edgeloop.cli.context import (
 
 if TYPE_CHECKING:
     from edgeloop.platforms import Precision, PrecisionPlan
-    from edgeloop.runner import Comparison, RunnerEvent, RunTotals, Sizes, Variant
+    from edgeloop.runner import RunnerEvent, RunTotals, Sizes
     from edgeloop.settings import Settings
 
 dataset_option = click.option(
@@ -245,8 +244,9 @@ def usage(experiment: str | None, store: str | None, as_json: bool) -> None:
 
     Example: edgeloop usage --json
     """
-    from edgeloop.cli.output import print_json, table
+    from edgeloop.cli.output import plural, print_json
     from edgeloop.cli.terminal.hints import say_empty
+    from edgeloop.cli.terminal.tables import TableColumn, listing
     from edgeloop.runner import utilisation
 
     with opened(store, experiment) as workspace:
@@ -264,8 +264,15 @@ def usage(experiment: str | None, store: str | None, as_json: bool) -> None:
         (u.device, f"{u.day}", str(u.uses), f"{u.seconds:.0f}", f"{100 * u.utilisation:.1f} %")
         for u in uses
     ]
-    headings = ("device", "day", "uses", "seconds", "of the day")
-    click.echo(table(headings, cells, right=headings[2:]))
+    columns = (
+        TableColumn("device", 100, 24),
+        TableColumn("day", 95),
+        *(TableColumn(name, 80, right=True) for name in ("uses", "seconds", "of the day")),
+    )
+    devices, days = len({use.device for use in uses}), len({use.day for use in uses})
+    seconds = sum(use.seconds for use in uses)
+    total = f"{plural(devices, 'device')}, {plural(days, 'day')}: {seconds:.0f} s in use"
+    click.echo(listing(columns, cells, total=total))
 
 
 @click.command()
@@ -293,80 +300,34 @@ def steady(
 
     Example: edgeloop steady --threshold 5 --reset
     """
-    from edgeloop.cli.output import print_json, table
+    from edgeloop.cli.output import plural, print_json
+    from edgeloop.cli.terminal.hints import no_models, say_empty
+    from edgeloop.cli.terminal.tables import TableColumn, listing
 
     with opened(store, experiment) as workspace:
-        rows = [r for r in workspace.find(()) if _spread(r.values.get("stdev")) > threshold]
+        everything = workspace.find(())
+        rows = [r for r in everything if _spread(r.values.get("stdev")) > threshold]
+        steady_text = f"No model's benchmark varies by more than {threshold:g} %."
+        hint = "" if rows else steady_text if everything else no_models(workspace)
         if do_reset and rows:
             confirm("benchmark again", rows, yes)
             for row in rows:
                 workspace.catalog.reset(row.key, ["benchmark"])
     if as_json:
         print_json({"name": r.key, "stdev": r.values["stdev"], "reset": do_reset} for r in rows)
+    if hint:
+        say_empty(hint, as_json)
+    if as_json or hint:
         return
     cells = [(row.key, f"{_spread(row.values['stdev']):.1f} %") for row in rows]
-    click.echo(table(("name", "spread"), cells, right=("spread",)))
+    columns = (TableColumn("name", 100, 20), TableColumn("spread", 90, right=True))
+    total = f"{len(rows)} of {plural(len(everything), 'model')}"
+    click.echo(listing(columns, cells, total=total))
     if do_reset and rows:
         click.echo(f"{len(rows)} of them will be benchmarked again.")
 
 
-@click.command()
-@names_argument
-@click.option("--device", default="htp", show_default=True, help="Chip to compare on.")
-@dataset_option
-@click.option(
-    "--task",
-    help="segmentation, classification, detection, tensors, …  [default: the settings]",
-)
-@click.option(
-    "--images",
-    type=click.IntRange(min=2),
-    default=40,
-    show_default=True,
-    help="Number of test images.",
-)
-@common_options
-def compare(
-    names: tuple[str, ...],
-    device: str,
-    dataset: Path | None,
-    task: str | None,
-    images: int,
-    experiment: str | None,
-    store: str | None,
-    as_json: bool,
-) -> None:
-    """Compare float and quantized side by side.
-
-    Variants: float, quantized on the CPU, quantized and fp16 on the HTP simulator. Columns: F1 (or
-    the metric of another task) and the paired difference to float with bootstrap intervals,
-    agreement with float per pixel (or the cosine of the outputs), size and latency. Without a
-    dataset, and for models that do not fit its task: SQNR, cosine, largest error and top-1
-    agreement with float.
-
-    Example: edgeloop compare calm-heron --dataset faces --images 40
-    """
-    from edgeloop.cli.output import print_json
-    from edgeloop.cli.terminal.progress import step_bar
-    from edgeloop.runner import compare_model
-
-    with opened(store, experiment) as workspace:
-        settings = workspace.settings
-        data = dataset_folder(dataset, settings)
-        found = []
-        for row in workspace.find(names):
-            with step_bar(f"comparing {row.key}, images") as bar:
-                found.append(
-                    compare_model(workspace, row.key, device, data, task or "", images, bar.update)
-                )
-    if as_json:
-        print_json(row for comparison in found for row in comparison.rows())
-        return
-    for comparison in found:
-        _print_comparison(comparison)
-
-
-COMMANDS = (runner, usage, steady, compare)
+COMMANDS = (runner, usage, steady)
 
 
 _JSON_STATES = ("done", "failed", "released", "note", "drained")
@@ -447,48 +408,6 @@ def _print_report(report: RunnerEvent, echo: Callable[[str], None]) -> None:
     elif report.state != "begun":
         mark = " " if report.state == "done" else "!"
         echo(f"{mark} {report.stage:<10} {report.model:<20} {report.seconds:6.1f} s   {text}")
-
-
-_AGAINST_FLOAT = ("Δ to float [95 %]", "agreement")
-
-
-def _print_comparison(comparison: Comparison) -> None:
-    from edgeloop._util.units import size_text
-    from edgeloop.cli.output import printable, table
-
-    cells = [
-        [*_figures(variant), size_text(variant.size), variant.latency]
-        for variant in comparison.variants
-    ]
-    metric = "F1" if comparison.metric == "f1" else comparison.metric
-    if metric:
-        headings: tuple[str, ...] = ("variant", f"{metric} [95 %]", *_AGAINST_FLOAT)
-        right: tuple[str, ...] = ("agreement", "size", "latency")
-    else:
-        headings = ("variant", "SQNR", "cosine", "max error", "top-1")
-        right = (*headings[1:], "size", "latency")
-    what = "test images" if metric else "inputs, compared with float"
-    click.echo(f"{comparison.model}, {comparison.images} {what}")
-    click.echo(table((*headings, "size", "latency"), cells, right=right))
-    layers = ", ".join(f"{one.name} {100 * one.share:.0f} %" for one in comparison.costliest)
-    if layers:
-        click.echo(f"costliest layers (estimate): {printable(layers)}")
-
-
-def _figures(variant: Variant) -> list[str]:
-    score, delta = variant.f1, variant.delta
-    if score is not None:
-        against = f"{delta.value:+.4f} [{delta.low:+.4f}, {delta.high:+.4f}]" if delta else ""
-        own = f"{score.value:.4f} [{score.low:.4f}, {score.high:.4f}]"
-        return [variant.name, own, against, f"{variant.agreement:.4f}"]
-    top1 = variant.top1_agreement
-    return [
-        variant.name,
-        "" if variant.sqnr_db is None else f"{variant.sqnr_db:.1f} dB",
-        f"{variant.agreement:.5f}",
-        "" if variant.max_error is None else f"{variant.max_error:.3g}",
-        "" if top1 is None else f"{top1:.4f}",
-    ]
 
 
 def _spread(value: object) -> float:

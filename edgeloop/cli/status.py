@@ -73,6 +73,9 @@ def status(
     --sort and --columns take the names that the table shows, and all others of 'edgeloop status
     --json'. CSV and JSON have the columns of the store, in its units.
 
+    Like every listing, it exits with 0 if the experiment has no models, and says which ones have.
+    A model that is named and not there is an error.
+
     Example: edgeloop status 'brave-*' --csv results.csv
 
     Example: edgeloop status --state failed --state running
@@ -135,29 +138,28 @@ def experiments(experiment: str | None, store: str | None, as_json: bool) -> Non
 
     Example: edgeloop experiments --json
     """
-    from edgeloop._util.suggest import suggestion
-    from edgeloop.cli.output import print_json, table
+    from edgeloop.cli.output import plural, print_json
     from edgeloop.cli.terminal.hints import no_models, say_empty
-    from edgeloop.errors import NotFound
+    from edgeloop.cli.terminal.tables import TableColumn, listing
     from edgeloop.models import check_experiment_name
 
     if experiment is not None:
         check_experiment_name(experiment)
-    with opened(store, None) as workspace:
+    with opened(store, experiment) as workspace:
         counts = workspace.experiments()
+        if experiment is not None:
+            counts = {name: count for name, count in counts.items() if name == experiment}
         hint = "" if counts else no_models(workspace)
-    if experiment is not None and counts:
-        if experiment not in counts:
-            near = suggestion(experiment, counts, "there are")
-            raise NotFound(reason=f"there is no experiment {experiment!r}: {near}")
-        counts = {experiment: counts[experiment]}
     if as_json:
         print_json({"name": name, "models": count} for name, count in counts.items())
     if hint:
         say_empty(hint, as_json)
     elif not as_json:
         cells = [(name, str(count)) for name, count in counts.items()]
-        click.echo(table(("experiment", "models"), cells, right=("models",)))
+        columns = (TableColumn("experiment", 100, 20), TableColumn("models", 90, right=True))
+        models = plural(sum(counts.values()), "model")
+        total = f"{plural(len(counts), 'experiment')}: {models}"
+        click.echo(listing(columns, cells, total=total))
 
 
 COMMANDS = (status, experiments)

@@ -135,8 +135,9 @@ def test_data_beside_the_folders_of_datasets_is_pointed_at(run: Command, project
 
 EMPTY = {
     "status": "No models", "list": "No models", "pareto": "No models", "reset *": "No models",
-    "status --csv -": "No models", "job list": "No jobs", "job status": "No jobs",
-    "data list": "No datasets", "searches": "No search", "usage": "No device was used",
+    "status --csv -": "No models", "steady": "No models",
+    "job list": "No jobs", "job status": "No jobs", "data list": "No datasets",
+    "searches": "No search", "usage": "No device was used",
 }  # fmt: skip
 
 
@@ -164,7 +165,10 @@ def test_what_is_misspelt_gets_the_nearest_name(run: Command, project: Path) -> 
     with Workspace.open(experiment="laptop") as workspace:
         workspace.upload(save_tiny(project / "net.onnx"), "calm-heron", tags=["unet"])
     assert "did you mean 'laptop' (1 model)?" in run("status", "-e", "lapto").out
-    assert "did you mean 'laptop'?" in run("experiments", "-e", "lapto").sentence
+    for words in ("status", "list", "pareto", "queue", "steady", "experiments", "report"):
+        said = run(words, "-e", "lapto")
+        assert said.code == 0, said.err
+        assert "did you mean 'laptop' (1 model)?" in said.out + said.err, words
     said = run("status", "-e", "laptop", "--tag", "une")
     assert said.code == 0 and "has the tag 'une'; did you mean 'unet'?" in said.out
     for words in ("status", "download", "compare", "reset", "delete", "list"):

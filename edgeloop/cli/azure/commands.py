@@ -186,7 +186,8 @@ def list_things(
     Example: edgeloop azure list computes
     """
     from edgeloop.azure import connect, list_resources
-    from edgeloop.cli.output import print_json, table
+    from edgeloop.cli.output import print_json
+    from edgeloop.cli.terminal.tables import listing
     from edgeloop.jobs import azure_requirements
 
     settings = load_settings(store=store, experiment=experiment, workspace_config=workspace_config)
@@ -197,7 +198,7 @@ def list_things(
     elif rows:
         headings = tuple(rows[0])
         cells = [tuple(str(row[name]) for name in headings) for row in rows]
-        click.echo(table(headings, cells, right=("jobs",)))
+        click.echo(listing(headings, cells, right=("jobs",)))
     else:
         click.echo(f"No {kind} in {required.address}.")
 

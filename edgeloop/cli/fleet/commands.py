@@ -13,6 +13,7 @@ from edgeloop.cli.fleet.manifest import manifest
 from edgeloop.cli.terminal.interrupt import kept
 
 if TYPE_CHECKING:
+    from edgeloop.cli.terminal.tables import Screen
     from edgeloop.fleet import (
         FleetObservation,
         FleetRecord,
@@ -154,6 +155,7 @@ def status(watch: bool, name: str | None, store: str | None, as_json: bool) -> N
     """
     from edgeloop.cli.output import print_json
     from edgeloop.cli.terminal.live import watch as show
+    from edgeloop.cli.terminal.tables import Screen
     from edgeloop.fleet import Fleets
 
     if watch and as_json:
@@ -165,11 +167,11 @@ def status(watch: bool, name: str | None, store: str | None, as_json: bool) -> N
             return [fleets.named(name)] if name else fleets.all()
 
         if watch:
-            show(lambda _: _tables(read()), _WATCH_S)
+            show(lambda screen: _tables(read(), screen), _WATCH_S)
         elif as_json:
             print_json(map(_row, read()))
         else:
-            click.echo(_tables(read()))
+            click.echo(_tables(read(), Screen.of_stdout()))
 
 
 @fleet.command()
@@ -350,8 +352,9 @@ def _progress(seen: FleetObservation, shown: str, is_quiet: bool) -> str:
     return line
 
 
-def _tables(records: list[FleetRecord]) -> str:
-    from edgeloop.cli.output import printable, table
+def _tables(records: list[FleetRecord], screen: Screen) -> str:
+    from edgeloop.cli.output import printable
+    from edgeloop.cli.terminal.tables import TableColumn, listing, totals
 
     if not records:
         return "No fleet. 'edgeloop fleet up' starts one."
@@ -368,8 +371,16 @@ def _tables(records: list[FleetRecord]) -> str:
         ]
         for record in records
     ]
-    numbers = ("bounds", "running", "waiting", "ending", "boards")
-    parts = [table(("fleet", "compute", "state", *numbers), cells, right=numbers)]
+    numbers = {"bounds": 70, "running": 90, "waiting": 85, "ending": 65, "boards": 60}
+    columns = (
+        TableColumn("fleet", 100, 12),
+        TableColumn("compute", 80, 10),
+        TableColumn("state", 95),
+        *(TableColumn(name, weight, right=True) for name, weight in numbers.items()),
+    )
+    states = [_state(record) for record in records]
+    total = totals("fleet", states, ("up", "going down", "killing", "unsupervised"))
+    parts = [listing(columns, cells, screen=screen, states=states, total=total)]
     shares = [
         [
             record.name,
@@ -381,8 +392,13 @@ def _tables(records: list[FleetRecord]) -> str:
         for record in records
         for name, share in record.spec.experiments.items()
     ]
-    headings = ("fleet", "experiment", "weight", "quota", "ready", "in work", "share", "runners")
-    parts.append(table(headings, shares, right=headings[2:]))
+    numbers = {"weight": 60, "quota": 55, "ready": 90, "in work": 85, "share": 65, "runners": 80}
+    columns = (
+        TableColumn("fleet", 95, 12),
+        TableColumn("experiment", 100, 16),
+        *(TableColumn(name, weight, right=True) for name, weight in numbers.items()),
+    )
+    parts.append(listing(columns, shares, screen=screen))
     parts += [f"{r.name}: {printable(r.observed.note)}" for r in records if r.observed.note]
     parts += [_advice(record) for record in records if not record.is_supervised]
     return "\n\n".join(parts)

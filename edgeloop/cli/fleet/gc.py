@@ -10,12 +10,10 @@ import click
 from edgeloop.cli.context import all_experiments_options, opened, yes_option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from edgeloop.errors import EdgeloopError
     from edgeloop.housekeeping import Finding, GcOptions, Report
-
-WIDTH = 80
-HEADINGS = ("what", "where", "count", "size", "why")
-RIGHT = ("count", "size")
 
 
 @click.command()
@@ -134,24 +132,24 @@ def _is_terminal() -> bool:
 
 def _show(report: Report, verb: str, err: bool = False) -> None:
     from edgeloop._util.units import size_text
-    from edgeloop.cli.output import plural, table
+    from edgeloop.cli.output import plural
 
     if not report.findings:
         click.echo("Nothing to clean up.", err=err)
         return
     rows = [_cells(finding, finding.count) for finding in report.findings]
-    click.echo(_fitted(table(HEADINGS, rows, RIGHT)), err=err)
+    click.echo(_table(rows), err=err)
     removed = [finding for finding in report.findings if finding.verb == "remove"]
     count, size = sum(f.count for f in removed), sum(f.size for f in removed)
     click.echo(f"{plural(count, 'item')} {verb}, {size_text(size)}.", err=err)
 
 
 def _show_done(done: list[tuple[Finding, int | EdgeloopError]]) -> None:
-    from edgeloop.cli.output import plural, table
+    from edgeloop.cli.output import plural
 
     rows = [_cells(finding, result) for finding, result in done if isinstance(result, int)]
     if rows:
-        click.echo(_fitted(table(HEADINGS, rows, RIGHT)))
+        click.echo(_table(rows))
     total = sum(result for f, result in done if isinstance(result, int) and f.verb == "remove")
     click.echo(f"{plural(total, 'item')} removed.")
     for finding, result in done:
@@ -169,10 +167,17 @@ def _cells(finding: Finding, count: int) -> tuple[str, ...]:
     return finding.kind, finding.where, str(count), size, finding.why
 
 
-def _fitted(text: str) -> str:
-    return "\n".join(
-        line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in text.splitlines()
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    from edgeloop.cli.terminal.tables import TableColumn, listing
+
+    columns = (
+        TableColumn("what", 100, 16),
+        TableColumn("where", 60, 16),
+        TableColumn("count", 90, right=True),
+        TableColumn("size", 95, right=True),
+        TableColumn("why", 80, 20),
     )
+    return listing(columns, rows)
 
 
 def _note(report: Report) -> None:

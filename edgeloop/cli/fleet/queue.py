@@ -11,14 +11,14 @@ from edgeloop.cli.context import common_options, opened
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from edgeloop.cli.terminal.tables import Screen
     from edgeloop.fleet import WaitingWork
     from edgeloop.models import RunnerEntry
     from edgeloop.workspace import Workspace
 
     Found = dict[str, tuple[WaitingWork, ...]]  # by experiment
 
-HEADINGS = ("capability", "ready", "running", "blocked", "oldest", "runners", "have")
-NAME_WIDTH = 28  # of a capability or a machine, so that a line of the table has 80 columns
+NAME_WIDTH = 28  # of a capability or a machine in a sentence
 MOST_NAMED = 3
 
 
@@ -51,23 +51,37 @@ def queue(
     Example: edgeloop queue --all-experiments --json
     """
     from edgeloop.cli.output import print_json
+    from edgeloop.cli.terminal.hints import no_models, say_empty
     from edgeloop.cli.terminal.live import watch as show
+    from edgeloop.cli.terminal.tables import Screen
 
     if watch and as_json:
         raise click.UsageError("choose one of --json and --watch.")
     if all_of_them and experiment is not None:
         raise click.UsageError("choose one of --experiment and --all-experiments.")
     with opened(store, experiment) as workspace:
+
+        def text(screen: Screen) -> str:
+            return _text(*_read(workspace, all_of_them), screen, hint)
+
+        hint = "" if all_of_them or _has_models(workspace) else no_models(workspace)
         if as_json:
             found, _ = _read(workspace, all_of_them)
             print_json(_as_row(name, line) for name, lines in found.items() for line in lines)
+            if hint:
+                say_empty(hint, as_json)
         elif watch:
-            show(lambda _: _text(*_read(workspace, all_of_them)), interval)
+            hint = ""  # there may be some at the next look
+            show(text, interval)
         else:
-            click.echo(_text(*_read(workspace, all_of_them)))
+            click.echo(text(Screen.of_stdout()))
 
 
 COMMANDS = (queue,)
+
+
+def _has_models(workspace: Workspace) -> bool:
+    return any(True for _ in workspace.store.models(workspace.experiment).query(limit=1))
 
 
 def _read(workspace: Workspace, all_of_them: bool) -> tuple[Found, list[RunnerEntry]]:
@@ -95,28 +109,35 @@ def _as_row(experiment: str, line: WaitingWork) -> dict[str, object]:
     }
 
 
-def _text(found: Found, dead: Sequence[RunnerEntry]) -> str:
+def _text(found: Found, dead: Sequence[RunnerEntry], screen: Screen, hint: str) -> str:
+    """`hint`: why the experiment has no models, which says more than that no work is left."""
     if not found:
         return "No experiment has models yet. Next: edgeloop upload MODEL.onnx"
-    parts = [f"{name}\n{_table(lines)}" for name, lines in found.items()]
-    tables = "\n\n".join(parts) if len(parts) > 1 else _table(next(iter(found.values())))
-    return "\n".join([tables, "", _advice(found), *_dead_runners(dead)])
+    tables = {name: _table(lines, screen) for name, lines in found.items()}
+    parts = [f"{screen.clipped(name)}\n{text}" for name, text in tables.items()]
+    text = "\n\n".join(parts if len(parts) > 1 else tables.values())
+    return "\n".join([text, "", hint or _advice(found), *_dead_runners(dead)])
 
 
-def _table(lines: Sequence[WaitingWork]) -> str:
+def _table(lines: Sequence[WaitingWork], screen: Screen) -> str:
     from edgeloop._util.units import duration_text
-    from edgeloop.cli.output import table
+    from edgeloop.cli.terminal.tables import TableColumn, listing
 
+    numbers = {"ready": 98, "running": 96, "blocked": 90, "oldest": 70, "runners": 94, "have": 92}
+    columns = (
+        TableColumn("capability", 100, 16),
+        *(TableColumn(name, weight, right=True) for name, weight in numbers.items()),
+    )
     cells = [
         (
-            _short(line.capability),
+            line.capability,
             *map(str, (line.ready, line.running, line.blocked)),
             duration_text(line.oldest_s) if line.ready else "",
             *map(str, (line.runners, line.have)),
         )
         for line in lines
     ]
-    return table(HEADINGS, cells, right=HEADINGS[1:])
+    return listing(columns, cells, screen=screen)
 
 
 def _advice(found: Found) -> str:

@@ -173,7 +173,8 @@ def _file_of_rows() -> Path:
 
 def _show(health: StoreHealth, workspace: Workspace, content: bool) -> None:
     from edgeloop._util.units import size_text
-    from edgeloop.cli.output import plural, shown, table
+    from edgeloop.cli.output import plural, shown
+    from edgeloop.cli.terminal.tables import TableColumn, listing
 
     what = f"{plural(health.models, 'model')} and {plural(health.files, 'file')}"
     hashed = f", {plural(health.hashed, 'file')} by content" if content else ""
@@ -187,7 +188,8 @@ def _show(health: StoreHealth, workspace: Workspace, content: bool) -> None:
         click.echo("Nothing is wrong.")
         return
     rows = [(p.kind, p.what, p.why) for p in health.problems[:SHOWN]]
-    click.echo(table(("kind", "what", "why"), rows))
+    why = TableColumn("why", 80, 24, wraps=True)
+    click.echo(listing((TableColumn("kind", 100), TableColumn("what", 90, 16), why), rows))
     more = len(health.problems) - SHOWN
     if more > 0:
         click.echo(f"… and {more} more; --json prints all.")

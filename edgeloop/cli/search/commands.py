@@ -120,8 +120,9 @@ def train_pareto(
 
     Example: edgeloop train-pareto laptop --epochs 30 --compute cluster
     """
-    from edgeloop.cli.output import print_json, table
+    from edgeloop.cli.output import print_json
     from edgeloop.cli.terminal.progress import step_bar
+    from edgeloop.cli.terminal.tables import TableColumn, listing
     from edgeloop.search import (
         front_in,
         retrain,
@@ -161,8 +162,12 @@ def train_pareto(
             (i.arch.id, _score(i.partial_iou), _score(i.full_iou), _score(i.full_f1), i.error)
             for i in done
         ]
-        headings = ("architecture", "partial IoU", "full IoU", "full F1", "")
-        click.echo(table(headings, cells, right=headings[1:4]))
+        columns = (
+            TableColumn("architecture", 100, 12),
+            *(TableColumn(name, 90, right=True) for name in ("partial IoU", "full IoU", "full F1")),
+            TableColumn("", 80, 20, wraps=True),
+        )
+        click.echo(listing(columns, cells))
     if any(item.error for item in done):
         raise SystemExit(1)
 

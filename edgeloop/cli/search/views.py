@@ -167,7 +167,7 @@ def _counts(seen: SeenSearch) -> list[str]:
 
 
 def _front_table(seen: SeenSearch, shown: tuple[SeenCandidate, ...]) -> str:
-    from edgeloop.cli.output import table
+    from edgeloop.cli.terminal.tables import listing
     from edgeloop.models import interval_heading, latency_interval
     from edgeloop.search import columns_of
 
@@ -180,13 +180,13 @@ def _front_table(seen: SeenSearch, shown: tuple[SeenCandidate, ...]) -> str:
         headings += (interval_heading(columns),)
         intervals = [str(latency_interval(row) or "") for row in columns]
         rows = [(*row, text) for row, text in zip(rows, intervals, strict=True)]
-    return table(headings, rows, right=headings[1:])
+    return listing(headings, rows, right=headings[1:])
 
 
 def _chip_table(seen: SeenSearch, shown: tuple[SeenCandidate, ...]) -> str:
     """All that are on the front of a chip. Chips are letters, which the lines below explain, and a
     star marks those whose front it is on; many chips have no room for their latencies."""
-    from edgeloop.cli.output import table
+    from edgeloop.cli.terminal.tables import Screen, listing
 
     letters = {front.name: _letter(place) for place, front in enumerate(seen.fronts)}
     values = list(dict.fromkeys(o.value for o in seen.objectives if o.device))
@@ -203,8 +203,8 @@ def _chip_table(seen: SeenSearch, shown: tuple[SeenCandidate, ...]) -> str:
             for o, star in zip(seen.objectives, stars, strict=True)
         ]
         rows.append([item.arch_id, *cells])
-    drawn = table(headings, rows, right=headings[1:])
-    if max(map(len, drawn.splitlines())) <= WIDTH:
+    drawn = listing(headings, rows, right=headings[1:], screen=Screen())
+    if max(map(len, drawn.splitlines())) <= (Screen.of_stdout().width or WIDTH):
         return drawn
     general = [objective.name for objective in seen.objectives if not objective.device]
     rows = [
@@ -215,7 +215,7 @@ def _chip_table(seen: SeenSearch, shown: tuple[SeenCandidate, ...]) -> str:
         ]
         for item in shown
     ]
-    return table(["architecture", *general, "on the front of"], rows, right=general)
+    return listing(["architecture", *general, "on the front of"], rows, right=general)
 
 
 def _front_line(letter: str, front: SeenFront) -> str:
@@ -256,7 +256,8 @@ def _letter(place: int) -> str:
 
 
 def _say_searches(found: list[SeenSearch]) -> None:
-    from edgeloop.cli.output import table
+    from edgeloop.cli.output import plural
+    from edgeloop.cli.terminal.tables import TableColumn, listing
 
     if not found:
         click.echo(_NO_SEARCH)
@@ -272,8 +273,18 @@ def _say_searches(found: list[SeenSearch]) -> None:
         )
         for seen in found
     ]
-    headings = ("search", "candidates", "complete", "front", "hypervolume", "objectives")
-    click.echo(table(headings, rows, right=headings[1:5]))
+    columns = (
+        TableColumn("search", 100, 20),
+        TableColumn("candidates", 95, right=True),
+        TableColumn("complete", 80, right=True),
+        TableColumn("front", 85, right=True),
+        TableColumn("hypervolume", 90, right=True),
+        TableColumn("objectives", 70, 16),
+    )
+    evaluated = sum(len(seen.own) for seen in found)
+    searched = "1 search" if len(found) == 1 else f"{len(found)} searches"
+    total = f"{searched}: {plural(evaluated, 'candidate')}"
+    click.echo(listing(columns, rows, total=total))
     if any(seen.taken_over for seen in found):
         click.echo("(+N): results taken over from earlier searches")
 

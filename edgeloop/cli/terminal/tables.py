@@ -16,11 +16,12 @@ import click
 from edgeloop.cli.output import plural, printable
 
 GAP = 2
+_SHORTEST = 12  # of a column that may be shortened
 _COLOURS: Mapping[str, tuple[str, ...]] = {
     "cyan": ("running", "busy", "preparing"),
-    "red": ("error", "failed", "dead", "unauthorized", "offline", "unplugged"),
-    "green": ("complete", "completed", "idle"),
-    "yellow": ("stalled", "hot", "canceled"),
+    "red": ("error", "failed", "dead", "unauthorized", "offline", "unplugged", "unsupervised"),
+    "green": ("complete", "completed", "idle", "ready", "up", "active", "ok", "pass"),
+    "yellow": ("stalled", "hot", "canceled", "missing", "going down", "killing"),
 }
 _COLOUR_OF = {word: colour for colour, words in _COLOURS.items() for word in words}
 _SAID = {"error": "failed"}  # of a row: how people say it
@@ -50,12 +51,14 @@ class Screen:
 @dataclass(frozen=True)
 class TableColumn:
     """A column. In a narrow terminal those of the least `weight` are left out first. One with a
-    `least` width may be shortened to it; others are shown in full or not at all."""
+    `least` width may be shortened to it; others are shown in full or not at all. The last one may
+    continue on the next line instead (`wraps`), where its end is what people must read."""
 
     heading: str
     weight: int = 50
     least: int | None = None
     right: bool = False
+    wraps: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,19 +98,49 @@ def fit(
     ]
     kept, widths = _room(columns, natural, screen.width)
 
+    last = kept[-1]
+    indent = " " * sum(widths[place] + GAP for place in kept[:-1])
+
     def line(texts: Sequence[str], state: str = "") -> str:
         parts = []
+        own, *more = _wrapped(texts[last], widths[last]) if columns[last].wraps else [texts[last]]
         for place in kept:
-            text = _padded(texts[place], widths[place], columns[place].right)
+            text = own if place == last else texts[place]
+            text = _padded(text, widths[place], columns[place].right)
             is_coloured = screen.has_colour and columns[place].heading == coloured
             parts.append(painted(text, state) if is_coloured else text)
-        return (" " * GAP).join(parts).rstrip()
+        first = (" " * GAP).join(parts).rstrip()
+        return "\n".join([first, *(indent + text for text in more)])
 
     heading = line([column.heading for column in columns])
     words = states or [""] * len(cells)
     left_out = [column.heading for place, column in enumerate(columns) if place not in widths]
     lines = tuple(line(row, state) for row, state in zip(cells, words, strict=True))
     return FittedTable(heading, lines, tuple(filter(None, left_out)))
+
+
+def listing(
+    columns: Sequence[TableColumn | str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Sequence[str] = (),
+    screen: Screen | None = None,
+    states: Sequence[str] = (),
+    coloured: str = "state",
+    total: str = "",
+) -> str:
+    """A table for stdout, or for this screen. A heading alone is a column that matters less than
+    those before it, and that may be shortened unless it is to the `right`. A terminal also gets the
+    `total` and the names of the columns that it has no room for."""
+    screen = screen or Screen.of_stdout()
+    whole = [
+        _usual_column(item, place, item in right) if isinstance(item, str) else item
+        for place, item in enumerate(columns)
+    ]
+    table = fit(whole, rows, screen, states, coloured)
+    if screen.width is None:
+        return table.text(screen)
+    return table.text(screen, [*filter(None, [total]), *table.remark])
 
 
 def totals(noun: str, states: Sequence[str], order: Sequence[str]) -> str:
@@ -134,6 +167,26 @@ def shortened(text: str, width: int) -> str:
             break
         kept += char
     return f"{kept.rstrip()}…" if width > 0 else ""
+
+
+def _usual_column(heading: str, place: int, is_right: bool) -> TableColumn:
+    return TableColumn(heading, 100 - place, None if is_right else _SHORTEST, is_right)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines of whole words; a word that is wider than a line is cut where that ends."""
+    lines = [""]
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if _width(longer) <= width:
+            lines[-1] = longer
+            continue
+        lines += [""] if lines[-1] else []
+        for char in word:
+            if _width(lines[-1] + char) > width:
+                lines.append("")
+            lines[-1] += char
+    return lines
 
 
 def _room(

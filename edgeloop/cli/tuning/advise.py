@@ -145,7 +145,7 @@ def _total(found: Advice) -> str:
 
 
 def _table(rewrites: tuple[AdvisedRewrite, ...]) -> str:
-    from edgeloop.cli.output import table
+    from edgeloop.cli.terminal.tables import listing
 
     headings = ("rewrite", "layers", "estimate", "gain")
     cells = [
@@ -157,7 +157,7 @@ def _table(rewrites: tuple[AdvisedRewrite, ...]) -> str:
         )
         for one in rewrites
     ]
-    return table(headings, cells, right=("estimate", "gain"))
+    return listing(headings, cells, right=("estimate", "gain"))
 
 
 def _layers(names: tuple[str, ...]) -> str:

@@ -241,14 +241,16 @@ def _print(report: GateReport, markdown: Path | None, as_json: bool) -> None:
 
 
 def _print_table(report: GateReport) -> None:
-    from edgeloop.cli.output import printable, table
+    from edgeloop.cli.output import printable
+    from edgeloop.cli.terminal.tables import listing
 
     cells = [
         (check.name, check.baseline, check.now, check.change_text, check.allowed, check.verdict)
         for check in report.checks
     ]
     headings = ("", "baseline", "now", "change", "allowed", "verdict")
-    click.echo(table(headings, cells, right=("baseline", "now", "change", "allowed")))
+    right, states = headings[1:5], [check.verdict for check in report.checks]
+    click.echo(listing(headings, cells, right=right, states=states, coloured="verdict"))
     for check in report.checks:
         if check.detail:
             click.echo(printable(f"{check.name}: {check.detail}"))

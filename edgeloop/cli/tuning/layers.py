@@ -108,7 +108,8 @@ def _model(net: Net, device: Device) -> Path:
 def _lines(name: str, costs: LayerCosts, top: int) -> Iterator[str]:
     import textwrap
 
-    from edgeloop.cli.output import plural, printable, table
+    from edgeloop.cli.output import plural, printable
+    from edgeloop.cli.terminal.tables import listing
 
     least = "≥ " if costs.missing_ops else ""
     about = ", ".join(_about(costs))
@@ -126,7 +127,7 @@ def _lines(name: str, costs: LayerCosts, top: int) -> Iterator[str]:
         cells = ("", "", _time(costs.unattributed_us), _percent(share), "")
         rows.append(("(not attributed)", *cells))
     headings = ("layer", "operator", "output", "time", "share", "")
-    yield table(headings, _fitted(rows), right=("time", "share"))
+    yield listing(headings, _fitted(rows), right=("time", "share"))
     for note in costs.notes:
         yield from textwrap.wrap(printable(note), _WIDTH, subsequent_indent="  ")
 

@@ -183,7 +183,8 @@ def _progress() -> Iterator[Progress]:
 def _lines(report: PrecisionReport, chosen: PrecisionPoint) -> Iterator[str]:
     import textwrap
 
-    from edgeloop.cli.output import printable, table
+    from edgeloop.cli.output import printable
+    from edgeloop.cli.terminal.tables import listing
 
     metric = report.metric
     yield f"{printable(report.model)} on {report.device}, {_images(report)}; latency is estimated"
@@ -198,7 +199,7 @@ def _lines(report: PrecisionReport, chosen: PrecisionPoint) -> Iterator[str]:
         )
         for number, point in enumerate(report.points, 1)
     ]
-    yield table(headings, cells, right=("latency", "SQNR", metric, f"{metric} − float"))
+    yield listing(headings, cells, right=("latency", "SQNR", metric, f"{metric} − float"))
     shares = report.shares(chosen)
     if shares is not None and chosen.plan.bits:
         gain, premium = (round(100 * share) for share in shares)
@@ -208,7 +209,7 @@ def _lines(report: PrecisionReport, chosen: PrecisionPoint) -> Iterator[str]:
         yield f"≥: it takes longer; the compiler has no cost for up to {missing} of its steps"
     yield ""
     yield "Most sensitive tensors (error: their own part of it in the outputs)"
-    yield table(
+    yield listing(
         ("tensor", "operator", "bits", "error", "latency", "SQNR"),
         [_tensor(one) for one in _most(report)],
         right=("error", "latency", "SQNR"),
