@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from edgeloop import Workspace
 from edgeloop.demo import CHIP_EXPERIMENT, DEMO_FILE, HOST_EXPERIMENT, pack
+from edgeloop.graph import OUTLINE_SUFFIX
 from edgeloop.report import objective, pareto_of
 
 PROJECT = Path(__file__).parents[1]
@@ -56,7 +57,8 @@ def make(folder: Path) -> None:
 
 
 def packed(folder: Path) -> bytes:
-    """What charts are drawn from: times and scores of all models, curves of those on the front."""
+    """What pages are drawn from: times, scores and graphs of all models, curves of those on the
+    front."""
     store = f"sqlite:{folder / '.edgeloop'}"
     both = (CHIP_EXPERIMENT, HOST_EXPERIMENT)
     front: set[str] = set()
@@ -69,6 +71,8 @@ def packed(folder: Path) -> bytes:
         name, model = PurePosixPath(key).name, "/".join(key.split("/")[:2])
         if name == "pr_curve_f1_10k.csv":
             return model in front
+        if name.endswith(OUTLINE_SUFFIX):
+            return True
         return name.startswith(("perf_results", "test_results")) and name.endswith(".csv")
 
     with Workspace.open(store) as workspace:

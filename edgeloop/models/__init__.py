@@ -17,10 +17,13 @@ from edgeloop.models.files import (
 )
 from edgeloop.models.leases import Lease, Leases, Outcome
 from edgeloop.models.names import (
+    FileGroup,
+    FileRole,
     attention_rank,
     can_be_key,
     check_experiment_name,
     check_model_name,
+    file_role,
     is_pattern,
     matches,
     matches_any,
@@ -100,6 +103,8 @@ __all__ = [
     "Catalog",
     "CurrentStage",
     "DeviceState",
+    "FileGroup",
+    "FileRole",
     "LatencyInterval",
     "Lease",
     "Leases",
@@ -130,6 +135,7 @@ __all__ = [
     "contents_of",
     "decoded",
     "default_plan",
+    "file_role",
     "free_at",
     "holders_of",
     "interval_heading",

@@ -40,7 +40,7 @@ from edgeloop.errors import (
     LocalFileError,
     ModelBusy,
 )
-from edgeloop.models.names import matches
+from edgeloop.models.names import OTHER_FILE, FileRole, file_role, matches, natural_key
 from edgeloop.models.onnx_check import ContentDigest, file_chunks
 from edgeloop.models.records import (
     ARCHAI_TOOLCHAIN,
@@ -76,6 +76,7 @@ class ModelFile:
         version: Changes when the file does; empty if the store does not say.
         sha256: Its content as the row says it; empty for what other tools and older versions of
             Edgeloop stored.
+        role: What it is for, as its name says.
     """
 
     name: str
@@ -84,6 +85,7 @@ class ModelFile:
     modified: datetime
     version: str = ""
     sha256: str = ""
+    role: FileRole = OTHER_FILE
 
     def damaged(self) -> FileDamaged:
         """The error that the store has something else than this file."""
@@ -111,7 +113,8 @@ class ModelFiles:
         self._experiment = experiment
 
     def of(self, row: Record) -> list[ModelFile]:
-        """Those that the row names, and those that another tool put beside them.
+        """Those that the row names, and those that another tool put beside them: files to deploy
+        first, then results.
 
         A result may get its plain name between the reading of the row and the listing. So where a
         file that the row names is not listed, the row is read again."""
@@ -140,7 +143,9 @@ class ModelFiles:
         for blob in self._of_archai(row):
             name = blob.key.removeprefix(f"{row.key}/")
             found.setdefault(name, _file(name, blob))
-        files = sorted(found.values(), key=lambda file: file.name)
+        uploaded = records.get(UPLOAD, StageRecord()).files
+        files = [replace(f, role=file_role(f.name, f.name in uploaded)) for f in found.values()]
+        files.sort(key=lambda file: (file.role.rank, natural_key(file.name), file.name))
         return files, names <= found.keys()
 
     def check_place(self, row: Record) -> None:

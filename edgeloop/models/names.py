@@ -1,4 +1,5 @@
-"""Names: which are allowed, friendly ones for models that come without, and the order of lists."""
+"""Names: which are allowed, friendly ones for models that come without, and the order of lists;
+and what a file of a model is, as its name says."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ import functools
 import random
 import re
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from edgeloop.errors import BadName
 
@@ -50,6 +53,61 @@ def natural_key(name: str) -> str:
     """Sorts names as people count: `net-2` before `net-10`, whatever the case of the letters."""
     counted = _NUMBER.sub(lambda found: f"{len(found[1]):03}{found[1]}", name.casefold())
     return f"{counted}\0{name}"
+
+
+FileGroup = Literal["deploy", "result", "other"]
+
+
+@dataclass(frozen=True)
+class FileRole:
+    """What a file is for. Lists show files to deploy first, the most specific ones before others,
+    then results, then the rest. `about` is a few words for people; empty where there are none."""
+
+    group: FileGroup
+    rank: int
+    about: str = ""
+
+
+OTHER_FILE = FileRole("other", 30)
+# Ending, place in lists, words. Longer endings come first: `.dlc` is also how `.quant.dlc` ends.
+_DEPLOYED = (
+    (".classes.quant.dlc", 5, "quantized, for Qualcomm's tools, ends in classes"),
+    (".classes.dlc", 6, "float, for Qualcomm's tools, ends in classes"),
+    (".quant.dlc", 2, "quantized, for Qualcomm's tools"),
+    (".dlc", 3, "float, for Qualcomm's tools"),
+    (".quant.onnx", 4, "quantized, for ONNX Runtime"),
+    (".ctx.onnx", 1, "loads the context binary in ONNX Runtime"),
+    (".bin", 0, "context binary"),
+)
+_FOR_A_CHIP = (".ctx.onnx", ".bin")
+_RESULTS = (
+    ("perf_results", "latency and times of layers"),
+    ("test_results", "scores"),
+    ("pr_curve", "precision and recall"),
+    ("examples_", "images of the test"),
+)
+_DETAILS = (".json", ".yaml", ".yml", ".csv", ".html", ".txt")
+
+
+def file_role(name: str, is_uploaded: bool = False) -> FileRole:
+    """By the names that stages give, see docs/reference/rows.md. What was uploaded is the model
+    itself or belongs to it, whatever it is called."""
+    if name.endswith(".onnx") and (is_uploaded or not name.endswith((".quant.onnx", ".ctx.onnx"))):
+        return FileRole("deploy", 7, "float, as uploaded" if is_uploaded else "float")
+    if is_uploaded:
+        is_detail = name.endswith(_DETAILS)
+        return OTHER_FILE if is_detail else FileRole("deploy", 8, "weights, as uploaded")
+    for suffix, rank, about in _DEPLOYED:
+        if name.endswith(suffix):
+            chip = name.removesuffix(suffix).rpartition(".")[2] if suffix in _FOR_A_CHIP else ""
+            is_known = chip and chip != name.removesuffix(suffix)
+            return FileRole("deploy", rank, f"{about}, for {chip}" if is_known else about)
+    for rank, (prefix, about) in enumerate(_RESULTS, start=10):
+        if name.startswith(prefix):
+            return FileRole("result", rank, about)
+    if name.endswith((".layers.csv", ".layers.html")):
+        return FileRole("result", 20, "table of layers")
+    return OTHER_FILE
 
 
 def attention_rank(status: str) -> int:

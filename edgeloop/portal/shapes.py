@@ -212,11 +212,14 @@ class StageView:
 
 @dataclass(frozen=True)
 class FileView:
-    """A file to download, for a model at /api/v1/models/NAME/files/FILE."""
+    """A file to download, for a model at /api/v1/models/NAME/files/FILE. `group` says what it is
+    for (`deploy`, `result` or `other`), and `about` what it is, of files of models."""
 
     name: str
     size: int
     modified: float
+    group: str = ""
+    about: str = ""
 
 
 @dataclass(frozen=True)

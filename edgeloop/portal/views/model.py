@@ -161,7 +161,9 @@ def _recovery(row: Values) -> RecoveryView | None:
 
 def files_view(portal: Portal, experiment: str | None, name: str) -> tuple[FileView, ...]:
     files = portal.workspace_of(experiment).catalog.files(name)
-    return tuple(FileView(file.name, file.size, file.modified.timestamp()) for file in files)
+    return tuple(
+        FileView(f.name, f.size, f.modified.timestamp(), f.role.group, f.role.about) for f in files
+    )
 
 
 def stages_view(portal: Portal, experiment: str | None, record: Record) -> tuple[StageView, ...]:

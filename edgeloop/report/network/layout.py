@@ -60,7 +60,7 @@ def arrange(boxes: Sequence[Box], width: float) -> Drawing:
     near = _neighbours(links)
     for sweep in range(_SWEEPS):
         _order(rows, near, is_down=sweep % 2 == 0)
-    x = _positions(rows, near, widths, width)
+    x = _centred(_positions(rows, near, widths, width), widths, width)
     step = BOX_HEIGHT + ROW_GAP
     placed = tuple(
         Placed(x[_Item(number)], ranks[number] * step, widths[_Item(number)])
@@ -175,8 +175,16 @@ def _positions(
                 wishes[columns[item]] if wishes else _wish(item, near, x, width / 2) for item in row
             ]
             x.update(zip(row, _spread(row, wished, widths, width), strict=True))
-        wishes = _column_wishes(columns, near, x)
+        wishes = _column_wishes(columns, near, x, is_drawn=sweep < _MOVES / 2)
     return x
+
+
+def _centred(
+    x: Mapping[_Item, float], widths: Mapping[_Item, float], width: float
+) -> dict[_Item, float]:
+    left = min((place - widths[item] / 2 for item, place in x.items()), default=0.0)
+    right = max((place + widths[item] / 2 for item, place in x.items()), default=width)
+    return {item: place + (width - left - right) / 2 for item, place in x.items()}
 
 
 def _columns(rows: list[list[_Item]], near: _Near) -> dict[_Item, _Item]:
@@ -198,16 +206,17 @@ def _first_below(item: _Item, near: _Near) -> _Item | None:
 
 
 def _column_wishes(
-    columns: Mapping[_Item, _Item], near: _Near, x: Mapping[_Item, float]
+    columns: Mapping[_Item, _Item], near: _Near, x: Mapping[_Item, float], is_drawn: bool
 ) -> dict[_Item, float]:
     """In the middle of where its parts are, drawn towards the boxes of other columns that they are
-    connected with."""
+    connected with; a lane towards the box that it comes from, as long as it `is_drawn` there. At
+    last it should be straight only."""
     own: dict[_Item, list[float]] = {}
     others: dict[_Item, list[float]] = {}
     for item, column in columns.items():
         own.setdefault(column, []).append(x[item])
         above, below = near.get(item, ([], []))
-        for one in (*above, *below) if item.row < 0 else ():
+        for one in (*above, *below) if item.row < 0 else (_Item(item.box),) * is_drawn:
             if one.row < 0 and columns[one] != column:
                 others.setdefault(column, []).append(x[one])
     found = {}
