@@ -65,6 +65,10 @@ ENDINGS = (".png", ".jpg", ".jpeg")
 MOST_CLASSES = 65_535
 MOST_ROWS = 2_000_000  # of labels.csv
 _MOST_DIGITS = 18
+_PARTS = {
+    *("annotations", "depth", "depths", "hr", "images", "img", "labels", "lr", "masks"),
+    *("test", "test2017", "train", "train2017", "unlabeled2017", "val", "val2017", "validation"),
+}
 
 
 @dataclass(frozen=True)
@@ -304,7 +308,19 @@ def _from_folders(root: Path, classes: Sequence[str]) -> _Listing:
             reason=f"there are no images in {root}: classification needs one folder per class "
             "(NAME/*.png or .jpg), or labels.csv with the columns file,label"
         )
+    _check_are_classes(root, sorted({name for _, name in found}))
     return _listing(root, found, classes or [folder.name for folder in folders])
+
+
+def _check_are_classes(root: Path, names: Sequence[str]) -> None:
+    """The datasets of other tasks have folders with images, too; their models would be blamed for
+    not fitting such classes."""
+    if set(map(str.lower, names)) <= _PARTS:
+        raise BadInput(
+            reason=f"{root} has the folders {', '.join(names)}, which are parts of a dataset and "
+            "no classes: classification needs one folder per class, or labels.csv with the "
+            "columns file,label. Choose another dataset or --task"
+        )
 
 
 def _from_csv(root: Path, table: Path, classes: Sequence[str]) -> _Listing:

@@ -41,6 +41,7 @@ from edgeloop.tasks.options import read_options
 MOST_PSNR = 100.0  # dB, of an exact image
 DEFAULT_FACTOR, MOST_FACTOR = 4, 16
 _ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+_LABELS = {"seg": "segmentation", "depth": "depth"}  # by the ends of their names
 _LOW, _HIGH = ("lr", "LR", "low"), ("hr", "HR", "high")
 _WANTED = "an image: [n, 3, height, width] or [n, height, width, 3]"
 _BYTES = 8.0  # values from 0 to 1 are never that large
@@ -168,6 +169,7 @@ class SuperResolution:
                 "high-resolution images, in hr/ if there is a folder lr/ with the same at a part "
                 "of their size"
             )
+        _check_are_images(files)
         if low is None:
             return [Sharpened(path, None, image_size(path)) for path in _in_order(files)]
         small = _files(low)
@@ -295,6 +297,17 @@ def _files(folder: Path) -> dict[str, Path]:
     """By name without the factor that some datasets add: `0001x4.png`."""
     found = [path for path in folder.iterdir() if path.suffix.lower() in _ENDINGS]
     return {_stem(path): path for path in found if not path.name.startswith(".")}
+
+
+def _check_are_images(files: Mapping[str, Path]) -> None:
+    """The labels of another task beside its images are no images to make sharper."""
+    for name, path in files.items():
+        stem, mark, kind = name.rpartition("_")
+        if mark and kind in _LABELS and stem in files:
+            raise BadInput(
+                reason=f"{path} is a label of {files[stem].name} for the task {_LABELS[kind]}: "
+                "super-resolution needs a folder of images only. Choose another dataset or --task"
+            )
 
 
 def _stem(path: Path) -> str:
