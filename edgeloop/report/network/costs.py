@@ -8,12 +8,14 @@ has, such as changes of layout. Times of what matches nothing are counted, not g
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from edgeloop.graph import OUTPUT, Outline
 
+_LONGEST_US = 1e12
 _OUTPUTS = "(output)"  # what writing the outputs takes, as the estimates of layers name it
 _ADDED = re.compile(r"(_token_\d+| \+\d+|_nchwc|_quant|_fused)$")
 _CONVERSION = re.compile(r"_(De)?[Qq]uantizeLinear(_\d+)?$")
@@ -42,12 +44,13 @@ def match_times(outline: Outline, layers: Sequence[tuple[str, str, float]]) -> N
     exact = {name for name, _, _ in layers if name in found.names}
     result = NetworkTimes()
     unmatched, unmatched_us = 0, 0.0
-    for row, (name, _, time_us) in enumerate(layers):
+    for row, (name, _, told_us) in enumerate(layers):
+        time_us = min(max(told_us, 0.0), _LONGEST_US) if math.isfinite(told_us) else 0.0
         place = found.place(name, exact)
         if place is None:
-            unmatched, unmatched_us = unmatched + 1, unmatched_us + max(0.0, time_us)
+            unmatched, unmatched_us = unmatched + 1, unmatched_us + time_us
             continue
-        result.times_us[place] = result.times_us.get(place, 0.0) + max(0.0, time_us)
+        result.times_us[place] = result.times_us.get(place, 0.0) + time_us
         result.rows.setdefault(place, row)
     return NetworkTimes(result.times_us, result.rows, unmatched, unmatched_us)
 

@@ -156,7 +156,7 @@ def _widths(row: Sequence[_Item], width: float) -> dict[_Item, float]:
     boxes = sum(1 for item in row if item.row < 0)
     lanes = len(row) - boxes
     lane = min(_LANE, 0.5 * width / max(1, lanes))
-    room = (width - lanes * lane) / max(1, boxes) - (_BOX_GAP if boxes > 1 else 0)
+    room = (width - lanes * lane) / max(1, boxes) - (_BOX_GAP if len(row) > 1 else 0)
     return {item: lane if item.row >= 0 else max(4.0, min(_WIDEST, room)) for item in row}
 
 
@@ -176,7 +176,20 @@ def _positions(
             ]
             x.update(zip(row, _spread(row, wished, widths, width), strict=True))
         wishes = _column_wishes(columns, near, x, is_drawn=sweep < _MOVES / 2)
-    return x
+    return _straightened(x, columns)
+
+
+def _straightened(x: Mapping[_Item, float], columns: Mapping[_Item, _Item]) -> dict[_Item, float]:
+    """Columns that are almost straight become so; the gaps between boxes have room for that."""
+    parts: dict[_Item, list[float]] = {}
+    for item, column in columns.items():
+        parts.setdefault(column, []).append(x[item])
+    almost = {
+        column: (min(places) + max(places)) / 2
+        for column, places in parts.items()
+        if max(places) - min(places) < _BOX_GAP / 2
+    }
+    return {item: almost.get(columns[item], place) for item, place in x.items()}
 
 
 def _centred(
