@@ -22,6 +22,7 @@ from edgeloop.report import objective, pareto_of
 PROJECT = Path(__file__).parents[1]
 FACES = "data/working/faces64"
 SIZES = ("--calibration-images", "64", "--quick-images", "100", "--thorough-images", "200")
+EXAMPLES = ("examples_f1_onnx.png", "examples_f1_onnx.jpg", "examples_f1_1k.png")
 SEARCH = (
     *("search.budget=24", "search.iteration=6", "search.publish=none"),
     *("objectives.val_iou.train.steps=150", f"experiment={CHIP_EXPERIMENT}"),
@@ -35,7 +36,7 @@ def edgeloop(folder: Path, *arguments: str) -> None:
 
 def measure(folder: Path, device: str, experiment: str) -> None:
     where = ("--device", device, "--dataset", FACES, "--experiment", experiment)
-    edgeloop(folder, "runner", "--drain", *where, *SIZES)
+    edgeloop(folder, "runner", "--drain", "--layers", *where, *SIZES)
 
 
 def make(folder: Path) -> None:
@@ -69,7 +70,7 @@ def packed(folder: Path) -> bytes:
 
     def is_kept(key: str) -> bool:
         name, model = PurePosixPath(key).name, "/".join(key.split("/")[:2])
-        if name == "pr_curve_f1_10k.csv":
+        if name == "pr_curve_f1_10k.csv" or name in EXAMPLES:
             return model in front
         if name.endswith(OUTLINE_SUFFIX):
             return True

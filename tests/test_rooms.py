@@ -66,7 +66,7 @@ ALLOWED = {
     },
     "portal": {
         *("_version", "errors", "_util", "settings", "store", "models", "workspace", "runner"),
-        *("jobs", "search", "report", "pareto", "fleet"),
+        *("jobs", "search", "report", "pareto", "fleet", "tasks"),
     },
     "testing": {
         "errors",

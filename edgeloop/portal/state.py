@@ -22,7 +22,7 @@ from edgeloop.portal.shapes import Frame, UsePeriod
 from edgeloop.portal.tokens import AUTO
 from edgeloop.report import to_page_part, to_page_parts
 from edgeloop.store import Record, Store, Values
-from edgeloop.workspace import Workspace
+from edgeloop.workspace import Workspace, models_elsewhere
 
 if TYPE_CHECKING:
     import altair as alt
@@ -127,6 +127,7 @@ IDLE_S = 600.0
 FIRST_LOOK_S = 20.0
 EXPERIMENTS_S = 5.0
 CACHED = 24
+EXAMPLES = 8  # models whose examples are kept decoded, about a megabyte each
 
 Result = TypeVar("Result")
 
@@ -193,6 +194,7 @@ class Portal:
         self.cache = Cache()
         self.drawings = Cache()
         self.queues = Cache(FEEDS)
+        self.examples = Cache(EXAMPLES)
         self.jobs: JobsMonitor = JobsMonitor(workspace)
         self.usage: UsageReader = UsageReader(workspace.store)
         self.runners = RunnersReader(workspace.store)
@@ -272,6 +274,18 @@ class Portal:
             if experiment not in self._experiments:
                 raise NotFound(reason=f"There is no experiment {experiment!r} in this store.")
         return experiment
+
+    def elsewhere(self, experiment: str | None = None) -> Mapping[str, str]:
+        """How many models other experiments have, for a page that has none to show; nothing while
+        the store does not answer. Counted again when the list of experiments is."""
+        opened = self._open(experiment)
+        if opened.feed.wait(FIRST_LOOK_S).problem:
+            return {}
+        key = ("elsewhere", opened.workspace.experiment, int(time.monotonic() // EXPERIMENTS_S))
+        try:
+            return self.cache.get(key, lambda: models_elsewhere(opened.workspace))
+        except EdgeloopError:
+            return {}
 
     def _new(self, name: str) -> _Opened:
         settings = replace(self.workspace.settings, experiment=name)

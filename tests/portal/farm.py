@@ -20,6 +20,7 @@ from edgeloop.models.runners import columns_of
 from edgeloop.runner import record_use
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
+from tests.portal.pictures import examples
 
 NASTY = "<script>alert(1)<b>"
 NASTY_TAG = "\"><img src=x onerror='alert(2)'>"
@@ -225,6 +226,8 @@ def files() -> dict[str, bytes]:
         "calm-heron.quant.dlc": rng.randbytes(8_500),
         "perf_results_5.csv": _csv([("what", "name", "operator", "time_us", "kind"), *layers]),
         "test_results_f1_10k.csv": _csv(scores),
+        **examples("f1_onnx"),
+        **examples("f1_1k"),
     }
 
 

@@ -35,6 +35,9 @@ KNOWN = {
     _MODEL: {"name": SHOWN},
     f"{_MODEL}/files": {"name": SHOWN},
     f"{_MODEL}/files/{{file}}": {"name": SHOWN, "file": "calm-heron.onnx"},
+    f"{_MODEL}/examples/{{number}}/{{column}}.png": {
+        **{"name": SHOWN, "number": 1, "column": "difference"}
+    },
     f"{_MODEL}/reset": {"name": SHOWN},
     f"{_MODEL}/priority": {"name": SHOWN},
     f"{_MODEL}/delete": {"name": "bold-heron"},

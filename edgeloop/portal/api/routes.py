@@ -22,6 +22,7 @@ from edgeloop.errors import NotFound
 from edgeloop.models import LARGEST_PRIORITY, column_named, visible_columns, write_csv
 from edgeloop.portal import views
 from edgeloop.portal.api import streams
+from edgeloop.portal.api.examples import add_examples
 from edgeloop.portal.api.strict import STRICT_QUERY, Flag, StrictBody, Whole
 from edgeloop.portal.auth import change_token, refuse_strangers
 from edgeloop.portal.feed import Row
@@ -40,6 +41,7 @@ from edgeloop.portal.shapes import (
 )
 from edgeloop.portal.state import Portal, frame_of, row_of
 from edgeloop.portal.views.devices import days_of
+from edgeloop.portal.views.examples import ExamplesView
 from edgeloop.portal.views.model import stages_view
 from edgeloop.portal.views.table import matching, work_of
 from edgeloop.store import Blobs, json_safe
@@ -97,6 +99,9 @@ class ModelDetail(BaseModel):
     model: ModelRow
     stages: list[StageView]
     files: list[FileView]
+    examples: ExamplesView | None = Field(
+        description="Test images with labels and what the model makes of them; null without any."
+    )
 
 
 class Usage(BaseModel):
@@ -148,6 +153,7 @@ def router(portal: Portal) -> APIRouter:
     _add_about(routes, portal)
     _add_models(routes, portal)
     add_files(routes, portal)
+    add_examples(routes, portal)
     _add_overviews(routes, portal)
     _add_events(routes, portal)
     routes.include_router(_changes(portal))
@@ -236,13 +242,14 @@ def _add_models(routes: APIRouter, portal: Portal) -> None:
 
     @routes.get("/models/{name}")
     def model(name: Name, experiment: Which = None) -> ModelDetail:
-        """The current state of a model and its stages, and its files."""
+        """The current state of a model and its stages, its files and examples."""
         workspace = portal.workspace_of(experiment)
         record = workspace.catalog.get(name)
         return ModelDetail(
             model=_row(row_of(workspace, record)),
             stages=list(stages_view(portal, experiment, record)),
             files=list(views.files_view(portal, experiment, name)),
+            examples=views.examples_view(portal, experiment, name),
         )
 
 

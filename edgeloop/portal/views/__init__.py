@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from edgeloop.portal.views.compare import compare_view
 from edgeloop.portal.views.devices import devices_view
+from edgeloop.portal.views.examples import example_image, examples_view
 from edgeloop.portal.views.jobs import job_files, job_log, job_view, jobs_view
 from edgeloop.portal.views.model import files_view, model_view
 from edgeloop.portal.views.pareto import pareto_view
@@ -25,6 +26,8 @@ __all__ = [
     "SearchQuery",
     "compare_view",
     "devices_view",
+    "example_image",
+    "examples_view",
     "files_view",
     "headings",
     "job_files",

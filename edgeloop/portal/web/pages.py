@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter
 from fastapi.requests import Request
@@ -102,12 +104,15 @@ def _between(value: float, low: float | None, high: float | None) -> bool:
     return (low is None or value >= low) and (high is None or value <= high)
 
 
+MOST_NEAR = 8  # experiments that an error page names
+LONGEST_NAME = 100  # that others are compared with
 MOST_POINTS = 300  # in the table below the chart
 MOST_COLUMNS = 100
 _TYPES = {
     **{".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"},
     ".woff2": "font/woff2",
 }
+_PAGES = re.compile("/$|/(compare|devices|jobs|models|pareto|searches)(/|$)")
 _TITLES = {400: "That does not work", 403: "Not allowed", 404: "Not found"}
 
 
@@ -127,8 +132,36 @@ def router(portal: Portal) -> APIRouter:
 
 
 def error_page(portal: Portal, request: Request, status: int, sentence: str) -> Response:
+    """Leads on to what has nearly the name that was asked for. An address that is open without a
+    token tells nothing of the store."""
     title = _TITLES.get(status, "Something went wrong")
-    return Templates().bare("error", status, title=title, sentence=sentence)
+    near: list[tuple[str, str]] = []
+    home = "/"
+    if status in (400, 404) and _PAGES.match(request.scope["path"]):
+        near = _near(portal, request)
+        known = _known_experiment(portal, request)
+        home = f"/?{urlencode({'experiment': known})}" if known else "/"
+    sentence = f"{sentence[:1].upper()}{sentence[1:]}"
+    return Templates().bare("error", status, title=title, sentence=sentence, near=near, home=home)
+
+
+def _known_experiment(portal: Portal, request: Request) -> str:
+    asked = request.query_params.get("experiment", "")
+    return asked if asked in portal.experiments() else ""
+
+
+def _near(portal: Portal, request: Request) -> list[tuple[str, str]]:
+    """Experiments or models with names like the one in the address, with links to them."""
+    asked = _experiment(request)
+    if asked and not _known_experiment(portal, request):
+        names = get_close_matches(asked[:LONGEST_NAME], portal.experiments(), n=3)
+        names = names or list(portal.experiments())[:MOST_NEAR]
+        return [(name, f"/?{urlencode({'experiment': name})}") for name in names]
+    prefix, _, name = request.scope["path"].partition("/models/")
+    if prefix or not name:
+        return []
+    models = get_close_matches(name[:LONGEST_NAME], portal.rows(asked).rows, n=3)
+    return [(model, link_of(request)(f"/models/{quote(model, safe='')}")) for model in models]
 
 
 def login_page(portal: Portal, request: Request, sentence: str) -> Response:
@@ -167,8 +200,9 @@ def _add_table(routes: APIRouter, portal: Portal, templates: Templates) -> None:
         )
         rows = [row for _, row in templates.rows(request, view)]
         shown = escape("").join(rows)
-        values = table_values(view)
-        return templates.page(request, "table", tab="/", rows=shown, **values)
+        values = table_values(view) | {"tab": "/", "rows": shown}
+        elsewhere = {} if view.total else portal.elsewhere(_experiment(request))
+        return templates.page(request, "table", elsewhere=elsewhere, **values)
 
     @routes.get("/parts/table")
     def table_parts(request: Request) -> JSONResponse:
@@ -214,6 +248,7 @@ def _add_model(routes: APIRouter, portal: Portal, templates: Templates) -> None:
             numbers=numbers,
             span=span_of(view.stages),
             metrics=list(dict.fromkeys(m for scores in view.scores.values() for m in scores)),
+            examples=views.examples_view(portal, _experiment(request), name),
             change_token=change_token(request) if view.frame.allow_changes else "",
         )
 
@@ -227,6 +262,8 @@ def _add_pareto(routes: APIRouter, portal: Portal, templates: Templates) -> None
         view = views.pareto_view(portal, _experiment(request), query)
         box = box_of(asked)
         is_boxed = any(limit is not None for limit in box.values())
+        is_filtered = any((query.text, query.status, query.tag, query.device))
+        has_none = not (view.points or view.missing or is_filtered)
         front = [point for point in view.points if point.is_front]
         inside = [point for point in view.points if is_inside(point, box)]
         return templates.page(
@@ -243,6 +280,8 @@ def _add_pareto(routes: APIRouter, portal: Portal, templates: Templates) -> None
             front=front,
             chosen=inside if is_boxed else front,
             most=MOST_POINTS,
+            has_none=has_none,
+            elsewhere=portal.elsewhere(_experiment(request)) if has_none else {},
             columns={axis.column for axis in view.columns},
             drawing=linked(view.svg, link_of(request)("/models/{}")),
             points=[point_data(link_of(request), view, point) for point in view.points],
