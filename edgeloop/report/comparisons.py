@@ -224,13 +224,12 @@ def utilisation_chart(uses: Iterable[Mapping[str, object]]) -> Chart:
         row["about"] = f"{row['device']}, {row['day']}: {row['percent']:.1f} % of the day"
     days = sorted({str(row["day"]) for row in rows})
     bars = a.Chart(data(rows)).mark_bar(color=BLUE, height={"band": 0.9})
-    every = max(1, math.ceil(len(days) / 12))
     chart = bars.encode(
         x=a.X(
             "day:O",
             title="day (UTC)",
             scale=a.Scale(domain=days),
-            axis=a.Axis(values=days[::every], labelAngle=0 if len(days) <= 7 else -40),
+            axis=a.Axis(labelAngle=0, labelOverlap="greedy", labelExpr="slice(datum.value, 5)"),
         ),
         y=a.Y(
             "percent:Q",

@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 
 from edgeloop._util.files import write_atomic
 from edgeloop.errors import BadInput, LocalFileError, MissingExtra
-from edgeloop.report.style import Theme, config, for_narrow
+from edgeloop.report.style import SENTENCE, Theme, config, for_narrow
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -122,7 +122,10 @@ def to_page_parts(
     chart: alt.TopLevelMixin, prefix: str, narrow: alt.TopLevelMixin | None = None
 ) -> str:
     """A chart twice, drawn for screens and for phones, or with `narrow` another one there: CSS
-    shows `.for-wide` or `.for-narrow`. Scaled down, its texts could not be read."""
+    shows `.for-wide` or `.for-narrow`. Scaled down, its texts could not be read. A chart that only
+    says why it is empty becomes a paragraph, which breaks its lines as any other."""
+    if sentence := _sentence(chart):
+        return f'<p class="faint">{escape(drawable(sentence))}</p>'
     wide = to_page_part(chart, prefix)
     other = to_page_part(narrow or chart, f"{prefix}n-", is_narrow=True)
     return f'<div class="for-wide">{wide}</div><div class="for-narrow">{other}</div>'
@@ -138,7 +141,21 @@ def to_page_part(chart: alt.TopLevelMixin, prefix: str, is_narrow: bool = False)
     for element in root.iter():
         _embed(element, prefix)
     root.set("role", "img")
+    root.set("aria-label", _label(spec))
     return ElementTree.tostring(root, encoding="unicode")
+
+
+def _sentence(chart: alt.TopLevelMixin) -> str:
+    noted = chart.to_dict().get("usermeta")
+    return str(noted.get(SENTENCE, "")) if isinstance(noted, dict) else ""
+
+
+def _label(spec: dict[str, Any]) -> str:
+    """The title of a chart and what stands below it, for those who do not see it."""
+    title = spec.get("title")
+    parts = [title.get("text"), title.get("subtitle")] if isinstance(title, dict) else [title]
+    texts = [" ".join(part) if isinstance(part, list) else str(part) for part in parts if part]
+    return ": ".join(texts) or str(spec.get("usermeta", {}).get(SENTENCE, "")) or "Chart"
 
 
 def write_chart(chart: alt.TopLevelMixin, path: Path, title: str, theme: Theme = "light") -> None:

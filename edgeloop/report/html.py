@@ -41,7 +41,7 @@ from edgeloop.report.comparisons import (
     training_chart,
     utilisation_chart,
 )
-from edgeloop.report.drawing import font_faces, to_page_part, to_page_parts
+from edgeloop.report.drawing import font_faces, to_page_parts
 from edgeloop.report.front import ALL_DEVICES, Pareto, device_note, one_device, pareto_of
 from edgeloop.report.measures import (
     LATENCY,
@@ -313,7 +313,7 @@ def _model(
         ),
         [(column, _MEANINGS.get(column, ""), str(row[column])) for column in shown],
         sorted({file for record in records_of(row).values() for file in record.files}),  # type: ignore[arg-type]
-        [_part(chart, f"{anchor}-{place}-") for place, chart in enumerate(charts)],
+        [_parts(chart, f"{anchor}-{place}-") for place, chart in enumerate(charts)],
         png_address(evidence.pr_image),
         note if evidence.pr_image else "",
         _outputs(evidence),
@@ -332,10 +332,6 @@ def _outputs(evidence: Evidence) -> list[tuple[str, list[str]]]:
         )
         for name in scores["sqnr_db"]
     ]
-
-
-def _part(chart: alt.TopLevelMixin, prefix: str) -> Any:
-    return _trusted(to_page_part(chart, prefix))
 
 
 def _parts(chart: alt.TopLevelMixin, prefix: str, narrow: alt.TopLevelMixin | None = None) -> Any:

@@ -191,12 +191,12 @@ def importance_chart(seen: SeenSearch) -> Chart:
     return sized(chart, "Importance of the parameters", note, height=height)
 
 
-def parallel_chart(seen: SeenSearch) -> Chart:
+def parallel_chart(seen: SeenSearch, is_narrow: bool = False) -> Chart:
     """A line per candidate, through its most important parameters and its objectives; of several
-    chips, the first."""
+    chips, the first. On a phone there is room for fewer parameters."""
     front = seen.fronts[0]
     shown = [item for item in seen.candidates if _has_results(item, front.objectives)]
-    names = [item.parameter for item in seen.importances[:_MOST_AXES]]
+    names = [item.parameter for item in seen.importances[: _MOST_AXES if not is_narrow else 2]]
     if len(shown) < 2 or not names:
         return empty_chart("Lines are drawn when eight candidates have a result.")
     a = altair()

@@ -80,6 +80,8 @@ def config(theme: Theme) -> dict[str, Any]:
 
 WIDTH, HEIGHT = 620, 380
 NARROW = 316  # a whole chart on a phone, with axes and legends
+SENTENCE = "sentence"  # what an empty chart says, in its `usermeta`
+_AXES_ROOM = 64  # beside the marks of a narrow chart whose layout cannot be fitted
 LINE = 18  # height of a line in charts with one line per model
 
 
@@ -95,7 +97,8 @@ def empty_chart(sentence: str) -> Chart:
     """A chart that says why there is nothing to show."""
     a = altair()
     chart = a.Chart(data([{"text": sentence}])).mark_text(fontSize=14, opacity=0.8)
-    return cast("Chart", chart.encode(text="text:N").properties(width=WIDTH, height=80))
+    shown = chart.encode(text="text:N").properties(width=WIDTH, height=80)
+    return cast("Chart", shown.properties(usermeta={SENTENCE: sentence}))
 
 
 def data(values: Sequence[Mapping[str, Any]]) -> Any:
@@ -133,6 +136,8 @@ def for_narrow(spec: dict[str, Any]) -> dict[str, Any]:
     found = {**spec, "config": settings}
     if isinstance(spec.get("width"), int | float):
         found |= {"width": NARROW, "autosize": {"type": "fit-x", "contains": "padding"}}
+        if "row" in spec.get("encoding", {}):  # Vega fits no facets
+            found |= {"width": NARROW - _AXES_ROOM, "autosize": "pad"}
         for part in ("encoding", "layer"):
             if part in spec:
                 found[part] = _narrow_part(spec[part])
@@ -154,7 +159,7 @@ def _narrow_part(part: Any) -> Any:
         return part
     kept = {name: _narrow_part(value) for name, value in part.items() if name != "data"}
     if isinstance(legend := kept.get("legend"), dict) and legend.get("columns", 1) > 1:
-        kept["legend"] = {name: value for name, value in legend.items() if name != "columns"}
+        kept["legend"] = {**legend, "columns": 1, "labelLimit": 260}
     return kept if "data" not in part else {**kept, "data": part["data"]}
 
 

@@ -73,14 +73,14 @@ class Store:
     options: tuple[str, ...] = ()
 
 
-def fill_all(folder: Path, count: int = MANY) -> None:
+def fill_all(folder: Path, count: int = MANY, candidates: int = 60) -> None:
     """Models in every state, devices, jobs, and searches of one and of six chips."""
     make_project(folder)
     fill(folder, count=count)
     with Workspace(Settings.load(folder, {})) as workspace:
         write_jobs(workspace)
-    write_seen(folder / "searches/many", 60)
-    write_seen(folder / "searches/chips", 30, chips=6)
+    write_seen(folder / "searches/many", candidates)
+    write_seen(folder / "searches/chips", candidates // 2, chips=6)
 
 
 STORES = {
@@ -151,7 +151,9 @@ def _opened(browser: Browser, site: Site, store: str, page: str) -> Iterator[Tab
                 yield tab
         return
     address = (
-        _report(site.folder, store) if page == REPORT else _address(browser, site, store, page)
+        write_report(site.folder, *STORES[store].options)
+        if page == REPORT
+        else _address(browser, site, store, page)
     )
     with browser.tab(address) as tab:
         if page not in (REPORT, "error"):
@@ -174,8 +176,9 @@ def _comparison(names: Sequence[str]) -> str:
     return "/compare?" + "&".join(f"name={name}" for name in names)
 
 
-def _report(folder: Path, store: str) -> str:
-    arguments = ["report", "-o", "report.html", *(["--demo"] if store == "demo" else [])]
+def write_report(folder: Path, *options: str) -> str:
+    """Its address as a file."""
+    arguments = ("report", "-o", "report.html", *options)
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     subprocess.run(
         [sys.executable, "-m", "edgeloop", *arguments],

@@ -49,16 +49,6 @@ def test_a_page_is_whole_in_light_and_dark(browser: Browser, site: Site, name: s
             tab.keep_picture(f"{name}-{scheme}")
 
 
-def test_no_page_is_wider_than_a_telephone(browser: Browser, site: Site) -> None:
-    with browser.tab(site.at("/"), size=(390, 800)) as tab:
-        for name, (path, heading) in PAGES.items():
-            tab.page.goto(site.at(path))
-            expect(tab.page.get_by_role("heading", level=1)).to_have_text(heading)
-            width = tab.page.evaluate("document.documentElement.scrollWidth")
-            assert width <= 390, (name, width)
-            tab.keep_picture(f"{name}-narrow")
-
-
 def test_the_choice_of_light_or_dark_is_kept(browser: Browser, site: Site) -> None:
     with browser.tab(site.at("/"), "light") as tab:
         page = tab.page

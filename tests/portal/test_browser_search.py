@@ -29,7 +29,7 @@ def test_a_point_says_its_parameters_to_pointer_and_keys_and_leads_to_its_row(
 ) -> None:
     with browser.tab(found.at("/searches/many")) as tab:
         page, tip = tab.page, tab.page.locator("#tip")
-        points = page.locator("#scatter a")
+        points = page.locator("#scatter .for-wide a")
         expect(points).to_have_count(54)  # six failed
         points.last.hover()
         expect(tip).to_contain_text("base_channels")
@@ -42,7 +42,7 @@ def test_a_point_says_its_parameters_to_pointer_and_keys_and_leads_to_its_row(
         page.keyboard.press("Enter")
         expect(page.locator("tr:target")).to_contain_text(name)
         for part in ("curve", "importance", "parallel", "learning"):
-            expect(page.locator(f"#{part} svg")).to_be_visible()
+            expect(page.locator(f"#{part} .for-wide svg")).to_be_visible()
         tab.keep_picture("search-many")
 
 
@@ -69,9 +69,9 @@ def test_the_front_of_each_chip_can_be_chosen_and_the_colours_too(
         page = tab.page
         expect(page.locator("#chips tbody tr")).to_have_count(6)
         page.locator("select[name=chip]").select_option("htp:x-elite")
-        expect(page.locator("#scatter svg")).to_contain_text("front of x-elite")
+        expect(page.locator("#scatter .for-narrow svg")).to_contain_text("front of x-elite")
         page.locator("select[name=colour]").select_option("rung")
-        expect(page.locator("#scatter svg")).to_contain_text("trained for")
-        expect(page.locator("#scatter svg")).to_contain_text("front of x-elite")
+        expect(page.locator("#scatter .for-narrow svg")).to_contain_text("trained for")
+        expect(page.locator("#scatter .for-narrow svg")).to_contain_text("front of x-elite")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         tab.keep_picture("search-chips-narrow")

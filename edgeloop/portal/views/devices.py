@@ -41,7 +41,7 @@ def devices_view(
         trouble = redact(str(error))
     found = days_of(usage, days)
     used = [{"device": u.device, "day": u.day, "seconds": u.seconds, "uses": u.uses} for u in found]
-    svg = portal.draw(("use", found), lambda: utilisation_chart(used), "use-")
+    svg = portal.draw_twice(("use", found), lambda: utilisation_chart(used), "use-")
     queue = queue_view(portal, experiment)
     lines, read_at = machines_of(portal, snapshot)
     today = use_today(usage, datetime.now(UTC))

@@ -114,16 +114,30 @@ def search_drawings(portal: Portal, name: str, query: SearchQuery = _NO_QUERY) -
     files = [seen.folder / name for name in _READ]
     state = tuple((s.st_mtime_ns, s.st_size) for s in (f.stat() for f in files if f.is_file()))
 
-    def drawn(what: str, make: Callable[[], alt.TopLevelMixin]) -> str:
-        key = (str(seen.folder), state, what, front.name, colour)
-        return portal.draw(key, make, f"{what}-")
+    def drawn(
+        what: str,
+        make: Callable[[], alt.TopLevelMixin],
+        make_narrow: Callable[[], alt.TopLevelMixin] | None = None,
+        *choices: str,
+    ) -> str:
+        key = (str(seen.folder), state, what, choices)
+        return portal.draw_twice(key, make, f"{what}-", make_narrow)
 
     has_parameters = any(item.parameters for item in seen.candidates)
     return SearchDrawings(
-        candidates=drawn("scatter", lambda: candidates_chart(seen, front, colour, links)),
+        candidates=drawn(
+            "scatter",
+            lambda: candidates_chart(seen, front, colour, links),
+            None,
+            *(front.name, colour),
+        ),
         volume=drawn("volume", lambda: volume_chart(seen)),
         importance=drawn("importance", lambda: importance_chart(seen)) if has_parameters else "",
-        parallel=drawn("parallel", lambda: parallel_chart(seen)) if has_parameters else "",
+        parallel=drawn(
+            "parallel", lambda: parallel_chart(seen), lambda: parallel_chart(seen, is_narrow=True)
+        )
+        if has_parameters
+        else "",
         learning=drawn("learning", lambda: learning_chart(seen)) if seen.learning else "",
         chip=front.name,
         chips=tuple(one.name for one in seen.fronts) if len(seen.fronts) > 1 else (),
