@@ -203,4 +203,4 @@ def test_a_graph_that_cannot_be_folded_ends_soon_and_says_so() -> None:
         OutlineLayer(name=f"b{n}", operator="Add", inputs=tuple(range(140))) for n in range(140)
     ]
     outline = Outline(count=280, layers=(*first, *second))
-    assert "cannot be folded" in picture_of(outline, (), "x-").trouble
+    assert "It cannot be folded" in picture_of(outline, (), "x-").trouble

@@ -22,16 +22,8 @@ from edgeloop.models import (
     shown_scores,
     visible_columns,
 )
-from edgeloop.portal.shapes import (
-    Chart,
-    Fact,
-    FileView,
-    LayerRow,
-    ModelView,
-    RecoveryView,
-    StageView,
-    UsePeriod,
-)
+from edgeloop.portal.model_shapes import Chart, Fact, LayerRow, ModelView, RecoveryView
+from edgeloop.portal.shapes import FileView, StageView, UsePeriod
 from edgeloop.portal.state import Portal, frame_of, row_of
 from edgeloop.portal.views.graph import graph_hint, graph_view
 from edgeloop.portal.views.table import headings, line_of

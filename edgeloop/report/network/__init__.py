@@ -44,6 +44,9 @@ __all__ = [
 ]
 
 
+_MOST_EDGES = 1_000
+
+
 @dataclass(frozen=True)
 class PictureOfNetwork:
     """`wide` and `narrow` are SVGs, for screens and for phones; empty where a network is too large
@@ -80,8 +83,11 @@ def picture_of(
         return PictureOfNetwork(outline.count, trouble=trouble)
     times = match_times(outline, layers)
     boxes = fold(outline, times.times_us)
-    if boxes is None:
-        trouble = f"Its layers cannot be folded into {MOST_BOXES} boxes, the most that are drawn."
+    if boxes is None or sum(len(box.inputs) for box in boxes) > _MOST_EDGES:
+        trouble = (
+            f"It cannot be folded into {MOST_BOXES} boxes with {_MOST_EDGES:,} connections, and more"
+            " are not drawn."
+        )
         return PictureOfNetwork(layer_count(outline), trouble=trouble)
     network = network_of(outline, times, boxes)
     total = times.total_us or 1.0

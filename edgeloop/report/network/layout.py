@@ -29,7 +29,7 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class Connection:
+class NetworkEdge:
     """From a box to another, by way of lanes: the middle of each row that it passes."""
 
     source: int
@@ -42,7 +42,7 @@ class Drawing:
     width: float
     height: float
     boxes: tuple[Placed, ...]
-    connections: tuple[Connection, ...]
+    connections: tuple[NetworkEdge, ...]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def arrange(boxes: Sequence[Box], width: float) -> Drawing:
         for source in box.inputs:
             passed = range(ranks[source] + 1, ranks[target])
             lanes = tuple((x[_Item(source, row)], row * step) for row in passed)
-            connections.append(Connection(source, target, lanes))
+            connections.append(NetworkEdge(source, target, lanes))
     return Drawing(width, len(rows) * step - ROW_GAP, placed, tuple(connections))
 
 

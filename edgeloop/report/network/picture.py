@@ -17,7 +17,7 @@ from edgeloop.graph import INPUT, OUTPUT, Outline, OutlineLayer
 from edgeloop.report.drawing import drawable
 from edgeloop.report.network.costs import NetworkTimes
 from edgeloop.report.network.folding import Box
-from edgeloop.report.network.layout import BOX_HEIGHT, ROW_GAP, Connection, Placed, arrange
+from edgeloop.report.network.layout import BOX_HEIGHT, ROW_GAP, NetworkEdge, Placed, arrange
 
 ENDS = (INPUT, OUTPUT)
 WIDE, NARROW = 640.0, 316.0
@@ -210,7 +210,7 @@ def _counts(box: Box, outline: Outline) -> str:
     return f"{text} and more" if len(counts) > 4 else text
 
 
-def _line(parent: ElementTree.Element, connection: Connection, boxes: Sequence[Placed]) -> None:
+def _line(parent: ElementTree.Element, connection: NetworkEdge, boxes: Sequence[Placed]) -> None:
     """Down through its lanes, turning only between rows. What passes rows is a skip connection."""
     start, end = boxes[connection.source], boxes[connection.target]
     x, y = start.x, start.y + BOX_HEIGHT
