@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from pathlib import Path
 
+import httpx
 import nbformat
 import pytest
 from click.testing import CliRunner
@@ -16,6 +18,7 @@ import edgeloop.report
 from edgeloop import Workspace
 from edgeloop.cli.app import app
 from edgeloop.runner import record_use
+from tests.cli.terminals import Terminal
 from tests.report.tables import table
 from tests.report.test_charts import PERF, SCORES
 
@@ -121,7 +124,7 @@ def test_the_command_starts_jupyterlab_on_loopback_if_it_is_installed(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert CliRunner().invoke(app, ["notebook", "charts.ipynb"]).exit_code == 0
-    assert (tmp_path / "opened").read_text() == "--ip 127.0.0.1 charts.ipynb"
+    assert (tmp_path / "opened").read_text() == "--ip 127.0.0.1 --allow-root charts.ipynb"
 
 
 @pytest.mark.slow
@@ -152,3 +155,30 @@ def test_a_store_with_nothing_in_it_is_no_error(tmp_path: Path, monkeypatch: pyt
     (tmp_path / ".edgeloop").mkdir()
     outputs = ran(tmp_path, monkeypatch)
     assert set(sentences(outputs, "No")) == DRAWING - {"others", "animation"}
+
+
+@pytest.mark.slow
+def test_jupyterlab_opens_it_on_the_loopback_address_until_ctrl_c(tmp_path: Path):
+    """The real server, in a terminal; the browser is a command that does nothing."""
+    places = {name: str(tmp_path / name) for name in ("runtime", "config", "data")}
+    environ = {f"JUPYTER_{name.upper()}_DIR": place for name, place in places.items()}
+    (tmp_path / "project").mkdir()
+    terminal = Terminal(["notebook"], tmp_path / "project", BROWSER="true", **environ)
+    terminal.read_until("open this file in a browser", 120)
+    pages = [path.read_text() for path in Path(places["runtime"]).glob("jpserver-*-open.html")]
+    address_of_page = r"(http://127\.0\.0\.1:\d+)(/lab/tree/results\.ipynb)\?token=(\w+)"
+    found = re.search(address_of_page, "\n".join(pages))
+    assert found is not None, pages
+    address, page_path, token = found.groups()
+    with httpx.Client(base_url=address, timeout=30) as client:
+        assert client.get("/api/contents/results.ipynb").status_code == 403, "without the token"
+        client.headers["Authorization"] = f"token {token}"
+        page = client.get(page_path)
+        assert page.status_code == 200 and "<title>JupyterLab</title>" in page.text
+        book = client.get("/api/contents/results.ipynb").json()
+        assert book["type"] == "notebook" and len(book["content"]["cells"]) > len(DRAWING)
+    terminal.type(b"\x03")
+    terminal.read_until("Shut down this Jupyter server", 30)
+    terminal.type(b"y\n")
+    assert terminal.wait(60) == 130, terminal.seen
+    assert "Stopped; results.ipynb is kept." in terminal.seen

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from edgeloop._util.system import python_module
+from edgeloop.cli.terminal.interrupt import kept
 
 
 @click.command()
@@ -52,14 +53,22 @@ def notebook(context: click.Context, file: Path, force: bool, no_open: bool, as_
 
 
 def _open(file: Path) -> int:
-    """JupyterLab has the terminal: it prints its address, and asks after Ctrl-C whether to end."""
-    command = python_module("jupyterlab", "--ip", "127.0.0.1", str(file))
+    """JupyterLab has the terminal: it prints its address, and asks after Ctrl-C whether to end. It
+    needs its token from everyone, also where somebody is root, as in a container."""
+    kept(f"Stopped; {file} is kept.")
+    command = python_module("jupyterlab", "--ip", "127.0.0.1", "--allow-root", str(file))
+    was_interrupted = False
     with subprocess.Popen(command) as process:  # noqa: S603 - words of ours and a file
         while True:
             try:
-                return process.wait()
+                code = process.wait()
             except KeyboardInterrupt:
-                continue
+                was_interrupted = True
+            else:
+                break
+    if was_interrupted:
+        raise KeyboardInterrupt
+    return code
 
 
 COMMANDS = (notebook,)
