@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.models import Lease, Leases, Outcome, default_plan
+from edgeloop.models import Lease, Leases, Outcome, default_plan, file_role
 from edgeloop.models.catalog import Catalog
 from edgeloop.store import Blobs
 from edgeloop.testing import MemoryStore
@@ -204,3 +204,37 @@ def test_files_of_an_experiment_that_has_a_models_name_are_not_the_models(farm: 
     farm.catalog.delete("faces")
     assert "faces/other/net.onnx" in blobs_of(farm.store)
     assert "faces/model.onnx" not in blobs_of(farm.store)
+
+
+def test_files_to_deploy_come_first_then_results_then_the_rest(farm: Farm):
+    results = ("perf_results_10.csv", "perf_results_2.csv", "test_results_f1_1k.csv")
+    names = ("net.graph.json", "net.layers.csv", *results, "net.quant.onnx", "net.dlc")
+    chips = ("net.sm8550.bin", "net.qcs8550.ctx.onnx", "net.qcs8550.bin", "net.quant.dlc")
+    for name in (*names, *chips, "notes.txt"):
+        farm.store.blobs.put(f"default/net/{name.replace('.onnx', '~onnx')}", b"x")
+    assert [file.name for file in farm.catalog.files("net")] == [
+        *("net.qcs8550.bin", "net.sm8550.bin", "net.qcs8550.ctx.onnx", "net.quant.dlc", "net.dlc"),
+        *("net.quant.onnx", "net.onnx", "perf_results_2.csv", "perf_results_10.csv"),
+        *("test_results_f1_1k.csv", "net.layers.csv", "net.graph.json", "notes.txt"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_uploaded", "group", "about"),
+    [
+        ("net.qcs8550.bin", False, "deploy", "context binary, for qcs8550"),
+        ("net.bin", False, "deploy", "context binary"),
+        ("net.weights.bin", True, "deploy", "weights, as uploaded"),
+        ("net.quant.dlc", False, "deploy", "quantized, for Qualcomm's tools"),
+        ("net.classes.dlc", False, "deploy", "float, for Qualcomm's tools, ends in classes"),
+        ("a.b.ctx.onnx", False, "deploy", "loads the context binary in ONNX Runtime, for b"),
+        ("net.quant.onnx", True, "deploy", "float, as uploaded"),
+        ("net.onnx", False, "deploy", "float"),
+        ("architecture.json", True, "other", ""),
+        ("pr_curve_f1_1k.png", False, "result", "precision and recall"),
+        ("", False, "other", ""),
+    ],
+)
+def test_a_name_says_what_a_file_is(name: str, is_uploaded: bool, group: str, about: str):
+    role = file_role(name, is_uploaded)
+    assert (role.group, role.about) == (group, about)

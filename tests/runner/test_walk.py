@@ -17,6 +17,7 @@ import onnxruntime
 import pytest
 from PIL import Image
 
+from edgeloop.graph import parse_outline
 from edgeloop.models import records_of
 from edgeloop.report import read_curves
 from edgeloop.store import Values
@@ -105,6 +106,10 @@ def _check_graph(row: Values, folder: Path) -> None:
     with (folder / f"{stem}.layers.csv").open() as file:
         layers = list(csv.DictReader(file))
     assert sum(int(layer["macs"] or 0) for layer in layers) == macs
+    outline = parse_outline((folder / f"{stem}.graph.json").read_bytes())
+    assert outline is not None
+    drawn, listed = {layer.name for layer in outline.layers}, {layer["name"] for layer in layers}
+    assert len(drawn & listed) >= 0.5 * len(listed), "activations are parts of convolutions"
     page = (folder / f"{stem}.layers.html").read_text()
     assert all(html.escape(layer["name"]) in page for layer in layers) and f"{macs:,} MACs" in page
 

@@ -85,8 +85,8 @@ def picture_of(
     boxes = fold(outline, times.times_us)
     if boxes is None or sum(len(box.inputs) for box in boxes) > _MOST_EDGES:
         trouble = (
-            f"It cannot be folded into {MOST_BOXES} boxes with {_MOST_EDGES:,} connections, and more"
-            " are not drawn."
+            f"It cannot be folded into {MOST_BOXES} boxes with {_MOST_EDGES:,} connections;"
+            " more are not drawn."
         )
         return PictureOfNetwork(layer_count(outline), trouble=trouble)
     network = network_of(outline, times, boxes)

@@ -1,0 +1,207 @@
+"""The graph on the page of a model, in a real Chromium: seen, pointed at, reached by keyboard."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from edgeloop.graph import LARGEST_OUTLINE, Outline, OutlineLayer, outline_bytes
+from edgeloop.settings import Settings
+from edgeloop.workspace import Workspace
+from tests.networks import chain, public_outline, some_times
+from tests.peers.browser import Browser, Scheme
+from tests.portal.browsing import Site, browser, make_project, portal_of
+
+__all__ = ["browser"]
+
+STATIC = Path(__file__).parents[2] / "edgeloop/portal/web/static"
+SCRIPT = "</title></svg><script>alert(1)</script><img src=x onerror=alert(2)>"
+LARGE = ("nasnet", "densenet121", "swin_base")
+DEPLOYED = {"net.qcs8550.bin": "context binary, for qcs8550", "net.onnx": "float"}
+
+
+def hostile() -> Outline:
+    layers = [OutlineLayer(name=SCRIPT, operator=SCRIPT[:100], tensors=(SCRIPT,))]
+    layers.append(OutlineLayer(name="; ; ", operator="\x00\x1b", inputs=(0,)))
+    return Outline(count=2, layers=tuple(layers))
+
+
+def broken() -> dict[str, bytes]:
+    return {
+        "empty": b"",
+        "cycle": b'{"format":1,"count":1,"layers":[{"name":"a","operator":"b","inputs":[0]}]}',
+        "large": b" " * (LARGEST_OUTLINE + 1),
+        "deep": b"[" * 500_000,
+    }
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = make_project(tmp_path_factory.mktemp("graphs"))
+    outlines = {"five": chain(5), "hostile": hostile()}
+    outlines |= {name: public_outline(name) for name in ("unet_segmentation", *LARGE)}
+    with Workspace(Settings.load(folder, {})) as workspace:
+        models, put = workspace.store.models(workspace.experiment), workspace.store.blobs.put
+        graphs = {name: outline_bytes(outline) for name, outline in outlines.items()}
+        for name, graph in (graphs | broken() | {"old": b""}).items():
+            models.insert(name, {"name": name, "status": "complete", "quantized": True})
+            files = {"perf_results_1.csv": _table(outlines.get(name, chain(3))), "notes.txt": b""}
+            files |= {} if name == "old" else {"net.graph.json": graph}
+            files |= dict.fromkeys(DEPLOYED, b"x") if name in ("five", "old", "cycle") else {}
+            for file, content in files.items():
+                put(f"{workspace.experiment}/{name}/{file}", content)
+    with portal_of(folder) as found:
+        yield found
+
+
+def _table(outline: Outline) -> bytes:
+    lines = [f'layer,"{name}",{op},{us},measured' for name, op, us in some_times(outline)]
+    lines.append("layer,Transpose_token_1,Transpose,5,measured")
+    kept = [line for line in lines if "\x00" not in line]
+    return "\n".join(["what,name,operator,time_us,kind", *kept]).encode()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1400, "light")])
+@pytest.mark.parametrize("name", ["five", "unet_segmentation", "nasnet", "densenet121"])
+def test_a_network_fits_the_page(
+    browser: Browser, site: Site, name: str, width: int, scheme: Scheme
+) -> None:
+    with browser.tab(site.at(f"/models/{name}"), scheme, size=(width, 900)) as tab:
+        frame = tab.page.locator("#network .map")
+        expect(frame.locator("svg:visible")).to_have_count(1)
+        sizes = tab.page.evaluate(
+            """() => {
+              const frame = document.querySelector('#network .map');
+              return [document.documentElement.scrollWidth, innerWidth, frame.scrollWidth,
+                      frame.clientWidth, frame.clientHeight, frame.scrollHeight];
+            }"""
+        )
+        whole, window, inner, outer, shown, height = sizes
+        assert whole <= window and inner <= outer and shown <= 642
+        assert (height > shown) == (name != "five")
+        texts = frame.locator("svg:visible text").evaluate_all(
+            """texts => texts.filter((text) => {
+              const [own, box] = [text.getBBox(), text.parentNode.querySelector('.face').getBBox()];
+              return own.x < box.x || own.x + own.width > box.x + box.width;
+            }).map((text) => text.textContent)"""
+        )
+        assert texts == [], "written over the edge of a box"
+        tab.keep_picture(f"graph-{name}-{width}-{scheme}")
+
+
+def test_pointer_and_focus_say_what_a_layer_is(browser: Browser, site: Site) -> None:
+    with browser.tab(site.at("/models/five")) as tab:
+        page, tip = tab.page, tab.page.locator("#tip")
+        page.locator("#network .for-wide .box").nth(0).hover()
+        expect(tip).to_contain_text("Input, output 1×3×8×8")
+        page.locator("#network .for-wide a").first.focus()
+        expect(tip).to_contain_text(re.compile(r"/\d/Conv.*output 1×8×8×8.*µs, .* % of the time"))
+        page.keyboard.press("Escape")
+        expect(tip).to_be_hidden()
+        page.keyboard.press("Enter")  # to its line in the table, which opens for it
+        expect(page.locator("tr:target td").first).to_have_text(re.compile(r"/\d/Conv"))
+        expect(page.locator("tr:target")).to_be_visible()
+
+
+def test_the_costliest_layers_are_named_and_lead_to_their_boxes(
+    browser: Browser, site: Site
+) -> None:
+    with browser.tab(site.at("/models/unet_segmentation"), size=(1400, 900)) as tab:
+        page = tab.page
+        lines = page.locator(".costliest li")
+        expect(lines).to_have_count(8)
+        top = page.evaluate("scrollY")
+        lines.nth(0).locator("a").hover()
+        shown = page.locator("#network .for-wide .is-shown")
+        expect(shown).to_have_count(1)
+        expect(shown).to_be_in_viewport()
+        assert page.evaluate("scrollY") == top, "only the frame is scrolled"
+        shares = [float(text.split()[0]) for text in lines.locator(".n").all_inner_texts()]
+        assert shares == sorted(shares, reverse=True)
+        expect(page.locator("#network")).to_contain_text("in 1 layer that the graph does not show")
+
+
+def test_a_network_that_is_too_large_says_so(browser: Browser, site: Site) -> None:
+    with browser.tab(site.at("/models/swin_base"), size=(390, 900)) as tab:
+        expect(tab.page.locator("#network")).to_contain_text("at most 5,000 are drawn")
+
+
+def test_names_in_a_graph_are_never_markup(browser: Browser, site: Site) -> None:
+    """A dialog or an error in the console would be trouble."""
+    with browser.tab(site.at("/models/hostile"), size=(390, 900)) as tab:
+        boxes = tab.page.locator("#network .for-narrow .box")
+        expect(boxes).to_have_count(2)
+        assert tab.page.locator("#network img, #network script").count() == 0
+        boxes.nth(0).hover()
+        expect(tab.page.locator("#tip")).to_contain_text("<script>alert(1)</script>")
+
+
+@pytest.mark.parametrize("name", [*broken(), "old"])
+def test_a_model_without_a_usable_graph_has_the_rest_of_its_page(
+    browser: Browser, site: Site, name: str
+) -> None:
+    with browser.tab(site.at(f"/models/{name}")) as tab:
+        expect(tab.page.locator("#layers")).to_have_count(1)
+        expect(tab.page.locator("#network .map")).to_have_count(0)
+        has_model = name in ("old", "cycle")  # what has no ONNX file cannot be converted again
+        hint = tab.page.get_by_text(f"edgeloop reset {name} --stage convert")
+        expect(hint).to_have_count(1 if has_model else 0)
+
+
+def test_files_to_deploy_are_first_and_say_what_they_are(browser: Browser, site: Site) -> None:
+    with browser.tab(site.at("/models/five")) as tab:
+        lines = tab.page.locator("#files .filelist").first.locator("li")
+        found = {line.locator("a").inner_text(): line.inner_text() for line in lines.all()}
+        assert list(found) == list(DEPLOYED)
+        assert all(about in found[name] for name, about in DEPLOYED.items())
+        rest = tab.page.locator("#files-others")
+        expect(rest.get_by_text("net.graph.json")).to_be_hidden()
+        rest.locator("summary").click()
+        expect(rest.get_by_text("net.graph.json")).to_be_visible()
+        answer = tab.page.request.get(site.at("/api/v1/models/five")).json()
+        assert [file["name"] for file in answer["files"]] == [
+            *(*DEPLOYED, "perf_results_1.csv", "net.graph.json", "notes.txt")
+        ]
+        assert answer["files"][0]["group"] == "deploy"
+
+
+def test_both_ways_into_the_dark_have_the_same_colours_of_cost() -> None:
+    text = (STATIC / "model.css").read_text()
+    chosen = re.search(r':root\[data-theme="dark"\] \{(.*?)\}', text, re.S)
+    system = re.search(r":root:not\(\[data-theme\]\) \{(.*?)\}", text, re.S)
+    assert chosen and system and chosen[1].split() == system[1].split()
+
+
+def test_labels_can_be_read_on_every_colour(browser: Browser, site: Site) -> None:
+    """AA: a ratio of 4.5 for every text on its box, in both schemes."""
+    for scheme in ("light", "dark"):
+        with browser.tab(site.at("/models/unet_segmentation"), scheme) as tab:
+            ratios = tab.page.evaluate(
+                """() => {
+                  const light = (colour) => {
+                    const parts = colour.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255);
+                    const line = (v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+                    const [r, g, b] = parts.map(line);
+                    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+                  };
+                  const found = {};
+                  const box = document.querySelector('#network .for-wide .box:not(.end)');
+                  for (let step = 0; step <= 7; step += 1) {
+                    box.setAttribute('class', `box step-${step}`);
+                    const face = light(getComputedStyle(box.querySelector('.face')).fill);
+                    for (const text of box.querySelectorAll('text, tspan')) {
+                      const ink = light(getComputedStyle(text).fill);
+                      const [low, high] = [face, ink].sort((a, b) => a - b);
+                      found[`${step} ${text.getAttribute('class') ?? 'text'}`] =
+                        (high + 0.05) / (low + 0.05);
+                    }
+                  }
+                  return found;
+                }"""
+            )
+            assert len(ratios) >= 16
+            assert {name: ratio for name, ratio in ratios.items() if ratio < 4.5} == {}
