@@ -204,7 +204,7 @@ def test_a_model_without_examples_has_none(make_client: MakeClient, workspace: W
     put(workspace, {})
     client = make_client()
     assert shown(client) is None
-    assert "<h2>Examples</h2>" not in client.get("/models/net").text
+    assert '<div id="examples" data-live></div>' in client.get("/models/net").text  # no gap
     assert client.get(f"{PLACE}/examples/1/label.png").status_code == 404
 
 
