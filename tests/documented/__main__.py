@@ -23,7 +23,7 @@ def show(page: Path, is_written: bool) -> None:
             for command in block.commands:
                 if command.not_run or command.as_in:
                     continue
-                code, printed = project.run(command.bare)
+                code, printed = project.run(command.bare, command.ctrl_c_after)
                 found = difference(command, code, printed)
                 if found:
                     print(found, end="\n\n")

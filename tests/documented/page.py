@@ -8,6 +8,7 @@ Remarks are HTML comments right above a block, which readers do not see:
     <!-- not run: serves until Ctrl-C: edgeloop portal -->    only those that begin like this
     <!-- as in: README.md -->                                 run there, with the same output
     <!-- exit code: 1 -->                                     the last command of the block fails
+    <!-- ctrl-c after: TEXT -->                               it is ended so, once it has shown that
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _BLOCK = re.compile(
     r"(?P<remarks>(?:^<!-- [^\n]* -->\n)*)^```(?P<language>console|bash)\n(?P<body>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-_REMARK = re.compile(r"^<!-- (setup|not run|as in|exit code): (.*) -->$", re.MULTILINE)
+_REMARK = re.compile(r"^<!-- (setup|not run|as in|exit code|ctrl-c after): (.*) -->$", re.MULTILINE)
 _INLINE = re.compile(r"`(edgeloop [a-z][^`]*)`")
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
@@ -43,6 +44,8 @@ class Shown:
     as_in: str = ""
     """The page that runs it."""
     exit_code: int = 0
+    ctrl_c_after: str = ""
+    """What it has shown when it gets Ctrl-C; empty: it ends by itself."""
 
     @property
     def bare(self) -> str:
@@ -98,6 +101,7 @@ def _block(text: str, found: re.Match[str]) -> Block:
         command.as_in = remarks.get("as in", [""])[0]
     if shown:
         shown[-1].exit_code = int(remarks.get("exit code", ["0"])[0])
+        shown[-1].ctrl_c_after = remarks.get("ctrl-c after", [""])[0]
     return Block(first_line, tuple(remarks.get("setup", ())), tuple(shown))
 
 

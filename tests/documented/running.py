@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -73,10 +74,15 @@ class Project:
         code, printed = self.run(line)
         assert code == 0, "\n".join([line, *printed])
 
-    def run(self, line: str) -> tuple[int, list[str]]:
+    def run(self, line: str, ctrl_c_after: str = "") -> tuple[int, list[str]]:
         """The exit code and all that a terminal would show; questions are answered with yes."""
         with tempfile.TemporaryFile("w+") as screen:
-            code = self._in_shell(line, screen) if _SHELL.search(line) else self._here(line, screen)
+            if ctrl_c_after:
+                code = self._until_ctrl_c(line, ctrl_c_after, screen)
+            elif _SHELL.search(line):
+                code = self._in_shell(line, screen)
+            else:
+                code = self._here(line, screen)
             screen.seek(0)
             text = screen.read().replace(str(self.home), HOME)
         return code, [part.rpartition("\r")[2].rstrip() for part in text.splitlines()]
@@ -118,6 +124,26 @@ class Project:
             os.environ.clear()
             os.environ.update(environ)
             signal.signal(signal.SIGTERM, handler)
+
+    def _until_ctrl_c(self, line: str, text: str, screen: TextIO) -> int:
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec {line}"],
+            cwd=self.folder,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=screen,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            deadline = time.monotonic() + 240
+            while process.poll() is None and time.monotonic() < deadline:
+                if text in os.pread(screen.fileno(), 1 << 20, 0).decode(errors="replace"):
+                    process.send_signal(signal.SIGINT)
+                    break
+                time.sleep(0.05)
+            return process.wait(60)
+        finally:
+            process.kill()
 
     def _in_shell(self, line: str, screen: TextIO) -> int:
         """Bash, which tells where it was in the end, and with which variables."""

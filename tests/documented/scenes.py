@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
 from onnx import TensorProto, helper
 
 import edgeloop.demo
+from edgeloop import Workspace
+from edgeloop.fleet import Bounds, ExperimentShare, FleetObservation, Fleets, FleetSpec
+from edgeloop.models import CurrentStage, RunnerDevice, RunnerEntry
+from edgeloop.models.runners import columns_of
 
 DEMO_MODELS = Path(edgeloop.demo.__file__).with_name("models")
 
@@ -51,6 +56,99 @@ def damage(project: Path) -> None:
     (project / ".edgeloop/blobs/default/calm-heron/unet-w24.onnx").unlink()
 
 
+_CONVERTED = {"quantized": True, "macs": 1, "params": 1, "shape": "[1]", "output_shape": "[1]"}
+
+
+def converted(project: Path) -> None:
+    """Three models that wait for a device."""
+    row = {"status": "waiting", "benchmark_only": 1, **_CONVERTED, "toolchain": "qnn"}
+    with Workspace.open(f"sqlite:{project / '.edgeloop'}", "hands") as workspace:
+        models = workspace.store.models("hands")
+        models.insert_many((f"net-{number}", row) for number in range(3))
+
+
+def waiting_work(project: Path) -> None:
+    """A table on which many machines work: 64 models to convert, 8 of them under way, and others
+    that a simulated chip and two boards have begun with. A runner fell silent."""
+    with Workspace.open(f"sqlite:{project / '.edgeloop'}", "faces") as workspace:
+        new = {f"net-{number}": {"status": "new", "benchmark_only": 1} for number in range(64)}
+        models = workspace.store.models("faces")
+        models.insert_many(new.items())
+        for number in range(8):
+            assert workspace.leases().claim(["quantize"], f"quant-{number}:runner")
+        for chip, toolchain, count in (("htp:qcs8550", "qnn", 41), ("snapdragon-888", "snpe", 12)):
+            pinned = {
+                "status": "waiting",
+                "benchmark_only": 1,
+                **_CONVERTED,
+                "toolchain": toolchain,
+                "device": chip,
+            }
+            models.insert_many((f"{chip.strip('htp:')}-{n}", pinned) for n in range(count))
+        _register(workspace, "quant-0", "", ("quantize", "onnx"))
+        _register(workspace, "quant-7", "", ("quantize", "onnx"), silent_s=180)
+        for board in ("8c2f11d0", "1f00aa42"):
+            _register(
+                workspace,
+                f"lab-{board[0]}",
+                f"adb:{board}",
+                ("device", "device@snapdragon-888"),
+                "snapdragon-888",
+            )
+
+
+def machines(project: Path) -> None:
+    """Two machines with runners: one with two boards that cannot work now, and one that is dead."""
+    waits = "a benchmark waits until it is below 75 °C"
+    refused = "it has not accepted this computer: unlock its screen and accept the dialog"
+    with Workspace.open(f"sqlite:{project / '.edgeloop'}") as workspace:
+        now = workspace.store.now()
+        convert = (CurrentStage("convert", "calm-heron", now - 41),)
+        own = (
+            RunnerDevice("", "busy", can=("quantize",), doing=convert, since=now - 41),
+            RunnerDevice("adb:8c2f11d0", "hot", waits, since=now - 90),
+            RunnerDevice("adb:1f00aa42", "unauthorized", refused, since=now - 720),
+        )
+        alone = (RunnerDevice("", "idle", can=("quantize",)),)
+        for node, devices, silent_s in (("lab-1", own, 0.0), ("quant", alone, 180.0)):
+            entry = RunnerEntry(f"{node}|4711", node, "default", devices=devices)
+            entry = replace(entry, version="0.1.0", pid=4711)
+            row = {**columns_of(entry), "beat": now - silent_s}
+            workspace.store.runners().insert(entry.id, row)
+
+
+def _register(
+    workspace: Workspace,
+    node: str,
+    device: str,
+    can: tuple[str, ...],
+    chip: str = "",
+    silent_s: float = 0.0,
+) -> None:
+    own = RunnerDevice(device, state="idle", can=can, chip=chip)
+    entry = RunnerEntry(f"{node}|1", node, workspace.experiment, devices=(own,))
+    beat = workspace.store.now() - silent_s
+    workspace.store.runners().insert(entry.id, {**columns_of(entry), "beat": beat})
+
+
+def fleet(project: Path) -> None:
+    """A fleet on a cluster that two experiments share, as its supervisor saw it last."""
+    shares = {
+        "faces": {"ready": 42, "running": 10, "share": 12, "runners": 12},
+        "hands": {"ready": 17, "running": 3, "share": 4, "runners": 3},
+    }
+    experiments = {"faces": ExperimentShare(weight=2), "hands": ExperimentShare(quota=4)}
+    spec = FleetSpec(
+        name="fleet", compute="cluster", runners=Bounds.parse("2:16"), experiments=experiments
+    )
+    note = "3 wait: every node that could run it is full, or it is being started"
+    with Workspace.open(f"sqlite:{project / '.edgeloop'}") as workspace:
+        fleets = Fleets(workspace.store)
+        fleets.declare(spec, "ray", "")
+        record = fleets.claim("fleet", "head")
+        fleets.report(record, FleetObservation(16, 12, 3, 1, 2, note, shares))
+
+
 def _tokens(file: Path, length: int | str) -> None:
     ids, mask = (
         helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, length])
@@ -86,5 +184,9 @@ def _rename_input(model: onnx.ModelProto, old: str, new: str) -> None:
 SCENES: dict[str, Callable[[Path], None]] = {
     "free-sizes": free_sizes,
     "nets": nets,
+    "converted": converted,
     "damage": damage,
+    "fleet": fleet,
+    "machines": machines,
+    "waiting-work": waiting_work,
 }

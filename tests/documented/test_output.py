@@ -27,5 +27,5 @@ def test_a_page_shows_what_its_commands_print(page: Path, tmp_path: Path):
             project.prepare(line)
         for shown in block.commands:
             if not (shown.not_run or shown.as_in):
-                found = difference(shown, *project.run(shown.bare))
+                found = difference(shown, *project.run(shown.bare, shown.ctrl_c_after))
                 assert not found, f"{name_of(page)}, {found}"
