@@ -275,7 +275,7 @@ def learning_chart(seen: SeenSearch) -> Chart:
         color=a.Color(
             "kind:N",
             scale=a.Scale(domain=kinds, range=[looks[kind] for kind in kinds]),
-            legend=a.Legend(title=None),
+            legend=a.Legend(title=None, symbolOpacity=1),
         ),
         description="about:N",
     )

@@ -164,8 +164,8 @@ def _narrow_part(part: Any) -> Any:
 
 
 def _broken(text: str | list[str], most: int) -> list[str]:
-    lines = [text] if isinstance(text, str) else list(text)
-    return [part for line in lines for part in (wrap(line, most) or [""])]
+    """Lines that were broken for a wide chart are broken anew."""
+    return wrap(text if isinstance(text, str) else " ".join(text), most) or [""]
 
 
 def by_iteration(
