@@ -151,6 +151,60 @@ def test_where_nobody_has_been_scores_are_carried_on_with_much_doubt():
     assert alone.deviation.min() > 0.05
 
 
+def test_doubt_is_as_small_as_the_gains_that_are_left():
+    """Scores differ by 0.4, but at the third pause nobody gains more than 0.0005."""
+    chance = np.random.default_rng(5)
+
+    def curve() -> tuple[float, ...]:
+        score = 0.3 + 0.4 * chance.random()
+        before, after = chance.random(2)
+        return score / 4, score - 0.005 * before, score, score + 0.0005 * after
+
+    known = [member(str(n), 1.0 + chance.random(), *curve(), waits=False) for n in range(12)]
+    late, early = (member("new", 1.5, *curve()[:count]) for count in (3, 2))
+    assert 0.0001 < forecast([*known, late], RUNGS).deviation[-1, 0] < 0.001
+    assert forecast([*known, early], RUNGS).deviation[-1, 0] > 0.002
+
+
+def test_what_all_gain_alike_is_no_doubt():
+    """Everyone gains 0.2 in each step, and nobody more than 0.002 besides."""
+    chance = np.random.default_rng(6)
+
+    def curve() -> tuple[float, ...]:
+        start = 0.1 + chance.normal() / 50
+        return tuple(start + 0.2 * step + chance.normal() / 1000 for step in range(4))
+
+    known = [member(str(n), 1.0 + n, *curve(), waits=False) for n in range(20)]
+    found = forecast([*known, member("new", 8.5, 0.1)], RUNGS)
+    assert found.mean[-1, 0] == pytest.approx(-0.7, abs=0.02)
+    assert found.deviation[-1, 0] < 0.03
+
+
+@pytest.mark.parametrize("noise", [0.005, 0.05])
+def test_deviations_are_what_forecasts_miss_by(noise):
+    """Curves that rise late or early by a parameter, with little and with much noise: at each
+    pause, misses divided by deviations are neither tiny nor large."""
+    chance = np.random.default_rng(7)
+    misses: dict[int, list[float]] = {mark: [] for mark in RUNGS.pauses}
+    for _ in range(6):
+        members, finals = [], []
+        for n in range(60):
+            width, depth = float(chance.integers(1, 9)), float(chance.integers(1, 5))
+            shares = 1 / (1 + np.exp((1 + depth - np.array(RUNGS.marks)) / 1.5))
+            scores = 0.6 * width / (2 + width) * shares
+            scores = np.maximum.accumulate(scores + noise * chance.normal(size=4) * shares)
+            reached = 4 if n < 20 else 1 + n % 3
+            one = member(str(n), width * depth, *scores[:reached])
+            members.append(replace(one, params={"width": width, "depth": depth}))
+            finals.append(-scores[-1])
+        found = forecast(members, RUNGS)
+        for n in range(20, 60):
+            ratio = (finals[n] - found.mean[n, 0]) / found.deviation[n, 0]
+            misses[members[n].reached].append(ratio)
+    for mark, ratios in misses.items():
+        assert 0.4 < np.sqrt(np.mean(np.square(ratios))) < 1.4, mark
+
+
 def test_the_noise_of_the_curves_decides_how_much_worse_is_beaten():
     def beaten(noise: float) -> set[str]:
         chance = np.random.default_rng(1)

@@ -1,11 +1,14 @@
 """Forecasts: the final score of a training that has come to a pause, with its uncertainty.
 
 Learning curves of one space resemble each other, so those that went further tell how much the
-others would still gain. From each mark to the next, the gain is a model of the score, the gain
-before it, the parameters of the space, and the logarithms of what is known without training: a
-large model learns later than a small one, and similar architectures have similar curves. Nobody is
-chosen for going further by anything but these, so what they show holds for the others. The steps to
-the end are chained, and their variances add up.
+others would still gain. From each mark to the next, the gain is a model of the score, the
+parameters of the space, and the logarithms of what is known without training: a large model learns
+later than a small one, and similar architectures have similar curves. Nobody is chosen for going
+further by anything but these, so what they show holds for the others. The steps to the end are
+chained, and their variances add up.
+
+Gains become small towards the end of a training, and so must the doubt about them: a gain that is
+not known varies as those of the others do, in this step or in the one before.
 """
 
 from __future__ import annotations
@@ -15,15 +18,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgeloop.search.stopping.gain import Floats, GainModel
+from edgeloop.search.stopping.gain import FEWEST, Floats, GainModel
 from edgeloop.search.stopping.rungs import RungMember, Rungs
 
-_PRIOR_SHARE = 0.5  # deviation of an unknown gain, as a share of the spread of the scores
+_PRIOR_SHARE = 0.5  # deviation of a gain without examples, as a share of the spread of the scores
 _SMALLEST = 1e-9
 
-# How much of the distance between two members is that of their parameters, of their features, of
-# their scores and of their last gains.
-_PARAMS, _FEATURES, _SCORE, _LAST = 0.6, 0.25, 0.33, 0.1
+# How much parameters, features and score count in the distance between two members.
+_PARAMS, _FEATURES, _SCORE = 0.3, 0.3, 1.0
 _STEEPEST = 3.0  # how much a difference of scores may grow in a step
 _FLATTEST = 0.2
 
@@ -68,8 +70,11 @@ class _CurveChain:
             examples = known & is_there & (variance == 0.0)
             spread = max(float(np.std(mean[known])), _SMALLEST)
             columns = self._columns(mean, known)
+            gains = (score - mean)[examples]
             prior = (_PRIOR_SHARE * spread) ** 2
-            model = GainModel(columns[examples], (score - mean)[examples], prior)
+            if len(gains) >= FEWEST:
+                prior = float(max(gains.var(), self._last[examples].var()))
+            model = GainModel(columns[examples], gains, prior)
             gain, extra = model.predict(columns[carried])
             if variance[carried].any():
                 little = 0.1 * spread
@@ -82,14 +87,11 @@ class _CurveChain:
         self._last = np.where(known, mean - before, 0.0)
 
     def _columns(self, mean: Floats, known: Floats, shift: float = 0.0) -> Floats:
-        """Scaled by those whose score is known; `shift` is added to all scores afterwards."""
-        columns = [self._about]
-        for values, more, share in ((mean, shift, _SCORE), (self._last, 0.0, _LAST)):
-            centre = values[known].mean()
-            scale = max(float(values[known].std()), _SMALLEST)
-            column = np.where(known, values + more - centre, 0.0) / scale
-            columns.append(np.sqrt(share) * column[:, None])
-        return np.hstack(columns)
+        """Scores are scaled by those that are known; `shift` is added to all afterwards."""
+        centre = mean[known].mean()
+        scale = max(float(mean[known].std()), _SMALLEST)
+        scores = np.where(known, mean + shift - centre, 0.0) / scale
+        return np.hstack([self._about, np.sqrt(_SCORE) * scores[:, None]])
 
 
 def _params(members: Sequence[RungMember]) -> Floats:
