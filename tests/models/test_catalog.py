@@ -89,8 +89,8 @@ def test_files_of_attempts_that_were_not_accepted_do_not_show(shop: Store, catal
         shop.blobs.put(f"{folder}/.attempts/{attempt}/model.dlc", attempt.encode())
     leases.commit(lease, Outcome(CONVERTED, {"model.dlc": ".attempts/two/model.dlc"}))
     assert [file.name for file in catalog.files(lease.model)] == [
-        f"{lease.model}.onnx",
         "model.dlc",
+        f"{lease.model}.onnx",
     ]
 
 

@@ -192,7 +192,7 @@ def test_a_model_uploaded_again_under_its_name_is_evaluated_itself(
             stages.inputs.clear()
             drain(workspace)
             assert {found["net.onnx"] for found in stages.inputs} == {path.read_bytes()}
-            quantized, model = workspace.model("net").download(tmp_path / "out", "net*")[::-1]
+            quantized, model = workspace.model("net").download(tmp_path / "out", "net*")
             assert model.read_bytes() == path.read_bytes()
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
             assert quantized.read_text() == workspace.model("net").row["content"] == digest
