@@ -136,7 +136,10 @@ def test_list_and_download_give_the_files(account: str, edgeloop: Edgeloop, proj
     found: dict[str, list[str]] = {}
     for item in listed:
         found.setdefault(item["name"], []).append(item["file"])
-    assert found == {model: sorted(files) for model, files in OLD["files"].items()}
+    assert {model: sorted(files) for model, files in found.items()} == {
+        model: sorted(files) for model, files in OLD["files"].items()
+    }
+    assert found["wonderful-beagle"][:2] == ["model.quant.dlc", "model.dlc"], "to deploy: first"
     assert edgeloop("download", "wonderful-beagle", "--to", "out").code == 0
     assert {path.name: path.read_bytes() for path in (project / "out").iterdir()} == {
         file: content("wonderful-beagle", file) for file in OLD["files"]["wonderful-beagle"]
