@@ -331,8 +331,8 @@ def test_reset_clears_results_and_stale_files_and_keeps_the_model(
         workspace.store.blobs.put(f"default/calm-heron/{key}", b"dlc")
         leases.commit(lease, Outcome(CONVERTED, {"model.dlc": key}))
     assert [f["file"] for f in edgeloop("list", "calm-heron", "--json").json] == [
-        "c.onnx",
         "model.dlc",
+        "c.onnx",
     ]
     said = edgeloop("reset", "calm-heron", "--stage", "convert", "--json").json
     assert said[0]["reset"] == ["convert", "benchmark", "f1_1k", "f1_1k_f", "f1_10k"]
