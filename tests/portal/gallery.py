@@ -23,8 +23,10 @@ from typing import get_args
 
 from playwright.sync_api import expect
 
+from edgeloop.graph import outline_bytes
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
+from tests.networks import public_outline, some_times
 from tests.peers.browser import Browser, Scheme, Tab
 from tests.portal.browsing import Site, make_project, portal_of
 from tests.portal.farm import SHOWN, fill, write_jobs
@@ -51,6 +53,7 @@ FULL = {
     "models-failed": "/?status=error",
     "models-no-match": "/?text=nothing-like-this",
     "model": f"/models/{SHOWN}",
+    "model-network": "/models/unet",
     "model-failed": "/models/vivid-heron",
     "model-new": "/models/lucid-heron",
     "compare": f"/compare?{_COMPARED}",
@@ -79,8 +82,23 @@ def fill_all(folder: Path, count: int = MANY, candidates: int = 60) -> None:
     fill(folder, count=count)
     with Workspace(Settings.load(folder, {})) as workspace:
         write_jobs(workspace)
+        _write_network(workspace)
     write_seen(folder / "searches/many", candidates)
     write_seen(folder / "searches/chips", candidates // 2, chips=6)
+
+
+def _write_network(workspace: Workspace) -> None:
+    """A model whose network is known, with the times of its layers."""
+    outline = public_outline("unet_segmentation")
+    times = [f"layer,{name},{operator},{us},measured" for name, operator, us in some_times(outline)]
+    files = {
+        "unet.graph.json": outline_bytes(outline),
+        "perf_results_1.csv": "\n".join(["what,name,operator,time_us,kind", *times]).encode(),
+    }
+    row = {"name": "unet", "status": "complete", "quantized": True, "device": "adb:3f9a21"}
+    workspace.store.models(workspace.experiment).insert("unet", row)
+    for name, content in files.items():
+        workspace.store.blobs.put(f"{workspace.experiment}/unet/{name}", content)
 
 
 STORES = {
