@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 _PRIOR_COUNT = 2.0  # examples that the prior is worth
 FEWEST = 3  # examples; with less, all gain the same
-_ENOUGH = 10  # examples; with less, the variance is more than twice of what they show
+_ENOUGH = 20  # examples; with less, the variance is more than twice of what they show
 _MOST = 250  # more cost time and change little
 _NOISE = 0.05  # variance, relative to that of the process
 _CURVATURE = 0.15  # how soon a difference of columns is more than the linear part can tell

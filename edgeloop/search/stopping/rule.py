@@ -3,7 +3,9 @@
 A paused candidate is judged by its margin: how much worse its forecast final score is than that of
 another one that is at least as good in every exact value, in standard deviations of their
 difference. So a slow network must be better to survive. Of several rivals the strongest counts, of
-several fronts the one on which the candidate does best. With a margin above `sure`, it is beaten.
+several fronts the one on which the candidate does best. It is beaten with a margin above `sure`,
+and above a little more later on: the chance that it is stopped by mistake is weighed against the
+part of a training that is saved.
 
 The smallest margin continues first. These are the members of the front, which have to be trained
 anyway; once they are, the others are compared with results instead of forecasts, and the forecasts
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import erfc, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +30,7 @@ from edgeloop.search.stopping.rungs import RungMember, Rungs
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-SURE = 3.25  # standard deviations by which a forecast must be worse; its misses have heavy tails
+SURE = 2.5  # standard deviations by which a forecast must be worse to save a whole training
 SHARE = 8
 
 _SMALLEST = 1e-12
@@ -49,13 +52,15 @@ class StoppingRule:
         if not waiting or room < 1:
             return []
         margins = self.margins(members)
-        hopeful = [member for member in waiting if margins[member.key] <= self.sure]
+        hopeful = [m for m in waiting if not self._is_beaten(margins[m.key], m.reached)]
         hopeful.sort(key=lambda member: (margins[member.key], -member.reached, member.key))
         return [member.key for member in hopeful[:room]]
 
     def beaten(self, members: Sequence[RungMember]) -> set[str]:
         """Who can no longer be on any front."""
-        return {key for key, margin in self.margins(members).items() if margin > self.sure}
+        reached = {member.key: member.reached for member in members}
+        margins = self.margins(members)
+        return {key for key, margin in margins.items() if self._is_beaten(margin, reached[key])}
 
     def margins(self, members: Sequence[RungMember]) -> dict[str, float]:
         """By how many deviations each one with a score is beaten; minus infinity for one that has
@@ -72,6 +77,10 @@ class StoppingRule:
             least = np.minimum(least, np.where(is_barred, np.inf, margin))
         return {member.key: float(margin) for member, margin in zip(known, least, strict=True)}
 
+    def _is_beaten(self, margin: float, reached: int) -> bool:
+        left = 1.0 - reached / self.rungs.total
+        return _chance_above(margin) < left * _chance_above(self.sure)
+
     def _room(self, members: Sequence[RungMember]) -> int:
         """How many more may continue while there are candidates to begin."""
         begun = [member for member in members if member.scores and not member.is_stopped]
@@ -80,6 +89,11 @@ class StoppingRule:
 
     def _fronts(self, objectives: int) -> list[list[int]]:
         return [list(front) for front in self.fronts] or [list(range(objectives))]
+
+
+def _chance_above(margin: float) -> float:
+    """Of a normal deviation."""
+    return 0.5 * erfc(margin / sqrt(2.0))
 
 
 def _margins_on(front: Sequence[int], values: Floats, expected: Forecast, rivals: Mask) -> Floats:
