@@ -17,7 +17,7 @@ from tests.portal.gallery import COMMON, FULL, LOGIN, REPORT, fill_all, write_re
 __all__ = ["browser"]
 
 # Of pages that differ in their data alone, one.
-PAGES = sorted(set(FULL) - {"models-failed", "model-new", "pareto-selected", "search-plain"})
+PAGES = sorted(set(FULL) - {"models-failed", "model-new", "search-plain"})
 STATUSES = {"error": 404, LOGIN: 401}
 
 
