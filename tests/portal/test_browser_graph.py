@@ -52,6 +52,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             files = {"perf_results_1.csv": _table(outlines.get(name, chain(3))), "notes.txt": b""}
             files |= {} if name == "old" else {"net.graph.json": graph}
             files |= dict.fromkeys(DEPLOYED, b"x") if name in ("five", "old", "cycle") else {}
+            if name == "old":
+                files |= {f"perf_results_{run}.csv": _table(chain(3)) for run in range(2, 9)}
             for file, content in files.items():
                 put(f"{workspace.experiment}/{name}/{file}", content)
     with portal_of(folder) as found:
@@ -167,6 +169,14 @@ def test_files_to_deploy_are_first_and_say_what_they_are(browser: Browser, site:
             *(*DEPLOYED, "perf_results_1.csv", "net.graph.json", "notes.txt")
         ]
         assert answer["files"][0]["group"] == "deploy"
+
+
+def test_many_results_are_folded_behind_what_is_deployed(browser: Browser, site: Site) -> None:
+    with browser.tab(site.at("/models/old")) as tab:
+        results = tab.page.locator("#files-results")
+        expect(results.get_by_text("perf_results_8.csv")).to_be_hidden()
+        results.get_by_text("8 files with results").click()
+        expect(results.get_by_text("perf_results_8.csv")).to_be_visible()
 
 
 def test_both_ways_into_the_dark_have_the_same_colours_of_cost() -> None:
