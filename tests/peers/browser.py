@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
-from playwright.sync_api import BrowserContext, Dialog, Page, sync_playwright
+from playwright.sync_api import BrowserContext, Dialog, Page, expect, sync_playwright
 
 from tests.peers.process import find_program
 
-LIMIT_MS = 20_000
+LIMIT_MS = 60_000  # a busy machine is slow to draw
 SIZE = (1360, 900)
 KEEP = "EDGELOOP_SCREENSHOTS"  # a folder, where pictures of the pages are kept
 Scheme = Literal["light", "dark"]
+
+expect.set_options(timeout=LIMIT_MS)
 
 # Told before any script of the page runs: the breaches that its policy stops.
 _LISTEN = """
