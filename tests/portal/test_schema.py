@@ -23,6 +23,7 @@ pytestmark = pytest.mark.slow
 
 TOKEN = "a-token-for-the-tests"
 EXAMPLES = 12
+LIMIT_S = 120.0
 CHECKS = (
     checks.not_a_server_error,
     conformance.status_code_conformance,
@@ -73,7 +74,7 @@ def tried(operation: Any, **given: Any) -> Counter[int]:
     @hypothesis.given(case=operation.as_strategy(**given))
     def conforms(case: schemathesis.Case) -> None:
         headers = {"Authorization": f"Bearer {TOKEN}"}
-        answer = case.call_and_validate(headers=headers, checks=CHECKS)
+        answer = case.call_and_validate(headers=headers, checks=CHECKS, timeout=LIMIT_S)
         answers[answer.status_code] += 1
 
     conforms()
