@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -67,6 +68,7 @@ class ObjectBlobs(Blobs):
         ask_pause: Callable[[], float] = lambda: 0.0,
         delete_if: Callable[[str, str], bool] | None = None,
     ) -> None:
+        start_threads()
         self._limit = limit_of(f"files of {description}")
         self._ask_pause = ask_pause
         self._asking = threading.Lock()
@@ -327,6 +329,10 @@ class ObjectBlobs(Blobs):
             yield
         except (BaseError, OSError, ValueError) as error:
             raise _explain(error, key, self._description) from None
+        except BaseException as error:
+            if not _is_panic(error):
+                raise
+            raise StoreUnavailable(store=self._description, reason=_first_line(error)) from None
 
 
 class FolderBlobs(PlainFolder):
@@ -392,6 +398,27 @@ def network_limits(allow_http: bool = False) -> tuple[ClientConfig, RetryConfig]
     return client, retry
 
 
+@cache
+def start_threads() -> None:
+    """obstore starts its threads at the first request, and where that fails (too many open files)
+    it never works again in that process. So they start with the store, before descriptors can run
+    out."""
+    import obstore
+    from obstore.store import MemoryStore
+
+    try:
+        next(iter(cast("Any", obstore.list(MemoryStore()))), None)
+    except BaseException as error:
+        if not _is_panic(error):
+            raise
+        raise StoreUnavailable(store="its files", reason=_first_line(error)) from None
+
+
+def _is_panic(error: BaseException) -> bool:
+    """What went wrong inside obstore; not an Exception, so it would end a runner."""
+    return type(error).__module__ == "pyo3_runtime"
+
+
 def _explain(error: Exception, key: str, store: str) -> EdgeloopError:
     """Our own errors out of obstore's, whose texts carry pages of debug output."""
     from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
@@ -417,7 +444,7 @@ def _limit_reason(text: str) -> str:
     return f"{status[1]} {code[1] if code else ''}".strip() if status and is_limit else ""
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error).partition("\n")[0] or type(error).__name__

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,3 +87,40 @@ class TestS3(BlobsContract):
 def test_a_url_of_another_kind_is_refused(url: str) -> None:
     with pytest.raises(BadSetting, match="URL"):
         url_blobs(url)
+
+
+# Without a descriptor to spare: before the store's first request, or before it is opened.
+_NO_DESCRIPTORS = """
+import os, resource, sys
+from edgeloop.errors import StoreUnavailable
+from edgeloop.testing import memory_blobs
+import edgeloop.store.blobs, obstore.exceptions, obstore.store
+limit = resource.RLIMIT_NOFILE
+soft, hard = resource.getrlimit(limit)
+blobs = memory_blobs() if sys.argv[1] == "opened" else None
+resource.setrlimit(limit, (len(os.listdir("/proc/self/fd")) - 1, hard))
+try:
+    found = list((blobs or memory_blobs()).list(""))
+except StoreUnavailable as error:
+    found = "cannot be reached"
+resource.setrlimit(limit, (soft, hard))
+print(found)
+if blobs:
+    blobs.put("a/b", b"x")
+    print([blob.key for blob in blobs.list("")])
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "said"), [("opened", ["[]", "['a/b']"]), ("opening", ["cannot be reached"])]
+)
+def test_a_lack_of_descriptors_ends_no_process_and_passes(when: str, said: list[str]) -> None:
+    """obstore panics where it cannot start its threads, and then never works again."""
+    done = subprocess.run(
+        [sys.executable, "-c", _NO_DESCRIPTORS, when],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout.splitlines() == said, done.stderr
