@@ -34,9 +34,9 @@ def edgeloop(folder: Path, *arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "edgeloop", *arguments], cwd=folder, check=True)
 
 
-def measure(folder: Path, device: str, experiment: str) -> None:
+def measure(folder: Path, device: str, experiment: str, *options: str) -> None:
     where = ("--device", device, "--dataset", FACES, "--experiment", experiment)
-    edgeloop(folder, "runner", "--drain", "--layers", *where, *SIZES)
+    edgeloop(folder, "runner", "--drain", *options, *where, *SIZES)
 
 
 def make(folder: Path) -> None:
@@ -49,7 +49,7 @@ def make(folder: Path) -> None:
     for net in sorted((folder / "searches/laptop/nets").glob("id_*.onnx")):
         # Under its candidate's name: the row keeps what the search found out.
         edgeloop(folder, "upload", str(net), "--name", net.stem, "--experiment", CHIP_EXPERIMENT)
-    measure(folder, "htp:qcs8550", CHIP_EXPERIMENT)
+    measure(folder, "htp:qcs8550", CHIP_EXPERIMENT, "--layers")  # measurements have them anyway
     full = ("--epochs", "12", "--no-publish", "--experiment", CHIP_EXPERIMENT)
     edgeloop(folder, "train-pareto", "laptop", *full)
     for net in sorted((folder / "searches/laptop/full").glob("id_*.onnx")):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from edgeloop.demo import open_demo
 from tests.peers.browser import Browser, Scheme
 from tests.portal.browsing import Site, browser, portal_of, site
 from tests.portal.farm import NASTY, SHOWN, files
@@ -215,8 +216,10 @@ def test_the_demo_says_nothing_of_a_store(demo: Site) -> None:
 def test_the_picture_of_the_readme(browser: Browser, demo: Site, tmp_path: Path) -> None:
     """Made anew at every run, kept where EDGELOOP_README_PICTURE says: real results, a front."""
     target = Path(README_PICTURE) if README_PICTURE else tmp_path / "portal.png"
+    with open_demo() as workspace:
+        count = len(workspace.status())
     with browser.tab(demo.at("/pareto"), size=(1440, 1180)) as tab:
-        expect(tab.page.locator("#chart .for-wide a")).to_have_count(19)
+        expect(tab.page.locator("#chart .for-wide a")).to_have_count(count)
         expect(tab.page.locator("#live")).to_have_text("live")
         tab.page.screenshot(path=target)
     assert target.read_bytes().startswith(b"\x89PNG")
