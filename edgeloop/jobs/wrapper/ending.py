@@ -210,10 +210,13 @@ class JobFinisher:
         return True
 
 
-def recover(folder: Path, blobs: Blobs, reason: str, patience_s: float = 30.0) -> bool:
+def recover(
+    folder: Path, blobs: Blobs, reason: str, patience_s: float = 30.0, state: State = "failed"
+) -> bool:
     """Whether the job is finished; False if its supervisor is still alive.
 
     A job that had reported its end keeps that state; only what is missing in the store is stored.
+    `state` is that of any other: it has failed, unless it was canceled.
     """
     scratch = Scratch(folder)
     if not folder.is_dir():
@@ -226,10 +229,10 @@ def recover(folder: Path, blobs: Blobs, reason: str, patience_s: float = 30.0) -
             command.signal_group(signal.SIGKILL, note.command)
         command.kill_all(lambda: command.processes_of(scratch.job))
         progress = with_retries(lambda: stored_progress(blobs, scratch.job), patience_s)
-        outcome = JobOutcome("failed", KILLED, reason)
+        outcome = JobOutcome(state, KILLED, reason)
         if progress is None:
             now = time.time()
-            progress = JobProgress("failed", note.attempt, note.node, now, started=note.started)
+            progress = JobProgress(state, note.attempt, note.node, now, started=note.started)
         elif progress.state in FINAL_STATES:
             if progress.outputs_complete:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -35,11 +35,11 @@ pathlib.Path(sys.argv[1] + ".runs").touch()
 while not pathlib.Path(sys.argv[1]).exists():
     time.sleep(0.02)
 """
-# Creates a file to say that it runs; on SIGTERM it takes four seconds to write a last output.
+# Creates a file to say that it runs; on SIGTERM it takes its time to write a last output.
 TIDY = """\
 import os, signal, sys, time, pathlib
 def tidy(*_):
-    time.sleep(4)
+    time.sleep(float(sys.argv[2]))
     pathlib.Path(os.environ["EDGELOOP_OUTPUT_DIR"], "last.txt").write_text("tidy")
     sys.exit(0)
 signal.signal(signal.SIGTERM, tidy)
@@ -154,6 +154,8 @@ def processes_with(mark: str) -> list[int]:
 class ComputeContract:
     """Fixture: `compute`. Attributes: `everything` fills one node of it, `too_much` is what it can
     never provide, and `too_much_says` is a part of its refusal, which names what there is.
+    `tidying_s` is how long a canceled job needs for its last output: longer than what the compute
+    would leave it unasked.
 
     Jobs must see the files of this machine. Their store is a folder; override the fixture `blobs`
     where it must be another one."""
@@ -161,6 +163,7 @@ class ComputeContract:
     everything: Resources
     too_much: Resources
     too_much_says: str
+    tidying_s = 4.0  # Ray kills three seconds after a stop unless it is told otherwise
 
     @pytest.fixture
     def blobs(self, tmp_path: Path) -> Blobs:
@@ -212,7 +215,8 @@ class ComputeContract:
     def test_a_running_job_that_is_canceled_may_tidy_up_and_is_gone(
         self, harness: JobHarness
     ) -> None:
-        job = harness.send("python", "-c", TIDY, str(harness.folder / "tidy"))
+        mark = str(harness.folder / "tidy")
+        job = harness.send("python", "-c", TIDY, mark, str(self.tidying_s))
         harness.wait_until_runs("tidy")
         assert processes_with(str(harness.folder / "tidy"))
         harness.compute.cancel([job])

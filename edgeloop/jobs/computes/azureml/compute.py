@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from edgeloop._util.retry import retry
 from edgeloop.azure import CREATION_S, Connection, connect, explained, is_missing
 from edgeloop.errors import ComputeRefused, MissingExtra
 from edgeloop.jobs.computes.azureml.options import AzureMLKeys, resolved
@@ -40,6 +41,7 @@ from edgeloop.jobs.computes.base import Compute, JobOrder, ObservedState, Resour
 Item = TypeVar("Item")
 
 _DELETING_S = 60.0
+_ENDING_S = 30.0
 _USER_LOG = "user_logs/std_log"
 _DAY_S = 24 * 3600
 
@@ -132,11 +134,7 @@ class AzureMLCompute(Compute):
             alone = [job for job, it in over.items() if not it.pipeline]
             whole = {it.pipeline for it in over.values() if it.pipeline}
             ended = [name for name in whole if self._runs.is_whole(name, over)]
-            delete = self._connection.ml.jobs.begin_delete
-            self._each(
-                lambda run: self._unless_missing(lambda: delete(run).result(_DELETING_S)),
-                [*alone, *ended],
-            )
+            self._each(self._delete, [*alone, *ended])
             self._runs.forget(over)
 
     @cached_property
@@ -227,6 +225,18 @@ class AzureMLCompute(Compute):
 
     def _cancel(self, run: str) -> None:
         self._unless_missing(lambda: self._connection.ml.jobs.begin_cancel(run, polling=False))
+
+    def _delete(self, run: str) -> None:
+        """Azure refuses until a run has ended, which a pipeline does a moment after its steps."""
+        from azure.core.exceptions import ResourceExistsError
+
+        delete = self._connection.ml.jobs.begin_delete
+        retry(
+            lambda: self._unless_missing(lambda: delete(run).result(_DELETING_S)),
+            ResourceExistsError,  # status 409
+            _ENDING_S,
+            first_s=0.1,
+        )
 
     def _unless_missing(self, action: Callable[[], object]) -> None:
         try:

@@ -148,6 +148,10 @@ class LocalCompute(Compute):
         folder = self._queue.scratch(check_job_id(job))
         if folder is None or self._queue.is_alive(job) or not folder.is_dir():
             return False
+        ended = self._queue.ended(job)
+        # A cancel may end the wrapper before it can report that it was canceled.
+        if self._queue.was_canceled(job) or (ended is not None and ended.state == "canceled"):
+            return recover(folder, blobs, "canceled", state="canceled")
         return recover(folder, blobs, ENDED_RUNNING)
 
     def _capacity(self) -> Capacity:
