@@ -1,64 +1,96 @@
-# Everything a newcomer types. `make test` on a fresh Debian machine installs what it needs first.
+# Everything a newcomer types. On a fresh Debian machine, each command installs what it needs first, and only that.
 PYTHON ?= python3
+# Test processes; three keep two cores busy.
+WORKERS ?= 3
+# Downloads. They are kept by `make clean`, and another clone can be given the same folder.
+CACHE ?= $(CURDIR)/.tools/cache
+export PYTHON WORKERS CACHE
+
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+READY_DEMO := $(VENV)/.ready-demo
+INTERPRETER := .tools/python/.ready
+SERVERS := .tools/servers/.ready
 AZURITE := .tools/azurite/.ready
 ADBD := .tools/adbd/.ready
-PYTHONS := .tools/pythons/.ready
 KEDA := .tools/keda/.ready
+CLUSTERS := .tools/clusters/.ready
+PYTHONS := .tools/pythons/.ready
 IMAGE := .tools/image/.ready
+FOR_TEST := $(READY) $(SERVERS) $(AZURITE) $(ADBD) $(KEDA)
+FOR_SOAK := $(FOR_TEST) $(CLUSTERS) $(PYTHONS) $(IMAGE)
+# Steps wait for downloads as much as for processors.
+PARALLEL := --no-print-directory -j3
 
-.PHONY: help setup unit test lint format docs wheel bench demo screenshots clean
+.PHONY: help setup setup-demo setup-test setup-soak unit test soak lint format docs wheel bench demo screenshots clean
 
 help:  ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
-setup: $(READY) $(AZURITE) $(ADBD) $(PYTHONS) $(KEDA) $(IMAGE) servers  ## make .venv with everything, and the servers the tests use
+# Stamps say what is installed, so that the second run need not ask apt, pip and npm. `make setup` asks again.
+setup:  ## install everything that both tiers of tests use, and what was removed since
+	@rm -f $(SERVERS) $(CLUSTERS)
+	@$(MAKE) $(PARALLEL) setup-soak
 
-.PHONY: servers
-servers:
-	@scripts/install-servers
+setup-demo: $(READY_DEMO)
+setup-test: $(FOR_TEST)
+setup-soak: $(FOR_SOAK)
+setup-demo setup-test setup-soak:
+	@:
 
-$(READY): pyproject.toml constraints.txt scripts/make-venv
-	@PYTHON=$(PYTHON) scripts/make-venv $(VENV)
-	@touch $@
+# First, alone: apt installs one thing at a time, and the environment is made beside the servers.
+$(INTERPRETER): scripts/install-python
+	@scripts/once $@ scripts/install-python
 
-$(AZURITE): scripts/install-azurite
-	@scripts/install-azurite .tools/azurite
-	@touch $@
+# The environment: for the demo, and with all that `make test` needs.
+$(READY_DEMO): pyproject.toml constraints.txt scripts/make-venv | $(INTERPRETER)
+	@scripts/once $@ scripts/make-venv $(VENV) demo
 
-# After the packages that it is built with; built again only when its script changes.
-$(ADBD): scripts/install-adbd | servers
-	@scripts/install-adbd .tools/adbd
-	@touch $@
+$(READY): pyproject.toml constraints.txt scripts/make-venv | $(INTERPRETER)
+	@scripts/once $@ scripts/make-venv $(VENV) all
 
-# After npm, which Azurite brings.
-$(KEDA): scripts/install-keda | $(AZURITE)
-	@scripts/install-keda .tools/keda
-	@touch $@
+# PostgreSQL, adb, Chromium and others, by apt.
+$(SERVERS): scripts/install-servers | $(INTERPRETER)
+	@scripts/once $@ scripts/install-servers test
 
-# The container image, and all that its next builds need: tests build it again, from the sources of the moment.
-$(IMAGE): $(wildcard deploy/docker/*) .dockerignore constraints.txt pyproject.toml scripts/build-image | $(READY) servers
-	@scripts/build-image .tools/image >/dev/null
-	@touch $@
+$(AZURITE): scripts/install-azurite | $(SERVERS)
+	@scripts/once $@ scripts/install-azurite .tools/azurite
+
+# Built again only when its script changes.
+$(ADBD): scripts/install-adbd | $(SERVERS)
+	@scripts/once $@ scripts/install-adbd .tools/adbd
+
+$(KEDA): scripts/install-keda | $(SERVERS)
+	@scripts/once $@ scripts/install-keda .tools/keda
+
+# Slurm, and what the two below are made with.
+$(CLUSTERS): scripts/install-servers | $(SERVERS)
+	@scripts/once $@ scripts/install-servers soak
 
 # Other Pythons than this machine's: jobs run on any from 3.8 on.
-$(PYTHONS): scripts/install-interpreters | $(READY) servers
-	@$(PYTHON) scripts/install-interpreters .tools/pythons
-	@touch $@
+$(PYTHONS): scripts/install-interpreters | $(READY) $(CLUSTERS)
+	@scripts/once $@ $(PYTHON) scripts/install-interpreters .tools/pythons
 
-unit: $(READY)  ## the quick tests: no server, no root, about a minute
-	$(BIN)/python -m pytest --unit -n 2 --dist worksteal $(ARGS)
+# The container image, and all that its next builds need: tests build it again, from the sources of the moment.
+$(IMAGE): $(wildcard deploy/docker/*) .dockerignore constraints.txt pyproject.toml scripts/build-image | $(READY) $(CLUSTERS)
+	@scripts/once $@ scripts/build-image .tools/image >/dev/null
 
-test:  ## all tests, against real servers that they start and stop themselves
-	@$(MAKE) --no-print-directory -j2 --output-sync=target setup lint
-	@scripts/run-tests $(BIN)/python $(ARGS)
+unit: $(READY)  ## the quick tests: no server, no root, about a minute and a half
+	@$(BIN)/python -m pytest --tier unit -n 2 --dist worksteal $(ARGS)
 
-lint: $(READY)  ## ruff and mypy
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+test:  ## everything a change can break, against real servers that the tests start and stop themselves
+	@$(MAKE) $(PARALLEL) setup-test
+	@scripts/run-tests $(BIN)/python --tier test $(ARGS)
+
+soak:  ## what is long by nature: whole searches, clusters under kills, the image, other Pythons
+	@$(MAKE) $(PARALLEL) setup-soak
+	@scripts/run-tests $(BIN)/python --tier soak $(ARGS)
+
+lint: $(READY)  ## ruff and mypy, which are tests of `make test`, too
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy --no-error-summary
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
@@ -75,11 +107,11 @@ wheel: $(READY)  ## the wheel and source archive in dist/, and whether PyPI woul
 bench: setup  ## the figures of bench/RESULTS.md, measured again
 	$(BIN)/python -m bench $(ARGS)
 
-demo: $(READY)  ## a search, its front evaluated by two runners, and a report, in a few minutes; results in demo/
+demo: $(READY_DEMO)  ## a search, its front evaluated by two runners, and a report, in a few minutes; results in demo/
 	$(BIN)/python examples/demo.py
 
 screenshots: $(READY)  ## every page of the portal and the report as images in screenshots/, for review
 	$(BIN)/python -m tests.portal.gallery $(ARGS)
 
-clean:
-	rm -rf $(VENV) .tools site dist .pytest_cache .mypy_cache .ruff_cache
+clean:  ## remove all that make made; downloads stay in .tools/cache
+	rm -rf $(VENV) $(filter-out .tools/cache,$(wildcard .tools/*)) site dist .pytest_cache .mypy_cache .ruff_cache
