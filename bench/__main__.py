@@ -1,14 +1,14 @@
 """python -m bench NAME…: all of them but `advice`, `architectures`, `endurance`, `latency`,
-`layers`, `nas_table`, `precision`, `recovery`, `gate` and `resources` without a name.
+`faults`, `layers`, `nas_table`, `precision`, `recovery`, `gate` and `resources` without a name.
 
 startup, first, data, csv, scoring, estimate, evaluate, claims, queue, throughput, two-runners,
 nemesis, protocol, jobs, azureml, verbs, sampler, screen, training, asynchronous, laptop, pareto,
 portal, boards, fleet, fleet-sim, endurance, architectures, resources, structure, trace, latency,
-layers, recovery, gate, advice, precision, early-stopping, many-chips, nas_table
+layers, recovery, gate, advice, precision, early-stopping, many-chips, nas_table, faults
 
 `advice`, `architectures`, `resources`, `structure`, `trace`, `two-runners`, `endurance`,
-`fleet-sim`, `latency`, `layers`, `many-chips`, `nas_table`, `precision`, `recovery`, `sampler` and
-`gate` take options, and are then the only name:
+`faults`, `fleet-sim`, `latency`, `layers`, `many-chips`, `nas_table`, `precision`, `recovery`,
+`sampler` and `gate` take options, and are then the only name:
 `structure --list FOLDER`, `architectures NAME…`, `two-runners ROUNDS`, `endurance MODELS`,
 `fleet-sim --runners 1000`, `latency compile`, `layers FOLDER`, `recovery NETS`, `gate --jobs 16`,
 `nas_table --seconds 480`.
@@ -61,18 +61,20 @@ BENCHES = {
     "advice": "advice",
     "precision": "precision",
     "nas_table": "nas_table",
+    "faults": "faults",
 }
 WITH_OPTIONS = (
     *("many-chips", "early-stopping"),
     *("architectures", "resources", "structure", "trace", "two-runners", "fleet-sim"),
     *("endurance", "latency", "layers"),
     *("recovery", "gate"),
-    *("advice", "precision", "nas_table", "sampler"),
+    *("advice", "precision", "nas_table", "sampler", "faults"),
 )
 ON_REQUEST = (
     "advice",
     "architectures",
     "endurance",
+    "faults",
     "latency",
     "layers",
     "nas_table",
