@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edgeloop.store import Store, open_store, parse_location
-from tests import tiers
+from tests import guard, tiers
 
 if TYPE_CHECKING:  # peers are imported by the fixture that starts them
     from tests.peers.azureml import AzureML
@@ -36,26 +36,30 @@ _OUTSIDE = ("EDGELOOP_", "MODEL_STORAGE_", "AWS_", "AZURE_", "GOOGLE_", "PG", "S
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--unit", action="store_true", help="only tests without servers, quick ones")
+    parser.addoption("--tier", choices=tiers.TIERS, help="only the tests of this tier")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    guard.start()
     for marker in tiers.MARKERS:
         config.addinivalue_line("markers", marker)
-    if config.getoption("--unit"):
+    if config.getoption("--tier") == "unit":
         tiers.forbid_servers()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    return True if config.getoption("--unit") and tiers.is_left_out(collection_path) else None
+    tier = config.getoption("--tier")
+    return True if tier and tiers.is_left_out(collection_path, tier) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     tiers.mark_servers(items)
-    items.sort(key=lambda item: not tiers.is_left_out(item.path))  # long files first: an even end
-    if config.getoption("--unit"):
-        config.hook.pytest_deselected(items=[item for item in items if not tiers.is_unit(item)])
-        items[:] = [item for item in items if tiers.is_unit(item)]
+    # Long files first: an even end.
+    items.sort(key=lambda item: not tiers.is_left_out(item.path, "unit"))
+    tier = config.getoption("--tier")
+    if tier:
+        config.hook.pytest_deselected(items=[item for item in items if not tiers.is_in(item, tier)])
+        items[:] = [item for item in items if tiers.is_in(item, tier)]
 
 
 @dataclass(frozen=True)
@@ -203,6 +207,7 @@ def azureml(
     with AzureML(azure_storage, azure_certificate, tmp_path / "azureml-nodes") as emulator:
         for name, value in emulator.environment().items():
             monkeypatch.setenv(name, value)
+        monkeypatch.setattr("edgeloop.azure.services.BACKOFF_FACTOR", 0.005)
         yield emulator
     assert not emulator.complaints, "bodies that the REST API would refuse"
     assert not emulator.crashes, "".join(emulator.crashes)

@@ -83,6 +83,7 @@ def test_every_constructor_parameter_or_field_is_documented(kind: type):
     assert parameters <= documented(text, "Args") | documented(text, "Attributes")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [pytest.param(kind, marks=[pytest.mark.slow] * (kind is edgeloop.Jobs)) for kind in CLASSES],

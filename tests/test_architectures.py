@@ -17,7 +17,11 @@ FAMILIES = {
     *("audio", "transformer", "hybrid", "text", "video"),
 }
 # A free batch at opset 12; float16 and two outputs; a wave with one side.
-REBUILT = ("yolo_small", "landmarks", "m5")
+REBUILT = (
+    pytest.param("yolo_small", marks=pytest.mark.soak),
+    pytest.param("landmarks", marks=pytest.mark.soak),
+    "m5",
+)
 
 
 def test_the_list_is_long_and_wide() -> None:
@@ -47,18 +51,12 @@ def test_their_environment_is_pinned_and_has_the_pytorch_of_ours() -> None:
         assert version in ours
 
 
-@pytest.fixture(scope="module")
-def rebuilt(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("architectures")
-    subprocess.run([sys.executable, HERE / "build.py", folder, *REBUILT], check=True)
-    return folder
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REBUILT)
-def test_an_architecture_gets_its_latency_without_a_store(name: str, rebuilt: Path) -> None:
+def test_an_architecture_gets_its_latency_without_a_store(name: str, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, HERE / "build.py", tmp_path, name], check=True)
     [entry] = [entry for entry in architectures() if entry["name"] == name]
-    result = measure(entry, rebuilt)
+    result = measure(entry, tmp_path)
     assert not result.reason
     assert result.latency_ms is not None
     assert 0.01 < result.latency_ms < 100

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import click
 import pytest
@@ -60,22 +61,27 @@ def section_of(command: str) -> str:
     return rest.partition("\n## ")[0]
 
 
-def test_the_page_is_what_the_commands_say_of_themselves():
-    spec = importlib.util.spec_from_file_location("cli_docs", ROOT / "scripts/cli_docs.py")
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"scripts/{name}.py")
     assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    assert DOCS.read_text() == script.rendered(), "run: python scripts/cli_docs.py"
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def test_the_page_is_what_the_commands_say_of_themselves():
+    assert DOCS.read_text() == script("cli_docs").rendered(), "run: python scripts/cli_docs.py"
 
 
 def test_the_reference_pages_are_what_the_models_say():
-    spec = importlib.util.spec_from_file_location("schema_docs", ROOT / "scripts/schema_docs.py")
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    for name, text in script.pages().items():
+    for name, text in script("schema_docs").pages().items():
         page = ROOT / f"docs/reference/{name}.md"
         assert page.read_text() == text, "run: python scripts/schema_docs.py"
+
+
+def test_the_tree_of_files_is_what_the_modules_say_of_themselves():
+    page = (ROOT / "docs/architecture.md").read_text()
+    assert page == script("tree_docs").rendered(page), "run: python scripts/tree_docs.py"
 
 
 def test_the_page_does_not_depend_on_the_terminal(tmp_path: Path):
@@ -93,24 +99,14 @@ def test_the_page_does_not_depend_on_the_terminal(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_and_every_option_is_on_the_page(name: str):
+def test_every_command_is_on_the_page_with_its_options_and_an_example(name: str):
     section = section_of(name)
-    for parameter in BY_NAME[name].params:
-        if isinstance(parameter, click.Option):
-            for spelling in parameter.opts:
-                assert spelling in section, f"{name} {spelling} is not documented"
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_shows_an_example_of_itself(name: str):
-    assert f"Example: edgeloop {name}" in section_of(name)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_says_what_it_does(name: str):
+    assert f"Example: edgeloop {name}" in section
     for parameter in BY_NAME[name].params:
         if isinstance(parameter, click.Option):
             assert parameter.help, f"{name} {parameter.opts} has no help"
+            for spelling in parameter.opts:
+                assert spelling in section, f"{name} {spelling} is not documented"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -118,15 +114,6 @@ def test_every_command_can_name_its_experiment_and_speak_json(name: str):
     spellings = {s for parameter in BY_NAME[name].params for s in parameter.opts}
     wanted = {"--json"} if name in WITHOUT_A_STORE else {"--experiment", "--store", "--json"}
     assert wanted - ({"--experiment"} if name in OF_ALL_EXPERIMENTS else set()) <= spellings
-
-
-def test_the_tree_of_files_is_what_the_modules_say_of_themselves():
-    spec = importlib.util.spec_from_file_location("tree_docs", ROOT / "scripts/tree_docs.py")
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    page = (ROOT / "docs/architecture.md").read_text()
-    assert page == script.rendered(page), "run: python scripts/tree_docs.py"
 
 
 def test_what_python_examples_import_exists():

@@ -1,8 +1,11 @@
-"""`make demo` on a small scale: killed in its search, continued to its end, and asked again."""
+"""`make demo` on a small scale: its commands on an empty table; and all of it, killed in its
+search, continued to its end, and asked again."""
 
 from __future__ import annotations
 
 import os
+import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,13 +13,38 @@ from pathlib import Path
 
 import pytest
 
+from edgeloop import Workspace
 from tests.cli.running import environment
 
 pytestmark = pytest.mark.slow
 
 DEMO = Path(__file__).parents[1] / "examples/demo.py"
-SMALL = ("--faces", "24", "--images", "4", "search.budget=2", "search.pool=1", "search.workers=1")
-SMALL += ("search.options.depth=[1]", "objectives.val_iou.train.steps=2")
+WORDS = ("search.budget=2", "search.pool=1", "search.workers=1", "search.options.depth=[1]")
+WORDS += ("objectives.val_iou.train.steps=2",)
+SMALL = ("--faces", "24", "--images", "4", *WORDS)
+
+
+def test_its_commands_can_be_run_and_the_next_ones_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    """The search is only planned, and the runners find nothing to do."""
+    monkeypatch.setenv("EDGELOOP_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("EDGELOOP_CACHE", str(tmp_path / "cache"))
+    demo, folder = runpy.run_path(str(DEMO)), tmp_path / "demo"
+    folder.mkdir()
+    (folder / "edgeloop.yaml").write_text("experiment: demo\n")
+    shutil.copyfile(demo["SEARCH"], folder / "demo.yaml")
+    with Workspace.open(f"sqlite:{folder / '.edgeloop'}", "demo") as workspace:
+        row = {"name": "id_1.trained", "status": "complete", "f1_10k": 0.5, "val_iou": 0.4}
+        workspace.store.models("demo").insert("id_1.trained", row)
+    demo["edgeloop"](folder, "data", "faces", demo["FACES"], "--count", "8", "--size", "64")
+    demo["edgeloop"](folder, "search", "demo.yaml", *WORDS, "--dry-run")
+    demo["evaluate"](folder, images=4)
+    demo["say_next"](folder)
+    said = capfd.readouterr().out
+    assert "2 candidates of the space hourglass" in said
+    assert "1 of 1 models evaluated\n" in said
+    assert " compare id_1.trained --dataset " in said
 
 
 def started(tmp_path: Path) -> subprocess.Popen[str]:
@@ -32,6 +60,7 @@ def started(tmp_path: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.soak
 def test_the_demo_continues_after_a_kill_and_says_what_to_do_next(tmp_path: Path):
     killed = started(tmp_path)
     assert killed.stdout is not None

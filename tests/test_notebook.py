@@ -19,6 +19,7 @@ from edgeloop import Workspace
 from edgeloop.cli.app import app
 from edgeloop.runner import record_use
 from tests.cli.terminals import Terminal
+from tests.peers.process import accepts_connections, wait_until
 from tests.report.tables import table
 from tests.report.test_charts import PERF, SCORES
 
@@ -127,7 +128,7 @@ def test_the_command_starts_jupyterlab_on_loopback_if_it_is_installed(
     assert (tmp_path / "opened").read_text() == "--ip 127.0.0.1 --allow-root charts.ipynb"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_without_a_store_it_draws_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     outputs = ran(tmp_path, monkeypatch)
     check_pictures(outputs)
@@ -150,14 +151,14 @@ def test_it_draws_the_store_of_the_project(tmp_path: Path, monkeypatch: pytest.M
     assert "/enc/Conv" in outputs["layers"][0]["text/html"]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_store_with_nothing_in_it_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / ".edgeloop").mkdir()
     outputs = ran(tmp_path, monkeypatch)
     assert set(sentences(outputs, "No")) == DRAWING - {"others", "animation"}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_jupyterlab_opens_it_on_the_loopback_address_until_ctrl_c(tmp_path: Path):
     """The real server, in a terminal; the browser is a command that does nothing."""
     places = {name: str(tmp_path / name) for name in ("runtime", "config", "data")}
@@ -170,6 +171,8 @@ def test_jupyterlab_opens_it_on_the_loopback_address_until_ctrl_c(tmp_path: Path
     found = re.search(address_of_page, "\n".join(pages))
     assert found is not None, pages
     address, page_path, token = found.groups()
+    port = int(address.rpartition(":")[2])
+    wait_until(lambda: accepts_connections(port), 60, "JupyterLab to listen")
     with httpx.Client(base_url=address, timeout=30) as client:
         assert client.get("/api/contents/results.ipynb").status_code == 403, "without the token"
         client.headers["Authorization"] = f"token {token}"

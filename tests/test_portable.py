@@ -74,6 +74,23 @@ def python(environ: dict[str, str], folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
+RUN = """
+import sys
+from edgeloop.cli import main
+for words in sys.argv[1:]:
+    sys.argv = ["edgeloop", *words.split()]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, words
+"""
+
+
+def edgeloop(environ: dict[str, str], folder: Path, *commands: str, code: str = "") -> str:
+    """Commands one after another in one process, which starts once; what they said."""
+    return python(environ, folder, "-c", RUN + code, *commands)
+
+
 def test_the_start_up_file_hides_what_it_should(elsewhere: dict[str, str], tmp_path: Path):
     code = (
         "import os, pathlib; print(os.path.exists('/proc'), pathlib.Path('/proc/self').exists(),"
@@ -93,21 +110,19 @@ def test_every_module_is_imported(elsewhere: dict[str, str], tmp_path: Path):
 def test_models_are_uploaded_and_shown(elsewhere: dict[str, str], tmp_path: Path, lacking: str):
     environ = {**elsewhere, "TEST_WITHOUT_FCNTL": lacking}
     save_tiny(tmp_path / "net.onnx")
-    assert "upload" in python(environ, tmp_path, "-m", "edgeloop", "--help")
-    python(environ, tmp_path, "-m", "edgeloop", "upload", "net.onnx", "--name", "calm-heron")
-    assert "calm-heron" in python(environ, tmp_path, "-m", "edgeloop", "status")
+    said = edgeloop(environ, tmp_path, "--help", "upload net.onnx --name calm-heron", "status")
+    assert "upload" in said and "calm-heron" in said.splitlines()[-1]
 
 
 @pytest.mark.slow
 def test_jobs_and_reports_work(elsewhere: dict[str, str], tmp_path: Path):
     (tmp_path / "hello.py").write_text("open('outputs/word', 'w').write('hello')")
-    python(elsewhere, tmp_path, "-m", "edgeloop", "run", "hello.py", "--name", "hi")
-    assert (tmp_path / "runs/hi/outputs/word").read_text() == "hello"
     (tmp_path / "data/working/words").mkdir(parents=True)
     (tmp_path / "data/working/words/one").write_text("1")
-    pushed = python(elsewhere, tmp_path, "-m", "edgeloop", "data", "push", "working/words")
-    assert "working/words@1" in pushed
-    python(elsewhere, tmp_path, "-m", "edgeloop", "report", "--demo", "-o", "report.html")
-    assert (tmp_path / "report.html").stat().st_size > 100_000
+    report = "report --demo --details 1 -o report.html"
+    commands = ("run hello.py --name hi", "data push working/words", report)
     code = "from edgeloop import Workspace\nfrom edgeloop.portal import PortalOptions, create_app\n"
-    python(elsewhere, tmp_path, "-c", code + "create_app(Workspace.open(), PortalOptions())")
+    code += "create_app(Workspace.open(), PortalOptions())"
+    assert "working/words@1" in edgeloop(elsewhere, tmp_path, *commands, code=code)
+    assert (tmp_path / "runs/hi/outputs/word").read_text() == "hello"
+    assert (tmp_path / "report.html").stat().st_size > 100_000

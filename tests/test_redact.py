@@ -99,6 +99,7 @@ def cost(unit: str) -> float:
     return min(once() for _ in range(5))
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @example(["a://b:"])
 @given(st.lists(st.sampled_from(FRAGMENTS), min_size=1, max_size=4))

@@ -14,6 +14,7 @@ def package() -> Package:
     return Package()
 
 
+@pytest.mark.slow
 def test_a_class_name_exists_once(package: Package):
     colliding = [", ".join(map(str, places)) for places in package.colliding_classes.values()]
     assert not colliding, "\n".join(colliding)

@@ -1,4 +1,4 @@
-"""`pytest --unit` keeps servers out, whatever a test does."""
+"""Every test is in one tier, and `pytest --tier unit` keeps servers out, whatever a test does."""
 
 from __future__ import annotations
 
@@ -43,21 +43,43 @@ def test_ports_cannot_be_opened_and_sockets_in_the_file_system_can(tmp_path: Pat
 @pytest.mark.parametrize(
     ("line", "left_out"),
     [
-        ("from tests.peers.postgres import Postgres", True),
-        ("from tests.peers.process import wait_until", False),
-        ("    from tests.peers.postgres import Postgres", False),
-        ("pytestmark = pytest.mark.slow", True),
-        ("pytestmark = pytest.mark.usefixtures('board')", False),
+        ("from tests.peers.postgres import Postgres", {"unit", "soak"}),
+        ("from tests.peers.process import wait_until", {"soak"}),
+        ("    from tests.peers.postgres import Postgres", {"soak"}),
+        ("pytestmark = pytest.mark.slow", {"unit", "soak"}),
+        ("pytestmark = pytest.mark.soak", {"unit", "test"}),
+        ("pytestmark = pytest.mark.usefixtures('board')", {"soak"}),
+        ("@pytest.mark.soak", set()),
+        ("CASES = [pytest.param(1, marks=pytest.mark.soak)]", set()),
     ],
 )
-def test_a_file_is_left_out_as_a_whole(tmp_path: Path, line: str, left_out: bool):
+def test_a_file_is_left_out_as_a_whole(tmp_path: Path, line: str, left_out: set[str]):
     file = tmp_path / "test_it.py"
     file.write_text(f"import pytest\n{line}\n")
-    assert tiers.is_left_out(file) is left_out
+    assert {tier for tier in tiers.TIERS if tiers.is_left_out(file, tier)} == left_out
+
+
+@pytest.mark.parametrize(
+    ("marks", "found_in"),
+    [
+        ((), {"unit", "test"}),
+        (("server",), {"test"}),
+        (("slow",), {"test"}),
+        (("soak",), {"soak"}),
+        (("soak", "slow", "server"), {"soak"}),
+    ],
+)
+def test_a_test_is_in_exactly_one_of_test_and_soak(
+    request: pytest.FixtureRequest, marks: tuple[str, ...], found_in: set[str]
+):
+    item = pytest.Function.from_parent(request.node.parent, name="it", callobj=lambda: None)
+    for mark in marks:
+        item.add_marker(mark)
+    assert {tier for tier in tiers.TIERS if tiers.is_in(item, tier)} == found_in
 
 
 def test_this_run_has_imported_no_peer_if_it_is_one_of_units(request: pytest.FixtureRequest):
-    if request.config.getoption("--unit"):
+    if request.config.getoption("--tier") == "unit":
         peers = {name for name in sys.modules if name.startswith("tests.peers.")}
         assert peers <= tiers.HELPERS
 

@@ -1,10 +1,14 @@
-"""Two tiers: `make unit` needs no server, no root and little time; `make test` runs everything.
+"""Two tiers: `make test` runs what a change can break, `make soak` what is long by nature.
+
+Every test is in exactly one of them: `pytest.mark.soak` on a test, a parameter or a file
+(`pytestmark = …` on one line) puts it into `make soak`, and everything else is in `make test`.
+`make unit` is the part of `make test` that needs no server, no root and little time.
 
 A test is marked `server` when it uses a server's fixture, and all tests of a file when the file
 imports a peer at its top. What opens ports otherwise, trains, or takes more than about a second
-carries `pytest.mark.server` or `pytest.mark.slow` itself. `pytest --unit` runs what has neither
-mark: files that are marked as a whole (`pytestmark = …` on one line) are not even imported, and a
-test that listens on a port or imports a peer fails.
+carries `pytest.mark.server` or `pytest.mark.slow` itself. `pytest --tier unit` runs what has
+neither mark: files that are marked as a whole are not even imported, and a test that listens on a
+port or imports a peer fails.
 """
 
 from __future__ import annotations
@@ -19,7 +23,9 @@ from typing import Any
 
 import pytest
 
+TIERS = ("unit", "test", "soak")
 MARKERS = (
+    "soak: long by nature (whole searches, clusters under kills, other Pythons): `make soak`",
     "server: needs a server that `make setup` installs, or rights that only root has",
     "slow: trains, waits for several processes, or takes more than about a second",
 )
@@ -34,7 +40,9 @@ SERVER_KINDS = {"postgresql", "azure", "s3"}
 HELPERS = {"tests.peers.ports", "tests.peers.process"}
 
 _SERVER_FILE = re.compile(r"^from tests\.peers\.(?!ports\b|process\b)", re.MULTILINE)
-_MARKED_FILE = re.compile(r"^pytestmark = pytest\.mark\.(server|slow)\b", re.MULTILINE)
+_MARKED_FILE = re.compile(r"^pytestmark = pytest\.mark\.(server|slow|soak)\b", re.MULTILINE)
+_SOAK_FILE = re.compile(r"^pytestmark = pytest\.mark\.soak\b", re.MULTILINE)
+_SOAK_ANYWHERE = re.compile(r"\bmark\.soak\b")
 
 
 class ServerInUnitTest(BaseException):
@@ -42,21 +50,31 @@ class ServerInUnitTest(BaseException):
 
 
 @cache
-def is_left_out(file: Path) -> bool:
-    """Whether all tests of a file are outside the unit tier."""
+def is_left_out(file: Path, tier: str) -> bool:
+    """Whether a tier has no test of a file, so that the file need not be imported."""
     if not (file.name.startswith("test_") and file.suffix == ".py"):
         return False
-    return _imports_a_peer(file) or bool(_MARKED_FILE.search(file.read_text()))
+    text = file.read_text()
+    if tier == "soak":
+        return not _SOAK_ANYWHERE.search(text)
+    if tier == "test":
+        return bool(_SOAK_FILE.search(text))
+    return _imports_a_peer(file) or bool(_MARKED_FILE.search(text))
+
+
+def is_in(item: pytest.Item, tier: str) -> bool:
+    is_soak = item.get_closest_marker("soak") is not None
+    if tier == "soak":
+        return is_soak
+    if tier == "test":
+        return not is_soak
+    return not (is_soak or any(item.get_closest_marker(name) for name in ("server", "slow")))
 
 
 def mark_servers(items: Iterable[pytest.Item]) -> None:
     for item in items:
         if _imports_a_peer(item.path) or _uses_a_server(item):
             item.add_marker("server")
-
-
-def is_unit(item: pytest.Item) -> bool:
-    return not any(item.get_closest_marker(name) for name in ("server", "slow"))
 
 
 def forbid_servers() -> None:

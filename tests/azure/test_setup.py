@@ -214,7 +214,7 @@ def test_a_busy_cloud_is_waited_for(project: Project):
 
 def test_a_cloud_that_goes_away_ends_it_and_says_what_is_there(project: Project):
     project.cloud.faults.fail(next=1_000, status=503, method="PUT", containing="/datastores/")
-    project.write(computes={"gpu": GPU})
+    project.write(computes={"gpu": {**GPU, "patience": "1s"}})
     said = project.run("setup", "--yes")
     assert said.code == 1
     assert "datastore edgeloop: Azure does not answer" in said.error

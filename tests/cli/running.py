@@ -1,4 +1,4 @@
-"""Runs `python -m edgeloop` and looks at what it said."""
+"""Runs `edgeloop` and looks at what it said."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 
 from edgeloop.cli import main
 from edgeloop.store import Store
+from tests.cli.forks import PipedFork, Request
 
 LIMIT_S = 60.0
 
@@ -56,18 +57,43 @@ def run_command(
     stdin: str | None = None,
     prefix: Iterable[str] = (),
     limit_s: float = LIMIT_S,
+    *,
+    is_fresh: bool = False,
 ) -> Finished:
-    done = subprocess.run(
-        [*prefix, *command_line(arguments)],
-        cwd=folder,
-        env=environment(environ),
-        input=stdin or "",
-        capture_output=True,
-        text=True,
-        timeout=limit_s,
-        check=False,
-    )
-    return Finished(done.returncode, done.stdout, done.stderr)
+    """The program as a process of its own, which starts Python itself if it `is_fresh`."""
+    variables = environment(environ)
+    if is_fresh or [*prefix] or _changes_python(variables):
+        done = subprocess.run(
+            [*prefix, *command_line(arguments)],
+            cwd=folder,
+            env=variables,
+            input=stdin or "",
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            check=False,
+        )
+        return Finished(done.returncode, done.stdout, done.stderr)
+    return finished(start_command(arguments, folder, environ), stdin or "", limit_s)
+
+
+def _changes_python(variables: dict[str, str]) -> bool:
+    """Whether Python would start otherwise than it did here."""
+
+    def chosen(environ: Mapping[str, str]) -> dict[str, str]:
+        names = [name for name in environ if name.startswith(("PYTHON", "LD_", "LANG", "LC_"))]
+        return {name: environ[name] for name in names}
+
+    return chosen(variables) != chosen(os.environ)
+
+
+def finished(process: PipedFork, stdin: str = "", limit_s: float = LIMIT_S) -> Finished:
+    try:
+        out, err = process.communicate(stdin, limit_s)
+    except BaseException:
+        process.kill()
+        raise
+    return Finished(process.wait(), out, err)
 
 
 def run_main(
@@ -78,28 +104,41 @@ def run_main(
     """The program's own `main` in this process: quick, with its real exit codes and output."""
     monkeypatch.setattr(sys, "argv", ["edgeloop", *map(str, arguments)])
     capfd.readouterr()
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        main()
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    code = exit_code_of_main()
     said = capfd.readouterr()
     return Finished(code, said.out, said.err)
 
 
+def exit_code_of_main() -> int:
+    """Run the program's `main` with the arguments in `sys.argv`. Commands handle SIGTERM, and this
+    process must not do so after them."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        main()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return 0
+
+
 def start_command(
-    arguments: Iterable[object], folder: Path, environ: dict[str, str]
-) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command_line(arguments),
-        cwd=folder,
-        env=environment(environ),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    arguments: Iterable[object],
+    folder: Path,
+    environ: dict[str, str],
+    code: str = "",
+    *,
+    has_session: bool = False,
+) -> PipedFork:
+    """The program, or other code of a test, with pipes to and from it."""
+    return PipedFork(
+        Request(
+            tuple(map(str, arguments)),
+            str(folder),
+            environment(environ),
+            code,
+            has_session=has_session,
+        )
     )
 
 

@@ -6,11 +6,11 @@ import contextlib
 import os
 import pty
 import select
-import signal
 import time
 from pathlib import Path
 
-from tests.cli.running import command_line, environment
+from tests.cli.forks import Fork, Request
+from tests.cli.running import environment
 
 
 class Terminal:
@@ -19,12 +19,12 @@ class Terminal:
     def __init__(
         self, arguments: list[str], folder: Path, columns: int = 200, **environ: str
     ) -> None:
-        self.pid, self._file = pty.fork()
-        if self.pid == 0:
-            os.chdir(folder)
-            line = command_line(arguments)
-            shown = {"TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": "40", **environ}
-            os.execve(line[0], line, {**environment({}), **shown})
+        shown = {"TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": "40", **environ}
+        variables = environment(shown)
+        self._file, theirs = pty.openpty()
+        self._process = Fork(
+            Request(tuple(arguments), str(folder), variables, has_terminal=True), [theirs] * 3
+        )
         self.seen = ""
 
     @classmethod
@@ -48,16 +48,15 @@ class Terminal:
 
     def wait(self, limit_s: float = 30.0) -> int:
         deadline = time.monotonic() + limit_s
-        while True:
-            done, status = os.waitpid(self.pid, os.WNOHANG)
-            if done:
-                with contextlib.suppress(OSError):  # the other end is closed
-                    while content := os.read(self._file, 65_536):
-                        self.seen += content.decode(errors="replace")
-                return os.waitstatus_to_exitcode(status)
+        while self._process.poll() is None:
             if time.monotonic() > deadline:
-                os.kill(self.pid, signal.SIGKILL)
+                self._process.kill()
                 raise TimeoutError(self.seen)
             if select.select([self._file], [], [], 0.05)[0]:
                 with contextlib.suppress(OSError):  # the other end is closed
                     self.seen += os.read(self._file, 65_536).decode(errors="replace")
+        with contextlib.suppress(OSError):  # the other end is closed
+            while content := os.read(self._file, 65_536):
+                self.seen += content.decode(errors="replace")
+        os.close(self._file)
+        return self._process.wait()

@@ -84,6 +84,7 @@ def test_the_written_model_is_as_fast_as_promised_and_computes_the_same(
     assert " % less" in again.out and "give a --dataset" in again.out
 
 
+@pytest.mark.soak
 def test_a_model_from_outside_and_one_that_cannot_be_improved(edgeloop: Edgeloop, tmp_path: Path):
     outside = export_archai(tmp_path / "outside.onnx", size=64)
     done = edgeloop("advise", outside, "--device", DEVICE, "--only", "conv-before-resize")
@@ -97,6 +98,7 @@ def test_a_model_from_outside_and_one_that_cannot_be_improved(edgeloop: Edgeloop
     assert "was not written" in done.out and not nothing.exists()
 
 
+@pytest.mark.soak
 def test_classes_are_offered_apart_and_the_dataset_tells_what_quantization_does(
     edgeloop: Edgeloop, tmp_path: Path, normalized: Path
 ):

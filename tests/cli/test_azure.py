@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import Finished, run_command
+from tests.cli.conftest import Edgeloop
 from tests.peers.azureml import AzureML
 from tests.peers.azurite import Azurite
 
@@ -21,7 +21,11 @@ print("trained on", len(images), "images")
 
 @pytest.fixture
 def folder(
-    azureml: AzureML, azure_storage: Azurite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    azureml: AzureML,
+    azure_storage: Azurite,
+    project: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
     for name in ("AZURE_SUBSCRIPTION_ID", "AML_RESOURCE_GROUP", "AML_WORKSPACE_NAME"):
         monkeypatch.delenv(name)
@@ -46,13 +50,13 @@ def folder(
         path = folder / ".azureml" / name
         path.parent.resolve().mkdir(parents=True, exist_ok=True)
         path.resolve().write_text(content)
+    monkeypatch.chdir(folder)
     return folder
 
 
-def test_a_project_with_azureml_files_alone_is_set_up_and_trains(azureml: AzureML, folder: Path):
-    def edgeloop(*words: str) -> Finished:
-        return run_command(words, folder, {"EDGELOOP_STATE": str(folder.parent / "state")})
-
+def test_a_project_with_azureml_files_alone_is_set_up_and_trains(
+    azureml: AzureML, folder: Path, edgeloop: Edgeloop
+):
     before = edgeloop("azure", "doctor")
     assert before.code == 1 and "faces_store does not exist" in before.out
     made = edgeloop("azure", "setup", "--yes")
@@ -87,19 +91,21 @@ def test_a_project_with_azureml_files_alone_is_set_up_and_trains(azureml: AzureM
     assert azureml.storage.key not in records + ran.out + ran.err + made.out
 
 
-def test_what_goes_wrong_is_one_sentence_and_exit_code_one(azureml: AzureML, folder: Path):
+def test_what_goes_wrong_is_one_sentence_and_exit_code_one(
+    azureml: AzureML, folder: Path, edgeloop: Edgeloop
+):
     azureml.faults.logged_out = True
-    refused = run_command(["azure", "setup", "--yes"], folder, {})
+    refused = edgeloop("azure", "setup", "--yes")
     assert "nobody is logged in to Azure: 'az login'" in refused.sentence
-    examined = run_command(["azure", "doctor"], folder, {})
+    examined = edgeloop("azure", "doctor")
     assert (examined.code, examined.err) == (1, "")
 
 
-def test_a_datastore_file_that_cannot_be_used_says_why(azureml: AzureML, folder: Path):
+def test_a_datastore_file_that_cannot_be_used_says_why(folder: Path, edgeloop: Edgeloop):
     path = folder / ".azureml/datastore.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "account_key": "cut-off"}))
-    said = run_command(["job", "list"], folder, {})
+    said = edgeloop("job", "list")
     assert ".azureml/datastore.json: its account_key is cut off or mistyped" in said.sentence
     assert 'cut-off"' not in said.sentence
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from edgeloop.store import Store
-from tests.cli.running import Finished, is_empty
+from tests.cli.conftest import Edgeloop
+from tests.cli.running import is_empty, run_command
 from tests.conftest import StoreUnderTest
 from tests.models.test_names import BAD_NAMES
 from tests.nets import save_external, save_tiny, save_with_location, tiny_model
 
-Edgeloop = Callable[..., Finished]
 # A NUL cannot be put into a process's arguments at all.
 NAMES = [name for name in BAD_NAMES if "\x00" not in name]
 
@@ -127,26 +127,25 @@ def test_a_file_that_cannot_be_used_is_refused(
     assert not (project / ".edgeloop").exists()
 
 
-@pytest.mark.parametrize("make", [a_text, data_above, a_3_gb_file], ids=lambda make: make.__name__)
 def test_a_refused_file_leaves_no_trace_in_any_store(
     place: StoreUnderTest,
     store: Store,
     edgeloop: Edgeloop,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    make: Callable[[Path], Path],
 ):
     for name, value in place.environ.items():
         monkeypatch.setenv(name, value)
-    folder = tmp_path / "bad"
-    folder.mkdir()
-    assert edgeloop("upload", make(folder)).sentence
-    assert is_empty(store) and store.experiments() == []
+    for make in (a_text, data_above, a_3_gb_file):
+        folder = tmp_path / make.__name__
+        folder.mkdir()
+        assert edgeloop("upload", make(folder)).sentence
+        assert is_empty(store) and store.experiments() == []
 
 
-def test_a_real_process_answers_the_same(command: Edgeloop, project: Path):
+def test_a_real_process_answers_the_same(project: Path):
     (project / "net.onnx").write_text("no model")
-    said = command("upload", "net.onnx")
+    said = run_command(["upload", "net.onnx"], project, {}, is_fresh=True)
     assert "net.onnx was not uploaded: it is not an ONNX model" in said.sentence
     assert not (project / ".edgeloop").exists()
 
@@ -180,19 +179,14 @@ def test_every_verb_refuses_a_bad_experiment(
     assert "cannot be used" in edgeloop(*arguments, "-e", name).sentence
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", "..", "", "a\nb", "x" * 300, "größe", "a'b\"c"])
-@pytest.mark.parametrize("verb", [["status"], ["delete", "--yes"]], ids=" ".join)
 def test_a_name_that_no_model_can_have_is_not_found_and_touches_nothing(
-    place: StoreUnderTest,
-    edgeloop: Edgeloop,
-    project: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    verb: list[str],
-    name: str,
+    place: StoreUnderTest, edgeloop: Edgeloop, project: Path, monkeypatch: pytest.MonkeyPatch
 ):
     for variable, value in place.environ.items():
         monkeypatch.setenv(variable, value)
-    assert "no model" in edgeloop(*verb, "--", name).sentence
+    for name in ("../x", "a/b", "..", "", "a\nb", "x" * 300, "größe", "a'b\"c"):
+        for verb in (["status"], ["delete", "--yes"]):
+            assert "no model" in edgeloop(*verb, "--", name).sentence, (verb, name)
     assert list(project.iterdir()) == []
 
 

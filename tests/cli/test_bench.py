@@ -82,6 +82,7 @@ def test_bench_shows_several_chips_in_one_table(edgeloop: Edgeloop, project: Pat
     assert list(project.iterdir()) == [] and done.err == ""
 
 
+@pytest.mark.soak
 def test_bench_of_a_free_size_and_as_json(edgeloop: Edgeloop, tmp_path: Path):
     model = save_segmentation_model(tmp_path / "net.onnx", 64)
     free = onnx.load_model(str(model))
@@ -123,7 +124,7 @@ def test_a_device_that_fails_does_not_hide_the_others(edgeloop: Edgeloop, net: P
         ((".",), "it is a folder"),
     ],
 )
-@pytest.mark.parametrize("verb", ["inspect", "bench"])
+@pytest.mark.parametrize("verb", ["inspect", pytest.param("bench", marks=pytest.mark.soak)])
 def test_what_is_wrong_is_said_in_one_sentence(
     edgeloop: Edgeloop, tmp_path: Path, net: Path, monkeypatch, verb, arguments, reason
 ):
@@ -133,11 +134,18 @@ def test_what_is_wrong_is_said_in_one_sentence(
     assert reason in edgeloop(verb, *arguments).sentence
 
 
+def test_bench_says_what_is_wrong_too(edgeloop: Edgeloop, net: Path):
+    assert "did you mean 'qcs8550'" in edgeloop("bench", net, "--device", "htp:qcs855").sentence
+    assert "there is no such file" in edgeloop("bench", "none.onnx").sentence
+    assert "cannot be 1x3x8x8" in edgeloop("bench", net, "--shape", "image=1x3x8x8").sentence
+
+
 def test_a_chip_without_an_estimate_names_the_nearest(edgeloop: Edgeloop, net: Path):
     done = edgeloop("bench", net, "--device", "htp:snapdragon-8-elite-gen-5")
     assert "nearest chip that has one is snapdragon-8-elite" in done.sentence
 
 
+@pytest.mark.soak
 def test_bench_takes_a_file_with_the_bits_of_each_tensor(
     edgeloop: Edgeloop, net: Path, tmp_path: Path
 ):

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Edgeloop
-from tests.cli.running import command_line, environment
+from tests.cli.terminals import Terminal
 from tests.conftest import StoreUnderTest
 from tests.data.trees import noise, tree, write
-
-PROBE = """
-import json, sys
-from edgeloop.cli import main
-sys.argv = ["edgeloop", *sys.argv[1:]]
-try:
-    main()
-except SystemExit as end:
-    assert end.code in (0, None), end.code
-print("\\n" + json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
-"""
+from tests.test_start import modules_after
 
 
 @pytest.fixture
@@ -171,38 +157,14 @@ def test_what_cannot_be_is_said_in_a_sentence(
 
 
 def test_pushing_again_loads_nothing_it_does_not_need(project: Path, faces: Path):
-    def modules() -> set[str]:
-        done = subprocess.run(
-            [sys.executable, "-c", PROBE, "data", "push", "faces"],
-            cwd=project,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        return set(json.loads(done.stdout.splitlines()[-1]))
-
     for _ in range(2):
-        loaded = modules()
+        loaded, _ = modules_after(project, "data", "push", "faces")
         assert "edgeloop" in loaded
         assert not loaded & {"obstore", "sqlalchemy", "numpy", "rich", "yaml", "azure", "onnx"}
 
 
 def test_a_terminal_gets_a_bar_with_a_rate(project: Path, faces: Path):
     write(faces, {f"{number}": noise(100_000, number) for number in range(50)})
-    ours, theirs = pty.openpty()
-    done = subprocess.run(
-        command_line(["data", "push", "faces"]),
-        cwd=project,
-        env={**environment({}), "TERM": "xterm"},
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    os.close(theirs)
-    shown = os.read(ours, 100_000).decode()
-    os.close(ours)
+    shown = Terminal.output(["data", "push", "faces"], project, 80)
     assert "pushing working/faces" in shown and "MB" in shown and "52 of 52 files" in shown
-    assert done.stdout.startswith("working/faces@1: 52 files, 5.0 MB; sent 52 files")
+    assert "working/faces@1: 52 files, 5.0 MB; sent 52 files" in shown

@@ -2,59 +2,57 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from edgeloop import Workspace
 from edgeloop.store import SqliteLocation, open_store
-from tests.cli.running import Finished, blobs_of, command_line, environment, notes_of, rows_of
+from tests.cli.running import Finished, blobs_of, finished, notes_of, rows_of, start_command
 from tests.nets import save_external, save_tiny
 
 pytestmark = pytest.mark.server
 
 READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0"'
-
-
+# Mounts something over a folder that only this process and those it starts see, runs the command,
+# and copies what is in the folder to `after`.
+IN_A_NAMESPACE = """
+import ctypes, os, subprocess, sys
+from pathlib import Path
+from edgeloop.cli import main
+_, mounting, folder, *arguments = sys.argv
+sys.argv = ["edgeloop", *arguments]
+user, group = os.geteuid(), os.getegid()
+NEW_MOUNTS, NEW_USER = 0x0002_0000, 0x1000_0000
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.unshare(NEW_MOUNTS | (NEW_USER if user else 0)):
+    raise OSError(ctypes.get_errno(), "unshare")
+if user:
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+subprocess.run(["sh", "-c", mounting, folder], check=True)
+try:
+    main()
+finally:
+    subprocess.run(["cp", "-a", folder, "after"], check=True)
+"""
 # As if another program had filled the disk just after we looked.
 WITHOUT_LOOKING = """
-import sys
-from edgeloop.cli import main
 from edgeloop.store.blobs import FolderBlobs
 FolderBlobs.has_room_for = lambda self, size: True
-sys.argv = ["edgeloop", *sys.argv[1:]]
-main()
 """
+# The check of the graph needs no disk, and takes longer than all the rest.
+UPLOAD = ["upload", "net.onnx", "--name", "x1", "--no-check"]
 
 
 def in_a_namespace(
-    mounting: str, folder: Path, arguments: list[str], project: Path, code: str | None = None
+    mounting: str, folder: Path, arguments: list[str], project: Path, before: str = ""
 ) -> Finished:
-    """Mounts something over `folder`, runs the command, and copies what is in it to `after`."""
-    inside = f'{mounting} || exit 99; "$@"; code=$?; cp -a "$0" "{project}/after"; exit $code'
-    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    done = subprocess.run(
-        [
-            *("unshare", "--mount", *user, "sh", "-c", inside, str(folder)),
-            *(
-                command_line(arguments)
-                if code is None
-                else [sys.executable, "-c", code, *arguments]
-            ),
-        ],
-        cwd=project,
-        env=environment({}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode != 99, done.stderr
-    return Finished(done.returncode, done.stdout, done.stderr)
+    words = [mounting, folder, *arguments]
+    return finished(start_command(words, project, {}, before + IN_A_NAMESPACE))
 
 
 def full_disk(size: str) -> str:
@@ -77,7 +75,7 @@ def test_an_upload_into_a_read_only_project_is_refused(project: Path, tmp_path: 
     save_tiny(tmp_path / "net.onnx")
     (project / "inner").mkdir()
     store = f"sqlite:{project / 'inner/new/store'}"
-    arguments = ["upload", str(tmp_path / "net.onnx"), "--store", store]
+    arguments = ["upload", str(tmp_path / "net.onnx"), "--store", store, "--no-check"]
     said = in_a_namespace(READ_ONLY, project / "inner", arguments, project)
     assert "read-only" in said.sentence
     assert list((project / "inner").iterdir()) == []
@@ -85,7 +83,7 @@ def test_an_upload_into_a_read_only_project_is_refused(project: Path, tmp_path: 
 
 @pytest.mark.parametrize(
     "verb",
-    [["upload", "new.onnx"], ["delete", "calm-heron"], ["reset", "calm-heron"],
+    [["upload", "new.onnx", "--no-check"], ["delete", "calm-heron"], ["reset", "calm-heron"],
      ["priority", "calm-heron", "1"]],
     ids=lambda verb: verb[0],
 )  # fmt: skip
@@ -105,28 +103,26 @@ def test_an_upload_to_a_full_disk_leaves_nothing_half_made(project: Path, size: 
     save_external(project / "net.onnx", size=400)  # 642 kB
     folder = project / ".edgeloop"
     folder.mkdir()
-    said = in_a_namespace(full_disk(size), folder, ["upload", "net.onnx", "--name", "x1"], project)
+    said = in_a_namespace(full_disk(size), folder, UPLOAD, project)
     assert "is full" in said.sentence and "Free some space" in said.sentence
     assert files_in(project / "after") == []
 
 
 @pytest.mark.parametrize("size", ["16k", "32k", "48k"])
 def test_a_disk_without_room_for_the_table_is_said_to_be_full(project: Path, size: str):
-    path = save_external(project / "net.onnx", size=400)
-    (project / ".edgeloop").mkdir()
-    arguments = ["upload", str(path), "--name", "x1"]
+    save_external(project / "net.onnx", size=400)
     folder = project / ".edgeloop"
-    said = in_a_namespace(full_disk(size), folder, arguments, project, WITHOUT_LOOKING)
+    folder.mkdir()
+    said = in_a_namespace(full_disk(size), folder, UPLOAD, project, WITHOUT_LOOKING)
     assert "is full" in said.sentence and "Free some space" in said.sentence
 
 
 @pytest.mark.parametrize("size", ["128k", "200k", "400k"])
 def test_an_upload_during_which_the_disk_gets_full_is_taken_back(project: Path, size: str):
-    path = save_external(project / "net.onnx", size=400)
-    (project / ".edgeloop").mkdir()
-    arguments = ["upload", str(path), "--name", "x1"]
+    save_external(project / "net.onnx", size=400)
     folder = project / ".edgeloop"
-    said = in_a_namespace(full_disk(size), folder, arguments, project, WITHOUT_LOOKING)
+    folder.mkdir()
+    said = in_a_namespace(full_disk(size), folder, UPLOAD, project, WITHOUT_LOOKING)
     assert "is full" in said.sentence and "Free some space" in said.sentence
     store = open_store(SqliteLocation(project / "after"))
     assert rows_of(store) == {} and notes_of(store) == []
@@ -138,7 +134,7 @@ def test_an_upload_that_fits_is_kept(project: Path):
     save_external(project / "net.onnx", size=400)
     folder = project / ".edgeloop"
     folder.mkdir()
-    said = in_a_namespace(full_disk("2m"), folder, ["upload", "net.onnx", "--name", "x1"], project)
+    said = in_a_namespace(full_disk("2m"), folder, UPLOAD, project)
     assert said.code == 0, said.err
     store = open_store(SqliteLocation(project / "after"))
     assert len(blobs_of(store)) == 2 and rows_of(store)["x1"]["status"] == "new"

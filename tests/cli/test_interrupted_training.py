@@ -84,6 +84,7 @@ def test_a_training_keeps_its_checkpoint(folder: Path):
     load_weights(build(_architecture(8), 0, folder), _architecture(8), checkpoint)
 
 
+@pytest.mark.soak
 def test_a_front_keeps_the_models_that_were_trained(folder: Path):
     line = "train-pareto laptop --epochs 2 --no-publish"
     code, said = interrupted(folder, line, lambda: bool(_models(folder)))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 import click
 import pytest
@@ -15,11 +16,10 @@ import pytest
 from edgeloop import Workspace
 from edgeloop.cli.app import app
 from edgeloop.cli.terminal.interrupt import KEPT
-from tests.cli.running import Finished, environment, run_command
+from tests.cli.conftest import Edgeloop
+from tests.cli.running import finished, run_command, start_command
 from tests.nets import save_tiny
 from tests.test_docs import commands_of
-
-Edgeloop = Callable[..., Finished]
 
 INTERRUPTED = """
 import os, signal, sys
@@ -36,11 +36,23 @@ def interrupted(*arguments, **named):
     return real(*arguments, **named)
 
 setattr(place, name, interrupted)
-sys.argv[0] = "edgeloop"
 main()
 """
 NATIVE = "edgeloop.isolation.process.NativeProcess._exchange"
 PUT = "edgeloop.store.blobs.FolderBlobs.put"
+
+
+def interrupting(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Ctrl-C where the command calls this. Threads of servers that run in this process sleep, too:
+    a signal from one of them would come at any moment, and end the test process."""
+    sleep = time.sleep
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        if real is not sleep or threading.current_thread() is threading.main_thread():
+            signal.raise_signal(signal.SIGINT)
+        return real(*arguments, **named)
+
+    return call
 
 
 @pytest.fixture(scope="module")
@@ -66,19 +78,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids=lambda value: value.split()[0],
 )
 def test_a_process_ends_with_130_and_says_what_was_kept(folder: Path, target: str, line: str):
-    ended = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, target, *line.split()],
-        cwd=folder,
-        env=environment({}),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        start_new_session=True,
-    )
-    words = [word for word in line.split() if word.isalpha()][:2]
-    sentence = KEPT.get(" ".join(words)) or KEPT[words[0]]
-    assert (ended.returncode, ended.stderr.splitlines()) == (130, [sentence])
+    words = [target, *line.split()]
+    ended = finished(start_command(words, folder, {}, INTERRUPTED, has_session=True))
+    verbs = [word for word in line.split() if word.isalpha()][:2]
+    sentence = KEPT.get(" ".join(verbs)) or KEPT[verbs[0]]
+    assert (ended.code, ended.err.splitlines()) == (130, [sentence])
 
 
 @pytest.mark.parametrize(
@@ -109,9 +113,7 @@ def test_every_command_says_what_it_leaves_behind(
     """The signal comes to this process while the command is at work."""
     monkeypatch.chdir(folder)
     owner, _, name = target.rpartition(".")
-    monkeypatch.setattr(
-        resolve_name(owner), name, lambda *_, **__: signal.raise_signal(signal.SIGINT)
-    )
+    monkeypatch.setattr(resolve_name(owner), name, interrupting(resolve_name(target)))
     said = edgeloop(*line.split())
     assert said.code == 130, said.err
     assert said.err.startswith("Stopped") and kept in said.err and len(said.err.splitlines()) == 1
@@ -125,7 +127,7 @@ def test_jobs_continue_when_nobody_watches_any_more(
     assert submitted.code == 0, submitted.err
     try:
         with monkeypatch.context() as patched:
-            patched.setattr("time.sleep", lambda _: signal.raise_signal(signal.SIGINT))
+            patched.setattr("time.sleep", interrupting(time.sleep))
             for line in ("job logs long -f", "job wait long", "job status --watch"):
                 said = edgeloop(*line.split())
                 assert (said.code, said.err.splitlines()[-1]) == (

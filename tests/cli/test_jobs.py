@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 import urllib.request
@@ -15,6 +16,7 @@ import pytest
 from edgeloop.jobs import Jobs
 from tests.cli.conftest import Edgeloop
 from tests.cli.running import run_command, start_command
+from tests.conftest import clean_environ
 from tests.jobs.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -46,6 +48,40 @@ def script(project: Path):
         return project / name
 
     return write
+
+
+@pytest.fixture(scope="module")
+def ended_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with three jobs that have ended: a-1, a-2 (which failed) and b."""
+    folder = tmp_path_factory.mktemp("ended") / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text(
+        "import sys; print('I am', *sys.argv); sys.exit(len(sys.argv) - 2)"
+    )
+    with pytest.MonkeyPatch.context() as patched:
+        for name in os.environ.keys() - clean_environ().keys():
+            patched.delenv(name)
+        patched.setenv("EDGELOOP_STATE", str(folder.parent / "state"))
+        patched.chdir(folder)
+        jobs = Jobs.open()
+        runs = []
+        for name, words, tags in (
+            ("a-1", ["1"], ["x"]),
+            ("a-2", ["2", "fail"], []),
+            ("b", ["3"], []),
+        ):
+            runs += jobs.submit("train.py", words, {"name": name, "tags": tags})
+        jobs.wait(runs, timeout_s=60)
+    return folder
+
+
+@pytest.fixture
+def ended_jobs(ended_project: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder one stands in has jobs that have ended; it is shared, so that only what a test
+    adds may change."""
+    monkeypatch.setenv("EDGELOOP_STATE", str(ended_project.parent / "state"))
+    monkeypatch.chdir(ended_project)
+    return ended_project
 
 
 def states(edgeloop: Edgeloop, *patterns: str) -> dict[str, str]:
@@ -91,13 +127,6 @@ def test_a_missing_script_is_named_and_nothing_is_made(edgeloop: Edgeloop, proje
     assert list(project.iterdir()) == []
 
 
-def test_the_same_code_is_sent_once(edgeloop: Edgeloop, script):
-    script("pass")
-    assert "(sent)" in edgeloop("run", "train.py").err
-    assert "(unchanged)" in edgeloop("run", "train.py").err
-    assert sorted(states(edgeloop)) == ["train-1", "train-2"]
-
-
 def test_run_json_is_the_record_of_the_job(edgeloop: Edgeloop, script):
     script("open('outputs/metrics.jsonl', 'w').write('{\"loss\": 0.25}\\n')")
     row = edgeloop("run", "train.py", "--tag", "a", "--json").json[0]
@@ -132,16 +161,20 @@ def test_a_shell_script_runs_too(edgeloop: Edgeloop, script):
 
 
 def test_data_here_is_pushed_and_laid_beside_the_code(edgeloop: Edgeloop, script, project: Path):
+    """Data and code that did not change are not sent again."""
     (project / "data/working/faces").mkdir(parents=True)
     (project / "data/working/faces/1.txt").write_text("one")
     script("print(open('data/working/faces/1.txt').read())")
     done = edgeloop("run", "train.py", "--data", "faces")
     assert "data working/faces@1 (1 file sent)" in done.err and "one" in done.out
-    assert "data working/faces@1 (unchanged)" in edgeloop("run", "train.py", "--data", "faces").err
+    assert "(sent)" in done.err
+    again = edgeloop("run", "train.py", "--data", "faces").err
+    assert "data working/faces@1 (unchanged)" in again and again.count("(unchanged)") == 2
     (project / "data/working/faces/1.txt").write_text("changed here")
     kept = edgeloop("run", "train.py", "--data", "faces", "--no-push")
     assert "one" in kept.out
     assert "one" in edgeloop("run", "train.py", "--data", "faces@1").out
+    assert sorted(states(edgeloop)) == ["train-1", "train-2", "train-3", "train-4"]
 
 
 def test_a_dataset_that_is_nowhere_is_named_before_anything_moves(
@@ -175,8 +208,11 @@ def test_datasets_that_lie_in_one_another_are_refused_before_anything_runs(
 def test_a_dataset_in_the_store_is_found_whatever_else_has_its_name_here(
     edgeloop: Edgeloop, script, project: Path, kind: str
 ):
-    script("import pathlib; pathlib.Path('data/working/made/x.txt').write_text('1')")
-    edgeloop("run", "train.py", "--writes", "working/made")
+    folder = project / "data/working/made"
+    folder.mkdir(parents=True)
+    (folder / "x.txt").write_text("1")
+    assert edgeloop("data", "push", "made").code == 0
+    shutil.rmtree(project / "data")
     (project / "made").touch() if kind == "file" else (project / "made").mkdir()
     script("print('found', open('data/working/made/x.txt').read())")
     assert "found 1" in edgeloop("run", "train.py", "--data", "made").out
@@ -208,7 +244,6 @@ def test_ctrl_c_detaches_and_a_second_one_cancels(
 ):
     script(SLEEPER)
     process = start_command(["run", "train.py", "--name", "long"], project, {})
-    assert process.stdout is not None and process.stderr is not None
     assert process.stdout.readline() == "begun\n"
     said = ""
     for _ in range(times):
@@ -323,11 +358,9 @@ def test_a_sweep_makes_a_job_each_and_a_table_of_results(edgeloop: Edgeloop, scr
 # looking
 
 
-def test_selectors_choose_by_prefix_glob_tag_state_folder_and_last(edgeloop: Edgeloop, script):
-    script("import sys; sys.exit(len(sys.argv) - 1)")
-    edgeloop("run", "train.py", "--name", "a-1", "--tag", "x")
-    edgeloop("run", "train.py", "--name", "a-2", "--", "fail")
-    edgeloop("run", "train.py", "--name", "b")
+def test_selectors_choose_by_prefix_glob_tag_state_folder_and_last(
+    edgeloop: Edgeloop, ended_jobs: Path
+):
     assert sorted(states(edgeloop, "a-")) == ["a-1", "a-2"]
     assert sorted(states(edgeloop, "*-2", "b")) == ["a-2", "b"]
     assert sorted(states(edgeloop, "all")) == ["a-1", "a-2", "b"]
@@ -338,13 +371,10 @@ def test_selectors_choose_by_prefix_glob_tag_state_folder_and_last(edgeloop: Edg
     assert "no job 'c'" in edgeloop("job", "status", "c").sentence
 
 
-def test_logs_of_several_jobs_have_names_in_front(edgeloop: Edgeloop, script):
-    script("import sys; print('I am', sys.argv[1])")
-    edgeloop("run", "train.py", "--name", "one", "--", "1")
-    edgeloop("run", "train.py", "--name", "two", "--", "2")
-    said = edgeloop("job", "logs", "all").out.splitlines()
-    assert "one │ I am 1" in said and "two │ I am 2" in said
-    assert edgeloop("job", "logs", "one", "-n", "1").out.splitlines() != []
+def test_logs_of_several_jobs_have_names_in_front(edgeloop: Edgeloop, ended_jobs: Path):
+    said = edgeloop("job", "logs", "a-1", "b").out.splitlines()
+    assert "a-1 │ I am train.py 1" in said and "b │ I am train.py 3" in said
+    assert edgeloop("job", "logs", "b", "-n", "1").out.splitlines() != []
 
 
 def test_following_goes_on_after_the_laptop_slept(edgeloop: Edgeloop, script, project: Path):
@@ -357,7 +387,6 @@ def test_following_goes_on_after_the_laptop_slept(edgeloop: Edgeloop, script, pr
     go = project.parent / "go"
     edgeloop("job", "submit", "train.py", "--name", "nap", "--env", f"GO={go}")
     follower = start_command(["job", "logs", "nap", "-f"], project, {})
-    assert follower.stdout is not None
     assert follower.stdout.readline() == "one\n"
     os.kill(follower.pid, signal.SIGSTOP)
     go.touch()
@@ -377,15 +406,7 @@ def test_results_of_a_running_job_come_too(edgeloop: Edgeloop, script):
     assert Path("runs/long/outputs/begun.txt").read_text().isdigit()
 
 
-def test_links_need_a_store_that_can_make_them(edgeloop: Edgeloop, script):
-    script("open('outputs/a.txt', 'w').write('1')")
-    edgeloop("run", "train.py")
-    assert "no links" in edgeloop("job", "results", "last", "--link").sentence
-
-
-def test_a_job_of_another_store_says_so(edgeloop: Edgeloop, script, project: Path):
-    script("pass")
-    edgeloop("run", "train.py")
+def test_a_job_of_another_store_says_so(edgeloop: Edgeloop, ended_jobs: Path, project: Path):
     said = edgeloop("job", "results", "last", "--store", f"sqlite:{project}/other").sentence
     assert "was submitted to the store" in said
 
@@ -410,28 +431,13 @@ def test_a_name_nobody_has_and_a_job_of_another_store_hide_no_other(
     assert removed.code == 1 and removed.out == "near: removed\n"
 
 
-def test_logs_are_saved_beside_the_results(edgeloop: Edgeloop, script):
-    script("print('line ' * 3)")
-    edgeloop("run", "train.py", "--name", "a")
-    edgeloop("run", "train.py", "--name", "b")
-    assert edgeloop("job", "logs", "a", "b", "--save").out.splitlines() == [
-        "a: runs/a/log.txt",
+def test_logs_are_saved_beside_the_results(edgeloop: Edgeloop, ended_jobs: Path):
+    assert edgeloop("job", "logs", "a-1", "b", "--save").out.splitlines() == [
+        "a-1: runs/a-1/log.txt",
         "b: runs/b/log.txt",
     ]
-    assert Path("runs/a/log.txt").read_text().startswith("line line line")
-    assert sorted(path.name for path in Path("runs/a").glob("*log*")) == ["log.txt"]
-
-
-def test_the_status_of_a_job_points_at_its_newest_attempt(edgeloop: Edgeloop, script):
-    script("pass")
-    edgeloop("run", "train.py", "--name", "lr-3")
-    for _ in range(2):
-        edgeloop("job", "resubmit", "lr-3")
-    edgeloop("job", "wait", "all")
-    assert "its newest attempt is lr-3.3" in edgeloop("job", "status", "lr-3").err
-    rows = edgeloop("job", "status", "lr-3", "lr-3.2", "lr-3.3", "--json").json
-    assert [row["newest_attempt"] for row in rows] == ["lr-3.3", "lr-3.3", None]
-    assert edgeloop("job", "status", "lr-3", "lr-3.3").err == ""
+    assert Path("runs/b/log.txt").read_text().startswith("I am train.py 3\n")
+    assert sorted(path.name for path in Path("runs/b").glob("*log*")) == ["log.txt"]
 
 
 def test_the_store_lists_the_jobs_of_everybody_who_uses_the_experiment(
@@ -501,12 +507,11 @@ def test_jobs_named_one_by_one_end_without_a_question(edgeloop: Edgeloop, script
     ]
 
 
-def test_an_attempt_cannot_be_given_another_name(edgeloop: Edgeloop, script):
-    script("pass")
-    edgeloop("run", "train.py", "--name", "a")
-    assert "named after a" in edgeloop("job", "resubmit", "a", "--set", "name=b").sentence
+def test_an_attempt_cannot_be_given_another_name(edgeloop: Edgeloop, ended_jobs: Path):
+    assert "named after b" in edgeloop("job", "resubmit", "b", "--set", "name=c").sentence
 
 
+@pytest.mark.soak
 def test_a_hundred_jobs_abort_together_and_none_runs_on(edgeloop: Edgeloop, script, project: Path):
     script(SLEEPER)
     values = ",".join(str(number) for number in range(100))
@@ -544,6 +549,10 @@ def test_resubmit_makes_a_linked_attempt_and_leaves_the_old_results(edgeloop: Ed
     assert json.loads(Path("runs/lr.2/outputs/arguments.json").read_text()) == ["--lr", "2"]
     again = edgeloop("job", "resubmit", "lr.2", "--json").json[0]
     assert (again["name"], again["parent"], again["command"][-1]) == ("lr.3", "lr.2", "2")
+    assert "its newest attempt is lr.3" in edgeloop("job", "status", "lr").err
+    rows = edgeloop("job", "status", "lr", "lr.2", "lr.3", "--json").json
+    assert [row["newest_attempt"] for row in rows] == ["lr.3", "lr.3", None]
+    assert edgeloop("job", "status", "lr", "lr.3").err == ""
 
 
 def test_an_attempt_may_begin_with_what_the_old_one_wrote(edgeloop: Edgeloop, script):
@@ -591,29 +600,43 @@ def test_jobs_wait_their_turn_by_priority(edgeloop: Edgeloop, script, project: P
     assert order.read_text().split() == ["first", "sooner", "later"]
 
 
-def test_a_damaged_record_is_named_and_hides_no_other(edgeloop: Edgeloop, script, project: Path):
-    script("pass")
-    edgeloop("run", "train.py", "--name", "good")
-    (project / "runs/bad").mkdir()
-    (project / "runs/bad/job.json").write_text("{")
+def test_a_damaged_record_is_named_and_hides_no_other(edgeloop: Edgeloop, ended_jobs: Path):
+    (ended_jobs / "runs/bad").mkdir()
+    (ended_jobs / "runs/bad/job.json").write_text("{")
     done = edgeloop("job", "list")
-    assert "good" in done.out and "runs/bad/job.json" in done.err
+    shutil.rmtree(ended_jobs / "runs/bad")
+    assert "a-1" in done.out and "runs/bad/job.json" in done.err
 
 
 # a store that is not a folder
 
 
-@pytest.mark.parametrize("kind", ["azure", "postgresql"])
-def test_jobs_and_data_live_in_every_store(command: Edgeloop, script, make_place, kind: str):
-    place = make_place(kind)
-    script("print(open('data/raw/d/x').read()); open('outputs/out.txt', 'w').write('kept')")
+def test_jobs_and_data_live_in_a_database_beside_a_folder(command: Edgeloop, script, make_place):
+    place = make_place("postgresql")
+    run_far(command, script, place.environ)
+    said = command("job", "results", "far", "--link", environ=place.environ)
+    assert "no links" in said.sentence
+
+
+def test_a_link_gives_an_output_to_anybody(command: Edgeloop, script, make_place):
+    place = make_place("azure")
+    run_far(command, script, place.environ)
+    assert "AccountKey" not in Path("runs/far/job.json").read_text()
+    rows = command("job", "results", "far", "--link", "--json", environ=place.environ).json
+    assert [row["file"] for row in rows] == ["the out.txt"]
+    with urllib.request.urlopen(rows[0]["link"], timeout=30) as answer:
+        assert answer.read() == b"kept"
+
+
+def run_far(command: Edgeloop, script, environ: dict[str, str]) -> None:
+    """With data, and to its results."""
+    script("print(open('data/raw/d/x').read()); open('outputs/the out.txt', 'w').write('kept')")
     Path("data/raw/d").mkdir(parents=True)
     Path("data/raw/d/x").write_text("content")
-    done = command("run", "train.py", "--data", "raw/d", "--name", "far", environ=place.environ)
+    done = command("run", "train.py", "--data", "raw/d", "--name", "far", environ=environ)
     assert done.code == 0, done.err
     assert "content" in done.out
-    assert Path("runs/far/outputs/out.txt").read_text() == "kept"
-    assert "AccountKey" not in Path("runs/far/job.json").read_text()
+    assert Path("runs/far/outputs/the out.txt").read_text() == "kept"
 
 
 def test_jobs_reach_files_in_s3_by_their_environment(command: Edgeloop, script, s3):
@@ -627,13 +650,3 @@ def test_jobs_reach_files_in_s3_by_their_environment(command: Edgeloop, script, 
     links = command("job", "results", "far", "--link", "--json", environ=environ).json
     with urllib.request.urlopen(links[0]["link"], timeout=30) as answer:
         assert answer.read() == b"kept"
-
-
-def test_a_link_gives_an_output_to_anybody(command: Edgeloop, script, make_place):
-    place = make_place("azure")
-    script("open('outputs/a b.txt', 'w').write('for you')")
-    command("run", "train.py", environ=place.environ)
-    rows = command("job", "results", "last", "--link", "--json", environ=place.environ).json
-    assert [row["file"] for row in rows] == ["a b.txt"]
-    with urllib.request.urlopen(rows[0]["link"], timeout=30) as answer:
-        assert answer.read() == b"for you"

@@ -14,13 +14,12 @@ from azure.data.tables import EdmType, EntityProperty, TableClient, TableService
 from azure.storage.blob import ContainerClient
 
 from edgeloop import Workspace
-from tests.cli.running import Finished
+from tests.cli.conftest import Edgeloop
 from tests.conftest import StoreUnderTest
 from tests.nets import save_tiny
 
 pytestmark = pytest.mark.server
 
-Edgeloop = Callable[..., Finished]
 OLD = json.loads((Path(__file__).parents[1] / "models/old_table.json").read_text())
 EXPERIMENT = OLD["experiment"]
 ROWS = {row["RowKey"]: row for row in OLD["rows"]}

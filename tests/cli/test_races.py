@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from edgeloop.store import Store
-from tests.cli.running import Finished, blobs_of, environment, is_empty, rows_of
+from tests.cli.conftest import Edgeloop
+from tests.cli.running import blobs_of, finished, is_empty, rows_of, start_command
 from tests.conftest import StoreUnderTest
 from tests.nets import save_external
 
@@ -19,12 +17,9 @@ pytestmark = pytest.mark.slow
 
 RACER = """
 import sys
-import onnx
 from edgeloop.cli import main
-import edgeloop.workspace, edgeloop.store.sql
 print("ready", flush=True)
 sys.stdin.readline()
-sys.argv = ["edgeloop", *sys.argv[1:]]
 main()
 """
 
@@ -43,21 +38,17 @@ def waiting(real):
     return put
 for kind in (FolderBlobs, ObjectBlobs):
     kind.put = waiting(kind.put)
-sys.argv = ["edgeloop", *sys.argv[1:]]
 main()
 """
-
-
-def start(code: str, arguments: list[str], folder: Path, environ: dict[str, str]):
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        cwd=folder,
-        env=environment(environ),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+# An upload of the same content is waited for as long as this, not half a minute.
+IMPATIENT = """
+from edgeloop.cli import main
+from edgeloop.models import upload
+upload.UPLOAD_PATIENCE_S, upload.QUIET_S = 0.2, 0.0
+main()
+"""
+# The check of the graph takes longer than everything that is at stake here.
+HALF = ("upload", "net.onnx", "--name", "half", "--no-check")
 
 
 def test_of_several_uploads_of_one_name_exactly_one_wins(
@@ -69,7 +60,9 @@ def test_of_several_uploads_of_one_name_exactly_one_wins(
     ]
     for name in ("first", "second"):
         racers = [
-            start(RACER, ["upload", str(path), "--name", name], project, place.environ)
+            start_command(
+                ["upload", path, "--name", name, "--no-check"], project, place.environ, RACER
+            )
             for path in files
         ]
         for racer in racers:
@@ -77,9 +70,7 @@ def test_of_several_uploads_of_one_name_exactly_one_wins(
         for racer in racers:
             racer.stdin.write("go\n")
             racer.stdin.flush()
-        ended = [
-            Finished(r.returncode, *said) for r in racers for said in [r.communicate(timeout=60)]
-        ]
+        ended = [finished(racer) for racer in racers]
         winners = [path for path, end in zip(files, ended, strict=True) if end.code == 0]
         assert len(winners) == 1, ended
         for end in ended:
@@ -94,25 +85,27 @@ def test_of_several_uploads_of_one_name_exactly_one_wins(
 
 
 def test_an_upload_that_is_killed_says_uploading_and_delete_clears_it(
-    place: StoreUnderTest, store: Store, project: Path, command: Callable[..., Finished]
+    place: StoreUnderTest,
+    store: Store,
+    project: Path,
+    command: Edgeloop,
 ):
-    path = save_external(project / "net.onnx")
-    upload = start(WAITING, ["upload", str(path), "--name", "half"], project, place.environ)
+    save_external(project / "net.onnx")
+    upload = start_command(HALF, project, place.environ, WAITING)
     assert upload.stdout.readline() == "waiting\n"
     upload.kill()
-    assert upload.wait(30) == -signal.SIGKILL
-    upload.communicate()
+    assert finished(upload).code == -signal.SIGKILL
 
     assert rows_of(store)["half"]["status"] == "uploading"
     assert "uploading" in command("status", environ=place.environ).out
-    if place.kind == "sqlite":  # it waits for half a minute, whatever the store
-        again = command("upload", path, environ=place.environ)
-        assert again.code == 1
-        assert "waiting for that" in again.err.splitlines()[0]
-        assert "edgeloop delete half" in again.err.splitlines()[-1]
+    words = ("upload", "net.onnx", "--no-check")
+    again = finished(start_command(words, project, place.environ, IMPATIENT))
+    assert again.code == 1
+    assert "waiting for that" in again.err.splitlines()[0]
+    assert "edgeloop delete half" in again.err.splitlines()[-1]
     assert command("delete", "half", environ=place.environ).code == 0
     assert rows_of(store) == {} and blobs_of(store) == {}
-    assert command("upload", path, "--name", "half", environ=place.environ).code == 0
+    assert command(*HALF, environ=place.environ).code == 0
     assert len(blobs_of(store)) == 2
 
 
@@ -122,10 +115,10 @@ def test_an_upload_that_is_killed_says_uploading_and_delete_clears_it(
 def test_an_upload_that_is_asked_to_end_takes_everything_back(
     place: StoreUnderTest, store: Store, project: Path, number: int, code: int
 ):
-    path = save_external(project / "net.onnx")
-    upload = start(WAITING, ["upload", str(path), "--name", "half"], project, place.environ)
+    save_external(project / "net.onnx")
+    upload = start_command(HALF, project, place.environ, WAITING)
     assert upload.stdout.readline() == "waiting\n"
     upload.send_signal(number)
-    _, err = upload.communicate("go on\n", timeout=30)
-    assert upload.returncode == code and "Traceback" not in err
+    ended = finished(upload, "go on\n")
+    assert ended.code == code and "Traceback" not in ended.err
     assert is_empty(store)

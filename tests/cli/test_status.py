@@ -5,18 +5,18 @@ from __future__ import annotations
 import csv
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from edgeloop import Workspace
 from edgeloop.models import read_csv
-from tests.cli.running import Finished, command_line, environment
+from tests.cli.conftest import Edgeloop
+from tests.cli.running import command_line, environment
 from tests.cli.terminals import Terminal
 from tests.nets import save_tiny
 
-Edgeloop = Callable[..., Finished]
 ROWS = {
     "calm-heron": {
         "name": "calm-heron",

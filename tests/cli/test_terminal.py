@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,9 @@ from edgeloop.cli.devices import machine_table
 from edgeloop.cli.terminal.progress import step_bar
 from edgeloop.cli.terminal.tables import Screen, TableColumn, fit, shortened, totals
 from edgeloop.runner import MachineLine
-from tests.cli.running import Finished
+from tests.cli.conftest import Edgeloop
 from tests.cli.terminals import Terminal
 
-Edgeloop = Callable[..., Finished]
 COLUMNS = (
     TableColumn("name", 100, 6),
     TableColumn("macs", 20, right=True),

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
 from pathlib import Path
 
 import onnx
@@ -16,7 +13,8 @@ from edgeloop.errors import UnusableModel, WorkerFailed
 from edgeloop.graph import GraphPool
 from edgeloop.testing.models import save_classification_model, save_segmentation_model
 from tests.cli.conftest import Edgeloop
-from tests.cli.running import command_line, environment, is_empty
+from tests.cli.running import is_empty
+from tests.cli.terminals import Terminal
 from tests.graph import odd_models
 from tests.nets import save_tiny
 
@@ -100,23 +98,11 @@ def test_a_shape_is_kept_in_the_row_and_makes_another_model(edgeloop: Edgeloop, 
 @pytest.mark.slow
 def test_on_a_terminal_missing_sizes_are_asked_for(project: Path):
     free_sizes(project / "net.onnx")
-    ours, theirs = pty.openpty()
-    running = subprocess.Popen(
-        command_line(["upload", "net.onnx", "--name", "asked"]),
-        cwd=project,
-        env=environment({}),
-        stdin=theirs,
-        stderr=theirs,
-        stdout=subprocess.PIPE,
-    )
-    os.write(ours, b"1x3x40x48\n")
-    out, _ = running.communicate(timeout=120)
-    said = os.read(ours, 10_000).decode()
-    os.close(theirs)
-    os.close(ours)
-    assert running.returncode == 0, said
-    assert "shape of input image (batchx3xheightxwidth) [1x3x224x224]" in said
-    assert b"latency, classification" in out
+    terminal = Terminal(["upload", "net.onnx", "--name", "asked"], project)
+    terminal.read_until("shape of input image (batchx3xheightxwidth) [1x3x224x224]")
+    terminal.type(b"1x3x40x48\n")
+    assert terminal.wait() == 0, terminal.seen
+    assert "latency, classification" in terminal.seen
     with Workspace.open() as workspace:
         assert json.loads(workspace.model("asked").row["shapes"]) == {"image": [1, 3, 40, 48]}
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from edgeloop import Workspace
 from edgeloop.models import Leases, Outcome
-from tests.cli.running import Finished, blobs_of, hints_of, rows_of
+from tests.cli.conftest import Edgeloop
+from tests.cli.running import blobs_of, hints_of, rows_of
 from tests.nets import save_external, save_tiny
 from tests.test_docs import BY_NAME, WITHOUT_A_STORE
 
-Edgeloop = Callable[..., Finished]
 # Groups are looked at, command by command, in tests/test_docs.py.
 COMMANDS = sorted(name for name in BY_NAME if " " not in name)
 CONVERTED = {

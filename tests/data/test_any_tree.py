@@ -32,9 +32,20 @@ trees = st.dictionaries(path, content, min_size=1, max_size=8).filter(is_tree)
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(trees, min_size=1, max_size=4))
 def test_every_version_of_any_tree_comes_back(states: list[dict[str, bytes]]):
+    check_versions(states)
+
+
+@pytest.mark.soak
+@settings(max_examples=150, deadline=None)
+@given(st.lists(trees, min_size=1, max_size=4))
+def test_every_version_of_many_more_trees_comes_back(states: list[dict[str, bytes]]):
+    check_versions(states)
+
+
+def check_versions(states: list[dict[str, bytes]]) -> None:
     with tempfile.TemporaryDirectory() as name:
         top = Path(name)
         datasets = Datasets(memory_blobs(), top / "index")

@@ -273,6 +273,19 @@ def test_a_hostile_manifest_writes_nothing(folder_blobs: Blobs, tmp_path: Path):
     assert not (tmp_path / "inside" / "up").exists()
 
 
+def test_a_manifest_that_was_replaced_in_the_store_is_refused(
+    folder_blobs: Blobs, source: Path, tmp_path: Path
+):
+    write(source, {"a": b"1"})
+    Datasets(folder_blobs).push(NAME, source)
+    (published,) = folder_blobs.list("_data/manifests/")
+    other = Manifest((File("planted", 0, 0, False, ()),), {})
+    folder_blobs.put(published.key, manifest.encoded(other))
+    with pytest.raises(DatasetDamaged, match="not the one that was published"):
+        Datasets(folder_blobs).pull(NAME, tmp_path / "target")
+    assert not (tmp_path / "target/planted").exists()
+
+
 @pytest.mark.parametrize(
     "rows",
     [

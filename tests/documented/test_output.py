@@ -16,10 +16,31 @@ def is_run(block: Block) -> bool:
     return any(not (shown.not_run or shown.as_in) for shown in block.commands)
 
 
-RUN = [page for page in pages() if any(is_run(block) for block in blocks_of(page))]
+RUN = {name_of(page): page for page in pages() if any(map(is_run, blocks_of(page)))}
+LONG = {
+    "docs/index.md",
+    "docs/tutorials/evaluate.md",
+    "docs/tutorials/train.md",
+    "docs/how-to/ci.md",
+    "docs/how-to/layers-and-advice.md",
+    "docs/how-to/migrate-from-ai-hub.md",
+    "docs/how-to/which-chip.md",
+}
+"""Pages that train, report on many models, or compile for several chips. What their commands do is
+tested elsewhere too, and that they exist is tested for every page in test_commands.py."""
 
 
-@pytest.mark.parametrize("page", RUN, ids=name_of)
+def test_the_long_pages_are_pages_that_are_run():
+    assert set(RUN) > LONG
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.soak if name in LONG else (), id=name)
+        for name, page in RUN.items()
+    ],
+)
 def test_a_page_shows_what_its_commands_print(page: Path, tmp_path: Path):
     project = Project(tmp_path)
     for block in filter(is_run, blocks_of(page)):

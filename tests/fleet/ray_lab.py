@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes, a database that both and this machine reach, and a project here."""
+"""A Ray cluster, a database that its nodes and this machine reach, and a project here."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Lab:
     folder: Path
     postgres: Postgres
     cluster: RayCluster
-    second: RayNode
+    others: tuple[RayNode, ...]
     database: str
     store: str = field(repr=False)
     requirements: tuple[str, ...] = ()
@@ -78,6 +78,11 @@ class Lab:
         with Workspace(Settings.load(self.folder, environ, experiment=experiment)) as opened:
             yield opened
 
+    def is_complete(self, experiment: str, count: int) -> bool:
+        with self.workspace(experiment) as workspace:
+            rows = [row.values for row in workspace.find(())]
+        return [row["status"] for row in rows] == ["complete"] * count
+
     def inside(self, code: str, *words: str) -> str:
         """The last line that a script prints on a node of the cluster."""
         python = node_programs(self.requirements) / "python"
@@ -96,19 +101,37 @@ class Lab:
         rows: list[dict[str, Any]] = found["data"]["result"]["result"]
         return [row for row in rows if row["class_name"] == "ProcessActor"]
 
+    def leaks(self, *more: RayNode) -> list[str]:
+        """Where the store's password is to be seen."""
+        found = [
+            path
+            for path in ("/api/jobs/", "/api/v0/actors?detail=1", "/api/v0/runtime_envs?detail=1")
+            if PASSWORD in self.dashboard(path)
+        ]
+        for node in (self.cluster, *self.others, *more):
+            for file in node.folder.rglob("*"):
+                with suppress(FileNotFoundError):  # logs come and go
+                    if file.is_file() and PASSWORD.encode() in file.read_bytes():
+                        found.append(str(file))
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if PASSWORD.encode() in (process / "cmdline").read_bytes():
+                    found.append((process / "cmdline").read_bytes().decode())
+        return found
+
 
 @contextlib.contextmanager
-def open_lab(folder: Path, requirements: tuple[str, ...] | None = None) -> Iterator[Lab]:
+def open_lab(folder: Path, nodes: int) -> Iterator[Lab]:
     """Nodes have Ray, and what the how-to page says that Edgeloop requires."""
-    needed = edgeloop_requirements("qnn") if requirements is None else requirements
+    needed = edgeloop_requirements("qnn")
     with ExitStack() as running:
         postgres = running.enter_context(Postgres())
         ways_out = {postgres.port: postgres.folder / f".s.PGSQL.{postgres.port}"}
         cluster = running.enter_context(RayCluster(needed, 2, {}, ways_out))
-        second = running.enter_context(RayNode(cluster, needed, 2))
+        others = [running.enter_context(RayNode(cluster, needed, 2)) for _ in range(nodes - 1)]
         database, role = postgres.make_database(), postgres.make_role(PASSWORD)
         with psycopg.connect(postgres.url_of(database), autocommit=True) as link:
             link.execute(f'GRANT ALL ON SCHEMA public TO "{role}"')
         address = postgres.url_of(database, role, PASSWORD)
         store = f"{address}?blobs=file://{folder}/blobs"
-        yield Lab(folder, postgres, cluster, second, database, store, needed)
+        yield Lab(folder, postgres, cluster, tuple(others), database, store, needed)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,12 +22,11 @@ from edgeloop.testing.models import (
 from edgeloop.workspace import Workspace
 from tests.conftest import clean_environ
 from tests.peers.azurite import Azurite
-from tests.peers.container import REPOSITORY, Image
+from tests.peers.container import Image
 from tests.peers.ports import free_port
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.soak
 
-FOLDER = REPOSITORY / "deploy/docker"
 LARGEST_MB = 900
 SHORT = (
     "--max-benchmark-runs",
@@ -77,49 +73,6 @@ print(json.dumps({
 """
 
 
-def instructions() -> list[tuple[str, str]]:
-    """The Dockerfile's own, in order: keyword and the rest, with continued lines joined."""
-    lines = (FOLDER / "Dockerfile").read_text().splitlines()
-    text = "\n".join(line for line in lines if not line.startswith("#"))
-    joined = re.sub(r"\\\n\s*", " ", text)
-    return [
-        (keyword, rest.strip())
-        for keyword, _, rest in (line.partition(" ") for line in joined.splitlines())
-        if keyword
-    ]
-
-
-def checked_by(tool: str, *files: Path) -> None:
-    program = Path(sys.executable).parent / tool
-    done = subprocess.run([program, *files], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-
-
-def test_linters_have_nothing_to_say() -> None:
-    scripts = sorted(FOLDER.glob("install-*"))
-    checked_by("hadolint", FOLDER / "Dockerfile")
-    checked_by("shellcheck", *(path for path in scripts if "/sh" in path.open().readline()))
-
-
-def test_a_build_takes_what_is_here_and_runs_only_scripts_of_the_repository() -> None:
-    assert instructions()[0] == ("ARG", "BASE=debian:bookworm-slim"), "no registry is named"
-    stages = {"scratch", "${BASE}"}
-    copied = set()
-    for keyword, rest in instructions():
-        words = [word for word in shlex.split(rest) if not word.startswith("--")]
-        if keyword == "FROM":
-            assert words[0] in stages, f"{words[0]} is neither the base nor a stage before"
-            stages.add(words[-1])
-        elif keyword == "COPY" and "--from=" not in rest:
-            sources = [REPOSITORY / word for word in words[:-1]]
-            assert all(path.exists() for path in sources), rest
-            copied |= {path.name for path in sources}
-        elif keyword == "RUN":
-            program, *_ = json.loads(rest[rest.index("[") :])
-            assert Path(program).name in copied, f"{rest} runs something else"
-    assert {path.name for path in FOLDER.glob("install-*")} <= copied
-
-
 @pytest.fixture(scope="module")
 def image() -> Image:
     return Image.build()
@@ -130,6 +83,7 @@ def test_a_base_of_another_digest_is_not_taken() -> None:
         Image.build("--build-arg", f"BASE=debian:bookworm-slim@sha256:{'0' * 64}")
 
 
+@pytest.mark.timeout(900)
 def test_a_container_runs_as_nobody_on_a_read_only_root_with_nothing_to_build_with(
     image: Image,
 ) -> None:
@@ -164,6 +118,7 @@ def workspace(environ: dict[str, str], tmp_path: Path) -> Iterator[Workspace]:
         yield opened
 
 
+@pytest.mark.timeout(900)
 def test_runners_drain_a_queue_and_sigterm_ends_a_stage_first(
     image: Image, environ: dict[str, str], workspace: Workspace, tmp_path: Path
 ) -> None:
@@ -238,6 +193,7 @@ def test_the_portal_serves_from_the_same_image(
     assert TOKEN not in portal.output
 
 
+@pytest.mark.timeout(900)
 def test_the_snpe_sdk_is_mounted_or_built_in(image: Image, sdk: Path) -> None:
     where = {"SNPE_ROOT": "/opt/snpe"}
     mounted = image.run("doctor", environ=where, mounts={sdk: "/opt/snpe"})

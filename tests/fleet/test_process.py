@@ -91,6 +91,7 @@ def test_a_drained_runner_may_finish_and_is_not_started_again(
     assert "finishing" in log.read_text()
 
 
+@pytest.mark.slow
 def test_one_that_does_not_end_is_killed_with_its_children_after_its_grace(
     tmp_path: Path, program: Callable[[str], str]
 ):
@@ -112,6 +113,7 @@ def test_one_that_does_not_end_is_killed_with_its_children_after_its_grace(
             time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_a_runner_dies_with_whoever_started_it(tmp_path: Path, program: Callable[[str], str]):
     script = (
         "import sys, time; from pathlib import Path; from edgeloop.fleet import RunnerOrder;"

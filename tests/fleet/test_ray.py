@@ -23,11 +23,11 @@ from edgeloop.store import Values
 from edgeloop.testing import wait_until
 from edgeloop.testing.models import save_classification_model
 from tests.cli.running import run_command
-from tests.fleet.ray_lab import LIMIT_S, PASSWORD, Lab, open_lab
+from tests.fleet.ray_lab import LIMIT_S, Lab, open_lab
 from tests.peers.postgres import Postgres
 from tests.peers.ray import RayNode
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.soak
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/how-to/fleet.md"
@@ -58,7 +58,7 @@ print("gone")
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with open_lab(tmp_path_factory.mktemp("lab")) as opened:
+    with open_lab(tmp_path_factory.mktemp("lab"), nodes=2) as opened:
         yield opened
 
 
@@ -70,6 +70,7 @@ def commands_of(section: str) -> list[str]:
     return [line.removeprefix("$ ") for line in shown.splitlines() if line.startswith("$ ")]
 
 
+@pytest.mark.timeout(900)
 def test_the_page_s_walk(lab: Lab):
     """Every command of the page, in its order, as it stands there."""
     lab.write_settings()
@@ -83,7 +84,7 @@ def test_the_page_s_walk(lab: Lab):
     with ExitStack() as running:
         for line in commands:
             if line == "edgeloop status":
-                wait_until(lambda: is_complete(lab, "default", 2), LIMIT_S, "all models")
+                wait_until(lambda: lab.is_complete("default", 2), LIMIT_S, "all models")
             if line.endswith(" &"):  # another machine: it has the store and nothing else
                 running.enter_context(lab.background(line.removesuffix(" &")))
             else:
@@ -94,12 +95,6 @@ def test_the_page_s_walk(lab: Lab):
         rows = [row.values for row in workspace.find(())]
     assert {row["device"] for row in rows} == {"htp:qcs8550"}
     assert lab.shell("edgeloop fleet status").startswith("No fleet.")
-
-
-def is_complete(lab: Lab, experiment: str, count: int) -> bool:
-    with lab.workspace(experiment) as workspace:
-        rows = [row.values for row in workspace.find(())]
-    return [row["status"] for row in rows] == ["complete"] * count
 
 
 def test_what_cannot_work_is_one_sentence_and_leaves_nothing(lab: Lab, tmp_path: Path):
@@ -117,6 +112,7 @@ def test_what_cannot_work_is_one_sentence_and_leaves_nothing(lab: Lab, tmp_path:
         assert left.out.startswith("No fleet.")
 
 
+@pytest.mark.timeout(900)
 def test_boards_are_placed_by_their_resource_and_secrets_are_nowhere(lab: Lab):
     """The node that has the board runs its runner, which says in one line what is wrong there. Ray
     lets what no node has wait for ever."""
@@ -128,7 +124,7 @@ def test_boards_are_placed_by_their_resource_and_secrets_are_nowhere(lab: Lab):
     machine = RayNode(lab.cluster, edgeloop_requirements("qnn"), 0, {BOARD: 1})
     with machine:
         check_board(lab)
-        assert not leaks(lab, machine)
+        assert not lab.leaks(machine)
         assert lab.inside(UNTIL_GONE, *sent_orders(lab)) == "gone"
         check_end_without_record(lab)
 
@@ -168,25 +164,6 @@ def check_board(lab: Lab) -> None:
     wait_until(is_replaced, LIMIT_S, "another actor for the board")
 
 
-def leaks(lab: Lab, machine: RayNode) -> list[str]:
-    """Where the store's password is to be seen."""
-    found = [
-        path
-        for path in ("/api/jobs/", "/api/v0/actors?detail=1", "/api/v0/runtime_envs?detail=1")
-        if PASSWORD in lab.dashboard(path)
-    ]
-    for place in (lab.cluster.folder, lab.second.folder, machine.folder):
-        for file in place.rglob("*"):
-            with suppress(FileNotFoundError):  # logs come and go
-                if file.is_file() and PASSWORD.encode() in file.read_bytes():
-                    found.append(str(file))
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if PASSWORD.encode() in (process / "cmdline").read_bytes():
-                found.append((process / "cmdline").read_bytes().decode())
-    return found
-
-
 def sent_orders(lab: Lab) -> list[str]:
     """The packages that held what opens the store."""
     jobs = json.loads(lab.dashboard("/api/jobs/"))
@@ -194,6 +171,7 @@ def sent_orders(lab: Lab) -> list[str]:
     return [str(job["runtime_env"]["working_dir"]) for job in ours]
 
 
+@pytest.mark.timeout(900)
 def test_sixty_models_are_done_once_each_while_actors_a_node_and_the_store_die(lab: Lab):
     lab.write_settings(
         lease_seconds=10,
@@ -235,7 +213,7 @@ def test_sixty_models_are_done_once_each_while_actors_a_node_and_the_store_die(l
             (12, lab.postgres.kill),
             (12, lab.postgres.start),
             (20, kill_one_at_work),
-            (28, lab.second.kill),
+            (28, lab.others[0].kill),
         ):
             if deed != lab.postgres.start:
                 wait_until(lambda least=count: done() >= least, LIMIT_S, f"{count} models")

@@ -16,9 +16,10 @@ from edgeloop.store import Changes, Record
 
 pytestmark = pytest.mark.slow
 
-# A spot fleet that loses 5 % of its nodes per minute, some of which only freeze and come back with
-# results of leases that they have lost; the store goes away for two minutes; one model is bad.
-HARSH = Scenario(
+# A spot fleet that loses 5 % of its nodes per minute (the small one 10 %). Some of them only freeze
+# and come back with results of leases that they have lost. The store goes away for two minutes, and
+# some models are bad.
+LARGE = Scenario(
     models=40,
     runners=8,
     boards=2,
@@ -28,6 +29,7 @@ HARSH = Scenario(
     bad=0.12,
     seed=3,
 )
+HARSH = replace(LARGE, models=12, runners=6, preempted_per_min=0.1, seed=4)
 QUICK_STAGES = {"f1_1k": 10.0, "f1_1k_f": 10.0, "f1_10k": 20.0, "benchmark": 4.0}
 
 
@@ -50,18 +52,23 @@ def harsh_on_azure() -> SimulationResult:
     return simulated(HARSH)
 
 
+@pytest.mark.parametrize("profile", ["azure", "postgres"])
+@pytest.mark.parametrize(
+    "scenario",
+    [pytest.param(HARSH, id="small"), pytest.param(LARGE, id="large", marks=pytest.mark.soak)],
+)
 def test_a_fleet_that_loses_nodes_and_its_store_loses_and_doubles_nothing(
-    harsh_on_azure: SimulationResult,
+    scenario: Scenario, profile: str
 ):
-    for result in (harsh_on_azure, simulated(replace(HARSH, profile="postgres"))):
-        verdict = result.verdict
-        assert result.is_over and verdict.violations == []
-        assert verdict.complete + verdict.failed == HARSH.models and verdict.failed > 0
-        assert verdict.stages >= 10 * verdict.complete
-        assert result.lost_nodes["killed"] > 3 and result.lost_nodes["frozen"] > 1
-        assert sum(result.ledger.refused.values()) > 0  # late results, of those that came back
-        assert result.backend.meter.refused > 0
-        assert result.linux.idle_share < 0.1
+    result = simulated(replace(scenario, profile=profile))
+    verdict = result.verdict
+    assert result.is_over and verdict.violations == []
+    assert verdict.complete + verdict.failed == scenario.models and verdict.failed > 0
+    assert verdict.stages >= 10 * verdict.complete
+    assert result.lost_nodes["killed"] > 3 and result.lost_nodes["frozen"] > 1
+    assert sum(result.ledger.refused.values()) > 0  # late results, of those that came back
+    assert result.backend.meter.refused > 0
+    assert result.linux.idle_share < 0.1
 
 
 def test_the_same_seed_gives_the_same_simulation(harsh_on_azure: SimulationResult):
@@ -76,7 +83,9 @@ def test_the_same_seed_gives_the_same_simulation(harsh_on_azure: SimulationResul
 def test_the_report_names_the_first_bottleneck(harsh_on_azure: SimulationResult):
     text = report(harsh_on_azure, assumptions())
     assert "| results doubled | 0 | 0 |" in text
-    assert bottleneck(harsh_on_azure).name == "the number of boards"
+    assert bottleneck(harsh_on_azure).name == "the number of runners"
+    one_board = simulated(replace(HARSH, runners=12, boards=1))
+    assert bottleneck(one_board).name == "the number of boards"
     narrow = quick_boards()
     azure = narrow["profiles"]["azure"]
     limits = {**azure["limits"], "entities_per_s": 20}

@@ -97,7 +97,12 @@ def test_a_recurrent_layer_multiplies_its_weights_at_every_step():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "size"),
-    [(mobilenet_v2, 96), (resnet18, 64), (resnet50, 64), (SmallUNet, 64)],
+    [
+        (resnet18, 64),
+        (SmallUNet, 64),
+        pytest.param(mobilenet_v2, 96, marks=pytest.mark.soak),
+        pytest.param(resnet50, 64, marks=pytest.mark.soak),
+    ],
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_known_architectures_agree_with_pytorchs_counter(tmp_path, make, size):

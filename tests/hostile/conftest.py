@@ -30,9 +30,9 @@ def project(tmp_path: Path) -> Path:
 def attempt(harness: Harness, project: Path, tmp_path: Path) -> Attempt:
     """A command in the project, with state and cache of its own."""
 
-    def run(*arguments: object, environ: dict[str, str] | None = None, stdin: bytes = b"") -> Ended:
+    def run(*arguments: object, forks_worker: bool = False) -> Ended:
         own = {"EDGELOOP_STATE": str(tmp_path / "state"), "EDGELOOP_CACHE": str(tmp_path / "cache")}
-        known = {**clean_environ(), "HOME": str(tmp_path), **own, **(environ or {})}
-        return harness.run(arguments, project, known, stdin)
+        known = {**clean_environ(), "HOME": str(tmp_path), **own}
+        return harness.run(arguments, project, known, forks_worker=forks_worker)
 
     return run

@@ -70,17 +70,19 @@ class Harness:
         arguments: Iterable[object],
         cwd: Path,
         environ: Mapping[str, str],
-        stdin: bytes = b"",
         limit_s: float = WALL_S,
+        forks_worker: bool = False,
     ) -> Ended:
-        """`environ` is the whole environment of the command."""
+        """`environ` is the whole environment of the command. With `forks_worker` the process that
+        reads models is forked, too, and not started."""
         files = {name: self._folder / name for name in ("stdin", "out", "err")}
-        files["stdin"].write_bytes(stdin)
+        files["stdin"].write_bytes(b"")
         order = {
             "arguments": [str(argument) for argument in arguments],
             "cwd": str(cwd),
             "environ": {"TERM": "dumb", "COLUMNS": "200", **environ},
             "limit_s": limit_s,
+            "forks_worker": forks_worker,
             **{name: str(path) for name, path in files.items()},
         }
         assert self._server.stdin is not None and self._server.stdout is not None

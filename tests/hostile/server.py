@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 from edgeloop.settings import settings_model
+from tests.hostile.forked import lend_forked_worker
 
 MOST_BYTES = 8 * 2**30  # of address space: a bomb ends here, and not with this machine
 
@@ -58,6 +59,8 @@ def _become(order: dict[str, Any]) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, hard))
     sys.argv = ["edgeloop", *order["arguments"]]
+    if order["forks_worker"]:
+        lend_forked_worker()
 
 
 def _wait(child: int, limit_s: float) -> dict[str, float]:

@@ -16,6 +16,8 @@ from tests.hostile.conftest import Attempt
 from tests.hostile.harness import Harness
 from tests.nets import save_tiny
 
+pytestmark = pytest.mark.slow  # a process for every input
+
 COMMANDS = (
     *(
         "status",

@@ -18,6 +18,8 @@ from edgeloop.tasks.tensors.given import given_inputs
 from tests.hostile import datasets
 from tests.hostile.harness import CPU_S, PEAK_MB
 
+pytestmark = pytest.mark.slow  # a process for every input
+
 INPUTS = [(task, name) for task, inputs in datasets.FAMILIES.items() for name in inputs]
 
 

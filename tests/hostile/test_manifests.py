@@ -9,6 +9,8 @@ import pytest
 from tests.hostile import manifests
 from tests.hostile.conftest import Attempt
 
+pytestmark = pytest.mark.slow  # a process for every input
+
 
 def tree(folder: Path) -> set[str]:
     return {path.name for path in folder.rglob("*") if not path.is_dir()}

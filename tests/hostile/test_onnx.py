@@ -9,13 +9,15 @@ import pytest
 from tests.hostile import onnx_files, onnx_graphs
 from tests.hostile.conftest import Attempt
 
+pytestmark = pytest.mark.slow  # a process for every input
+
 INPUTS = {**onnx_files.INPUTS, **onnx_graphs.INPUTS}
 
 
 @pytest.mark.parametrize("name", INPUTS)
 def test_upload(attempt: Attempt, project: Path, name: str) -> None:
     INPUTS[name](project)
-    _ = attempt("upload", "net.onnx").settled
+    _ = attempt("upload", "net.onnx", forks_worker=True).settled
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ import pytest
 from tests.hostile import yaml_files
 from tests.hostile.conftest import Attempt
 
+pytestmark = pytest.mark.slow  # a process for every input
+
 FAMILIES: Mapping[str, tuple[Mapping[str, yaml_files.Builder], tuple[str, ...]]] = {
     "settings": (yaml_files.SETTINGS, ("status",)),
     "odd settings": (yaml_files.SETTINGS_ODD, ("status",)),

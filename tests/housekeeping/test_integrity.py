@@ -15,24 +15,12 @@ from edgeloop.errors import BadInput, RowTooLarge
 from edgeloop.store import Record, Store
 from edgeloop.store.sql.salvage import _by_pages
 from edgeloop.store.sql.table import SqlTable
-from tests.cli.running import Finished, rows_of, run_main
+from tests.cli.conftest import Edgeloop, edgeloop, project
+from tests.cli.running import hints_of, rows_of
 from tests.conftest import StoreUnderTest
 from tests.nets import save_external, save_tiny
 
-Command = Callable[..., Finished]
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_environment: None) -> Path:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    return lambda *arguments: run_main(arguments, monkeypatch, capfd)
+__all__ = ["edgeloop", "project"]
 
 
 @pytest.fixture
@@ -45,9 +33,9 @@ def local(project: Path) -> Path:
     return project / ".edgeloop"
 
 
-def _found(run: Command, *arguments: str) -> dict[str, str]:
+def _found(edgeloop: Edgeloop, *arguments: str) -> dict[str, str]:
     """What is wrong, by its kind and what it is about."""
-    done = run("store", "check", "--json", *arguments)
+    done = edgeloop("store", "check", "--json", *arguments)
     problems = json.loads(done.out)
     assert done.code == bool(problems), done
     return {f"{p['kind']} {p['what']}": p["why"] for p in problems}
@@ -57,68 +45,72 @@ def test_a_store_of_every_kind_is_sound_and_what_is_missing_is_found_and_mended(
     place: StoreUnderTest,
     store: Store,
     project: Path,
-    run: Command,
+    edgeloop: Edgeloop,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, value in place.environ.items():
         monkeypatch.setenv(name, value)
     with Workspace.open() as workspace:
         workspace.upload(save_tiny(project / "net.onnx"), "calm-heron", check=False)
-    assert _found(run, "--content") == {}
-    said = run("store", "check")
+    assert _found(edgeloop, "--content") == {}
+    said = edgeloop("store", "check")
     assert said.code == 0 and "Checked 1 model and 1 file" in said.out
     assert "Nothing is wrong." in said.out
     beside = store.queue("default")
     for record in list(beside.query()):
         beside.delete(record)
     beside.insert("quantize|1|x|gone|convert", {"model": "gone", "stage": "convert", "until": 0.0})
-    found = _found(run)
+    found = _found(edgeloop)
     assert sorted(key.split(" ")[0] for key in found) == ["hint", "hint", "hint", "note"]
     assert found["hint quantize|1|x|gone|convert"] == "its model is gone"
-    assert run("store", "repair").code == 0
-    assert _found(run) == {}
+    assert edgeloop("store", "repair").code == 0
+    assert _found(edgeloop) == {}
     [blob] = store.blobs.list("default/")
     content = store.blobs.read(blob.key)
     store.blobs.put(blob.key, bytes(byte ^ 1 for byte in content))
-    assert _found(run) == {}
-    assert "SHA-256" in _found(run, "--content")[f"file {blob.key}"]
+    assert _found(edgeloop) == {}
+    assert "SHA-256" in _found(edgeloop, "--content")[f"file {blob.key}"]
     store.blobs.put(blob.key, b"cut off")
-    assert "7 bytes" in _found(run)["file default/calm-heron"]
+    assert "7 bytes" in _found(edgeloop)["file default/calm-heron"]
     store.blobs.delete([blob.key])
-    assert "the row names it" in _found(run)[f"file {blob.key}"]
-    said = run("store", "repair")
+    assert "the row names it" in _found(edgeloop)[f"file {blob.key}"]
+    said = edgeloop("store", "repair")
     assert said.code == 1 and "1 problem left" in said.err
 
 
-def test_rows_links_and_a_missing_folder_are_found(local: Path, run: Command) -> None:
+def test_rows_links_and_a_missing_folder_are_found(local: Path, edgeloop: Edgeloop) -> None:
     with sqlite3.connect(local / "store.db") as database:
         database.execute("UPDATE edgeloop_rows SET data = '{' WHERE key = 'brave-fox'")
         database.execute("INSERT INTO edgeloop_rows VALUES ('odd/x', 'k', 'v', '{}')")
     database.close()
     (local / "blobs" / "default" / "calm-heron" / "link").symlink_to("/nowhere")
-    found = _found(run)
+    found = _found(edgeloop)
     assert found["row models/default: 'brave-fox'"] == "it is not JSON"
     assert "unknown table 'odd/x'" in found[f"database {local}"]
     assert "not followed" in found["link default/calm-heron/link (a symbolic link)"]
     (local / "blobs").rename(local / "elsewhere")
-    assert "mounted" in _found(run)["file all files of default"]
-    assert run("store", "check").out.endswith("problems; none of them can be mended here.\n")
+    assert "mounted" in _found(edgeloop)["file all files of default"]
+    assert edgeloop("store", "check").out.endswith("problems; none of them can be mended here.\n")
 
 
 def test_a_row_is_set_aside_into_a_file_and_its_name_is_free_again(
-    local: Path, project: Path, run: Command
+    local: Path, project: Path, edgeloop: Edgeloop
 ) -> None:
     with sqlite3.connect(local / "store.db") as database:
         database.execute("UPDATE edgeloop_rows SET data = '{broken' WHERE key = 'brave-fox'")
     database.close()
-    said = run("store", "repair")
+    with Workspace.open() as workspace:
+        hints = hints_of(workspace.store)
+    said = edgeloop("store", "repair")
     assert said.code == 1 and "Hints and notes mended" in said.err
-    assert run("download", "brave-fox").code == 1
-    assert run("store", "repair", "--set-aside").code == 0
+    with Workspace.open() as workspace:
+        assert hints_of(workspace.store) == hints, "the row can still be repaired"
+    assert edgeloop("download", "brave-fox").code == 1
+    assert edgeloop("store", "repair", "--set-aside").code == 0
     [file] = project.glob("unreadable-rows-*.jsonl")
     kept = json.loads(file.read_text())
     assert (kept["key"], kept["row"][2]) == ("brave-fox", "{broken")
-    assert "no model 'brave-fox'" in run("download", "brave-fox").err
+    assert "no model 'brave-fox'" in edgeloop("download", "brave-fox").err
 
 
 def _edit(local: Path, name: str, **cells: object) -> None:
@@ -139,20 +131,20 @@ def _edit(local: Path, name: str, **cells: object) -> None:
     ids=["NUL", "name", "size"],
 )
 def test_a_cell_that_breaks_the_rules_is_named_and_keeps_nobody_from_working(
-    local: Path, run: Command, cell: dict[str, str]
+    local: Path, edgeloop: Edgeloop, cell: dict[str, str]
 ) -> None:
     _edit(local, "brave-fox", **cell, priority=1)
-    assert "not every store takes it" in _found(run)["row brave-fox"]
+    assert "not every store takes it" in _found(edgeloop)["row brave-fox"]
     claimed = []
     with Workspace.open() as workspace:
         leases = workspace.leases()
         while lease := leases.claim(["quantize"], "node-1"):
             claimed.append(lease.model)
     assert claimed == ["brave-fox", "calm-heron"]
-    assert run("unlock", "--node", "node-1", "-y").code == 0
-    said = run("delete", "brave-fox", "-y")
+    assert edgeloop("unlock", "--node", "node-1", "-y").code == 0
+    said = edgeloop("delete", "brave-fox", "-y")
     assert said.code == 0, said
-    assert "calm-heron" in run("status").out
+    assert "calm-heron" in edgeloop("status").out
 
 
 @pytest.mark.parametrize("error", [BadInput(reason="odd"), RowTooLarge(key="x", reason="odd")])
@@ -176,30 +168,30 @@ def test_a_model_that_cannot_be_claimed_for_a_reason_in_its_row_is_left(
 
 
 def test_commands_that_leave_rows_out_show_the_others_and_end_with_1(
-    local: Path, project: Path, run: Command, caplog: pytest.LogCaptureFixture
+    local: Path, project: Path, edgeloop: Edgeloop, caplog: pytest.LogCaptureFixture
 ) -> None:
     with sqlite3.connect(local / "store.db") as database:
         database.execute("UPDATE edgeloop_rows SET data = '{' WHERE key = 'brave-fox'")
     database.close()
-    said = run("status")
+    said = edgeloop("status")
     assert said.code == 1 and "calm-heron" in said.out and "is left out" in caplog.text
     for line in (
         *("status --json", "queue", "pareto", "experiments"),
         *("report --output report.html", "runner --once --subset none"),
     ):
-        said = run(*line.split())
+        said = edgeloop(*line.split())
         assert said.code == 1 and "Traceback" not in said.err, (line, said)
     assert (project / "report.html").exists()
-    assert run("delete", "calm-heron", "-y").code == 0
-    said = run("status")
+    assert edgeloop("delete", "calm-heron", "-y").code == 0
+    said = edgeloop("status")
     assert said.code == 1 and "No model can be read in experiment 'default'" in said.out
     assert "upload" not in said.out
-    assert run("store", "repair", "--set-aside").code == 0
-    assert run("status").code == 0
+    assert edgeloop("store", "repair", "--set-aside").code == 0
+    assert edgeloop("status").code == 0
 
 
 def test_content_is_checked_in_rows_of_older_versions(
-    local: Path, run: Command, project: Path
+    local: Path, edgeloop: Edgeloop, project: Path
 ) -> None:
     save_external(project / "two.onnx")
     with Workspace.open() as workspace:
@@ -209,14 +201,14 @@ def test_content_is_checked_in_rows_of_older_versions(
             records = json.loads(str(row.values["stages"]))
             assert records["upload"].pop("sha256")
             _edit(local, name, stages=json.dumps(records))
-    assert _found(run, "--content") == {}
+    assert _found(edgeloop, "--content") == {}
     _edit(local, "calm-heron", content=None)
-    said = run("store", "check", "--content").out
+    said = edgeloop("store", "check", "--content").out
     assert "3 files by content (1 other had nothing to compare with)" in said
     for name in ("two", "brave-fox"):
         [file, *_] = sorted((local / "blobs" / "default" / name).rglob("*.onnx"))
         file.write_bytes(bytes(byte ^ 1 for byte in file.read_bytes()))
-    found = _found(run, "--content")
+    found = _found(edgeloop, "--content")
     assert "SHA-256" in found["file default/two"]
     assert sum("brave-fox" in what for what in found) == 1
 
@@ -239,7 +231,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_what_can_be_read_is_saved_into_a_new_store_and_the_old_one_stays(
-    local: Path, project: Path, run: Command, kind: str
+    local: Path, project: Path, edgeloop: Edgeloop, kind: str
 ) -> None:
     with Workspace.open() as workspace:
         before = rows_of(workspace.store)
@@ -250,20 +242,20 @@ def test_what_can_be_read_is_saved_into_a_new_store_and_the_old_one_stays(
     (local / "store.db").write_bytes(DAMAGE[kind](content))
     damaged = (local / "store.db").read_bytes()
     if kind != "sound":
-        assert "is damaged" in run("status").sentence
-        assert run("store", "check").code == 1
-    done = run("store", "repair", "--to", "saved")
+        assert "is damaged" in edgeloop("status").sentence
+        assert edgeloop("store", "check").code == 1
+    done = edgeloop("store", "repair", "--to", "saved")
     assert done.code == 0 and "42 models and 2 files" in done.err, done
     assert (local / "store.db").read_bytes() == damaged
     with Workspace.open(f"sqlite:{project / 'saved'}") as workspace:
         assert rows_of(workspace.store) == before
         assert len(rows_of(workspace.store, "other")) == 40
         assert workspace.model("calm-heron").download(project / "out")
-    assert _found(run, "--store", f"sqlite:{project / 'saved'}") == {}
-    assert "has models already" in run("store", "repair", "--to", "saved").sentence
+    assert _found(edgeloop, "--store", f"sqlite:{project / 'saved'}") == {}
+    assert "has models already" in edgeloop("store", "repair", "--to", "saved").sentence
 
 
-def test_rows_around_a_lost_page_are_saved(local: Path, project: Path, run: Command) -> None:
+def test_rows_around_a_lost_page_are_saved(local: Path, project: Path, edgeloop: Edgeloop) -> None:
     with Workspace.open() as workspace:
         many = [(f"m-{n:03d}", {"name": f"m-{n:03d}", "error": "x" * 500}) for n in range(400)]
         workspace.store.models("other").insert_many(many)
@@ -273,7 +265,7 @@ def test_rows_around_a_lost_page_are_saved(local: Path, project: Path, run: Comm
     (local / "store.db").write_bytes(
         content[: lost * 4096] + b"\x99" * 4096 + content[(lost + 1) * 4096 :]
     )
-    done = run("store", "repair", "--to", "saved", "--rows-only", "--json")
+    done = edgeloop("store", "repair", "--to", "saved", "--rows-only", "--json")
     [saved] = json.loads(done.out)
     assert 390 <= saved["models"] < 402 and saved["files"] == 0
 

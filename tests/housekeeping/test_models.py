@@ -7,7 +7,9 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -33,13 +35,14 @@ from edgeloop.models import (
 from edgeloop.models.files import ModelFiles
 from edgeloop.runner import RunnerOptions, run
 from edgeloop.settings import Settings
-from edgeloop.store import Store
+from edgeloop.store import BlobInfo, Store
 from edgeloop.testing import MemoryStore
 from edgeloop.workspace import Workspace
 from tests.conftest import StoreUnderTest
 from tests.models.test_files import DiedError as MachineDiedError
 from tests.models.test_files import DyingBlobs
 from tests.nets import save_tiny
+from tests.store.passing import PassingBlobs
 
 EXPERIMENT = "farm"
 YEAR_S = 365 * 86_400.0
@@ -185,6 +188,7 @@ def test_what_a_runner_leaves_that_dies_is_removed_or_published(
     assert kinds(found_in(store)) == {}
 
 
+@pytest.mark.slow
 def test_idle_runners_remove_lost_attempts_at_once_and_leave_those_of_live_leases(
     store: Store, tmp_path: Path
 ):
@@ -291,8 +295,19 @@ def test_a_folder_that_got_a_young_file_stays(store: Store):
     """Other tools may write the files of a model before its row, after the gc has looked."""
     catalog = Catalog(store, EXPERIMENT, default_plan(), node="here")
     store.blobs.put(f"{EXPERIMENT}/net/net.onnx", b"new")
+    store.blobs.put(f"{EXPERIMENT}/net/old.onnx", b"left over")
+
+    class OneIsOld(PassingBlobs):
+        def list(self, prefix: str) -> Iterator[BlobInfo]:
+            for blob in super().list(prefix):
+                is_old = blob.key.endswith("/old.onnx")
+                yield replace(blob, modified=blob.modified - timedelta(days=is_old))
+
+    real, store.blobs = store.blobs, OneIsOld(store.blobs)
     assert not catalog.clear_orphans("net", store.now() - 3600.0)
+    store.blobs = real
     assert store.blobs.read(f"{EXPERIMENT}/net/net.onnx") == b"new"
+    assert store.blobs.read(f"{EXPERIMENT}/net/old.onnx") == b"left over"
     assert store.models(EXPERIMENT).get("net") is None, "the name is free"
     assert catalog.clear_orphans("net", store.now() + 3600.0)
     assert list(store.blobs.list("")) == []
@@ -385,7 +400,15 @@ def test_a_gc_that_is_killed_anywhere_is_finished_by_the_next(tmp_path: Path):
     raise AssertionError("it never came to its end")
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgresql", "azure"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "memory",
+        "postgresql",
+        pytest.param("sqlite", marks=pytest.mark.soak),
+        pytest.param("azure", marks=pytest.mark.soak),
+    ],
+)
 def test_runners_that_die_everywhere_lose_nothing_to_a_gc_that_waits_for_nobody(
     kind: str,
     tmp_path: Path,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from edgeloop.graph import GraphProcess
 from edgeloop.isolation import NativeProcess
 from edgeloop.search.evaluators.screening import ModelBuilder
 from edgeloop.testing.models import save_segmentation_model
+from tests.isolation.killing import kill_in_call
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("random", "struct", "tokenize", "json", "numpy", "onnx", "select", "torch", "tempfile")
@@ -38,6 +37,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_modules_of_the_current_folder_are_not_imported(project: Path, tmp_path: Path) -> None:
     net = save_segmentation_model(tmp_path / "net.onnx")
     graphs = GraphProcess()
@@ -121,13 +121,13 @@ def test_work_that_needs_more_memory_than_there_is_leaves_the_model_to_others(
     odd.call("hello")
 
 
-def test_a_process_that_the_system_kills_had_no_memory_left(odd: NativeProcess) -> None:
+def test_a_process_that_the_system_kills_had_no_memory_left(
+    odd: NativeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     odd.call("hello")
-    killer = threading.Timer(0.5, lambda: os.kill(odd.pid or 0, signal.SIGKILL))
-    killer.start()
+    kill_in_call(odd, signal.SIGKILL, monkeypatch)
     with pytest.raises(MemoryExceeded, match="leave_files needed more than"):
         odd.call("leave_files", seconds=600)
-    killer.join()
 
 
 def test_a_process_that_has_grown_is_replaced_before_the_next_piece_of_work(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,34 +22,23 @@ from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.toolchain import NATIVE, QnnToolchain
 from tests.converted import samples, smooth_images
 from tests.graph import odd_models
+from tests.isolation.killing import kill_in_call
 from tests.jobs.waiting import eventually
 
 
-@pytest.fixture
-def process():
+@pytest.fixture(scope="module")
+def process() -> Iterator[NativeProcess]:
+    """The next call works, whatever a test did to it."""
     with NativeProcess(NATIVE) as one:
         yield one
 
 
-def kill_soon(process: NativeProcess, number: int) -> threading.Thread:
-    def kill() -> None:
-        while process.pid is None:
-            time.sleep(0.01)
-        time.sleep(0.5)
-        os.kill(process.pid, number)
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    return thread
-
-
-def test_a_crash_is_an_error_of_the_model_and_the_next_call_works(process):
+def test_a_crash_is_an_error_of_the_model_and_the_next_call_works(process, monkeypatch):
     process.call("hello")
     before = process.pid
-    thread = kill_soon(process, signal.SIGSEGV)
+    kill_in_call(process, signal.SIGSEGV, monkeypatch)
     with pytest.raises(ModelFailed, match="crashed its process with SIGSEGV") as caught:
         process.call("wait", seconds=30)
-    thread.join()
     assert not isinstance(caught.value, ModelRefused), "it may be the machine's: it is tried again"
     assert process.call("hello")[0]["onnxruntime"]
     assert process.pid != before
@@ -102,10 +92,10 @@ def test_a_call_that_does_not_end_is_stopped_and_the_next_one_works(process):
 @pytest.mark.slow
 def test_a_picture_too_large_to_compile_ends_at_the_limit(tmp_path):
     model = odd_models.deep(tmp_path / "huge.onnx", 8192)
-    with QnnToolchain(limit_s=4) as toolchain:
+    with QnnToolchain(limit_s=1) as toolchain:
         toolchain.warm()
         began = time.monotonic()
-        with pytest.raises(ModelFailed, match="screen did not end within 4 s"):
+        with pytest.raises(ModelFailed, match="screen did not end within 1 s"):
             toolchain.screen(model, find_chip("qcs8550"))
         assert time.monotonic() - began < 60, "a busy machine gets more, within bounds"
 
@@ -174,8 +164,9 @@ def test_an_unknown_chip_lists_those_known():
     assert find_chip("Snapdragon 8 Gen 2").arch == 73
 
 
-def test_closing_in_the_middle_of_a_call_ends_it(process):
+def test_closing_in_the_middle_of_a_call_ends_it():
     """A runner whose grace period is over does not wait for a compiler."""
+    process = NativeProcess(NATIVE)
     process.call("hello")
     failures = []
 

@@ -1,4 +1,4 @@
-"""Files in a folder for this room's tests."""
+"""Files in a folder, and a short interval between two looks at a job."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from pathlib import Path
 import pytest
 
 from edgeloop.store import Blobs, SqliteLocation, open_blobs
+
+
+@pytest.fixture(autouse=True)
+def quick_watcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgeloop.jobs.client.SHORTEST_WAIT_S", 0.05)
+    monkeypatch.setattr("edgeloop.cli.jobs.views.FOLLOW_S", 0.1)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from edgeloop.jobs.computes import Compute, Resources, make_compute
 from edgeloop.store import Blobs, open_blobs, parse_location
-from edgeloop.testing.contracts.compute import ComputeContract
+from edgeloop.testing.contracts.compute import ComputeContract, JobHarness
 from tests.peers.azureml import AzureML, containers
 from tests.peers.azurite import Azurite
 
@@ -46,4 +46,9 @@ class TestAzureML(ComputeContract):
 
     everything = Resources()
     too_much = Resources(gpus=1, nodes=3)
+    tidying_s = 1.0
     too_much_says = "gpus 1 (the most is 0), nodes 3 (the most is 1); cpu has 1 × STANDARD_DS3_V2"
+
+    @pytest.mark.soak
+    def test_twenty_jobs_canceled_at_once_all_end(self, harness: JobHarness) -> None:
+        super().test_twenty_jobs_canceled_at_once_all_end(harness)

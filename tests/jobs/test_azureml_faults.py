@@ -180,9 +180,9 @@ def test_a_cancel_that_takes_long_is_said_to_be_on_its_way(harness: JobHarness, 
 
 
 def test_throttling_and_errors_that_pass_are_not_noticed(harness: JobHarness, azureml: AzureML):
-    azureml.faults.throttle(next=2, retry_after_s=1, containing="/workspaces/")
+    azureml.faults.throttle(next=2, retry_after_s=0.1, containing="/workspaces/")
     azureml.faults.fail(next=2, status=503, containing="/workspaces/")
-    azureml.faults.throttle(next=1, method="PUT", containing="/jobs/")
+    azureml.faults.throttle(next=1, retry_after_s=0.1, method="PUT", containing="/jobs/")
     harness.wait_for(harness.send("python", "-c", "pass"), "completed")
 
 
@@ -199,7 +199,12 @@ def test_throttling_for_longer_than_our_patience_is_said_at_once(
 def test_a_network_that_comes_back_in_time_is_waited_for(harness: JobHarness, azureml: AzureML):
     harness.wait_for(harness.send("python", "-c", "pass"), "completed")
     azureml.faults.network_away()
-    back = threading.Timer(3.0, azureml.faults.network_back)
+
+    def return_later() -> None:
+        wait_until(lambda: azureml.faults.unheard >= 2, LIMIT_S, "two requests to be lost")
+        azureml.faults.network_back()
+
+    back = threading.Thread(target=return_later)
     back.start()
     harness.wait_for(harness.send("python", "-c", "pass"), "completed")
     back.join()

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edgeloop.errors import BadName, JobNameTaken, LocalFileError, NoSuchJob
@@ -101,6 +101,8 @@ def test_another_attempt_is_linked_and_numbered(runs: RunRecords):
     assert [run.record.attempt for run in (first, second, third, fourth)] == [1, 2, 3, 4]
     assert (second.record.parent, third.record.parent) == ("lr-3", "lr-3.2")
     assert second.record.id.startswith("lr-3-2-2-")
+    newest = [runs.newest_attempt(run.record) for run in (first, second, third, fourth)]
+    assert newest == ["lr-3.4", "lr-3.4", "lr-3.4", None]
 
 
 def test_a_name_that_looks_like_an_attempt_but_is_none_keeps_its_dot(runs: RunRecords):
@@ -213,6 +215,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path):
 
 
 @given(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", fullmatch=True), st.integers(1, 10**6))
+@example("n" * 100, 1)
 def test_an_id_fits_every_compute(name: str, attempt: int):
     job = new_id(name, attempt)
     assert re.fullmatch(r"[a-z0-9][a-z0-9_-]*", job) and len(job) <= 60

@@ -28,7 +28,7 @@ from edgeloop.testing.contracts.compute import (
     JobHarness,
     processes_with,
 )
-from tests.jobs.wrapped import oldest_python, oldest_version
+from tests.jobs.wrapped import python_of
 from tests.peers.process import wait_until
 
 pytestmark = pytest.mark.slow
@@ -59,6 +59,7 @@ def compute(tmp_path: Path, settings, monkeypatch: pytest.MonkeyPatch):
 class TestLocal(ComputeContract):
     everything = Resources(cpus=2)
     too_much = Resources(cpus=3, custom={"board": 2})
+    tidying_s = 1.0
     too_much_says = "cpus 3 (the most is 2), board 2 (the most is 1); this machine has cpus 2"
 
     def test_jobs_start_by_priority_and_then_by_submission(self, harness: JobHarness):
@@ -107,6 +108,7 @@ class TestLocal(ComputeContract):
         with pytest.raises(Infeasible, match=r"memory 2\.0 GB \(the most is 1\.0 GB\)"):
             harness.compute.check(Resources(memory_bytes=2 * 10**9))
 
+    @pytest.mark.soak
     def test_a_hundred_jobs_canceled_at_once_all_end_and_none_runs_on(self, harness: JobHarness):
         mark = f"hundred-{os.urandom(8).hex()}"
         orders = [harness.order("python", "-c", "import time; time.sleep(600)", mark)]
@@ -190,6 +192,20 @@ class TestLocal(ComputeContract):
         assert harness.blobs.read(f"{outputs_folder(job)}made.txt") == b"precious"
         assert not processes_with(str(harness.folder / "all.runs"))
 
+    def test_a_canceled_job_that_died_before_it_could_say_so_is_canceled(self, harness: JobHarness):
+        job = harness.hold("canceled")
+        harness.wait_until_runs("canceled")
+        both = processes_of(harness, job)
+        for process in both:
+            os.kill(process, signal.SIGSTOP)
+        harness.compute.cancel([job])
+        for process in both:
+            os.kill(process, signal.SIGKILL)
+        harness.wait_for(job, "canceled")
+        assert harness.compute.rescue(job, harness.blobs)
+        assert harness.wait_for_end(job).state == "canceled"
+        assert not processes_with(str(harness.folder / "canceled"))
+
     def test_a_process_that_took_over_the_number_of_a_dead_job_is_left_alone(
         self, harness: JobHarness
     ):
@@ -259,17 +275,18 @@ def test_a_job_runs_the_python_of_the_active_environment(tmp_path: Path):
     assert job_environment({"A": "1"}, {"B": "2"})["EDGELOOP_PYTHON"] == sys.executable
 
 
+@pytest.mark.parametrize("version", ["here", pytest.param("3.8", marks=pytest.mark.soak)])
 def test_the_active_environment_may_have_another_python(
-    compute, folder_blobs, tmp_path, monkeypatch
+    compute, folder_blobs, tmp_path, monkeypatch, version
 ):
     (tmp_path / "env/bin").mkdir(parents=True)
-    (tmp_path / "env/bin/python").symlink_to(oldest_python())
+    (tmp_path / "env/bin/python").symlink_to(python_of(version))
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "env"))
     with contextlib.closing(JobHarness(compute, folder_blobs, tmp_path)) as harness:
-        job = harness.send("python", "-c", "import sys; print(sys.version_info[:2])")
+        job = harness.send("python", "-c", "import sys; print(sys.executable)")
         harness.wait_for(job, "completed")
-        version = f"({oldest_version().replace('.', ', ')})"
-        assert folder_blobs.read(log_key(job, 0)).startswith(version.encode())
+        expected = f"{tmp_path}/env/bin/python\n"
+        assert folder_blobs.read(log_key(job, 0)).startswith(expected.encode())
 
 
 def test_a_stopped_process_that_holds_the_lock_is_named(compute, monkeypatch):

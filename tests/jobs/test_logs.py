@@ -53,6 +53,9 @@ def test_the_last_lines_are_found_across_pieces(small_pieces: None):
     put_log(blobs, "job", b"one\ntwo\nthree\nfour\nfive\n", 8)
     assert last_lines(blobs, "job", 2) == b"four\nfive\n"
     assert last_lines(blobs, "job", 99) == b"one\ntwo\nthree\nfour\nfive\n"
+    numbers = b"".join(b"%07d\n" % number for number in range(12))
+    put_log(blobs, "long", numbers, 8)
+    assert last_lines(blobs, "long", 99) == numbers
 
 
 def test_the_log_of_another_job_is_not_touched():

@@ -37,6 +37,7 @@ from edgeloop.testing.contracts.compute import (
     JobHarness,
     processes_with,
 )
+from tests.cli.running import run_main
 from tests.jobs.runs import record
 from tests.peers.ports import free_port
 from tests.peers.process import wait_until
@@ -66,6 +67,10 @@ class TestRay(ComputeContract):
     too_much = Resources(gpus=1, custom={"snapdragon888": 2})
     too_much_says = "gpus 1 (the most is 0), snapdragon888 2 (the most is 1); its nodes have 1 × ("
 
+    @pytest.mark.soak
+    def test_twenty_jobs_canceled_at_once_all_end(self, harness: JobHarness):
+        super().test_twenty_jobs_canceled_at_once_all_end(harness)
+
     def test_a_board_is_given_to_one_job_at_a_time(self, harness: JobHarness):
         board = Resources(cpus=0.1, custom={"snapdragon888": 1})
         harness.hold("one", resources=board)
@@ -85,7 +90,9 @@ class TestRay(ComputeContract):
         self, harness: JobHarness, ray_cluster: RayCluster
     ):
         signature = "sv=2024-01-01&sr=c&sp=rwdl&sig=7Zq0planted0planted0planted0planted0%3D"
-        place = {"endpoint": "http://127.0.0.1:9/x", "container_name": "c", "account_name": "x"}
+        # The dashboard, as the node sees it, is no store and says so at once.
+        server = "http://127.0.0.1:8265/x"
+        place = {"endpoint": server, "container_name": "c", "account_name": "x"}
         access = Access("AzureStore", {**place, "sas_key": signature})
         unknown = wrapper_key("0" * 64)  # so that its node tries to fetch it
         order = replace(harness.order("true", wrapper=unknown), access=access)
@@ -95,6 +102,7 @@ class TestRay(ComputeContract):
         reason = harness.wait_for(order.job, "failed").reason
         assert "planted" not in reason + harness.compute.logs(order.job) + ray_cluster.shown()
 
+    @pytest.mark.soak
     def test_the_jobs_that_take_others_out_of_the_queue_are_cleared_away(
         self, harness: JobHarness, ray_cluster: RayCluster
     ):
@@ -117,10 +125,11 @@ class TestRay(ComputeContract):
         compute_at(ray_cluster.address, elastic=True).check(self.too_much)
 
 
+@pytest.mark.soak
 def test_a_job_is_not_lost_when_the_head_is_killed(folder_blobs, tmp_path):
     with RayCluster() as cluster:
         harness = JobHarness(compute_at(cluster.address), folder_blobs, tmp_path)
-        job = harness.send("python", "-c", TIDY, str(tmp_path / "tidy"))
+        job = harness.send("python", "-c", TIDY, str(tmp_path / "tidy"), "1")
         harness.wait_until_runs("tidy")
         cluster.kill_head()
         with pytest.raises(ComputeUnavailable) as away:
@@ -155,6 +164,22 @@ def test_data_at_urls_is_copied_where_the_job_runs(ray_cluster: RayCluster, tmp_
     assert (tmp_path / "sent/2.txt").read_text() == "one"
 
 
+def test_the_command_line_ends_with_the_script_s_code_and_brings_back_its_results(
+    ray_cluster: RayCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+):
+    computes = {"cluster": {"kind": "ray", "address": ray_cluster.address}}
+    (tmp_path / "edgeloop.yaml").write_text(json.dumps({"computes": computes}))
+    (tmp_path / "fail.sh").write_text("echo so far | tee outputs/part.txt; exit 3\n")
+    monkeypatch.chdir(tmp_path)
+    words = ("run", "fail.sh", "--compute", "cluster", "--name", "bad")
+    done = run_main(words, monkeypatch, capfd)
+    assert done.code == 3 and done.out.startswith("so far\n"), done.err
+    assert (tmp_path / "runs/bad/outputs/part.txt").read_text() == "so far\n"
+
+
 def test_a_job_that_outlived_its_head_is_aborted_through_the_store(
     ray_cluster: RayCluster, tmp_path: Path
 ):
@@ -165,7 +190,7 @@ def test_a_job_that_outlived_its_head_is_aborted_through_the_store(
     jobs = Jobs(settings)
     compute = make_compute("cluster", settings.compute_settings("cluster"))
     harness = JobHarness(compute, jobs.blobs, tmp_path)
-    order = harness.order("python", "-c", TIDY, str(tmp_path / "orphan"))
+    order = harness.order("python", "-c", TIDY, str(tmp_path / "orphan"), "0.5")
     facts = {"compute": "cluster", "store": str(settings.location), "created": now()}
     run = jobs.runs.add("orphan", lambda name, _: record(name, order.job, **facts))
     pace = Pace(heartbeat_s=0.3, log_s=0.3, outputs_s=0.3)

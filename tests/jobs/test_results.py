@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from edgeloop.jobs.transfer import INDEX_FILE, fetch
-from edgeloop.store import Blobs
+from edgeloop.store import BlobInfo, Blobs
 from edgeloop.store.blobs import FolderBlobs
 
 OUTPUTS = "_jobs/job-1/outputs"
@@ -76,3 +78,21 @@ def test_no_outputs_yet_is_no_error(blobs: Blobs, folder: Path):
 def test_outputs_of_a_job_whose_name_begins_alike_stay_out(blobs: Blobs, folder: Path):
     blobs.put("_jobs/job-12/outputs/a.txt", b"1")
     assert fetch(blobs, "job-1", folder).files == 0
+
+
+class AnyName(FolderBlobs):
+    """A store that takes every name, as object stores do."""
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        for path in ("a.txt", "../../escaped.txt", "deep/../../b.txt"):
+            yield BlobInfo(prefix + path, 1, datetime(2026, 11, 18, tzinfo=UTC))
+
+    def get(self, key: str, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(b"1")
+
+
+def test_an_output_whose_name_leads_out_of_the_folder_is_refused(folder: Path, tmp_path: Path):
+    done = fetch(AnyName(tmp_path / "store"), "job-1", folder)
+    assert done.refused == ("../../escaped.txt", "deep/../../b.txt")
+    assert [path.name for path in tmp_path.rglob("*.txt")] == ["a.txt"]

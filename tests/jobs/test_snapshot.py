@@ -50,6 +50,7 @@ def test_the_same_code_elsewhere_and_later_is_the_same_bytes(tmp_path: Path):
     os.utime(two / "b.py", (1, 1))
     first, second = CodeSnapshot.take(one), CodeSnapshot.take(two)
     assert first.digest == second.digest and first.archive() == second.archive()
+    assert first.archive()[4:8] == bytes(4)  # the time in the header of gzip
     with tarfile.open(fileobj=io.BytesIO(first.archive())) as tar:
         assert {(item.mtime, item.uid, item.uname) for item in tar} == {(0, 0, "")}
 

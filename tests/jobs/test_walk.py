@@ -12,7 +12,7 @@ import pytest
 from edgeloop.jobs import Jobs
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
-from tests.cli.running import Finished, run_command
+from tests.cli.running import Finished, run_command, run_main
 from tests.jobs import planted
 from tests.jobs.waiting import eventually
 
@@ -34,7 +34,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     jobs.wait(jobs.cancel(jobs.refresh(jobs.select(()).runs)), timeout_s=120)
 
 
-@pytest.fixture(params=["local", "cluster"])
+@pytest.fixture(params=["local", pytest.param("cluster", marks=pytest.mark.soak)])
 def compute(request: pytest.FixtureRequest, project: Path) -> str:
     """Both are named in the settings; only the cluster has to be started."""
     if request.param == "cluster":
@@ -45,8 +45,12 @@ def compute(request: pytest.FixtureRequest, project: Path) -> str:
 
 
 @pytest.fixture
-def edgeloop(project: Path) -> Command:
-    return lambda *arguments: run_command(arguments, project, {})
+def edgeloop(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Command:
+    """The program's own `main` in this process."""
+    monkeypatch.setenv("COLUMNS", "200")
+    return lambda *arguments: run_main(arguments, monkeypatch, capfd)
 
 
 def test_the_walk(edgeloop: Command, compute: str, project: Path) -> None:
@@ -56,7 +60,8 @@ def test_the_walk(edgeloop: Command, compute: str, project: Path) -> None:
     assert "nothing to do" in edgeloop("data", "push", "working/faces64").out
 
     to = ("--compute", compute, "--data", "working/faces64")
-    lr_3 = edgeloop("run", "train.py", *to, "--name", "lr-3", "--", "--lr", "1e-3", "--epochs", "2")
+    words = ("run", "train.py", *to, "--name", "lr-3", "--", "--lr", "1e-3", "--epochs", "2")
+    lr_3 = run_command(words, project, {})  # as a process of its own
     assert lr_3.code == 0, lr_3.err
     assert "epoch 2/2" in lr_3.out
     assert f"data working/faces64@1 (unchanged) · compute {compute}" in lr_3.err
@@ -137,29 +142,36 @@ def test_results_outside_outputs_are_said_and_collected(edgeloop: Command, proje
 
 
 def test_a_store_inside_the_project_is_no_code_and_secrets_are_named(
-    edgeloop: Command, project: Path
+    edgeloop: Command, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its files grow with each submission; so would each snapshot."""
     (project / "edgeloop.yaml").write_text("store: sqlite:kept/here\ncode_limit_mb: 1\n")
     (project / ".env-prod").write_text("TOKEN=1")
     (project / "hello.py").write_text("print(1)")
-    environ = {"EDGELOOP_STATE": str(project / "my/state"), "EDGELOOP_CACHE": str(project / "tmp")}
-    said = [run_command(("run", "hello.py"), project, environ).err for _ in range(3)]
+    monkeypatch.setenv("EDGELOOP_STATE", str(project / "my/state"))
+    monkeypatch.setenv("EDGELOOP_CACHE", str(project / "tmp"))
+    said = [edgeloop("run", "hello.py").err for _ in range(3)]
     assert "(sent)" in said[0] and "(unchanged)" in said[1] and "(unchanged)" in said[2]
     assert all("without .env-prod, which may hold secrets" in line for line in said)
     assert (project / "kept/here/blobs").is_dir() and (project / "my/state").is_dir()
 
 
 def test_secrets_stand_in_nothing_that_others_see(
-    edgeloop: Command, compute: str, project: Path, request: pytest.FixtureRequest
+    edgeloop: Command,
+    compute: str,
+    project: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not in records, snapshots, logs, lists of processes, nor on the pages of Ray and ours."""
     (project / "look.py").write_text(planted.SCRIPT)
     (project / ".env").write_text(f"TOKEN={planted.WORD}")
+    for name, value in planted.ENVIRON.items():
+        monkeypatch.setenv(name, value)
     words = ("run", "look.py", "--compute", compute, "--name", "look", *planted.OPTIONS)
-    done = run_command(words, project, planted.ENVIRON)
+    done = run_command(words, project, {}, is_fresh=True)  # the list of processes has it
     assert done.code == 0, done.err
-    again = run_command(("job", "resubmit", "look", "--json"), project, planted.ENVIRON)
+    again = edgeloop("job", "resubmit", "look", "--json")
     said = {"run": done.out + done.err, "resubmit": again.out + again.err}
     assert edgeloop("job", "wait", "look.2").code == 0
     said |= {"status": edgeloop("job", "status", "all", "--json").out}

@@ -11,7 +11,7 @@ import pytest
 from edgeloop.jobs.protocol.ticket import ticket_key
 from edgeloop.jobs.wrapper.layout import JobFolders, fill, variables_for
 from edgeloop.store.blobs import FolderBlobs
-from tests.jobs.wrapped import Wrapped
+from tests.jobs.wrapped import Wrapped, python_of
 
 pytestmark = pytest.mark.slow
 
@@ -22,10 +22,10 @@ json.dump({"arguments": sys.argv[1:], "environ": dict(os.environ), "cwd": os.get
 """
 
 
-@pytest.fixture
-def wrapped(tmp_path: Path) -> Wrapped:
+@pytest.fixture(params=["here", pytest.param("3.8", marks=pytest.mark.soak)])
+def wrapped(request: pytest.FixtureRequest, tmp_path: Path) -> Wrapped:
     blobs = FolderBlobs(tmp_path / "store")
-    return Wrapped(blobs, tmp_path / "node")
+    return Wrapped(blobs, tmp_path / "node", python=python_of(request.param))
 
 
 def told(wrapped: Wrapped) -> dict:

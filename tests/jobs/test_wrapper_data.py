@@ -15,9 +15,9 @@ import pytest
 
 from edgeloop.data import Datasets
 from edgeloop.errors import NoSuchDataset
-from edgeloop.jobs.protocol.ticket import Environment, Input
+from edgeloop.jobs.protocol.ticket import Environment, Input, TicketPlace
 from edgeloop.store.blobs import FolderBlobs
-from tests.jobs.wrapped import Wrapped, interpreters
+from tests.jobs.wrapped import Wrapped, python_of
 
 pytestmark = pytest.mark.slow
 
@@ -40,9 +40,10 @@ raise SystemExit(int(os.environ.get("CODE", "0")))
 """
 
 
-@pytest.fixture
-def wrapped(tmp_path: Path) -> Wrapped:
-    return Wrapped(FolderBlobs(tmp_path / "store"), tmp_path / "node")
+@pytest.fixture(params=["here", pytest.param("3.8", marks=pytest.mark.soak)])
+def wrapped(request: pytest.FixtureRequest, tmp_path: Path) -> Wrapped:
+    blobs = FolderBlobs(tmp_path / "store")
+    return Wrapped(blobs, tmp_path / "node", python=python_of(request.param))
 
 
 def push(wrapped: Wrapped, folder: Path, name: str, text: str) -> int:
@@ -65,7 +66,7 @@ def test_a_job_reads_the_version_that_it_was_given(wrapped: Wrapped, tmp_path: P
 def test_jobs_of_a_node_share_what_was_fetched(wrapped: Wrapped, tmp_path: Path):
     version = push(wrapped, tmp_path / "faces", "raw/faces", "once")
     for _ in range(2):
-        job = Wrapped(wrapped.blobs, wrapped.folder)
+        job = Wrapped(wrapped.blobs, wrapped.folder, python=wrapped.python)
         job.order_script(READ, "{input:raw/faces}", inputs=(Input("raw/faces", version),))
         assert job.run()[0] == 0
     assert len(list(wrapped.cache.rglob("1.txt"))) == 1
@@ -104,6 +105,21 @@ def test_a_dataset_that_was_left_empty_fails_the_job(wrapped: Wrapped):
     assert progress.reason == "working/small was not published: the job left it empty"
 
 
+def test_results_that_could_not_be_sent_to_their_url_fail_the_job(wrapped: Wrapped, tmp_path: Path):
+    (tmp_path / "blocked").write_text("a file where the folder should be")
+    url = f"file://{tmp_path}/blocked"
+    options = {"folder": f"{tmp_path}/blocked"}
+    target = TicketPlace("small", url, mode="upload", make="LocalStore", options=options)
+    wrapped.pace = replace(wrapped.pace, patience_s=0.1)
+    wrapped.order(
+        ["sh", "-c", 'echo made > "$1/made.txt"', "sh", "{output:small}"], targets=(target,)
+    )
+    assert wrapped.run()[0] == 1
+    progress = wrapped.final()
+    assert (progress.state, progress.exit_code) == ("failed", 0)
+    assert progress.reason.startswith(f"small was not sent to {url}: ")
+
+
 def test_a_dataset_cannot_be_read_and_written_at_once(wrapped: Wrapped, tmp_path: Path):
     version = push(wrapped, tmp_path / "small", "working/small", "x")
     inputs = (Input("working/small", version),)
@@ -138,6 +154,7 @@ def _hash(text: str) -> str:
     return "sha256=" + digest.decode().rstrip("=")
 
 
+@pytest.mark.parametrize("wrapped", ["here"], indirect=True)
 def test_requirements_are_installed_once_for_all_jobs_of_a_node(wrapped: Wrapped, tmp_path: Path):
     requirements = wheel(tmp_path / "wheels")
     script = """
@@ -156,9 +173,10 @@ open("outputs/word", "w").write(tinything.WORD)
         assert job.log().count("building an environment") == expected
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("wrapped", ["3.8"], indirect=True)
 def test_a_node_whose_python_cannot_make_environments_says_what_to_install(wrapped: Wrapped):
     """As Debian's and Ubuntu's Python without a further package."""
-    assert interpreters(), "run 'make setup'"
     environment = Environment("requirements", "requirements.txt")
     wrapped.order(["true"], {"requirements.txt": "tinything\n"}, environment=environment)
     assert wrapped.run()[0] == 1
@@ -168,6 +186,8 @@ def test_a_node_whose_python_cannot_make_environments_says_what_to_install(wrapp
     )
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("wrapped", ["here"], indirect=True)
 def test_requirements_that_cannot_be_installed_fail_the_job_with_pip_s_word(
     wrapped: Wrapped, tmp_path: Path
 ):
@@ -199,6 +219,17 @@ def stand_in(wrapped: Wrapped, tmp_path: Path, script: str) -> None:
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     wrapped.variables["PATH"] = f"{program.parent}:{os.environ['PATH']}"
+
+
+def test_an_environment_that_conda_cannot_make_fails_the_job_with_its_word(
+    wrapped: Wrapped, tmp_path: Path
+):
+    stand_in(wrapped, tmp_path, "echo solving; echo 'ERROR: no such package'; exit 1")
+    environment = Environment("conda", "conda.yaml")
+    wrapped.order(["true"], {"conda.yaml": "name: x"}, environment=environment)
+    assert wrapped.run()[0] == 1
+    reason = "The environment of conda.yaml was not built: no such package"
+    assert wrapped.final().reason == reason
 
 
 def test_conda_makes_the_environment_at_its_place(wrapped: Wrapped, tmp_path: Path):

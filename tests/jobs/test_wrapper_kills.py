@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from edgeloop.jobs.protocol.ticket import Pace
+from edgeloop.jobs.wrapper import ending
 from edgeloop.jobs.wrapper.ending import recover
 from edgeloop.store.blobs import FolderBlobs
-from tests.jobs.wrapped import LIMIT_S, Wrapped, kill
+from tests.jobs.wrapped import LIMIT_S, Wrapped, kill, python_of
 from tests.peers.process import wait_until
 
 pytestmark = pytest.mark.slow
@@ -55,9 +56,10 @@ os.wait()
 """
 
 
-@pytest.fixture
-def wrapped(tmp_path: Path) -> Wrapped:
-    return Wrapped(FolderBlobs(tmp_path / "store"), tmp_path / "node", pace=LAST_COPY_ONLY)
+@pytest.fixture(params=["here", pytest.param("3.8", marks=pytest.mark.soak)])
+def wrapped(request: pytest.FixtureRequest, tmp_path: Path) -> Wrapped:
+    blobs, python = FolderBlobs(tmp_path / "store"), python_of(request.param)
+    return Wrapped(blobs, tmp_path / "node", pace=LAST_COPY_ONLY, python=python)
 
 
 def sleepers(wrapped: Wrapped) -> list[int]:
@@ -141,13 +143,14 @@ signal.signal(signal.SIGTERM, save)
 open("outputs/ready", "w").close()
 time.sleep(600)
 """
-    wrapped.order_script(script)
+    wrapped.order_script(script, retries=1)
     with wrapped.running() as launcher:
         wrapped.wait_for_file("ready")
         launcher.send_signal(number)
         assert launcher.wait(LIMIT_S) == 143
     progress = wrapped.final()
     assert (progress.state, progress.exit_code, progress.reason) == ("canceled", 5, "canceled")
+    assert progress.attempt == 1, "a canceled command is not started again"
     assert wrapped.stored()["checkpoint"] == b"saved after the signal"
 
 
@@ -253,11 +256,15 @@ def test_a_killed_supervisor_is_replaced_by_the_launcher(wrapped: Wrapped):
         kill(pid)
 
 
-def test_a_job_whose_wrapper_died_as_a_whole_is_finished_by_somebody_else(wrapped: Wrapped):
+def test_a_job_whose_wrapper_died_as_a_whole_is_finished_by_somebody_else(
+    wrapped: Wrapped, monkeypatch: pytest.MonkeyPatch
+):
     wrapped.order_script(WRITE_AND_WAIT)
     with wrapped.running() as launcher:
         wrapped.wait_for_file("ready")
-        assert not recover(wrapped.scratch, wrapped.blobs, "found dead"), "it is alive"
+        with monkeypatch.context() as impatient:
+            impatient.setattr(ending, "_DYING_S", 0.1)
+            assert not recover(wrapped.scratch, wrapped.blobs, "found dead"), "it is alive"
         supervisor = wrapped.supervisor()
         os.kill(launcher.pid, signal.SIGSTOP)
         kill(supervisor)

@@ -13,15 +13,16 @@ from edgeloop.jobs.protocol.ticket import LOG_PIECE, Pace, log_key, outputs_fold
 from edgeloop.jobs.wrapper.outputs import GROWING_LIMIT_BYTES, CreatedFiles, OutputCopier
 from edgeloop.jobs.wrapper.scratch import LogCopier
 from edgeloop.store.blobs import FolderBlobs
-from tests.jobs.wrapped import LIMIT_S, Wrapped, kill
+from tests.jobs.wrapped import LIMIT_S, Wrapped, kill, python_of
 from tests.peers.process import wait_until
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def wrapped(tmp_path: Path) -> Wrapped:
-    return Wrapped(FolderBlobs(tmp_path / "store"), tmp_path / "node")
+@pytest.fixture(params=["here", pytest.param("3.8", marks=pytest.mark.soak)])
+def wrapped(request: pytest.FixtureRequest, tmp_path: Path) -> Wrapped:
+    blobs = FolderBlobs(tmp_path / "store")
+    return Wrapped(blobs, tmp_path / "node", python=python_of(request.param))
 
 
 class Copied:
@@ -157,7 +158,7 @@ os.unlink("outputs/temporary"); os.unlink("outputs/go")
 raise SystemExit(int(os.environ["CODE"]))
 """
     for code, expected in ((0, {"kept"}), (1, {"kept", "temporary"})):
-        job = Wrapped(wrapped.blobs, wrapped.folder)
+        job = Wrapped(wrapped.blobs, wrapped.folder, python=wrapped.python)
         job.order_script(script, variables={"CODE": str(code)})
         with job.running() as launcher:
             job.wait_for_output("temporary")
@@ -210,7 +211,7 @@ open("outputs/plain", "w").write("even")
 
 
 def test_a_job_begins_with_the_outputs_of_the_one_before_it(wrapped: Wrapped):
-    before = Wrapped(wrapped.blobs, wrapped.folder)
+    before = Wrapped(wrapped.blobs, wrapped.folder, python=wrapped.python)
     before.order_script("open('outputs/checkpoint', 'w').write('epoch 3'); raise SystemExit(1)")
     before.run()
     script = "open('outputs/seen', 'w').write(open('outputs/checkpoint').read())"
@@ -360,7 +361,7 @@ step.write_text(str(int(step.read_text()) + 1) if step.exists() else "1")
 """
     wrapped.order_script(script, outputs=("results/**",))
     assert wrapped.run()[0] == 0
-    second = Wrapped(wrapped.blobs, wrapped.folder / "other")
+    second = Wrapped(wrapped.blobs, wrapped.folder / "other", python=wrapped.python)
     second.order_script(script, outputs=("results/**",), previous=wrapped.job)
     assert second.run()[0] == 0
     assert second.stored() == {"results/step": b"2"}

@@ -12,11 +12,12 @@ import pytest
 
 from edgeloop.errors import StoreUnavailable
 from edgeloop.jobs.protocol.ticket import ORDER_VARIABLE, JobProgress, WrapperOrder, state_key
+from edgeloop.jobs.wrapper import ending
 from edgeloop.jobs.wrapper.ending import recover
 from edgeloop.store import Access, open_blobs, parse_location
 from edgeloop.store.blobs import FolderBlobs
 from tests.conftest import StoreUnderTest
-from tests.jobs.wrapped import LIMIT_S, Wrapped
+from tests.jobs.wrapped import LIMIT_S, Wrapped, python_of
 from tests.peers.azurite import Azurite
 from tests.peers.process import wait_until
 
@@ -34,16 +35,23 @@ for step in ("one", "two"):
 """
 
 
-@pytest.fixture
-def server() -> Iterator[Azurite]:
-    """One of its own: this one goes away."""
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[Azurite]:
+    """One of this file's own: it goes away and comes back."""
     with Azurite() as server:
         yield server
 
 
 @pytest.fixture
-def wrapped(server: Azurite, tmp_path: Path) -> Wrapped:
-    return Wrapped(open_blobs(parse_location(server.connection_string)), tmp_path / "node")
+def server(own_server: Azurite) -> Azurite:
+    return own_server.start()
+
+
+@pytest.fixture(params=["here", pytest.param("3.8", marks=pytest.mark.soak)])
+def wrapped(request: pytest.FixtureRequest, server: Azurite, tmp_path: Path) -> Wrapped:
+    address = server.connection_string_of(server.new_account())
+    blobs, python = open_blobs(parse_location(address)), python_of(request.param)
+    return Wrapped(blobs, tmp_path / "node", python=python)
 
 
 def test_a_store_that_is_away_for_a_while_costs_nothing(server: Azurite, wrapped: Wrapped):
@@ -81,6 +89,8 @@ def test_a_job_that_ends_while_the_store_is_away_waits_for_it(server: Azurite, w
     assert wrapped.stored()["two"] == b"two"
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("wrapped", ["here"], indirect=True)
 def test_a_store_that_stays_away_leaves_everything_on_the_node(server: Azurite, wrapped: Wrapped):
     wrapped.pace = replace(wrapped.pace, patience_s=0.5)
     wrapped.order_script(STEPS)
@@ -148,7 +158,11 @@ def test_a_store_that_is_a_folder_of_another_machine_is_named(tmp_path: Path):
     assert not (tmp_path / "not here").exists()
 
 
-def test_a_file_that_the_store_will_not_take_does_not_cost_the_others(tmp_path: Path):
+def test_a_file_that_the_store_will_not_take_does_not_cost_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(ending, "_DELAY_S", 0.01)
+
     class Picky(FolderBlobs):
         def put(self, key: str, source: Path | bytes) -> None:
             if key.endswith("poison"):
@@ -168,7 +182,7 @@ def test_a_file_that_the_store_will_not_take_does_not_cost_the_others(tmp_path: 
     assert (scratch / "work/outputs/poison").exists()
 
 
-def test_a_store_that_refuses_fails_the_job_at_once(server: Azurite, wrapped: Wrapped):
+def test_a_store_that_refuses_fails_the_job_at_once(wrapped: Wrapped):
     """With ten minutes of patience: a refusal is no absence."""
     wrapped.pace = replace(wrapped.pace, patience_s=600)
     wrapped.order_script("")

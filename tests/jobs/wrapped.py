@@ -31,29 +31,21 @@ from edgeloop.jobs.protocol.ticket import (
 )
 from edgeloop.store import Blobs
 from tests.peers.environments import INTERPRETERS
-from tests.peers.process import wait_until
+from tests.peers.process import MissingComponent, wait_until
 
 BRISK = Pace(log_s=0.1, outputs_s=0.1, heartbeat_s=0.5, patience_s=60)
 LIMIT_S = 120.0
 
 
-def interpreters() -> dict[str, str]:
-    """Pythons with nothing but their standard library, by version: see install-interpreters."""
-    found = {
-        folder.name: folder / f"usr/bin/python{folder.name}" for folder in INTERPRETERS.glob("3.*")
-    }
-    return {version: str(python) for version, python in found.items() if python.is_file()}
-
-
-def oldest_version() -> str:
-    """Of the bare Pythons, if there are any, else of this one."""
-    own = f"3.{sys.version_info.minor}"
-    return min(interpreters(), key=lambda version: int(version.partition(".")[2]), default=own)
-
-
-def oldest_python() -> str:
-    """What tests of the wrapper run it with: what works there works on newer ones."""
-    return interpreters().get(oldest_version(), sys.executable)
+def python_of(version: str) -> str:
+    """A Python as a bare node has it: `here` is the one that the tests' environment was made with,
+    and others are installed beside it with their standard library alone."""
+    if version == "here":
+        return os.path.realpath(sys.executable)
+    python = INTERPRETERS / version / f"usr/bin/python{version}"
+    if not python.is_file():
+        raise MissingComponent(f"Python {version}")
+    return str(python)
 
 
 @dataclass
@@ -65,7 +57,7 @@ class Wrapped:
     job: str = field(default_factory=lambda: f"job-{secrets.token_hex(6)}")
     pace: Pace = BRISK
     variables: dict[str, str] = field(default_factory=dict)
-    python: str = field(default_factory=oldest_python)
+    python: str = field(default_factory=lambda: python_of("here"))
 
     @property
     def cache(self) -> Path:

@@ -54,6 +54,21 @@ def test_an_upload_under_its_name_makes_it_a_model_and_keeps_its_results(
     assert catalog.get(ID).values["status"] == "new"
 
 
+def test_an_estimate_replaces_an_estimate_and_never_a_measurement(
+    candidates: Candidates, catalog: Catalog, store: Store, tmp_path: Path
+):
+    for mean in (0.1, 0.2):
+        columns = {"mean": mean, "latency_kind": "estimate"}
+        candidates.note(ID, "{}", "chip", {"latency_ms": 1_000 * mean}, columns)
+    assert catalog.get(ID).values["mean"] == 0.2
+    catalog.upload(save_tiny(tmp_path / "net.onnx"), ID)
+    measured = {"total_inference_avg": "[0.3]", "mean": 0.3, "latency_kind": "measured"}
+    store.models("nets").update(catalog.get(ID), measured)
+    candidates.note(ID, "{}", "chip", {"latency_ms": 400.0}, {**columns, "val_iou": 0.5})
+    row = catalog.get(ID).values
+    assert (row["mean"], row["latency_kind"], row["val_iou"]) == (0.3, "measured", 0.5)
+
+
 def test_an_upload_that_fails_leaves_the_candidate_with_its_results(
     candidates: Candidates, catalog: Catalog, store: Store, tmp_path: Path, monkeypatch
 ):

@@ -177,6 +177,41 @@ def test_a_lease_on_a_stage_that_was_reset_is_lost_and_others_are_kept(
     assert rows_of(shop)["calm-heron"]["f1_onnx"] == 0.5
 
 
+@pytest.mark.parametrize(
+    ("stage", "columns"),
+    [
+        ("benchmark", ["device", "boards", "latency_kind", "peak_rss_bytes"]),
+        ("f1_onnx", ["f1_onnx_images", "f1_onnx_set", "f1_onnx_low", "f1_onnx_high"]),
+        ("f1_1k", ["sqnr_db", "cosine", "max_error", "top1_agreement", "f1_1k_low", "f1_1k_high"]),
+    ],
+)
+def test_a_reset_clears_every_column_about_a_result(
+    shop: Store, catalog: Catalog, stage: str, columns: list[str]
+):
+    said = dict.fromkeys(columns, "of the old result")
+    row = catalog.get("calm-heron")
+    shop.models("default").update(row, {**said, "f1_10k_set": "faces", "notes": "none"})
+    catalog.reset("calm-heron", [stage])
+    after = rows_of(shop)["calm-heron"]
+    assert not set(columns) & set(after)
+    assert after["notes"] == "none", "it belongs to the conversion"
+    assert ("f1_10k_set" in after) == (stage != "benchmark")
+
+
+def test_a_model_that_another_tool_holds_is_not_reset_until_it_is_unlocked(
+    shop: Store, catalog: Catalog
+):
+    table = shop.models("default")
+    table.update(catalog.get("calm-heron"), {"node": "archai-host", "macs": 7})
+    with pytest.raises(ModelBusy, match="archai-host"):
+        catalog.reset("calm-heron")
+    assert rows_of(shop)["calm-heron"]["macs"] == 7
+    assert catalog.unlock("calm-heron", "another-host") == []
+    assert catalog.unlock("calm-heron") == ["a claim of another tool"]
+    catalog.reset("calm-heron")
+    assert "macs" not in rows_of(shop)["calm-heron"]
+
+
 def test_a_lease_that_was_unlocked_is_lost(shop: Store, catalog: Catalog):
     leases = leases_on(shop)
     lease = leases.claim(["quantize"], "n")

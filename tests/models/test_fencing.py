@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.errors import EdgeloopError, StoreUnavailable
+from edgeloop.errors import EdgeloopError, ModelBusy, StoreUnavailable
 from edgeloop.models import Catalog, Leases, Outcome, default_plan
 from edgeloop.store import Store
 from tests.conftest import StoreUnderTest
@@ -96,6 +96,29 @@ def test_a_delete_that_froze_takes_nothing_of_a_later_model(scene: Scene, call: 
     with may_fail():
         scene.me().delete("net")
     scene.check()
+
+
+def test_a_delete_that_froze_keeps_the_row_that_a_later_delete_needs(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+):
+    """Without its row, the remaining files of the later model would be orphaned."""
+
+    def replace_and_begin_to_delete() -> None:
+        scene.replace()
+        with monkeypatch.context() as patch, pytest.raises(StoreUnavailable):
+            patch.setattr(scene.theirs.blobs, "delete_unchanged", unavailable)
+            scene.them().delete("net")
+
+    def unavailable(files: object) -> None:
+        raise StoreUnavailable(store="x", reason="gone")
+
+    scene.me().upload(scene.old, "net")
+    # The first listing is made before the row is marked, the second one afterwards.
+    scene.freeze("list", lambda: scene.freeze("list", replace_and_begin_to_delete))
+    with pytest.raises(ModelBusy, match="somebody else deletes it too"):
+        scene.me().delete("net")
+    scene.them().delete("net")
+    assert list(scene.theirs.blobs.list("default/net/")) == []
 
 
 @pytest.mark.parametrize("call", ["list", "delete_unchanged"])

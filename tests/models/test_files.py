@@ -162,6 +162,20 @@ def test_a_name_that_is_taken_is_left_alone_and_the_row_names_another(farm: Farm
     assert set(blobs_of(farm.store)) == {"default/net/net.onnx"}
 
 
+def test_a_reset_of_one_result_keeps_an_equal_file_of_another(farm: Farm):
+    convert, score = farm.claim(), farm.leases.claim(["onnx"], "n")
+    assert score is not None
+    notes = {"notes.txt": farm.folder / "notes.txt"}
+    notes["notes.txt"].write_text("equal")
+    for lease, columns in ((convert, {**COLUMNS, "quantized": True}), (score, {"f1_onnx": 0.5})):
+        keys = farm.catalog.stored.put_attempt("net", lease.token, notes)
+        farm.leases.commit(lease, Outcome(columns, keys))
+    for lease in (convert, score):
+        farm.catalog.stored.publish("net", lease.token, notes)
+    farm.catalog.reset("net", ["f1_onnx"])
+    assert farm.shown == {"notes.txt": "equal"}
+
+
 @pytest.mark.parametrize(
     ("toolchain", "keys"),
     [

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from edgeloop.fleet import DemandReader
-from edgeloop.models import Leases, default_plan
+from edgeloop.models import Leases, Queue, default_plan
 from edgeloop.runner import coordinator
 from edgeloop.store import Record, Values
 from edgeloop.testing import MemoryTable
@@ -77,6 +77,15 @@ def test_a_sweep_writes_only_the_hints_that_are_missing(fleet: Fleet):
     fleet.runner().sweep()
     assert fleet.hints.calls["insert"] == 1
     assert fleet.hints.get(lost.key) is not None
+
+
+def test_only_one_of_several_runners_hides_a_hint(fleet: Fleet, time: Time):
+    fleet.add(1)
+    queue = Queue(fleet.hints, default_plan(), margin_s=15.0)
+    queue.sweep(fleet.models, time.now)
+    seen = [next(queue.open(["quantize"], time.now, fleet.models)) for _ in range(3)]
+    hidden = [queue.hide(hint, time.now + MINUTE) for hint in seen]
+    assert hidden[0] is not None and hidden[1:] == [None, None]
 
 
 def test_a_sweep_that_takes_long_is_made_less_often_by_all_runners(fleet: Fleet):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgeloop.errors import BadInput
-from edgeloop.models import default_plan
+from edgeloop.models import Plan, Stage, default_plan
 
 PLAN = default_plan()
 CONVERTED = {
@@ -133,6 +133,37 @@ def test_doing_a_stage_again_means_doing_those_after_it_again():
     assert PLAN.and_those_after({"benchmark"}) == {"benchmark", "f1_1k", "f1_1k_f", "f1_10k"}
     assert PLAN.and_those_after({"f1_onnx"}) == {"f1_onnx"}
     assert PLAN.and_those_after({"convert"}) == {s.name for s in PLAN.stages} - {"f1_onnx"}
+
+
+def test_stages_that_depend_on_a_stage_indirectly_are_done_again_too():
+    def stage(name: str, *needs: str) -> Stage:
+        return Stage(name, (name,), "cpu", lambda row: 0, needs)
+
+    plan = Plan((stage("first"), stage("second", "first"), stage("third", "second")))
+    assert plan.and_those_after({"first"}) == {"first", "second", "third"}
+
+
+def test_capabilities_are_those_of_the_specification():
+    assert {stage.name: PLAN.capability({}, stage) for stage in PLAN.stages} == {
+        "convert": "quantize",
+        "benchmark": "device",
+        "f1_onnx": "onnx",
+        "f1_1k": "device-accuracy",
+        "f1_1k_f": "device-float",
+        "f1_10k": "device-accuracy",
+    }
+
+
+def test_all_device_stages_run_on_the_type_of_device_that_benchmarked_the_model():
+    row = {"device": "host"}
+    assert {stage.name: PLAN.capability(row, stage) for stage in PLAN.stages} == {
+        "convert": "quantize",
+        "benchmark": "device@host",
+        "f1_onnx": "onnx",
+        "f1_1k": "device-accuracy@host",
+        "f1_1k_f": "device-float@host",
+        "f1_10k": "device-accuracy@host",
+    }
 
 
 def test_an_unknown_stage_is_answered_with_the_known_ones():

@@ -1,5 +1,6 @@
-"""A short round of the nemesis on every store, with every kind of fault; `make bench` runs long
-ones."""
+"""Rounds of the nemesis with every kind of fault that a store can have: a short one on PostgreSQL,
+which has most of them, and longer ones on every store in `make soak`. `python -m bench nemesis`
+goes on for as long as it is told to."""
 
 from __future__ import annotations
 
@@ -14,12 +15,22 @@ from tests.nemesis.faults import faults_of
 pytestmark = pytest.mark.server
 
 
-@pytest.mark.parametrize(("kind", "models"), [("sqlite", 5), ("postgresql", 4), ("azurite", 3)])
+@pytest.mark.parametrize(
+    ("kind", "models", "seconds"),
+    [
+        ("postgresql", 4, 0),
+        pytest.param("sqlite", 8, 20, marks=pytest.mark.soak),
+        pytest.param("postgresql", 6, 20, marks=pytest.mark.soak),
+        pytest.param("azurite", 4, 20, marks=pytest.mark.soak),
+    ],
+)
 def test_every_stage_ends_once_and_nothing_stale_gets_in(
-    kind: str, models: int, tmp_path: Path
+    kind: str, models: int, seconds: float, tmp_path: Path
 ) -> None:
     """Servers of its own: it stops and starts them while others' tests go on."""
-    report = run_round(Round(kind, str(tmp_path), seconds=0, models=models, seed=7, workers=3))
+    report = run_round(
+        Round(kind, str(tmp_path), seconds=seconds, models=models, seed=7, workers=3)
+    )
 
     assert report.violations == []
     assert report.inversions == []

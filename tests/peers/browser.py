@@ -1,7 +1,7 @@
 """Chromium, driven by Playwright: Debian's, since Playwright's own browsers are not here.
 
-Every page is listened to. An error in its console, a dialog, a breach of its policy, a request to
-another host: each is trouble, and no page may have made any when it is closed.
+Every page is listened to. An error in its console, a dialog, a breach of its policy, a request that
+fails or goes to another host: each is trouble, and no page may have made any when it is closed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
-from playwright.sync_api import BrowserContext, Dialog, Page, expect, sync_playwright
+from playwright.sync_api import BrowserContext, Dialog, Page, Request, expect, sync_playwright
 
 from tests.peers.process import find_program
 
@@ -118,7 +118,12 @@ def _listened(context: BrowserContext, address: str) -> Tab:
         tab.troubles.append(f"dialog: {dialog.message}")
         dialog.dismiss()
 
+    def on_failure(request: Request) -> None:
+        if request.failure != "net::ERR_ABORTED":  # what a page ends itself when it is left
+            tab.troubles.append(f"request failed: {request.url}: {request.failure}")
+
     tab.page.on("request", lambda request: on_request(request.url))
+    tab.page.on("requestfailed", on_failure)
     tab.page.on("dialog", on_dialog)
     tab.page.on("pageerror", lambda error: tab.troubles.append(f"error: {error}"))
     tab.page.on(

@@ -70,8 +70,10 @@ class Image:
         user: tuple[int, int] | None = None,
     ) -> Iterator[Container]:
         """`docker run --read-only`: arguments replace the image's CMD; `mounts` are read-only."""
+        from tests import guard
+
         name = f"test-{secrets.token_hex(6)}"
-        with tempfile.TemporaryDirectory(prefix="edgeloop-container-") as scratch:
+        with tempfile.TemporaryDirectory(prefix=guard.folder_prefix("container")) as scratch:
             _buildah(scratch, "from", "--pull-never", "--name", name, self.id)
             command = entrypoint or [*self.config["Entrypoint"], *(arguments or self.config["Cmd"])]
             order = {

@@ -23,6 +23,8 @@ import yaml
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from tests import guard
+
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 INTERPRETERS = Path(__file__).parents[2] / ".tools/pythons"  # see scripts/install-interpreters
 _CONDA_NAMES = {"pytorch": "torch", "pytorch-cpu": "torch"}
@@ -74,7 +76,7 @@ class Environments:
     """Built once per content, for as long as this process runs."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="edgeloop-envs-")
+        self._folder = tempfile.TemporaryDirectory(prefix=guard.folder_prefix("envs"))
         self._built: dict[Definition, Path] = {}
         self._lock = threading.Lock()
 

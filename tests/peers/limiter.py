@@ -59,7 +59,8 @@ class Limiter:
         self._target = port
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.port = self._server.server_port
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        # It looks whether it is to end every so often, and `close` waits for that.
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def limit(self, seconds: float, status: int, headers: Mapping[str, str]) -> None:
         """From the next request on, for so long."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from edgeloop.testing import wait_until
+from tests import guard
 
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 20.0
@@ -28,13 +29,14 @@ class MissingComponent(RuntimeError):
 
 
 class ServerProcess(ABC):
-    """A process in a group of its own, with a folder of its own that outlives restarts."""
+    """A process in a group of its own, with a folder of its own that outlives restarts. Both end
+    with the test process, even if that is killed (see tests/guard.py)."""
 
     name: str
     graceful_signal = signal.SIGTERM
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix=f"edgeloop-{self.name}-"))
+        self.folder = Path(tempfile.mkdtemp(prefix=guard.folder_prefix(self.name)))
         self._process: subprocess.Popen[bytes] | None = None
 
     @abstractmethod
@@ -60,7 +62,7 @@ class ServerProcess(ABC):
             self._process = subprocess.Popen(
                 self.command(),
                 cwd=self.folder,
-                env=dict(self.environ()),
+                env={**self.environ(), **guard.mark()},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -96,12 +98,9 @@ class ServerProcess(ABC):
         self._process = None
 
     def close(self) -> None:
-        try:
-            if self.is_running:
-                self.stop()
-        finally:
-            self.kill()
-            shutil.rmtree(self.folder, ignore_errors=True)
+        """At once, and with all that it has kept."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         try:

@@ -27,6 +27,9 @@ CPUS = 4
 BOARDS = {"snapdragon888": 1}
 _DASHBOARD_PORT = 8265
 _OBJECT_STORE_BYTES = 80 * 1024 * 1024
+# Programs of a head that no job needs, each a second of CPU: the autoscaler's, and the one that
+# copies logs to the terminals of drivers.
+_WITHOUT = ("--no-monitor", "--include-log-monitor=false")
 
 
 def node_programs(requirements: Sequence[str]) -> Path:
@@ -83,6 +86,7 @@ class RayCluster(ServerProcess):
             *(f"--dashboard-port={_DASHBOARD_PORT}", f"--num-cpus={self.cpus}", "--num-gpus=0"),
             *(f"--resources={json.dumps(self._resources)}", "--disable-usage-stats"),
             *(f"--object-store-memory={_OBJECT_STORE_BYTES}", f"--temp-dir={self.folder / 'ray'}"),
+            *_WITHOUT,
         ]
 
     def environ(self) -> Mapping[str, str]:

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 import urllib.request
-from typing import Self
+from typing import Any, Self
 
+from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 
 from tests.peers.ports import free_port
 from tests.peers.process import START_LIMIT_S, accepts_connections, wait_until
+
+_put_object, _putting = S3Response.put_object, threading.Lock()
+
+
+def _put_object_alone(response: S3Response) -> Any:
+    """S3 checks `If-None-Match: *` and stores in one step; moto looks first and stores later, so
+    that of two requests at once both may create an object."""
+    with _putting:
+        return _put_object(response)
+
+
+S3Response.put_object = _put_object_alone  # type: ignore[method-assign]
 
 
 class S3:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -27,7 +24,7 @@ from azure.core.exceptions import (
 from azure.identity import CredentialUnavailableError, ManagedIdentityCredential
 
 from tests.jobs.waiting import eventually
-from tests.peers.azureml import AzureML
+from tests.peers.azureml import AzureML, containers
 
 ML = "Microsoft.MachineLearningServices"
 SCRIPT = """
@@ -60,7 +57,7 @@ print("the pipeline is", client.jobs.get(made.name).status)
 
 @pytest.fixture
 def client(azureml: AzureML) -> Any:
-    return azureml.client()
+    return azureml.client(retry_backoff_factor=0.01)
 
 
 @pytest.fixture
@@ -148,8 +145,9 @@ def test_a_command_that_fails_fails_its_job(
 
 
 def test_a_job_is_canceled_with_all_its_processes(
-    azureml: AzureML, ready: Any, tmp_path: Path
+    azureml: AzureML, ready: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(containers, "GRACE_S", 0.2)
     stays = f"setsid sleep 300 & echo $! > {tmp_path}/pid; trap '' TERM; wait; sleep 300"
     job = ready.jobs.create_or_update(_job(stays))
     eventually(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
@@ -240,6 +238,7 @@ def test_a_canceled_pipeline_cancels_its_steps(azureml: AzureML, ready: Any) -> 
     assert ready.jobs.get(made.name).status == "Canceled"
 
 
+@pytest.mark.soak
 def test_code_in_a_job_submits_a_pipeline_under_the_jobs_identity(
     azureml: AzureML, ready: Any, tmp_path: Path
 ) -> None:
@@ -258,25 +257,6 @@ def test_code_in_a_job_submits_a_pipeline_under_the_jobs_identity(
     log = f"{azureml.run(job.name).prefix}/user_logs/std_log.txt"
     said = azureml.storage.container("azureml").download_blob(log).readall().decode()
     assert "the pipeline is" in said and "COMPLETED" in said.upper()
-
-
-def test_a_command_elsewhere_is_logged_in_by_its_environment_alone(azureml: AzureML) -> None:
-    program = (
-        "import os; from azure.ai.ml import MLClient; from azure.identity import *;"
-        "e = os.environ; c = MLClient(DefaultAzureCredential(), e['AZURE_SUBSCRIPTION_ID'],"
-        "e['AML_RESOURCE_GROUP'], e['AML_WORKSPACE_NAME']);"
-        "print([d.name for d in c.datastores.list()])"
-    )
-    environ = {"PATH": os.environ["PATH"], **azureml.environment()}
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert "['workspaceblobstore', 'workspaceartifactstore']" in ran.stdout, ran.stderr
 
 
 def test_long_listings_come_in_pages(azureml: AzureML, ready: Any) -> None:

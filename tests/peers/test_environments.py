@@ -37,6 +37,7 @@ def test_an_image_is_a_bare_python():
     assert installed_in(programs) == set()
 
 
+@pytest.mark.soak
 def test_another_python_is_that_python_and_nothing_else():
     programs = ENVIRONMENTS.bin_of(Definition.of_conda("dependencies: [python=3.10, pip]"))
     code = "import sys; print(sys.version_info[:2])"

@@ -13,7 +13,7 @@ from edgeloop.platforms.snpe.board.device import AdbDevice
 from edgeloop.platforms.snpe.options import BoardOptions
 from edgeloop.platforms.snpe.sdk import find_sdk
 from edgeloop.platforms.snpe.toolchain import SnpeToolchain
-from tests.converted import SIZE, SmallModel, samples, smooth_images
+from tests.converted import SIZE, SmallModel, kept_models, samples, smooth_images
 from tests.nets_torch import SmallUNet, export
 from tests.peers.board import AdbServer, VirtualBoard
 
@@ -47,15 +47,15 @@ def board(
 
 @pytest.fixture(scope="module")
 def small_net(sdk: Path, tmp_path_factory: pytest.TempPathFactory) -> SmallModel:
-    return converted_for_boards(tmp_path_factory.mktemp("net"), sdk)
-
-
-def converted_for_boards(folder: Path, sdk_root: Path) -> SmallModel:
     """`model` is the float DLC, `quantized` the one for the DSP."""
-    model = export(SmallUNet(), folder / "unet.onnx", SIZE)
-    with SnpeToolchain(find_sdk(sdk_root)) as toolchain:
-        converted = toolchain.convert(model, samples(smooth_images(16), folder), folder / "out")
-    return SmallModel(converted.files["unet.dlc"], converted)
+
+    def convert(folder: Path) -> SmallModel:
+        model = export(SmallUNet(), folder / "unet.onnx", SIZE)
+        with SnpeToolchain(find_sdk(sdk)) as toolchain:
+            converted = toolchain.convert(model, samples(smooth_images(16), folder), folder / "out")
+        return SmallModel(converted.files["unet.dlc"], converted)
+
+    return kept_models("board-net", tmp_path_factory, lambda folder: {"": convert(folder)})[""]
 
 
 @contextmanager

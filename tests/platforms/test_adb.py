@@ -21,7 +21,7 @@ from edgeloop.testing.contracts.platform import (
     convert_tensor_models,
     infer_images,
 )
-from tests.converted import SIZE, smooth_images
+from tests.converted import SIZE, SmallModel, kept_models, smooth_images
 from tests.peers.board import VirtualBoard
 from tests.platforms.boards import ROOT, board, listed, opened_board, small_net
 
@@ -41,8 +41,11 @@ class TestAdb(DeviceContract):
     @pytest.fixture(scope="class")
     @classmethod
     def tensor_models(cls, sdk: Path, tmp_path_factory: pytest.TempPathFactory):
-        with SnpeToolchain(find_sdk(sdk)) as toolchain:
-            return convert_tensor_models(toolchain, tmp_path_factory.mktemp("tensors"))
+        def convert(folder: Path) -> dict[str, SmallModel]:
+            with SnpeToolchain(find_sdk(sdk)) as toolchain:
+                return convert_tensor_models(toolchain, folder)
+
+        return kept_models("board-tensor-models", tmp_path_factory, convert)
 
 
 def test_a_board_opens_by_its_serial_and_is_shared_and_gives_classes(board, sdk, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +20,11 @@ from edgeloop.testing.contracts.platform import infer_images
 from tests.converted import SmallModel, smooth_images
 from tests.jobs.waiting import eventually
 from tests.peers.board import AdbServer, VirtualBoard
-from tests.platforms.boards import ROOT, converted_for_boards, listed, opened_board
+from tests.platforms.boards import ROOT, listed, opened_board, small_net
+
+__all__ = ["small_net"]
 
 MANY = 160  # their outputs do not fit into the buffers between the board and us
-
-
-@pytest.fixture(scope="module")
-def small_net(sdk: Path, tmp_path_factory: pytest.TempPathFactory) -> SmallModel:
-    return converted_for_boards(tmp_path_factory.mktemp("net"), sdk)
 
 
 @pytest.fixture
@@ -92,8 +90,18 @@ MISHAPS = {
 }
 
 
-@pytest.mark.parametrize("what", MISHAPS)
-@pytest.mark.parametrize("when", ["push", "run", "pull"])
+MOMENTS = ("push", "run", "pull")
+# Each mishap and each moment once in `make test`, every pair in `make soak`.
+SHORT = set(zip(MISHAPS, MOMENTS, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("what", "when"),
+    [
+        pytest.param(*pair, marks=() if pair in SHORT else pytest.mark.soak)
+        for pair in product(MISHAPS, MOMENTS)
+    ],
+)
 def test_in_the_middle_of_it(board, sdk, small_net, monkeypatch, what, when):
     happen, mend = MISHAPS[what]
     limits = {"tool_s": 3.0, "grace_s": 1.0, "transfer_s": 2.0, "call_s": 2.0, "squeeze": False}

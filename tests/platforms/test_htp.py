@@ -11,7 +11,7 @@ from edgeloop.platforms import find_platform, open_device
 from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.latency import built_in_profiles, calibrated
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
-from edgeloop.testing.contracts.platform import DeviceContract, PlatformContract, infer_images
+from edgeloop.testing.contracts.platform import PlatformContract, infer_images
 from tests.converted import open_htp, samples, smooth_images
 from tests.nets_torch import Normalised, export, mobilenet_v2, resnet18, resnet50
 
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.slow
 
 
 class TestQnn(PlatformContract):
+    """With the simulator of a chip, in two processes."""
+
     @pytest.fixture(scope="class")
     @classmethod
     def platform(cls):
         return find_platform("qnn")
 
-
-class TestHtp(DeviceContract):
     @pytest.fixture(scope="class")
     @classmethod
     def device(cls):
@@ -92,6 +92,7 @@ def test_a_chip_without_an_estimate_names_the_nearest(small_net):
     device.close()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("make", "published_us"), [(mobilenet_v2, 441), (resnet18, 543), (resnet50, 901)]
 )

@@ -113,6 +113,7 @@ def test_steps_without_a_cost_are_not_fitted_to():
         assert ANY in one.intervals
 
 
+@pytest.mark.slow
 def test_profiles_and_pages_are_what_the_command_makes():
     points = read_points()
     made = command.outputs(points, evaluate(points))

@@ -123,7 +123,10 @@ def test_the_costly_layer_is_found_and_a_fused_relu_costs_nothing(device, nets, 
     assert costliest(table, 1)[0].name == "/2/Conv"
 
 
-@pytest.mark.parametrize("name", ["residual", "unet", "inception"])
+@pytest.mark.parametrize(
+    "name",
+    ["unet", *(pytest.param(name, marks=pytest.mark.soak) for name in ("residual", "inception"))],
+)
 def test_branches_add_up_to_the_whole(device, nets, cache, name):
     costs = device.attribute(nets[name], cache=cache)
     entries = checked(costs)
@@ -170,6 +173,7 @@ def test_a_runner_completes_the_table_of_layers(device, small_net, tmp_path, cac
     assert why.startswith("no cost of layers: ")
 
 
+@pytest.mark.soak
 def test_a_killed_run_is_continued(device, nets, tmp_path):
     words = ["layers", str(nets["inception"]), "--device", CHIP, "--workers", "1"]
     running = subprocess.Popen(

@@ -32,7 +32,13 @@ def vit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export(SmallViT(), tmp_path_factory.mktemp("vit") / "vit.onnx", SIDE)
 
 
-@pytest.mark.parametrize("precision", ["a8w8", "a8w8-per-channel", "a16w8"])
+@pytest.mark.parametrize(
+    "precision",
+    [
+        "a8w8-per-channel",
+        *(pytest.param(name, marks=pytest.mark.soak) for name in ("a8w8", "a16w8")),
+    ],
+)
 def test_a_transformer_is_taken_at_every_precision(vit, toolchain, tmp_path, precision):
     """LayerNormalization's weights are unsigned: the compiler refuses signed ones."""
     images = smooth_images(4, SIDE)

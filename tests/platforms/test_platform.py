@@ -172,6 +172,7 @@ def test_devices_of_every_plug_in_are_listed_whatever_another_one_does(project: 
     assert "its library is missing" in listed["broken"]
 
 
+@pytest.mark.slow
 def test_a_runner_converts_benchmarks_and_scores_a_model_with_it(project: Path):
     make_faces(project / "faces", 40, 64, seed=3)
     save_segmentation_model(project / "net.onnx", 64, CLASSES)

@@ -38,7 +38,7 @@ def test_every_builtin_profile_belongs_to_a_chip():
 
 
 @given(a=st.floats(0, 500), b=st.floats(0.2, 3))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_exact_times_give_the_exact_constants(a, b):
     profile = fit_profile(pairs(a, b), "board", 62)
     assert profile.b == pytest.approx(b, rel=0.01)

@@ -57,7 +57,12 @@ def test_a_skeleton_has_no_weights_and_keeps_constants_that_are_none() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("network", "form"), [("quicksrnetsmall", "w8a8"), ("yamnet", "w8a16"), ("yamnet", "float")]
+    ("network", "form"),
+    [
+        ("quicksrnetsmall", "w8a8"),
+        pytest.param("yamnet", "w8a16", marks=pytest.mark.soak),
+        pytest.param("yamnet", "float", marks=pytest.mark.soak),
+    ],
 )
 def test_a_skeleton_compiles_to_the_stored_estimate(network: str, form: str) -> None:
     stored = read_estimates()

@@ -211,6 +211,7 @@ def test_what_cannot_be_done_is_refused_before_work_begins(small_net, toolchain,
         toolchain.estimate(small_net.quantized, find_chip("snapdragon-8-elite-gen-5"))
 
 
+@pytest.mark.soak
 def test_a_thousand_calibration_images_stay_in_bounded_memory(tmp_path):
     """1,000 images of 256² would be 0.8 GB as floats, and their activations many times that."""
     model = export(SmallUNet(4, 1, 5), tmp_path / "m.onnx", 256)

@@ -17,8 +17,9 @@ from edgeloop.platforms.snpe.sdk import find_sdk
 from edgeloop.platforms.snpe.toolchain import SnpeToolchain, write_calibration
 from edgeloop.testing.contracts.platform import ToolchainContract
 from tests.converted import SIZE, samples, smooth_images
+from tests.exports import export_everyday
 from tests.graph import odd_models
-from tests.nets_torch import SmallUNet, export, mobilenet_v2
+from tests.nets_torch import SmallUNet, export
 from tests.peers.board.sdk import SDK_1, SDK_2, make_sdk
 from tests.platforms.sdks import with_tool
 from tests.platforms.standin import run_dlc
@@ -119,7 +120,7 @@ def test_other_precisions_are_passed_on(chain, unet, tmp_path, precision):
 @pytest.mark.parametrize("kind", ["channel_last", "classifier"])
 def test_other_kinds_of_nets_convert(chain, tmp_path, kind):
     if kind == "classifier":
-        model, size = export(mobilenet_v2(10), tmp_path / "net.onnx", 64), 64
+        model, size = export_everyday("classifier", tmp_path), SIZE
     else:
         model, size = odd_models.channel_last(tmp_path / "net.onnx"), 16
     toolchain = chain()
@@ -152,7 +153,7 @@ EMPTY = f'{SAYS_SO}\nwhile [ "$1" != --output_path ]; do shift; done\n: > "$2"'
     ("tool", "script", "error", "said"),
     [
         ("snpe-onnx-to-dlc", "echo 'ERROR_X: Op Foo unsupported' >&2; exit 1", ModelFailed, "Foo"),
-        ("snpe-onnx-to-dlc", "sleep 600", ModelFailed, "did not end within 2 s"),
+        ("snpe-onnx-to-dlc", "sleep 600", ModelFailed, "did not end within 0.5 s"),
         ("snpe-onnx-to-dlc", "exit 0", ModelFailed, "did not say 'Conversion completed"),
         ("snpe-onnx-to-dlc", SAYS_SO, ModelFailed, "wrote no model"),
         ("snpe-onnx-to-dlc", EMPTY, ModelFailed, "wrote no model"),
@@ -168,7 +169,7 @@ def test_a_tool_that_fails_is_the_reason_and_leaves_nothing(
 ):
     root = with_tool(newest, tmp_path / "sdk", tool, script)
     folder = tmp_path / "out"
-    limit_s = 2.0 if script == "sleep 600" else 60.0
+    limit_s = 0.5 if script == "sleep 600" else 60.0
     with pytest.raises(error, match=re.escape(said)):
         chain(root, limit_s).convert(unet, samples(smooth_images(1)), folder)
     assert list(folder.iterdir()) == []

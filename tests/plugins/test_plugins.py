@@ -1,6 +1,8 @@
-"""The example plug-ins, as their users have them: wheels in an environment without the repository.
+"""The example plug-ins, installed from their wheels, as their users have them.
 
-The environment holds what the packages declare, and nothing else; tests run outside the repository.
+In `make test` they lie beside what this environment has. In `make soak` they are in an environment
+that holds what the packages declare and nothing else, without the repository; and there the suite
+of the Slurm plug-in runs on a real cluster.
 """
 
 from __future__ import annotations
@@ -16,20 +18,24 @@ from pathlib import Path
 
 import pytest
 
+from tests import guard
+
 pytestmark = pytest.mark.server
 
 REPOSITORY = Path(__file__).parents[2]
 PLUGINS = sorted(path.parent for path in REPOSITORY.glob("examples/plugins/*/pyproject.toml"))
 SOURCES = ("edgeloop", "pyproject.toml", "README.md", "LICENSE")
 LIMIT_S = 240.0
+WITHOUT_A_CLUSTER = ("-k", "not TestSlurm and not command_line")
 
 
 @dataclass(frozen=True)
 class Scratch:
-    """A virtual environment, and a folder to stand in."""
+    """An environment that has the plug-ins, and a folder to stand in."""
 
     venv: Path
     folder: Path
+    beside: Path | None = None
 
     def popen(self, *command: str, cwd: Path, log: Path) -> subprocess.Popen[bytes]:
         with log.open("wb") as output:
@@ -51,26 +57,44 @@ class Scratch:
 
     def pip(self, *arguments: str) -> str:
         """This environment's pip works on that one: it need not hold a pip."""
-        command = [sys.executable, "-m", "pip", "--python", str(self.venv), *arguments]
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return pip("--python", str(self.venv), *arguments)
 
     @property
     def environ(self) -> dict[str, str]:
         """Nothing of the environment that runs this test."""
         kept = ("HOME", "LANG", "TMPDIR", "USER")
         own = {"PATH": f"{self.venv / 'bin'}:/usr/local/bin:/usr/bin:/usr/sbin:/bin:/sbin"}
-        return {name: os.environ[name] for name in kept if name in os.environ} | own
+        if self.beside:
+            own["PYTHONPATH"] = str(self.beside)
+        inherited = {name: os.environ[name] for name in kept if name in os.environ}
+        return {**inherited, **guard.mark(), **own}
 
 
-@pytest.fixture(scope="session")
-def scratch(tmp_path_factory: pytest.TempPathFactory) -> Scratch:
+def pip(*arguments: str) -> str:
+    command = [sys.executable, "-m", "pip", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory: pytest.TempPathFactory) -> Scratch:
+    folder = tmp_path_factory.mktemp("beside")
+    sources = [str(copied(path, folder / "source" / path.name)) for path in PLUGINS]
+    quickly = ("--quiet", "--no-deps", "--no-build-isolation", "--no-compile", "--no-index")
+    pip("install", *quickly, "--target", str(folder / "plugins"), *sources)
+    return Scratch(Path(sys.prefix), folder, folder / "plugins")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Scratch:
     folder = tmp_path_factory.mktemp("plugins")
-    sources = [copied(REPOSITORY, folder / "source/edgeloop", SOURCES)]
-    sources += [copied(path, folder / "source" / path.name) for path in PLUGINS]
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*build, "--wheel-dir", folder / "wheels", *sources], check=True)
+    sources = [str(copied(REPOSITORY, folder / "source/edgeloop", SOURCES))]
+    sources += [str(copied(path, folder / "source" / path.name)) for path in PLUGINS]
+    pip(
+        *("wheel", "--quiet", "--no-deps", "--no-build-isolation"),
+        *("--wheel-dir", str(folder / "wheels"), *sources),
+    )
     make_venv = [sys.executable, "-m", "venv", "--without-pip", folder / "venv"]
     subprocess.run(make_venv, check=True)
     scratch = Scratch(folder / "venv", folder)
@@ -79,6 +103,12 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Scratch:
     constraints = str(REPOSITORY / "constraints.txt")
     scratch.pip("install", "--quiet", "--no-compile", "--constraint", constraints, *wheels)
     return scratch
+
+
+@pytest.fixture(scope="module", params=["beside", pytest.param("alone", marks=pytest.mark.soak)])
+def scratch(request: pytest.FixtureRequest) -> Scratch:
+    found: Scratch = request.getfixturevalue(request.param)
+    return found
 
 
 def copied(source: Path, target: Path, names: tuple[str, ...] = ("",)) -> Path:
@@ -92,15 +122,16 @@ def copied(source: Path, target: Path, names: tuple[str, ...] = ("",)) -> Path:
     return target
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def suites(scratch: Scratch) -> Iterator[dict[str, tuple[subprocess.Popen[bytes], Path]]]:
     """The tests of all plug-ins, running side by side."""
     running = {}
+    chosen = WITHOUT_A_CLUSTER if scratch.beside else ()
     for path in PLUGINS:
         place = scratch.folder / "tests" / path.name
         shutil.copytree(path / "tests", place)
         log = place / "output"
-        pytest_command = ("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", ".")
+        pytest_command = ("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", ".", *chosen)
         running[path.name] = (scratch.popen(*pytest_command, cwd=place, log=log), log)
     yield running
     for process, _ in running.values():
@@ -139,15 +170,16 @@ print(sorted(installed - {name for name, _ in declared}))
 """
 
 
-def test_the_environment_holds_what_the_packages_declare_and_not_this_repository(scratch: Scratch):
-    where = scratch.run("python", "-c", "import edgeloop; print(edgeloop.__file__)")
-    assert Path(where.strip()).is_relative_to(scratch.venv)
-    scratch.pip("check")
-    assert scratch.run("python", "-c", UNDECLARED) == "[]\n"
-    installed = {line.partition("==")[0] for line in scratch.pip("freeze").splitlines()}
+@pytest.mark.soak
+def test_the_environment_holds_what_the_packages_declare_and_not_this_repository(alone: Scratch):
+    where = alone.run("python", "-c", "import edgeloop; print(edgeloop.__file__)")
+    assert Path(where.strip()).is_relative_to(alone.venv)
+    alone.pip("check")
+    assert alone.run("python", "-c", UNDECLARED) == "[]\n"
+    installed = {line.partition("==")[0] for line in alone.pip("freeze").splitlines()}
     assert not installed & {"torch", "ray", "optuna", "azure-ai-ml", "onnxruntime-qnn"}
     suites = "import edgeloop.testing.contracts.evaluator, edgeloop.testing.contracts.platform"
-    scratch.run("python", "-c", suites)
+    alone.run("python", "-c", suites)
 
 
 def test_upload_and_status_use_the_store_of_a_plug_in(scratch: Scratch):
@@ -176,17 +208,18 @@ def test_devices_lists_the_platform_of_a_plug_in(scratch: Scratch):
     assert any(line.split()[:2] == ["ort1", "measured"] for line in lines)
 
 
-def test_a_runner_takes_a_model_through_all_stages_with_plug_ins_alone(scratch: Scratch):
+@pytest.mark.soak
+def test_a_runner_takes_a_model_through_all_stages_with_plug_ins_alone(alone: Scratch):
     """Store and platform are those of plug-ins; nothing of Qualcomm's is installed."""
     code = "from pathlib import Path; from edgeloop.testing.models import save_segmentation_model"
-    scratch.run("python", "-c", f"{code}; save_segmentation_model(Path('walk.onnx'))")
-    scratch.run("edgeloop", "data", "faces", "faces", "--count", "24", "--size", "64")
+    alone.run("python", "-c", f"{code}; save_segmentation_model(Path('walk.onnx'))")
+    alone.run("edgeloop", "data", "faces", "faces", "--count", "24", "--size", "64")
     store = ("--store", "json:walk")
-    scratch.run("edgeloop", "upload", "walk.onnx", "--name", "walk", *store)
+    alone.run("edgeloop", "upload", "walk.onnx", "--name", "walk", *store)
     runner = ("edgeloop", "runner", "--device", "ort1", "--dataset", "faces", "--drain")
-    output = scratch.run(*runner, *store)
+    output = alone.run(*runner, *store)
     assert "stages done" in output
-    (row,) = json.loads(scratch.run("edgeloop", "status", "--json", *store))
+    (row,) = json.loads(alone.run("edgeloop", "status", "--json", *store))
     assert (row["status"], row["device"]) == ("complete", "ort1")
     assert row["mean"] > 0
     assert 0 <= row["f1_10k"] <= 1

@@ -1,7 +1,7 @@
 """Checks of a page as a person meets it: contrast, keys, names, headings, widths, requests.
 
-`audited` loads a page once and runs all of them in it. Colours come from computed styles, names
-from Chromium's accessibility tree, and the order of the focus from pressing Tab.
+`audited` runs all of them in a page that is open. Colours come from computed styles, names from
+Chromium's accessibility tree, and the order of the focus from pressing Tab.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from playwright.sync_api import Request, ViewportSize
+from playwright.sync_api import ViewportSize
 
 from tests.peers.browser import Scheme, Tab
 
 WIDTHS = (1920, 1400, 1024, 768, 390)
 DRAWN_AT = (1400, 390)  # charts have a drawing for each of these
-SCHEMES: tuple[Scheme, ...] = ("light", "dark")
+GROUNDS: dict[Scheme, str] = {"light": "rgb(246, 247, 249)", "dark": "rgb(16, 19, 23)"}
 MOST_KEYS = 700  # a page with more elements to reach is a fault of its own
 _CHECKS = (Path(__file__).parent / "audit.js").read_text()
 _NAMED = frozenset(
@@ -24,19 +24,16 @@ _NAMED = frozenset(
 )
 
 
-def audited(tab: Tab, address: str, ready: str = "h1") -> list[str]:
-    """All faults of the page at `address`, which is there when the selector `ready` matches."""
-    failed: list[str] = []
-    tab.page.on("requestfailed", lambda request: failed.extend(_failure(request)))
+def audited(tab: Tab) -> list[str]:
+    """All faults of a page, and the trouble that it made."""
     tab.page.set_viewport_size(_size(DRAWN_AT[0]))
-    tab.page.goto(address)
-    tab.page.locator(ready).first.wait_for(state="visible")
+    tab.page.locator("h1").first.wait_for(state="visible")
     tab.page.evaluate(_CHECKS)
     found = [*_evaluated(tab, "structure"), *_without_names(tab), *_keys(tab)]
     for width in WIDTHS:
         tab.page.set_viewport_size(_size(width))
         found += [f"{width} px: {fault}" for fault in _looks(tab, width)]
-    return [*found, *failed, *tab.troubles]
+    return [*found, *tab.troubles]
 
 
 def _looks(tab: Tab, width: int) -> Iterator[str]:
@@ -45,7 +42,7 @@ def _looks(tab: Tab, width: int) -> Iterator[str]:
     if width not in DRAWN_AT:
         return
     yield from _evaluated(tab, "drawings")
-    for scheme in SCHEMES:
+    for scheme in GROUNDS:
         tab.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         for check in ("contrast_of_texts", "contrast_of_controls"):
             yield from (f"{scheme}: {fault}" for fault in _evaluated(tab, check))
@@ -78,12 +75,6 @@ def _without_names(tab: Tab) -> Iterator[str]:
 
 def _evaluated(tab: Tab, check: str) -> list[str]:
     return [str(fault) for fault in tab.page.evaluate(f"audit.{check}()")]
-
-
-def _failure(request: Request) -> Iterator[str]:
-    """What a page ends by itself when it is left is none."""
-    if request.failure != "net::ERR_ABORTED":
-        yield f"request failed: {request.url}: {request.failure}"
 
 
 def _size(width: int) -> ViewportSize:

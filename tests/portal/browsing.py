@@ -1,56 +1,24 @@
-"""A browser and portals for the tests of this room: real processes, both."""
+"""A browser, and `edgeloop portal` as a process of its own for tests of the program itself."""
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from edgeloop.settings import Settings
-from edgeloop.workspace import Workspace
+from tests.conftest import clean_environ
 from tests.peers.browser import Browser
 from tests.peers.process import wait_until
 from tests.portal.farm import fill
+from tests.portal.serving import Site, portal_here
 
-START_S, STOP_S, COMMAND_S = 60.0, 20.0, 120.0
-_OUTSIDE = ("EDGELOOP_", "MODEL_STORAGE_", "AWS_", "AZURE_", "GOOGLE_", "PG")
-
-
-@dataclass(frozen=True)
-class Site:
-    """A project, and the portal that shows it."""
-
-    folder: Path
-    url: str
-    environ: dict[str, str] = field(default_factory=dict, repr=False)
-
-    def at(self, path: str) -> str:
-        return self.url.rstrip("/") + path
-
-    def edgeloop(self, *arguments: object) -> str:
-        """A command in another process, as somebody else would give it."""
-        done = subprocess.run(
-            [sys.executable, "-m", "edgeloop", *map(str, arguments)],
-            cwd=self.folder,
-            env=self.environ,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def workspace(self) -> Workspace:
-        return Workspace(Settings.load(self.folder, self.environ))
+START_S, STOP_S = 60.0, 20.0
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +32,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A farm's project behind a portal that only shows."""
     folder = make_project(tmp_path_factory.mktemp("portal"))
     fill(folder)
-    with portal_of(folder) as found:
+    with portal_here(folder) as found:
         yield found
 
 
@@ -80,8 +48,7 @@ def portal_of(
 ) -> Iterator[Site]:
     """`edgeloop portal` on a free port; ends as Ctrl-C ends it. `asks` for a token."""
     token = () if asks else ("--no-token",)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OUTSIDE)}
-    every = {**kept, **(environ or {})}
+    every = {**clean_environ(), **(environ or {})}
     log = folder / "portal.log"
     with log.open("wb") as output:
         process = subprocess.Popen(

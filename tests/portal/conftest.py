@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -48,6 +48,13 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
 @pytest.fixture
 def make_client(workspace: Workspace) -> Iterator[MakeClient]:
     """A portal on that store, and somebody who asks it, as a browser on this machine would."""
+    with clients_of(workspace) as make:
+        yield make
+
+
+@contextmanager
+def clients_of(workspace: Workspace) -> Iterator[MakeClient]:
+    """Starts portals on a store; all of them end together."""
     with ExitStack() as closing:
 
         def make(

@@ -7,10 +7,7 @@ store, the demo, and a store of 3,000 models, each in light and dark, on a scree
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,8 +25,9 @@ from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 from tests.networks import public_outline, some_times
 from tests.peers.browser import Browser, Scheme, Tab
-from tests.portal.browsing import Site, make_project, portal_of
+from tests.portal.browsing import make_project, portal_of
 from tests.portal.farm import SHOWN, fill, write_jobs
+from tests.portal.serving import Site, run_here
 from tests.search.seen import write_seen
 
 WIDTHS = (1400, 390)
@@ -196,16 +194,7 @@ def _comparison(names: Sequence[str]) -> str:
 
 def write_report(folder: Path, *options: str) -> str:
     """Its address as a file."""
-    arguments = ("report", "-o", "report.html", *options)
-    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    subprocess.run(
-        [sys.executable, "-m", "edgeloop", *arguments],
-        cwd=folder,
-        env=kept,
-        check=True,
-        capture_output=True,
-        timeout=300,
-    )
+    run_here(folder, "report", "-o", "report.html", *options)
     return (folder / "report.html").as_uri()
 
 

@@ -25,7 +25,8 @@ from tests.conftest import STORE_KINDS, StoreUnderTest
 from tests.jobs.waiting import eventually
 from tests.peers.ports import free_port
 from tests.portal.farm import NASTY, NASTY_TAG, SHOWN, files, rows
-from tests.portal.live import Events, Live, live
+from tests.portal.live import Events, Live
+from tests.portal.serving import Site, portal_here
 
 __all__ = ["command", "edgeloop", "project"]
 
@@ -33,17 +34,12 @@ COUNT = 120
 
 
 @pytest.fixture(scope="module")
-def running(farm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """`edgeloop portal` on a copy of the farm, which tests may change."""
+def running(farm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A portal on a copy of the farm, which tests may change."""
     project = tmp_path_factory.mktemp("running") / "project"
     shutil.copytree(farm, project)
-    with live(project) as portal:
-        portal.project = project  # type: ignore[attr-defined]
-        yield portal
-
-
-def store_of(portal: Live) -> Workspace:
-    return Workspace(Settings.load(portal.project, {}))  # type: ignore[attr-defined]
+    with portal_here(project) as site:
+        yield site
 
 
 # Reading
@@ -210,30 +206,31 @@ def test_a_store_that_is_away_is_said_and_breaks_no_page(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_change_in_the_store_is_told(running: Live):
-    events = Events(f"{running.address}api/v1/events")
+def test_a_change_in_the_store_is_told(running: Site):
+    events = Events(running.at("/api/v1/events"))
     eventually(lambda: events.told)
     assert events.told[0][1]["all"]
-    with store_of(running) as workspace:
+    with running.workspace() as workspace:
         workspace.store.models("default").insert("live-one", {"status": "new"})
         eventually(lambda: "live-one" in events.names())
-        got = httpx.get(f"{running.address}api/v1/models", params={"text": "live-one"}).json()
+        got = httpx.get(running.at("/api/v1/models"), params={"text": "live-one"}).json()
         assert got["matching"] == 1
         workspace.catalog.delete("live-one")
     eventually(lambda: any("live-one" in data.get("gone", ()) for _, data in events.told))
 
 
-def test_whoever_comes_back_is_told_what_was_missed_and_nothing_else(running: Live):
-    first = Events(f"{running.address}api/v1/events")
+@pytest.mark.slow
+def test_whoever_comes_back_is_told_what_was_missed_and_nothing_else(running: Site):
+    first = Events(running.at("/api/v1/events"))
     eventually(lambda: first.told)
     last = first.told[-1][1]["event"]
-    with store_of(running) as workspace:
+    with running.workspace() as workspace:
         workspace.store.models("default").insert("missed-one", {"status": "new"})
         eventually(lambda: "missed-one" in first.names())
-        again = Events(f"{running.address}api/v1/events", {"Last-Event-ID": last})
+        again = Events(running.at("/api/v1/events"), {"Last-Event-ID": last})
         eventually(lambda: "missed-one" in again.names())
         assert not any(data["all"] for _, data in again.told)
-        stranger = Events(f"{running.address}api/v1/events", {"Last-Event-ID": "feedcafe-1"})
+        stranger = Events(running.at("/api/v1/events"), {"Last-Event-ID": "feedcafe-1"})
         eventually(lambda: stranger.told)
         assert stranger.told[0][1]["all"]
 
@@ -255,8 +252,8 @@ def test_a_job_shows_its_log_as_it_grows(tmp_path: Path, monkeypatch: pytest.Mon
     )
     monkeypatch.chdir(project)
     run = Jobs.open().submit(spec_of_script(str(script), [], {}))[0]
-    with live(project) as portal:
-        api = f"{portal.address}api/v1/jobs/{run.name}"
+    with portal_here(project) as site:
+        api = site.at(f"/api/v1/jobs/{run.name}")
         events = Events(f"{api}/log/events")
 
         def said() -> str:

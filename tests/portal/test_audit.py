@@ -3,22 +3,32 @@ it must be scrolled sideways. And that each of these checks finds what it is the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.peers.browser import Browser
-from tests.portal.audit import audited
-from tests.portal.browsing import Site, browser, portal_of
-from tests.portal.gallery import COMMON, FULL, LOGIN, REPORT, fill_all, write_report
+from tests.portal.audit import GROUNDS, audited
+from tests.portal.browsing import browser
+from tests.portal.conftest import TOKEN
+from tests.portal.farm import SHOWN
+from tests.portal.gallery import COMMON, FULL, REPORT, fill_all, write_report
+from tests.portal.serving import Site, portal_here
 
 __all__ = ["browser"]
 
 # Of pages that differ in their data alone, one.
-PAGES = sorted(set(FULL) - {"models-failed", "model-new", "search-plain"})
-STATUSES = {"error": 404, LOGIN: 401}
+HEADINGS = {
+    **{"models": "Models", "models-no-match": "Models", "compare": "Compare"},
+    **{"model": SHOWN, "model-network": "unet", "model-failed": "vivid-heron"},
+    **{"pareto": "Pareto front", "pareto-selected": "Pareto front", "devices": "Devices"},
+    **{"jobs": "Jobs", "job": "faces-small", "job-failed": "faces-large"},
+    **{"job-running": "faces-night", "searches": "Searches", "search": "many"},
+    **{"search-chips": "chips", "error": "Not found"},
+}
+LEFT_OUT = {"models-failed", "model-new", "search-plain"}
 
 
 @pytest.fixture(scope="module")
@@ -26,27 +36,43 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Models in every state, devices, jobs and searches."""
     folder = tmp_path_factory.mktemp("busy")
     fill_all(folder, 40, candidates=24)
-    with portal_of(folder, "--allow-changes") as site:
+    with portal_here(folder, allow_changes=True) as site:
         yield site
 
 
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with portal_of(tmp_path_factory.mktemp("empty")) as site:
+    with portal_here(tmp_path_factory.mktemp("empty")) as site:
         yield site
 
 
-def faults_of(browser: Browser, address: str, ready: str = "h1", status: int = 200) -> list[str]:
+def faults_of(browser: Browser, address: str, status: int = 200, heading: str = "") -> list[str]:
+    """What is wrong with a page. One with a `heading` is the portal's own, in its colours."""
     with browser.tab(address) as tab:
-        found = audited(tab, address, ready)
+        found = audited(tab)
+        if heading:
+            expect(tab.page.get_by_role("heading", level=1)).to_have_text(heading)
+            for scheme, ground in GROUNDS.items():  # the page follows while it is open
+                tab.page.emulate_media(color_scheme=scheme)
+                expect(tab.page.locator("body")).to_have_css("background-color", ground)
+        if heading and status == 200:
+            expect(tab.page.locator("#live")).to_have_text("live")
         tab.troubles.clear()  # they are among the faults
     return [fault for fault in found if status == 200 or f"status of {status}" not in fault]
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", HEADINGS)
 def test_a_page_has_no_fault(browser: Browser, busy: Site, page: str) -> None:
-    address = write_report(busy.folder) if page == REPORT else busy.at(FULL[page])
-    assert faults_of(browser, address, status=STATUSES.get(page, 200)) == []
+    status = 404 if page == "error" else 200
+    assert faults_of(browser, busy.at(FULL[page]), status, HEADINGS[page]) == []
+
+
+def test_a_report_has_no_fault(browser: Browser, busy: Site) -> None:
+    assert faults_of(browser, write_report(busy.folder)) == []
+
+
+def test_every_kind_of_page_is_looked_at() -> None:
+    assert {*HEADINGS, REPORT} == set(FULL) - LEFT_OUT
 
 
 @pytest.mark.parametrize("page", sorted({*COMMON, "compare"} - {"error"}))
@@ -57,10 +83,9 @@ def test_an_empty_page_has_no_fault(browser: Browser, empty: Site, page: str) ->
 
 
 def test_the_form_that_asks_for_a_token_has_no_fault(browser: Browser, tmp_path: Path) -> None:
-    with portal_of(tmp_path, asks=True) as site:
-        address = re.sub(r"[?#].*", "", site.url)
-        assert faults_of(browser, address) == []
-        assert faults_of(browser, site.at("/login?wrong=1").split("?token")[0], status=401) == []
+    with portal_here(tmp_path, token=TOKEN) as site:
+        assert faults_of(browser, site.url) == []
+        assert faults_of(browser, site.at("/login?wrong=1"), status=401) == []
 
 
 GOOD = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>T</title><style>

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +9,11 @@ import pytest
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 from tests.peers.browser import Browser, Scheme
-from tests.portal.browsing import browser  # noqa: F401
+from tests.portal.browsing import browser
+from tests.portal.serving import run_here
 from tests.report.tables import table
+
+__all__ = ["browser"]
 
 COLOURS = "getComputedStyle(document.body).backgroundColor"
 
@@ -29,21 +29,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         models = workspace.store.models(workspace.experiment)
         for row in rows:
             models.insert(str(row["name"]), row)
-    for arguments in (("report", "-o", "report.html"), ("pareto", "-o", "front.html")):
-        subprocess.run(
-            [sys.executable, "-m", "edgeloop", *arguments],
-            cwd=folder,
-            env={name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
-            check=True,
-            capture_output=True,
-            timeout=120,
-        )
+    run_here(folder, "report", "-o", "report.html")
+    run_here(folder, "pareto", "-o", "front.html")
     return folder
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_report_shows_its_front_and_asks_nobody(
-    browser: Browser,  # noqa: F811
+    browser: Browser,
     folder: Path,
     scheme: Scheme,
 ) -> None:
@@ -64,7 +57,7 @@ def test_the_report_shows_its_front_and_asks_nobody(
         tab.keep_picture(f"report-{scheme}")
 
 
-def test_a_point_of_the_report_leads_to_its_model(browser: Browser, folder: Path) -> None:  # noqa: F811
+def test_a_point_of_the_report_leads_to_its_model(browser: Browser, folder: Path) -> None:
     with browser.tab((folder / "report.html").as_uri()) as tab:
         anchor = tab.page.locator("#front .for-wide svg a").last
         anchor.click()
@@ -73,7 +66,7 @@ def test_a_point_of_the_report_leads_to_its_model(browser: Browser, folder: Path
         assert tab.page.locator(target).is_visible()
 
 
-def test_the_front_as_a_page_draws_itself_and_asks_nobody(browser: Browser, folder: Path) -> None:  # noqa: F811
+def test_the_front_as_a_page_draws_itself_and_asks_nobody(browser: Browser, folder: Path) -> None:
     with browser.tab((folder / "front.html").as_uri()) as tab:
         tab.page.locator("#chart svg").wait_for(state="visible")
         marks = tab.page.locator("#chart svg path[aria-roledescription=point]")

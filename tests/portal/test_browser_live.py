@@ -13,11 +13,12 @@ import pytest
 from playwright.sync_api import expect
 
 from edgeloop.demo import make_faces
-from edgeloop.portal import opening_page
+from edgeloop.portal import feed, opening_page
 from tests.peers.browser import Browser
 from tests.peers.postgres import Postgres
-from tests.portal.browsing import Site, browser, make_project, portal_of
+from tests.portal.browsing import browser, make_project, portal_of
 from tests.portal.farm import SHOWN, fill
+from tests.portal.serving import Site, portal_here, run_here
 from tests.runner.conftest import NETS, SIZES
 
 __all__ = ["browser"]
@@ -51,7 +52,8 @@ def test_from_an_empty_page_to_a_model_that_a_runner_measures(browser: Browser, 
         page = tab.page
         expect(page.locator(".empty")).to_contain_text("edgeloop upload model.onnx")
         expect(page.locator("#live")).to_have_text("live")
-        site.edgeloop("upload", NETS / "unet-w8.onnx", "--name", "small", "--benchmark-only")
+        with site.workspace() as workspace:
+            workspace.upload(NETS / "unet-w8.onnx", "small", benchmark_only=True)
         row = page.locator("tr[data-name=small]")
         expect(row).to_contain_text("next: convert")
         make_faces(site.folder / "faces", 30, 64, seed=3)
@@ -82,7 +84,7 @@ def test_a_job_is_followed_its_files_fetched_and_it_is_run_again_and_aborted(
 ) -> None:
     go = tmp_path / "go"
     (site.folder / "talk.py").write_text(SCRIPT.format(go=go))
-    site.edgeloop("job", "submit", "talk.py", "--name", "talk", "--compute", "local")
+    run_here(site.folder, "job", "submit", "talk.py", "--name", "talk", "--compute", "local")
     with browser.tab(site.at("/jobs")) as tab:
         page = tab.page
         expect(page.get_by_role("row", name="talk")).to_contain_text("running", timeout=LONG_MS)
@@ -163,9 +165,8 @@ def test_a_number_that_is_too_large_is_refused_in_words(browser: Browser, site: 
 
 def test_a_portal_with_a_token_asks_for_it(browser: Browser, tmp_path: Path) -> None:
     make_project(tmp_path)
-    environ = {"EDGELOOP_PORTAL_TOKEN": TOKEN}
     with (
-        portal_of(tmp_path, environ=environ, asks=True) as found,
+        portal_here(tmp_path, token=TOKEN) as found,
         browser.tab(found.at("/devices")) as tab,
     ):
         page = tab.page
@@ -216,15 +217,16 @@ def test_one_click_on_the_printed_link_is_enough(browser: Browser, tmp_path: Pat
 
 
 def test_a_store_that_goes_away_is_said_and_so_is_its_return(
-    browser: Browser, tmp_path: Path
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(feed, "LONGEST_PAUSE_S", feed.PAUSE_S)
     make_project(tmp_path)
     with Postgres() as server:
         name = server.make_database()
         address = f"{server.url_of(name)}?blobs=file://{tmp_path / 'blobs'}"
         environ = {"EDGELOOP_STORE": address}
         fill(tmp_path, environ, count=20)
-        with portal_of(tmp_path, environ=environ) as found, browser.tab(found.at("/")) as tab:
+        with portal_here(tmp_path, environ) as found, browser.tab(found.at("/")) as tab:
             page = tab.page
             expect(page.locator("#rows tr")).to_have_count(20)
             server.stop()

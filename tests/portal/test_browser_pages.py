@@ -1,4 +1,4 @@
-"""Every page but the table, in a real Chromium, in light and dark, wide and narrow."""
+"""What one does on every page but the table, in a real Chromium."""
 
 from __future__ import annotations
 
@@ -11,43 +11,24 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from edgeloop.demo import open_demo
-from tests.peers.browser import Browser, Scheme
-from tests.portal.browsing import Site, browser, portal_of, site
+from tests.peers.browser import Browser
+from tests.portal.audit import GROUNDS
+from tests.portal.browsing import browser, portal_of, site
 from tests.portal.farm import NASTY, SHOWN, files
+from tests.portal.pictures import examples
+from tests.portal.serving import Site
 
 __all__ = ["browser", "site"]
 
-PAGES = {
-    "table": ("/", "Models"),
-    "model": (f"/models/{SHOWN}", SHOWN),
-    "model-failed": ("/models/vivid-heron", "vivid-heron"),
-    "pareto": ("/pareto", "Pareto front"),
-    "pareto-selected": ("/pareto?x_min=2&x_max=4&y_min=0.8", "Pareto front"),
-    "devices": ("/devices", "Devices"),
-    "jobs": ("/jobs", "Jobs"),
-    "searches": ("/searches", "Searches"),
-    "search": ("/searches/faces", "faces"),
-}
-GROUNDS = {"light": "rgb(246, 247, 249)", "dark": "rgb(16, 19, 23)"}
+LOADED = (
+    "[...document.querySelectorAll('#examples img')].every((i) => i.complete && i.naturalWidth)"
+)
 README_PICTURE = os.environ.get("EDGELOOP_README_PICTURE", "")  # where the README's is kept
 STATIC = Path(__file__).parents[2] / "edgeloop/portal/web/static"
 
 
 def ground(page: Page) -> str:
     return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_whole_in_light_and_dark(browser: Browser, site: Site, name: str) -> None:
-    path, heading = PAGES[name]
-    schemes: tuple[Scheme, ...] = ("light", "dark")
-    with browser.tab(site.at(path)) as tab:
-        expect(tab.page.get_by_role("heading", level=1)).to_have_text(heading)
-        expect(tab.page.locator("#live")).to_have_text("live")
-        for scheme in schemes:  # the page follows while it is open
-            tab.page.emulate_media(color_scheme=scheme)
-            expect(tab.page.locator("body")).to_have_css("background-color", GROUNDS[scheme])
-            tab.keep_picture(f"{name}-{scheme}")
 
 
 def test_the_choice_of_light_or_dark_is_kept(browser: Browser, site: Site) -> None:
@@ -69,8 +50,9 @@ def test_without_script_the_system_decides_on_light_or_dark(browser: Browser, si
         )
 
 
-def test_both_ways_into_the_dark_have_the_same_colours() -> None:
-    text = (STATIC / "base.css").read_text()
+@pytest.mark.parametrize("sheet", ["base.css", "model.css"])
+def test_both_ways_into_the_dark_have_the_same_colours(sheet: str) -> None:
+    text = (STATIC / sheet).read_text()
     chosen = re.search(r':root\[data-theme="dark"\] \{(.*?)\}', text, re.S)
     system = re.search(r":root:not\(\[data-theme\]\) \{(.*?)\}", text, re.S)
     assert chosen and system
@@ -191,6 +173,47 @@ def test_the_hostile_name_stays_a_text_on_the_front(browser: Browser, site: Site
         expect(page.locator("#chosen td.name")).to_have_text(NASTY)
         page.locator("#chart .for-wide a").first.hover()
         expect(page.locator("#tip b")).to_have_text(NASTY)
+
+
+def test_the_grid_of_examples_fits_screens_and_phones(browser: Browser, site: Site) -> None:
+    with browser.tab(site.at(f"/models/{SHOWN}")) as tab:
+        page = tab.page
+        section = page.locator("#examples")
+        section.get_by_text("2 more").click()
+        pictures = section.get_by_role("img")
+        expect(pictures).to_have_count(4 * 5)
+        for picture in pictures.all():
+            picture.scroll_into_view_if_needed()
+            assert len(picture.get_attribute("alt") or "") > 10
+        page.wait_for_function(LOADED)
+        expect(section).to_contain_text("float: f1_onnx on host")
+        expect(section.get_by_role("group", name="Test image 1")).to_contain_text(
+            re.compile(r"Difference \d+\.\d % of pixels")
+        )
+        expect(section.get_by_role("list", name="Colours of the classes")).to_contain_text("hair")
+        for width in (390, 700, 1400):
+            page.set_viewport_size({"width": width, "height": 900})
+            boxes = [box for box in (p.bounding_box() for p in pictures.all()) if box]
+            lines = {round(box["y"]) for box in boxes[:5]}
+            assert len(lines) == (2 if width == 390 else 1)
+            assert min(box["width"] for box in boxes) > 80
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            tab.keep_picture(f"examples-{width}")
+
+
+def test_examples_appear_when_a_test_has_ended(browser: Browser, site: Site) -> None:
+    model = "brisk-heron"
+    with browser.tab(site.at(f"/models/{model}")) as tab:
+        expect(tab.page.locator("#live")).to_have_text("live")
+        expect(tab.page.locator("#examples img")).to_have_count(0)
+        with site.workspace() as workspace:
+            for file, content in examples("f1_onnx", 1).items():
+                workspace.store.blobs.put(f"{workspace.experiment}/{model}/{file}", content)
+            row = workspace.catalog.get(model)
+            workspace.store.models(workspace.experiment).update(row, {"f1_onnx": 0.5})
+        expect(tab.page.locator("#examples img")).to_have_count(3)
+        tab.page.locator("#examples").scroll_into_view_if_needed()
+        tab.page.wait_for_function(LOADED)
 
 
 @pytest.fixture(scope="module")

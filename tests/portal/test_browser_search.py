@@ -9,7 +9,8 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.peers.browser import Browser
-from tests.portal.browsing import Site, browser, make_project, portal_of
+from tests.portal.browsing import browser, make_project
+from tests.portal.serving import Site, portal_here
 from tests.search.seen import write_seen
 
 __all__ = ["browser"]
@@ -20,7 +21,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = make_project(tmp_path_factory.mktemp("found"))
     write_seen(folder / "searches/many", 60)
     write_seen(folder / "searches/chips", 30, chips=6)
-    with portal_of(folder) as site:
+    with portal_here(folder) as site:
         yield site
 
 

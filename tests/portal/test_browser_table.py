@@ -8,8 +8,9 @@ import re
 from playwright.sync_api import Page, expect
 
 from tests.peers.browser import Browser
-from tests.portal.browsing import Site, browser, site
+from tests.portal.browsing import browser, site
 from tests.portal.farm import NASTY, NASTY_TAG
+from tests.portal.serving import Site
 
 __all__ = ["browser", "site"]
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -21,16 +20,15 @@ from starlette.routing import Route
 
 from edgeloop.portal.auth import Guard
 from edgeloop.portal.connections import ConnectionLimits, _group_of
-from edgeloop.portal.server import server_config
 from edgeloop.portal.state import Portal, PortalOptions
 from edgeloop.portal.tokens import own_certificate, tls_context
 from edgeloop.workspace import Workspace
 from tests.peers.process import wait_until
 from tests.portal.live import live
+from tests.portal.serving import LIMIT_S, Served
 
 pytestmark = pytest.mark.slow
 
-LIMIT_S = 60.0
 SOON, NEVER = 0.3, 600.0
 HALF = b"GET /hello HTTP/1.1\r\nHost: 127."
 HALF_BODY = b"POST /hello HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\nhalf"
@@ -39,43 +37,13 @@ HALF_CHUNKS = (
 )
 
 
-class Served:
-    """The limits of the portal around an application of a few lines, in a thread."""
-
-    def __init__(
-        self, workspace: Workspace, limits: ConnectionLimits, tls: ssl.SSLContext | None
-    ) -> None:
-        routes = [Route("/hello", hello, methods=["GET", "POST"]), Route("/endless", endless)]
-        routes.append(Route("/held", held))
-        app = Starlette(routes=routes)
-        portal = Portal(workspace, PortalOptions(token=""))
-        app.add_middleware(Guard, portal=portal)
-        self._server = uvicorn.Server(server_config(app, limits, tls))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.place = self._listener.getsockname()
-        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.place[1]}"
-        given = {"sockets": [self._listener]}
-        self._thread = threading.Thread(target=self._server.run, kwargs=given, daemon=True)
-        self._thread.start()
-        wait_until(lambda: self._server.started, LIMIT_S, "the server to start")
-
-    @property
-    def open(self) -> int:
-        return len(self._server.server_state.connections)
-
-    def connect(self, first: bytes = b"", receive: int = 0) -> socket.socket:
-        made = socket.socket()
-        if receive:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
-        made.settimeout(LIMIT_S)
-        made.connect(self.place)
-        made.sendall(first)
-        return made
-
-    def close(self) -> None:
-        self._server.should_exit = True
-        self._thread.join(LIMIT_S)
-        self._listener.close()
+def application(workspace: Workspace) -> Starlette:
+    """A few lines behind the guard of the portal."""
+    routes = [Route("/hello", hello, methods=["GET", "POST"]), Route("/endless", endless)]
+    routes.append(Route("/held", held))
+    app = Starlette(routes=routes)
+    app.add_middleware(Guard, portal=Portal(workspace, PortalOptions(token="")))
+    return app
 
 
 async def hello(request: Request) -> Response:
@@ -111,7 +79,7 @@ def serve(workspace: Workspace) -> Iterator[Serve]:
 
         def start(tls: ssl.SSLContext | None = None, **limits: Any) -> Served:
             usual = {"most": 40, "per_address": 20, "head_s": NEVER, "write_s": NEVER}
-            served = Served(workspace, ConnectionLimits(**{**usual, **limits}), tls)
+            served = Served(application(workspace), ConnectionLimits(**{**usual, **limits}), tls)
             closing.callback(served.close)
             return served
 

@@ -4,27 +4,21 @@ no file of the store can break or deceive the page."""
 from __future__ import annotations
 
 import io
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import expect
 from starlette.testclient import TestClient
 
 from edgeloop.store import Value
 from edgeloop.tasks import class_colours
 from edgeloop.workspace import Workspace
-from tests.peers.browser import Browser, Scheme
-from tests.portal.browsing import Site, browser, site
 from tests.portal.conftest import TOKEN, MakeClient
-from tests.portal.farm import NASTY, SHOWN
-from tests.portal.pictures import examples, written
+from tests.portal.farm import NASTY
+from tests.portal.pictures import written
 from tests.stages.test_examples import HOSTILE
-
-__all__ = ["browser", "site"]
 
 CLASSES = ("background", "road", NASTY)
 TRUTH = np.array([[[0, 0, 1, 1], [1, 2, 2, 255]]], np.uint8)
@@ -259,52 +253,3 @@ def test_a_model_of_another_experiment_has_its_own(make_client: MakeClient, tmp_
     assert client.get(found["rows"][0][0]["address"]).status_code == 200
     page = client.get("/models/net?experiment=other").text
     assert found["rows"][0][0]["address"].replace("&", "&amp;") in page
-
-
-# In a browser
-
-LOADED = (
-    "[...document.querySelectorAll('#examples img')].every((i) => i.complete && i.naturalWidth)"
-)
-
-
-@pytest.mark.parametrize("width", [390, 700, 1400])
-def test_the_grid_fits_screens_and_phones(browser: Browser, site: Site, width: int) -> None:
-    schemes: tuple[Scheme, ...] = ("light", "dark")
-    with browser.tab(site.at(f"/models/{SHOWN}"), size=(width, 900)) as tab:
-        page = tab.page
-        section = page.locator("#examples")
-        section.get_by_text("2 more").click()
-        pictures = section.get_by_role("img")
-        expect(pictures).to_have_count(4 * 5)
-        for picture in pictures.all():
-            picture.scroll_into_view_if_needed()
-            assert len(picture.get_attribute("alt") or "") > 10
-        page.wait_for_function(LOADED)
-        boxes = [box for box in (p.bounding_box() for p in pictures.all()) if box]
-        lines = {round(box["y"]) for box in boxes[:5]}
-        assert len(lines) == (2 if width == 390 else 1)
-        assert min(box["width"] for box in boxes) > 80
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        expect(section).to_contain_text("float: f1_onnx on host")
-        expect(section.get_by_role("group", name="Test image 1")).to_contain_text(
-            re.compile(r"Difference \d+\.\d % of pixels")
-        )
-        expect(section.get_by_role("list", name="Colours of the classes")).to_contain_text("hair")
-        for scheme in schemes:
-            page.emulate_media(color_scheme=scheme)
-            tab.keep_picture(f"examples-{width}-{scheme}")
-
-
-def test_examples_appear_when_a_test_has_ended(browser: Browser, site: Site) -> None:
-    model = "brisk-heron"
-    with browser.tab(site.at(f"/models/{model}")) as tab:
-        expect(tab.page.locator("#live")).to_have_text("live")
-        expect(tab.page.locator("#examples img")).to_have_count(0)
-        with site.workspace() as workspace:
-            put(workspace, examples("f1_onnx", 1), model)
-            row = workspace.catalog.get(model)
-            workspace.store.models(workspace.experiment).update(row, {"f1_onnx": 0.5})
-        expect(tab.page.locator("#examples img")).to_have_count(3)
-        tab.page.locator("#examples").scroll_into_view_if_needed()
-        tab.page.wait_for_function(LOADED)

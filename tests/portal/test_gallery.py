@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 from tests.portal.gallery import STORES, Shot, contact_sheet, take
 from tests.report.pages import read
 
+pytestmark = pytest.mark.server
 
+
+@pytest.mark.soak
 def test_a_page_is_photographed_for_a_phone_and_shown_on_the_contact_sheet(tmp_path: Path) -> None:
     told: list[str] = []
     shots = take(tmp_path, "demo/pareto", ("dark",), (390,), told.append)

@@ -22,7 +22,8 @@ from tests.portal.farm import SHOWN, fill
 pytestmark = pytest.mark.slow
 
 TOKEN = "a-token-for-the-tests"
-EXAMPLES = 12
+FEW = 4
+BUDGETS = [FEW, pytest.param(40, marks=pytest.mark.soak)]
 LIMIT_S = 120.0
 CHECKS = (
     checks.not_a_server_error,
@@ -60,13 +61,13 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[schemathesis.BaseS
         app.state.portal.close()
 
 
-def tried(operation: Any, **given: Any) -> Counter[int]:
+def tried(operation: Any, examples: int = FEW, **given: Any) -> Counter[int]:
     """Sends what the description allows (or, told so, what it forbids); counts the answers."""
     answers: Counter[int] = Counter()
 
     @hypothesis.seed(7)
     @hypothesis.settings(
-        max_examples=EXAMPLES,
+        max_examples=examples,
         deadline=None,
         database=None,
         suppress_health_check=list(hypothesis.HealthCheck),
@@ -87,17 +88,19 @@ def operations(api: schemathesis.BaseSchema) -> list[Any]:
     return found
 
 
-@pytest.mark.slow
-def test_every_answer_is_as_described(api: schemathesis.BaseSchema):
+@pytest.mark.parametrize("examples", BUDGETS)
+def test_every_answer_is_as_described(api: schemathesis.BaseSchema, examples: int):
     for operation in operations(api):
-        assert tried(operation)
+        assert tried(operation, examples)
 
 
-@pytest.mark.slow
-def test_what_the_description_forbids_is_refused_and_breaks_nothing(api: schemathesis.BaseSchema):
+@pytest.mark.parametrize("examples", BUDGETS)
+def test_what_the_description_forbids_is_refused_and_breaks_nothing(
+    api: schemathesis.BaseSchema, examples: int
+):
     takes_something = [o for o in operations(api) if "{" in o.path or o.path in WITH_PARAMETERS]
     for operation in takes_something:
-        answers = tried(operation, generation_mode=GenerationMode.NEGATIVE)
+        answers = tried(operation, examples, generation_mode=GenerationMode.NEGATIVE)
         assert answers[400] + answers[414] + answers[422] > 0, operation.label
 
 

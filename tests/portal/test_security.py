@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import ssl
 import subprocess
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -14,30 +15,61 @@ from starlette.datastructures import URL
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
+from edgeloop.errors import StoreUnavailable
 from edgeloop.portal import PortalOptions, create_app, own_token
+from edgeloop.portal.app import LONGEST_FORM, WRONG_DELAY_S
 from edgeloop.portal.auth import LASTS_S, Sessions, local_path
+from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 from tests.cli.conftest import command, edgeloop, project
-from tests.portal.conftest import TOKEN
+from tests.portal.conftest import TOKEN, MakeClient, clients_of
 from tests.portal.live import live
 
 __all__ = ["command", "edgeloop", "project"]
 
-MakeClient = Callable[..., TestClient]
 PAGES = ("/", "/pareto", "/devices", "/jobs", "/searches", "/models/nobody", "/login", "/nothing")
 API = ("/api/v1/models", "/api/v1/jobs", "/api/v1/events", "/api/openapi.json", "/metrics")
 
 
-def insert(workspace: Workspace, name: str = "a") -> None:
-    workspace.store.models(workspace.experiment).insert(name, {"name": name, "status": "complete"})
+ROW = {"name": "a", "status": "complete"}
+
+
+def insert(workspace: Workspace) -> None:
+    workspace.store.models(workspace.experiment).insert("a", dict(ROW))
+
+
+@pytest.fixture(scope="module")
+def make_shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeClient]:
+    """Portals on a store with one model, for requests that may change nothing."""
+    folder = tmp_path_factory.mktemp("shared")
+    with Workspace(Settings.load(folder, {})) as workspace:
+        insert(workspace)
+        with clients_of(workspace) as make:
+            yield make
+        assert workspace.status() == [ROW]
+
+
+@pytest.fixture(scope="module")
+def reader(make_shared: MakeClient) -> TestClient:
+    return make_shared()
+
+
+@pytest.fixture(scope="module")
+def stranger(make_shared: MakeClient) -> TestClient:
+    return make_shared(token=TOKEN)
+
+
+@pytest.fixture(scope="module")
+def writer(make_shared: MakeClient) -> TestClient:
+    return make_shared(allow_changes=True)
 
 
 # What a browser is told
 
 
 @pytest.mark.parametrize("path", [*PAGES, "/api/v1/models", "/static/base.css", "/metrics"])
-def test_every_answer_forbids_what_no_page_of_ours_does(make_client: MakeClient, path: str):
-    headers = make_client().get(path).headers
+def test_every_answer_forbids_what_no_page_of_ours_does(reader: TestClient, path: str):
+    headers = reader.get(path).headers
     policy = dict(
         part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";")
     )
@@ -51,9 +83,8 @@ def test_every_answer_forbids_what_no_page_of_ours_does(make_client: MakeClient,
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_no_page_has_anything_inline(make_client: MakeClient, workspace: Workspace, path: str):
-    insert(workspace)
-    text = make_client().get(path).text.lower()
+def test_no_page_has_anything_inline(reader: TestClient, path: str):
+    text = reader.get(path).text.lower()
     assert "<script>" not in text and " onclick=" not in text and " style=" not in text
     assert "<style" not in text and "javascript:" not in text
 
@@ -64,28 +95,29 @@ def test_no_page_has_anything_inline(make_client: MakeClient, workspace: Workspa
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8750", "127.0.0.1.evil.example", "", "[", "10.0.0.7"]
 )
-def test_on_loopback_a_strangers_name_is_not_answered(make_client: MakeClient, host: str):
-    got = make_client().get("/api/v1/models", headers={"host": host})
+def test_on_loopback_a_strangers_name_is_not_answered(reader: TestClient, host: str):
+    got = reader.get("/api/v1/models", headers={"host": host})
     assert got.status_code == 421
 
 
 @pytest.mark.parametrize(
     "host", ["localhost:9", "127.0.0.1", "[::1]:8750", "LOCALHOST", "127.8.9.1"]
 )
-def test_names_of_this_machine_are(make_client: MakeClient, host: str):
-    assert make_client().get("/api/v1/models", headers={"host": host}).status_code == 200
+def test_names_of_this_machine_are(reader: TestClient, host: str):
+    assert reader.get("/api/v1/models", headers={"host": host}).status_code == 200
 
 
 # The token
 
 
 @pytest.mark.parametrize("path", API)
-def test_programs_without_the_token_are_refused(make_client: MakeClient, path: str):
-    client = make_client(token=TOKEN)
+def test_programs_without_the_token_are_refused(stranger: TestClient, path: str):
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": TOKEN}):
-        got = client.get(path, headers=headers)
+        got = stranger.get(path, headers=headers)
         assert (got.status_code, got.headers["www-authenticate"]) == (401, "Bearer")
         assert "set-cookie" not in got.headers
+    for method in ("HEAD", "OPTIONS", "POST", "PUT", "DELETE", "TRACE"):
+        assert stranger.request(method, path).status_code == 401, method
 
 
 def test_programs_with_the_token_get_in(make_client: MakeClient):
@@ -105,6 +137,46 @@ def test_people_are_led_to_the_form_and_back(make_client: MakeClient):
     assert (right.status_code, right.headers["location"]) == (303, "/pareto?x=macs")
     assert client.get("/pareto?x=macs").status_code == 200
     assert client.get("/api/v1/models").status_code == 200
+
+
+def test_a_wrong_token_in_the_form_costs_time_and_the_right_one_none(
+    stranger: TestClient, monkeypatch: pytest.MonkeyPatch
+):
+    waits: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr("edgeloop.portal.app.asyncio", SimpleNamespace(sleep=wait))
+    assert stranger.post("/login", data={"token": "wrong"}).status_code == 401
+    assert waits == [WRONG_DELAY_S] and WRONG_DELAY_S >= 0.5
+    assert stranger.post("/login", data={"token": TOKEN}).status_code == 303
+    assert waits == [WRONG_DELAY_S]
+    stranger.cookies.clear()
+
+
+def test_a_form_that_is_too_long_is_refused(stranger: TestClient):
+    too_long = stranger.post("/login", data={"token": TOKEN, "next": "/" + "a" * LONGEST_FORM})
+    assert too_long.status_code == 413 and "set-cookie" not in too_long.headers
+
+
+def test_a_request_with_a_length_and_chunks_is_refused(reader: TestClient):
+    """A proxy in front may believe the one, and we the other."""
+    headers = {"content-length": "2", "transfer-encoding": "chunked"}
+    got = reader.post("/api/v1/models", content=b"{}", headers=headers)
+    assert (got.status_code, got.headers["connection"]) == (400, "close")
+
+
+@pytest.mark.parametrize("path", ["/api/v1/failing", "/failing"])
+def test_an_error_shows_no_secret_of_the_store(make_client: MakeClient, path: str):
+    def fail() -> None:
+        raise StoreUnavailable(store="postgresql://me:hunter2hunter2@db/lab", reason="timeout")
+
+    client = make_client()
+    client.app.add_api_route(path, fail)  # type: ignore[attr-defined]
+    got = client.get(path)
+    assert got.status_code == 503 and "postgresql://me:***@db/lab" in got.text
+    assert "hunter" not in got.text
 
 
 def test_a_link_with_the_token_leads_to_an_address_without(make_client: MakeClient):
@@ -174,6 +246,10 @@ def change(client: TestClient, headers: dict[str, str] | None = None) -> int:
     return int(answer.status_code)
 
 
+def unchanged(client: TestClient) -> bool:
+    return bool(client.app.state.portal.workspace.status() == [ROW])  # type: ignore[attr-defined]
+
+
 def page_headers(client: TestClient) -> dict[str, str]:
     """As a page of ours would send them."""
     token = client.get("/api/v1/session").json()["token"]
@@ -195,7 +271,7 @@ def test_nothing_is_changed_unless_it_is_allowed(make_client: MakeClient, worksp
     assert change(client, page_headers(client)) == 403
     got = client.post("/api/v1/models/a/delete", json={}, headers=page_headers(client))
     assert "--allow-changes" in got.json()["detail"]
-    assert workspace.status() == [{"name": "a", "status": "complete"}]
+    assert workspace.status() == [ROW]
 
 
 def test_a_page_of_ours_may_change(make_client: MakeClient, workspace: Workspace):
@@ -261,13 +337,11 @@ def test_a_program_with_the_token_may_change(make_client: MakeClient, workspace:
     ],
 )
 def test_a_change_that_makes_no_sense_is_refused(
-    make_client: MakeClient, workspace: Workspace, verb: str, body: object, status: int
+    writer: TestClient, verb: str, body: object, status: int
 ):
-    insert(workspace)
-    client = make_client(allow_changes=True)
-    got = client.post(f"/api/v1/models/a/{verb}", json=body, headers=page_headers(client))
+    got = writer.post(f"/api/v1/models/a/{verb}", json=body, headers=page_headers(writer))
     assert got.status_code == status
-    assert workspace.status() == [{"name": "a", "status": "complete"}]
+    assert unchanged(writer)
 
 
 @pytest.mark.parametrize(
@@ -285,20 +359,14 @@ def test_a_change_that_makes_no_sense_is_refused(
         "",
     ],
 )
-def test_a_change_that_json_cannot_say_back_is_refused_too(
-    make_client: MakeClient, workspace: Workspace, text: str
-):
-    insert(workspace)
-    client = make_client(allow_changes=True)
-    headers = {**page_headers(client), "content-type": "application/json"}
-    got = client.post("/api/v1/models/a/priority", content=text, headers=headers)
-    assert got.status_code in (400, 422)
+def test_a_change_that_json_cannot_say_back_is_refused_too(writer: TestClient, text: str):
+    headers = {**page_headers(writer), "content-type": "application/json"}
+    got = writer.post("/api/v1/models/a/priority", content=text, headers=headers)
+    assert got.status_code in (400, 422) and unchanged(writer)
 
 
-def test_an_origin_that_is_no_address_is_a_stranger(make_client: MakeClient, workspace: Workspace):
-    insert(workspace)
-    client = make_client(allow_changes=True)
-    assert change(client, {**page_headers(client), "origin": "http://[bad"}) == 403
+def test_an_origin_that_is_no_address_is_a_stranger(writer: TestClient):
+    assert change(writer, {**page_headers(writer), "origin": "http://[bad"}) == 403
 
 
 def test_cookies_of_other_programs_do_not_lock_anybody_out(make_client: MakeClient):

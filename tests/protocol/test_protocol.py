@@ -35,7 +35,8 @@ def test_a_planted_bug_is_found_with_the_way_that_leads_to_it(planted: Planted) 
 
 
 @pytest.mark.slow
-def test_the_larger_configurations_begin_without_a_violation() -> None:
+@pytest.mark.parametrize("most_states", [500, pytest.param(6_000, marks=pytest.mark.soak)])
+def test_the_larger_configurations_begin_without_a_violation(most_states: int) -> None:
     for configuration in LARGE:
-        begun = explore(configuration, most_states=500)
+        begun = explore(configuration, most_states=most_states)
         assert not begun.violations, f"{configuration.name}\n{begun.violations[0]}"

@@ -1,7 +1,9 @@
-"""Faces, trained nets, and runners as real processes."""
+"""Faces, trained nets, and runners: in this process, or as processes of their own."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -9,12 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+from unittest import mock
 
 import pytest
 
 from edgeloop.demo import make_faces
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
+from tests.cli.running import exit_code_of_main
 from tests.conftest import StoreUnderTest
 
 NETS = Path(__file__).parents[2] / "edgeloop" / "demo" / "models"
@@ -28,6 +32,7 @@ class Farm:
     folder: Path
     faces: Path
     environ: dict[str, str]
+    program: tuple[str, ...] = ("-m", "edgeloop")
 
     @classmethod
     def make(cls, folder: Path, faces: Path, environ: dict[str, str]) -> Self:
@@ -41,20 +46,25 @@ class Farm:
         return Workspace(Settings.load(self.folder, self.environ))
 
     def edgeloop(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "edgeloop", *arguments],
-            cwd=self.folder,
-            env=self.environ,
-            capture_output=True,
-            text=True,
-            check=check,
-            timeout=240,
-        )
+        """The program's own `main`, in this process: nothing is waited for but its work."""
+        command = ["edgeloop", *arguments]
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.chdir(self.folder),
+            mock.patch.dict(os.environ, self.environ, clear=True),
+            mock.patch.object(sys, "argv", command),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            code = exit_code_of_main()
+        done = subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
+        assert code == 0 or not check, (command, done.stdout, done.stderr)
+        return done
 
     def runner(self, *more: str, device: str = "htp") -> subprocess.Popen[str]:
-        where = ("--dataset", str(self.faces), "--device", device, *SIZES)
+        """As a process of its own, which can be killed and told to stop."""
         return subprocess.Popen(
-            [sys.executable, "-m", "edgeloop", "runner", *where, *more],
+            [sys.executable, *self.program, *self._words(more, device)],
             cwd=self.folder,
             env=self.environ,
             stdout=subprocess.PIPE,
@@ -62,11 +72,12 @@ class Farm:
             text=True,
         )
 
-    def drain(self, *more: str, device: str = "htp") -> str:
-        runner = self.runner("--drain", *more, device=device)
-        output, _ = runner.communicate(timeout=240)
-        assert runner.returncode == 0, output
-        return output
+    def drain(self, *more: str, device: str = "htp", check: bool = True) -> str:
+        """What a runner said that worked off what was ready."""
+        return self.edgeloop(*self._words(("--drain", *more), device), check=check).stdout
+
+    def _words(self, more: tuple[str, ...], device: str) -> tuple[str, ...]:
+        return ("runner", "--dataset", str(self.faces), "--device", device, *SIZES, *more)
 
 
 @pytest.fixture(scope="session")

@@ -22,20 +22,31 @@ FEW = ("--quick-images", "2", "--thorough-images", "2", "--calibration-images", 
 COMPARED = {"pair", "two_classes", "classifier"}
 
 
-def test_everyday_exports_walk_from_upload_to_portal(tmp_path: Path, faces: Path) -> None:
+@pytest.mark.parametrize(
+    ("everyday", "device"),
+    [
+        pytest.param(("dynamic_size",), "host", id="one"),
+        pytest.param(tuple(EVERYDAY), "htp", id="all", marks=pytest.mark.soak),
+    ],
+)
+def test_everyday_exports_walk_from_upload_to_portal(
+    tmp_path: Path, faces: Path, everyday: tuple[str, ...], device: str
+) -> None:
     farm = Farm.make(tmp_path / "project", faces, clean_environ())
     settings = farm.folder / "edgeloop.yaml"
     settings.write_text(settings.read_text().replace("benchmark_runs: 2", "benchmark_runs: 1"))
-    for number, (name, export) in enumerate(EVERYDAY.items()):
-        path = export_everyday(name, tmp_path / "exports", external=bool(number % 2))
+    for number, name in enumerate(everyday):
+        export = EVERYDAY[name]
+        path = export_everyday(name, tmp_path / "exports", external=not number % 2)
         sizes = "x".join(map(str, export.shape))
         shape = ("--shape", f"image={sizes}") if export.needs_shape else ()
         farm.edgeloop("upload", str(path), "--name", name, *shape)
-    archai = export_archai(tmp_path / "archai.onnx", size=64)
-    pair = save_pair_model(tmp_path / "pair.onnx")
-    for path in (archai, pair):
+    others = [save_pair_model(tmp_path / "pair.onnx")]
+    if len(everyday) > 1:
+        others.append(export_archai(tmp_path / "archai.onnx", size=64))
+    for path in others:
         farm.edgeloop("upload", str(path), "--name", path.stem)
-    farm.drain(*FEW)
+    farm.drain(*FEW, device=device)
 
     with farm.workspace() as workspace:
         rows = {str(row["name"]): row for row in workspace.status()}
@@ -58,9 +69,9 @@ def test_everyday_exports_walk_from_upload_to_portal(tmp_path: Path, faces: Path
             assert visitor.get("/api/v1/pareto?y=sqnr_db").json()["points"]
 
     def compared(name: str) -> list[dict[str, Any]]:
-        few = ("--dataset", str(faces), "--images", "2", "--json")
+        few = ("--dataset", str(faces), "--device", device, "--images", "2", "--json")
         variants: list[dict[str, Any]] = json.loads(farm.edgeloop("compare", name, *few).stdout)
-        assert len(variants) == 4
+        assert len(variants) == (4 if device == "htp" else 2)
         return variants
 
     agreeing = compared("pair")

@@ -55,6 +55,7 @@ def check_evaluated(farm: Farm, model: Path) -> None:
     assert heading[-2:] == ["facewear", "overall"]
 
 
+@pytest.mark.soak
 def test_on_a_simulated_chip_and_side_by_side_with_float(farm: Farm, model: Path) -> None:
     farm.drain()
     check_evaluated(farm, model)
@@ -64,6 +65,7 @@ def test_on_a_simulated_chip_and_side_by_side_with_float(farm: Farm, model: Path
     assert all(variant["agreement"] > 0.8 for variant in variants), variants
 
 
+@pytest.mark.soak
 def test_on_a_board(
     farm: Farm, model: Path, sdk: Path, boards: Callable[..., VirtualBoard]
 ) -> None:

@@ -6,10 +6,12 @@ its steps (list, take the first ONNX file, lock, merge, unlock) are done with `A
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from edgeloop.models import Candidates, Outcome
 from edgeloop.runner.stages.base import Result
 from edgeloop.runner.worker import store_and_commit
 from edgeloop.workspace import Workspace
+from tests.kept import REPOSITORY
 from tests.nets import save_tiny
 from tests.runner.conftest import NETS, Farm
 
@@ -38,14 +41,21 @@ CONVERTED = {
 ONNX = (r".*\.onnx$", r".*\.onnx")  # what its runner asks for
 
 
+PACKAGE = "archai==1.0.0"
+INSTALLED = REPOSITORY / ".tools" / PACKAGE
+
+
 @pytest.fixture(scope="module")
-def archai(tmp_path_factory: pytest.TempPathFactory) -> Iterator[type[Any]]:
-    """The package alone; what its store imports is in this environment already."""
-    folder = tmp_path_factory.mktemp("archai")
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
-    subprocess.run([*install, "--target", folder, "archai==1.0.0"], check=True)
+def archai() -> Iterator[type[Any]]:
+    """The package alone, installed once; what its store imports is in this environment already."""
+    if not INSTALLED.is_dir():
+        install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+        with tempfile.TemporaryDirectory(dir=INSTALLED.parent) as folder:
+            subprocess.run([*install, "--target", f"{folder}/archai", PACKAGE], check=True)
+            with contextlib.suppress(OSError):  # another worker was first
+                Path(folder, "archai").rename(INSTALLED)
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
+        patch.syspath_prepend(str(INSTALLED))
         from archai.common.store import ArchaiStore  # type: ignore[import-not-found]
 
         yield ArchaiStore

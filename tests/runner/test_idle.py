@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
+
 from edgeloop.runner import RunnerEvent, RunnerOptions, run
+from edgeloop.runner import coordinator as coordinator_module
 from edgeloop.runner.coordinator import Coordinator, IdleWork
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
@@ -23,9 +26,14 @@ def run_idle(folder: Path, options: RunnerOptions, calls: list[str]) -> list[Run
     return reports
 
 
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_module, "IDLE_S", 0.05)
+
+
 def test_idle_work_is_done_beside_the_runner_and_its_errors_do_not_end_it(tmp_path: Path) -> None:
     calls: list[str] = []
-    reports = run_idle(tmp_path, RunnerOptions(idle_s=1.5, idle_work_s=0), calls)
+    reports = run_idle(tmp_path, RunnerOptions(idle_s=0.5, idle_work_s=0), calls)
     assert len(calls) >= 2
     assert set(calls) == {"idle-work"}
     said = [report.text for report in reports if "upside down" in report.text]

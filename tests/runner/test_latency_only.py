@@ -11,7 +11,7 @@ from edgeloop.store import Values
 from edgeloop.testing.models import save_segmentation_model
 from tests.conftest import clean_environ
 from tests.graph import odd_models
-from tests.runner.conftest import NETS, Farm
+from tests.runner.conftest import NETS, SIZES, Farm
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ def rows(farm: Farm) -> dict[str, Values]:
 def test_a_runner_without_a_dataset_measures_latency_and_says_what_it_was_calibrated_on(
     farm: Farm,
 ) -> None:
-    alone = ("runner", "--device", "host", "--drain")
+    alone = ("runner", "--device", "host", "--drain", *SIZES)
     with farm.workspace() as workspace:
         scoring = RunnerEntry("other|1", "other", workspace.experiment, task="segmentation")
         Registry(workspace.store).write(scoring)
@@ -69,7 +69,7 @@ def test_a_runner_without_a_dataset_measures_latency_and_says_what_it_was_calibr
 
 def test_models_are_calibrated_on_given_images(farm: Farm) -> None:
     given = ("--calibration", str(farm.faces), "--benchmark-only")
-    done = farm.edgeloop("runner", "--device", "host", "--drain", *given)
+    done = farm.edgeloop("runner", "--device", "host", "--drain", *given, *SIZES)
     assert "calibrated on inputs of" in done.stdout
     assert {row["calibration"] for row in rows(farm).values()} == {"given"}
     farm.drain(device="host")
@@ -82,7 +82,7 @@ def test_a_runner_leaves_to_the_cpu_what_the_chip_lacks_where_that_is_allowed(
     farm = Farm.make(tmp_path / "project", faces, clean_environ())
     net = odd_models.with_product(tmp_path / "net.onnx")
     farm.edgeloop("upload", str(net), "--name", "net", "--no-check", "--benchmark-only")
-    drain = ("runner", "--device", "htp:qcs8550", "--drain", "--ok-if-errors")
+    drain = ("runner", "--device", "htp:qcs8550", "--drain", "--ok-if-errors", *SIZES)
     farm.edgeloop(*drain)
     assert "does not take ReduceProd (layer 'odd')" in str(rows(farm)["net"]["error"])
     farm.edgeloop("reset", "net")

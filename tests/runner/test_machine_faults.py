@@ -273,6 +273,7 @@ def put_behind_link(path: Path, elsewhere: Path) -> None:
     path.symlink_to(elsewhere / path.name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["default", "default/calm-heron", "default/calm-heron/MODEL"])
 def test_files_behind_a_symbolic_link_are_no_model_s_fault(
     project: Project, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch,

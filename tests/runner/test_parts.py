@@ -19,18 +19,20 @@ from edgeloop.demo import make_faces
 from edgeloop.errors import BadInput, LocalFileError, StoreUnavailable, UnusableModel
 from edgeloop.graph import shapes_text
 from edgeloop.models import Leases, ModelFile, Outcome, UploadOptions, default_plan
-from edgeloop.platforms import open_device
+from edgeloop.platforms import Measurement, open_device
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
 from edgeloop.runner import record_use, use_today, utilisation
 from edgeloop.runner.coordinator import Coordinator
 from edgeloop.runner.heartbeat import Heartbeat
 from edgeloop.runner.stages import Assignment, Equipment, Sizes
 from edgeloop.runner.stages.accuracy import accuracy, ahead
+from edgeloop.runner.stages.benchmark import benchmark
 from edgeloop.runner.workdir import WorkFolder, fetch_files
 from edgeloop.runner.worker import Worker
 from edgeloop.settings import Settings
 from edgeloop.tasks import open_task
 from edgeloop.testing import MemoryStore
+from edgeloop.testing.models import save_segmentation_model
 from edgeloop.workspace import Workspace
 from tests.converted import open_htp
 from tests.exports import export_everyday
@@ -305,6 +307,19 @@ def test_an_assignment_hands_out_a_model_with_fixed_sizes(tmp_path: Path, name: 
 def image_sizes(path: Path) -> list[int]:
     value = onnx.load_model(str(path), load_external_data=False).graph.input[0]
     return [side.dim_value for side in value.type.tensor_type.shape.dim]
+
+
+def test_the_spread_of_benchmark_runs_is_in_percent_of_their_mean(tmp_path: Path) -> None:
+    toolchain = SimpleNamespace(name="qnn", inspect=lambda model: None)
+    measured = Measurement(0.003, (0.003,))
+    host = SimpleNamespace(name="host", artefacts={}, measure=lambda model, info: measured)
+    equipment = Equipment(toolchain, host, None, host)
+    net = save_segmentation_model(tmp_path / "net.onnx", 64)
+    row = {"total_inference_avg": "[0.001]"}
+    work = Assignment("m", "benchmark", row, {net.name: net}, tmp_path)
+    columns = benchmark(work, equipment).columns
+    assert columns["total_inference_avg"] == "[0.001, 0.003]"
+    assert (columns["mean"], columns["stdev"]) == pytest.approx((0.002, 100 * 0.5**0.5))
 
 
 @pytest.mark.slow

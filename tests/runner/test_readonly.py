@@ -102,7 +102,8 @@ def edgeloop(*words):
     done = subprocess.run(command, capture_output=True, text=True)
     print(*words, done.returncode, done.stdout, done.stderr, flush=True)
 edgeloop("upload", {str(NET)!r}, "--name", "net")
-edgeloop("runner", "--device", "htp", "--drain", "--cpus", "1")
+few = ("--calibration-images", "4", "--quick-images", "4", "--thorough-images", "4")
+edgeloop("runner", "--device", "htp", "--drain", "--cpus", "1", *few)
 edgeloop("status", "--json")
 for name in ("HOME", "EDGELOOP_WORKDIR", "EDGELOOP_STATE"):
     del os.environ[name]

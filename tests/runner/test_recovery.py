@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +24,12 @@ from tests.runner.test_faults import wait_for
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = ("--drain", "--benchmark-only", "--precision", "a8w8", "--max-benchmark-runs", "1")
+OPTIONS = ("--benchmark-only", "--precision", "a8w8", "--max-benchmark-runs", "1")
 
 
+@pytest.mark.parametrize("was_killed", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_a_ruined_model_is_won_back_by_the_runner_after_the_one_that_was_killed(
-    tmp_path: Path, faces: Path
+    tmp_path: Path, faces: Path, was_killed: bool
 ) -> None:
     farm = Farm.make(tmp_path / "project", faces, clean_environ())
     uploaded = tmp_path / "ruined.onnx"
@@ -35,16 +37,10 @@ def test_a_ruined_model_is_won_back_by_the_runner_after_the_one_that_was_killed(
     farm.edgeloop("upload", str(uploaded), "--name", "ruined")
     asked = (*OPTIONS, "--recover", "--recovery-images", "10")
 
-    killed = farm.runner(*asked)
-    places = farm.folder / ".edgeloop" / "work" / "stages"
-    wait_for(lambda: list(places.glob("*/**/recovery")) or killed.poll() is not None)
-    assert killed.poll() is None, killed.communicate()[0]
-    killed.kill()
-    killed.communicate()
-    with farm.workspace() as workspace:
-        assert "recovery" not in workspace.catalog.get("ruined").values
+    if was_killed:
+        kill_in_recovery(farm, farm.runner("--drain", *asked))
 
-    wait_for(lambda: "recovered by" in drained(farm, asked))
+    wait_for(lambda: "recovered by" in farm.drain(*asked, check=False))
 
     with farm.workspace() as workspace:
         row = workspace.catalog.get("ruined").values
@@ -77,8 +73,14 @@ def test_a_ruined_model_is_won_back_by_the_runner_after_the_one_that_was_killed(
         assert "recovery" not in workspace.catalog.get("ruined").values
 
 
-def drained(farm: Farm, asked: tuple[str, ...]) -> str:
-    return farm.runner(*asked).communicate(timeout=240)[0]
+def kill_in_recovery(farm: Farm, runner: subprocess.Popen[str]) -> None:
+    places = farm.folder / ".edgeloop" / "work" / "stages"
+    wait_for(lambda: list(places.glob("*/**/recovery")) or runner.poll() is not None)
+    assert runner.poll() is None, runner.communicate()[0]
+    runner.kill()
+    runner.communicate()
+    with farm.workspace() as workspace:
+        assert "recovery" not in workspace.catalog.get("ruined").values
 
 
 def test_a_toolchain_that_compiles_only_its_own_models_is_refused() -> None:

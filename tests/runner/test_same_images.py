@@ -14,19 +14,7 @@ from edgeloop.report.measures import measure_of
 from edgeloop.runner.stages import Assignment, Equipment, Result, Sizes, perform
 from edgeloop.tasks import open_task
 from edgeloop.testing.models import save_segmentation_model
-
-
-class Inspecting:
-    """A toolchain that only inspects: float models on the host need no other."""
-
-    name = "qnn"
-
-    def inspect(self, model):
-        from edgeloop.graph import graph_pool
-
-        info = graph_pool().summarize(model).info
-        assert info is not None
-        return info
+from tests.stages.inspecting import Inspecting
 
 
 @pytest.fixture(scope="module")

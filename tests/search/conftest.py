@@ -12,6 +12,7 @@ import pytest
 from edgeloop.architectures import Architecture
 from edgeloop.demo import make_faces
 from edgeloop.search.base import Evaluator
+from tests.search.program import Program
 
 SIDE = 32
 
@@ -52,7 +53,7 @@ def build(trial, shape, classes):
     if what == "large":
         torch.empty(2**50)
     while what == "endless":
-        pass
+        time.sleep(0.1)
     if what == "slow":
         time.sleep(1)
     return Net(what, width, classes)
@@ -72,6 +73,27 @@ def project(tmp_path: Path) -> Path:
     (folder / "edgeloop.yaml").write_text("benchmark_runs: 2\nlease_seconds: 5\n")
     (folder / "nets.py").write_text(SPACE)
     return folder
+
+
+@pytest.fixture
+def program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Program:
+    return Program(tmp_path, monkeypatch, capfd)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Trainings take no time, here and as jobs, but do not begin before this file is removed, if
+    the test writes it."""
+    for where in ("local", "jobs"):
+        module = f"edgeloop.search.evaluators.{where}._MODULE"
+        monkeypatch.setattr(module, "tests.search.quick_trainer")
+    monkeypatch.setattr("edgeloop.search.evaluators.jobs._LINGER_S", 0.5)
+    monkeypatch.setattr("edgeloop.search.evaluators.threads.LONGEST_PAUSE_S", 0.3)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("QUICK_WAIT", str(tmp_path / "wait"))
+    return tmp_path / "wait"
 
 
 @pytest.fixture(scope="session")
@@ -100,6 +122,12 @@ def closing() -> Iterator[Callable[[Evaluator], Evaluator]]:
 @pytest.fixture
 def good() -> list[Architecture]:
     return [net(width=8), net(width=16)]
+
+
+@pytest.fixture
+def bad() -> Architecture:
+    """For evaluators that train."""
+    return net("nan")
 
 
 @pytest.fixture

@@ -1,18 +1,20 @@
-"""Searches as a person runs them: a folder, a file, and `python -m edgeloop`."""
+"""Searches as a person runs them: a folder, a file, and `edgeloop`."""
 
 from __future__ import annotations
 
 import csv
 import json
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgeloop.demo import make_faces
-from tests.cli.running import Finished, command_line, environment
+import pytest
 
-LIMIT_S = 300.0  # every one of these processes loads PyTorch, and a machine may be busy
+from edgeloop.demo import make_faces
+from tests.cli.running import Finished, environment, run_main
+
 SIDE = 32
 TINY = {
     "base_channels": [4, 8],
@@ -27,30 +29,35 @@ DATA = "working/faces32"
 
 
 class Program:
-    """The program in a folder of its own, with a dataset of few faces."""
+    """The program in a folder of its own, with a dataset of few faces. A call runs the command in
+    this process; `start` runs it as a process, to be killed or to run beside others."""
 
-    def __init__(self, folder: Path, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capfd: pytest.CaptureFixture[str],
+    ) -> None:
         self.folder = folder / "project"
         make_faces(self.folder / "data" / DATA, 48, SIDE, seed=3)
+        self._monkeypatch, self._capfd = monkeypatch, capfd
         self._environ = {
             "EDGELOOP_STATE": str(folder / "state"),
             "EDGELOOP_CACHE": str(folder / "cache"),
             "INPUT_DATASET": str(self.folder / "data" / DATA),
-            **(environ or {}),
         }
 
     def __call__(self, *arguments: object) -> Finished:
-        process = self.start(*arguments)
-        try:
-            out, err = process.communicate(timeout=LIMIT_S)
-        finally:
-            process.kill()
-            process.wait()
-        return Finished(process.returncode, out, err)
+        with self._monkeypatch.context() as patch:
+            patch.setattr("edgeloop.jobs.client.LONGEST_WAIT_S", 0.5)
+            patch.chdir(self.folder)
+            for name, value in self._environ.items():
+                patch.setenv(name, value)
+            return run_main(arguments, patch, self._capfd)
 
-    def start(self, *arguments: object) -> subprocess.Popen[str]:
+    def start(self, *arguments: object, module: str = "edgeloop") -> subprocess.Popen[str]:
         return subprocess.Popen(
-            command_line(arguments),
+            [sys.executable, "-m", module, *map(str, arguments)],
             cwd=self.folder,
             env=environment(self._environ),
             stdin=subprocess.DEVNULL,
@@ -63,8 +70,9 @@ class Program:
         (self.folder / "edgeloop.yaml").write_text(json.dumps(settings))
 
     def write(self, name: str, objectives: Mapping[str, object], **search: object) -> str:
-        """The file of a search of tiny hourglasses, unless `search` says otherwise."""
-        usual: dict[str, object] = {"size": SIDE, "budget": 4, "pool": 3}
+        """The file of a search of tiny hourglasses, without a pool, unless `search` says
+        otherwise."""
+        usual: dict[str, object] = {"size": SIDE, "budget": 4, "pool": 0}
         if "space" not in search:
             usual["options"] = TINY
         document = {"search": usual | search, "objectives": objectives, "data": DATA}

@@ -27,16 +27,21 @@ QUICK = {"steps": 6, "batch": 8, "learning_rate": 1e-2, "device": "cpu"}
 LAPTOP = {"chip_latency_ms": {"device": "htp:qcs8550"}, "val_iou": {"train": QUICK}}
 CPU = {"kind": "azureml", "cluster": "cpu", "size": SIZE, "max_nodes": 1, "identity": True}
 GPU = {**CPU, "cluster": "gpu", "max_nodes": 2}
+REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def program(
-    azureml: AzureML, azure_storage: Azurite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    azureml: AzureML,
+    azure_storage: Azurite,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> Iterator[Program]:
     account = azure_storage.new_account()
     connection = azure_storage.connection_string_of(account)
     monkeypatch.setenv("MODEL_STORAGE_CONNECTION_STRING", connection)
-    program = Program(tmp_path)
+    program = Program(tmp_path, monkeypatch, capfd)
     program.settings(benchmark_runs=1, computes={"azure-gpu": GPU, "azure-cpu": CPU})
     yield program
     jobs = Jobs(Settings.load(program.folder))
@@ -49,14 +54,16 @@ def pipelines(azureml: AzureML) -> list[int]:
     return [len(azureml.jobs.children(run.name)) for run in runs]
 
 
+@pytest.mark.usefixtures("quick")
 def test_trainings_that_are_ready_together_are_one_pipeline_and_rungs_continue_there(
     program: Program, azureml: AzureML, closing: Callable[..., TrainingJobs]
 ):
     (program.folder / "nets.py").write_text(SPACE)
     plan = TrainingPlan(epochs=2, batch=8, device="cpu")
     options = {"search": "tiny", "compute": "azure-gpu", "steps": 3, "retries": 0}
+    variables = {"PYTHONPATH": str(REPOSITORY)}  # the nodes find the quick trainer
     jobs = Jobs(Settings.load(program.folder))
-    training = closing(TrainingJobs(jobs, DATA, plan, **options))
+    training = closing(TrainingJobs(jobs, DATA, plan, variables=variables, **options))
     archs = [net(width=8), net("killed"), net("nan")]
     training.pause(archs[0], 1)
     for arch in archs:
@@ -76,6 +83,7 @@ def test_trainings_that_are_ready_together_are_one_pipeline_and_rungs_continue_t
     assert len(after) == 2 and after[:1] == before
 
 
+@pytest.mark.soak
 def test_a_laptop_s_search_trains_on_azure_and_so_does_train_pareto(
     program: Program, azureml: AzureML
 ):
@@ -115,6 +123,7 @@ def test_trainings_that_cannot_start_say_so_with_their_own_last_line(
     assert len(used) == 1 and used.pop().endswith("/environments/bare/versions/1")
 
 
+@pytest.mark.soak
 def test_a_whole_search_runs_in_the_cloud_and_starts_its_pipelines_itself(
     program: Program, azureml: AzureML
 ):

@@ -29,7 +29,7 @@ FEW = {"base_channels": [4], "stems": [2], "kernels": ["conv3x3"], "most_layers"
 
 
 def config(name: str):
-    search = {"name": name, "size": 32, "budget": 2, "pool": 2}
+    search = {"name": name, "size": 32, "budget": 1, "pool": 0}
     search |= {"options": {**FEW, "most_hourglasses": 1}}
     objectives = {"params": {}, "val_iou": {"train": {"steps": 2}}}
     document = {"search": search, "objectives": objectives, "data": "working/faces"}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
-from edgeloop.architectures import Architecture
+from edgeloop.architectures import Architecture, build, export_onnx
 from edgeloop.errors import BadInput
 from edgeloop.platforms import find_platform
 from edgeloop.search.config import SearchConfig
@@ -32,7 +33,7 @@ from edgeloop.search.pool.bank import Bank
 from edgeloop.search.results.fronts import front_of
 from edgeloop.search.study import Candidate, Study
 from edgeloop.settings import Settings
-from tests.search.program import Program
+from tests.search.program import SIDE, Program
 from tests.search.toy import Place, Worked, cost_of, quality_of, toy_config, toy_space
 
 pytestmark = pytest.mark.slow
@@ -278,15 +279,17 @@ def test_what_this_machine_cannot_screen_has_not_failed_and_is_tried_again_later
     assert (later.results, later.known, len(study.earlier())) == (faults, 6 - faults, 6)
 
 
-def test_a_search_for_two_chips_starts_from_one_for_one_chip_in_another_project(tmp_path: Path):
-    one, two = Program(tmp_path / "one"), Program(tmp_path / "two")
+@pytest.mark.usefixtures("quick")
+def test_a_search_for_two_chips_starts_from_one_for_one_chip_in_another_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    one, two = (Program(tmp_path / name, monkeypatch, capfd) for name in ("one", "two"))
     trained, (chip, other) = {"val_iou": {"train": QUICK}}, ("htp:qcs8550", "htp:sa8295p")
     file = one.write("laptop", {"chip_latency_ms": {}, **trained}, budget=2)
     assert one("search", file).code == 0
     both = {"chip_latency_ms": {"devices": [chip, other]}, "ddr_bytes": {}, **trained}
-    done = two(
-        "search", two.write("both", both, budget=1), "--from", one.folder / "searches/laptop"
-    )
+    file = two.write("both", both, budget=1)
+    done = two("search", file, "--from", one.folder / "searches/laptop")
     assert done.code == 0, done.err
     assert f"From {one.folder}/searches/laptop: took over 2 results" in done.err
     assert "1 candidate " in done.out and "2 taken over" in done.out
@@ -301,18 +304,26 @@ def test_a_search_for_two_chips_starts_from_one_for_one_chip_in_another_project(
         assert known is None or row[f"chip_latency_ms@{chip}"] == known["chip_latency_ms"]
     front = {row["arch_id"]: row["fronts"].split() for row in two.table("both", "front.csv")}
     assert {name for names in front.values() for name in names} == {chip, other}
+    for arch_id in front.keys() & earlier.keys():
+        mine = two.folder / f"searches/both/pareto/{arch_id}.onnx"
+        theirs = one.folder / f"searches/laptop/nets/{arch_id}.onnx"
+        assert mine.read_bytes() == theirs.read_bytes()
 
     # what the estimate for each chip alone says of the same networks
-    nets = [one.folder / "searches/laptop/nets", two.folder / "searches/both/nets"]
-    files = {file.stem: file for folder in nets for file in folder.iterdir()}
+    nets = [exported(row, tmp_path) for row in rows]
     for name in (chip, other):
         alone = find_platform("qnn").open_estimator(name, Settings.load(tmp_path), 120)
-        for row in rows:
-            expected = chip_values(alone, files[row["arch_id"]])
+        for row, net in zip(rows, nets, strict=True):
+            expected = chip_values(alone, net)
             assert set(expected) > {"chip_latency_ms", "chip_latency_low_ms", "ddr_bytes"}
             for value, number in expected.items():
                 assert float(row[f"{value}@{name}"]) == pytest.approx(number)
         alone.close()
-    for arch_id in front.keys() & earlier.keys():
-        mine = two.folder / f"searches/both/pareto/{arch_id}.onnx"
-        assert mine.read_bytes() == (nets[0] / f"{arch_id}.onnx").read_bytes()
+
+
+def exported(row: Mapping[str, str], folder: Path) -> Path:
+    """The network of a candidate, untrained."""
+    arch = Architecture("hourglass", json.loads(row["parameters"]), (1, 3, SIDE, SIDE), 19)
+    assert arch.id == row["arch_id"]
+    export_onnx(build(arch), arch, folder / f"{arch.id}.onnx")
+    return folder / f"{arch.id}.onnx"

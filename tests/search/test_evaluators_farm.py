@@ -81,15 +81,13 @@ def runner(project: Path, faces: Path) -> Iterator[None]:
 
 
 class TestRemoteBenchmark(EvaluatorContract):
-    @pytest.fixture(autouse=True)
-    def with_a_runner(self, runner: None) -> None: ...
-
     @pytest.fixture
     def good(self):
         return [net(), net(width=16)]
 
     @pytest.fixture
-    def bad(self):
+    def bad(self, runner: None):
+        """With a runner, which the tests without a bad model do not need."""
         return net("huge")
 
     def test_closed_in_the_middle_of_work_it_leaves_nothing_behind(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 PLAN = TrainingPlan(epochs=2, batch=8, device="cpu")
+REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -51,21 +52,6 @@ def make(closing, jobs):
         return closing(TrainingJobs(jobs, "working/faces", plan, **options))
 
     return make
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The jobs train in no time, but not before the file is removed, if the test writes it."""
-    monkeypatch.setattr("edgeloop.search.evaluators.jobs._MODULE", "tests.search.quick_trainer")
-    monkeypatch.setattr("edgeloop.search.evaluators.jobs._LINGER_S", 0.5)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    monkeypatch.setenv("QUICK_WAIT", str(tmp_path / "wait"))
-    return tmp_path / "wait"
-
-
-@pytest.fixture
-def bad():
-    return net("nan")
 
 
 @pytest.fixture
@@ -208,11 +194,13 @@ def test_results_of_earlier_jobs_are_fetched_once_and_a_damaged_one_harms_no_oth
     ), "it continued"
 
 
+@pytest.mark.usefixtures("quick")
 def test_the_same_on_a_ray_cluster(make, project: Path, jobs: Jobs, ray_cluster: RayCluster):
     settings = {"computes": {"cluster": {"kind": "ray", "address": ray_cluster.address}}}
     (project / "edgeloop.yaml").write_text(json.dumps(settings))
     there = Jobs(Settings.load(project))
-    training = make(jobs=there, compute="cluster")
+    variables = {"PYTHONPATH": str(REPOSITORY)}  # the nodes find the quick trainer
+    training = make(jobs=there, compute="cluster", variables=variables)
     training.send(net("nan"))
     failed = collect_all(training, 1)[net("nan").id]
     assert "diverged" in failed.error and failed.is_final
@@ -262,6 +250,7 @@ def test_a_rung_is_a_job_that_continues_from_the_one_before(make, jobs: Jobs):
     assert len(jobs.select(()).runs) == 6
 
 
+@pytest.mark.soak
 def test_a_real_training_in_rungs_is_the_training_at_one_go(make, jobs: Jobs):
     arch, training = net(), make()
     for until in (1, 2):

@@ -1,9 +1,9 @@
-"""Training here: a process a candidate, killed and resumed, and nets that cannot be trained."""
+"""Training here: a process a candidate, killed and resumed, and nets that cannot be trained. The
+trainer takes no time; a search with the real one is in test_campaign.py."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -23,7 +23,6 @@ from tests.search.conftest import below, net
 pytestmark = pytest.mark.slow
 
 PLAN = TrainingPlan(epochs=2, batch=8, device="cpu")
-LONG = replace(PLAN, epochs=40, checkpoint_s=0.01)
 
 
 @pytest.fixture
@@ -35,35 +34,33 @@ def make(closing, project, faces, cache):
     return make
 
 
-@pytest.fixture
-def bad():
-    return net("nan")
-
-
+@pytest.mark.usefixtures("quick")
 class TestLocalTraining(EvaluatorContract):
     pass
 
 
 def test_a_training_that_was_killed_goes_on_and_one_that_is_done_is_the_answer(
-    make, project, processes
+    make, project, processes, quick
 ):
-    arch = net()
-    first = make(LONG)
+    quick.touch()
+    arch, plan = net("halt"), replace(PLAN, epochs=4)
+    first = make(plan)
     first.send(arch)
     folder = project / "search" / arch.id
-    # the first of forty epochs, saved
+    # the first of four epochs
     eventually(lambda: any(path.stat().st_size for path in folder.glob("*/metrics.jsonl")))
     first.close()
     history = next(folder.glob("*/metrics.jsonl"))
     before = history.read_text().splitlines()
-    assert not list(folder.glob("*/outcome.json"))
+    assert len(before) == 1 and not list(folder.glob("*/outcome.json"))
 
-    second = make(LONG)
+    quick.unlink()
+    second = make(plan)
     second.send(arch)
     answer = collect_all(second, 1)[arch.id]
     assert not answer.error
     after = history.read_text().splitlines()
-    assert after[0] == before[0] and len(after) == 40  # its times tell that it is the same
+    assert after[0] == before[0] and len(after) == 4  # its times tell that it is the same
 
     metrics = json.loads(answer.files["metrics.json"].read_text())
     assert answer.values == {
@@ -74,13 +71,14 @@ def test_a_training_that_was_killed_goes_on_and_one_that_is_done_is_the_answer(
     assert answer.files["model.onnx"].is_file()
 
     running = processes()
-    third = make(LONG)
+    third = make(plan)
     third.send(arch)
     assert collect_all(third, 1)[arch.id].values == answer.values
     assert processes() == running
 
 
-def test_another_plan_or_an_edited_space_is_another_training(make, project, faces, tmp_path):
+@pytest.mark.usefixtures("quick")
+def test_another_plan_or_an_edited_space_is_another_training(make, project):
     arch, training = net(), make()
     training.send(arch)
     first = collect_all(training, 1)[arch.id]
@@ -105,6 +103,7 @@ def test_the_same_pictures_elsewhere_are_the_same_dataset_and_changed_ones_are_n
     assert make(dataset=copy).conditions != conditions
 
 
+@pytest.mark.usefixtures("quick")
 def test_nets_that_cannot_be_trained_are_one_sentence_each_and_final(make):
     training = make()
     bad = {
@@ -120,38 +119,36 @@ def test_nets_that_cannot_be_trained_are_one_sentence_each_and_final(make):
         assert words in answer.error and answer.is_final and not answer.values
 
 
-def test_a_training_over_its_time_is_stopped_for_good(make, processes):
-    before = processes()
-    training = make(replace(PLAN, epochs=10**6), limit_s=6.0)
+def test_a_training_over_its_time_is_stopped_for_good(make, processes, quick):
+    quick.touch()
+    before, training = processes(), make(limit_s=1.0)
     training.send(net())
     answer = collect_all(training, 1)[net().id]
-    assert "not done after 6 s and was stopped" in answer.error and answer.is_final
+    assert "not done after 1 s and was stopped" in answer.error and answer.is_final
     assert not processes() - before
 
 
-def test_when_the_search_is_killed_its_trainings_end_too(project, faces, cache, tmp_path):
-    script = tmp_path / "search.py"
-    script.write_text(
-        "import sys, time\n"
-        "from pathlib import Path\n"
-        "from edgeloop.search.evaluators import LocalTraining\n"
-        "from edgeloop.training import TrainingPlan\n"
-        "from tests.search.conftest import net\n"
-        "faces, cache, project = map(Path, sys.argv[1:])\n"
-        "plan = TrainingPlan(epochs=10**6, batch=8, device='cpu')\n"
-        "training = LocalTraining(faces, plan, folder=project / 'search', cache=cache,"
-        " project=project)\n"
-        "training.send(net())\n"
-        "time.sleep(600)\n"
-    )
-    search = subprocess.Popen(
-        [sys.executable, script, faces, cache, project],
-        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
-    )
+# A search that waits for a training which never begins.
+SEARCH = """
+import sys, time
+from pathlib import Path
+from edgeloop.search.evaluators import LocalTraining, local
+from edgeloop.training import TrainingPlan
+from tests.search.conftest import net
+local._MODULE = "tests.search.quick_trainer"
+faces, cache, project = map(Path, sys.argv[1:])
+folders = {"folder": project / "search", "cache": cache, "project": project}
+LocalTraining(faces, TrainingPlan(batch=8, device="cpu"), **folders).send(net())
+time.sleep(600)
+"""
+
+
+def test_when_the_search_is_killed_its_trainings_end_too(project, faces, cache, quick):
+    quick.touch()
+    search = subprocess.Popen([sys.executable, "-c", SEARCH, faces, cache, project])
     try:
-        eventually(lambda: list(project.glob("search/*/*/metrics.jsonl")))
+        eventually(lambda: below(search.pid))
         children = below(search.pid)
-        assert children
     finally:
         search.send_signal(signal.SIGKILL)
         search.wait()

@@ -83,8 +83,8 @@ def test_a_latency_that_leaves_out_steps_is_an_error_of_the_candidate(tmp_path: 
 
 
 def test_nets_that_crash_never_end_or_do_not_fit_are_final_errors_and_the_next_is_screened(make):
-    screening = make(wanted=("params",), limit_s=6.0)
-    bad = {"crash": "SIGABRT", "endless": "did not end within 6 s", "large": "does not fit"}
+    screening = make(wanted=("params",), limit_s=4.0)
+    bad = {"crash": "SIGABRT", "endless": "did not end within 4 s", "large": "does not fit"}
     for what in (*bad, "good"):
         screening.send(net(what))
     answers = collect_all(screening, 4)

@@ -33,11 +33,6 @@ def make(closing, project, faces, cache):
     return make
 
 
-@pytest.fixture
-def bad():
-    return net("nan")
-
-
 class TestSharedTraining(EvaluatorContract):
     pass
 

@@ -26,7 +26,16 @@ from edgeloop.search.pool.bank import ELSEWHERE, Bank
 from edgeloop.search.sampler.mutation import replayed
 from edgeloop.search.sampler.trial import ask
 from edgeloop.search.study import Candidate, Study
-from tests.search.toy import SIZE, Place, Worked, cost_of, in_a_child, quality_of, toy_config
+from tests.search.toy import (
+    SIZE,
+    Place,
+    Worked,
+    cost_of,
+    evaluators,
+    in_a_child,
+    quality_of,
+    toy_config,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -54,10 +63,6 @@ class Yard(Place):
 
     def search(self, config: SearchConfig, chosen: list[Worked] | None = None) -> list[Candidate]:
         return self.loop(config, chosen).run()
-
-
-def evaluators(asked: Callable[[str], None] = lambda _: None) -> list[Worked]:
-    return [Worked("params", 0, cost_of, asked), Worked("val_iou", 1, quality_of, asked)]
 
 
 def ids(candidates: list[Candidate]) -> list[str]:

@@ -26,23 +26,33 @@ store: ${LAB_STORE}
 """
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Program:
-    return Program(tmp_path)
+def test_a_search_that_ran_as_a_job_is_found_by_both_names_and_continued(program: Program):
+    """It trains nothing."""
+    file = program.write("faces", {"params": {}}, budget=2, publish="none")
+    sent = program("search", file, "--compute", "local")
+    assert sent.code == 0, sent.err
+    unfetched = program("train-pareto", "faces-1").sentence
+    assert "not here: fetch them with 'edgeloop job results faces-1'" in unfetched
+    assert program("job", "wait", "faces-1").code == 0, program("job", "logs", "faces-1").out
+    assert program("job", "results", "faces-1").code == 0
+    fetched = program.folder / "runs/faces-1/outputs"
+    assert find_search("faces", program.folder) == fetched
+    assert len((fetched / "candidates.csv").read_text().splitlines()) == 1 + 2
+    here = program("search", "faces-1", "--resume", "search.budget=3")
+    assert here.code == 0, here.err
+    assert len(program.table("faces")) == 3
+    assert "   3/3  " in here.err and "   2/3  " not in here.err
+    assert set(found_searches(program.folder)) == {"faces", "faces-1"}
 
 
+@pytest.mark.soak
 def test_a_search_that_ran_as_a_job_is_trained_reported_and_continued(program: Program):
     file = program.write("faces", TRAINED, budget=2, publish="none")
     sent = program("search", file, "--compute", "local")
     assert sent.code == 0, sent.err
-    assert (
-        "not here: fetch them with 'edgeloop job results faces-1'"
-        in program("train-pareto", "faces-1").sentence
-    )
     assert program("job", "wait", "faces-1").code == 0, program("job", "logs", "faces-1").out
     assert program("job", "results", "faces-1").code == 0
     fetched = program.folder / "runs/faces-1/outputs"
-    assert find_search("faces", program.folder) == fetched  # by its own name, too
     front = {path.stem for path in (fetched / "pareto").glob("id_*.json")}
 
     # The front is trained where its results are, by the name of the job.

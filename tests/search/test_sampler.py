@@ -28,6 +28,7 @@ from tests.search.spaces import (
 NAN, INF = float("nan"), float("inf")
 BROKEN = [None, (NAN, 0.0), (0.0, INF)]
 CORNER = (0.7, 47.0)
+SOAK = pytest.mark.soak
 
 
 def search(proposer, evaluate, budget, history=()):
@@ -130,7 +131,7 @@ def test_an_objective_in_another_unit_changes_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=SOAK) for seed in (1, 2))])
 def test_the_front_is_better_than_that_of_ten_times_as_many_by_chance(seed):
     rng = Random(seed)
     by_chance = [deep_costs(ask(deep, at_random(rng)).params) for _ in range(600)]
@@ -188,7 +189,9 @@ def test_a_search_in_which_everything_fails_goes_on_trying_new_ones():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objectives", [1, 3, 4])
+@pytest.mark.parametrize(
+    "objectives", [pytest.param(1, marks=SOAK), 3, pytest.param(4, marks=SOAK)]
+)
 def test_any_number_of_objectives_is_searched_better_than_by_chance(objectives):
     def several(params):
         error, size = mixed_costs(params)

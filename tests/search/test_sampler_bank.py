@@ -60,7 +60,7 @@ def known():
     return search(Proposer(deep, 3), 20)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_knowing_the_latency_saves_trainings():
     with_bank = without = 0.0
     for seed in range(4):
@@ -217,7 +217,7 @@ def test_features_may_be_missing_and_values_may_be_infinite(known):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dear", [1, 2])
+@pytest.mark.parametrize("dear", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_several_cheap_and_several_dear_objectives(dear):
     """Two of each kind at most; a third is known in advance."""
 

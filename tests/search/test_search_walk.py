@@ -1,11 +1,11 @@
-"""Whole searches of tiny nets as a person runs them, from a file to a measured front."""
+"""Whole searches of tiny nets as a person runs them, from a file to a measured front; one of them
+with trainings that take no time, without the farm."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -23,8 +23,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
-def edgeloop(tmp_path: Path) -> Program:
-    program = Program(tmp_path)
+def edgeloop(program: Program) -> Program:
     program.settings(benchmark_runs=2)
     return program
 
@@ -44,13 +43,44 @@ def start(edgeloop: Program) -> Iterator[Start]:
         process.communicate()
 
 
+@pytest.mark.usefixtures("quick")
+def test_a_search_ends_with_a_published_front_that_is_then_trained_in_full(edgeloop: Program):
+    file = edgeloop.write("laptop", LAPTOP, workers=2, budget=3)
+    done = edgeloop("search", file)
+    assert done.code == 0, done.err
+    assert done.err.splitlines()[-1] == "Results in searches/laptop"
+    assert "3 candidates · 0 screened out · 3 trained · front: " in done.out
+    front = [row["arch_id"] for row in edgeloop.table("laptop") if row["is_pareto"] == "1"]
+    assert front and f"front: {len(front)}" in done.out
+    pareto = {path.name for path in (edgeloop.folder / "searches/laptop/pareto").iterdir()}
+    assert pareto == {f"{name}.{kind}" for name in front for kind in ("json", "onnx")}
+    trained = edgeloop.trainings("laptop")
+    assert len(trained) == 3
+    assert "continue it with --resume" in edgeloop("search", file).sentence
+    rows = edgeloop.status("laptop")
+    for name in front:
+        assert rows[f"{name}.trained"]["status"] == "new"
+        assert rows[f"{name}.trained"]["val_iou"] == rows[name]["val_iou"]
+
+    full = edgeloop("train-pareto", "laptop", "--epochs", 2, "--json").json
+    assert sorted(row["name"] for row in full) == sorted(front)
+    assert not any(row["error"] for row in full)
+    assert edgeloop.trainings("laptop") == trained, "nothing is trained twice"
+    rows = edgeloop.status("laptop")
+    for row in full:
+        name = row["name"]
+        assert row["final_val_iou"] > row["val_iou"] == rows[name]["val_iou"]
+        assert rows[name]["final_val_iou"] == row["final_val_iou"]
+        assert rows[f"{name}.full"]["final_val_iou"] == row["final_val_iou"]
+
+
+@pytest.mark.soak
 def test_a_laptop_finds_a_front_that_the_farm_measures_and_retrains_it(edgeloop: Program):
-    file = edgeloop.write("laptop", LAPTOP, workers=2)
+    file = edgeloop.write("laptop", LAPTOP, workers=2, pool=3)
 
     # search
     done = edgeloop("search", file)
     assert done.code == 0, done.err
-    assert done.err.splitlines()[-1] == "Results in searches/laptop"
     assert "4 candidates · 0 screened out · 4 trained · front: " in done.out
     assert "(reference: " in done.out
     found = edgeloop.table("laptop")
@@ -60,10 +90,9 @@ def test_a_laptop_finds_a_front_that_the_farm_measures_and_retrains_it(edgeloop:
     pareto = {path.name for path in (edgeloop.folder / "searches/laptop/pareto").iterdir()}
     assert pareto == {f"{name}.{kind}" for name in front for kind in ("json", "onnx")}
 
-    # twice by mistake, and on purpose
+    # once more
     trained = edgeloop.trainings("laptop")
     assert len(trained) == 4
-    assert "continue it with --resume" in edgeloop("search", file).sentence
     again = edgeloop("search", file, "--resume")
     assert again.code == 0 and again.out == done.out
     assert edgeloop.trainings("laptop") == trained, "nothing is trained twice"
@@ -101,6 +130,7 @@ def test_a_laptop_finds_a_front_that_the_farm_measures_and_retrains_it(edgeloop:
     assert edgeloop.trainings("laptop", "full/training") == trained
 
 
+@pytest.mark.soak
 def test_the_same_on_a_cluster(edgeloop: Program, ray_cluster: RayCluster):
     cluster = {"kind": "ray", "address": ray_cluster.address}
     edgeloop.settings(benchmark_runs=1, computes={"cluster": cluster})
@@ -122,6 +152,7 @@ def test_the_same_on_a_cluster(edgeloop: Program, ray_cluster: RayCluster):
     assert not any(row["error"] for row in full)
 
 
+@pytest.mark.soak
 def test_runners_measure_candidates_while_the_search_goes_on(edgeloop: Program, start: Start):
     objectives = {
         "farm_latency_ms": {"device": "htp:qcs8550"},

@@ -109,6 +109,10 @@ class Worked(Evaluator):
         """Nothing runs."""
 
 
+def evaluators(asked: Callable[[str], None] = lambda _: None) -> list[Worked]:
+    return [Worked("params", 0, cost_of, asked), Worked("val_iou", 1, quality_of, asked)]
+
+
 class Grouped(Worked):
     """Prefers four at a time; keeps the sizes of the groups that it got."""
 

@@ -23,7 +23,7 @@ from PIL.PngImagePlugin import PngInfo
 from edgeloop.demo import make_faces
 from edgeloop.errors import BadInput
 from edgeloop.models import Leases
-from edgeloop.platforms import Device, GraphInfo, open_device
+from edgeloop.platforms import Device, open_device
 from edgeloop.runner.stages import Assignment, Equipment, Result, Sizes, perform
 from edgeloop.runner.worker import store_and_commit
 from edgeloop.settings import Settings
@@ -43,22 +43,10 @@ from edgeloop.tasks import (
 from edgeloop.tasks.segmentation import SegmentationScorer
 from edgeloop.testing.models import save_segmentation_model
 from edgeloop.workspace import Workspace
+from tests.stages.inspecting import Inspecting
 
 ROAD = {"0": "background", "7": "road", "8": "kerb"}
 FLOAT, QUICK = "f1_onnx", "f1_1k_f"
-
-
-class Inspecting:
-    """A toolchain that only inspects: float models on the host need no other."""
-
-    name = "qnn"
-
-    def inspect(self, model: Path) -> GraphInfo:
-        from edgeloop.graph import graph_pool
-
-        info = graph_pool().summarize(model).info
-        assert info is not None
-        return info
 
 
 @pytest.fixture(scope="module")

@@ -22,12 +22,17 @@ def store(request: pytest.FixtureRequest, make_place, make_store) -> Store:
 def test_a_forked_child_opens_connections_of_its_own(store: Store):
     table = store.models("exp")
     record = table.insert("a", {"n": 1})
+    assert isinstance(store, SqlStore)
+    pool = store._database.pool
+    of_parent = list(pool._idle)
+    assert of_parent
     child = os.fork()
     if child == 0:
         works = False
         try:
             found = table.get("a")
             works = found == record and table.update(record, {"n": 2}).values == {"n": 2}
+            works = works and bool(pool._idle) and not any(own in of_parent for own in pool._idle)
         finally:
             os._exit(0 if works else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

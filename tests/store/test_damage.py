@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -123,6 +123,21 @@ def test_a_row_of_sqlite_that_cannot_be_read_is_left_out_and_left_alone(
         database.execute("INSERT INTO edgeloop_rows VALUES (?, ?, ?, ?)", row)
     database.close()
     _can_be_put_anew(sqlite_store)
+
+
+@pytest.mark.parametrize(("operator", "found"), [("==", ["z1"]), ("!=", ["a"])])
+def test_a_row_without_the_column_meets_no_condition_beside_a_row_that_cannot_be_read(
+    sqlite_store: Store, tmp_path: Path, operator: Literal["==", "!="], found: list[str]
+) -> None:
+    models = _fill(sqlite_store)
+    models.insert("b", {"priority": 2})
+    where = [Condition("status", operator, "error")]
+    assert [row.key for row in models.query(where=where)] == found
+    with sqlite3.connect(tmp_path / "store" / "store.db") as database:
+        row = ("models/exp", "m", "v", ODD_ROWS["not json"])
+        database.execute("INSERT INTO edgeloop_rows VALUES (?, ?, ?, ?)", row)
+    database.close()
+    assert [row.key for row in models.query(where=where)] == found
 
 
 @pytest.mark.parametrize("cell", ["NULL", "7", "x'ff00'", "CAST(x'7b22ff22' AS TEXT)"])

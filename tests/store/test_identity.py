@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,38 +45,27 @@ class Credential:
         return AccessToken(token, now + 3_600)
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
-    return Certificate.make(tmp_path_factory.mktemp("certificate"))
-
-
-@pytest.fixture(scope="module")
-def secure_azurite(certificate: Certificate) -> Iterator[Azurite]:
-    with Azurite(certificate) as server:
-        yield server
-
-
 @pytest.fixture(autouse=True)
-def trusted(certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> None:
+def trusted(azure_certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for a private cloud: one variable is for requests, the other for obstore."""
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate.file))
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate.file))
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(azure_certificate.file))
+    monkeypatch.setenv("SSL_CERT_FILE", str(azure_certificate.file))
 
 
 @pytest.fixture
-def location(secure_azurite: Azurite) -> AzureLocation:
-    account = secure_azurite.new_account()
-    blobs = secure_azurite.blob_endpoint_of(account)
-    place = parse_location(f"azure:{blobs}?table={secure_azurite.table_endpoint_of(account)}")
+def location(azure_storage: Azurite) -> AzureLocation:
+    account = azure_storage.new_account()
+    blobs = azure_storage.blob_endpoint_of(account)
+    place = parse_location(f"azure:{blobs}?table={azure_storage.table_endpoint_of(account)}")
     assert isinstance(place, AzureLocation)
     return place
 
 
 def test_a_location_without_a_key_is_read_whole(
-    location: AzureLocation, secure_azurite: Azurite
+    location: AzureLocation, azure_storage: Azurite
 ) -> None:
     assert location.key is None
-    assert location.table_endpoint == secure_azurite.table_endpoint_of(location.account)
+    assert location.table_endpoint == azure_storage.table_endpoint_of(location.account)
 
 
 def test_rows_are_written_and_read_with_an_identity(location: AzureLocation) -> None:

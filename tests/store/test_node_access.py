@@ -62,7 +62,7 @@ class Service:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def gives(self, *replies: Reply | None) -> None:
@@ -123,34 +123,25 @@ def test_an_account_s_key_signs_every_kind_of_request(
         url_from_job("az://models").read("x")
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
-    return Certificate.make(tmp_path_factory.mktemp("certificate"))
-
-
-@pytest.fixture(scope="module")
-def secure_azurite(certificate: Certificate) -> Iterator[Azurite]:
-    with Azurite(certificate) as server:
-        yield server
-
-
 @pytest.mark.parametrize("name", ["IDENTITY_ENDPOINT", "MSI_ENDPOINT"])
 def test_the_identity_of_a_node_is_asked_once_for_many_requests(
     name: str,
-    secure_azurite: Azurite,
-    certificate: Certificate,
+    azure_storage: Azurite,
+    azure_certificate: Certificate,
     service: Service,
     setenv: Callable[..., None],
 ):
-    account = secure_azurite.new_account()
+    account = azure_storage.new_account()
     options = {
-        "endpoint": secure_azurite.blob_endpoint_of(account),
+        "endpoint": azure_storage.blob_endpoint_of(account),
         "container_name": "models",
         "account_name": account,
         "client_id": "the-cluster",
     }
-    setenv(SSL_CERT_FILE=str(certificate.file), REQUESTS_CA_BUNDLE=str(certificate.file))
-    open_store(parse_location(secure_azurite.connection_string_of(account))).blobs.put("x", b"1")
+    setenv(
+        SSL_CERT_FILE=str(azure_certificate.file), REQUESTS_CA_BUNDLE=str(azure_certificate.file)
+    )
+    open_store(parse_location(azure_storage.connection_string_of(account))).blobs.put("x", b"1")
     service.gives(as_json({"access_token": Credential().get_token().token}))
     setenv(**{name: f"{service.url}/token", "IDENTITY_HEADER": "h", "MSI_SECRET": "h"})
     blobs = open_from_job(Access("AzureIdentity", options))

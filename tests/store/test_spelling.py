@@ -9,7 +9,7 @@ import pytest
 
 from edgeloop.errors import BadName
 from edgeloop.store import Store
-from tests.cli.running import run_command
+from tests.cli.running import run_main
 from tests.conftest import StoreUnderTest
 from tests.nets import save_tiny
 
@@ -39,21 +39,23 @@ def azure(make_place: Callable[[str], StoreUnderTest]) -> StoreUnderTest:
 
 
 def test_another_spelling_of_an_experiment_is_refused_by_every_command(
-    azure: StoreUnderTest, make_store: MakeStore, tmp_path: Path
+    azure: StoreUnderTest,
+    make_store: MakeStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     store = make_store(azure)
     store.models("nets").insert("net", {"name": "net", "status": "new"})
     store.blobs.put("nets/net/net.onnx", b"x")
     save_tiny(tmp_path / "net.onnx")
 
-    def refused(arguments: tuple[str, ...]) -> str:
-        return run_command((*arguments, "-e", "Nets"), tmp_path, azure.environ).sentence
-
-    with ThreadPoolExecutor(2) as pool:
-        for arguments, sentence in zip(COMMANDS, pool.map(refused, COMMANDS), strict=True):
-            assert "'Nets' cannot be used: this store has 'nets'" in sentence, arguments
+    monkeypatch.chdir(tmp_path)
+    for name, value in azure.environ.items():
+        monkeypatch.setenv(name, value)
+    for arguments in COMMANDS:
+        said = run_main((*arguments, "-e", "Nets"), monkeypatch, capfd).sentence
+        assert "'Nets' cannot be used: this store has 'nets'" in said, arguments
     assert [row.key for row in store.models("nets").query()] == ["net"]
     assert [blob.key for blob in store.blobs.list("")] == ["nets/net/net.onnx"]
 

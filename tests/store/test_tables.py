@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from edgeloop.errors import EdgeloopError
 from edgeloop.store import Store, Table
+from edgeloop.store.sql.table import SqlStore
 from edgeloop.testing import MemoryStore
 from edgeloop.testing.contracts.store import StoreContract
 from edgeloop.testing.contracts.table import TableContract
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     from tests.peers.azurite import Azurite
 
 MakeStore = Callable[[StoreUnderTest], Store]
+REFUSING = """
+CREATE TRIGGER refusing BEFORE INSERT ON edgeloop_rows WHEN NEW.key = 'refused'
+BEGIN SELECT RAISE(ABORT, 'refused by a test'); END
+"""
 
 
 class TestModels(TableContract):
@@ -58,6 +64,44 @@ class TestTablesOfAStore(StoreContract):
     ) -> None:
         assert "Key" not in store.description
         assert store.description.split("//")[-1] in place.url
+
+    def test_an_update_with_rows_of_another_table_touches_no_third_one(self, store: Store) -> None:
+        for experiment in ("mine", "theirs"):
+            store.queue(experiment).insert("1|a", {"model": "a"})
+        row = store.models("mine").insert("a", {"n": 1})
+        hints = store.queue("mine")
+        row = store.models("mine").update_with(row, {"n": 2}, hints, {"1|a": None})
+        assert row.values == {"n": 2} and hints.get("1|a") is None
+        store.models("mine").update_with(row, {"n": 3}, hints, {"1|a": {"model": "b"}})
+        found, theirs = hints.get("1|a"), store.queue("theirs").get("1|a")
+        assert found is not None and found.values == {"model": "b"}
+        assert theirs is not None and theirs.values == {"model": "a"}
+
+
+class TestTransactionsOfSqlite:
+    @pytest.fixture
+    def store(self, make_place: Callable[[str], StoreUnderTest], make_store: MakeStore) -> SqlStore:
+        store = make_store(make_place("sqlite"))
+        assert isinstance(store, SqlStore)
+        return store
+
+    def test_a_transaction_that_fails_half_way_changes_nothing(self, store: SqlStore) -> None:
+        row = store.models("exp").insert("a", {"n": 1})
+        hint = store.queue("exp").insert("1|a", {"model": "a"})
+        store._database.run(lambda connection: connection.execute(REFUSING))
+        rows = {"1|a": None, "refused": {"model": "a"}}
+        with pytest.raises(EdgeloopError):
+            store.models("exp").update_with(row, {"n": 2}, store.queue("exp"), rows)
+        with pytest.raises(EdgeloopError):
+            store.models("exp").insert_many([("b", {"n": 1}), ("refused", {"n": 1})])
+        assert list(store.models("exp").query()) == [row]
+        assert list(store.queue("exp").query()) == [hint]
+
+    def test_what_was_reported_as_stored_is_on_the_disk(self, store: SqlStore) -> None:
+        store.models("exp").insert("a", {"n": 1})
+        query = "PRAGMA synchronous"
+        [(level,)] = store._database.run(lambda connection: connection.execute(query).fetchall())
+        assert level >= 2, "below FULL, a power cut may undo commits in write-ahead mode"
 
 
 class TestDriftOfDatabases:

@@ -73,6 +73,7 @@ def test_agreement_in_batches_is_that_of_all_samples_at_once(tmp_path: Path):
         found["maps"].sqnr_db,
         min(same.mean(), 6 / 7),
     )
+    assert worst.max_error == found["ids"].max_error > found["maps"].max_error
     scorer.write_csv(tmp_path / "results.csv")
     with (tmp_path / "results.csv").open() as file:
         table = {row["metric"]: row for row in csv.DictReader(file)}

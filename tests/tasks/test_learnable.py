@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from torch import nn
 
+from edgeloop import demo
 from edgeloop.demo import draw_face
 from edgeloop.tasks.segmentation import SegmentationScorer
 
+TRAINED = Path(demo.__file__).parent / "models/unet-w8.onnx"
 SIDE = 64
 STEPS = 150
 
@@ -49,7 +54,18 @@ def f1(net: nn.Module, images: np.ndarray, labels: np.ndarray) -> float:
     return scorer.score().headline
 
 
-@pytest.mark.slow
+def test_a_net_that_was_trained_on_faces_knows_unseen_ones():
+    images, labels = drawn(1000, 40)
+    scorer = SegmentationScorer(curves=False)
+    session = onnxruntime.InferenceSession(TRAINED)
+    (taken,) = session.get_inputs()
+    for image, label in zip(images, labels, strict=True):
+        pixels = np.moveaxis(image, -1, 0)[None].astype(np.float32) / 255
+        scorer.add(session.run(None, {taken.name: pixels})[0], label[None])
+    assert scorer.score().headline > 0.6
+
+
+@pytest.mark.soak
 def test_a_small_net_learns_the_faces_and_an_untrained_one_does_not_know_them():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

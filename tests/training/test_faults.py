@@ -30,7 +30,7 @@ from tests.training.test_train import same_weights, weights_of
 
 pytestmark = pytest.mark.slow
 
-PLAN = TrainingPlan(epochs=6, device="cpu", batch=8, validation_images=4, checkpoint_s=0.0)
+PLAN = TrainingPlan(epochs=3, device="cpu", batch=8, validation_images=4, checkpoint_s=0.0)
 LIMIT_S = 120.0
 
 # A process of its own, to be killed for real: it stops for good at a given step, so that the
@@ -53,7 +53,7 @@ def counted(self, *arguments):
     step(self, *arguments)
 
 Engine.step = counted
-plan = TrainingPlan(epochs=6, device="cpu", batch=8, validation_images=4, checkpoint_s=0.0)
+plan = TrainingPlan(epochs=3, device="cpu", batch=8, validation_images=4, checkpoint_s=0.0)
 train(Architecture.load(Path(arch)), Path(faces), plan, Path(out), cache=Path(cache))
 """
 
@@ -75,7 +75,7 @@ def test_a_killed_training_ends_with_the_very_weights_of_an_undisturbed_one(
 ):
     """Killed before the first step, within an epoch, and once more after that."""
     whole = train(arch, faces, PLAN, tmp_path / "whole", cache=cache)
-    assert whole.steps == 6 * 13
+    assert whole.steps == 3 * 13
     for stop in (0, 20, 17):
         kill_at(stop, arch, faces, cache, tmp_path / "killed")
     (tmp_path / "killed/.checkpoint.pt.0").write_bytes(b"half of one")

@@ -65,6 +65,13 @@ def test_rounding_to_8_bits_changes_little() -> None:
     torch.testing.assert_close(without_fake_quantization(net).eval()(images), wanted)
 
 
+@pytest.mark.parametrize("bits", [2, 4])
+def test_weights_have_as_many_levels_as_their_bits(bits: int) -> None:
+    net = with_fake_quantization(nn.Sequential(nn.Conv2d(64, 2, 3)), bits)
+    for channel in net[0].weight.detach():  # type: ignore[index, union-attr]
+        assert 2**bits - 2 <= len(channel.unique()) <= 2**bits
+
+
 @pytest.mark.slow
 def test_a_trained_model_is_continued_and_exported_as_a_plain_one(
     arch: Architecture, faces: Path, cache: Path, tmp_path: Path

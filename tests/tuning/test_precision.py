@@ -32,8 +32,7 @@ from edgeloop.tuning.precision import (
     tune_precision,
 )
 from edgeloop.tuning.precision.worker import channel_sqnr
-from tests.cli.running import command_line, environment
-from tests.conftest import clean_environ
+from tests.cli.running import Finished, command_line, run_main
 
 pytestmark = pytest.mark.slow
 NET = Path(__file__).parents[2] / "edgeloop/demo/models/unet-w24.onnx"
@@ -115,42 +114,42 @@ def test_one_loud_channel_does_not_hide_the_others() -> None:
     assert channel_sqnr(exact, exact) == 60
 
 
-def test_a_run_that_was_killed_continues_and_takes_models_of_any_kind(tmp_path: Path) -> None:
+def test_a_run_that_was_killed_continues_and_takes_models_of_any_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Two inputs, two outputs; what was answered before is not asked again."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EDGELOOP_CACHE", str(tmp_path / "cache"))
     net = save_pair_model(tmp_path / "pair.onnx")
-    environ = environment({**clean_environ(), "EDGELOOP_CACHE": str(tmp_path / "cache")})
     call = ("precision", net, "--device", "htp:qcs8550", "--images", 2, "--json")
-    command = command_line((*call, "-o", tmp_path / "plan.yaml"))
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, cwd=tmp_path, env=environ, **pipes) as first:  # type: ignore[call-overload]
+    call = (*call, "-o", tmp_path / "plan.yaml")
+    with subprocess.Popen(command_line(call), stdout=subprocess.DEVNULL) as first:
         while first.poll() is None and len(answers(tmp_path)) < 5:
             time.sleep(0.02)
         first.send_signal(signal.SIGKILL)
     before = answers(tmp_path)
     assert len(before) >= 5
-    done = subprocess.run(command, cwd=tmp_path, env=environ, timeout=300, check=False, **pipes)  # type: ignore[call-overload]
-    assert done.returncode == 0, done.stderr
-    (found,) = json.loads(done.stdout)
+
+    def typed(*words: object) -> Finished:
+        done = run_main(words, monkeypatch, capfd)
+        assert done.code == 0, done.err
+        return done
+
+    (found,) = typed(*call).json
     after = answers(tmp_path)
     assert after[: len(before)] == before and len(set(after)) == len(after) > len(before)
     assert found["points"][0]["latency_us"] > 0 and found["metric"] == ""
     plan = PrecisionPlan.read(tmp_path / "plan.yaml")
     assert plan.to_fields() == found["points"][found["chosen"] - 1]["plan"]
 
-    def typed(*words: object) -> str:
-        call = command_line(words)
-        said = subprocess.run(call, cwd=tmp_path, env=environ, timeout=300, check=False, **pipes)  # type: ignore[call-overload]
-        assert said.returncode == 0, said.stderr
-        return str(said.stdout)
-
     typed("upload", net, "--name", "pair")
-    shown = typed("precision", "pair", "--device", "htp:qcs8550", "--images", 2)
+    shown = typed("precision", "pair", "--device", "htp:qcs8550", "--images", 2).out
     assert max(map(len, shown.splitlines())) <= 80
     assert "It was uploaded as pair.mixed-" in shown
     assert answers(tmp_path) == after, "the same content is not asked again"
-    (variant,) = (r for r in json.loads(typed("status", "--json")) if r["name"] != "pair")
+    (variant,) = (row for row in typed("status", "--json").json if row["name"] != "pair")
     assert variant["name"] == f"pair.mixed-{plan.digest[:6]}"
-    assert "precision.yaml" in typed("list", variant["name"])
+    assert "precision.yaml" in typed("list", variant["name"]).out
 
 
 def answers(folder: Path) -> list[str]:
@@ -161,6 +160,7 @@ def answers(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.soak
 def test_with_a_dataset_every_point_has_a_score_beside_float(tmp_path: Path) -> None:
     make_faces(tmp_path / "faces", 12, 64, seed=5)
     data = {"dataset": tmp_path / "faces", "task": "segmentation"}

@@ -182,6 +182,20 @@ def test_tensors_inside_that_do_not_fit_into_memory_are_left_out_and_that_is_sai
     assert asked[-1] == ([str(n) for n in range(26)], 1)
 
 
+def test_the_first_layer_that_is_much_worse_than_others_is_named() -> None:
+    whole = {"a": 40.0, "b": 38.0, "c": 12.0, "d": 11.0, "e": 10.0}
+    own = {"a": 41.0, "b": 36.0, "c": 14.0, "d": 39.0, "e": 15.0}
+    tensors = [TunableTensor(name, "activation", f"layer {name}", size=8) for name in own]
+
+    def found(own: dict[str, float]) -> Divergence:
+        calibrated = SimpleNamespace(tensors=tensors)
+        lab: Any = SimpleNamespace(calibrated=calibrated, inside=lambda *_: (whole, own))
+        return find_divergence(lab, PrecisionPlan())
+
+    assert (first := found(own).first) is not None and first.layer == "layer c"
+    assert found(dict.fromkeys(own, 40.0)).first is None
+
+
 def test_answers_are_kept_by_the_whole_name_of_the_device_and_its_profile(tmp_path: Path) -> None:
     settings = Settings.load(tmp_path)
     named = _conditions("htp:qcs8550", settings)

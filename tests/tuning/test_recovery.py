@@ -22,7 +22,8 @@ from edgeloop.tuning.recovery.floats import FloatGraph
 from edgeloop.tuning.recovery.observe import Run, observed, output_error, session_of
 from edgeloop.tuning.recovery.quantized import QuantizedGraph
 from edgeloop.tuning.recovery.ranges import Histogram, clipped_range
-from edgeloop.tuning.recovery.rounding import round_layers
+from edgeloop.tuning.recovery.rounding import _rounded, round_layers
+from tests import qdq
 from tests.recovery_nets import unequal
 
 SIDE = 16
@@ -163,6 +164,30 @@ def test_rounding_by_what_weights_multiply_beats_the_nearest_at_4_bits(tmp_path:
     assert round_layers(graph, other, lambda: runs(8)) == 3
 
     assert error(graph, other) < error(graph, nearest) / 3
+
+
+def test_the_error_of_a_rounded_weight_is_made_up_for_by_correlated_ones() -> None:
+    dice = np.random.default_rng(3)
+    weights = dice.uniform(-0.7, 0.7, (32, 12))
+    inputs = dice.standard_normal((400, 3)) @ dice.standard_normal((3, 12))
+    moments = inputs.T @ inputs / len(inputs) + 0.01 * np.eye(12)
+    scales, zeros = np.full(32, 0.1), np.zeros(32)
+
+    def loss(integers: np.ndarray) -> float:
+        error = weights - integers * 0.1
+        return float(np.trace(error @ moments @ error.T))
+
+    found = _rounded(weights, moments, scales, zeros, -8, 7)
+    assert loss(found) < 0.5 * loss(np.rint(weights / 0.1))
+    np.testing.assert_array_equal(found, np.clip(np.rint(found), -8, 7))
+
+
+def test_tensors_that_share_a_scale_get_a_range_that_holds_all() -> None:
+    graph = QuantizedGraph(qdq.quantized(chain(), 8))
+    assert {encoding.scale for encoding in graph.activations.values()} == {"scale"}
+    graph.set_ranges({"image": (0.0, 1.0), "wide.active": (-1.0, 3.0), "deep.active": (0.0, 2.0)})
+    assert graph.array("scale") == pytest.approx(4 / 255)
+    assert graph.array("zero8") == 64
 
 
 def test_a_range_leaves_rare_outliers_out() -> None:

@@ -85,7 +85,7 @@ class Computes:
         self._scope, self._operations = scope, operations
         self._faults, self._checker = faults, checker
         self._clusters: dict[str, Cluster] = {}
-        self.creating_takes_s = 0.2
+        self.creating_takes_s = 0.06
         self.user_identities: dict[str, dict[str, str]] = {}
         self.serverless = _serverless()
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 GRACE_S = 2.0
-_POLL_S = 0.05
+_POLL_S = 0.02
 MARK = "AZUREML_EMULATED_CONTAINER"
 
 

@@ -36,6 +36,7 @@ class Faults:
     cores_per_family: int = 100  # the quota of each family of machines
     broken_environments: set[str] = field(default_factory=set)
     missing: set[str] = field(default_factory=set)  # paths of resources that nobody has made yet
+    unheard: int = 0  # requests while the network was away
     _answers: list[_Answers] = field(default_factory=list)
     _forbidden: dict[str, str] = field(default_factory=dict)
     _away_until: float = 0.0
@@ -109,6 +110,7 @@ class Faults:
 
     def before(self, request: Request) -> None:
         if self.is_away:
+            self.unheard += 1
             raise NetworkAway
         path = request.path.lower()
         for gone in sorted(self.missing, key=len):

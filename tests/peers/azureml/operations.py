@@ -10,7 +10,7 @@ from tests.peers.azureml.routing import PROVIDER, Request, Response, Route, Serv
 from tests.peers.azureml.scope import LOCATION, SUBSCRIPTION, Scope
 
 _PLACE = f"/subscriptions/{SUBSCRIPTION}/providers/{PROVIDER}/locations/{LOCATION}"
-_POLL = {"x-ms-retry-after-ms": "50"}
+_POLL = {"x-ms-retry-after-ms": "20"}
 Done = Callable[[], bool]
 
 

@@ -16,7 +16,7 @@ from tests.peers.azureml.runs import Order, Run, seconds
 
 _OF_STEP = re.compile(r"\$\{\{\s*parent\.jobs\.([\w-]+)\.outputs\.([\w-]+)\s*\}\}")
 _OF_PARENT = re.compile(r"\$\{\{\s*parent\.(inputs|outputs)\.([\w.-]+)\s*\}\}")
-_POLL_S = 0.05
+_POLL_S = 0.02
 Step = dict[str, Any]
 
 

@@ -1,4 +1,4 @@
-"""snpe-net-run as it lies in the SDK and is pushed to a board: its work is the server's there.
+"""A tool as it lies in the SDK: its work is that of a server on the board (or of one on the host).
 
 It must start at once, as the real one does, so it uses the modules that are built into Python and
 no other. Its standard streams go along with the request. When it is killed, the server sees the
@@ -9,19 +9,21 @@ import _socket
 import posix
 import sys
 
-SERVER = "/system/socket/tools"
+SERVER = "@SERVER@"
+TOOL = b"@TOOL@"
 VERSION = b"@VERSION@"
 
 
 def main() -> int:
     folders = posix.environ.get(b"LD_LIBRARY_PATH", b"").split(b":")
-    if not any(posix.access(folder + b"/libSNPE.so", posix.R_OK) for folder in folders):
+    is_linked = any(posix.access(folder + b"/libSNPE.so", posix.R_OK) for folder in folders)
+    if TOOL == b"netrun" and not is_linked:
         missing = 'library "libSNPE.so" not found: needed by main executable'
         print(f'CANNOT LINK EXECUTABLE "{sys.argv[0]}": {missing}', file=sys.stderr)
         return 1
-    dsp = posix.environ.get(b"ADSP_LIBRARY_PATH", b"")
+    setting = [posix.environ.get(name, b"") for name in (b"ADSP_LIBRARY_PATH", b"TMPDIR")]
     words = [argument.encode("utf-8", "surrogateescape") for argument in sys.argv[1:]]
-    request = b"\0".join([VERSION, dsp, posix.getcwdb(), *words])
+    request = b"\0".join([TOOL, VERSION, posix.getcwdb(), *setting, *words])
     streams = b"".join(number.to_bytes(4, sys.byteorder) for number in (1, 2))
     server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     server.connect(SERVER)

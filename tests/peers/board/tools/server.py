@@ -13,10 +13,10 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from tests.peers.board.places import FAULTS, TOOL_RUNS
 from tests.peers.board.tools import netrun
+from tests.peers.board.tools.calling import receive_call
 
 _LOCK = threading.Lock()
 
@@ -46,32 +46,27 @@ class _Streams:
 
 def _serve(connection: socket.socket) -> None:
     with connection:
-        head, streams, _, _ = socket.recv_fds(connection, 4, 2)
-        if len(head) < 4 or len(streams) < 2:  # somebody who only wanted us awake
+        call = receive_call(connection)
+        if call is None:
             return
-        request = _receive(connection, int.from_bytes(head, "big"))
-        version, dsp, folder, *argv = request.decode(errors="surrogateescape").split("\0")
         started = time.monotonic()
-        run = netrun.Run(version, dsp, Path(folder), argv, connection, _Streams(*streams))
+        run = netrun.Run(
+            version=call.version,
+            dsp_folders=call.dsp_folders,
+            folder=call.folder,
+            argv=call.arguments,
+            caller=connection,
+            streams=_Streams(call.output, call.errors),
+        )
         code = 1
         try:
             code = run.execute(_faults())
         finally:
-            for stream in streams:
+            for stream in (call.output, call.errors):
                 os.close(stream)
-            _record(argv, started, code)
+            _record(call.arguments, started, code)
             with contextlib.suppress(OSError):
                 connection.sendall(bytes([code]))
-
-
-def _receive(connection: socket.socket, size: int) -> bytes:
-    content = b""
-    while len(content) < size:
-        chunk = connection.recv(size - len(content))
-        if not chunk:
-            raise ConnectionError("the caller left in the middle of its request")
-        content += chunk
-    return content
 
 
 def _faults() -> netrun.Faults:

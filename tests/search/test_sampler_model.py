@@ -1,0 +1,93 @@
+"""The models behind a proposal: scales, the surrogate, and the acquisition function."""
+
+from __future__ import annotations
+
+from random import Random
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from edgeloop.search.base import Observation
+from edgeloop.search.sampler.acquisition import Acquisition, Kernels, Scale
+from edgeloop.search.sampler.features import FeatureScale
+from edgeloop.search.sampler.members import knows_enough
+from edgeloop.search.sampler.mutation import at_random
+from edgeloop.search.sampler.surrogate import Kernel, SpaceEncoding, Surrogate
+from edgeloop.search.sampler.trial import ask
+from tests.search.spaces import deep, deep_costs
+
+TRIALS = [ask(deep, at_random(Random(seed))) for seed in range(24)]
+MEMBERS = [trial.params for trial in TRIALS]
+ENCODING = SpaceEncoding.of(trial.distributions for trial in TRIALS)
+ENCODED = ENCODING.encode(MEMBERS)
+KERNEL = Kernel({}, linear=-2.0, product=-2.0)  # far from 1: a variance is no deviation
+
+
+def surrogate(seen, targets):
+    return Surrogate(KERNEL, ENCODING.names, ENCODING.groups, seen, targets)
+
+
+def acquisition(results, pending=()):
+    count = len(results[0].values)
+    return Acquisition(ENCODING, Kernels([KERNEL] * count, KERNEL), results, pending, 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "is_log"),
+    [([0.2, 0.5, 0.6, 0.7, 0.8], False), ([-3.0, 0.0, 1.0, 90.0], False), ([1, 9, 80], True)],
+)
+def test_scaling_an_objective_and_back_gives_the_same_values(values, is_log):
+    column = np.array(values, dtype=np.float64)
+    scale = Scale.of(column)
+    assert scale.is_log == is_log
+    assert scale.inverse(scale.forward(column)) == pytest.approx(column)
+
+
+@pytest.mark.parametrize("values", [(0, 1, 2, 40), (-8, -1, 0, 3), (1, 10, 100, 1000)])
+def test_a_feature_keeps_its_order_whatever_its_sign(values):
+    column = np.array(values, dtype=np.float64)
+    scale = FeatureScale.of("macs", column)
+    assert scale is not None
+    assert (np.diff(scale.column(column)) > 0).all()
+
+
+def test_the_surrogate_is_surest_of_what_was_measured():
+    model = surrogate(ENCODED[:12], np.linspace(-1, 1, 12))
+    _, variance = model.predict(ENCODED)
+    assert variance[:12].max() < variance[12:].min()
+
+
+def test_the_acquisition_of_one_objective_is_the_expected_improvement():
+    values = np.linspace(-1.0, 1.0, 12)
+    seen = zip(MEMBERS[:12], values.tolist(), strict=True)
+    results = [Observation(params, (value,)) for params, value in seen]
+    scale = Scale.of(values)
+    model = surrogate(ENCODED[:12], scale.forward(values))
+    mean, variance = model.predict(ENCODED[:2])
+    deviation = np.sqrt(variance + model.noise_variance)
+    normal = NormalDist()
+    gain = scale.forward(values[:1]) - mean
+    expected = [
+        scale.unit * (g * normal.cdf(g / d) + d * normal.pdf(g / d)) / np.ptp(values)
+        for g, d in zip(gain, deviation, strict=True)
+    ]
+    assert acquisition(results).of(MEMBERS[:2]) == pytest.approx(expected, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("ended", "pending", "is_enough"),
+    [(5, 5, True), (10, 0, True), (5, 4, False), (1, 20, False), (4, 20, False)],
+)
+def test_results_decide_when_half_of_the_first_candidates_have_ended(ended, pending, is_enough):
+    results = [Observation(params, deep_costs(params)) for params in MEMBERS[:ended]]
+    assert knows_enough(results, MEMBERS[-1:] * pending, 10) == is_enough
+    failed = [Observation(params, None) for params in MEMBERS[:ended]]
+    assert not knows_enough(failed, MEMBERS[-1:] * pending, 10)
+
+
+def test_a_pending_candidate_is_less_attractive_to_propose_again():
+    results = [Observation(params, deep_costs(params)) for params in MEMBERS[:12]]
+    for params in MEMBERS[12:]:
+        alone, beside = acquisition(results), acquisition(results, [params])
+        assert beside.of([params]) < 0.7 * alone.of([params])
