@@ -195,7 +195,10 @@ class Uploader:
             return name
 
         sent = ordered_map(send, file.files, PARALLEL_FILES, PARALLEL_FILES)
-        return {name: name for name in sent}
+        # Closing waits for the threads. An interrupt between two results would otherwise leave them
+        # running, and a file of theirs would arrive after the upload was taken back.
+        with contextlib.closing(sent):
+            return {name: name for name in sent}
 
     def _place(self, row: Record) -> str:
         """Where the files go in the model's folder: directly, unless an upload to that name never

@@ -121,4 +121,4 @@ def test_an_upload_that_is_asked_to_end_takes_everything_back(
     upload.send_signal(number)
     ended = finished(upload, "go on\n")
     assert ended.code == code and "Traceback" not in ended.err
-    assert is_empty(store)
+    assert is_empty(store), (rows_of(store), blobs_of(store).keys(), ended)

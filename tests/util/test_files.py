@@ -152,6 +152,33 @@ def test_an_error_reaches_the_consumer_and_stops_the_rest():
         next(results)
 
 
+def test_an_interrupt_while_a_thread_starts_ends_nothing_before_its_work_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    starts, may_end = threading.Event(), threading.Event()
+    ended: list[int] = []
+
+    def work(item: int) -> None:
+        starts.set()
+        may_end.wait(60)
+        ended.append(item)
+
+    start = threading.Thread.start
+
+    def interrupted_start(thread: threading.Thread) -> None:
+        """The executor has not noted the thread yet."""
+        start(thread)
+        starts.wait(60)
+        monkeypatch.undo()
+        threading.Timer(0.2, may_end.set).start()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted_start)
+    with pytest.raises(KeyboardInterrupt):
+        list(ordered_map(work, range(3), workers=2, ahead=3))
+    assert ended == [0]
+
+
 @pytest.mark.parametrize(
     ("size", "text"),
     [(0, "0 B"), (999, "999 B"), (12_000, "12.0 kB"), (1_500_000, "1.5 MB"), (2e12, "2,000.0 GB")],
