@@ -9,15 +9,17 @@ layers, recovery, gate, advice, precision, early-stopping, many-chips, nas_table
 `advice`, `architectures`, `resources`, `structure`, `trace`, `two-runners`, `endurance`,
 `faults`, `fleet-sim`, `latency`, `layers`, `many-chips`, `nas_table`, `precision`, `recovery`,
 `sampler` and `gate` take options, and are then the only name:
-`structure --list FOLDER`, `architectures NAME…`, `two-runners ROUNDS`, `endurance MODELS`,
-`fleet-sim --runners 1000`, `latency compile`, `layers FOLDER`, `recovery NETS`, `gate --jobs 16`,
-`nas_table --seconds 480`.
+`structure --list FOLDER`, `trace --write`, `architectures NAME…`, `two-runners ROUNDS`,
+`endurance MODELS`, `fleet-sim --runners 1000`, `latency compile`, `layers FOLDER`, `recovery NETS`,
+`gate --jobs 16`, `nas_table --seconds 480`.
 """
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
+
+from bench.tables import commit
 
 # The modules are imported when their turn comes: counting lines needs no PyTorch.
 BENCHES = {
@@ -93,7 +95,7 @@ def main() -> None:
     if unknown:
         sys.exit(f"unknown bench {unknown[0]!r}: choose from {', '.join(BENCHES)}")
     for name in chosen:
-        print(f"\n## {name}\n", flush=True)
+        print(f"\n## {name}\n\nMeasured on commit {commit()}.\n", flush=True)
         print(import_module(f"bench.{BENCHES[name]}").run(*options), flush=True)
 
 

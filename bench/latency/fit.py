@@ -7,19 +7,17 @@ it writes nothing and says what would change. No network and no compiler: second
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.latency import pages
 from bench.latency.evaluation import ChipResult, evaluate
 from bench.latency.points import Point, read_points
+from bench.tables import RESULTS, ROOT, between_markers
 from edgeloop.platforms.base import ErrorInterval
 
-ROOT = Path(__file__).parents[2]
 PROFILES = ROOT / "edgeloop" / "platforms" / "qnn" / "latency" / "profiles.yaml"
 PAGE = ROOT / "docs" / "qnn.md"
-RESULTS = ROOT / "bench" / "RESULTS.md"
 
 _HEAD = """\
 # What turns the compiler's estimate into the time on a board, by chip and number format. Written by
@@ -55,8 +53,8 @@ def outputs(points: Sequence[Point], results: Sequence[ChipResult]) -> dict[Path
     page, figures = (path.read_text(encoding="utf-8") for path in (PAGE, RESULTS))
     return {
         PROFILES: profiles_text(results),
-        PAGE: _between_markers(page, pages.tables(points, results)),
-        RESULTS: _between_markers(figures, {"latency": pages.figures(points, results)}),
+        PAGE: between_markers(page, pages.tables(points, results)),
+        RESULTS: between_markers(figures, {"latency": pages.figures(points, results)}),
     }
 
 
@@ -102,15 +100,3 @@ def _interval(one: ErrorInterval) -> str:
 
 def _mapping(fields: Mapping[str, str]) -> str:
     return "{" + ", ".join(f"{name}: {text}" for name, text in fields.items()) + "}"
-
-
-def _between_markers(page: str, texts: Mapping[str, str]) -> str:
-    """The page with what is between `<!-- NAME -->` and `<!-- /NAME -->` replaced."""
-    for name, text in texts.items():
-        pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
-        page, count = re.subn(
-            pattern, lambda found, text=text: f"{found[1]}\n{text}\n\n{found[2]}", page, flags=re.S
-        )
-        if count != 1:
-            raise ValueError(f"the page has {count} places marked {name!r}, not one")
-    return page
