@@ -22,8 +22,6 @@ from bench.tables import markdown
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "edgeloop"
 HELPER_LINES = 6
-FILES_IN_A_FOLDER = 14
-FILE_LINES = 500
 
 
 @dataclass(frozen=True)
@@ -104,19 +102,11 @@ def run(*arguments: str) -> str:
 
 
 def _table(package: Package) -> str:
-    folder, files = package.folders.most_common(1)[0]
     share = 100 * len(package.helpers_used_once) / len(package.functions)
     colliding = package.colliding_classes
     rows = [
         ("lines of Python", "43,749", f"{sum(package.lines.values()):,}", "≤ 39,500"),
         ("Python files", "330", len(package.sources), "≤ 230"),
-        (
-            "Python files in the largest folder",
-            "33 (edgeloop/portal)",
-            f"{files} ({folder.relative_to(ROOT)})",
-            f"≤ {FILES_IN_A_FOLDER}",
-        ),
-        ("folders above that", "10", len(_crowded(package)), "0"),
         ("class names defined more than once", "31 (29 public)", len(colliding), "0"),
         ("functions and methods", "3,061", f"{len(package.functions):,}", ""),
         ("private, ≤ 6 lines, used once", "10.3 %", f"{share:.1f} %", "< 4 %"),
@@ -124,18 +114,9 @@ def _table(package: Package) -> str:
     return markdown(("package", "before", "now", "goal"), rows)
 
 
-def _crowded(package: Package) -> dict[Path, int]:
-    return {folder: n for folder, n in package.folders.items() if n > FILES_IN_A_FOLDER}
-
-
 def _offenders(package: Package, below: Path) -> str:
-    """What to cut, merge, rename or inline below a folder, a line for each."""
+    """What to rename or inline below a folder, a line for each."""
     per_folder: dict[Path, list[str]] = defaultdict(list)
-    for folder, count in _crowded(package).items():
-        per_folder[folder].append(f"{folder.relative_to(ROOT)}: {count} Python files")
-    for file, lines in package.lines.items():
-        if lines > FILE_LINES:
-            per_folder[file.parent].append(f"{file.relative_to(ROOT)}: {lines} lines")
     for places in package.colliding_classes.values():
         for place in places:
             others = ", ".join(str(other).partition(" ")[0] for other in places if other != place)
