@@ -1,7 +1,7 @@
 """How many files of the package a reader meets when following one command.
 
 `python -m bench trace` measures all walks; `python -m bench trace --list upload` names the files of
-one. `--write` lowers the ceilings in `walks.yaml` to the present counts.
+one. `--write` lowers the ceilings in `walks.yaml` to the present counts and updates RESULTS.md.
 
 Every process that a command starts is traced with `sys.setprofile` and `threading.setprofile`. A
 file is imported when its module code ran in the command's own process, and entered when one of its
@@ -185,8 +185,11 @@ def lower_ceilings(text: str, counts: Mapping[str, int]) -> str:
 
 
 def _write(counts: Mapping[str, int]) -> None:
+    from bench import structure
+
     text = CEILINGS.read_text(encoding="utf-8")
     CEILINGS.write_text(lower_ceilings(text, counts), encoding="utf-8")
+    structure.write(structure.Package())
 
 
 def _environ(home: Path) -> dict[str, str]:
