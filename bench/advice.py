@@ -19,7 +19,7 @@ from bench.tables import markdown
 from edgeloop._util.system import available_cpus
 from edgeloop.errors import EdgeloopError
 from edgeloop.settings import Settings
-from edgeloop.tuning import Advice, AdviceOptions, advise_model
+from edgeloop.tuning.advice import Advice, AdviceOptions, advise_model
 
 NETWORKS = (
     *("mobilenet_v2", "mobilenet_v3_large", "resnet18", "resnet50", "regnet_y_800mf"),

@@ -26,14 +26,14 @@ from threading import Lock
 
 from bench.tables import markdown
 from edgeloop._util.system import announced_niceness
-from edgeloop.architectures import Space, find_space
-from edgeloop.models import Candidates
+from edgeloop.models.candidates import Candidates
 from edgeloop.search.base import Evaluation
 from edgeloop.search.campaign import NICENESS
 from edgeloop.search.config import SearchConfig, config_of
 from edgeloop.search.evaluators import EvaluatorGroup, Screening
 from edgeloop.search.evaluators.threads import PoolEvaluator, Request
 from edgeloop.search.loop import SearchLoop
+from edgeloop.search.nets.spaces import Space, find_space
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import Study
 from edgeloop.store import SqliteLocation, open_store

@@ -19,21 +19,22 @@ import numpy as np
 import onnx
 
 from bench.tables import markdown
-from edgeloop.demo import make_faces
-from edgeloop.graph import DLC_INPUT
+from edgeloop.graph.variants import DLC_INPUT
 from edgeloop.platforms import GraphInfo
-from edgeloop.platforms.snpe.board.device import AdbDevice
-from edgeloop.platforms.snpe.board.files import InputFile
+from edgeloop.platforms.snpe.device import AdbDevice
+from edgeloop.platforms.snpe.files import InputFile
 from edgeloop.platforms.snpe.options import BoardOptions
 from edgeloop.platforms.snpe.profile import profile_of
 from edgeloop.platforms.snpe.sdk import Sdk, find_sdk
 from edgeloop.platforms.snpe.toolchain import SnpeToolchain
-from edgeloop.runner import RunnerOptions, utilisation
-from edgeloop.runner import run as run_runner
+from edgeloop.runner.loop import RunnerOptions
+from edgeloop.runner.loop import run as run_runner
 from edgeloop.runner.stages import Assignment, Equipment, Sizes, perform
+from edgeloop.runner.usage import utilisation
 from edgeloop.settings import Settings
 from edgeloop.store import SqliteLocation
 from edgeloop.tasks import Images, Task, open_task
+from edgeloop.testing.faces import make_faces
 from edgeloop.workspace import Workspace
 from tests.peers.board import AdbServer, VirtualBoard, make_sdk
 

@@ -7,7 +7,8 @@ import time
 
 from bench.places import KINDS, opened
 from bench.tables import markdown
-from edgeloop.models import Leases, default_plan
+from edgeloop.models.leases import Leases
+from edgeloop.models.plan import default_plan
 from edgeloop.store import Store, Table
 
 WAITING = 1_000

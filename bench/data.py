@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from azure.storage.blob import BlobServiceClient, ContainerClient
 
 from bench.tables import markdown
-from edgeloop.data import Datasets
+from edgeloop.node.datasets import Datasets
 from edgeloop.store import open_blobs, parse_location
 from tests.data.trees import Watched
 from tests.peers.azurite import Azurite

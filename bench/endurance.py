@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.tables import markdown
-from edgeloop.demo import make_faces
 from edgeloop.settings import Settings
+from edgeloop.testing.faces import make_faces
 from edgeloop.testing.models import save_segmentation_model
 from edgeloop.workspace import Workspace
 

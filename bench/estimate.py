@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from bench.tables import markdown
 from edgeloop.platforms.qnn.chips import find_chip
-from edgeloop.platforms.qnn.latency.profiles import built_in_profiles, calibrated
+from edgeloop.platforms.qnn.latency import built_in_profiles, calibrated
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
 from tests.converted import open_htp, samples, smooth_images
 from tests.nets_torch import Normalised, SmallUNet, export, mobilenet_v2, resnet18, resnet50

@@ -14,16 +14,17 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from bench.tables import markdown
-from edgeloop.demo import make_faces
 from edgeloop.platforms import open_device
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
-from edgeloop.runner import RunnerEvent, RunnerOptions
-from edgeloop.runner import run as run_runner
 from edgeloop.runner import worker as worker_module
+from edgeloop.runner.loop import RunnerOptions
+from edgeloop.runner.loop import run as run_runner
 from edgeloop.runner.stages import Sizes, run_test
+from edgeloop.runner.worker import RunnerEvent
 from edgeloop.settings import Settings
 from edgeloop.store import SqliteLocation
 from edgeloop.tasks import open_task
+from edgeloop.testing.faces import make_faces
 from edgeloop.workspace import Workspace
 
 IMAGES = 120

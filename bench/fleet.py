@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 from bench.tables import markdown
-from edgeloop.fleet import Fleets
-from edgeloop.jobs import edgeloop_requirements
+from edgeloop.jobs.package import edgeloop_requirements
+from edgeloop.operate.fleet.records import Fleets
 from edgeloop.testing import wait_until
 from edgeloop.testing.models import save_classification_model
 from edgeloop.workspace import Workspace

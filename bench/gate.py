@@ -26,8 +26,7 @@ from typing import Any
 import numpy as np
 
 from bench.tables import markdown
-from edgeloop.demo import make_faces
-from edgeloop.gate import (
+from edgeloop.runner.gate import (
     Baseline,
     GateCheck,
     GateLimits,
@@ -35,6 +34,7 @@ from edgeloop.gate import (
     compare_figures,
     measure_model,
 )
+from edgeloop.testing.faces import make_faces
 
 NETS = Path(__file__).parents[1] / "examples" / "nets"
 NAMES = ("unet-w8", "unet-w16", "unet-w24")

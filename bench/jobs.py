@@ -13,9 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.tables import markdown
+from edgeloop.jobs.bundle import bootstrap_command
 from edgeloop.jobs.computes import Compute, Resources, make_compute
-from edgeloop.jobs.protocol.bundle import bootstrap_command
-from edgeloop.jobs.protocol.ticket import order_variables
+from edgeloop.jobs.computes.base import order_variables
 from edgeloop.store import SqliteLocation, open_blobs
 from edgeloop.testing.contracts.compute import LIMIT_S, JobHarness
 from tests.peers.process import wait_until

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.tables import markdown
-from edgeloop.demo import make_faces
+from edgeloop.testing.faces import make_faces
 
 EXAMPLE = Path(__file__).parents[1] / "examples/search/laptop.yaml"
 PICTURES = 600

@@ -152,8 +152,8 @@ def _errors(file: Path, shares: dict[str, float]) -> list[float]:
     """What the whole saves without a layer, less what was said of it, as shares of the whole."""
     import onnx
 
+    from edgeloop._util.isolation import NativeProcess
     from edgeloop.errors import EdgeloopError
-    from edgeloop.isolation import NativeProcess
     from edgeloop.platforms.qnn.toolchain import NATIVE
 
     found: list[float] = []
@@ -182,7 +182,7 @@ def _errors(file: Path, shares: dict[str, float]) -> list[float]:
 def taken_out(model: ModelProto, layer: str) -> bool:
     """Whether `model` could go without it: one tensor in, and one of the same shape out. Then who
     read its output reads its input."""
-    from edgeloop.platforms.qnn.layers.prefixes import shapes_with_quantized
+    from edgeloop.platforms.qnn.prefixes import shapes_with_quantized
 
     graph = model.graph
     shapes = shapes_with_quantized(model)

@@ -16,7 +16,9 @@ from random import Random
 import numpy as np
 
 from bench.tables import markdown
-from edgeloop.report import ReportData, Source, hypervolume, non_dominated, objective, render
+from edgeloop.pareto import hypervolume, non_dominated
+from edgeloop.view.measures import objective
+from edgeloop.view.report import ReportData, Source, render
 
 ROUNDS = 3
 SETS = ((100_000, 2, 0.1), (10_000, 3, 1.0))

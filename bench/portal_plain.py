@@ -13,11 +13,11 @@ from fastapi import FastAPI
 from fastapi.requests import Request
 from fastapi.responses import HTMLResponse
 
-from edgeloop.portal.app import create_app
-from edgeloop.portal.feed import Feed, read_row
-from edgeloop.portal.server import bound
-from edgeloop.portal.state import Portal, PortalOptions
 from edgeloop.settings import Settings
+from edgeloop.view.portal.app import create_app
+from edgeloop.view.portal.feed import Feed, read_row
+from edgeloop.view.portal.server import bound
+from edgeloop.view.portal.state import Portal, PortalOptions
 from edgeloop.workspace import Workspace
 
 
@@ -37,9 +37,9 @@ class Scanning(Portal):
 def main() -> None:
     project = Path(sys.argv[1])
     workspace = Workspace(Settings.load(project, {}))
-    from edgeloop.portal import views
-    from edgeloop.portal.web import pages
-    from edgeloop.portal.web.rendering import Templates, table_values
+    from edgeloop.view.portal import pages
+    from edgeloop.view.portal.rendering import Templates, table_values
+    from edgeloop.view.portal.views.table import table_view
 
     portal = Scanning(workspace)
     host = create_app(workspace)  # its templates need an application around them
@@ -50,7 +50,7 @@ def main() -> None:
 
     @app.get("/")
     def table(request: Request) -> HTMLResponse:
-        view = views.table_view(portal, None, pages.table_query(request.query_params))
+        view = table_view(portal, None, pages.table_query(request.query_params))
         shown = "".join(str(row) for _, row in templates.rows(request, view))
         return templates.page(request, "table", tab="/", rows=shown, **table_values(view))
 

@@ -3,7 +3,7 @@ time that takes; and faults that are planted into networks, located by name.
 
     python -m bench precision [--nets FOLDER] [--workers N] [--only NAME…] [--faults] [--json FILE]
 
-FOLDER has ONNX files; without one those of edgeloop/demo/models are used. Files without weights
+FOLDER has ONNX files; without one those of edgeloop/view/demo_data are used. Files without weights
 (`--strip NET… FOLDER` makes them) get random ones, scaled layer by layer so that every channel has
 a mean and a spread like those of a trained network.
 """
@@ -27,22 +27,21 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from bench.tables import markdown
 from edgeloop._util.files import sha256_of
-from edgeloop.graph import graph_info, read_graph
+from edgeloop.graph.check import read_graph
+from edgeloop.graph.count import graph_info
 from edgeloop.platforms import PrecisionPlan
 from edgeloop.settings import Settings
 from edgeloop.tasks import Samples
+from edgeloop.tuning.lab import LabOptions, PrecisionLab, opened_lab
 from edgeloop.tuning.precision import (
-    LabOptions,
-    PrecisionLab,
     PrecisionOptions,
     choose_point,
     find_divergence,
-    opened_lab,
     tune_precision,
 )
 
 DEVICE = "htp:qcs8550"
-EXAMPLES = Path(__file__).parents[1] / "edgeloop/demo/models"
+EXAMPLES = Path(__file__).parents[1] / "edgeloop/view/demo_data"
 GAIN, PREMIUM, MINUTES = 0.6, 0.3, 10
 _STRIPPED = 512  # numbers; smaller tensors stay
 _IMAGES = 4

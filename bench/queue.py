@@ -12,11 +12,11 @@ from typing import Any
 
 from bench.places import opened
 from bench.tables import markdown
-from edgeloop.fleet import quick_demand, read_waiting_work
-from edgeloop.portal import create_app
-from edgeloop.portal.api.metrics import metrics
+from edgeloop.operate.fleet.demand import quick_demand, read_waiting_work
 from edgeloop.settings import Settings
 from edgeloop.store import Store
+from edgeloop.view.portal.app import create_app
+from edgeloop.view.portal.metrics import metrics
 from edgeloop.workspace import Workspace
 
 MODELS = 100_000

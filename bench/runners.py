@@ -28,7 +28,7 @@ import numpy as np
 
 from bench.tables import markdown
 from edgeloop._util.system import process_fields
-from edgeloop.demo import make_faces
+from edgeloop.testing.faces import make_faces
 from edgeloop.testing.models import save_segmentation_model
 from tests.nets_torch import export, mobilenet_v2
 

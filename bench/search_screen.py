@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 
 from bench.tables import markdown
-from edgeloop.architectures import Architecture, find_space
 from edgeloop.search.evaluators import Screening
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.spaces import find_space
 
 GOAL_S = 1.0
 ONE = {"most_hourglasses": 1, "kernels": ("conv3x3",)}

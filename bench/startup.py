@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.tables import markdown
-from edgeloop.health import write_health
+from edgeloop.runner.health import write_health
 from edgeloop.store import SqliteLocation, open_store
 
 REPEATS = 15

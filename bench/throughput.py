@@ -18,7 +18,8 @@ import psycopg
 
 from bench.places import KINDS, place
 from bench.tables import markdown
-from edgeloop.models import Leases, Outcome, Plan, Stage
+from edgeloop.models.leases import Leases, Outcome
+from edgeloop.models.plan import Plan, Stage
 from edgeloop.store import open_store, parse_location
 
 PROCESSES = 16

@@ -22,13 +22,15 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from bench.tables import markdown
-from edgeloop.architectures import Architecture, build
-from edgeloop.demo import make_faces
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.data import ImageSet, SharedData, class_weights, order_of
+from edgeloop.search.nets.device import Gate, machine_for
+from edgeloop.search.nets.engine import Engine
+from edgeloop.search.nets.many import TrainingItem, train_many
+from edgeloop.search.nets.plan import TrainingPlan, TrainingResult
+from edgeloop.search.nets.spaces import build
 from edgeloop.tasks import Samples, open_task
-from edgeloop.training import TrainingItem, TrainingPlan, TrainingResult, train_many
-from edgeloop.training.data import ImageSet, SharedData, class_weights, order_of
-from edgeloop.training.device import Gate, machine_for
-from edgeloop.training.engine import Engine
+from edgeloop.testing.faces import make_faces
 
 CLASSES = 19
 

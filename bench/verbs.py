@@ -11,8 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.tables import markdown
-from edgeloop.jobs import Jobs
-from edgeloop.jobs.protocol.ticket import JobProgress, state_key
+from edgeloop.jobs.client import Jobs
+from edgeloop.node.ticket import JobProgress, state_key
 from edgeloop.settings import Settings
 from tests.jobs.runs import record
 

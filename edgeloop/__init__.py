@@ -20,9 +20,11 @@ from edgeloop._version import __version__
 
 if TYPE_CHECKING:
     from edgeloop.errors import EdgeloopError
-    from edgeloop.jobs import Jobs, JobSpec, Run
-    from edgeloop.models import Model
-    from edgeloop.search import Search, SearchResult
+    from edgeloop.jobs.client import Jobs
+    from edgeloop.jobs.records import Run
+    from edgeloop.jobs.spec import JobSpec
+    from edgeloop.models.catalog import Model
+    from edgeloop.search.campaign import Search, SearchResult
     from edgeloop.workspace import Workspace
 
 __all__ = [
@@ -37,23 +39,23 @@ __all__ = [
     "__version__",
 ]
 
-_ROOMS = {
+_MODULES = {
     "EdgeloopError": "errors",
-    "JobSpec": "jobs",
-    "Jobs": "jobs",
-    "Model": "models",
-    "Run": "jobs",
-    "Search": "search",
-    "SearchResult": "search",
+    "JobSpec": "jobs.spec",
+    "Jobs": "jobs.client",
+    "Model": "models.catalog",
+    "Run": "jobs.records",
+    "Search": "search.campaign",
+    "SearchResult": "search.campaign",
     "Workspace": "workspace",
 }
 
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used, so that `edgeloop --help` needs none of them."""
-    if name not in _ROOMS:
+    if name not in _MODULES:
         raise AttributeError(f"module 'edgeloop' has no attribute {name!r}")
-    return getattr(import_module(f"edgeloop.{_ROOMS[name]}"), name)
+    return getattr(import_module(f"edgeloop.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

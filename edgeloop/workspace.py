@@ -6,16 +6,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from edgeloop.models import (
-    Catalog,
-    Leases,
-    Model,
-    Registry,
-    RunnerEntry,
-    Uploaded,
-    UploadOptions,
-    default_plan,
-)
+from edgeloop.models.catalog import Catalog, Model, Uploaded
+from edgeloop.models.leases import Leases
+from edgeloop.models.plan import default_plan
+from edgeloop.models.runners import Registry, RunnerEntry
+from edgeloop.models.upload import UploadOptions
 from edgeloop.settings import Settings
 from edgeloop.store import Record, Store, Values, open_store
 

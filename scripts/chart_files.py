@@ -16,12 +16,12 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from edgeloop.fleet.kubernetes import KubernetesValues
+from edgeloop.operate.fleet.kubernetes.values import KubernetesValues
 
 CHART = Path(__file__).parents[1] / "deploy/chart"
 WIDTH = 110
 TOP = """\
-# Made by scripts/chart_files.py from edgeloop/fleet/kubernetes/values.py: change it there.
+# Made by scripts/chart_files.py from edgeloop/operate/fleet/kubernetes/values.py: change it there.
 # The same keys may stand under `fleet: {kubernetes: …}` in edgeloop.yaml: `edgeloop fleet manifest`
 # renders the same objects without Helm.
 """

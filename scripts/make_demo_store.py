@@ -1,4 +1,4 @@
-"""Makes the store that the notebook and `edgeloop.demo` show when there is none: a real search on
+"""Makes the store that the notebook and `portal --demo` show when there is none: a real search on
 one machine, all its nets measured, those of the front trained in full. About ten minutes.
 
     python scripts/make_demo_store.py FOLDER
@@ -15,9 +15,10 @@ import sys
 from pathlib import Path, PurePosixPath
 
 from edgeloop import Workspace
-from edgeloop.demo import CHIP_EXPERIMENT, DEMO_FILE, HOST_EXPERIMENT, pack
-from edgeloop.graph import OUTLINE_SUFFIX
-from edgeloop.report import objective, pareto_of
+from edgeloop.graph.outline import OUTLINE_SUFFIX
+from edgeloop.view.demo import CHIP_EXPERIMENT, DEMO_FILE, HOST_EXPERIMENT, pack
+from edgeloop.view.front import pareto_of
+from edgeloop.view.measures import objective
 
 PROJECT = Path(__file__).parents[1]
 FACES = "data/working/faces64"

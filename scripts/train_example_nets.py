@@ -1,6 +1,6 @@
-"""How edgeloop/demo/models/ came to be: three small nets, trained on drawn faces in a few minutes.
+"""Trains the three small nets of edgeloop/view/demo_data on drawn faces, in a few minutes.
 
-python scripts/train_example_nets.py edgeloop/demo/models
+python scripts/train_example_nets.py edgeloop/view/demo_data
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from edgeloop.demo import make_faces
 from edgeloop.tasks import open_task
+from edgeloop.testing.faces import make_faces
 
 SIDE = 64
 FACES = 1_500

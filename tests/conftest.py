@@ -207,7 +207,7 @@ def azureml(
     with AzureML(azure_storage, azure_certificate, tmp_path / "azureml-nodes") as emulator:
         for name, value in emulator.environment().items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr("edgeloop.azure.services.BACKOFF_FACTOR", 0.005)
+        monkeypatch.setattr("edgeloop.jobs.computes.azureml.services.BACKOFF_FACTOR", 0.005)
         yield emulator
     assert not emulator.complaints, "bodies that the REST API would refuse"
     assert not emulator.crashes, "".join(emulator.crashes)

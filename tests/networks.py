@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnx
 
-from edgeloop.graph import INPUT, OUTPUT, Outline, OutlineLayer, outline_of
+from edgeloop.graph.outline import INPUT, OUTPUT, Outline, OutlineLayer, outline_of
 
 SKELETONS = Path(__file__).parents[1] / "bench/latency/skeletons.zip"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto
 
-from edgeloop.tuning.recovery.equalize import LayerPair, pairs_of
-from edgeloop.tuning.recovery.floats import FloatGraph
+from edgeloop.tuning.equalize import LayerPair, pairs_of
+from edgeloop.tuning.quantized import FloatGraph
 
-NETS = Path(__file__).parents[1] / "edgeloop" / "demo" / "models"
+NETS = Path(__file__).parents[1] / "edgeloop" / "view" / "demo_data"
 
 
 def unequal(model: ModelProto, spread: float, seed: int = 0) -> ModelProto:

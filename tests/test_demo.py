@@ -7,10 +7,20 @@ from pathlib import Path
 import pytest
 
 from edgeloop import Workspace
-from edgeloop.demo import CHIP_EXPERIMENT, DEMO_FILE, HOST_EXPERIMENT, open_demo, open_or_demo, pack
-from edgeloop.demo.packing import unpacked
-from edgeloop.models import records_of
-from edgeloop.report import evidence_of, is_estimate, objective, pareto_of, sigma_ms
+from edgeloop.models.records import records_of
+from edgeloop.models.row import is_estimate
+from edgeloop.view.demo import (
+    CHIP_EXPERIMENT,
+    DEMO_FILE,
+    HOST_EXPERIMENT,
+    open_demo,
+    open_or_demo,
+    pack,
+    unpacked,
+)
+from edgeloop.view.front import pareto_of
+from edgeloop.view.measures import objective, sigma_ms
+from edgeloop.view.model_charts import evidence_of
 
 TWO = (objective("mean"), objective("f1_1k"))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.doctor import examine
+from edgeloop.operate.doctor import examine
 from edgeloop.platforms import HealthCheck
 from tests.platforms.sdks import make_sdk
 
@@ -20,7 +20,7 @@ def test_it_says_whether_models_can_be_evaluated_on_this_system(
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     assert findings(tmp_path)["system"].ok
-    monkeypatch.setattr("edgeloop.doctor.sys.platform", "darwin")
+    monkeypatch.setattr("edgeloop.operate.doctor.sys.platform", "darwin")
     elsewhere = findings(tmp_path)["system"]
     assert not elsewhere.ok and not elsewhere.needed
     assert "portal work here" in elsewhere.text and "on Linux" in elsewhere.text

@@ -12,8 +12,9 @@ from bench.nas_table.places import COMPILED, TESTED, TRAINED, Places, groups
 from bench.nas_table.table import ROWS, key_of, write_table
 from bench.nas_table.trainer import wanted
 from bench.nas_table.work import pack
-from edgeloop.architectures import RecordingTrial, build, find_space
 from edgeloop.platforms.qnn.latency import built_in_profiles
+from edgeloop.search.nets.spaces import build, find_space
+from edgeloop.search.nets.trial import RecordingTrial
 
 ROOT = Path(__file__).parents[1]
 

@@ -14,16 +14,15 @@ from click.testing import CliRunner
 from nbclient import NotebookClient
 from PIL import Image
 
-import edgeloop.report
 from edgeloop import Workspace
 from edgeloop.cli.app import app
-from edgeloop.runner import record_use
+from edgeloop.runner.usage import record_use
 from tests.cli.terminals import Terminal
 from tests.peers.process import accepts_connections, wait_until
 from tests.report.tables import table
 from tests.report.test_charts import PERF, SCORES
 
-NOTEBOOK = Path(edgeloop.report.__file__).with_name("results.ipynb")
+NOTEBOOK = Path(__file__).parents[1] / "edgeloop/view/results.ipynb"
 CURVES = "class,recall,precision\nskin,0,1\nskin,0.5,0.9\nskin,1,0.4\nnose,0.1,0.8\nnose,1,0.2\n"
 INTERVAL = "f1_low,,,0.6\nf1_high,,,0.75\n"
 DRAWING = {

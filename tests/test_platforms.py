@@ -56,14 +56,15 @@ from pathlib import Path
 from edgeloop._util.files import read_regular, write_private
 from edgeloop._util.locks import ScratchFolder, file_lock, home_folder, own_folder
 from edgeloop._util.system import is_running, native_memory_bytes
-from edgeloop.data.index import ScannedFile, read_piece, scan
+from edgeloop.node.index import ScannedFile, read_piece
+from edgeloop.node.index import scan
 from edgeloop.errors import ComputeRefused, StoreError
-from edgeloop.jobs.computes.local.compute import LocalCompute, LocalOptions
-from edgeloop.jobs.protocol.resources import Resources
-from edgeloop.portal.connections import ConnectionLimits, usable_limits
-from edgeloop.portal.tokens import own_token
-from edgeloop.project_files import check_owner
-from edgeloop.store.node.folder import PlainFolder
+from edgeloop.jobs.computes.local import LocalCompute, LocalOptions
+from edgeloop.node.resources import Resources
+from edgeloop.view.portal.connections import ConnectionLimits, usable_limits
+from edgeloop.view.portal.tokens import own_token
+from edgeloop.settings import check_owner
+from edgeloop.node.files import PlainFolder
 
 here = Path.cwd()
 with file_lock(here / "lock"), file_lock(own_folder(here / "own")):

@@ -121,7 +121,8 @@ def test_jobs_and_reports_work(elsewhere: dict[str, str], tmp_path: Path):
     (tmp_path / "data/working/words/one").write_text("1")
     report = "report --demo --details 1 -o report.html"
     commands = ("run hello.py --name hi", "data push working/words", report)
-    code = "from edgeloop import Workspace\nfrom edgeloop.portal import PortalOptions, create_app\n"
+    code = "from edgeloop import Workspace\nfrom edgeloop.view.portal.app import create_app\n"
+    code += "from edgeloop.view.portal.state import PortalOptions\n"
     code += "create_app(Workspace.open(), PortalOptions())"
     assert "working/words@1" in edgeloop(elsewhere, tmp_path, *commands, code=code)
     assert (tmp_path / "runs/hi/outputs/word").read_text() == "hello"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.health import write_health
+from edgeloop.runner.health import write_health
 from edgeloop.workspace import Workspace
 from tests.nets import save_tiny
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.fleet_sim.kernel import Kernel, Node
 from bench.fleet_sim.threads import VirtualEvent
-from edgeloop.fleet import Launcher, RunnerOrder, RunnerState
+from edgeloop.operate.fleet.launcher import Launcher, RunnerOrder, RunnerState
 from edgeloop.runner.worker import Worker
 
 

@@ -17,8 +17,9 @@ from bench.fleet_sim.kernel import Kernel
 from bench.fleet_sim.ledger import SimLedger, benchmark_columns
 from bench.fleet_sim.tables import SimStore
 from edgeloop.errors import DeviceUnavailable, ModelFailed
-from edgeloop.models import Lease, Leases, ModelFile
-from edgeloop.platforms.snpe.board.turns import TurnRefusedError, Turns
+from edgeloop.models.files import ModelFile
+from edgeloop.models.leases import Lease, Leases
+from edgeloop.platforms.snpe.turns import TurnRefusedError, Turns
 from edgeloop.runner.stages.base import Assignment, Equipment, Result
 from edgeloop.settings import Settings
 from edgeloop.store import Blobs, SqliteLocation

@@ -20,9 +20,10 @@ from bench.fleet_sim.threads import (
     virtual_time,
 )
 from edgeloop.errors import LeaseLost
-from edgeloop.fleet import demand
-from edgeloop.models import Lease, Leases, leases, queue, row
-from edgeloop.platforms.snpe.board import turns
+from edgeloop.models import leases, queue, row
+from edgeloop.models.leases import Lease, Leases
+from edgeloop.operate.fleet import demand
+from edgeloop.platforms.snpe import turns
 from edgeloop.runner import backoff, coordinator, heartbeat, presence, worker
 from edgeloop.runner.stages.base import Result
 from edgeloop.workspace import Workspace

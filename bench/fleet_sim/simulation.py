@@ -30,10 +30,12 @@ from bench.fleet_sim.patches import virtual_product
 from bench.fleet_sim.tables import SimStore
 from bench.fleet_sim.threads import VirtualEvent
 from edgeloop.errors import EdgeloopError
-from edgeloop.fleet import Bounds, ExperimentShare, Fleets, FleetSpec
-from edgeloop.fleet.supervisor import FleetSupervisor
-from edgeloop.models import Leases, default_plan
+from edgeloop.models.leases import Leases
+from edgeloop.models.plan import default_plan
 from edgeloop.models.records import utc
+from edgeloop.operate.fleet.records import Fleets
+from edgeloop.operate.fleet.spec import Bounds, ExperimentShare, FleetSpec
+from edgeloop.operate.fleet.supervisor import FleetSupervisor
 from edgeloop.runner.backoff import Backoff
 from edgeloop.runner.coordinator import Coordinator, DeviceSessions
 from edgeloop.runner.presence import Presence

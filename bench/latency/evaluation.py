@@ -24,7 +24,7 @@ from bench.latency.regression import (
     loss,
 )
 from edgeloop.platforms.base import ErrorInterval
-from edgeloop.platforms.qnn.latency.profiles import held_out_interval
+from edgeloop.platforms.qnn.latency import held_out_interval
 
 COVERAGE = 0.9
 ANY = "any"

@@ -16,7 +16,7 @@ from bench.latency.points import Point, read_points
 from bench.tables import RESULTS, ROOT, between_markers
 from edgeloop.platforms.base import ErrorInterval
 
-PROFILES = ROOT / "edgeloop" / "platforms" / "qnn" / "latency" / "profiles.yaml"
+PROFILES = ROOT / "edgeloop" / "platforms" / "qnn" / "profiles.yaml"
 PAGE = ROOT / "docs" / "qnn.md"
 
 _HEAD = """\

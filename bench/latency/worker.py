@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.latency.skeletons import read_skeleton, with_weights
-from edgeloop.graph import apply_rewrites, layout_of, read_graph, shapes_of
-from edgeloop.platforms.qnn.deploy import deployed
-from edgeloop.platforms.qnn.latency.features import features_of
+from edgeloop.graph.check import layout_of, read_graph, shapes_of
+from edgeloop.graph.rewrites.apply import apply_rewrites
+from edgeloop.platforms.qnn.deploy import deployed, events_of
+from edgeloop.platforms.qnn.features import features_of
 from edgeloop.platforms.qnn.native import NativeWork
 from edgeloop.platforms.qnn.quantize import quantize_with_fixed_scales
-from edgeloop.platforms.qnn.split import events_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.nas_table.space import all_params, architecture
-from edgeloop.architectures import Architecture, Value
+from edgeloop.search.nets.architecture import Architecture, Value
 
 TRAINED, TESTED, COMPILED = "trained.jsonl", "tested.jsonl", "compiled.jsonl"
 FIRST_SEED, SECOND_SEED = 0, 1

@@ -25,8 +25,9 @@ from typing import Any
 import numpy as np
 
 from bench.nas_table.space import CHOICES, table_space
-from edgeloop.architectures import Trial, Value
 from edgeloop.pareto import hypervolume, non_dominated
+from edgeloop.search.nets.architecture import Value
+from edgeloop.search.nets.trial import Trial
 
 FOLDER = Path(__file__).parent
 ROWS, ABOUT = "table.csv.xz", "table.json"

@@ -17,18 +17,22 @@ from typing import Any
 
 from bench.nas_table.places import COMPILED, TESTED, Places, TrainingTask, groups
 from bench.nas_table.space import CLASSES, SIDE
-from edgeloop.architectures import build, export_onnx
 from edgeloop.errors import EdgeloopError
-from edgeloop.graph import GraphInfo, apply_rewrites, graph_info, read_graph
+from edgeloop.graph.check import read_graph
+from edgeloop.graph.count import graph_info
+from edgeloop.graph.info import GraphInfo
+from edgeloop.graph.rewrites.apply import apply_rewrites
 from edgeloop.platforms import DEFAULT_PRECISION
 from edgeloop.platforms.batching import model_inputs
 from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.latency import built_in_profiles
 from edgeloop.platforms.qnn.quantize import quantize_model
 from edgeloop.platforms.qnn.toolchain import QnnToolchain, measurement
+from edgeloop.search.nets.checkpoint import MODEL
+from edgeloop.search.nets.export import export_onnx
+from edgeloop.search.nets.spaces import build
+from edgeloop.search.nets.train import mean_iou
 from edgeloop.tasks import Samples, Task, Trainable, open_task
-from edgeloop.training import MODEL
-from edgeloop.training.scoring import mean_iou
 
 _IDLE_S = 0.5
 

@@ -30,8 +30,8 @@ from bench.nas_table.space import SIDE, all_params
 from bench.nas_table.table import FOLDER, NasTable, TableMember, read_table, write_table
 from bench.nas_table.trainer import wanted
 from bench.tables import markdown
-from edgeloop.demo import make_faces
 from edgeloop.tasks import Trainable, open_task
+from edgeloop.testing.faces import make_faces
 
 DIFFICULTY, SEED = 1.0, 7
 TEST_PART = 10_000  # of the dataset's rule: the last of the files

@@ -3,7 +3,7 @@
     python -m bench recovery [NETS [MATCH]]
 
 NETS is a folder with segmentation models for the drawn faces at 64² (`*.onnx`), beside those of
-`edgeloop/demo/models`; without it a MobileNet-like one is trained first, which needs PyTorch and
+`edgeloop/view/demo_data`; without it a MobileNet-like one is trained first, which needs PyTorch and
 about two minutes. MATCH is a part of the names of cases.
 
 Each model is made hard to quantize without changing what it computes, and goes through the convert
@@ -24,7 +24,6 @@ from tempfile import TemporaryDirectory
 
 from bench.recovery.hard import outlier_channels, unequal_channels
 from bench.tables import markdown
-from edgeloop.demo import make_faces
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
     Precision,
@@ -38,9 +37,10 @@ from edgeloop.runner.stages.base import Assignment, Equipment
 from edgeloop.runner.stages.convert import convert
 from edgeloop.settings import Settings
 from edgeloop.tasks import Score, Task, open_task, paired_interval
-from edgeloop.tuning import STEP_NAMES
+from edgeloop.testing.faces import make_faces
+from edgeloop.tuning.recovery import STEP_NAMES
 
-NETS = Path(__file__).parents[2] / "edgeloop/demo/models"
+NETS = Path(__file__).parents[2] / "edgeloop/view/demo_data"
 FACES, SIDE, SEED = 700, 64, 5
 TESTED = int(os.environ.get("BENCH_RECOVERY_IMAGES", "100"))
 SIZES = Sizes(calibration=2 * TESTED, recovery=max(16, TESTED // 2))
@@ -80,8 +80,9 @@ def run(folder: str = "", match: str = "") -> str:
 
 
 def _trained(place: Path) -> Path:
-    from edgeloop.architectures import Architecture
-    from edgeloop.training import TrainingPlan, train
+    from edgeloop.search.nets.architecture import Architecture
+    from edgeloop.search.nets.plan import TrainingPlan
+    from edgeloop.search.nets.train import train
 
     space = f"{Path(__file__).with_name('nets.py')}:build"
     arch = Architecture(space, {"width": 16}, (1, 3, SIDE, SIDE), 19)

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, numpy_helper
 
-from edgeloop.tuning.recovery.equalize import pairs_of
-from edgeloop.tuning.recovery.floats import FloatGraph, groups_of
+from edgeloop.tuning.equalize import pairs_of
+from edgeloop.tuning.quantized import FloatGraph, groups_of
 from tests.recovery_nets import unequal
 
 

@@ -207,7 +207,8 @@ class _Compiler:
     def prepare(self, model: ModelProto, quantizes: bool) -> None:
         import onnx
 
-        from edgeloop.graph import apply_rewrites, read_graph
+        from edgeloop.graph.check import read_graph
+        from edgeloop.graph.rewrites.apply import apply_rewrites
         from edgeloop.platforms.qnn.deploy import deployed
         from edgeloop.platforms.qnn.quantize import quantize_with_fixed_scales
 
@@ -221,7 +222,7 @@ class _Compiler:
         onnx.save_model(target, "deployed.onnx")
 
     def cycles(self, soc: int) -> float:
-        from edgeloop.platforms.qnn.split import events_of
+        from edgeloop.platforms.qnn.deploy import events_of
 
         profile = Path("profile.csv")
         profile.unlink(missing_ok=True)

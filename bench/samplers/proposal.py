@@ -10,7 +10,7 @@ from bench.samplers.problems import Problem, problem
 from bench.samplers.samplers import POOL, screened
 from bench.tables import markdown
 from edgeloop.search.base import Observation, ScreenedMember
-from edgeloop.search.sampler.mutation import at_random
+from edgeloop.search.sampler.members import at_random
 from edgeloop.search.sampler.proposer import Proposer
 from edgeloop.search.sampler.trial import Params, ask, key_of
 

@@ -16,7 +16,7 @@ from bench.samplers import rivals
 from bench.samplers.problems import Problem
 from edgeloop.pareto import non_dominated
 from edgeloop.search.base import Observation, ScreenedMember
-from edgeloop.search.sampler.mutation import Draft, at_random, mutated, replayed
+from edgeloop.search.sampler.members import Draft, at_random, mutated, replayed
 from edgeloop.search.sampler.proposer import Proposer
 from edgeloop.search.sampler.trial import ask, key_of
 

@@ -30,32 +30,32 @@ SECTIONS = {
     },
     "Evaluate": {
         **{"inspect": "bench", "bench": "bench"},
-        **{"runner": "runner", "compare": "tuning.compare", "devices": "devices"},
-        **{"steady": "runner", "usage": "runner", "queue": "fleet.queue"},
+        **{"runner": "runner", "compare": "tuning", "devices": "devices"},
+        **{"steady": "runner", "usage": "runner", "queue": "queue"},
     },
     "Tune": {
-        "layers": "tuning.layers",
-        "advise": "tuning.advise",
-        "precision": "tuning.precision",
-        "gate": "tuning.gate",
+        "layers": "tuning",
+        "advise": "tuning",
+        "precision": "tuning",
+        "gate": "tuning",
     },
-    "Jobs and data": {"run": "jobs.run", "job": "jobs.submit", "data": "data"},
+    "Jobs and data": {"run": "jobs", "job": "jobs", "data": "data"},
     "Search": {
-        **{"search": "search.commands", "train-pareto": "search.commands"},
-        **{"searches": "search.views", "train": "training", "export": "training"},
+        **{"search": "search", "train-pareto": "search"},
+        **{"searches": "search", "train": "training", "export": "training"},
     },
     "Look": {"pareto": "report", "report": "report", "portal": "report", "notebook": "notebook"},
     "Set up": {
         "doctor": "devices",
         "health": "devices",
         "service": "devices",
-        "fleet": "fleet.commands",
-        "azure": "azure.commands",
-        "gc": "fleet.gc",
-        "secrets": "maintenance.secrets",
-        "store": "maintenance.store",
+        "fleet": "fleet",
+        "azure": "azure",
+        "gc": "gc",
+        "secrets": "store",
+        "store": "store",
         "schema": "schema",
-        "completion": "maintenance.completion",
+        "completion": "completion",
     },
 }
 """The commands by what they are for, and the module of each."""
@@ -152,7 +152,7 @@ def main() -> None:
 
 def _interrupted(context: click.Context) -> SystemExit:
     """A second Ctrl-C may come while the first is being handled; it changes nothing."""
-    from edgeloop.cli.terminal.interrupt import INTERRUPTED, sentence_of
+    from edgeloop.cli.terminal import INTERRUPTED, sentence_of
 
     with contextlib.suppress(KeyboardInterrupt):
         start = "\n" if sys.stderr.isatty() else ""  # the terminal has shown ^C

@@ -18,9 +18,9 @@ from edgeloop.cli.context import (
 )
 
 if TYPE_CHECKING:
-    from edgeloop.benchmark import BenchReport, BenchResult
-    from edgeloop.inspection import ChipAnswer, Inspection
     from edgeloop.platforms import Precision, PrecisionPlan
+    from edgeloop.runner.bench import BenchReport, BenchResult
+    from edgeloop.runner.inspection import ChipAnswer, Inspection
 
 model_argument = click.argument("model", metavar="FILE", type=ModelFileType())
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
@@ -49,9 +49,9 @@ def inspect(model: Path, devices: tuple[str, ...], shapes: tuple[str, ...], as_j
     Example: edgeloop inspect net.onnx --device htp:qcs8550
     """
     from edgeloop.cli.output import print_json
-    from edgeloop.cli.terminal.progress import waiting
-    from edgeloop.graph import parse_shapes
-    from edgeloop.inspection import inspect_model
+    from edgeloop.cli.terminal import waiting
+    from edgeloop.graph.read import parse_shapes
+    from edgeloop.runner.inspection import inspect_model
 
     with waiting("reading and compiling"):
         found = inspect_model(model, devices, parse_shapes(shapes))
@@ -110,10 +110,10 @@ def bench(
     """
     from dataclasses import asdict
 
-    from edgeloop.benchmark import BenchOptions, bench_model
     from edgeloop.cli.output import print_json
-    from edgeloop.cli.terminal.progress import waiting
-    from edgeloop.graph import parse_shapes
+    from edgeloop.cli.terminal import waiting
+    from edgeloop.graph.read import parse_shapes
+    from edgeloop.runner.bench import BenchOptions, bench_model
 
     options = BenchOptions(precision, runs, calibration, parse_shapes(shapes))
     settings = load_settings()
@@ -164,7 +164,7 @@ def _inspection_lines(found: Inspection) -> Iterator[str]:
 
 
 def _tensor_lines(found: Inspection, side: str) -> list[str]:
-    from edgeloop.cli.terminal.tables import Screen, listing
+    from edgeloop.cli.tables import Screen, listing
 
     info = found.summary.info
     tensors = getattr(info or found.summary, side)
@@ -214,7 +214,7 @@ def _labelled(label: str, lines: Iterable[str]) -> Iterator[str]:
 def _print_report(report: BenchReport) -> None:
     from edgeloop._util.units import size_text
     from edgeloop.cli.output import printable
-    from edgeloop.cli.terminal.tables import listing
+    from edgeloop.cli.tables import listing
 
     results = report.results
     cells = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from edgeloop.jobs import Jobs
+    from edgeloop.jobs.client import Jobs
     from edgeloop.platforms import Precision, PrecisionPlan
     from edgeloop.settings import Settings
     from edgeloop.store import Record
@@ -83,7 +83,7 @@ def model_file(text: str) -> Path:
     """The file that somebody means: a path, or `demo:NAME` for a model of the package."""
     if not text.startswith(DEMO_PREFIX) or Path(text).exists():
         return Path(text)
-    from edgeloop.demo import demo_model
+    from edgeloop.view.demo import demo_model
 
     return demo_model(text.removeprefix(DEMO_PREFIX))
 
@@ -160,7 +160,7 @@ def load_settings(
 def open_jobs(
     store: str | None, experiment: str | None, workspace_config: Path | None = None
 ) -> Jobs:
-    from edgeloop.jobs import Jobs
+    from edgeloop.jobs.client import Jobs
 
     return Jobs(load_settings(store, experiment, workspace_config))
 
@@ -182,8 +182,8 @@ def dataset_folder(given: Path | None, settings: Settings) -> Path | None:
     """The folder that --dataset or the settings name: a path from here (in `edgeloop.yaml`: from
     the project), or the name of a dataset of the project, such as `working/faces128`. Whole, so
     that messages say where something was looked for."""
-    from edgeloop.data import find_local
     from edgeloop.errors import EdgeloopError
+    from edgeloop.node.ledger import find_local
 
     text = str(given or settings.dataset)
     if given is None and not settings.dataset:
@@ -215,7 +215,7 @@ def opened(
 ) -> Iterator[Workspace]:
     """`makes`: a store that was named and is not there is begun, and that is said. Other commands
     refuse it: the disk that it is on may not be mounted."""
-    from edgeloop.cli.terminal.hints import hinting
+    from edgeloop.cli.terminal import hinting
     from edgeloop.workspace import Workspace
 
     if demo:
@@ -308,7 +308,7 @@ def missing_store(settings: Settings, makes: bool) -> Path | None:
 
 
 def _demo(store: str | None, experiment: str | None) -> Workspace:
-    from edgeloop.demo import CHIP_EXPERIMENT, HOST_EXPERIMENT, open_demo
+    from edgeloop.view.demo import CHIP_EXPERIMENT, HOST_EXPERIMENT, open_demo
 
     if store is not None:
         raise click.UsageError("--demo brings its own store: leave out --store or --demo.")

@@ -21,7 +21,10 @@ from edgeloop.cli.context import (
 from edgeloop.cli.output import plural, printable, shown
 
 if TYPE_CHECKING:
-    from edgeloop.data import Datasets, Pulled, Pushed, Verified, Version
+    from edgeloop.node.datasets import Datasets
+    from edgeloop.node.ledger import Version
+    from edgeloop.node.pull import Pulled, Verified
+    from edgeloop.node.push import Pushed
     from edgeloop.settings import Settings
 
 names_argument = click.argument("names", nargs=-1, required=True, metavar="NAME…")
@@ -69,8 +72,8 @@ def faces(folder: Path, count: int, size: int, seed: int, difficulty: str, as_js
     Example: edgeloop data faces faces/ --count 200 --size 128 --seed 7
     """
     from edgeloop.cli.output import plural, print_json
-    from edgeloop.cli.terminal.progress import count_bar
-    from edgeloop.demo import difficulty_of, make_faces
+    from edgeloop.cli.terminal import count_bar
+    from edgeloop.testing.faces import difficulty_of, make_faces
 
     level = difficulty_of(difficulty)
     if folder.parts[:1] == ("data",):  # as `push` understands it
@@ -106,8 +109,8 @@ def push(
     Example: edgeloop data push working/faces128 -m 'more hats'
     """
     from edgeloop.cli.output import print_json
-    from edgeloop.cli.terminal.progress import bytes_bar
-    from edgeloop.data import find_local
+    from edgeloop.cli.terminal import bytes_bar
+    from edgeloop.node.ledger import find_local
 
     settings, datasets = _opened(store, experiment, makes=not dry_run)
     found = [find_local(settings.project, name) for name in names]
@@ -150,7 +153,7 @@ def pull(
     Example: edgeloop data pull working/faces128@3 --to old-faces
     """
     from edgeloop.cli.output import print_json
-    from edgeloop.cli.terminal.progress import bytes_bar
+    from edgeloop.cli.terminal import bytes_bar
 
     if to is not None and len(references) != 1:
         raise click.UsageError(f"--to takes one dataset, not {len(references)}.")
@@ -195,7 +198,7 @@ def verify(
     Example: edgeloop data verify working/faces128
     """
     from edgeloop.cli.output import print_json
-    from edgeloop.cli.terminal.progress import bytes_bar
+    from edgeloop.cli.terminal import bytes_bar
 
     if folder is not None and (in_store or len(references) != 1):
         raise click.UsageError("--folder takes one dataset, and excludes --in-store.")
@@ -227,7 +230,7 @@ def list_datasets(
     """
     from edgeloop._util.units import size_text
     from edgeloop.cli.output import plural, print_json
-    from edgeloop.cli.terminal.tables import TableColumn, listing
+    from edgeloop.cli.tables import TableColumn, listing
 
     _, datasets = _opened(store, experiment)
     found = datasets.list() if name is None else datasets.versions(name)
@@ -305,7 +308,7 @@ def _opened(
     store: str | None, experiment: str | None, makes: bool = False
 ) -> tuple[Settings, Datasets]:
     """Opens only the blobs of the store, no table."""
-    from edgeloop.data import Datasets
+    from edgeloop.node.datasets import Datasets
     from edgeloop.settings import STORE_FOLDER
     from edgeloop.store import open_blobs
 
@@ -320,7 +323,7 @@ def _opened(
 
 def _chosen(datasets: Datasets, references: tuple[str, ...]) -> dict[str, list[Version]]:
     """The selected versions by dataset, each once."""
-    from edgeloop.data import parse_reference
+    from edgeloop.node.ledger import parse_reference
 
     chosen: dict[str, list[Version]] = {}
     for text in references:

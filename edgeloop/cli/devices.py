@@ -12,8 +12,8 @@ from edgeloop.cli.context import common_options, load_settings, opened
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from edgeloop.cli.terminal.tables import Screen
-    from edgeloop.runner import MachineLine
+    from edgeloop.cli.tables import Screen
+    from edgeloop.runner.machines import MachineLine
     from edgeloop.workspace import Workspace
 
 
@@ -57,8 +57,8 @@ def devices(
     from fnmatch import fnmatchcase
 
     from edgeloop.cli.output import print_json
-    from edgeloop.cli.terminal.live import watch as show
-    from edgeloop.cli.terminal.tables import TableColumn, listing, totals
+    from edgeloop.cli.tables import TableColumn, listing, totals
+    from edgeloop.cli.terminal import watch as show
 
     if states and not watch:
         raise click.UsageError("--state is for --watch: without it, nobody has been asked.")
@@ -122,7 +122,7 @@ def calibrate(
     from dataclasses import asdict
 
     from edgeloop.cli.output import print_json
-    from edgeloop.runner import calibrate_profile
+    from edgeloop.runner.calibration import calibrate_profile
 
     with opened(store, experiment) as workspace:
         profile = calibrate_profile(workspace, name, csv_file, chip)
@@ -148,8 +148,8 @@ def doctor(experiment: str | None, store: str | None, as_json: bool) -> None:
     Example: edgeloop doctor
     """
     from edgeloop.cli.output import print_json
-    from edgeloop.cli.terminal.tables import TableColumn, listing
-    from edgeloop.doctor import examine
+    from edgeloop.cli.tables import TableColumn, listing
+    from edgeloop.operate.doctor import examine
 
     load_settings()
     findings = examine(store, experiment)
@@ -215,10 +215,10 @@ def service_install(
 
     Example: edgeloop service install runner --name board-1 --device adb:8c2f11d0
     """
-    from edgeloop import service as services
     from edgeloop.cli.output import print_json
     from edgeloop.cli.report import portal
     from edgeloop.cli.runner import runner
+    from edgeloop.operate import service as services
     from edgeloop.settings import service_environment
 
     command = {"runner": runner, "portal": portal}[kind]
@@ -260,8 +260,8 @@ def service_uninstall(name: str, is_system: bool | None, into: Path | None, as_j
 
     Example: edgeloop service uninstall board-1
     """
-    from edgeloop import service as services
     from edgeloop.cli.output import print_json
+    from edgeloop.operate import service as services
 
     place = services.service_place(_is_system(is_system), into)
     if into is None and place.unit(name).exists():
@@ -286,9 +286,9 @@ def service_status(is_system: bool | None, into: Path | None, as_json: bool) -> 
 
     Example: edgeloop service status --json
     """
-    from edgeloop import service as services
     from edgeloop.cli.output import print_json
-    from edgeloop.cli.terminal.tables import listing
+    from edgeloop.cli.tables import listing
+    from edgeloop.operate import service as services
 
     place = services.service_place(_is_system(is_system), into)
     rows = [{"name": n, **services.state_of(n, place)} for n in services.installed(place)]
@@ -323,7 +323,7 @@ def health(file: Path | None, ready: bool, as_json: bool) -> None:
 
     Example: edgeloop health /tmp/runner-health --ready
     """
-    from edgeloop.health import health_problem
+    from edgeloop.runner.health import health_problem
 
     if file is None:
         raise click.UsageError("name the runner's health file, or set EDGELOOP_HEALTH")
@@ -350,9 +350,10 @@ def _is_system(chosen: bool | None) -> bool:
 
 def _lines(workspace: Workspace) -> list[MachineLine]:
     """The devices of all runners of the store, and the boards of this machine that none uses."""
-    from edgeloop.models import Registry, natural_key
+    from edgeloop.models.names import natural_key
+    from edgeloop.models.runners import Registry
     from edgeloop.platforms import list_devices
-    from edgeloop.runner import MachineLine, held_stages, machine_lines
+    from edgeloop.runner.machines import MachineLine, held_stages, machine_lines
 
     entries = Registry(workspace.store).entries()
     now_s = workspace.store.now()
@@ -370,7 +371,7 @@ def _lines(workspace: Workspace) -> list[MachineLine]:
 def _as_rows(workspace: Workspace, lines: Sequence[MachineLine]) -> list[dict[str, object]]:
     from datetime import UTC, datetime
 
-    from edgeloop.runner import use_today
+    from edgeloop.runner.usage import use_today
 
     now = datetime.now(UTC)
     first_key = f"{now.timestamp() - 2 * 86_400:015.3f}"  # a use may have begun before midnight
@@ -392,7 +393,7 @@ def machine_table(lines: Sequence[MachineLine], screen: Screen) -> str:
 
     from edgeloop._util.units import duration_text
     from edgeloop.cli.output import printable
-    from edgeloop.cli.terminal.tables import TableColumn, fit, totals
+    from edgeloop.cli.tables import TableColumn, fit, totals
 
     if not lines:
         return "No runner is registered in this store; start one: edgeloop runner --device htp"

@@ -20,7 +20,8 @@ from edgeloop.cli.context import (
 
 if TYPE_CHECKING:
     from edgeloop.errors import EdgeloopError
-    from edgeloop.models import Uploaded, UploadOptions
+    from edgeloop.models.catalog import Uploaded
+    from edgeloop.models.upload import UploadOptions
     from edgeloop.workspace import Workspace
 
 LARGEST_PRIORITY = 99_999_999  # as in edgeloop.models, which takes long to import
@@ -66,8 +67,8 @@ def upload(
     """
     from edgeloop._util.units import size_text
     from edgeloop.cli.output import plural, print_json, printable, shown
-    from edgeloop.graph import parse_shapes
-    from edgeloop.models import UploadOptions
+    from edgeloop.graph.read import parse_shapes
+    from edgeloop.models.upload import UploadOptions
 
     files = [file for path in paths for file in _models_in(path)]
     if name is not None and len(files) != 1:
@@ -144,8 +145,8 @@ def list_files(
     """
     from edgeloop._util.units import size_text
     from edgeloop.cli.output import plural, print_json
-    from edgeloop.cli.terminal.hints import no_models, say_empty
-    from edgeloop.cli.terminal.tables import TableColumn, listing
+    from edgeloop.cli.tables import TableColumn, listing
+    from edgeloop.cli.terminal import no_models, say_empty
 
     with opened(store, experiment) as workspace:
         found = [
@@ -194,7 +195,7 @@ def _upload_all(
     """The uploaded models, and the number of failures; each failure is printed at once."""
     from edgeloop._util.redact import redact
     from edgeloop.errors import EdgeloopError
-    from edgeloop.models import Uploaded
+    from edgeloop.models.catalog import Uploaded
 
     if len(files) == 1:
         try:
@@ -226,7 +227,8 @@ def _asked_shapes(file: Path, options: UploadOptions, error: EdgeloopError) -> U
 
     from edgeloop.cli.output import printable
     from edgeloop.errors import UnusableModel
-    from edgeloop.graph import graph_pool, parse_shapes
+    from edgeloop.graph.process import graph_pool
+    from edgeloop.graph.read import parse_shapes
 
     asked = isinstance(error, UnusableModel) and "--shape" in str(error)
     if not asked or sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -244,7 +246,7 @@ def _asked_shapes(file: Path, options: UploadOptions, error: EdgeloopError) -> U
 
 def _outlook(item: Uploaded) -> str:
     """What will be evaluated, in a few words."""
-    from edgeloop.graph import fitting_task
+    from edgeloop.graph.describe import fitting_task
 
     if item.summary is None or item.summary.info is None:
         return "not checked"
@@ -255,7 +257,7 @@ def _outlook(item: Uploaded) -> str:
 
 
 def _as_json(item: Uploaded) -> dict[str, object]:
-    from edgeloop.graph import fitting_task
+    from edgeloop.graph.describe import fitting_task
 
     info = item.summary.info if item.summary else None
     fit = fitting_task(info) if info else None
@@ -301,7 +303,7 @@ def reset(
     """
     from edgeloop._util.redact import redact
     from edgeloop.cli.output import print_json
-    from edgeloop.cli.terminal.hints import no_models
+    from edgeloop.cli.terminal import no_models
     from edgeloop.errors import ModelBusy
 
     if not names and not failed:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from edgeloop._util.system import python_module
-from edgeloop.cli.terminal.interrupt import kept
+from edgeloop.cli.terminal import kept
 
 
 @click.command()
@@ -31,11 +31,11 @@ def notebook(context: click.Context, file: Path, force: bool, no_open: bool, as_
     from importlib.util import find_spec
 
     from edgeloop.cli.output import print_json
-    from edgeloop.report import write_whole
+    from edgeloop.view.drawing import write_whole
 
     is_new = force or not file.exists()
     if is_new:
-        write_whole(file, (files("edgeloop.report") / "results.ipynb").read_bytes())
+        write_whole(file, (files("edgeloop.view") / "results.ipynb").read_bytes())
     if as_json:
         print_json([{"file": str(file), "written": is_new}])
         return

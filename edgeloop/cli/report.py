@@ -20,13 +20,15 @@ from edgeloop.cli.context import (
     opened,
     say_if_new,
 )
-from edgeloop.cli.terminal.hints import say_if_none
+from edgeloop.cli.terminal import say_if_none
 
 if TYPE_CHECKING:
-    from edgeloop.portal import Address
-    from edgeloop.report import ChartAxes, ColumnObjective, Pareto, Theme
-    from edgeloop.search import SeenSearch
+    from edgeloop.search.reading import SeenSearch
     from edgeloop.store import Value, Values
+    from edgeloop.view.front import Pareto
+    from edgeloop.view.measures import ColumnObjective
+    from edgeloop.view.portal.server import Address
+    from edgeloop.view.style import ChartAxes, Theme
     from edgeloop.workspace import Workspace
 
 GOAL = click.Choice(["min", "max"])
@@ -99,7 +101,7 @@ def pareto(
     Example: edgeloop pareto --x latency_ms --y f1_1k -o front.png -o front.csv
     """
     from edgeloop.cli.output import print_json
-    from edgeloop.report import ALL_DEVICES, device_note, one_device, pareto_of
+    from edgeloop.view.front import ALL_DEVICES, device_note, one_device, pareto_of
 
     wanted = _objectives(x, x_goal, y, y_goal, more)
     _check_endings(outputs)
@@ -169,9 +171,11 @@ def report(
 
     from edgeloop._util.units import size_text
     from edgeloop.cli.output import plural, print_json
-    from edgeloop.cli.terminal.progress import step_bar
-    from edgeloop.models import ran_on
-    from edgeloop.report import ALL_DEVICES, gather, one_device, pareto_of, render, write_whole
+    from edgeloop.cli.terminal import step_bar
+    from edgeloop.models.row import ran_on
+    from edgeloop.view.drawing import write_whole
+    from edgeloop.view.front import ALL_DEVICES, one_device, pareto_of
+    from edgeloop.view.report import gather, render
 
     wanted = _objectives(x, x_goal, y, y_goal, more)
     store, experiment, members, seen = _of_search(search, store, experiment)
@@ -199,7 +203,8 @@ def _of_search(
     """Where the results of a search are, the architectures that it evaluated, and itself."""
     if search is None:
         return store, experiment, None, None
-    from edgeloop.search import arch_ids, find_search, kept_search, read_search
+    from edgeloop.search.reading import read_search
+    from edgeloop.search.storage import arch_ids, find_search, kept_search
 
     project = load_settings().project
     folder = find_search(search, project)
@@ -216,7 +221,7 @@ def _objectives(
     more: Sequence[str],
     rows: Sequence[Values] = (),
 ) -> list[ColumnObjective]:
-    from edgeloop.report import objective, quality_column
+    from edgeloop.view.measures import objective, quality_column
 
     y = y or quality_column(rows)
     return [objective(x, x_goal), objective(y, y_goal), *(objective(text) for text in more)]
@@ -229,7 +234,7 @@ def _rows(
     wanted: Sequence[ColumnObjective],
     members: Collection[str] | None = None,
 ) -> list[Values]:
-    from edgeloop.report import check_columns
+    from edgeloop.view.measures import check_columns
 
     found: list[Values] = [
         {**row.values, "name": row.key}
@@ -242,7 +247,7 @@ def _rows(
 
 
 def _uses(workspace: Workspace) -> list[dict[str, object]]:
-    from edgeloop.runner import utilisation
+    from edgeloop.runner.usage import utilisation
 
     return [
         {"device": use.device, "day": f"{use.day}", "seconds": use.seconds, "uses": use.uses}
@@ -257,7 +262,8 @@ def _check_endings(outputs: Sequence[Path]) -> None:
 
 
 def _write(found: Pareto, path: Path, theme: Theme, note: str) -> None:
-    from edgeloop.report import front_frames, pareto_chart, to_gif, to_png, write_chart, write_whole
+    from edgeloop.view.charts import front_frames, pareto_chart
+    from edgeloop.view.drawing import to_gif, to_png, write_chart, write_whole
 
     kind = path.suffix.lower()
     if kind == ".csv":
@@ -273,7 +279,8 @@ def _csv(found: Pareto) -> str:
     """The shown columns first, then all others."""
     import io
 
-    from edgeloop.models import visible_columns, write_csv
+    from edgeloop.models.catalog import write_csv
+    from edgeloop.models.row import visible_columns
 
     rows: list[Values] = [{**_shown(found, row), **row} for row in found.front]  # type: ignore[dict-item]
     first = ["name", *(item.measure.heading for item in found.objectives)]
@@ -292,9 +299,11 @@ def _shown(found: Pareto, row: object) -> dict[str, Value]:
 
 def _print(found: Pareto) -> None:
     from edgeloop.cli.output import plural
-    from edgeloop.cli.terminal.tables import listing
-    from edgeloop.models import interval_heading, latency_interval
-    from edgeloop.report import ASCII, LATENCY, UNICODE, chart_axes, plot
+    from edgeloop.cli.tables import listing
+    from edgeloop.models.row import interval_heading, latency_interval
+    from edgeloop.view.measures import LATENCY
+    from edgeloop.view.style import chart_axes
+    from edgeloop.view.terminal import ASCII, UNICODE, plot
 
     if not found.rows:
         headings = [item.measure.heading for item in found.objectives]
@@ -318,8 +327,8 @@ def _print(found: Pareto) -> None:
 
 
 def _cells(found: Pareto, row: object, axes: ChartAxes, has_interval: bool) -> list[str]:
-    from edgeloop.models import latency_interval
-    from edgeloop.report import LATENCY, latency_cell
+    from edgeloop.models.row import latency_interval
+    from edgeloop.view.measures import LATENCY, latency_cell
 
     values: Values = row  # type: ignore[assignment]
     cells = [str(values.get("name", ""))]
@@ -403,7 +412,9 @@ def portal(
     Example: edgeloop portal --open
     """
     from edgeloop.errors import BadInput
-    from edgeloop.portal import PortalOptions, checked, own_token, serve
+    from edgeloop.view.portal.server import checked, serve
+    from edgeloop.view.portal.state import PortalOptions
+    from edgeloop.view.portal.tokens import own_token
 
     chosen = _token(token, token_file, new_token, no_token)
     options = PortalOptions(
@@ -424,8 +435,8 @@ def portal(
 
 def _token(token: str | None, file: Path | None, new: bool, none: bool) -> str:
     """From a file or the environment only: every user of a machine can list arguments."""
-    from edgeloop.portal import AUTO, token_in
     from edgeloop.settings import portal_token
+    from edgeloop.view.portal.tokens import AUTO, token_in
 
     if token not in (None, AUTO):
         raise click.UsageError(
@@ -448,8 +459,8 @@ def _token(token: str | None, file: Path | None, new: bool, none: bool) -> str:
 def _announce(workspace: Workspace, address: Address, as_json: bool, open_page: bool) -> None:
     from edgeloop._util.redact import redact
     from edgeloop.cli.output import print_json, shown
-    from edgeloop.portal import opening_page
     from edgeloop.settings import is_in_journal
+    from edgeloop.view.portal.tokens import opening_page
 
     place = redact(shown(workspace.store.description))
     is_logged = is_in_journal() and not sys.stdout.isatty()

@@ -26,7 +26,9 @@ from edgeloop.cli.context import (
 
 if TYPE_CHECKING:
     from edgeloop.platforms import Precision, PrecisionPlan
-    from edgeloop.runner import RunnerEvent, RunTotals, Sizes
+    from edgeloop.runner.loop import RunTotals
+    from edgeloop.runner.stages.base import Sizes
+    from edgeloop.runner.worker import RunnerEvent
     from edgeloop.settings import Settings
 
 dataset_option = click.option(
@@ -175,9 +177,9 @@ def runner(
     from functools import partial
 
     from edgeloop.cli.output import print_json
-    from edgeloop.housekeeping import reclaim_orphans
-    from edgeloop.runner import RunnerOptions, run
-    from edgeloop.tuning import parse_steps
+    from edgeloop.operate.gc import reclaim_orphans
+    from edgeloop.runner.loop import RunnerOptions, run
+    from edgeloop.tuning.recovery import parse_steps
     from edgeloop.workspace import Workspace
 
     settings = load_settings(store=store, experiment=experiment)
@@ -245,9 +247,9 @@ def usage(experiment: str | None, store: str | None, as_json: bool) -> None:
     Example: edgeloop usage --json
     """
     from edgeloop.cli.output import plural, print_json
-    from edgeloop.cli.terminal.hints import say_empty
-    from edgeloop.cli.terminal.tables import TableColumn, listing
-    from edgeloop.runner import utilisation
+    from edgeloop.cli.tables import TableColumn, listing
+    from edgeloop.cli.terminal import say_empty
+    from edgeloop.runner.usage import utilisation
 
     with opened(store, experiment) as workspace:
         uses = utilisation(row.values for row in workspace.store.usage().query())
@@ -301,8 +303,8 @@ def steady(
     Example: edgeloop steady --threshold 5 --reset
     """
     from edgeloop.cli.output import plural, print_json
-    from edgeloop.cli.terminal.hints import no_models, say_empty
-    from edgeloop.cli.terminal.tables import TableColumn, listing
+    from edgeloop.cli.tables import TableColumn, listing
+    from edgeloop.cli.terminal import no_models, say_empty
 
     with opened(store, experiment) as workspace:
         everything = workspace.find(())
@@ -363,7 +365,7 @@ def _sizes(
     thorough: int | None,
     recovery: int | None,
 ) -> Sizes:
-    from edgeloop.runner import Sizes
+    from edgeloop.runner.stages.base import Sizes
 
     return Sizes(
         calibration or settings.calibration_images,

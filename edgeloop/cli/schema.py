@@ -36,12 +36,13 @@ def file_schema(what: str, kind: str = "") -> dict[str, Any]:
 
 def _schemas(what: str, kind: str) -> dict[str, Any]:
     from edgeloop._util.schema import model_schema
-    from edgeloop.jobs import JobFile, compute_options
+    from edgeloop.jobs.computes import compute_options
+    from edgeloop.jobs.spec import JobFile
 
     if what == "job":
         return model_schema(JobFile)
     if what == "search":
-        from edgeloop.search import SearchFile
+        from edgeloop.search.keys import SearchFile
 
         return model_schema(SearchFile)
     if what == "compute":
@@ -63,9 +64,9 @@ def _of_kind(kind: str, model: Any) -> dict[str, Any]:
 def _settings() -> dict[str, Any]:
     """The settings, with those parts that rooms above them know: computes, workspace, fleet."""
     from edgeloop._util.schema import model_schema
-    from edgeloop.azure import AzureKeys
-    from edgeloop.fleet import FleetSpec
-    from edgeloop.jobs import compute_kinds, compute_options
+    from edgeloop.jobs.computes import compute_kinds, compute_options
+    from edgeloop.jobs.computes.azureml.workspace import AzureKeys
+    from edgeloop.operate.fleet.spec import FleetSpec
     from edgeloop.settings import settings_model
 
     document = dict(model_schema(settings_model()))

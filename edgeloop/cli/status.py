@@ -83,11 +83,10 @@ def status(
     Example: edgeloop status --sort latency_ms --columns name,latency_ms,f1_1k,device
     """
     from edgeloop.cli.output import print_json, shown
-    from edgeloop.cli.terminal.hints import no_models, say_empty
-    from edgeloop.cli.terminal.live import watch as show
-    from edgeloop.cli.terminal.model_table import in_order, model_table
-    from edgeloop.cli.terminal.tables import Screen
-    from edgeloop.models import decoded, ran_on, visible_columns
+    from edgeloop.cli.tables import Screen, in_order, model_table
+    from edgeloop.cli.terminal import no_models, say_empty
+    from edgeloop.cli.terminal import watch as show
+    from edgeloop.models.row import decoded, ran_on, visible_columns
     from edgeloop.store import rows_left_out
 
     if sum((csv is not None, as_json, watch)) > 1:
@@ -139,9 +138,9 @@ def experiments(experiment: str | None, store: str | None, as_json: bool) -> Non
     Example: edgeloop experiments --json
     """
     from edgeloop.cli.output import plural, print_json
-    from edgeloop.cli.terminal.hints import no_models, say_empty
-    from edgeloop.cli.terminal.tables import TableColumn, listing
-    from edgeloop.models import check_experiment_name
+    from edgeloop.cli.tables import TableColumn, listing
+    from edgeloop.cli.terminal import no_models, say_empty
+    from edgeloop.models.names import check_experiment_name
 
     if experiment is not None:
         check_experiment_name(experiment)
@@ -168,7 +167,7 @@ COMMANDS = (status, experiments)
 def _write_csv(rows: list[Values], target: Path, columns: Sequence[str]) -> None:
     from edgeloop._util.files import replacing
     from edgeloop.errors import LocalFileError
-    from edgeloop.models import write_csv
+    from edgeloop.models.catalog import write_csv
 
     if str(target) == "-":
         write_csv(rows, columns, sys.stdout)
@@ -183,7 +182,8 @@ def _write_csv(rows: list[Values], target: Path, columns: Sequence[str]) -> None
 def _is_wanted(
     row: Values, workspace: Workspace, states: tuple[str, ...], node: str | None, stage: str | None
 ) -> bool:
-    from edgeloop.models import holders_of, is_on, ready_at, records_of
+    from edgeloop.models.queue import ready_at
+    from edgeloop.models.records import holders_of, is_on, records_of
 
     text = str(row.get("status", ""))
     wanted = {"error" if state == "failed" else state for state in states}
@@ -201,8 +201,8 @@ def _is_wanted(
 
 def _chosen(columns: str | None, rows: Sequence[Values], for_people: bool = True) -> list[str]:
     """The columns of --columns, as the store names them; none: the usual ones."""
-    from edgeloop.cli.terminal.model_table import INTERVAL, known_columns
-    from edgeloop.models import column_named
+    from edgeloop.cli.tables import INTERVAL, known_columns
+    from edgeloop.models.row import column_named
 
     names = [name.strip() for name in (columns or "").split(",") if name.strip()]
     known = [*known_columns(rows), *([INTERVAL] if for_people else [])]
@@ -210,7 +210,7 @@ def _chosen(columns: str | None, rows: Sequence[Values], for_people: bool = True
 
 
 def _checked_sort(sort: str, rows: Sequence[Values]) -> str:
-    from edgeloop.cli.terminal.model_table import known_columns
+    from edgeloop.cli.tables import known_columns
 
     name, _, way = sort.partition(":")
     if way not in ("", "asc", "desc"):

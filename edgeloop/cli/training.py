@@ -10,9 +10,9 @@ import click
 from edgeloop.cli.context import dataset_folder, load_settings
 
 if TYPE_CHECKING:
-    from edgeloop.architectures import Architecture
-    from edgeloop.cli.terminal.progress import StepBar
-    from edgeloop.training import ProgressReport, TrainingPlan, TrainingProgress
+    from edgeloop.cli.terminal import StepBar
+    from edgeloop.search.nets.architecture import Architecture
+    from edgeloop.search.nets.plan import ProgressReport, TrainingPlan, TrainingProgress
 
 _path = click.Path(path_type=Path)
 _arch_argument = click.argument("arch_file", metavar="ARCH.json", type=_path)
@@ -121,7 +121,7 @@ def train(
     Example: edgeloop train arch.json --dataset faces/ --qat trained/checkpoint.pt --out robust/
     --learning-rate 4e-4 --epochs 3
     """
-    from edgeloop.training import TrainingPlan
+    from edgeloop.search.nets.plan import TrainingPlan
 
     settings = load_settings()
     data = dataset_folder(dataset, settings) or dataset
@@ -173,9 +173,10 @@ def export(
 
     Example: edgeloop export arch.json -o net.onnx --weights trained/checkpoint.pt
     """
-    from edgeloop.architectures import build, export_onnx
     from edgeloop.cli.output import print_json
-    from edgeloop.training import load_weights
+    from edgeloop.search.nets.checkpoint import load_weights
+    from edgeloop.search.nets.export import export_onnx
+    from edgeloop.search.nets.spaces import build
 
     arch = _architecture(arch_file, classes, size)
     net = build(arch, seed, load_settings().project)
@@ -200,8 +201,8 @@ def _architecture(
     task: str | None = None,
 ) -> Architecture:
     """From a file of ours or of Archai's; the latter takes its classes from the dataset."""
-    from edgeloop.architectures import load_architecture
     from edgeloop.errors import BadInput
+    from edgeloop.search.nets.archai import load_architecture
 
     is_asked = False
 
@@ -235,10 +236,9 @@ def _train(
     as_json: bool,
 ) -> None:
     from edgeloop.cli.output import print_json, shown
-    from edgeloop.cli.terminal.interrupt import KEPT, kept
-    from edgeloop.cli.terminal.progress import step_bar
+    from edgeloop.cli.terminal import KEPT, kept, step_bar
     from edgeloop.paths import outputs
-    from edgeloop.training import train as train_net
+    from edgeloop.search.nets.train import train as train_net
 
     folder = out or outputs(arch.id)
     checkpoint = folder / "checkpoint.pt"

@@ -7,15 +7,16 @@ one generic sentence; so whatever can be known from the graph alone is checked h
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgeloop.errors import UnusableModel
 from edgeloop.graph.info import Layout, Shape
-from edgeloop.graph.masks import mask_constants
-from edgeloop.graph.operators import refusal, unknown_layers, untaken_layers
-from edgeloop.graph.reading import (
+from edgeloop.graph.read import load_model
+from edgeloop.graph.rewrites.apply import plan_rewrites
+from edgeloop.graph.rewrites.layout import LARGEST_RANK
+from edgeloop.graph.simplify import (
     STANDARD_DOMAINS,
     convert_opset,
     fix_shapes,
@@ -23,15 +24,14 @@ from edgeloop.graph.reading import (
     infer_types,
     inline_functions,
     is_fixed,
-    load_model,
     one_float,
     real_inputs,
     shape_of,
+    simplify,
 )
-from edgeloop.graph.reading.simplify import simplify
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 
 LARGEST_TENSOR = 2**32  # elements: bytes once quantized
@@ -183,3 +183,234 @@ def _values(graph: GraphProto) -> Iterator[ValueInfoProto]:
     yield from graph.input
     yield from graph.value_info
     yield from graph.output
+
+
+# Masks of attention: constants so negative that a Softmax turns what they are added to into 0.
+#
+# Exporters write the lowest float, or minus infinity. Quantized, one such value leaves no steps for
+# all others, and every word gets the same attention; so a quantized model has smaller ones.
+
+
+_LARGEST = -1000.0  # what is above is a number like others
+_ON_THE_WAY = frozenset(
+    (
+        *("Add", "Mul", "Max", "Min", "Where", "Cast", "Concat", "Gather", "Slice"),
+        *("Expand", "Tile", "Reshape", "Squeeze", "Unsqueeze", "Transpose"),
+    )
+)
+
+
+def mask_constants(graph: GraphProto) -> list[TensorProto]:
+    """Constants with very low values that reach nothing but Softmax."""
+    from onnx import numpy_helper
+
+    readers: dict[str, list[NodeProto]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    outputs = {output.name for output in graph.output}
+    found = []
+    for tensor in graph.initializer:
+        values = numpy_helper.to_array(tensor)
+        is_low = values.dtype.kind == "f" and values.size and values.min() < _LARGEST
+        if is_low and _ends_in_softmax(tensor.name, readers, outputs):
+            found.append(tensor)
+    return found
+
+
+def soften_masks(graph: GraphProto, lowest: float) -> None:
+    """In place: masks no lower than `lowest`, for a graph that will be quantized."""
+    import numpy as np
+    from onnx import numpy_helper
+
+    for tensor in mask_constants(graph):
+        values = numpy_helper.to_array(tensor)
+        softer = np.maximum(values, np.array(lowest, values.dtype))
+        tensor.CopyFrom(numpy_helper.from_array(softer, tensor.name))
+
+
+def _ends_in_softmax(
+    name: str, readers: Mapping[str, Sequence[NodeProto]], outputs: set[str]
+) -> bool:
+    waiting, seen = [name], {name}
+    while waiting:
+        current = waiting.pop()
+        if current in outputs or current not in readers:
+            return False
+        for node in readers[current]:
+            if node.op_type in ("Softmax", "LogSoftmax"):
+                continue
+            if node.op_type not in _ON_THE_WAY:
+                return False
+            new = set(node.output) - seen
+            seen |= new
+            waiting.extend(new)
+    return True
+
+
+# Operators: those that Qualcomm's compiler takes, and what to use in place of the others.
+#
+# The lists are what the compiler (QNN 2.7 through ONNX Runtime) did with small graphs of every
+# operator, quantized with 8 and 16 bits, and not what is written about it. The page
+# docs/reference/operators.md has the forms. Some operators are only taken in other words, which
+# `edgeloop.graph.rewrites` finds.
+
+
+# Gone before the compiler sees the graph: folded into constants, or dropped.
+_FOLDED = "Constant ConstantOfShape Dropout Identity Range Shape Size"
+
+_TAKEN = """
+Abs Add And ArgMax ArgMin Asin Atan Attention AveragePool BatchNormalization Cast Ceil Clip Concat
+Conv ConvTranspose Cos DepthToSpace Div Elu Equal Exp Expand Flatten Floor Gather GatherElements
+GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GridSample GRU HardSigmoid
+HardSwish InstanceNormalization LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax
+LpNormalization LpPool LRN LSTM MatMul Max MaxPool Mean Min Mish Mul Neg Not Or Pad Pow PRelu
+Reciprocal ReduceL2 ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Resize RMSNormalization
+RoiAlign Round ScatterElements ScatterND Selu Sigmoid Sign Sin Slice Softmax Softplus SpaceToDepth
+Split Sqrt Squeeze Sub Sum Swish Tan Tanh ThresholdedRelu Tile TopK Transpose Unsqueeze Upsample
+Where Xor
+"""
+
+# Taken after a rewrite; Erf only as a part of GELU.
+_REWRITTEN = """
+Acos Celu Cosh CumSum Einsum Erf GlobalLpPool GroupNormalization ReduceL1 ReduceLogSum
+ReduceLogSumExp ReduceSumSquare Sinh Softsign Trilu
+"""
+
+TAKEN = frozenset((_FOLDED + " " + _TAKEN).split())
+REWRITTEN = frozenset(_REWRITTEN.split())
+
+_LOGARITHM = "its formula with Log and Sqrt"
+_FIXED = "a mask of fixed size with Where or Mul"
+_BEFORE = "the model without it, and compute it before or after the model"
+_ALTERNATIVES: Mapping[str, str] = {
+    "Acosh": _LOGARITHM,
+    "Asinh": _LOGARITHM,
+    "Atanh": _LOGARITHM,
+    "Col2Im": "ConvTranspose",
+    "Compress": _FIXED,
+    "DeformConv": "Conv with dilations, or GridSample and Conv",
+    "Det": _BEFORE,
+    "DFT": "Conv with sines and cosines as its kernel",
+    "Erf": "Gelu or Tanh",
+    "Hardmax": "ArgMax",
+    "If": "an export for one fixed case",
+    "IsInf": "Clip",
+    "Loop": "an export for a fixed number of steps",
+    "MaxRoiPool": "RoiAlign",
+    "MaxUnpool": "Resize or ConvTranspose",
+    "MeanVarianceNormalization": "LayerNormalization or InstanceNormalization",
+    "Mod": "x - y · Floor(x / y)",
+    "NonMaxSuppression": "the model without its post-processing, with boxes and scores as outputs",
+    "NonZero": _FIXED,
+    "OneHot": "Gather of a unit matrix",
+    "ReduceProd": "Mul, or Exp of the ReduceSum of Log",
+    "ReverseSequence": "Slice with a step of -1",
+    "RNN": "LSTM or GRU",
+    "Scan": "an export for a fixed number of steps",
+    "Shrink": "Relu(x - λ) - Relu(-x - λ)",
+    "STFT": "Conv with sines and cosines as its kernel",
+    "Unique": _FIXED,
+}
+_SPECIAL = "its plain form (see docs/reference/operators.md)"
+
+
+def refusal(layers: Iterable[tuple[str, str]]) -> str:
+    """One sentence about (operator, layer) pairs that the compiler does not take: which operators,
+    in which layers, and what to use instead; of many, the first three operators."""
+    named: dict[str, list[str]] = {}
+    for operator, layer in layers:
+        named.setdefault(operator, []).append(layer)
+    parts = []
+    for operator, names in list(named.items())[:3]:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        instead = _ALTERNATIVES.get(operator, _SPECIAL)
+        parts.append(f"{operator} (layer {names[0]!r}{more}): use {instead} instead")
+    rest = f"; and {len(named) - 3} more operators" if len(named) > 3 else ""
+    return "the chip's compiler does not take " + "; ".join(parts) + rest
+
+
+def unknown_layers(model: ModelProto) -> list[tuple[str, str]]:
+    """Layers that are taken neither as they are nor after a rewrite."""
+    return [_named(node) for node in model.graph.node if node.op_type not in TAKEN | REWRITTEN]
+
+
+def untaken_layers(model: ModelProto) -> list[tuple[str, str]]:
+    """Layers that remain in the way after all rewrites: operators that are not taken, or too many
+    sides. The model needs the shape of every tensor."""
+    if not _in_the_way(model):
+        return []
+    return [_named(node) for node in _in_the_way(plan_rewrites(model))]
+
+
+def _in_the_way(model: ModelProto) -> list[NodeProto]:
+    values = (*model.graph.value_info, *model.graph.output)
+    large = {v.name for v in values if len(v.type.tensor_type.shape.dim) > LARGEST_RANK}
+    return [
+        node
+        for node in model.graph.node
+        if node.op_type not in TAKEN or any(name in large for name in node.output)
+    ]
+
+
+def _named(node: NodeProto) -> tuple[str, str]:
+    return node.op_type, node.name or node.output[0]
+
+
+# Graphs for which a compiler's latency estimate is known to be off, recognised by their shape.
+
+
+SHUFFLE = (
+    "channel shuffle: the estimate of such graphs was up to 46 % too high against published figures"
+)
+DENSE = (
+    "densely concatenated layers: the estimate of such graphs was up to 66 % too low against "
+    "published figures"
+)
+_DENSE_CHAIN = 4
+_THROUGH = frozenset(("QuantizeLinear", "DequantizeLinear"))
+
+
+def estimate_caveats(model: ModelProto) -> list[str]:
+    """Reasons to trust a latency estimate of this graph less."""
+    graph = model.graph
+    caveats = []
+    if _shuffles_channels(graph):
+        caveats.append(SHUFFLE)
+    if _longest_concat_chain(graph) >= _DENSE_CHAIN:
+        caveats.append(DENSE)
+    return caveats
+
+
+def _shuffles_channels(graph: GraphProto) -> bool:
+    """Reshape to five dimensions, swap two, reshape back."""
+    makers = {name: node for node in graph.node for name in node.output}
+    for node in graph.node:
+        if node.op_type != "Transpose":
+            continue
+        order = next((list(a.ints) for a in node.attribute if a.name == "perm"), [])
+        before = _maker(makers, node.input[0])
+        if order == [0, 2, 1, 3, 4] and before is not None and before.op_type == "Reshape":
+            return True
+    return False
+
+
+def _longest_concat_chain(graph: GraphProto) -> int:
+    """How many Concats feed one another directly: dense blocks have many, a U-Net has none."""
+    makers = {name: node for node in graph.node for name in node.output}
+    depth: dict[str, int] = {}
+    for node in graph.node:
+        if node.op_type != "Concat":
+            continue
+        before = [_maker(makers, name) for name in node.input]
+        chained = [depth.get(m.output[0], 0) for m in before if m and m.op_type == "Concat"]
+        depth[node.output[0]] = 1 + max(chained, default=0)
+    return max(depth.values(), default=0)
+
+
+def _maker(makers: dict[str, NodeProto], name: str) -> NodeProto | None:
+    """Who makes this tensor; quantization in between is looked through."""
+    node = makers.get(name)
+    while node is not None and node.op_type in _THROUGH:
+        node = makers.get(node.input[0])
+    return node

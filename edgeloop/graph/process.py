@@ -10,11 +10,11 @@ from pathlib import Path
 from queue import LifoQueue
 from typing import Any
 
+from edgeloop._util.isolation import DEFAULT_LIMIT_S, NativeProcess
 from edgeloop._util.system import available_cpus
-from edgeloop.graph.advice import OutputComparison, RewriteStep
 from edgeloop.graph.describe import GraphSummary, summary_from
 from edgeloop.graph.info import GraphInfo, Shape, info_from
-from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess
+from edgeloop.graph.rewrites.catalog import OutputComparison, RewriteStep
 
 _MODULE = "edgeloop.graph.worker"
 _MOST_IN_POOL = 2

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgeloop._util.units import seconds_of
-from edgeloop.data import Progress
 from edgeloop.errors import (
     BadInput,
     BadSetting,
@@ -22,13 +21,14 @@ from edgeloop.errors import (
 )
 from edgeloop.jobs import transfer as results
 from edgeloop.jobs.computes import Compute, make_compute
-from edgeloop.jobs.protocol.ticket import State
 from edgeloop.jobs.records import RUNS_FOLDER, Run, RunRecords, Selection, by_compute, select
 from edgeloop.jobs.shared import delete_job, mark_canceled
 from edgeloop.jobs.spec import JobSpec, changed, spec_from, spec_of
 from edgeloop.jobs.submit import Submission, Teller
 from edgeloop.jobs.transfer import Fetched, LogReader, last_lines, log_size
 from edgeloop.jobs.watch import WatchedJob, current_status
+from edgeloop.node.push import Progress
+from edgeloop.node.ticket import State
 from edgeloop.settings import Settings
 from edgeloop.store import Blobs, open_blobs
 

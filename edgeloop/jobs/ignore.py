@@ -5,7 +5,7 @@ ignore file, by git's rules; and links, which may not lead out of the folder. Th
 first of `.edgeloopignore`, `.amlignore` and `.gitignore` that the code folder has. Files of the
 same name in subfolders count as they do for git.
 
-What may hold secrets is left out by its name (`secrets/files.txt`) or by its content, and named to
+What may hold secrets is left out by its name (`secret_files.txt`) or by its content, and named to
 whoever submits the job. A line such as `!tests/ca.pem` in the code folder's own `.edgeloopignore`,
 with the whole path and no wildcard, sends such a file anyway.
 
@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING
 
 from edgeloop._util.files import read_regular
 from edgeloop.errors import BadJob, LocalFileError
-from edgeloop.jobs.protocol.globs import ANY, FOLDERS, STAR, is_wild, matches
+from edgeloop.node.patterns import ANY, FOLDERS, STAR, is_wild, matches
 
 if TYPE_CHECKING:
-    from edgeloop.jobs.protocol.globs import Part
+    from edgeloop.node.patterns import Part
 
     _Piece = tuple[bytes, Part]  # as a regular expression, and as a part of a path
 
@@ -73,7 +73,7 @@ _MARKS: tuple[set[str], ...] = (
     {"search.yaml", ".lock"},
 )
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)  # removed since it was found
-_SECRET_FILES = Path(__file__).with_name("secrets") / "files.txt"
+_SECRET_FILES = Path(__file__).with_name("secret_files.txt")
 
 
 class _NeverMatches(Exception):

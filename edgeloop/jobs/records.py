@@ -27,11 +27,11 @@ from pathlib import Path
 from edgeloop._util.files import write_atomic, write_private
 from edgeloop._util.redact import redact
 from edgeloop.errors import BadName, JobNameTaken, LocalFileError, NoSuchJob
-from edgeloop.jobs.fields import MADE_NAME_LIMIT, check_job_name
-from edgeloop.jobs.protocol.codec import from_json, from_plain, to_json
-from edgeloop.jobs.protocol.ticket import Input, State
-from edgeloop.jobs.secrets.variables import with_values
+from edgeloop.jobs.secrets import with_values
+from edgeloop.jobs.spec import MADE_NAME_LIMIT, check_job_name
 from edgeloop.jobs.watch import Status
+from edgeloop.node.codec import from_json, from_plain, to_json
+from edgeloop.node.ticket import Input, State
 
 RUNS_FOLDER = "runs"
 RECORD_FILE = "job.json"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from edgeloop.errors import BadJob, BadSetting
 from edgeloop.jobs.computes import Compute, ServedPlace
-from edgeloop.jobs.protocol.ticket import PLACE_PREFIX, TicketPlace
-from edgeloop.jobs.protocol.urls import RemotePath, UrlParts, parse_url
+from edgeloop.jobs.urls import RemotePath, UrlParts, parse_url
+from edgeloop.node.ticket import PLACE_PREFIX, TicketPlace
 from edgeloop.settings import Settings, older_datastore, storage_account
 from edgeloop.store import AzureLocation, job_access
 
@@ -116,7 +116,8 @@ class PlaceResolver:
         name, older = parts.container, older_datastore(self.settings.project)
         if older and older[0] == name and not parts.workspace:
             return older[1]
-        from edgeloop.azure import WorkspaceKeys, connect, explained, find_workspace, is_missing
+        from edgeloop.jobs.computes.azureml.connection import connect, explained, is_missing
+        from edgeloop.jobs.computes.azureml.workspace import WorkspaceKeys, find_workspace
 
         try:
             fields = ("subscription", "resource_group", "workspace")

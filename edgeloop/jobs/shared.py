@@ -16,8 +16,10 @@ from urllib.parse import quote
 from edgeloop._util.parallel import ordered_map
 from edgeloop._util.system import user_name
 from edgeloop.errors import BadInput, BlobMissing
-from edgeloop.jobs.protocol.codec import from_json
-from edgeloop.jobs.protocol.ticket import (
+from edgeloop.jobs.records import JobRecord, Listing, Run, age
+from edgeloop.jobs.watch import status_from_store
+from edgeloop.node.codec import from_json
+from edgeloop.node.ticket import (
     CODE_FOLDER,
     FINAL_STATES,
     WRAPPER_FOLDER,
@@ -28,8 +30,6 @@ from edgeloop.jobs.protocol.ticket import (
     state_key,
     ticket_key,
 )
-from edgeloop.jobs.records import JobRecord, Listing, Run, age
-from edgeloop.jobs.watch import status_from_store
 from edgeloop.store import BlobInfo, Blobs
 
 _PARALLEL = 32

@@ -22,14 +22,14 @@ from edgeloop._util.system import O_CLOEXEC, O_NONBLOCK
 from edgeloop._util.units import size_text
 from edgeloop.errors import BadJob, LocalFileError
 from edgeloop.jobs.ignore import CodeFolder, SourceFile
-from edgeloop.jobs.protocol.code import MOST_CODE_BYTES, CodeDigest, content_digest
-from edgeloop.jobs.protocol.ticket import code_key, is_fresh
-from edgeloop.jobs.secrets.patterns import (
+from edgeloop.jobs.secrets import (
     LARGEST_SOURCE,
     SHORTEST_LITERAL,
     exposed_tokens,
     holds_private_key,
 )
+from edgeloop.node.layout import MOST_CODE_BYTES, CodeDigest, content_digest
+from edgeloop.node.ticket import code_key, is_fresh
 from edgeloop.store import Blobs
 
 LIMIT_BYTES = 100_000_000

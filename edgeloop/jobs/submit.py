@@ -17,7 +17,6 @@ from pathlib import Path
 
 from edgeloop._util.parallel import ordered_map
 from edgeloop._util.units import plural, size_text
-from edgeloop.data import Datasets, Progress, Reference, find_local, parse_reference
 from edgeloop.errors import (
     BadJob,
     ComputeUnavailable,
@@ -27,19 +26,20 @@ from edgeloop.errors import (
     NoSuchJob,
     StoreError,
 )
+from edgeloop.jobs.bundle import ensure_wrapper
 from edgeloop.jobs.computes import Compute, JobOrder
 from edgeloop.jobs.package import edgeloop_requirements, package_snapshot
-from edgeloop.jobs.protocol.bundle import ensure_wrapper
-from edgeloop.jobs.protocol.ticket import Environment, Input, Ticket, check_apart, ticket_key
 from edgeloop.jobs.records import RUNS_FOLDER, Draft, JobRecord, Run, RunRecords, now
 from edgeloop.jobs.remote import PlaceResolver, ResolvedPlaces
-from edgeloop.jobs.secrets.patterns import secret_argument
-from edgeloop.jobs.secrets.variables import secret_values, without_values
+from edgeloop.jobs.secrets import secret_argument, secret_values, without_values
 from edgeloop.jobs.shared import delete_job, record_key, submitter
 from edgeloop.jobs.snapshot import CodeSnapshot
-from edgeloop.jobs.spec import JobSpec
-from edgeloop.jobs.sweep import expand
+from edgeloop.jobs.spec import JobSpec, expand
 from edgeloop.jobs.watch import ACCESS_S, has_no_report
+from edgeloop.node.datasets import Datasets
+from edgeloop.node.ledger import Reference, find_local, parse_reference
+from edgeloop.node.push import Progress
+from edgeloop.node.ticket import Environment, Input, Ticket, check_apart, ticket_key
 from edgeloop.settings import STORE_FOLDER, Settings, cache_folder, state_folder
 from edgeloop.store import Access, Blobs, SqliteLocation
 

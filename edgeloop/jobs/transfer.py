@@ -11,7 +11,7 @@ from pathlib import Path
 from edgeloop._util.files import write_atomic
 from edgeloop._util.parallel import ordered_map
 from edgeloop.errors import BadName, BlobMissing
-from edgeloop.jobs.protocol.ticket import LOG_PIECE, log_key, outputs_folder
+from edgeloop.node.ticket import LOG_PIECE, log_key, outputs_folder
 from edgeloop.store import BlobInfo, Blobs, check_blob_key
 
 INDEX_FILE = ".fetched.json"

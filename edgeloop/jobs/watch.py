@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, fields, replace
 from edgeloop._util.parallel import ordered_map
 from edgeloop.errors import BlobMissing, ComputeUnavailable, MissingExtra, StoreError
 from edgeloop.jobs.computes.base import Compute, ObservedState
-from edgeloop.jobs.protocol.codec import to_json
-from edgeloop.jobs.protocol.ticket import (
+from edgeloop.node.codec import to_json
+from edgeloop.node.ticket import (
     FINAL_STATES,
     JobFiles,
     JobProgress,
@@ -108,7 +108,7 @@ def current_status(
 
 def renew_access(blobs: Blobs, jobs: Sequence[str], seconds: int | None, now: float) -> None:
     """Leave newer access for jobs that run for long, if theirs is a signature; see
-    `edgeloop.jobs.wrapper.access`. That it cannot be made is no reason not to show a status."""
+    `edgeloop.node.supervisor`. That it cannot be made is no reason not to show a status."""
     if not jobs or seconds == 0:
         return
     with suppress(StoreError, MissingExtra):

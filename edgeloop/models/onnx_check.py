@@ -22,7 +22,7 @@ from edgeloop.store import check_blob_key
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from edgeloop.graph import GraphSummary
+    from edgeloop.graph.describe import GraphSummary
 
 LARGEST_PROTOBUF = 2**31 - 1
 _CHUNK = 1 << 20
@@ -44,7 +44,7 @@ def check_onnx(path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None) 
     """Raises BadModel, with the reason and the remedy, unless everything is there and valid. With
     other shapes of its inputs it is another model. What is read here for its graph and its files is
     what the hashes are of: a file that changes later differs from them."""
-    from edgeloop.graph import external_files
+    from edgeloop.graph.read import external_files
 
     name = check_file_name(path.name)
     try:
@@ -71,7 +71,7 @@ def check_onnx(path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None) 
 def check_graph(file: OnnxFile, shapes: Mapping[str, tuple[int, ...]]) -> GraphSummary | None:
     """Raises UnusableModel for what no runner could evaluate. None where this machine could not
     find out, which is no fault of the model: a runner will."""
-    from edgeloop.graph import graph_pool
+    from edgeloop.graph.process import graph_pool
 
     try:
         summary = graph_pool().summarize(file.path, shapes)
@@ -106,7 +106,7 @@ def _parse(path: Path, serialized: bytes) -> ModelProto:
     import onnx
     from google.protobuf.message import DecodeError
 
-    from edgeloop.graph import check_limits
+    from edgeloop.graph.read import check_limits
 
     try:
         model = onnx.load_model_from_string(serialized)

@@ -1,4 +1,7 @@
-"""Vendors: what converts models, and the devices that run them. One folder per vendor.
+"""Vendors: toolchains that convert models, and the devices that run them. One folder per vendor.
+
+May import `settings`, `tasks` and `graph`, and knows neither rows nor stores. Start reading in
+`base.py`, the seam; `host.py` is the smallest platform, `registry.py` finds one by name.
 
 To support another vendor, subclass `Platform` and register the class by an entry point of the
 group `edgeloop.platforms`; `edgeloop.testing.contracts.platform` has the tests it must pass.
@@ -7,11 +10,12 @@ group `edgeloop.platforms`; `edgeloop.testing.contracts.platform` has the tests 
 from typing import TYPE_CHECKING, Any
 
 from edgeloop._util.health import HealthCheck, package_check
-from edgeloop.graph import GraphInfo, TensorInfo
+from edgeloop.graph.info import GraphInfo, TensorInfo
 from edgeloop.platforms.base import (
     DEFAULT_PRECISION,
     PROBE,
     Artefacts,
+    AttributesLatency,
     Availability,
     CalibratedModel,
     CompilesQuantized,
@@ -26,6 +30,8 @@ from edgeloop.platforms.base import (
     HasCondition,
     Kind,
     LatencyProfile,
+    LayerCost,
+    LayerCosts,
     LayerTime,
     ListedDevice,
     MeasuredModel,
@@ -40,7 +46,6 @@ from edgeloop.platforms.base import (
     convert_as,
     device_type,
 )
-from edgeloop.platforms.layers import AttributesLatency, LayerCost, LayerCosts
 from edgeloop.platforms.precision import (
     MIXED,
     PLAN_FILE,

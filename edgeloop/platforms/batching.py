@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgeloop._util.isolation import as_file, mapped
 from edgeloop.errors import BadInput, ModelFailed
-from edgeloop.graph import GraphInfo, TensorInfo
-from edgeloop.isolation import as_file, mapped
+from edgeloop.graph.info import GraphInfo, TensorInfo
 from edgeloop.tasks import Images, Output, Samples, Tensors
 
 if TYPE_CHECKING:

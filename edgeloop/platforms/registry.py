@@ -12,10 +12,10 @@ from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
 
 from edgeloop._util.health import HealthCheck
-from edgeloop._util.plugins import platform_points
 from edgeloop._util.suggest import suggestion
 from edgeloop.errors import BadInput, EdgeloopError
 from edgeloop.platforms.base import Device, ListedDevice, Platform, Toolchain
+from edgeloop.settings import platform_points
 
 if TYPE_CHECKING:
     from edgeloop.settings import Settings

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from edgeloop._util.units import interval_text, latency_text
 from edgeloop.errors import BadInput, NoSuchPrecision
-from edgeloop.graph import LayerTiming, class_axis, costliest
+from edgeloop.graph.count import LayerTiming, costliest
+from edgeloop.graph.variants import class_axis
 from edgeloop.platforms import (
     Device,
     GraphInfo,

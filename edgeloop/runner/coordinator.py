@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 
-from edgeloop.models import Lease
+from edgeloop.models.leases import Lease
 
 LONGEST_LOOK_S = 30.0
 IDLE_S = 1.0

@@ -11,8 +11,9 @@ from types import TracebackType
 from typing import Protocol
 
 from edgeloop.errors import EdgeloopError, LeaseLost, LocalFileError
-from edgeloop.health import BEAT_S, write_health
-from edgeloop.models import CurrentStage, Lease, Leases
+from edgeloop.models.leases import Lease, Leases
+from edgeloop.models.runners import CurrentStage
+from edgeloop.runner.health import BEAT_S, write_health
 
 
 class Watched(Protocol):

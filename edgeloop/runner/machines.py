@@ -7,7 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from edgeloop.models import CurrentStage, Plan, RunnerDevice, RunnerEntry, natural_key, records_of
+from edgeloop.models.names import natural_key
+from edgeloop.models.plan import Plan
+from edgeloop.models.records import records_of
+from edgeloop.models.runners import CurrentStage, RunnerDevice, RunnerEntry
 from edgeloop.runner.usage import place_of
 from edgeloop.store import Values
 

@@ -18,7 +18,7 @@ from types import TracebackType
 from edgeloop._util.system import machine_celsius
 from edgeloop._version import __version__
 from edgeloop.errors import EdgeloopError
-from edgeloop.models import BEAT_S, Registry, RunnerDevice, RunnerEntry, new_runner_id
+from edgeloop.models.runners import BEAT_S, Registry, RunnerDevice, RunnerEntry, new_runner_id
 from edgeloop.platforms import Device, DeviceCondition, HasCondition, ListedDevice, platform_of
 from edgeloop.runner.outlook import outlook
 from edgeloop.runner.worker import RunnerEvent, Worker

@@ -19,7 +19,8 @@ from pathlib import Path
 from edgeloop._util.files import sha256_of
 from edgeloop._util.locks import ScratchFolder
 from edgeloop.errors import BadInput, BlobMissing, FilesAway, LocalFileError
-from edgeloop.models import Lease, ModelFile
+from edgeloop.models.files import ModelFile
+from edgeloop.models.leases import Lease
 from edgeloop.store import Blobs, check_blob_key
 from edgeloop.workspace import Workspace
 

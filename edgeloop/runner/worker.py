@@ -32,7 +32,9 @@ from edgeloop.errors import (
     NotFound,
     StoreError,
 )
-from edgeloop.models import CurrentStage, Lease, Leases, Outcome, check_upload
+from edgeloop.models.files import check_upload
+from edgeloop.models.leases import Lease, Leases, Outcome
+from edgeloop.models.runners import CurrentStage
 from edgeloop.platforms import SharedDevice, TakesTurns
 from edgeloop.runner.backoff import FOR_OTHERS, HOPELESS, INFRASTRUCTURE, Backoff
 from edgeloop.runner.coordinator import Coordinator, DeviceSessions, ModelFilter

@@ -22,32 +22,37 @@ from edgeloop._util.system import (
     memory_share_bytes,
     native_memory_bytes,
 )
-from edgeloop.architectures import find_space
 from edgeloop.errors import BadInput
-from edgeloop.models import Candidates
-from edgeloop.search.base import Evaluator, expected
+from edgeloop.models.candidates import Candidates
+from edgeloop.search.base import Evaluator, expected, value_of
 from edgeloop.search.config import SearchConfig, read_config
 from edgeloop.search.earlier import start_from_earlier
 from edgeloop.search.evaluators import EvaluatorGroup, RemoteBenchmark, Screening
 from edgeloop.search.evaluators.screening import check_devices
 from edgeloop.search.evaluators.trainer import digest, source_of
-from edgeloop.search.folders import KEPT_CONFIG, LOCK, SEARCHES, UTILISATION, adopt
-from edgeloop.search.keys import CHIP
-from edgeloop.search.loop import Event, SearchLoop
-from edgeloop.search.names import value_of
-from edgeloop.search.pool.bank import BANK, Bank
-from edgeloop.search.pool.screener import conditions_of
-from edgeloop.search.results.fronts import front_of, fronts_of
-from edgeloop.search.results.models import FoundModels
-from edgeloop.search.results.tables import RunningTables, write_front, write_tables
-from edgeloop.search.results.volume import (
+from edgeloop.search.fronts import (
     ReferencePoint,
     VolumeCurve,
+    front_of,
+    fronts_of,
     read_reference,
     reference_from,
 )
+from edgeloop.search.keys import CHIP
+from edgeloop.search.loop import Event, SearchLoop
+from edgeloop.search.nets.spaces import find_space
+from edgeloop.search.pool import BANK, Bank, conditions_of
+from edgeloop.search.results import FoundModels, RunningTables, write_front, write_tables
 from edgeloop.search.stopping import Rungs
-from edgeloop.search.storage import open_storage, patiently
+from edgeloop.search.storage import (
+    KEPT_CONFIG,
+    LOCK,
+    SEARCHES,
+    UTILISATION,
+    adopt,
+    open_storage,
+    patiently,
+)
 from edgeloop.search.study import Candidate, Study
 from edgeloop.search.training import seconds, trainer_of, utilisation_of, with_classes, with_workers
 from edgeloop.settings import Settings

@@ -11,6 +11,7 @@ from edgeloop._util.schema import validated, with_overrides
 from edgeloop._util.suggest import suggestion
 from edgeloop._util.yaml import Origin, read_document
 from edgeloop.errors import BadSetting
+from edgeloop.search.base import device_of, on_device, value_of
 from edgeloop.search.keys import (
     CHIP,
     DEFAULT_CHIP,
@@ -23,7 +24,6 @@ from edgeloop.search.keys import (
     SearchFile,
     SearchKeys,
 )
-from edgeloop.search.names import device_of, on_device, value_of
 from edgeloop.search.stopping import Rungs, rungs_of
 from edgeloop.settings import check_variables, filled_in
 from edgeloop.tasks import FACE_CLASSES

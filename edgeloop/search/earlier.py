@@ -27,16 +27,21 @@ import numpy as np
 
 from edgeloop._util.redact import redact
 from edgeloop._util.suggest import suggestion
-from edgeloop.architectures import Architecture
 from edgeloop.errors import BadInput, BadSpace, EdgeloopError
-from edgeloop.search.base import Evaluator, broken_constraint
+from edgeloop.search.base import Evaluator, broken_constraint, value_of
 from edgeloop.search.config import SearchConfig
-from edgeloop.search.folders import KEPT_CONFIG, find_search, found_searches, kept_search
-from edgeloop.search.names import value_of
-from edgeloop.search.pool.bank import BANK, Bank
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.pool import BANK, Bank
 from edgeloop.search.sampler.surrogate import SpaceEncoding, Surrogate, fit_kernel
 from edgeloop.search.sampler.trial import ProposalTrial, key_of
-from edgeloop.search.storage import open_storage, patiently
+from edgeloop.search.storage import (
+    KEPT_CONFIG,
+    find_search,
+    found_searches,
+    kept_search,
+    open_storage,
+    patiently,
+)
 from edgeloop.search.study import ARCH, BASIS, VALUES, Study
 from edgeloop.settings import Settings
 

@@ -24,7 +24,8 @@ from edgeloop._util.values import (
     whole,
     words,
 )
-from edgeloop.jobs import ENVIRONMENT, Environment
+from edgeloop.jobs.spec import ENVIRONMENT
+from edgeloop.node.ticket import Environment
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler

@@ -21,16 +21,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from edgeloop.architectures import Architecture
 from edgeloop.errors import SearchFailed
-from edgeloop.models import Candidates
-from edgeloop.search.base import Evaluation, Evaluator, broken_constraint
+from edgeloop.models.candidates import Candidates
+from edgeloop.search.base import Evaluation, Evaluator, broken_constraint, columns_of
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.keys import TRAINED
-from edgeloop.search.names import columns_of
-from edgeloop.search.pool.bank import Bank
-from edgeloop.search.pool.screener import HOPELESS, pool_of
-from edgeloop.search.stopping.ladder import Ladder
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.pool import HOPELESS, Bank, pool_of
+from edgeloop.search.stopping import Ladder
 from edgeloop.search.storage import patiently
 from edgeloop.search.study import Candidate, End, Study
 

@@ -15,7 +15,9 @@ from pathlib import Path
 
 from edgeloop._util.redact import redact
 from edgeloop.errors import BadInput
-from edgeloop.jobs import RUNS_FOLDER, Jobs, JobSpec, Run
+from edgeloop.jobs.client import Jobs
+from edgeloop.jobs.records import RUNS_FOLDER, Run
+from edgeloop.jobs.spec import JobSpec
 from edgeloop.search.campaign import search_settings
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.evaluators.jobs import pinned

@@ -15,14 +15,15 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal
 
-from edgeloop.architectures import Architecture, Space
 from edgeloop.errors import BadInput, BadSetting, BadSpace
 from edgeloop.search.base import Observation, ScreenedMember, barred_devices
 from edgeloop.search.config import SearchConfig
-from edgeloop.search.sampler.mutation import replayed
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.spaces import Space
+from edgeloop.search.sampler.members import replayed
 from edgeloop.search.sampler.proposer import Proposer
 from edgeloop.search.sampler.trial import Distribution, Params, ProposalTrial, ask, key_of
-from edgeloop.search.stopping.ladder import expected_values
+from edgeloop.search.stopping import expected_values
 from edgeloop.search.storage import optuna_distributions, optuna_sampler
 
 if TYPE_CHECKING:

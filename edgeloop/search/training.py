@@ -10,21 +10,25 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from edgeloop._util.units import TIME_FORMS, bytes_of, seconds_of
-from edgeloop.architectures import Architecture
-from edgeloop.data import find_local
 from edgeloop.errors import BadInput, NoSuchDataset
-from edgeloop.jobs import ENVIRONMENT, Environment, Jobs, Resources
-from edgeloop.models import Candidates
+from edgeloop.jobs.client import Jobs
+from edgeloop.jobs.spec import ENVIRONMENT
+from edgeloop.models.candidates import Candidates
+from edgeloop.node.ledger import find_local
+from edgeloop.node.resources import Resources
+from edgeloop.node.ticket import Environment
 from edgeloop.search.base import Evaluation, Evaluator
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.evaluators import LocalTraining, TrainingJobs
-from edgeloop.search.folders import PARETO
-from edgeloop.search.results.tables import copy_atomic, publish
-from edgeloop.search.storage import patiently
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.device import usable_cards
+from edgeloop.search.nets.many import USUAL_AT_ONCE
+from edgeloop.search.nets.plan import TrainingPlan
+from edgeloop.search.results import copy_atomic, publish
+from edgeloop.search.storage import PARETO, patiently
 from edgeloop.settings import Settings
 from edgeloop.store import Record, Value
 from edgeloop.tasks import open_task
-from edgeloop.training import USUAL_AT_ONCE, TrainingPlan, usable_cards
 from edgeloop.workspace import Workspace
 
 HERE = "here"

@@ -1,4 +1,8 @@
-"""State: tables of rows with compare-and-set, and files. `base` tells the story of a row.
+"""State: tables of rows with compare-and-set, and files.
+
+May import `errors`, `_util`, `paths` and `node`, which has the folder of files that jobs use too.
+Start reading in `base.py`, which tells the story of a row; `sql.py` is the store most people use,
+`registry.py` opens one from its URL.
 
 To write a store of your own, implement `Store` and `Table` (and `Blobs`, unless `url_blobs`,
 `FolderBlobs` or `ObjectBlobs` will do), and name a factory in the entry point group
@@ -33,6 +37,7 @@ from edgeloop.store.base import (
 )
 
 if TYPE_CHECKING:
+    from edgeloop.node.blobs import open_from_job, url_from_job
     from edgeloop.store.blobs import FolderBlobs, ObjectBlobs, url_blobs
     from edgeloop.store.damage import LostRow, lost_rows, rows_left_out
     from edgeloop.store.location import (
@@ -46,7 +51,6 @@ if TYPE_CHECKING:
         parse_connection_string,
         parse_location,
     )
-    from edgeloop.store.node import open_from_job, url_from_job
     from edgeloop.store.registry import job_access, open_access, open_blobs, open_store
 
 __all__ = [
@@ -92,14 +96,14 @@ __all__ = [
 ]
 
 _WHERE = {
-    "blobs": ("FolderBlobs", "ObjectBlobs", "url_blobs"),
-    "damage": ("LostRow", "lost_rows", "rows_left_out"),
-    "location": (
+    "edgeloop.store.blobs": ("FolderBlobs", "ObjectBlobs", "url_blobs"),
+    "edgeloop.store.damage": ("LostRow", "lost_rows", "rows_left_out"),
+    "edgeloop.store.location": (
         *("AzureLocation", "Location", "PluginLocation", "PostgresLocation", "SqliteLocation"),
         *("datastore_location", "location_text", "parse_connection_string", "parse_location"),
     ),
-    "node": ("open_from_job", "url_from_job"),
-    "registry": ("job_access", "open_access", "open_blobs", "open_store"),
+    "edgeloop.node.blobs": ("open_from_job", "url_from_job"),
+    "edgeloop.store.registry": ("job_access", "open_access", "open_blobs", "open_store"),
 }
 
 
@@ -108,5 +112,5 @@ def __getattr__(name: str) -> Any:
     loaded when it is first used."""
     for module, names in _WHERE.items():
         if name in names:
-            return getattr(import_module(f"edgeloop.store.{module}"), name)
+            return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

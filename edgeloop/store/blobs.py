@@ -25,6 +25,8 @@ from edgeloop.errors import (
     StoreRefused,
     StoreUnavailable,
 )
+from edgeloop.node.files import HashedFile, PlainFolder
+from edgeloop.node.identity import TokenOfMachine, plain_http_allowed
 from edgeloop.store.base import (
     IN_MEMORY_BYTES,
     Access,
@@ -33,8 +35,6 @@ from edgeloop.store.base import (
     check_blob_key,
     is_blob_key,
 )
-from edgeloop.store.identity import TokenOfMachine, plain_http_allowed
-from edgeloop.store.node.folder import HashedFile, PlainFolder
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig

@@ -43,7 +43,7 @@ class SqliteLocation:
 
     def check(self) -> None:
         """Raises StoreError if a file is in its place, or in that of a folder above it."""
-        from edgeloop.store.node.inside import NOT_A_FOLDER
+        from edgeloop.node.files import NOT_A_FOLDER
 
         paths = (self.folder, *self.folder.parents)
         there = next((path for path in paths if path.exists()), None)

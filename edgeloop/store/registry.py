@@ -44,7 +44,7 @@ def open_blobs(location: Location) -> Blobs:
     if isinstance(location, PluginLocation):
         return open_store(location).blobs
     if isinstance(location, AzureLocation):
-        from edgeloop.store.azure.blobs import azure_blobs
+        from edgeloop.store.azure import azure_blobs
 
         return azure_blobs(location)
     if isinstance(location, PostgresLocation):
@@ -63,7 +63,7 @@ def open_access(access: Access) -> Blobs:
 def job_access(location: AzureLocation, seconds: int, writes: bool) -> Access:
     """Access for a job to a container of Azure that need not be the store's. Only reading is
     allowed unless it `writes`."""
-    from edgeloop.store.azure.blobs import azure_access
+    from edgeloop.store.azure import azure_access
 
     return azure_access(location, seconds, writes)
 

@@ -1,4 +1,7 @@
-"""Tasks: read a dataset, prepare inputs, score outputs. `base` is the interface.
+"""Tasks: read a dataset, prepare inputs, score outputs.
+
+May import only `graph`, besides `errors`, `_util` and `paths`. Start reading in `base.py`, the
+interface, then `segmentation.py`; `metrics.py` has the scores and their confidence intervals.
 
 Third parties add a task by an entry point of the group `edgeloop.tasks`: a name, and a callable
 that takes the dataset's folder and a cache folder and returns a `Task`.
@@ -102,11 +105,11 @@ __all__ = [
 GROUP = "edgeloop.tasks"
 _BUILT_IN = {
     "classification": "classification:Classification",
-    "depth": "dense.depth:Depth",
+    "depth": "depth:Depth",
     "detection": "detection:Detection",
     "keypoints": "keypoints:Keypoints",
     "segmentation": "segmentation:Segmentation",
-    "super-resolution": "dense.super_resolution:SuperResolution",
+    "super-resolution": "super_resolution:SuperResolution",
     "tensors": "tensors:TensorsTask",
 }
 

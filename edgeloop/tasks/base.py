@@ -10,13 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeloop.errors import BadInput
-from edgeloop.graph import GraphInfo
+from edgeloop._util.schema import Section, validated
+from edgeloop._util.yaml import read_document
+from edgeloop.errors import BadInput, BadSetting
+from edgeloop.graph.info import GraphInfo
 
 Images = NDArray[np.uint8]
 Labels = NDArray[Any]
@@ -210,3 +213,21 @@ class Trainable(Protocol):
     def training(self, height: int, width: int) -> Samples: ...
 
     def validation(self, height: int, width: int) -> Samples: ...
+
+
+# Options of a task, for what a dataset cannot say by itself: `detection.json`, `depth.json`, …
+#
+# The file is in the dataset's folder or beside it. Every key has a default, and most defaults are
+# to find out. A key that does not exist is an error.
+
+
+Options = TypeVar("Options", bound=Section)
+
+
+def read_options(model: type[Options], folder: Path, task: str) -> Options:
+    """The options of a task; its defaults without a file."""
+    name = f"{task}.json"
+    for path in (folder / name, folder.absolute().parent / name):
+        if path.is_file():
+            return validated(model, *read_document(path, BadSetting))
+    return model()

@@ -4,6 +4,9 @@
     workspace = Workspace(Settings.load(), store)
 
 `edgeloop.testing.models` saves tiny ONNX models; `edgeloop.testing.contracts` needs pytest.
+
+May import the rooms that have a seam (`store`, `platforms`, `tasks`, `jobs`, `search`) and what is
+below them. Start reading in `memory.py`, then in the contract suite of the seam you implement.
 """
 
 from edgeloop.testing.memory import MemoryStore, MemoryTable, memory_blobs

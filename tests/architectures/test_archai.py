@@ -12,10 +12,11 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from edgeloop.architectures import build, from_arch_config
 from edgeloop.cli.app import app
-from edgeloop.demo import make_faces
 from edgeloop.errors import BadArchitecture
+from edgeloop.search.nets.archai import from_arch_config
+from edgeloop.search.nets.spaces import build
+from edgeloop.testing.faces import make_faces
 from tests.nets_archai import ARCH_CONFIG, SIZE, archai_net
 
 SHAPE = (1, 3, SIZE, SIZE)

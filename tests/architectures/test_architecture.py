@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from edgeloop.architectures import Architecture
 from edgeloop.errors import BadArchitecture, LocalFileError
+from edgeloop.search.nets.architecture import Architecture
 
 SHAPE = (1, 3, 64, 96)
 

@@ -12,10 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from edgeloop.architectures import Architecture, architecture_in, build, export_onnx
 from edgeloop.errors import TrainingFailed
 from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.export import architecture_in, export_onnx
+from edgeloop.search.nets.spaces import build
 from tests.architectures.test_spaces import SHAPE, members
 from tests.converted import samples, smooth_images
 

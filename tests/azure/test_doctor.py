@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.azure.services import ResourceManager
+from edgeloop.jobs.computes.azureml.services import ResourceManager
 from tests.azure.projects import GPU_SIZE, Project
 from tests.peers.azureml import AzureML
 from tests.peers.azurite import Azurite

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.jobs import Jobs
+from edgeloop.jobs.client import Jobs
 from tests.azure.projects import SIZE, Project
 
 CPU = {"kind": "azureml", "cluster": "searcher", "size": SIZE, "max_nodes": 2, "patience": "5s"}

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from edgeloop.azure import services
+from edgeloop.jobs.computes.azureml import services
 
 pytestmark = pytest.mark.server
 

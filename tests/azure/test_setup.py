@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from edgeloop.azure import apply_plan, connect, plan_setup
 from edgeloop.errors import SetupFailed
-from edgeloop.jobs import azure_requirements
+from edgeloop.jobs.computes.azureml.connection import connect
+from edgeloop.jobs.computes.azureml.requirements import azure_requirements
+from edgeloop.operate.azure import apply_plan, plan_setup
 from edgeloop.settings import Settings
 from tests.azure.projects import GPU_SIZE, SIZE, Project
 

@@ -29,11 +29,11 @@ from pathlib import Path
 from typing import IO, Any
 
 IMPORTED = (
-    *("edgeloop.cli.app", "edgeloop.cli.models", "edgeloop.cli.status", "edgeloop.cli.jobs.run"),
-    *("edgeloop.cli.terminal.hints", "edgeloop.cli.terminal.progress", "edgeloop.workspace"),
-    *("edgeloop.models.upload", "edgeloop.graph", "edgeloop.jobs.client", "edgeloop.data"),
-    *("edgeloop.store.sql.sqlite", "edgeloop.store.sql.postgres", "edgeloop.store.azure.table"),
-    *("edgeloop.store.azure.blobs", "azure.data.tables", "obstore.store", "onnx", "yaml"),
+    *("edgeloop.cli.app", "edgeloop.cli.models", "edgeloop.cli.status", "edgeloop.cli.jobs"),
+    *("edgeloop.cli.terminal", "edgeloop.workspace"),
+    *("edgeloop.models.upload", "edgeloop.graph", "edgeloop.jobs.client", "edgeloop.node.datasets"),
+    *("edgeloop.store.sqlite", "edgeloop.store.postgres", "edgeloop.store.azure"),
+    *("edgeloop.store.azure", "azure.data.tables", "obstore.store", "onnx", "yaml"),
     *("rich.live", "rich.progress"),
 )
 _LONGEST_REQUEST = 200_000

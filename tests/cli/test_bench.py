@@ -99,7 +99,7 @@ def test_bench_of_a_free_size_and_as_json(edgeloop: Edgeloop, tmp_path: Path):
 
 def test_a_device_that_fails_does_not_hide_the_others(edgeloop: Edgeloop, net: Path, monkeypatch):
     from edgeloop.errors import DeviceUnavailable
-    from edgeloop.platforms.host.device import HostDevice
+    from edgeloop.platforms.host import HostDevice
 
     def gone(self: HostDevice) -> str:
         raise DeviceUnavailable(device="host", reason="it was unplugged")

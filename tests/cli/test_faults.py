@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgeloop.store import open_store, parse_location
-from edgeloop.store.sql import postgres as postgres_store
+from edgeloop.store import postgres as postgres_store
 from tests.cli.conftest import Edgeloop
 from tests.cli.running import Finished, command_line, environment, is_empty, rows_of
 from tests.nets import save_external, save_tiny

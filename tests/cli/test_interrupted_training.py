@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.architectures import Architecture, build
-from edgeloop.demo import make_faces
-from edgeloop.training import load_weights
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.checkpoint import load_weights
+from edgeloop.search.nets.spaces import build
+from edgeloop.testing.faces import make_faces
 from tests.cli.running import command_line, environment
 
 pytestmark = pytest.mark.slow

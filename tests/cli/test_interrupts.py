@@ -15,7 +15,7 @@ import pytest
 
 from edgeloop import Workspace
 from edgeloop.cli.app import app
-from edgeloop.cli.terminal.interrupt import KEPT
+from edgeloop.cli.terminal import KEPT
 from tests.cli.conftest import Edgeloop
 from tests.cli.running import finished, run_command, start_command
 from tests.nets import save_tiny
@@ -38,7 +38,7 @@ def interrupted(*arguments, **named):
 setattr(place, name, interrupted)
 main()
 """
-NATIVE = "edgeloop.isolation.process.NativeProcess._exchange"
+NATIVE = "edgeloop._util.isolation.NativeProcess._exchange"
 PUT = "edgeloop.store.blobs.FolderBlobs.put"
 
 
@@ -92,13 +92,17 @@ def test_a_process_ends_with_130_and_says_what_was_kept(folder: Path, target: st
         ("time.sleep", "devices --watch", "runners continue"),
         ("time.sleep", "queue --watch", "runners continue"),
         (PUT, "upload other.onnx", "models uploaded so far are kept"),
-        ("edgeloop.runner.compare_model", "compare calm-heron", "no comparison was written"),
-        ("edgeloop.report.gather", "report", "no report was written"),
-        ("edgeloop.report.pareto_of", "pareto", "whole or not at all"),
-        ("edgeloop.portal.server.bound", "portal", "the portal is closed"),
-        ("edgeloop.cli.tuning.nets._fetched", "layers calm-heron", "no result was written"),
-        ("edgeloop.tuning.advise_model", "advise net.onnx", "no file was written"),
-        ("edgeloop.tuning.tune_precision", "precision net.onnx", "no plan was written"),
+        (
+            "edgeloop.runner.compare.compare_model",
+            "compare calm-heron",
+            "no comparison was written",
+        ),
+        ("edgeloop.view.report.gather", "report", "no report was written"),
+        ("edgeloop.view.front.pareto_of", "pareto", "whole or not at all"),
+        ("edgeloop.view.portal.server.bound", "portal", "the portal is closed"),
+        ("edgeloop.cli.tuning._fetched", "layers calm-heron", "no result was written"),
+        ("edgeloop.tuning.advice.advise_model", "advise net.onnx", "no file was written"),
+        ("edgeloop.tuning.precision.tune_precision", "precision net.onnx", "no plan was written"),
     ],
     ids=lambda value: value.split()[0] if "." not in value.split()[0] else "at",
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.jobs import Jobs
+from edgeloop.jobs.client import Jobs
 from tests.cli.conftest import Edgeloop
 from tests.cli.running import run_command, start_command
 from tests.conftest import clean_environ

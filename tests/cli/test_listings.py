@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from edgeloop import Workspace
-from edgeloop.cli.terminal.tables import Screen, TableColumn, fit, shortened
-from edgeloop.data import Datasets
-from edgeloop.fleet import ExperimentShare, Fleets, FleetSpec
+from edgeloop.cli.tables import Screen, TableColumn, fit, shortened
 from edgeloop.jobs.records import RunRecords
-from edgeloop.models import RunnerDevice, RunnerEntry
-from edgeloop.models.runners import columns_of
+from edgeloop.models.runners import RunnerDevice, RunnerEntry, columns_of
+from edgeloop.node.datasets import Datasets
+from edgeloop.operate.fleet.records import Fleets
+from edgeloop.operate.fleet.spec import ExperimentShare, FleetSpec
 from edgeloop.store import Value
 from tests.cli.running import run_command
 from tests.cli.terminals import Terminal

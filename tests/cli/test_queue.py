@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgeloop.models import RunnerDevice, RunnerEntry
-from edgeloop.models.runners import columns_of
+from edgeloop.models.runners import RunnerDevice, RunnerEntry, columns_of
 from edgeloop.workspace import Workspace
 from tests.cli.conftest import Edgeloop
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from edgeloop.cli.app import app
 from edgeloop.errors import BadInput
-from edgeloop.service import ServiceUnit, environment_text, service_place
+from edgeloop.operate.service import ServiceUnit, environment_text, service_place
 
 SECRET = "DefaultEndpointsProtocol=https;AccountName=acc;AccountKey=c2VjcmV0LWtleQ==;"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop import Workspace
-from edgeloop.models import read_csv
+from edgeloop.models.catalog import read_csv
 from tests.cli.conftest import Edgeloop
 from tests.cli.running import command_line, environment
 from tests.cli.terminals import Terminal

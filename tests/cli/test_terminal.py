@@ -9,9 +9,9 @@ import pytest
 
 from edgeloop import Workspace
 from edgeloop.cli.devices import machine_table
-from edgeloop.cli.terminal.progress import step_bar
-from edgeloop.cli.terminal.tables import Screen, TableColumn, fit, shortened, totals
-from edgeloop.runner import MachineLine
+from edgeloop.cli.tables import Screen, TableColumn, fit, shortened, totals
+from edgeloop.cli.terminal import step_bar
+from edgeloop.runner.machines import MachineLine
 from tests.cli.conftest import Edgeloop
 from tests.cli.terminals import Terminal
 

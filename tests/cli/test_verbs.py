@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop import Workspace
-from edgeloop.models import Leases, Outcome
+from edgeloop.models.leases import Leases, Outcome
 from tests.cli.conftest import Edgeloop
 from tests.cli.running import blobs_of, hints_of, rows_of
 from tests.nets import save_external, save_tiny

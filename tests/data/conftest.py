@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgeloop.data import Datasets
+from edgeloop.node.datasets import Datasets
 from edgeloop.store import Blobs, open_blobs, parse_location
 from edgeloop.store.blobs import FolderBlobs, url_blobs
 

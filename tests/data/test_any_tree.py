@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeloop.data import Datasets
+from edgeloop.node.datasets import Datasets
 from edgeloop.testing import memory_blobs
 from tests.data.trees import NAME, tree, write
 

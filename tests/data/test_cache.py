@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from edgeloop.data import Datasets
 from edgeloop.errors import NoSuchDataset, StoreUnavailable
+from edgeloop.node.datasets import Datasets
 from edgeloop.store import Blobs
 from edgeloop.store.blobs import FolderBlobs
 from tests.data.trees import NAME, Watched, noise, tree, write
@@ -17,7 +18,7 @@ from tests.data.trees import NAME, Watched, noise, tree, write
 FETCH = """
 import sys
 from pathlib import Path
-from edgeloop.data import Datasets
+from edgeloop.node.datasets import Datasets
 from edgeloop.store.blobs import FolderBlobs
 from tests.data.trees import NAME, Watched
 
@@ -68,11 +69,10 @@ def test_an_interrupted_fetch_shows_nothing_and_goes_on(
 ):
     write(source, {f"{number}": noise(1_500_000, number) for number in range(10)})
     Datasets(folder_blobs).push(NAME, source)
-    watched, calls = Watched(folder_blobs), []
+    watched, objects = Watched(folder_blobs), itertools.count(1)
 
     def fail(verb: str, key: str) -> None:
-        calls.append(key) if "/objects/" in key else None
-        if len(calls) == 9:
+        if "/objects/" in key and next(objects) == 9:
             raise StoreUnavailable(store="x", reason="away")
 
     watched.before = fail

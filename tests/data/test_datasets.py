@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.data import Datasets, Reference, index
-from edgeloop.data.manifest import PIECE_BYTES
 from edgeloop.errors import BadInput, LocalFileError, NoSuchDataset
+from edgeloop.node import index
+from edgeloop.node.datasets import Datasets
+from edgeloop.node.ledger import PIECE_BYTES, Reference
 from edgeloop.store import Blobs
 from tests.data.trees import NAME, Watched, noise, objects, tree, write
 
@@ -134,7 +135,7 @@ def test_nothing_changed_makes_no_version_and_reads_no_file(
     datasets = Datasets(folder_blobs, tmp_path / "index")
     write(source, {"a": b"1", "b/c": b"2"})
     assert datasets.push(NAME, source).is_new
-    monkeypatch.setattr("edgeloop.data.push.read_piece", lambda *_: pytest.fail("was read"))
+    monkeypatch.setattr("edgeloop.node.index.read_piece", lambda *_: pytest.fail("was read"))
     again = datasets.push(NAME, source)
     assert (again.is_new, again.reference.version, again.moved_bytes) == (False, 1, 0)
     assert len(datasets.versions(NAME)) == 1

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.data import Datasets, manifest, push
-from edgeloop.data.ledger import Ledger
-from edgeloop.data.manifest import PIECE_BYTES, File, Manifest, Manifests, PieceLocation
 from edgeloop.errors import DatasetDamaged, LocalFileError, StoreUnavailable
+from edgeloop.node import ledger as manifest
+from edgeloop.node import push
+from edgeloop.node.datasets import Datasets
+from edgeloop.node.ledger import PIECE_BYTES, File, Ledger, Manifest, Manifests, PieceLocation
 from edgeloop.store import Blobs
 from edgeloop.store.blobs import FolderBlobs
 from tests.data.trees import NAME, Watched, noise, objects, tree, write
@@ -27,7 +28,7 @@ LIMIT_S = 60
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from edgeloop.data import Datasets
+from edgeloop.node.datasets import Datasets
 from edgeloop.store.blobs import FolderBlobs
 from tests.data.trees import NAME, Watched
 
@@ -259,7 +260,7 @@ def test_a_manifest_whose_paths_lead_out_is_refused(path: object):
 def publish(blobs: Blobs, files: tuple[File, ...], places: dict[str, PieceLocation]) -> None:
     """As somebody who may write to the store and means ill would."""
     ledger, manifests = Ledger(blobs, NAME), Manifests(blobs, NAME, None)
-    from edgeloop.data import Version
+    from edgeloop.node.ledger import Version
 
     key = manifests.store(Manifest(files, places))
     head = ledger.head()

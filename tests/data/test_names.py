@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.data import check_name, find_local, parse_reference
 from edgeloop.errors import BadInput, BadName, NoSuchDataset
+from edgeloop.node.ledger import check_name, find_local, parse_reference
 
 BAD = [
     *(

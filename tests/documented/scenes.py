@@ -10,13 +10,12 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-import edgeloop.demo
 from edgeloop import Workspace
-from edgeloop.fleet import Bounds, ExperimentShare, FleetObservation, Fleets, FleetSpec
-from edgeloop.models import CurrentStage, RunnerDevice, RunnerEntry
-from edgeloop.models.runners import columns_of
+from edgeloop.models.runners import CurrentStage, RunnerDevice, RunnerEntry, columns_of
+from edgeloop.operate.fleet.records import FleetObservation, Fleets
+from edgeloop.operate.fleet.spec import Bounds, ExperimentShare, FleetSpec
 
-DEMO_MODELS = Path(edgeloop.demo.__file__).with_name("models")
+DEMO_MODELS = Path(__file__).parents[2] / "edgeloop/view/demo_data"
 
 
 def free_sizes(project: Path) -> None:

@@ -13,7 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeloop.fleet import (
+from edgeloop.models.leases import Leases
+from edgeloop.models.plan import default_plan
+from edgeloop.models.queue import capability_of
+from edgeloop.models.runners import RunnerDevice, RunnerEntry
+from edgeloop.operate.fleet.demand import (
     Demand,
     WaitingWork,
     group_of,
@@ -21,7 +25,6 @@ from edgeloop.fleet import (
     restore_hints,
     waiting_work,
 )
-from edgeloop.models import Leases, RunnerDevice, RunnerEntry, capability_of, default_plan
 from edgeloop.settings import Settings
 from edgeloop.store import Record, Store, Table, Value, Values
 from edgeloop.testing import MemoryStore, MemoryTable

@@ -19,8 +19,9 @@ from click.testing import CliRunner
 
 from edgeloop.cli.app import app
 from edgeloop.errors import Conflict, EdgeloopError
-from edgeloop.fleet import Bounds, FleetRecord, Fleets, FleetSpec
-from edgeloop.fleet import control as fleet_control
+from edgeloop.operate.fleet import control as fleet_control
+from edgeloop.operate.fleet.records import FleetRecord, Fleets
+from edgeloop.operate.fleet.spec import Bounds, FleetSpec
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 from tests.conftest import StoreUnderTest
@@ -124,7 +125,7 @@ class FleetUser:
         return found
 
     def supervisor(self) -> int:
-        (pid,) = self.processes("edgeloop.fleet.local")
+        (pid,) = self.processes("edgeloop.operate.fleet.local")
         return pid
 
     def runners(self) -> dict[str, int]:
@@ -150,7 +151,7 @@ def make_user(
 
     yield make
     for user in made:
-        for module in ("edgeloop.fleet.local", "edgeloop.fleet.keeper"):
+        for module in ("edgeloop.operate.fleet.local", "edgeloop.operate.fleet.keeper"):
             for pid in user.processes(module):
                 os.kill(pid, signal.SIGKILL)
 
@@ -171,7 +172,9 @@ def test_from_zero_runners_to_results_and_back_to_nothing(make_user: Callable[[s
     assert shown and not any(secret in text for text in shown)
 
     assert user.run("fleet", "scale", "0:2").startswith("Fleet fleet: 0 to 2 runners")
-    user.eventually(lambda: not user.runners() and not user.processes("edgeloop.fleet.keeper"))
+    user.eventually(
+        lambda: not user.runners() and not user.processes("edgeloop.operate.fleet.keeper")
+    )
     user.eventually(lambda: user.status()["running"] == 0)
     assert user.status()["supervised"] is True
     table = user.run("fleet", "status")
@@ -204,14 +207,14 @@ def test_every_process_may_be_killed(make_user: Callable[[str], FleetUser]):
     assert user.runners().keys() == before.keys(), "the same runner, in another process"
 
     os.kill(user.supervisor(), signal.SIGKILL)
-    user.eventually(lambda: not user.processes("edgeloop.fleet.local"))
+    user.eventually(lambda: not user.processes("edgeloop.operate.fleet.local"))
     alive = user.runners()
     assert user.run("fleet", "up").startswith("Fleet fleet was up and is changed: 2 runners")
     assert user.runners() == alive, "adopted, with the bounds that it had"
 
     (keeper,) = [
         pid
-        for pid in user.processes("edgeloop.fleet.keeper")
+        for pid in user.processes("edgeloop.operate.fleet.keeper")
         if second in Path(f"/proc/{pid}/cmdline").read_text()
     ]
     os.kill(keeper, signal.SIGKILL)
@@ -220,7 +223,7 @@ def test_every_process_may_be_killed(make_user: Callable[[str], FleetUser]):
     assert second not in user.runners() and first in user.runners()
 
     os.kill(user.supervisor(), signal.SIGKILL)
-    user.eventually(lambda: not user.processes("edgeloop.fleet.local"))
+    user.eventually(lambda: not user.processes("edgeloop.operate.fleet.local"))
     assert user.run("fleet", "down", "--now") == "Fleet fleet is down.\n"
     user.eventually(lambda: not user.processes("edgeloop"))  # a new supervisor has ended them
 
@@ -251,7 +254,7 @@ def test_runners_end_when_nobody_looks_after_them(make_user: Callable[[str], Fle
     folder.mkdir(parents=True)
     (folder / "order.json").write_text('{"id": "night-1a", "experiment": "default", "words": []}')
     keeper = subprocess.run(
-        [sys.executable, "-m", "edgeloop.fleet.keeper", folder, user.folder / "log", "0.1"],
+        [sys.executable, "-m", "edgeloop.operate.fleet.keeper", folder, user.folder / "log", "0.1"],
         cwd=user.folder,
         env=user.environ,
         timeout=LIMIT_S,

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.demo import make_faces
 from edgeloop.errors import BadInput, NoSuchDataset
-from edgeloop.fleet import RunnerOrder
-from edgeloop.fleet.process import RunnerProcess
-from edgeloop.fleet.start import prepared, settings_words
+from edgeloop.operate.fleet.launcher import RunnerOrder
+from edgeloop.operate.fleet.process import RunnerProcess
+from edgeloop.operate.fleet.start import prepared, settings_words
 from edgeloop.settings import Settings
+from edgeloop.testing.faces import make_faces
 from edgeloop.workspace import Workspace
 
 ORDER = RunnerOrder("night-1a", "faces", cpus=2, words=("--grace", "5", "--task", "tensors"))
@@ -54,7 +54,9 @@ def test_it_gets_its_words_and_its_name_and_the_secret_is_in_no_command(
     process = RunnerProcess(ORDER, {"EDGELOOP_STORE": "top-secret", **os.environ}, log, python)
     until(process, lambda: log.is_file() and "\n" in log.read_text())
     said = log.read_text()
-    words = "-P -m edgeloop.fleet.start --experiment faces --cpus 2 --grace 5 --task tensors"
+    words = (
+        "-P -m edgeloop.operate.fleet.start --experiment faces --cpus 2 --grace 5 --task tensors"
+    )
     assert said.startswith(f"{words} node=night-1a") and "top-secret" not in said
     assert process.state == "running"
     process.kill()
@@ -116,8 +118,9 @@ def test_one_that_does_not_end_is_killed_with_its_children_after_its_grace(
 @pytest.mark.slow
 def test_a_runner_dies_with_whoever_started_it(tmp_path: Path, program: Callable[[str], str]):
     script = (
-        "import sys, time; from pathlib import Path; from edgeloop.fleet import RunnerOrder;"
-        "from edgeloop.fleet.process import RunnerProcess;"
+        "import sys, time; from pathlib import Path;"
+        "from edgeloop.operate.fleet.launcher import RunnerOrder;"
+        "from edgeloop.operate.fleet.process import RunnerProcess;"
         f"p = RunnerProcess(RunnerOrder('x', 'y'), {{}}, None, {program('sleep 98765')!r});"
         "p.poll(); print(p.pid, flush=True); time.sleep(99)"
     )
@@ -145,7 +148,7 @@ def test_a_dataset_of_the_store_is_fetched_once_and_then_a_folder(
     monkeypatch.setenv("EDGELOOP_CACHE", str(tmp_path / "cache"))
     make_faces(tmp_path / "project/data/working/faces", 3, 32, seed=1)
     with Workspace(Settings.load(tmp_path)) as workspace:
-        from edgeloop.data import Datasets
+        from edgeloop.node.datasets import Datasets
 
         folder = tmp_path / "project/data/working/faces"
         Datasets(workspace.store.blobs).push("working/faces", folder)

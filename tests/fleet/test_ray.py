@@ -16,9 +16,9 @@ import psycopg
 import pytest
 
 from edgeloop.errors import StoreError
-from edgeloop.fleet import Fleets
-from edgeloop.fleet.ray import start_supervisor
-from edgeloop.jobs import edgeloop_requirements
+from edgeloop.jobs.package import edgeloop_requirements
+from edgeloop.operate.fleet.ray.submit import start_supervisor
+from edgeloop.operate.fleet.records import Fleets
 from edgeloop.store import Values
 from edgeloop.testing import wait_until
 from edgeloop.testing.models import save_classification_model
@@ -253,7 +253,7 @@ def runners(lab: Lab) -> dict[int, str]:
 
 
 def supervisors(lab: Lab) -> list[int]:
-    return processes_with(lab, b"\0-m\0edgeloop.fleet.ray.supervise\0")
+    return processes_with(lab, b"\0-m\0edgeloop.operate.fleet.ray.supervise\0")
 
 
 def processes_with(lab: Lab, words: bytes) -> list[int]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from edgeloop.fleet import RunnerOrder
-from edgeloop.fleet.ray import launcher as engine
-from edgeloop.fleet.ray.shipment import Shipment
+from edgeloop.operate.fleet.launcher import RunnerOrder
+from edgeloop.operate.fleet.ray import launcher as engine
+from edgeloop.operate.fleet.ray.environment import Shipment
 
 
 class Handle:

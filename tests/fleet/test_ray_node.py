@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.fleet.ray.submit import package_contents
-from edgeloop.jobs import edgeloop_requirements
 from edgeloop.jobs.computes.ray import driver_command
+from edgeloop.jobs.package import edgeloop_requirements
+from edgeloop.operate.fleet.ray.submit import package_contents
 from tests.peers.ray import node_programs
 from tests.peers.wheels import make_wheels
 
 ASK = """
 import json, os, sys
 from edgeloop.errors import EdgeloopError
-from edgeloop.fleet.ray import actor, start  # what runs before a node is ready
-from edgeloop.fleet.ray.environment import interpreter
+from edgeloop.operate.fleet.ray import actor, start  # what runs before a node is ready
+from edgeloop.operate.fleet.ray.environment import interpreter
 try:
     python = interpreter(json.loads(sys.argv[1]), os.environ)
 except EdgeloopError as error:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeloop.fleet import Bounds
-from edgeloop.fleet.sharing import BoardTurns, Claim, fair_shares
+from edgeloop.operate.fleet.spec import Bounds
+from edgeloop.operate.fleet.supervisor import BoardTurns, Claim, fair_shares
 
 NAMES = ("faces", "hands", "cars", "birds", "maps")
 

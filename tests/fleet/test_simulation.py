@@ -11,7 +11,9 @@ from bench.fleet_sim.backends import Outage
 from bench.fleet_sim.ledger import SimLedger, Verdict
 from bench.fleet_sim.report import bottleneck, report
 from bench.fleet_sim.simulation import Scenario, Simulation, SimulationResult, assumptions
-from edgeloop.models import Lease, Leases, Outcome, default_plan, records_of
+from edgeloop.models.leases import Lease, Leases, Outcome
+from edgeloop.models.plan import default_plan
+from edgeloop.models.records import records_of
 from edgeloop.store import Changes, Record
 
 pytestmark = pytest.mark.slow

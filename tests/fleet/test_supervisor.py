@@ -9,17 +9,11 @@ from typing import Any
 import pytest
 
 from edgeloop.errors import ComputeUnavailable, StoreUnavailable, SupervisorReplaced
-from edgeloop.fleet import (
-    Bounds,
-    FleetRecord,
-    Fleets,
-    FleetSpec,
-    Launcher,
-    RunnerOrder,
-    RunnerState,
-)
-from edgeloop.fleet.supervisor import FleetSupervisor, drain_orphans
-from edgeloop.models import CurrentStage, Registry, RunnerDevice, RunnerEntry
+from edgeloop.models.runners import CurrentStage, Registry, RunnerDevice, RunnerEntry
+from edgeloop.operate.fleet.launcher import Launcher, RunnerOrder, RunnerState
+from edgeloop.operate.fleet.records import FleetRecord, Fleets
+from edgeloop.operate.fleet.spec import Bounds, FleetSpec
+from edgeloop.operate.fleet.supervisor import FleetSupervisor, drain_orphans
 from edgeloop.settings import Settings
 from edgeloop.testing import MemoryStore
 

@@ -13,14 +13,14 @@ import yaml
 from click.testing import CliRunner, Result
 
 from edgeloop.cli.app import app
-from edgeloop.demo import make_faces
-from edgeloop.gate import Baseline
+from edgeloop.runner.gate import Baseline
+from edgeloop.testing.faces import make_faces
 from tests.graph import odd_models
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-NETS = ROOT / "edgeloop" / "demo" / "models"
+NETS = ROOT / "edgeloop" / "view" / "demo_data"
 WORKFLOW = ROOT / "examples" / "ci" / "model-gate.yml"
 FEW = ("--images", "16")
 

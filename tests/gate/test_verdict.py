@@ -13,18 +13,19 @@ import numpy as np
 import pytest
 
 from edgeloop.errors import BadInput, BadSetting, LocalFileError
-from edgeloop.gate import (
+from edgeloop.runner.gate import (
     Baseline,
     GateFigures,
     GateLimits,
     GateReport,
     GateScore,
     compare_figures,
+    packed,
     refused_report,
+    unpacked,
 )
-from edgeloop.gate.baseline import packed, unpacked
-from edgeloop.tasks.dense.depth import Depth
-from edgeloop.tasks.detection.metric import matches_type
+from edgeloop.tasks.boxes import matches_type
+from edgeloop.tasks.depth import Depth
 
 IMAGES = 120
 

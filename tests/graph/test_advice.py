@@ -8,11 +8,11 @@ import numpy as np
 import onnx
 import pytest
 
-from edgeloop.graph import EXACT_REWRITES, RewriteStep
-from edgeloop.graph.advice.checking import compare_outputs
-from edgeloop.graph.advice.registry import FUNCTIONS, apply_steps
-from edgeloop.graph.advice.work import advice_compare
-from edgeloop.isolation import as_file
+from edgeloop._util.isolation import as_file
+from edgeloop.graph.rewrites.catalog import EXACT_REWRITES, RewriteStep
+from edgeloop.graph.rewrites.checking import compare_outputs
+from edgeloop.graph.rewrites.registry import FUNCTIONS, apply_steps
+from edgeloop.graph.worker import advice_compare
 from tests.graph.rewrites.cases import graph, node, number, values, whole
 
 X = (1, 3, 17, 22)

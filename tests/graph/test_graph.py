@@ -12,8 +12,7 @@ import torch
 from onnx import helper
 
 from edgeloop.errors import BadModel, LocalFileError
-from edgeloop.graph.caveats import DENSE, SHUFFLE, estimate_caveats
-from edgeloop.graph.check import read_graph, shapes_of
+from edgeloop.graph.check import DENSE, SHUFFLE, estimate_caveats, read_graph, shapes_of
 from edgeloop.graph.count import graph_info
 from tests.graph import odd_models
 from tests.nets_torch import SmallUNet

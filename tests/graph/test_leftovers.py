@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape_inference
 
-from edgeloop.graph.rewrites import apply_rewrites
+from edgeloop.graph.rewrites.apply import apply_rewrites
 
 DATA = np.arange(24, dtype=np.int32).reshape(2, 3, 4)
 EVERYTHING = np.stack(np.meshgrid(*map(np.arange, DATA.shape), indexing="ij"), -1)

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeloop.graph import DeployedMemory, deployed_memory
+from edgeloop.graph.count import DeployedMemory, deployed_memory
 
 SIDE = 16
 PIXELS = SIDE * SIDE

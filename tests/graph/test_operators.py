@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from edgeloop.graph import operators
-from edgeloop.graph.rewrites import REWRITES
+from edgeloop.graph import check
+from edgeloop.graph.rewrites.apply import REWRITES
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "operators.md"
 
@@ -14,11 +14,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "operators.md"
 def test_the_page_names_every_operator_and_every_rewrite():
     taken, rewritten, refused = re.split(r"\n## (?:Rewritten|Refused)\n", PAGE.read_text())
     words = set(re.findall(r"\w+", taken))
-    kept = operators.TAKEN - {"BatchNormalization"}
+    kept = check.TAKEN - {"BatchNormalization"}
     assert kept <= words
     assert set(re.findall(r"(?m)^\| `([a-z0-9-]+)` \|", rewritten)) == {r.name for r in REWRITES}
-    assert set(re.findall(r"\w+", rewritten)) >= operators.REWRITTEN
-    instead = operators.refusal([("NonMaxSuppression", "nms"), ("NonMaxSuppression", "other")])
+    assert set(re.findall(r"\w+", rewritten)) >= check.REWRITTEN
+    instead = check.refusal([("NonMaxSuppression", "nms"), ("NonMaxSuppression", "other")])
     assert instead == (
         "the chip's compiler does not take NonMaxSuppression (layer 'nms' and 1 more): use the "
         "model without its post-processing, with boxes and scores as outputs instead"

@@ -11,7 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeloop.errors import UnusableModel
-from edgeloop.graph import prepare_model, read_graph
+from edgeloop.graph.check import read_graph
+from edgeloop.graph.simplify import prepare_model
 from tests.graph.odd_models import info, save
 
 node = helper.make_node

@@ -11,17 +11,17 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgeloop.errors import UnusableModel
-from edgeloop.graph import (
+from edgeloop.graph.outline import (
     INPUT,
     LARGEST_OUTLINE,
     MOST_LAYERS,
     OUTPUT,
-    GraphProcess,
     outline_bytes,
     outline_of,
     parse_outline,
+    read_deployed,
 )
-from edgeloop.graph.outline import read_deployed
+from edgeloop.graph.process import GraphProcess
 from tests.networks import chain, public_outline
 from tests.qdq import constant, quantized
 

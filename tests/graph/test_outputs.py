@@ -10,10 +10,16 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from edgeloop.graph import image_info, single_sample, single_sample_info
 from edgeloop.graph.check import read_graph
 from edgeloop.graph.count import graph_info
-from edgeloop.graph.variants import class_axis, with_class_output, with_fixed_names
+from edgeloop.graph.info import image_info
+from edgeloop.graph.variants import (
+    class_axis,
+    single_sample,
+    single_sample_info,
+    with_class_output,
+    with_fixed_names,
+)
 from tests.graph import odd_models
 
 

@@ -12,8 +12,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgeloop.errors import BadInput, BadModel
-from edgeloop.graph import prepare_model, read_graph, save_model, shapes_from, shapes_text
-from edgeloop.graph.reading import load, needs_preparing
+from edgeloop.graph import read
+from edgeloop.graph.check import read_graph
+from edgeloop.graph.read import save_model, shapes_from, shapes_text
+from edgeloop.graph.simplify import needs_preparing, prepare_model
 from tests.exports import Everyday, everyday  # noqa: F401 - a fixture
 from tests.graph.odd_models import info, save
 
@@ -113,7 +115,7 @@ def test_the_lowest_double_of_a_mask_stays_a_number(tmp_path: Path):
 
 def test_more_weights_than_a_file_can_hold_lie_beside_it(tmp_path: Path, monkeypatch):
     path = mixed(tmp_path / "m.onnx", TensorProto.FLOAT16, np.float16)
-    monkeypatch.setattr(load, "_LARGEST_INSIDE", 100)
+    monkeypatch.setattr(read, "_LARGEST_INSIDE", 100)
     prepared = prepare_model(path, None, tmp_path / "prepared")
     agree(path, prepared)
     model = read_graph(prepared)

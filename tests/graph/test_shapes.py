@@ -9,7 +9,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgeloop.errors import UnusableModel
-from edgeloop.graph import TensorInfo, graph_info, read_graph
+from edgeloop.graph.check import read_graph
+from edgeloop.graph.count import graph_info
+from edgeloop.graph.info import TensorInfo
 from tests.exports import Everyday, everyday  # noqa: F401 - a fixture
 from tests.graph.odd_models import info, save
 

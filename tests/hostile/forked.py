@@ -16,8 +16,9 @@ import tempfile
 from contextlib import suppress
 from typing import Any
 
+from edgeloop._util import isolation
+from edgeloop._util.isolation import serve
 from edgeloop.graph import worker
-from edgeloop.isolation import process, serve
 
 
 class ForkedWorker:
@@ -77,7 +78,7 @@ def lend_forked_worker() -> None:
                 return ready.pop().start(command[-1], options["env"]["TMPDIR"])
             return super().__new__(cls)
 
-    process.subprocess.Popen = Popen  # type: ignore[misc]
+    isolation.subprocess.Popen = Popen  # type: ignore[misc]
 
 
 def _read_models(order: int, calls: int, answers: int) -> None:

@@ -23,12 +23,16 @@ MOST_BYTES = 8 * 2**30  # of address space: a bomb ends here, and not with this 
 
 _LOADED = (
     *("numpy", "obstore", "onnx.checker", "onnx.shape_inference", "PIL.Image", "pydantic", "yaml"),
-    *(f"edgeloop.cli.{name}" for name in ("app", "bench", "data", "jobs.submit", "models")),
-    *(f"edgeloop.cli.{name}" for name in ("runner", "search", "status", "fleet.commands")),
-    *("edgeloop.store.blobs", "edgeloop.store.registry", "edgeloop.store.sql.sqlite"),
+    *(f"edgeloop.cli.{name}" for name in ("app", "bench", "data", "jobs", "models")),
+    *(f"edgeloop.cli.{name}" for name in ("runner", "search", "status", "fleet")),
+    *("edgeloop.store.blobs", "edgeloop.store.registry", "edgeloop.store.sqlite"),
     *("edgeloop.jobs.client", "edgeloop.jobs.spec", "edgeloop.search.campaign"),
-    *("edgeloop.fleet.control", "edgeloop.fleet.spec", "edgeloop.fleet.local"),
-    *("edgeloop.data", "edgeloop.graph", "edgeloop.models.upload", "edgeloop.workspace"),
+    *(
+        "edgeloop.operate.fleet.control",
+        "edgeloop.operate.fleet.spec",
+        "edgeloop.operate.fleet.local",
+    ),
+    *("edgeloop.jobs", "edgeloop.graph", "edgeloop.models.upload", "edgeloop.workspace"),
 )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadInput
-from edgeloop.jobs.protocol.code import CodeDigest, content_digest, unpack_code
+from edgeloop.node.layout import CodeDigest, content_digest, unpack_code
 from tests.hostile import archives
 
 MOST_BYTES = 512 << 20

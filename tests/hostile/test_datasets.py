@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-import edgeloop.tasks.dense.depth
+import edgeloop.tasks.depth
 import edgeloop.tasks.detection  # noqa: F401  before a process is forked for each input
 from edgeloop.errors import EdgeloopError
-from edgeloop.graph import GraphInfo, TensorInfo
+from edgeloop.graph.info import GraphInfo, TensorInfo
 from edgeloop.tasks import open_task
-from edgeloop.tasks.tensors.given import given_inputs
+from edgeloop.tasks.tensors import given_inputs
 from tests.hostile import datasets
 from tests.hostile.harness import CPU_S, PEAK_MB
 

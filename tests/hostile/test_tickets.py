@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edgeloop.errors import BadInput
-from edgeloop.jobs.protocol.ticket import JobProgress, Ticket, WrapperOrder
+from edgeloop.node.ticket import JobProgress, Ticket, WrapperOrder
 from edgeloop.store import Access
 from edgeloop.testing import MemoryStore
 

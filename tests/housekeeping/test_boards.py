@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.housekeeping.boards import find_on_boards
-from edgeloop.housekeeping.findings import GcOptions, ReportDraft
+from edgeloop.operate.gc import GcOptions, ReportDraft, find_on_boards
 from edgeloop.platforms.snpe.sdk import find_sdk
 from edgeloop.settings import Settings
 from tests.peers.board import VirtualBoard

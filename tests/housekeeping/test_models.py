@@ -16,24 +16,14 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import LeaseLost
-from edgeloop.housekeeping import (
-    GcOptions,
-    Report,
-    find_leftovers,
-    reclaim_orphans,
-    remove_leftovers,
-)
-from edgeloop.models import (
-    Catalog,
-    Leases,
-    Outcome,
-    Registry,
-    RunnerEntry,
-    default_plan,
-    records_of,
-)
+from edgeloop.models.catalog import Catalog
 from edgeloop.models.files import ModelFiles
-from edgeloop.runner import RunnerOptions, run
+from edgeloop.models.leases import Leases, Outcome
+from edgeloop.models.plan import default_plan
+from edgeloop.models.records import records_of
+from edgeloop.models.runners import Registry, RunnerEntry
+from edgeloop.operate.gc import GcOptions, Report, find_leftovers, reclaim_orphans, remove_leftovers
+from edgeloop.runner.loop import RunnerOptions, run
 from edgeloop.settings import Settings
 from edgeloop.store import BlobInfo, Store
 from edgeloop.testing import MemoryStore

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from edgeloop._util.locks import try_lock
-from edgeloop.data import Datasets
-from edgeloop.fleet.ray.environment import interpreter_in_use
-from edgeloop.housekeeping import GcOptions, find_leftovers, remove_leftovers
-from edgeloop.jobs.protocol.ticket import JobProgress, Ticket, is_fresh
 from edgeloop.jobs.snapshot import CodeFile, CodeSnapshot
-from edgeloop.models import ModelFile
+from edgeloop.models.files import ModelFile
+from edgeloop.node.datasets import Datasets
+from edgeloop.node.ticket import JobProgress, Ticket, is_fresh
+from edgeloop.operate.fleet.ray.environment import interpreter_in_use
+from edgeloop.operate.gc import GcOptions, find_leftovers, remove_leftovers
 from edgeloop.runner.workdir import WorkFolder
 from edgeloop.settings import Settings
 from edgeloop.store import Store

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.housekeeping import SecretScan, known_secrets, secrets
+from edgeloop.operate import secrets
+from edgeloop.operate.secrets import SecretScan, known_secrets
 from edgeloop.settings import Settings
 from tests.cli.running import run_command
 

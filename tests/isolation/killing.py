@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from edgeloop.isolation import NativeProcess
-from edgeloop.isolation import process as process_module
+from edgeloop._util import isolation as process_module
+from edgeloop._util.isolation import NativeProcess
 
 
 def kill_in_call(process: NativeProcess, number: int, patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from edgeloop.isolation import Answer, serve
+from edgeloop._util.isolation import Answer, serve
 
 _KEPT: list[bytearray] = []
 

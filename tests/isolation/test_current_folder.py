@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from edgeloop._util.isolation import NativeProcess
 from edgeloop._util.system import memory_bytes, native_memory_bytes, python_module
-from edgeloop.architectures import Architecture, find_space
-from edgeloop.demo import make_faces
 from edgeloop.errors import MemoryExceeded, ModelFailed
-from edgeloop.graph import GraphProcess
-from edgeloop.isolation import NativeProcess
+from edgeloop.graph.process import GraphProcess
 from edgeloop.search.evaluators.screening import ModelBuilder
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.spaces import find_space
+from edgeloop.testing.faces import make_faces
 from edgeloop.testing.models import save_segmentation_model
 from tests.isolation.killing import kill_in_call
 
@@ -133,7 +134,7 @@ def test_a_process_that_the_system_kills_had_no_memory_left(
 def test_a_process_that_has_grown_is_replaced_before_the_next_piece_of_work(
     odd: NativeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgeloop.isolation.process._MOST_GROWTH_BYTES", 100 << 20)
+    monkeypatch.setattr("edgeloop._util.isolation._MOST_GROWTH_BYTES", 100 << 20)
     odd.call("hello")
     first = odd.pid
     odd.call("grow", megabytes=60, keep=True)

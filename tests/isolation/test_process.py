@@ -14,10 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgeloop._util.isolation import NativeProcess, as_file, mapped
 from edgeloop._util.system import waited_for_cpu_s
 from edgeloop.errors import BadInput, BadModel, ModelFailed, ModelRefused, WorkerFailed
-from edgeloop.isolation import NativeProcess
-from edgeloop.isolation.process import as_file, mapped
 from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.toolchain import NATIVE, QnnToolchain
 from tests.converted import samples, smooth_images
@@ -116,7 +115,7 @@ def test_what_a_library_raises_is_the_models_error_with_its_last_words(process, 
 def test_nothing_is_left_behind(tmp_path):
     script = (
         "import sys\n"
-        "from edgeloop.isolation import NativeProcess\n"
+        "from edgeloop._util.isolation import NativeProcess\n"
         f"process = NativeProcess({NATIVE!r})\n"
         "process.call('hello')\n"
         "print(process._folder.path, process.pid, flush=True)\n"

@@ -12,7 +12,7 @@ from edgeloop.store import Blobs, SqliteLocation, open_blobs
 @pytest.fixture(autouse=True)
 def quick_watcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgeloop.jobs.client.SHORTEST_WAIT_S", 0.05)
-    monkeypatch.setattr("edgeloop.cli.jobs.views.FOLLOW_S", 0.1)
+    monkeypatch.setattr("edgeloop.cli.job_views.FOLLOW_S", 0.1)
 
 
 @pytest.fixture

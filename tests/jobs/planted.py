@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from edgeloop.housekeeping import SecretScan
-from edgeloop.jobs import Jobs
+from edgeloop.jobs.client import Jobs
+from edgeloop.operate.secrets import SecretScan
 
 WORD = "Kx7-planted-Q9z"
 LITERAL, NAMED = f"{WORD}-literal", f"{WORD}-named"

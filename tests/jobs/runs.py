@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from edgeloop.jobs.protocol.ticket import Input, State
 from edgeloop.jobs.records import JobRecord, Run
 from edgeloop.jobs.watch import Status
+from edgeloop.node.ticket import Input, State
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 

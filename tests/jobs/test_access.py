@@ -10,11 +10,11 @@ from urllib.parse import parse_qs
 import pytest
 
 from edgeloop.errors import StoreRefused
-from edgeloop.jobs import spec_of_script
-from edgeloop.jobs.protocol.ticket import access_key, expires_at
+from edgeloop.jobs.spec import spec_of_script
 from edgeloop.jobs.submit import ACCESS_S, access_seconds
 from edgeloop.jobs.watch import RENEW_S, renew_access
-from edgeloop.jobs.wrapper.access import LOOK_S, MARGIN_S, AccessRenewal
+from edgeloop.node.supervisor import LOOK_S, MARGIN_S, AccessRenewal
+from edgeloop.node.ticket import access_key, expires_at
 from edgeloop.store import (
     Access,
     Blobs,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgeloop.jobs.computes import Compute, JobOrder, ObservedState, Resources, make_compute
-from edgeloop.jobs.protocol.ticket import FINAL_STATES, log_key
+from edgeloop.node.ticket import FINAL_STATES, log_key
 from edgeloop.store import Blobs
 from edgeloop.testing.contracts.compute import HOLD, LIMIT_S, JobHarness
 from tests.jobs.test_azureml import SIZE, folder_blobs, patient_cloud

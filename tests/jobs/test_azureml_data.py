@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from edgeloop.data import Datasets
 from edgeloop.errors import BadJob, StoreRefused
-from edgeloop.jobs import Jobs, Run, make_compute
-from edgeloop.jobs.protocol.ticket import ticket_key
-from edgeloop.jobs.protocol.urls import RemotePath
+from edgeloop.jobs.client import Jobs
+from edgeloop.jobs.computes import make_compute
+from edgeloop.jobs.records import Run
 from edgeloop.jobs.remote import PlaceResolver
+from edgeloop.jobs.urls import RemotePath
+from edgeloop.node.datasets import Datasets
+from edgeloop.node.ticket import ticket_key
 from edgeloop.settings import Settings
 from edgeloop.store import open_from_job
 from tests.jobs.test_azureml import SIZE

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.azure import AzureRun
 from edgeloop.errors import BadSetting, ComputeRefused, ComputeUnavailable, EdgeloopError
 from edgeloop.jobs.computes import ObservedState, Resources, make_compute
-from edgeloop.jobs.protocol.ticket import log_key
+from edgeloop.jobs.computes.azureml.services import AzureRun
+from edgeloop.node.ticket import log_key
 from edgeloop.store import Blobs
 from edgeloop.testing.contracts.compute import LIMIT_S, SLEEP, JobHarness
 from tests.jobs.test_azureml import compute_of, folder_blobs, patient_cloud

@@ -13,7 +13,7 @@ import yaml
 from edgeloop.errors import BadSetting
 from edgeloop.jobs.computes import JobOrder, Resources, make_compute
 from edgeloop.jobs.computes.azureml.requirements import EnvironmentRecipe, ensure_environment
-from edgeloop.jobs.protocol.ticket import Environment, log_key, outputs_folder
+from edgeloop.node.ticket import Environment, log_key, outputs_folder
 from edgeloop.store import Blobs
 from edgeloop.testing.contracts.compute import JobHarness
 from tests.jobs.test_azureml import SIZE, compute_of, folder_blobs, patient_cloud

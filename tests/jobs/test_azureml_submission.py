@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import ComputeRefused, ComputeUnavailable, JobNameTaken
-from edgeloop.jobs import Jobs
+from edgeloop.jobs.client import Jobs
 from edgeloop.jobs.spec import JobSpec, spec_of
 from edgeloop.settings import Settings
 from tests.jobs.test_azureml import SIZE

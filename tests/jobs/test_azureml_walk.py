@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.jobs import Jobs
-from edgeloop.jobs.protocol.ticket import outputs_folder
+from edgeloop.jobs.client import Jobs
+from edgeloop.node.ticket import outputs_folder
 from tests.cli.running import Finished, run_command, run_main
 from tests.jobs import planted
 from tests.jobs.test_azureml import SIZE

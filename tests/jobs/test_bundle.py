@@ -16,22 +16,11 @@ from pathlib import Path
 import pytest
 
 import edgeloop
-from edgeloop.data import Datasets
 from edgeloop.errors import BadSetting
-from edgeloop.jobs.computes.base import JobOrder, Resources
-from edgeloop.jobs.protocol.bundle import (
-    bootstrap_command,
-    bundle,
-    ensure_wrapper,
-    wrapper_sources,
-)
-from edgeloop.jobs.protocol.ticket import (
-    ORDER_VARIABLE,
-    Input,
-    WrapperOrder,
-    order_variables,
-    wrapper_key,
-)
+from edgeloop.jobs.bundle import bootstrap_command, bundle, ensure_wrapper, wrapper_sources
+from edgeloop.jobs.computes.base import JobOrder, Resources, order_variables
+from edgeloop.node.datasets import Datasets
+from edgeloop.node.ticket import ORDER_VARIABLE, Input, WrapperOrder, wrapper_key
 from edgeloop.store import Access, Blobs, open_blobs, parse_location
 from edgeloop.store.blobs import FolderBlobs, url_blobs
 from tests.conftest import StoreUnderTest

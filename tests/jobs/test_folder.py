@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edgeloop.errors import BadName, JobNameTaken, LocalFileError, NoSuchJob
-from edgeloop.jobs.fields import NAME_LIMIT
 from edgeloop.jobs.records import JobRecord, Run, RunRecords, new_id
+from edgeloop.jobs.spec import NAME_LIMIT
 from edgeloop.jobs.watch import Status
 from tests.jobs.runs import record
 

@@ -6,9 +6,11 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from edgeloop.jobs.computes.local.queue import JobQueue
-from edgeloop.jobs.protocol.resources import Capacity, Resources
-from edgeloop.jobs.protocol.ticket import (
+from edgeloop.jobs.computes.waiting import JobQueue
+from edgeloop.jobs.records import RunRecords
+from edgeloop.node.resources import Capacity, Resources
+from edgeloop.node.scratch import Scratch, SupervisorNote
+from edgeloop.node.ticket import (
     ORDER_VARIABLE,
     Environment,
     Input,
@@ -17,8 +19,6 @@ from edgeloop.jobs.protocol.ticket import (
     Ticket,
     WrapperOrder,
 )
-from edgeloop.jobs.records import RunRecords
-from edgeloop.jobs.wrapper.scratch import Scratch, SupervisorNote
 from edgeloop.store import Access
 
 TICKET = """{"id": "lr-1-abc", "name": "lr", "experiment": "faces", "command": ["python", "a.py"],

@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import ComputeUnavailable
-from edgeloop.jobs.computes import Resources, make_compute
-from edgeloop.jobs.computes.local import waiting
-from edgeloop.jobs.computes.local.queue import UNREADABLE, JobQueue, QueueEntry
-from edgeloop.jobs.protocol.resources import Capacity
+from edgeloop.jobs.computes import Resources, make_compute, waiting
+from edgeloop.jobs.computes.waiting import UNREADABLE, JobQueue, QueueEntry
+from edgeloop.node.resources import Capacity
 from edgeloop.testing.contracts.compute import LIMIT_S, JobHarness
 from tests.peers.process import wait_until
 

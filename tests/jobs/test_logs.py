@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeloop.jobs import transfer as logs
-from edgeloop.jobs.protocol import ticket
 from edgeloop.jobs.transfer import LogReader, last_lines
+from edgeloop.node import ticket
 from edgeloop.testing import memory_blobs
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from edgeloop.errors import BadJob
-from edgeloop.jobs.protocol.patterns import FilePatterns, check_pattern
 from edgeloop.jobs.spec import read_spec
+from edgeloop.node.patterns import FilePatterns, check_pattern
 
 
 @pytest.mark.parametrize(

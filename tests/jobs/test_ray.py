@@ -17,17 +17,13 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadSetting, ComputeUnavailable
-from edgeloop.jobs import Jobs, bootstrap_command
+from edgeloop.jobs.bundle import bootstrap_command
+from edgeloop.jobs.client import Jobs
 from edgeloop.jobs.computes import Resources, make_compute
+from edgeloop.jobs.computes.base import order_variables
 from edgeloop.jobs.computes.ray import last_line
-from edgeloop.jobs.protocol.ticket import (
-    Pace,
-    log_key,
-    order_variables,
-    outputs_folder,
-    wrapper_key,
-)
 from edgeloop.jobs.records import now
+from edgeloop.node.ticket import Pace, log_key, outputs_folder, wrapper_key
 from edgeloop.settings import Settings
 from edgeloop.store import Access
 from edgeloop.testing.contracts.compute import (

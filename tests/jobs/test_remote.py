@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadJob
-from edgeloop.jobs import Jobs, Run
+from edgeloop.jobs.client import Jobs
+from edgeloop.jobs.records import Run
 from edgeloop.store import Blobs, datastore_location, open_blobs
 from edgeloop.store.blobs import url_blobs
 from tests.peers.azurite import Azurite

@@ -10,16 +10,17 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadJob
-from edgeloop.jobs import Jobs, read_spec, spec_of_script
-from edgeloop.jobs.protocol.ticket import ticket_key
-from edgeloop.jobs.secrets.patterns import (
+from edgeloop.jobs.client import Jobs
+from edgeloop.jobs.secrets import (
     KINDS,
     LONGEST,
     find_secrets,
     is_secret_variable,
     secret_argument,
+    secret_values,
 )
-from edgeloop.jobs.secrets.variables import secret_values
+from edgeloop.jobs.spec import read_spec, spec_of_script
+from edgeloop.node.ticket import ticket_key
 from edgeloop.settings import Settings
 
 GITHUB = "ghp_" + "a1B2c3D4e5" * 4

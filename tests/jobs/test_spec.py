@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from edgeloop._util.units import bytes_of, seconds_of
 from edgeloop.errors import BadInput, BadJob
 from edgeloop.jobs.computes.base import Resources
-from edgeloop.jobs.protocol.ticket import Environment
 from edgeloop.jobs.spec import JobSpec, changed, read_spec, spec_of, spec_of_script
+from edgeloop.node.ticket import Environment
 
 FULL = """
 name: night-run

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadInput, BadJob
-from edgeloop.jobs.spec import spec_of
-from edgeloop.jobs.sweep import expand, parse_sweep, split_values
+from edgeloop.jobs.spec import expand, parse_sweep, spec_of, split_values
 
 
 def swept(*texts: str, **more: object) -> list[tuple[str, dict[str, str]]]:

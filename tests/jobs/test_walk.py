@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.jobs import Jobs
+from edgeloop.jobs.client import Jobs
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 from tests.cli.running import Finished, run_command, run_main
@@ -187,7 +187,7 @@ def pages(project: Path) -> str:
     """What the portal shows of a job."""
     from starlette.testclient import TestClient
 
-    from edgeloop.portal import create_app
+    from edgeloop.view.portal.app import create_app
 
     names = ["", "jobs", "jobs/look", "jobs/look/log", "jobs/look.2"]
     with (

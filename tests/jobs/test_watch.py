@@ -9,8 +9,8 @@ import pytest
 
 from edgeloop.errors import ComputeUnavailable
 from edgeloop.jobs.computes.base import Compute, JobOrder, ObservedState, Resources
-from edgeloop.jobs.protocol.ticket import JobProgress, State, state_key
 from edgeloop.jobs.watch import Status, WatchedJob, current_status
+from edgeloop.node.ticket import JobProgress, State, state_key
 from edgeloop.store import Blobs
 from edgeloop.testing import memory_blobs
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.jobs.protocol.ticket import ticket_key
-from edgeloop.jobs.wrapper.layout import JobFolders, fill, variables_for
+from edgeloop.node.layout import JobFolders, fill, variables_for
+from edgeloop.node.ticket import ticket_key
 from edgeloop.store.blobs import FolderBlobs
 from tests.jobs.wrapped import Wrapped, python_of
 
@@ -210,7 +210,7 @@ def test_code_cannot_be_unpacked_outside_of_its_folder(wrapped: Wrapped):
 
 
 def test_names_of_datasets_become_variables_whole_and_by_their_last_part():
-    from edgeloop.jobs.protocol.ticket import Ticket
+    from edgeloop.node.ticket import Ticket
 
     ticket = Ticket("id", "name", "default", (), "")
     inputs = {"working/faces-128": Path("/a"), "raw/cats": Path("/b"), "working/cats": Path("/c")}

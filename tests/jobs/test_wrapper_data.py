@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.data import Datasets
 from edgeloop.errors import NoSuchDataset
-from edgeloop.jobs.protocol.ticket import Environment, Input, TicketPlace
+from edgeloop.node.datasets import Datasets
+from edgeloop.node.ticket import Environment, Input, TicketPlace
 from edgeloop.store.blobs import FolderBlobs
 from tests.jobs.wrapped import Wrapped, python_of
 

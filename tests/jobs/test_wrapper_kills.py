@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.jobs.protocol.ticket import Pace
-from edgeloop.jobs.wrapper import ending
-from edgeloop.jobs.wrapper.ending import recover
+from edgeloop.node import outputs
+from edgeloop.node.outputs import recover
+from edgeloop.node.ticket import Pace
 from edgeloop.store.blobs import FolderBlobs
 from tests.jobs.wrapped import LIMIT_S, Wrapped, kill, python_of
 from tests.peers.process import wait_until
@@ -263,7 +263,7 @@ def test_a_job_whose_wrapper_died_as_a_whole_is_finished_by_somebody_else(
     with wrapped.running() as launcher:
         wrapped.wait_for_file("ready")
         with monkeypatch.context() as impatient:
-            impatient.setattr(ending, "_DYING_S", 0.1)
+            impatient.setattr(outputs, "_DYING_S", 0.1)
             assert not recover(wrapped.scratch, wrapped.blobs, "found dead"), "it is alive"
         supervisor = wrapped.supervisor()
         os.kill(launcher.pid, signal.SIGSTOP)
@@ -324,7 +324,7 @@ def test_a_job_can_be_canceled_while_it_is_prepared(wrapped: Wrapped, tmp_path: 
     slow.write_text("#!/bin/sh\necho building\nexec sleep 600\n")
     slow.chmod(0o755)
     wrapped.variables["PATH"] = f"{slow.parent}:{os.environ['PATH']}"
-    from edgeloop.jobs.protocol.ticket import Environment
+    from edgeloop.node.ticket import Environment
 
     environment = Environment("conda", "conda.yaml")
     wrapped.order(["true"], {"conda.yaml": "name: x"}, environment=environment)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import StoreUnavailable
-from edgeloop.jobs.protocol.ticket import LOG_PIECE, Pace, log_key, outputs_folder
-from edgeloop.jobs.wrapper.outputs import GROWING_LIMIT_BYTES, CreatedFiles, OutputCopier
-from edgeloop.jobs.wrapper.scratch import LogCopier
+from edgeloop.node.outputs import GROWING_LIMIT_BYTES, CreatedFiles, OutputCopier
+from edgeloop.node.scratch import LogCopier
+from edgeloop.node.ticket import LOG_PIECE, Pace, log_key, outputs_folder
 from edgeloop.store.blobs import FolderBlobs
 from tests.jobs.wrapped import LIMIT_S, Wrapped, kill, python_of
 from tests.peers.process import wait_until

@@ -9,8 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.jobs.protocol.codec import to_json
-from edgeloop.jobs.protocol.ticket import (
+from edgeloop.node import command
+from edgeloop.node.codec import to_json
+from edgeloop.node.environment import NodeEnvironment
+from edgeloop.node.layout import fetch_outputs
+from edgeloop.node.outputs import CreatedFiles, latest_metrics, recover, stored_progress
+from edgeloop.node.scratch import JobLog, LogCopier, Scratch
+from edgeloop.node.supervisor import LOOK_S, AccessRenewal, Supervisor, supervise
+from edgeloop.node.ticket import (
     LOG_PIECE,
     ORDER_VARIABLE,
     EarlierOutputs,
@@ -22,14 +28,6 @@ from edgeloop.jobs.protocol.ticket import (
     outputs_folder,
     state_key,
 )
-from edgeloop.jobs.wrapper import command
-from edgeloop.jobs.wrapper.access import LOOK_S, AccessRenewal
-from edgeloop.jobs.wrapper.ending import latest_metrics, recover, stored_progress
-from edgeloop.jobs.wrapper.environment import NodeEnvironment
-from edgeloop.jobs.wrapper.layout import fetch_outputs
-from edgeloop.jobs.wrapper.outputs import CreatedFiles
-from edgeloop.jobs.wrapper.scratch import JobLog, LogCopier, Scratch
-from edgeloop.jobs.wrapper.supervisor import Supervisor, supervise
 from edgeloop.store import Access
 from edgeloop.store.blobs import FolderBlobs
 
@@ -129,7 +127,7 @@ def test_a_second_supervisor_of_a_job_does_nothing(
     monkeypatch.setattr(command, "adopt_orphans", lambda: None)
     monkeypatch.setattr(Supervisor, "__init__", lambda *_: None)
     monkeypatch.setattr(Supervisor, "run", lambda _: 0)
-    monkeypatch.setattr("edgeloop.jobs.wrapper.supervisor.Events", lambda _: None)
+    monkeypatch.setattr("edgeloop.node.events.Events", lambda _: None)
     order = WrapperOrder("job-1", "_wrapper/x.pyz", blobs.access(3600))
     here = NodeEnvironment(scratch.folder, None, "node", {})
     with scratch.locked() as alone:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import StoreUnavailable
-from edgeloop.jobs.protocol.ticket import ORDER_VARIABLE, JobProgress, WrapperOrder, state_key
-from edgeloop.jobs.wrapper import ending
-from edgeloop.jobs.wrapper.ending import recover
+from edgeloop.node import outputs
+from edgeloop.node.outputs import recover
+from edgeloop.node.ticket import ORDER_VARIABLE, JobProgress, WrapperOrder, state_key
 from edgeloop.store import Access, open_blobs, parse_location
 from edgeloop.store.blobs import FolderBlobs
 from tests.conftest import StoreUnderTest
@@ -161,7 +161,7 @@ def test_a_store_that_is_a_folder_of_another_machine_is_named(tmp_path: Path):
 def test_a_file_that_the_store_will_not_take_does_not_cost_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(ending, "_DELAY_S", 0.01)
+    monkeypatch.setattr(outputs, "_DELAY_S", 0.01)
 
     class Picky(FolderBlobs):
         def put(self, key: str, source: Path | bytes) -> None:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from edgeloop.errors import BlobMissing
-from edgeloop.jobs.protocol.bundle import bundle
-from edgeloop.jobs.protocol.code import CodeDigest, content_digest
-from edgeloop.jobs.protocol.ticket import (
+from edgeloop.jobs.bundle import bundle
+from edgeloop.node.layout import CodeDigest, content_digest
+from edgeloop.node.ticket import (
     JobProgress,
     Pace,
     Ticket,

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BadInput, StoreError
-from edgeloop.models import Candidates, Catalog, Leases, default_plan
+from edgeloop.models.candidates import Candidates
+from edgeloop.models.catalog import Catalog
+from edgeloop.models.leases import Leases
+from edgeloop.models.plan import default_plan
 from edgeloop.store import Store
 from tests.nets import save_tiny
 

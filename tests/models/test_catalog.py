@@ -17,8 +17,10 @@ from edgeloop.errors import (
     StoreUnavailable,
     WaitTimeout,
 )
-from edgeloop.models import Catalog, Leases, Outcome, default_plan, records_of
-from edgeloop.models.records import with_records
+from edgeloop.models.catalog import Catalog
+from edgeloop.models.leases import Leases, Outcome
+from edgeloop.models.plan import default_plan
+from edgeloop.models.records import records_of, with_records
 from edgeloop.store import Store
 from tests.cli.running import blobs_of, hints_of, rows_of
 from tests.conftest import StoreUnderTest

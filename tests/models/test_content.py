@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import FileDamaged, LocalFileError
-from edgeloop.models import UploadOptions, records_of
-from edgeloop.models.records import with_records
-from edgeloop.models.upload import Uploader
+from edgeloop.models.records import records_of, with_records
+from edgeloop.models.upload import Uploader, UploadOptions
 from edgeloop.store import Blobs, Record, Store
 from tests.cli.running import blobs_of, is_empty, rows_of
 from tests.conftest import StoreUnderTest

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from edgeloop.errors import BadCsv
-from edgeloop.models import read_csv, write_csv
+from edgeloop.models.catalog import read_csv, write_csv
 from edgeloop.models.row import KINDS
 
 AWKWARD = ["=1+1", "+1", "-1", "@x", "\t", "\r", "\n", "a\rb", "a\r\nb", "'", "''", "n/a", '"', ","]

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import EdgeloopError, ModelBusy, StoreUnavailable
-from edgeloop.models import Catalog, Leases, Outcome, default_plan
+from edgeloop.models.catalog import Catalog
+from edgeloop.models.leases import Leases, Outcome
+from edgeloop.models.plan import default_plan
 from edgeloop.store import Store
 from tests.conftest import StoreUnderTest
 from tests.models.test_upload import NOW, catalog_on

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.models import Lease, Leases, Outcome, default_plan, file_role
 from edgeloop.models.catalog import Catalog
+from edgeloop.models.leases import Lease, Leases, Outcome
+from edgeloop.models.names import file_role
+from edgeloop.models.plan import default_plan
 from edgeloop.store import Blobs
 from edgeloop.testing import MemoryStore
 from tests.cli.running import blobs_of

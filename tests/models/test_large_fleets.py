@@ -8,8 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from edgeloop.fleet import DemandReader
-from edgeloop.models import Leases, Queue, default_plan
+from edgeloop.models.leases import Leases
+from edgeloop.models.plan import default_plan
+from edgeloop.models.queue import Queue
+from edgeloop.operate.fleet.demand import DemandReader
 from edgeloop.runner import coordinator
 from edgeloop.store import Record, Values
 from edgeloop.testing import MemoryTable
@@ -137,7 +139,8 @@ def test_idle_workers_look_every_second_then_less_often():
 def test_little_demand_is_counted_at_every_look_and_much_seldom(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ):
-    from edgeloop.fleet import Demand, demand
+    from edgeloop.operate.fleet import demand
+    from edgeloop.operate.fleet.demand import Demand
 
     looks: list[int] = []
     waiting = {"linux": Demand(3, 2), "device": Demand()}

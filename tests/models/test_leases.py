@@ -9,11 +9,14 @@ import pytest
 from azure.data.tables import UpdateMode
 
 from edgeloop.errors import BadInput, LeaseLost, StoreUnavailable
-from edgeloop.models import Catalog, Lease, Leases, Outcome, default_plan, records_of, runs_of
-from edgeloop.models.records import REMEMBERED, SILENT_ATTEMPTS
+from edgeloop.models.catalog import Catalog
+from edgeloop.models.leases import Lease, Leases, Outcome
+from edgeloop.models.plan import default_plan
+from edgeloop.models.records import REMEMBERED, SILENT_ATTEMPTS, records_of
+from edgeloop.models.row import runs_of
 from edgeloop.store import Changes, Record, Store, Table, Values
-from edgeloop.store.azure.table import AzureTable
-from edgeloop.store.sql.table import SqlTable
+from edgeloop.store.azure import AzureTable
+from edgeloop.store.sql import SqlTable
 from edgeloop.testing import MemoryStore, MemoryTable
 from tests.conftest import StoreUnderTest
 

@@ -8,25 +8,19 @@ from pathlib import Path
 import pytest
 
 from edgeloop.cli import models as commands
-from edgeloop.cli.terminal.model_table import in_order, known_columns, model_table
-from edgeloop.cli.terminal.tables import Screen
+from edgeloop.cli.tables import Screen, in_order, known_columns, model_table
 from edgeloop.errors import BadInput
-from edgeloop.fleet import stage_work
-from edgeloop.models import (
-    LARGEST_PRIORITY,
-    Catalog,
-    UploadOptions,
-    check_priority,
-    column_named,
-    default_plan,
-    records_of,
-)
+from edgeloop.models.catalog import Catalog
+from edgeloop.models.plan import default_plan
 from edgeloop.models.queue import Queue
-from edgeloop.models.records import StageRecord, with_records
-from edgeloop.portal.feed import read_row
+from edgeloop.models.records import StageRecord, records_of, with_records
+from edgeloop.models.row import LARGEST_PRIORITY, check_priority, column_named
+from edgeloop.models.upload import UploadOptions
+from edgeloop.operate.fleet.demand import stage_work
 from edgeloop.runner.machines import held_stages
 from edgeloop.store import Value
 from edgeloop.testing import MemoryStore
+from edgeloop.view.portal.feed import read_row
 from tests.models.test_leases import EVERYTHING, Farm, farm, quick_farm, result
 from tests.nets import save_tiny
 
@@ -257,7 +251,7 @@ def test_an_upload_with_a_bad_priority_stores_nothing(tmp_path: Path) -> None:
 
 
 def test_the_largest_priority_is_one_number_everywhere() -> None:
-    from edgeloop.portal.api.routes import Priority
+    from edgeloop.view.portal.api import Priority
 
     assert commands.LARGEST_PRIORITY == LARGEST_PRIORITY == check_priority(LARGEST_PRIORITY)
     assert Priority(priority=LARGEST_PRIORITY).priority == LARGEST_PRIORITY

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgeloop.errors import BadInput
-from edgeloop.models import Plan, Stage, default_plan
+from edgeloop.models.plan import Plan, Stage, default_plan
 
 PLAN = default_plan()
 CONVERTED = {

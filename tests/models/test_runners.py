@@ -6,8 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from edgeloop.models import CurrentStage, Registry, RunnerDevice, RunnerEntry, default_plan
-from edgeloop.models.runners import BEAT_S, DEAD_S, FORGET_S, MOST_DEAD, new_runner_id
+from edgeloop.models.plan import default_plan
+from edgeloop.models.runners import (
+    BEAT_S,
+    DEAD_S,
+    FORGET_S,
+    MOST_DEAD,
+    CurrentStage,
+    Registry,
+    RunnerDevice,
+    RunnerEntry,
+    new_runner_id,
+)
 from edgeloop.store import Store
 from edgeloop.testing import MemoryStore
 

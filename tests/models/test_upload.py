@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import EdgeloopError, ModelBusy, NameTaken, StoreUnavailable
-from edgeloop.models import Catalog, UploadOptions, default_plan, records_of
+from edgeloop.models.catalog import Catalog
+from edgeloop.models.plan import default_plan
+from edgeloop.models.records import records_of
+from edgeloop.models.upload import UploadOptions
 from edgeloop.store import Blobs, Changes, Record, Store
 from tests.cli.running import blobs_of, is_empty, notes_of, rows_of
 from tests.conftest import StoreUnderTest

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from edgeloop.models import UPLOAD, Plan, records_of
-from edgeloop.models.records import SILENT_ATTEMPTS
+from edgeloop.models.plan import Plan
+from edgeloop.models.records import SILENT_ATTEMPTS, UPLOAD, records_of
 from edgeloop.models.row import own_priority
 from edgeloop.store import Values
 from tests.nemesis.history import Event

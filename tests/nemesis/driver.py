@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from edgeloop.errors import EdgeloopError, StoreError
-from edgeloop.housekeeping import GcOptions, find_leftovers, remove_leftovers
-from edgeloop.models import records_of
+from edgeloop.models.records import records_of
+from edgeloop.operate.gc import GcOptions, find_leftovers, remove_leftovers
 from edgeloop.settings import Settings
 from edgeloop.store import Values
 from edgeloop.workspace import Workspace

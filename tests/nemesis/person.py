@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edgeloop.errors import Conflict, EdgeloopError, ModelBusy, NoSuchModel
-from edgeloop.models import Queue, UploadOptions
+from edgeloop.models.queue import Queue
+from edgeloop.models.upload import UploadOptions
 from edgeloop.settings import Settings
 from edgeloop.testing.models import save_classification_model
 from edgeloop.workspace import Workspace

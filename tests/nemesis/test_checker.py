@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgeloop.models import Plan, Stage
+from edgeloop.models.plan import Plan, Stage
 from edgeloop.store import Values
 from tests.nemesis.checker import Final, Verdict, judge
 from tests.nemesis.history import Event

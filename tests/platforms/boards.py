@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.platforms.snpe.board.device import AdbDevice
+from edgeloop.platforms.snpe.device import AdbDevice
 from edgeloop.platforms.snpe.options import BoardOptions
 from edgeloop.platforms.snpe.sdk import find_sdk
 from edgeloop.platforms.snpe.toolchain import SnpeToolchain

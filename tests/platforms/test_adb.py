@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from edgeloop.errors import BadInput, DeviceBusy, ModelFailed
-from edgeloop.graph import image_info
+from edgeloop.graph.info import image_info
 from edgeloop.platforms import GivesClasses, SharedDevice, image_batches, open_device
-from edgeloop.platforms.snpe.board.adb import attached_boards
-from edgeloop.platforms.snpe.board.device import AdbDevice
-from edgeloop.platforms.snpe.board.files import InputFile
+from edgeloop.platforms.snpe.adb import attached_boards
+from edgeloop.platforms.snpe.device import AdbDevice
+from edgeloop.platforms.snpe.files import InputFile
 from edgeloop.platforms.snpe.sdk import find_sdk
 from edgeloop.platforms.snpe.toolchain import SnpeToolchain
 from edgeloop.testing.contracts.platform import (

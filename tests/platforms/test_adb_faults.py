@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from edgeloop.errors import DeviceUnavailable
-from edgeloop.platforms.snpe.board import files as board_files
-from edgeloop.platforms.snpe.board import run as board_run
-from edgeloop.platforms.snpe.board.adb import attached_boards
-from edgeloop.platforms.snpe.board.device import AdbDevice
+from edgeloop.platforms.snpe import files as board_files
+from edgeloop.platforms.snpe import run as board_run
+from edgeloop.platforms.snpe.adb import attached_boards
+from edgeloop.platforms.snpe.device import AdbDevice
 from edgeloop.testing.contracts.platform import infer_images
 from tests.converted import SmallModel, smooth_images
 from tests.jobs.waiting import eventually

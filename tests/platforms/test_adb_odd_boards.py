@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from edgeloop.errors import DeviceUnavailable, ModelFailed
-from edgeloop.platforms.snpe.board import files as board_files
-from edgeloop.platforms.snpe.board.adb import attached_boards
-from edgeloop.platforms.snpe.board.device import AdbDevice
-from edgeloop.platforms.snpe.board.outputs import class_maps
+from edgeloop.platforms.snpe import files as board_files
+from edgeloop.platforms.snpe.adb import attached_boards
+from edgeloop.platforms.snpe.device import AdbDevice, class_maps
 from edgeloop.testing.contracts.platform import infer_images
 from tests.converted import SmallModel, smooth_images
 from tests.peers.board import VirtualBoard

@@ -11,13 +11,14 @@ import onnxruntime
 import pytest
 
 from edgeloop.errors import BadInput, ModelFailed
-from edgeloop.graph import GraphProcess
+from edgeloop.graph.process import GraphProcess
 from edgeloop.platforms import Converted, random_batch
-from edgeloop.platforms.snpe.board.device import AdbDevice
+from edgeloop.platforms.snpe.device import AdbDevice
 from edgeloop.platforms.snpe.dlc import read_tensors
 from edgeloop.platforms.snpe.sdk import find_sdk
 from edgeloop.platforms.snpe.toolchain import SnpeToolchain
-from edgeloop.runner import RunnerOptions, Sizes, run
+from edgeloop.runner.loop import RunnerOptions, run
+from edgeloop.runner.stages.base import Sizes
 from edgeloop.settings import Settings
 from edgeloop.store import SqliteLocation
 from edgeloop.tasks import Samples, Tensors

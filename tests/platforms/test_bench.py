@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.benchmark import BenchOptions, bench_model
-from edgeloop.graph import GraphProcess, fitting_task
-from edgeloop.inspection import inspect_model
+from edgeloop.graph.describe import fitting_task
+from edgeloop.graph.process import GraphProcess
+from edgeloop.runner.bench import BenchOptions, bench_model
+from edgeloop.runner.inspection import inspect_model
 from tests.exports import EVERYDAY, export_everyday
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeloop.errors import ModelRefused
-from edgeloop.graph import graph_info, read_graph
+from edgeloop.graph.check import read_graph
+from edgeloop.graph.count import graph_info
 from edgeloop.platforms import model_inputs, open_device
 from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.deploy import deployed

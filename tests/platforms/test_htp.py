@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgeloop.architectures import build, export_onnx, find_space
 from edgeloop.errors import BadInput, NoSuchPrecision
 from edgeloop.platforms import find_platform, open_device
 from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.latency import built_in_profiles, calibrated
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
+from edgeloop.search.nets.export import export_onnx
+from edgeloop.search.nets.spaces import build, find_space
 from edgeloop.testing.contracts.platform import PlatformContract, infer_images
 from tests.converted import open_htp, samples, smooth_images
 from tests.nets_torch import Normalised, export, mobilenet_v2, resnet18, resnet50

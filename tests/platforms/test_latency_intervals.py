@@ -13,18 +13,19 @@ from onnx import ModelProto, TensorProto, helper
 
 from edgeloop.platforms import ErrorInterval, LatencyProfile
 from edgeloop.platforms.qnn.chips import DEFAULT_CHIP, chips, find_chip
-from edgeloop.platforms.qnn.latency import predict
-from edgeloop.platforms.qnn.latency.forms import form_of, wide_share
-from edgeloop.platforms.qnn.latency.profiles import (
+from edgeloop.platforms.qnn.latency import (
     built_in_profiles,
     find_profile,
     fit_profile,
+    form_of,
     held_out_interval,
+    predict,
     save_profile,
+    wide_share,
 )
 from edgeloop.platforms.qnn.toolchain import Estimate, QnnToolchain
-from edgeloop.tuning.precision.lab import Latency
-from edgeloop.tuning.precision.search import PrecisionSearch
+from edgeloop.tuning.lab import Latency
+from edgeloop.tuning.precision import PrecisionSearch
 from tests.converted import samples, smooth_images
 from tests.nets import with_scatter
 

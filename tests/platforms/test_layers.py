@@ -19,12 +19,12 @@ from torch import nn
 
 from edgeloop.cli.app import app
 from edgeloop.errors import BadModel
-from edgeloop.graph import LayerTiming, add_times, costliest, write_viewer
+from edgeloop.graph.count import LayerTiming, add_times, costliest
+from edgeloop.graph.outline import write_viewer
 from edgeloop.platforms import AttributesLatency, LayerCosts
 from edgeloop.platforms.qnn.device import HtpDevice
-from edgeloop.platforms.qnn.layers.attribution import CutTimes
-from edgeloop.platforms.qnn.layers.costs import OUTPUT, TimedCut, kept_cuts, layer_costs
-from edgeloop.platforms.qnn.layers.prefixes import GraphLayer
+from edgeloop.platforms.qnn.layers import OUTPUT, CutTimes, TimedCut, kept_cuts, layer_costs
+from edgeloop.platforms.qnn.prefixes import GraphLayer
 from edgeloop.runner.stages.layers import complete_table, with_layers
 from edgeloop.testing.waiting import wait_until
 from tests.converted import open_htp

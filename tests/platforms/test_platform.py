@@ -16,10 +16,9 @@ from pydantic import Field
 
 from edgeloop._util.schema import Section
 from edgeloop.cli.app import app
-from edgeloop.demo import make_faces
-from edgeloop.doctor import examine
 from edgeloop.errors import BadInput
-from edgeloop.graph import GraphProcess
+from edgeloop.graph.process import GraphProcess
+from edgeloop.operate.doctor import examine
 from edgeloop.platforms import (
     Converted,
     HealthCheck,
@@ -34,8 +33,11 @@ from edgeloop.platforms import (
     open_toolchain,
     platform_names,
 )
-from edgeloop.runner import RunnerOptions, Sizes, compare_model, run
+from edgeloop.runner.compare import compare_model
+from edgeloop.runner.loop import RunnerOptions, run
+from edgeloop.runner.stages.base import Sizes
 from edgeloop.settings import Settings, settings_model
+from edgeloop.testing.faces import make_faces
 from edgeloop.testing.models import save_segmentation_model
 from edgeloop.workspace import Workspace
 

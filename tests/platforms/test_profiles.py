@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from edgeloop.errors import BadInput
 from edgeloop.platforms import open_device
 from edgeloop.platforms.qnn.chips import chips
-from edgeloop.platforms.qnn.latency.profiles import (
+from edgeloop.platforms.qnn.latency import (
     built_in_profiles,
     calibrated,
     find_profile,

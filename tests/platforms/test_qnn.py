@@ -221,7 +221,8 @@ def test_a_thousand_calibration_images_stay_in_bounded_memory(tmp_path):
     script = (
         "import resource, sys, numpy as np\n"
         "from pathlib import Path\n"
-        "from edgeloop.graph import graph_info, read_graph\n"
+        "from edgeloop.graph.check import read_graph\n"
+        "from edgeloop.graph.count import graph_info\n"
         "from edgeloop.platforms.qnn.quantize import quantize_model\n"
         "from edgeloop.tasks import Samples\n"
         "images = np.load(sys.argv[2], mmap_mode='r')\n"

@@ -9,13 +9,13 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from edgeloop.graph import channel_axis, image_info, tunable_tensors
+from edgeloop.graph.bits import channel_axis, tunable_tensors
+from edgeloop.graph.info import image_info
 from edgeloop.platforms import PrecisionPlan
 from edgeloop.platforms.precision import Precision
-from edgeloop.platforms.qnn.mixed import quantize_plan
-from edgeloop.platforms.qnn.quantize import activates_moved, quantize_model
+from edgeloop.platforms.qnn.quantize import activates_moved, quantize_model, quantize_plan
 from edgeloop.tasks import Samples
-from edgeloop.tuning.recovery.quantized import QuantizedGraph
+from edgeloop.tuning.quantized import QuantizedGraph
 
 CHANNELS, CLASSES, SIDE = 4, 6, 4
 

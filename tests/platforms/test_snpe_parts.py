@@ -16,8 +16,7 @@ from edgeloop.platforms import open_toolchain
 from edgeloop.platforms.snpe.dlc import DlcTensors, Encoding, read_info, read_tensors
 from edgeloop.platforms.snpe.options import SnpeSettings
 from edgeloop.platforms.snpe.profile import profile_of, read_profile, with_names
-from edgeloop.platforms.snpe.sdk import find_sdk
-from edgeloop.platforms.snpe.tools import run_tool
+from edgeloop.platforms.snpe.sdk import find_sdk, run_tool
 from edgeloop.settings import Settings, tool_environment
 from tests.jobs.waiting import eventually
 from tests.platforms.sdks import make_sdk, write_tool
@@ -204,7 +203,7 @@ def test_a_tool_ends_with_the_runner_that_started_it(tmp_path):
 import threading, time
 from pathlib import Path
 from edgeloop.platforms.snpe.sdk import find_sdk
-from edgeloop.platforms.snpe.tools import run_tool
+from edgeloop.platforms.snpe.sdk import run_tool
 call = lambda: run_tool(find_sdk(Path({str(root)!r})), "snpe-dlc-info", (), 600)
 threading.Thread(target=call, daemon=True).start()
 while not Path({str(mark)!r}).exists() or not Path({str(mark)!r}).read_text():

@@ -5,7 +5,7 @@ import io
 import os
 import subprocess
 
-from edgeloop.platforms.snpe.board.tar import entry_of, packed, squeezed, unpacked
+from edgeloop.platforms.snpe.adb import entry_of, packed, squeezed, unpacked
 
 
 def test_a_squeezed_stream_is_what_gzip_itself_reads():

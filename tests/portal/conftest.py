@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from edgeloop.portal import PortalOptions, create_app
 from edgeloop.settings import Settings
+from edgeloop.view.portal.app import create_app
+from edgeloop.view.portal.state import PortalOptions
 from edgeloop.workspace import Workspace
 from tests.portal.farm import fill
 

@@ -14,10 +14,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from edgeloop.jobs.protocol.ticket import log_key, outputs_folder
-from edgeloop.models import CurrentStage, RunnerDevice, RunnerEntry
-from edgeloop.models.runners import columns_of
-from edgeloop.runner import record_use
+from edgeloop.models.runners import CurrentStage, RunnerDevice, RunnerEntry, columns_of
+from edgeloop.node.ticket import log_key, outputs_folder
+from edgeloop.runner.usage import record_use
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 from tests.portal.pictures import examples

@@ -20,7 +20,7 @@ from typing import get_args
 
 from playwright.sync_api import expect
 
-from edgeloop.graph import outline_bytes
+from edgeloop.graph.outline import outline_bytes
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 from tests.networks import public_outline, some_times

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from edgeloop.demo import make_faces
 from edgeloop.tasks import FACE_CLASSES, Illustration, write_examples
+from edgeloop.testing.faces import make_faces
 
 Array = NDArray[np.uint8]
 SIZE, COUNT = 64, 4

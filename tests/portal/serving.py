@@ -22,10 +22,11 @@ import uvicorn
 from click.testing import CliRunner
 
 from edgeloop.cli.app import app as command_line
-from edgeloop.portal import PortalOptions, create_app
-from edgeloop.portal.connections import ConnectionLimits, usable_limits
-from edgeloop.portal.server import server_config
 from edgeloop.settings import Settings
+from edgeloop.view.portal.app import create_app
+from edgeloop.view.portal.connections import ConnectionLimits, usable_limits
+from edgeloop.view.portal.server import server_config
+from edgeloop.view.portal.state import PortalOptions
 from edgeloop.workspace import Workspace
 from tests.conftest import clean_environ
 from tests.peers.process import wait_until

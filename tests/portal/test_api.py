@@ -15,10 +15,11 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from edgeloop.jobs import Jobs, spec_of_script
-from edgeloop.portal import create_app
+from edgeloop.jobs.client import Jobs
+from edgeloop.jobs.spec import spec_of_script
 from edgeloop.settings import Settings
 from edgeloop.store import open_store, parse_location
+from edgeloop.view.portal.app import create_app
 from edgeloop.workspace import Workspace
 from tests.cli.conftest import command, edgeloop, project
 from tests.conftest import STORE_KINDS, StoreUnderTest

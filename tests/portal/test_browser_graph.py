@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 
-from edgeloop.graph import LARGEST_OUTLINE, Outline, OutlineLayer, outline_bytes
+from edgeloop.graph.outline import LARGEST_OUTLINE, Outline, OutlineLayer, outline_bytes
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 from tests.networks import chain, public_outline, some_times

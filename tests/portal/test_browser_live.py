@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from edgeloop.demo import make_faces
-from edgeloop.portal import feed, opening_page
+from edgeloop.testing.faces import make_faces
+from edgeloop.view.portal import feed
+from edgeloop.view.portal.tokens import opening_page
 from tests.peers.browser import Browser
 from tests.peers.postgres import Postgres
 from tests.portal.browsing import browser, make_project, portal_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from edgeloop.demo import open_demo
+from edgeloop.view.demo import open_demo
 from tests.peers.browser import Browser
 from tests.portal.audit import GROUNDS
 from tests.portal.browsing import browser, portal_of, site
@@ -24,7 +24,7 @@ LOADED = (
     "[...document.querySelectorAll('#examples img')].every((i) => i.complete && i.naturalWidth)"
 )
 README_PICTURE = os.environ.get("EDGELOOP_README_PICTURE", "")  # where the README's is kept
-STATIC = Path(__file__).parents[2] / "edgeloop/portal/web/static"
+STATIC = Path(__file__).parents[2] / "edgeloop/view/portal/static"
 
 
 def ground(page: Page) -> str:

@@ -18,10 +18,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from edgeloop.portal.auth import Guard
-from edgeloop.portal.connections import ConnectionLimits, _group_of
-from edgeloop.portal.state import Portal, PortalOptions
-from edgeloop.portal.tokens import own_certificate, tls_context
+from edgeloop.view.portal.auth import Guard
+from edgeloop.view.portal.connections import ConnectionLimits, _group_of
+from edgeloop.view.portal.state import Portal, PortalOptions
+from edgeloop.view.portal.tokens import own_certificate, tls_context
 from edgeloop.workspace import Workspace
 from tests.peers.process import wait_until
 from tests.portal.live import live
@@ -137,7 +137,7 @@ def test_bytes_one_by_one_do_not_prolong_it(serve: Serve):
 
 
 def test_a_body_that_does_not_come_ends_the_request(serve: Serve, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("edgeloop.portal.bodies.read_body.__defaults__", (SOON,))
+    monkeypatch.setattr("edgeloop.view.portal.auth.read_body.__defaults__", (SOON,))
     head = b"POST /hello HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\nhalf"
     said = rest_of(serve().connect(head))
     assert said.startswith(b"HTTP/1.1 408 ") and b"connection: close" in said.lower()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from edgeloop.portal.views.curves import HEIGHT, MOST_CURVES, MOST_POINTS, WIDTH, curves_of
+from edgeloop.view.portal.views.jobs import HEIGHT, MOST_CURVES, MOST_POINTS, WIDTH, curves_of
 
 
 def lines(*entries: object) -> bytes:

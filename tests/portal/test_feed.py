@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from edgeloop.errors import StoreUnavailable
-from edgeloop.models import default_plan
-from edgeloop.portal import feed as feed_module
-from edgeloop.portal.feed import NAMED, Feed, Row, read_row
+from edgeloop.models.plan import default_plan
 from edgeloop.store import Drift, Record, Store, Table
 from edgeloop.testing import MemoryStore
+from edgeloop.view.portal import feed as feed_module
+from edgeloop.view.portal.feed import NAMED, Feed, Row, read_row
 from tests.jobs.waiting import eventually
 
 PLAN = default_plan()
@@ -64,7 +64,7 @@ def names(feed: Feed) -> list[str]:
 def test_rows_come_change_and_go_without_anybody_asking(
     store: Store, start: Callable[[Table], Feed], quick: None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("edgeloop.store.azure.drift.LIST_EVERY_S", 0.2)
+    monkeypatch.setattr("edgeloop.store.azure.LIST_EVERY_S", 0.2)
     table = store.models("exp")
     feed = start(table)
     assert feed.wait(30.0).is_loaded

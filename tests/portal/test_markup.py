@@ -7,9 +7,8 @@ import time
 import pytest
 
 from edgeloop._util.units import size_text
-from edgeloop.portal.shapes import TableQuery, UsePeriod
-from edgeloop.portal.web.pages import table_query
-from edgeloop.portal.web.rendering import (
+from edgeloop.view.portal.pages import table_query
+from edgeloop.view.portal.rendering import (
     ago,
     bars,
     environment,
@@ -18,6 +17,7 @@ from edgeloop.portal.web.rendering import (
     page_numbers,
     tidy,
 )
+from edgeloop.view.portal.shapes import TableQuery, UsePeriod
 
 
 def test_texts_are_escaped_wherever_a_template_puts_them() -> None:

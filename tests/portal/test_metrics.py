@@ -83,7 +83,7 @@ def test_a_store_that_never_answered_is_not_a_store_without_work(
     def away(*_: object) -> None:
         raise StoreUnavailable(store="s", reason="refused")
 
-    monkeypatch.setattr("edgeloop.portal.feed.Feed.refresh", away)
+    monkeypatch.setattr("edgeloop.view.portal.feed.Feed.refresh", away)
     text = make_client().get("/metrics").text
     assert "edgeloop_waiting" not in text
     assert 'edgeloop_store_up{experiment="default"} 0' in text

@@ -10,8 +10,8 @@ from urllib.parse import quote
 import pytest
 from starlette.testclient import TestClient
 
-from edgeloop.portal.views import pareto
 from edgeloop.store import Value
+from edgeloop.view.portal.views import pareto
 from edgeloop.workspace import Workspace
 from tests.portal.conftest import MakeClient
 
@@ -148,7 +148,7 @@ def test_a_job_whose_record_is_nonsense_is_named_and_hides_no_other(
 def test_of_very_many_jobs_the_newest_are_shown(
     workspace: Workspace, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("edgeloop.portal.views.jobs.MOST_JOBS", 2)
+    monkeypatch.setattr("edgeloop.view.portal.views.jobs.MOST_JOBS", 2)
     for number in range(1, 4):
         write_job(workspace, f"j-{number}", {"created": f"2026-01-0{number}T00:00:00+00:00"})
     client = make_client()

@@ -13,8 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from edgeloop.errors import StoreUnavailable
-from edgeloop.models import RunnerDevice, RunnerEntry
-from edgeloop.models.runners import columns_of
+from edgeloop.models.runners import RunnerDevice, RunnerEntry, columns_of
 from edgeloop.workspace import Workspace
 from tests.cli.running import run_command
 from tests.portal.test_metrics import LINE
@@ -178,7 +177,7 @@ def test_a_store_that_never_answered_is_an_error_and_not_a_zero(
     def away(*_: object) -> None:
         raise StoreUnavailable(store="s", reason="refused")
 
-    monkeypatch.setattr("edgeloop.portal.feed.Feed.refresh", away)
+    monkeypatch.setattr("edgeloop.view.portal.feed.Feed.refresh", away)
     client = make_client()
     answer = client.get("/api/queue")
     assert answer.status_code == 503 and "nobody knows" in answer.json()["detail"]

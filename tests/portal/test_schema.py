@@ -14,8 +14,9 @@ from schemathesis import checks
 from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi import checks as conformance
 
-from edgeloop.portal import PortalOptions, create_app
 from edgeloop.settings import Settings
+from edgeloop.view.portal.app import create_app
+from edgeloop.view.portal.state import PortalOptions
 from edgeloop.workspace import Workspace
 from tests.portal.farm import SHOWN, fill
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from edgeloop.portal import create_app
 from edgeloop.settings import Settings
+from edgeloop.view.portal.app import create_app
 from edgeloop.workspace import Workspace
 from tests.cli.conftest import Edgeloop, edgeloop, project  # noqa: F401 - fixtures
 from tests.portal.conftest import HERE

@@ -16,10 +16,11 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from edgeloop.errors import StoreUnavailable
-from edgeloop.portal import PortalOptions, create_app, own_token
-from edgeloop.portal.app import LONGEST_FORM, WRONG_DELAY_S
-from edgeloop.portal.auth import LASTS_S, Sessions, local_path
 from edgeloop.settings import Settings
+from edgeloop.view.portal.app import LONGEST_FORM, WRONG_DELAY_S, create_app
+from edgeloop.view.portal.auth import LASTS_S, Sessions, local_path
+from edgeloop.view.portal.state import PortalOptions
+from edgeloop.view.portal.tokens import own_token
 from edgeloop.workspace import Workspace
 from tests.cli.conftest import command, edgeloop, project
 from tests.portal.conftest import TOKEN, MakeClient, clients_of
@@ -147,7 +148,7 @@ def test_a_wrong_token_in_the_form_costs_time_and_the_right_one_none(
     async def wait(seconds: float) -> None:
         waits.append(seconds)
 
-    monkeypatch.setattr("edgeloop.portal.app.asyncio", SimpleNamespace(sleep=wait))
+    monkeypatch.setattr("edgeloop.view.portal.app.asyncio", SimpleNamespace(sleep=wait))
     assert stranger.post("/login", data={"token": "wrong"}).status_code == 401
     assert waits == [WRONG_DELAY_S] and WRONG_DELAY_S >= 0.5
     assert stranger.post("/login", data={"token": TOKEN}).status_code == 303

@@ -13,22 +13,17 @@ from threading import Barrier
 import pytest
 
 from edgeloop.errors import BadName, NoSuchModel, NotFound
-from edgeloop.models import CurrentStage, RunnerDevice, RunnerEntry
-from edgeloop.models.runners import columns_of
-from edgeloop.portal.shapes import ParetoQuery, TableQuery
-from edgeloop.portal.state import FEEDS, Cache, Portal, frame_of
-from edgeloop.portal.views import (
-    compare_view,
-    devices_view,
-    model_view,
-    pareto_view,
-    search_view,
-    searches_view,
-    table_view,
-)
-from edgeloop.portal.views.jobs import whole_characters
-from edgeloop.runner import record_use
+from edgeloop.models.runners import CurrentStage, RunnerDevice, RunnerEntry, columns_of
+from edgeloop.runner.usage import record_use
 from edgeloop.store import Value
+from edgeloop.view.portal.shapes import ParetoQuery, TableQuery
+from edgeloop.view.portal.state import FEEDS, Cache, Portal, frame_of
+from edgeloop.view.portal.views.devices import devices_view
+from edgeloop.view.portal.views.jobs import whole_characters
+from edgeloop.view.portal.views.model import model_view
+from edgeloop.view.portal.views.pareto import compare_view, pareto_view
+from edgeloop.view.portal.views.searches import search_view, searches_view
+from edgeloop.view.portal.views.table import table_view
 from edgeloop.workspace import Workspace
 from tests.nets import save_tiny
 from tests.portal.conftest import MakeClient

@@ -20,24 +20,18 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from edgeloop.errors import Conflict, EdgeloopError, LeaseLost, StoreError, StoreUnavailable
-from edgeloop.models import (
-    Catalog,
-    Lease,
-    Leases,
-    Outcome,
-    Plan,
-    Queue,
-    UploadOptions,
-    default_plan,
-    runs_of,
-)
 from edgeloop.models import catalog as catalog_module
 from edgeloop.models import leases as leases_module
 from edgeloop.models import queue as queue_module
 from edgeloop.models import row as row_module
 from edgeloop.models import upload as upload_module
+from edgeloop.models.catalog import Catalog
+from edgeloop.models.leases import Lease, Leases, Outcome
 from edgeloop.models.onnx_check import OnnxFile, check_onnx
-from edgeloop.models.upload import Uploader
+from edgeloop.models.plan import Plan, default_plan
+from edgeloop.models.queue import Queue
+from edgeloop.models.row import runs_of
+from edgeloop.models.upload import Uploader, UploadOptions
 from edgeloop.store import Record, Value
 from tests.nets import save_tiny
 from tests.protocol.tables import AskingStore, Request, Row, frozen

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edgeloop.errors import LeaseLost
-from edgeloop.models import Lease, Leases, Outcome, StageRecord, records_of
+from edgeloop.models.leases import Lease, Leases, Outcome
 from edgeloop.models.plan import Stage
+from edgeloop.models.records import StageRecord, records_of
 from edgeloop.store import Changes, Record, Values
 from tests.protocol.actors import Configuration
 
@@ -193,7 +194,7 @@ def _appended(lease: Lease, outcome: Outcome) -> Outcome:
     """The same result behind the runs that are there now."""
     import json
 
-    from edgeloop.models import runs_of
+    from edgeloop.models.row import runs_of
 
     mine = json.loads(str(outcome.columns["total_inference_avg"]))[-1]
     runs = [*runs_of(lease.row.values), mine]

@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from edgeloop.models import Catalog, Leases, Outcome, Queue, StageRecord, ready_at, records_of
-from edgeloop.models.queue import rank_of
-from edgeloop.models.records import _status, node_text
+from edgeloop.models.catalog import Catalog
+from edgeloop.models.leases import Leases, Outcome
+from edgeloop.models.queue import Queue, rank_of, ready_at
+from edgeloop.models.records import StageRecord, _status, node_text, records_of
 from edgeloop.models.row import own_priority, runs_of
 from edgeloop.store import Record, Values
 from tests.protocol.actors import (

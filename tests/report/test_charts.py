@@ -13,24 +13,16 @@ import pytest
 from PIL import Image
 
 from edgeloop.errors import BadInput, LocalFileError
-from edgeloop.report import (
-    FONTS,
-    NARROW,
-    Evidence,
-    Layers,
-    classes_chart,
-    evidence_charts,
+from edgeloop.view.charts import (
     f1_chart,
     front_frames,
-    interval_of,
-    layers_chart,
-    objective,
     pareto_chart,
-    pr_chart,
     quantization_chart,
-    read_curves,
-    read_layers,
-    read_scores,
+    training_chart,
+    utilisation_chart,
+)
+from edgeloop.view.drawing import (
+    FONTS,
     show,
     spec_of,
     to_gif,
@@ -39,10 +31,22 @@ from edgeloop.report import (
     to_page_parts,
     to_png,
     to_svg,
-    training_chart,
-    utilisation_chart,
     write_chart,
 )
+from edgeloop.view.measures import objective
+from edgeloop.view.model_charts import (
+    Evidence,
+    Layers,
+    classes_chart,
+    evidence_charts,
+    interval_of,
+    layers_chart,
+    pr_chart,
+    read_curves,
+    read_layers,
+    read_scores,
+)
+from edgeloop.view.style import NARROW
 from tests.report.pages import references
 from tests.report.tables import table
 

@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-from edgeloop.report import empty_chart, to_page_part, to_page_parts, utilisation_chart
-from edgeloop.report.search_charts import parallel_chart
-from edgeloop.search import read_search
+from edgeloop.search.reading import read_search
+from edgeloop.view.charts import utilisation_chart
+from edgeloop.view.drawing import to_page_part, to_page_parts
+from edgeloop.view.search_charts import parallel_chart
+from edgeloop.view.style import empty_chart
 from tests.search.seen import write_seen
 
 PHONE = 358  # pixels that a phone of 390 leaves

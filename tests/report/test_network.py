@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from edgeloop.graph import INPUT, OUTPUT, Outline, OutlineLayer
-from edgeloop.report import picture_of
-from edgeloop.report.network import (
+from edgeloop.graph.outline import INPUT, OUTPUT, Outline, OutlineLayer
+from edgeloop.view.network import (
+    BOX_HEIGHT,
     MOST_BOXES,
     NARROW,
     STEPS,
@@ -20,9 +20,9 @@ from edgeloop.report.network import (
     arrange,
     fold,
     match_times,
+    picture_of,
     step_of,
 )
-from edgeloop.report.network.layout import BOX_HEIGHT
 from tests.networks import chain, public_outline, some_times
 
 PUBLIC = ("unet_segmentation", "googlenet", "densenet121", "nasnet", "bert_base_uncased_hf")

@@ -7,19 +7,11 @@ import math
 import pytest
 
 from edgeloop.errors import BadInput
-from edgeloop.models import SHOWN_AS
-from edgeloop.report import (
-    ASCII,
-    chart_axes,
-    check_columns,
-    device_note,
-    measure_of,
-    objective,
-    one_device,
-    pareto_of,
-    plot,
-)
-from edgeloop.report.axes import placed_names, short_name
+from edgeloop.models.row import SHOWN_AS
+from edgeloop.view.front import device_note, one_device, pareto_of
+from edgeloop.view.measures import check_columns, measure_of, objective
+from edgeloop.view.style import chart_axes, placed_names, short_name
+from edgeloop.view.terminal import ASCII, plot
 
 TWO = (objective("mean"), objective("f1_1k"))
 

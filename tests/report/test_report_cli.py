@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from edgeloop import Workspace
-from edgeloop.demo import open_demo
+from edgeloop.view.demo import open_demo
 from tests.cli.running import Finished
 from tests.report.pages import read, references
 from tests.report.tables import table

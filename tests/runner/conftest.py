@@ -15,13 +15,13 @@ from unittest import mock
 
 import pytest
 
-from edgeloop.demo import make_faces
 from edgeloop.settings import Settings
+from edgeloop.testing.faces import make_faces
 from edgeloop.workspace import Workspace
 from tests.cli.running import exit_code_of_main
 from tests.conftest import StoreUnderTest
 
-NETS = Path(__file__).parents[2] / "edgeloop" / "demo" / "models"
+NETS = Path(__file__).parents[2] / "edgeloop" / "view" / "demo_data"
 SIZES = ("--calibration-images", "24", "--quick-images", "10", "--thorough-images", "20")
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from edgeloop.portal import create_app
 from edgeloop.testing.models import save_pair_model
+from edgeloop.view.portal.app import create_app
 from tests.conftest import clean_environ
 from tests.exports import EVERYDAY, export_everyday
 from tests.nets_archai import export_archai

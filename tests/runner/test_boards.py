@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.models import records_of
-from edgeloop.models.records import StageRecord
+from edgeloop.models.records import StageRecord, records_of
 from edgeloop.store import Values
 from edgeloop.workspace import Workspace
 from tests.conftest import clean_environ

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BlobMissing, FileDamaged
-from edgeloop.models import ModelFile
-from edgeloop.runner import RunnerEvent, RunnerOptions, run
+from edgeloop.models.files import ModelFile
+from edgeloop.runner.loop import RunnerOptions, run
 from edgeloop.runner.stages.base import Assignment, Result
 from edgeloop.runner.workdir import WorkFolder
+from edgeloop.runner.worker import RunnerEvent
 from edgeloop.settings import Settings
 from edgeloop.testing import MemoryStore
 from edgeloop.workspace import Workspace

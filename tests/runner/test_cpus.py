@@ -133,7 +133,7 @@ import os, sys, threading
 from pathlib import Path
 import onnxruntime
 from edgeloop._util.system import available_cpus
-from edgeloop.isolation import NativeProcess
+from edgeloop._util.isolation import NativeProcess
 from edgeloop.platforms.batching import image_batches
 from edgeloop.platforms.qnn.quantize import limited_sessions
 from edgeloop.platforms.qnn.toolchain import NATIVE, QnnToolchain
@@ -169,7 +169,7 @@ with NativeProcess(NATIVE) as early:
 def test_the_whole_tree_of_processes_stays_on_reserved_cpus(tmp_path: Path) -> None:
     """Also a process that was there before, and the threads of ONNX Runtime, which binds its own
     to any CPU of the machine where it is left to choose."""
-    net = Path(__file__).parents[2] / "edgeloop/demo/models/unet-w8.onnx"
+    net = Path(__file__).parents[2] / "edgeloop/view/demo_data/unet-w8.onnx"
     done = subprocess.run(
         [sys.executable, "-c", TREE, str(tmp_path), str(net)],
         capture_output=True,

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.demo import make_faces
-from edgeloop.runner import RunnerEvent, RunnerOptions, Sizes, run
+from edgeloop.runner.loop import RunnerOptions, run
+from edgeloop.runner.stages.base import Sizes
+from edgeloop.runner.worker import RunnerEvent
 from edgeloop.settings import Settings
+from edgeloop.testing.faces import make_faces
 from edgeloop.testing.models import save_segmentation_model
 from edgeloop.workspace import Workspace
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgeloop.doctor import examine
-from edgeloop.platforms.qnn.latency.profiles import calibrated, find_profile
+from edgeloop.operate.doctor import examine
+from edgeloop.platforms.qnn.latency import calibrated, find_profile
 from tests.conftest import clean_environ
 from tests.kept import kept
 from tests.runner.conftest import NETS, Farm

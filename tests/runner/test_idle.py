@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.runner import RunnerEvent, RunnerOptions, run
 from edgeloop.runner import coordinator as coordinator_module
 from edgeloop.runner.coordinator import Coordinator, IdleWork
+from edgeloop.runner.loop import RunnerOptions, run
+from edgeloop.runner.worker import RunnerEvent
 from edgeloop.settings import Settings
 from edgeloop.workspace import Workspace
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.models import Registry, RunnerEntry
+from edgeloop.models.runners import Registry, RunnerEntry
 from edgeloop.store import Values
 from edgeloop.testing.models import save_segmentation_model
 from tests.conftest import clean_environ

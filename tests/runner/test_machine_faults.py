@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edgeloop.demo import make_faces
 from edgeloop.errors import DatasetUnavailable, EdgeloopError, StoreUnavailable
-from edgeloop.models import records_of
-from edgeloop.runner import RunnerEvent, RunnerOptions, RunTotals, Sizes, run
+from edgeloop.models.records import records_of
 from edgeloop.runner import backoff as backoff_module
+from edgeloop.runner.loop import RunnerOptions, RunTotals, run
+from edgeloop.runner.stages.base import Sizes
+from edgeloop.runner.worker import RunnerEvent
 from edgeloop.settings import Settings
+from edgeloop.testing.faces import make_faces
 from edgeloop.testing.models import save_segmentation_model
 from edgeloop.workspace import Workspace
 from tests.cli.running import Finished, run_main

@@ -14,24 +14,28 @@ import numpy as np
 import onnx
 import pytest
 
-from edgeloop.architectures import build, export_onnx, find_space
-from edgeloop.demo import make_faces
 from edgeloop.errors import BadInput, LocalFileError, StoreUnavailable, UnusableModel
-from edgeloop.graph import shapes_text
-from edgeloop.models import Leases, ModelFile, Outcome, UploadOptions, default_plan
+from edgeloop.graph.read import shapes_text
+from edgeloop.models.files import ModelFile
+from edgeloop.models.leases import Leases, Outcome
+from edgeloop.models.plan import default_plan
+from edgeloop.models.upload import UploadOptions
 from edgeloop.platforms import Measurement, open_device
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
-from edgeloop.runner import record_use, use_today, utilisation
 from edgeloop.runner.coordinator import Coordinator
 from edgeloop.runner.heartbeat import Heartbeat
 from edgeloop.runner.stages import Assignment, Equipment, Sizes
 from edgeloop.runner.stages.accuracy import accuracy, ahead
 from edgeloop.runner.stages.benchmark import benchmark
+from edgeloop.runner.usage import record_use, use_today, utilisation
 from edgeloop.runner.workdir import WorkFolder, fetch_files
 from edgeloop.runner.worker import Worker
+from edgeloop.search.nets.export import export_onnx
+from edgeloop.search.nets.spaces import build, find_space
 from edgeloop.settings import Settings
 from edgeloop.tasks import open_task
 from edgeloop.testing import MemoryStore
+from edgeloop.testing.faces import make_faces
 from edgeloop.testing.models import save_segmentation_model
 from edgeloop.workspace import Workspace
 from tests.converted import open_htp

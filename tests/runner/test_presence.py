@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from edgeloop.models import DEAD_S, Registry
+from edgeloop.models.runners import DEAD_S, Registry
 from tests.jobs.waiting import eventually
 from tests.runner.conftest import NETS, Farm
 

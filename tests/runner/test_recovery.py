@@ -12,11 +12,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from edgeloop.errors import BadInput
-from edgeloop.portal import create_app
 from edgeloop.runner.stages.recovery import check_toolchain
-from edgeloop.tuning.recovery.floats import FloatGraph
-from edgeloop.tuning.recovery.observe import output_error
-from edgeloop.tuning.recovery.quantized import QuantizedGraph
+from edgeloop.tuning.quantized import FloatGraph, QuantizedGraph, output_error
+from edgeloop.view.portal.app import create_app
 from tests.conftest import clean_environ
 from tests.recovery_nets import NETS, unequal
 from tests.runner.conftest import Farm

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.demo import make_faces
-from edgeloop.models import default_plan, score_meaning
+from edgeloop.models.plan import default_plan
+from edgeloop.models.row import score_meaning
 from edgeloop.platforms import open_device
-from edgeloop.report.measures import measure_of
 from edgeloop.runner.stages import Assignment, Equipment, Result, Sizes, perform
 from edgeloop.tasks import open_task
+from edgeloop.testing.faces import make_faces
 from edgeloop.testing.models import save_segmentation_model
+from edgeloop.view.measures import measure_of
 from tests.stages.inspecting import Inspecting
 
 

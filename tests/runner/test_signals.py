@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.health import health_problem
-from edgeloop.models import records_of
+from edgeloop.models.records import records_of
+from edgeloop.runner.health import health_problem
 from edgeloop.settings import Settings
 from edgeloop.store import Values
 from edgeloop.testing.models import save_segmentation_model

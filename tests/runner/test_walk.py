@@ -17,11 +17,11 @@ import onnxruntime
 import pytest
 from PIL import Image
 
-from edgeloop.graph import parse_outline
-from edgeloop.models import records_of
-from edgeloop.report import read_curves
+from edgeloop.graph.outline import parse_outline
+from edgeloop.models.records import records_of
 from edgeloop.store import Values
 from edgeloop.tasks import read_example_images, read_examples
+from edgeloop.view.model_charts import read_curves
 from tests.runner.conftest import NETS, Farm
 
 pytestmark = pytest.mark.slow

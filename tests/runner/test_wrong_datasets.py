@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edgeloop.demo import make_faces
+from edgeloop.testing.faces import make_faces
 from tests.cli.running import run_main
 from tests.runner.test_machine_faults import Project
 

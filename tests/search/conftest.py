@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.architectures import Architecture
-from edgeloop.demo import make_faces
 from edgeloop.search.base import Evaluator
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.testing.faces import make_faces
 from tests.search.program import Program
 
 SIDE = 32

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from edgeloop.demo import make_faces
+from edgeloop.testing.faces import make_faces
 from tests.cli.running import Finished, environment, run_main
 
 SIDE = 32

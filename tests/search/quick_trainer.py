@@ -17,10 +17,11 @@ from pathlib import Path
 
 from onnx import TensorProto, helper
 
-from edgeloop.architectures import Architecture
 from edgeloop.errors import OutOfMemory, TrainingDiverged
 from edgeloop.search.evaluators import trainer
-from edgeloop.training import CHECKPOINT, HISTORY, METRICS, MODEL, TrainingPlan, TrainingResult
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.checkpoint import CHECKPOINT, HISTORY, METRICS, MODEL
+from edgeloop.search.nets.plan import TrainingPlan, TrainingResult
 
 
 def quick(

@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from edgeloop.architectures import Architecture
 from edgeloop.search.config import SearchConfig, config_of
-from edgeloop.search.results.tables import RunningTables, write_tables
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.results import RunningTables, write_tables
 from edgeloop.search.study import Candidate
 
 CHIPS = ("htp:qcs8550", "htp:x-elite", "htp:sa8295p", "htp:qcs6490", "htp:8-gen-3", "htp:888")

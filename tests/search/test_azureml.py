@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from azure.ai.ml.entities import Environment
 
-from edgeloop.jobs import Jobs
+from edgeloop.jobs.client import Jobs
 from edgeloop.search.evaluators import TrainingJobs
+from edgeloop.search.nets.plan import TrainingPlan
 from edgeloop.settings import Settings
 from edgeloop.store import AzureLocation, open_blobs, parse_location
 from edgeloop.testing.contracts.evaluator import collect_all
-from edgeloop.training import TrainingPlan
 from tests.jobs.test_azureml import SIZE
 from tests.peers.azureml import AzureML
 from tests.peers.azurite import Azurite

@@ -9,19 +9,17 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from edgeloop.architectures import Architecture
-from edgeloop.cli.search.commands import _say_outcome
-from edgeloop.demo import make_faces
+from edgeloop.cli.search import _say_outcome
 from edgeloop.errors import BadInput
-from edgeloop.search import Search, SearchResult
 from edgeloop.search.base import Evaluation
-from edgeloop.search.campaign import alone, written
+from edgeloop.search.campaign import Search, SearchResult, alone, written
 from edgeloop.search.config import config_of
-from edgeloop.search.results.models import FoundModels
-from edgeloop.search.results.tables import write_front
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.results import FoundModels, write_front
 from edgeloop.search.study import Candidate
 from edgeloop.search.training import utilisation_of
 from edgeloop.settings import Settings
+from edgeloop.testing.faces import make_faces
 from tests.search.seen import write_seen
 from tests.search.toy import Worked
 

@@ -6,12 +6,11 @@ import csv
 from collections.abc import Mapping
 from pathlib import Path
 
-from edgeloop.architectures import Architecture
-from edgeloop.search.base import barred_devices, broken_constraint
+from edgeloop.search.base import barred_devices, broken_constraint, columns_of
 from edgeloop.search.config import SearchConfig, config_of
-from edgeloop.search.names import columns_of
-from edgeloop.search.results.fronts import front_of, fronts_of
-from edgeloop.search.results.tables import write_tables
+from edgeloop.search.fronts import front_of, fronts_of
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.results import write_tables
 from edgeloop.search.study import Candidate
 
 A, B = "htp:qcs8550", "htp:sa8295p"  # estimated by different models of the compiler

@@ -12,7 +12,7 @@ import yaml
 from edgeloop.errors import BadSetting
 from edgeloop.search import training
 from edgeloop.search.config import Objective, SearchConfig, config_of, read_config
-from edgeloop.training import TrainingPlan
+from edgeloop.search.nets.plan import TrainingPlan
 
 GOOD = {
     "search": {"budget": 12, "constraints": {"params": [1e3, 2e6]}},

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import yaml
 
-from edgeloop.architectures import Architecture, build, export_onnx
 from edgeloop.errors import BadInput
 from edgeloop.platforms import find_platform
 from edgeloop.search.config import SearchConfig
@@ -28,9 +27,12 @@ from edgeloop.search.earlier import (
     start_from_earlier,
 )
 from edgeloop.search.evaluators.screening import chip_values
+from edgeloop.search.fronts import front_of
 from edgeloop.search.loop import SearchLoop
-from edgeloop.search.pool.bank import Bank
-from edgeloop.search.results.fronts import front_of
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.export import export_onnx
+from edgeloop.search.nets.spaces import build
+from edgeloop.search.pool import Bank
 from edgeloop.search.study import Candidate, Study
 from edgeloop.settings import Settings
 from tests.search.program import SIDE, Program

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.architectures import Architecture
 from edgeloop.errors import BadInput
-from edgeloop.models import DEAD_S, Candidates, Registry, RunnerDevice, RunnerEntry
+from edgeloop.models.candidates import Candidates
+from edgeloop.models.runners import DEAD_S, Registry, RunnerDevice, RunnerEntry
 from edgeloop.search.evaluators import RemoteBenchmark, farm
 from edgeloop.search.evaluators.screening import ModelBuilder
+from edgeloop.search.nets.architecture import Architecture
 from edgeloop.settings import Settings
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
 from edgeloop.workspace import Workspace

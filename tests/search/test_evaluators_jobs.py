@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgeloop.architectures import Architecture
 from edgeloop.errors import BadInput, NoSuchDataset
-from edgeloop.jobs import Jobs, Resources
+from edgeloop.jobs.client import Jobs
 from edgeloop.jobs.transfer import outputs_of
+from edgeloop.node.resources import Resources
 from edgeloop.search.evaluators import TrainingJobs
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.plan import TrainingPlan
 from edgeloop.settings import Settings
 from edgeloop.testing.contracts.compute import processes_with
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
-from edgeloop.training import TrainingPlan
 from tests.jobs.waiting import eventually
 from tests.search.conftest import SPACE, net
 

@@ -15,8 +15,8 @@ import pytest
 
 from edgeloop.errors import BadInput, LocalFileError
 from edgeloop.search.evaluators import LocalTraining
+from edgeloop.search.nets.plan import TrainingPlan
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
-from edgeloop.training import TrainingPlan
 from tests.jobs.waiting import eventually
 from tests.search.conftest import below, net
 
@@ -133,7 +133,7 @@ SEARCH = """
 import sys, time
 from pathlib import Path
 from edgeloop.search.evaluators import LocalTraining, local
-from edgeloop.training import TrainingPlan
+from edgeloop.search.nets.plan import TrainingPlan
 from tests.search.conftest import net
 local._MODULE = "tests.search.quick_trainer"
 faces, cache, project = map(Path, sys.argv[1:])

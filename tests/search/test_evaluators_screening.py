@@ -11,17 +11,19 @@ import onnx
 import pytest
 
 from edgeloop._util.system import announced_niceness, limited_memory
-from edgeloop.architectures import Architecture, architecture_in, find_space
 from edgeloop.errors import BadInput, BadSetting, ModelFailed
 from edgeloop.platforms import find_platform
 from edgeloop.platforms.qnn.chips import find_chip
-from edgeloop.platforms.qnn.latency.profiles import built_in_profiles, calibrated
+from edgeloop.platforms.qnn.latency import built_in_profiles, calibrated
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
 from edgeloop.search.base import expected
 from edgeloop.search.config import config_of
 from edgeloop.search.evaluators import Screening
 from edgeloop.search.evaluators import screening as screening_module
 from edgeloop.search.evaluators.screening import check_devices, chip_values, open_estimators
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.export import architecture_in
+from edgeloop.search.nets.spaces import find_space
 from edgeloop.settings import Settings
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
 from tests.nets import with_scatter

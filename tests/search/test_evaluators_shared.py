@@ -11,8 +11,8 @@ import pytest
 
 from edgeloop.search.evaluators import LocalTraining, shared
 from edgeloop.search.evaluators.threads import BusyTime
+from edgeloop.search.nets.plan import TrainingPlan
 from edgeloop.testing.contracts.evaluator import EvaluatorContract, collect_all
-from edgeloop.training import TrainingPlan
 from tests.jobs.waiting import eventually
 from tests.search.conftest import net
 

@@ -11,23 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.architectures import Architecture
 from edgeloop.errors import BadSetting
 from edgeloop.pareto import hypervolume
 from edgeloop.search.config import SearchConfig, config_of
-from edgeloop.search.results.curves import LearningCurves, read_curves
-from edgeloop.search.results.fronts import front_of
-from edgeloop.search.results.tables import (
-    RunningTables,
-    copy_atomic,
-    write_front,
-    write_tables,
-)
-from edgeloop.search.results.volume import (
+from edgeloop.search.fronts import (
     ReferencePoint,
     VolumeCurve,
+    front_of,
     read_reference,
     reference_from,
+)
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.results import (
+    LearningCurves,
+    RunningTables,
+    copy_atomic,
+    read_curves,
+    write_front,
+    write_tables,
 )
 from edgeloop.search.study import Candidate, Progress
 
@@ -337,7 +338,7 @@ def test_curves_have_a_line_per_validation_and_what_a_kill_cut_off_is_written_ag
     resumed = LearningCurves(tmp_path)
     resumed.add("id_a", tmp_path / "metrics.jsonl")
     assert sorted((tmp_path / "curves.csv").read_text().splitlines()) == sorted(text.splitlines())
-    monkeypatch.setattr("edgeloop.search.results.curves._LARGEST_BYTES", 100)
+    monkeypatch.setattr("edgeloop.search.results._LARGEST_BYTES", 100)
     assert read_curves(tmp_path) == {}
     large = (tmp_path / "curves.csv").read_text()
     LearningCurves(tmp_path).add("id_c", tmp_path / "metrics.jsonl")

@@ -14,11 +14,11 @@ import optuna
 import pytest
 
 from edgeloop.errors import BadInput, BadSetting, SearchFailed, StoreUnavailable
-from edgeloop.models import Candidates
+from edgeloop.models.candidates import Candidates
 from edgeloop.search.base import Evaluation
 from edgeloop.search.config import SearchConfig
+from edgeloop.search.fronts import front_of
 from edgeloop.search.loop import Event, SearchLoop
-from edgeloop.search.results.tables import front_of
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import NOT_COUNTED, Candidate, Study
 from edgeloop.store import Store

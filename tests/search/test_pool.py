@@ -14,16 +14,16 @@ from typing import ClassVar
 import pytest
 
 from edgeloop._util.system import limited_memory, memory_share_bytes, native_memory_bytes
-from edgeloop.architectures import Architecture
 from edgeloop.errors import SearchFailed, StoreUnavailable
-from edgeloop.models import Candidates
+from edgeloop.models.candidates import Candidates
 from edgeloop.search.base import Evaluation
 from edgeloop.search.config import SearchConfig, config_of
 from edgeloop.search.evaluators import EvaluatorGroup
 from edgeloop.search.evaluators.threads import PoolEvaluator, Request
 from edgeloop.search.loop import Event, SearchLoop
-from edgeloop.search.pool.bank import ELSEWHERE, Bank
-from edgeloop.search.sampler.mutation import replayed
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.pool import ELSEWHERE, Bank
+from edgeloop.search.sampler.members import replayed
 from edgeloop.search.sampler.trial import ask
 from edgeloop.search.study import Candidate, Study
 from tests.search.toy import (
@@ -172,7 +172,7 @@ def test_a_space_that_earlier_searches_covered_is_exhausted_and_no_failure(yard:
 def test_limits_that_nothing_else_meets_end_a_search_with_what_it_has(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("edgeloop.search.pool.screener.HOPELESS", 10)
+    monkeypatch.setattr("edgeloop.search.pool.HOPELESS", 10)
 
     def cost(arch: Architecture) -> float:
         return cost_of(arch) if len(yard.asked) <= 12 else 1000.0

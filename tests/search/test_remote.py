@@ -9,9 +9,11 @@ import optuna
 import pytest
 
 from edgeloop.errors import BadInput
-from edgeloop.jobs import JobSpec
-from edgeloop.search import find_search, found_searches, read_config, search_job, search_settings
-from edgeloop.search.storage import open_storage
+from edgeloop.jobs.spec import JobSpec
+from edgeloop.search.campaign import search_settings
+from edgeloop.search.config import read_config
+from edgeloop.search.remote import search_job
+from edgeloop.search.storage import find_search, found_searches, open_storage
 from tests.search.program import Program
 
 pytestmark = pytest.mark.slow

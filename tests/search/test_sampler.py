@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from edgeloop.errors import BadInput
 from edgeloop.pareto import hypervolume
 from edgeloop.search.base import Observation
-from edgeloop.search.sampler.mutation import at_random
+from edgeloop.search.sampler.members import at_random
 from edgeloop.search.sampler.proposer import Proposer, parents_of
 from edgeloop.search.sampler.trial import ask, key_of
 from tests.search.spaces import (
@@ -103,7 +103,8 @@ def test_a_proposal_does_not_depend_on_those_made_before_by_the_same_process():
 def test_another_process_with_another_hash_seed_proposes_the_same():
     program = """
 import json
-from edgeloop.search import Observation, Proposer
+from edgeloop.search.base import Observation
+from edgeloop.search.sampler.proposer import Proposer
 from tests.search.spaces import mixed, mixed_costs
 history, proposer = [], Proposer(mixed, 5)
 for number in range(16):

@@ -9,8 +9,8 @@ import pytest
 
 from edgeloop.pareto import hypervolume, hypervolume_gain
 from edgeloop.search.base import Observation, ScreenedMember
-from edgeloop.search.sampler.improvement import exact_improvement
-from edgeloop.search.sampler.mutation import at_random
+from edgeloop.search.sampler.acquisition import exact_improvement
+from edgeloop.search.sampler.members import at_random
 from edgeloop.search.sampler.proposer import Proposer
 from edgeloop.search.sampler.trial import ask, key_of
 from tests.search.spaces import (
@@ -125,7 +125,7 @@ def test_a_choice_depends_on_its_arguments_alone(known):
 def test_another_process_with_another_hash_seed_chooses_the_same():
     program = """
 import json
-from edgeloop.search import Proposer
+from edgeloop.search.sampler.proposer import Proposer
 from tests.search.spaces import mixed, mixed_costs
 from tests.search.test_sampler_bank import search
 print(json.dumps([dict(r.params) for r in search(Proposer(mixed, 5), 16, mixed_costs)[0]]))

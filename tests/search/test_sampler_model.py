@@ -10,10 +10,9 @@ import pytest
 
 from edgeloop.search.base import Observation
 from edgeloop.search.sampler.acquisition import Acquisition, Kernels, Scale
-from edgeloop.search.sampler.features import FeatureScale
-from edgeloop.search.sampler.members import knows_enough
-from edgeloop.search.sampler.mutation import at_random
+from edgeloop.search.sampler.members import at_random, knows_enough
 from edgeloop.search.sampler.surrogate import Kernel, SpaceEncoding, Surrogate
+from edgeloop.search.sampler.table import FeatureScale
 from edgeloop.search.sampler.trial import ask
 from tests.search.spaces import deep, deep_costs
 

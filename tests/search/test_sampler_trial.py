@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeloop.errors import BadInput
-from edgeloop.search.sampler.mutation import (
+from edgeloop.search.sampler.members import (
     Draft,
     at_corner,
     at_random,

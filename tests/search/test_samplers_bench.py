@@ -57,7 +57,8 @@ def test_cells_that_share_a_node_are_not_those_that_compute_it_twice() -> None:
 def test_a_network_has_the_weights_and_macs_that_are_counted(tmp_path: Path) -> None:
     import onnx
 
-    from edgeloop.graph import count_layers, read_graph
+    from edgeloop.graph.check import read_graph
+    from edgeloop.graph.count import count_layers
 
     for cell in ("432103", "000000", "111111"):
         onnx.save_model(network(cell), tmp_path / "model.onnx")

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgeloop.demo import make_faces
-from edgeloop.models import Candidates
+from edgeloop.models.candidates import Candidates
 from edgeloop.search.loop import Event, SearchLoop
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import Study
 from edgeloop.store import open_store, parse_location
+from edgeloop.testing.faces import make_faces
 from tests.cli.conftest import Edgeloop, edgeloop, project  # noqa: F401 - fixtures
 from tests.jobs.waiting import eventually
 from tests.peers.ports import free_port

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from edgeloop.jobs import Jobs
+from edgeloop.jobs.client import Jobs
 from edgeloop.settings import Settings
 from tests.peers.ray import RayCluster
 from tests.search.program import Program

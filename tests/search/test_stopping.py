@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeloop.architectures import Architecture
 from edgeloop.errors import BadInput
 from edgeloop.pareto import non_dominated
 from edgeloop.search.config import config_of
-from edgeloop.search.stopping import RungMember, Rungs, StoppingRule, forecast
-from edgeloop.search.stopping.ladder import expected_values
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.stopping import RungMember, Rungs, StoppingRule, expected_values, forecast
 from edgeloop.search.study import Candidate
 
 RUNGS = Rungs(total=9)

@@ -11,10 +11,11 @@ from typing import Any
 
 from optuna.storages import BaseStorage, InMemoryStorage
 
-from edgeloop.architectures import Architecture, Space
-from edgeloop.models import Candidates
+from edgeloop.models.candidates import Candidates
 from edgeloop.search.base import Evaluation, Evaluator
 from edgeloop.search.config import SearchConfig, config_of
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.spaces import Space
 from edgeloop.search.storage import open_storage
 from edgeloop.search.study import Study
 from edgeloop.store import SqliteLocation, open_store

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeloop.demo import make_faces
 from edgeloop.errors import BadInput, ModelFailed
-from edgeloop.graph import image_info
+from edgeloop.graph.info import image_info
 from edgeloop.platforms import GraphInfo
 from edgeloop.runner.stages import Assignment, Equipment, Sizes, perform
 from edgeloop.runner.stages.accuracy import run_test
 from edgeloop.tasks import Task, open_task, read_examples
+from edgeloop.testing.faces import make_faces
 
 SIZE, IMAGES, FEW = 32, 20, 6
 INFO = image_info("x", "y", (1, 3, SIZE, SIZE), (1, 19, SIZE, SIZE))

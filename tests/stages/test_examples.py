@@ -20,9 +20,8 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from edgeloop.demo import make_faces
 from edgeloop.errors import BadInput
-from edgeloop.models import Leases
+from edgeloop.models.leases import Leases
 from edgeloop.platforms import Device, open_device
 from edgeloop.runner.stages import Assignment, Equipment, Result, Sizes, perform
 from edgeloop.runner.worker import store_and_commit
@@ -41,6 +40,7 @@ from edgeloop.tasks import (
     write_examples,
 )
 from edgeloop.tasks.segmentation import SegmentationScorer
+from edgeloop.testing.faces import make_faces
 from edgeloop.testing.models import save_segmentation_model
 from edgeloop.workspace import Workspace
 from tests.stages.inspecting import Inspecting

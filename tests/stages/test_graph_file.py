@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import WorkerFailed
-from edgeloop.graph import INPUT, OUTPUT, GraphPool, Outline, parse_outline
+from edgeloop.graph.outline import INPUT, OUTPUT, Outline, parse_outline
+from edgeloop.graph.process import GraphPool
 from edgeloop.platforms import open_device
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
-from edgeloop.report.network import NetworkTimes, match_times
 from edgeloop.runner.stages.base import Assignment, Equipment, Result, Sizes
 from edgeloop.runner.stages.convert import convert
 from edgeloop.tasks import TensorsTask
+from edgeloop.view.network import NetworkTimes, match_times
 from tests.converted import open_htp, toolchain
 from tests.nets_torch import SmallUNet, export
 

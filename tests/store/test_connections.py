@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from edgeloop.errors import StoreUnavailable
-from edgeloop.store import Store
-from edgeloop.store.sql import database
-from edgeloop.store.sql.table import SqlStore
+from edgeloop.store import Store, sql
+from edgeloop.store.sql import SqlStore
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -47,21 +46,21 @@ def test_many_threads_share_a_few_connections(store: Store):
         found = list(pool.map(lambda _: table.get("a"), range(400)))
     assert len(found) == 400 and all(row == found[0] for row in found)
     assert isinstance(store, SqlStore)
-    assert len(store._database.pool._idle) <= database.IDLE_CONNECTIONS
+    assert len(store._database.pool._idle) <= sql.IDLE_CONNECTIONS
 
 
 def test_a_thread_that_gets_no_connection_is_told(store: Store, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(sql, "BUSY_TIMEOUT_S", 0.05)
     assert isinstance(store, SqlStore)
-    enough, all_in_use = threading.Event(), threading.Barrier(database.CONNECTIONS + 1)
+    enough, all_in_use = threading.Event(), threading.Barrier(sql.CONNECTIONS + 1)
 
     def hold(connection: object) -> None:
         all_in_use.wait(30)
         enough.wait(30)
 
-    with ThreadPoolExecutor(database.CONNECTIONS) as pool:
+    with ThreadPoolExecutor(sql.CONNECTIONS) as pool:
         store.models("exp").insert("a", {})
-        for _ in range(database.CONNECTIONS):
+        for _ in range(sql.CONNECTIONS):
             pool.submit(store._database.pool.run, hold)
         try:
             all_in_use.wait(30)

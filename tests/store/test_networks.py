@@ -82,7 +82,7 @@ def test_a_network_that_swallows_everything_ends_a_wait_for_postgresql(
     postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direction: Direction
 ) -> None:
     """Nothing tells the client that nothing will come: it has to look at its own clock."""
-    monkeypatch.setattr("edgeloop.store.sql.postgres.ANSWER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("edgeloop.store.postgres.ANSWER_TIMEOUT_S", 0.5)
     database = postgres.lend_database()
     with Proxy(postgres.port) as proxy:
         url = postgres.url_of(database).replace(f":{postgres.port}/", f":{proxy.port}/")

@@ -18,8 +18,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from edgeloop.errors import BlobMissing, StoreRefused, StoreUnavailable
+from edgeloop.node import clouds as node_s3
 from edgeloop.store import Access, open_from_job, open_store, parse_location, url_from_job
-from edgeloop.store.node import s3 as node_s3
 from edgeloop.testing.contracts.blobs import ODD_NAMES, listed
 from tests.peers.azurite import Azurite
 from tests.peers.certificate import Certificate

@@ -11,7 +11,7 @@ import pytest
 
 from edgeloop.errors import EdgeloopError
 from edgeloop.store import Store, Table
-from edgeloop.store.sql.table import SqlStore
+from edgeloop.store.sql import SqlStore
 from edgeloop.testing import MemoryStore
 from edgeloop.testing.contracts.store import StoreContract
 from edgeloop.testing.contracts.table import TableContract
@@ -160,5 +160,5 @@ def test_azure_lists_its_keys_now_and_then_so_that_deletes_are_seen(
     drift = table.drift(known)
     table.delete(rows[1])
     assert list(table.drift(known, drift.mark).gone) == []
-    monkeypatch.setattr("edgeloop.store.azure.drift.LIST_EVERY_S", -1.0)
+    monkeypatch.setattr("edgeloop.store.azure.LIST_EVERY_S", -1.0)
     assert list(table.drift(known, drift.mark).gone) == ["b"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.demo import make_faces
+from edgeloop.testing.faces import make_faces
 
 
 @pytest.fixture(scope="session")

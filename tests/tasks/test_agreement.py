@@ -11,7 +11,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgeloop.errors import BadInput
-from edgeloop.graph import GraphInfo, TensorInfo, index_limits
+from edgeloop.graph.info import GraphInfo, TensorInfo
+from edgeloop.graph.read import index_limits
 from edgeloop.tasks import AgreementScorer, TensorsTask, paired_interval
 
 MAPS = GraphInfo(

@@ -167,7 +167,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 @pytest.mark.slow
 def test_building_a_set_takes_memory_for_a_batch_only(tmp_path: Path):
-    from edgeloop.demo import make_faces
+    from edgeloop.testing.faces import make_faces
 
     make_faces(tmp_path / "many", 300, 16, seed=1)
     done = subprocess.run(

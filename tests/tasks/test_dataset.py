@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edgeloop.demo import draw_face
 from edgeloop.errors import BadInput, EdgeloopError, NotFound
 from edgeloop.tasks import Samples, Task, open_task
+from edgeloop.testing.faces import draw_face
 
 
 def opened(faces: Path, tmp_path: Path) -> Task:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from edgeloop.errors import BadInput, NotFound
 from edgeloop.tasks import Samples, Score, open_task
-from edgeloop.tasks.dense.super_resolution import SuperResolution, psnr, ssim
+from edgeloop.tasks.super_resolution import SuperResolution, psnr, ssim
 from tests.tasks import made
 
 

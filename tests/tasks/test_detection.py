@@ -13,9 +13,8 @@ from PIL import Image
 
 from edgeloop.errors import BadInput, NotFound
 from edgeloop.tasks import Samples, Score, Tensors, open_task
-from edgeloop.tasks.detection import Detection
-from edgeloop.tasks.detection.decode import suppressed
-from edgeloop.tasks.detection.metric import Found, Truth, matched, matches_type, score_of
+from edgeloop.tasks.boxes import Found, Truth, matched, matches_type, score_of
+from edgeloop.tasks.detection import Detection, suppressed
 from tests.tasks import coco
 from tests.tasks.coco_reference import coco_stats
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edgeloop.demo import draw_face, make_faces
 from edgeloop.errors import BadInput
+from edgeloop.testing.faces import draw_face, make_faces
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -192,7 +192,7 @@ def test_impossible_sets_are_refused_before_anything_is_made(
 UNGUARDED = """
 import sys
 from pathlib import Path
-from edgeloop.demo import make_faces
+from edgeloop.testing.faces import make_faces
 
 make_faces(Path(sys.argv[1]), 40, 24, seed=5, processes=2)
 """

@@ -13,8 +13,7 @@ from PIL import Image
 
 from edgeloop.errors import BadInput, NotFound
 from edgeloop.tasks import Labels, Samples, Score, Tensors, open_task
-from edgeloop.tasks.keypoints import Keypoints
-from edgeloop.tasks.keypoints.metric import COCO_SIGMAS, Pose, oks_precision
+from edgeloop.tasks.keypoints import COCO_SIGMAS, Keypoints, Pose, oks_precision
 from tests.tasks import coco
 from tests.tasks.coco_reference import coco_stats
 

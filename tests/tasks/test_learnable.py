@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from edgeloop import demo
-from edgeloop.demo import draw_face
 from edgeloop.tasks.segmentation import SegmentationScorer
+from edgeloop.testing.faces import draw_face
+from edgeloop.view import demo
 
-TRAINED = Path(demo.__file__).parent / "models/unet-w8.onnx"
+TRAINED = Path(demo.__file__).parent / "demo_data/unet-w8.onnx"
 SIDE = 64
 STEPS = 150
 

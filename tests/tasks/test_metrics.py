@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 
 from edgeloop.errors import BadInput
 from edgeloop.tasks import Interval, Score, paired_interval
-from edgeloop.tasks.dense.depth import Depth
+from edgeloop.tasks.depth import Depth
 from edgeloop.tasks.metrics import bootstrap, rarity_weighted, tally_classes, tally_logits
 from edgeloop.tasks.segmentation import COUNTED, FACE_CLASSES, SegmentationScorer
 from tests.tasks import exact

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.architectures import Architecture
-from edgeloop.demo import make_faces
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.testing.faces import make_faces
 
 SIDE = 48
 

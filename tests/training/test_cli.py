@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from edgeloop.architectures import Architecture, architecture_in
 from edgeloop.cli.app import app
 from edgeloop.cli.training import export, train
 from edgeloop.errors import BadArchitecture
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.export import architecture_in
 
 pytestmark = pytest.mark.slow
 

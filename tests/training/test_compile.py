@@ -11,9 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from edgeloop.architectures import Architecture
-from edgeloop.training import TrainingPlan, engine, train
-from edgeloop.training.device import Machine
+from edgeloop.search.nets import engine
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.device import Machine
+from edgeloop.search.nets.plan import TrainingPlan
+from edgeloop.search.nets.train import train
 from tests.training.test_train import same_weights
 
 PLAN = TrainingPlan(steps=6, batch=2, device="cpu", images=8, validation_images=2)
@@ -52,7 +54,7 @@ def test_a_long_training_switches_in_the_middle_and_learns_the_same(
 ):
     train(arch, faces, PLAN, tmp_path / "plain", cache=cache)
     assert not compiled
-    monkeypatch.setattr("edgeloop.training.loop._CHECK_EVERY", 2)
+    monkeypatch.setattr("edgeloop.search.nets.train._CHECK_EVERY", 2)
     asked: list[float] = []
     monkeypatch.setattr(engine, "compile_pays", lambda _, left: bool(asked.append(left)) or True)
     train(arch, faces, PLAN, tmp_path / "switched", cache=cache)

@@ -14,18 +14,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from edgeloop.architectures import Architecture
 from edgeloop.errors import LocalFileError, OutOfMemory, TrainingDiverged
-from edgeloop.training import (
-    SharedData,
-    TrainingItem,
-    TrainingPlan,
-    TrainingResult,
-    train,
-    train_many,
-)
-from edgeloop.training.checkpoint import FILES
-from edgeloop.training.engine import Engine
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.checkpoint import FILES
+from edgeloop.search.nets.data import SharedData
+from edgeloop.search.nets.engine import Engine
+from edgeloop.search.nets.many import TrainingItem, train_many
+from edgeloop.search.nets.plan import TrainingPlan, TrainingResult
+from edgeloop.search.nets.train import train
 from tests.training.test_train import same_weights, weights_of
 
 pytestmark = pytest.mark.slow
@@ -38,9 +34,10 @@ LIMIT_S = 120.0
 VICTIM = """
 import sys, time
 from pathlib import Path
-from edgeloop.architectures import Architecture
-from edgeloop.training import TrainingPlan, train
-from edgeloop.training.engine import Engine
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.plan import TrainingPlan
+from edgeloop.search.nets.train import train
+from edgeloop.search.nets.engine import Engine
 
 arch, faces, cache, out, stop = sys.argv[1:]
 done, step = [0], Engine.step

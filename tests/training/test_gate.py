@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event
 
-from edgeloop.training.device import Gate
+from edgeloop.search.nets.device import Gate
 
 LIMIT_S = 30
 

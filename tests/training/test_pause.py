@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from edgeloop.architectures import Architecture
 from edgeloop.errors import BadInput
-from edgeloop.training import TrainingPlan, TrainingProgress, train
-from edgeloop.training.engine import Engine
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.engine import Engine
+from edgeloop.search.nets.plan import TrainingPlan, TrainingProgress
+from edgeloop.search.nets.train import train
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from edgeloop.search.keys import PROXIES as NAMES
-from edgeloop.training.proxies import PROXIES, proxies_of
+from edgeloop.search.nets.proxies import PROXIES, proxies_of
 
 pytestmark = pytest.mark.slow
 

@@ -12,11 +12,14 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from edgeloop.architectures import Architecture, build
-from edgeloop.architectures.layers import ConvNormRelu
 from edgeloop.errors import BadInput
-from edgeloop.training import TrainingPlan, load_weights, train
-from edgeloop.training.quantization import with_fake_quantization, without_fake_quantization
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.checkpoint import load_weights
+from edgeloop.search.nets.layers import ConvNormRelu
+from edgeloop.search.nets.plan import TrainingPlan
+from edgeloop.search.nets.quantization import with_fake_quantization, without_fake_quantization
+from edgeloop.search.nets.spaces import build
+from edgeloop.search.nets.train import train
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,11 @@ from threading import Barrier, Event, Lock
 import pytest
 
 from edgeloop.errors import OutOfMemory
-from edgeloop.training import SharedTraining, TrainingPlan, TrainingResult, sharing, train
-from edgeloop.training.utilisation import GpuUsage
+from edgeloop.search.nets import many
+from edgeloop.search.nets.device import GpuUsage
+from edgeloop.search.nets.many import SharedTraining
+from edgeloop.search.nets.plan import TrainingPlan, TrainingResult
+from edgeloop.search.nets.train import train
 from tests.training.test_train import same_weights
 
 pytestmark = pytest.mark.slow
@@ -49,7 +52,7 @@ class Card:
 @pytest.fixture
 def share(monkeypatch):
     def share(card, at_once, sizes):
-        monkeypatch.setattr(sharing, "train", card.train)
+        monkeypatch.setattr(many, "train", card.train)
         device = SharedTraining(PLAN, at_once)
 
         def one(size):

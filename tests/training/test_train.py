@@ -12,13 +12,16 @@ import pytest
 import torch
 from PIL import Image
 
-from edgeloop.architectures import Architecture, architecture_in, build, find_space
 from edgeloop.errors import BadInput, LocalFileError, TrainingFailed
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.checkpoint import load_weights
+from edgeloop.search.nets.data import ImageSet, class_weights, order_of, plain, varied
+from edgeloop.search.nets.engine import weighted_loss
+from edgeloop.search.nets.export import architecture_in
+from edgeloop.search.nets.plan import TrainingPlan, TrainingProgress
+from edgeloop.search.nets.spaces import build, find_space
+from edgeloop.search.nets.train import mean_iou, train
 from edgeloop.tasks import open_task
-from edgeloop.training import TrainingPlan, TrainingProgress, load_weights, train
-from edgeloop.training.data import ImageSet, class_weights, order_of, plain, varied
-from edgeloop.training.engine import weighted_loss
-from edgeloop.training.scoring import mean_iou
 
 PLAN = TrainingPlan(steps=60, learning_rate=1e-2, device="cpu")
 SHORT = TrainingPlan(epochs=2, device="cpu", images=64, validation_images=4)
@@ -227,7 +230,7 @@ def test_the_loss_on_bytes_is_cross_entropy_that_ignores_what_does_not_count():
 
 
 def test_the_loss_of_a_gpu_has_the_same_value_and_gradient():
-    from edgeloop.training.engine import _Loss
+    from edgeloop.search.nets.engine import _Loss
 
     labels = torch.randint(0, 5, (2, 4, 6), dtype=torch.uint8)
     labels[1, 1] = 255

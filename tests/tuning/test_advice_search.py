@@ -8,13 +8,18 @@ from typing import Any
 
 import pytest
 
-from edgeloop.cli.tuning.advise import _lines
+from edgeloop.cli.tuning import _advise_lines
 from edgeloop.errors import BadInput
-from edgeloop.graph import OutputComparison, RewriteStep
-from edgeloop.tuning import Advice
-from edgeloop.tuning.advice import advise as advising
-from edgeloop.tuning.advice.search import AdviceSearch
-from edgeloop.tuning.advice.trials import GraphEstimate, RewriteTrial, Steps, estimate_of
+from edgeloop.graph.rewrites.catalog import OutputComparison, RewriteStep
+from edgeloop.tuning import advice as advising
+from edgeloop.tuning.advice import (
+    Advice,
+    AdviceSearch,
+    GraphEstimate,
+    RewriteTrial,
+    Steps,
+    estimate_of,
+)
 
 Costs = Callable[[Mapping[str, tuple[str, ...]]], GraphEstimate | None]
 LAYERS = ("one", "two", "three")
@@ -134,7 +139,7 @@ def test_what_was_named_is_shown_as_applied():
             *(3, False, 0),
             applies_others=found.applies_others,
         )
-        return "\n".join(_lines("net", advice))
+        return "\n".join(_advise_lines("net", advice))
 
     alone = shown("end-in-classes")
     assert "nothing found" not in alone and "applied only" not in alone

@@ -11,7 +11,7 @@ import pytest
 
 from edgeloop._util.files import sha256_of
 from edgeloop.errors import BadInput
-from edgeloop.graph import GraphInfo
+from edgeloop.graph.info import GraphInfo
 from edgeloop.platforms import CalibratedModel, Device, PrecisionPlan, open_device
 from edgeloop.platforms.qnn.device import HtpDevice
 from edgeloop.platforms.qnn.toolchain import QnnToolchain
@@ -23,7 +23,7 @@ from tests.converted import open_htp, toolchain
 
 __all__ = ["toolchain"]
 pytestmark = pytest.mark.slow
-NET = Path(__file__).parents[2] / "edgeloop/demo/models/unet-w24.onnx"
+NET = Path(__file__).parents[2] / "edgeloop/view/demo_data/unet-w24.onnx"
 
 
 @pytest.fixture(scope="module")

@@ -15,27 +15,26 @@ import pytest
 from onnx import numpy_helper
 
 from edgeloop._util.files import sha256_of
-from edgeloop.demo import make_faces
 from edgeloop.errors import BadInput
-from edgeloop.graph import image_info
+from edgeloop.graph.info import image_info
 from edgeloop.platforms import PrecisionPlan
 from edgeloop.settings import Settings
 from edgeloop.tasks import Interval, TensorsTask
+from edgeloop.testing.faces import make_faces
 from edgeloop.testing.models import save_pair_model
+from edgeloop.tuning.lab import LabOptions, opened_lab
 from edgeloop.tuning.precision import (
-    LabOptions,
     PrecisionOptions,
     PrecisionReport,
     choose_point,
     find_divergence,
-    opened_lab,
     tune_precision,
 )
-from edgeloop.tuning.precision.worker import channel_sqnr
+from edgeloop.tuning.precision_worker import channel_sqnr
 from tests.cli.running import Finished, command_line, run_main
 
 pytestmark = pytest.mark.slow
-NET = Path(__file__).parents[2] / "edgeloop/demo/models/unet-w24.onnx"
+NET = Path(__file__).parents[2] / "edgeloop/view/demo_data/unet-w24.onnx"
 OPTIONS = PrecisionOptions("htp:qcs8550", images=2, workers=2, points=3)
 
 

@@ -12,20 +12,34 @@ import numpy as np
 import onnx
 import pytest
 
-from edgeloop.cli.tuning.precision import _lines
+from edgeloop.cli.tuning import _precision_lines
 from edgeloop.errors import BadInput, EdgeloopError, MemoryExceeded, ModelFailed, ModelRefused
-from edgeloop.graph import TunableTensor, graph_info
+from edgeloop.graph.bits import TunableTensor
+from edgeloop.graph.count import graph_info
 from edgeloop.platforms import Measurement, PrecisionPlan
 from edgeloop.platforms.qnn.chips import find_chip
 from edgeloop.platforms.qnn.latency import built_in_profiles
 from edgeloop.platforms.qnn.toolchain import QnnEstimator, ScreenedModel
 from edgeloop.settings import Settings
 from edgeloop.tasks import Interval, Samples
-from edgeloop.tuning.precision import LabOptions, PrecisionReport, choose_point, find_divergence
-from edgeloop.tuning.precision.lab import Latency, PrecisionLab, Simulated, _conditions, _key
-from edgeloop.tuning.precision.results import Answers, Divergence, PrecisionPoint
-from edgeloop.tuning.precision.search import PrecisionSearch
-from edgeloop.tuning.precision.worker import NoiseWork
+from edgeloop.tuning.lab import (
+    Answers,
+    Divergence,
+    LabOptions,
+    Latency,
+    PrecisionLab,
+    PrecisionPoint,
+    Simulated,
+    _conditions,
+    _key,
+)
+from edgeloop.tuning.precision import (
+    PrecisionReport,
+    PrecisionSearch,
+    choose_point,
+    find_divergence,
+)
+from edgeloop.tuning.precision_worker import NoiseWork
 from tests.graph.rewrites.cases import graph, node
 
 BASE = PrecisionPoint(PrecisionPlan(), 100.0, 30.0)
@@ -100,11 +114,11 @@ def test_plans_with_steps_of_unknown_cost_are_no_bargains() -> None:
     chosen = choose_point(found)
     assert chosen is points[2] and found.shares(chosen) is None
     assert choose_point(found, budget_ms=0.1) is points[0], "nobody knows that a16w8 is that fast"
-    text = "\n".join(_lines(found, chosen))
+    text = "\n".join(_precision_lines(found, chosen))
     assert "≥ 90 µs" in text and "no cost for up to 7 of its steps" in text
     assert "of what a16w8 gains" not in text
     known = [replace(point, latency_us=200.0, missing_ops=0) for point in points[3:]]
-    assert "of what a16w8 gains" in "\n".join(_lines(report(*points[:3], *known), chosen))
+    assert "of what a16w8 gains" in "\n".join(_precision_lines(report(*points[:3], *known), chosen))
 
 
 class Bench:

@@ -13,16 +13,19 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from edgeloop.errors import BadInput
-from edgeloop.models import recovery_of
+from edgeloop.models.row import recovery_of
 from edgeloop.tasks import Interval, Samples
-from edgeloop.tuning import STEP_NAMES, Judged, parse_steps, recover
-from edgeloop.tuning.recovery.bias import correct_biases
-from edgeloop.tuning.recovery.equalize import channel_ranges, equalize, equalized, pairs_of
-from edgeloop.tuning.recovery.floats import FloatGraph
-from edgeloop.tuning.recovery.observe import Run, observed, output_error, session_of
-from edgeloop.tuning.recovery.quantized import QuantizedGraph
-from edgeloop.tuning.recovery.ranges import Histogram, clipped_range
-from edgeloop.tuning.recovery.rounding import _rounded, round_layers
+from edgeloop.tuning.equalize import channel_ranges, correct_biases, equalize, equalized, pairs_of
+from edgeloop.tuning.quantized import (
+    FloatGraph,
+    QuantizedGraph,
+    Run,
+    observed,
+    output_error,
+    session_of,
+)
+from edgeloop.tuning.recovery import STEP_NAMES, Judged, parse_steps, recover
+from edgeloop.tuning.rounding import Histogram, _rounded, clipped_range, round_layers
 from tests import qdq
 from tests.recovery_nets import unequal
 

@@ -1,29 +1,5 @@
-"""Exact rewrites of graphs: operators that compilers refuse, by operators that they take."""
+"""Exact rewrites: replace operators that compilers refuse or run slowly, without changing results.
 
-from edgeloop.graph.rewrites.apply import (
-    ALL,
-    FUSIONS,
-    REWRITES,
-    AppliedRewrite,
-    Rewrite,
-    applied_rewrites,
-    apply_rewrites,
-    plan_rewrites,
-    planned_rewrites,
-    rewrite_notes,
-)
-from edgeloop.graph.rewrites.ranks import LARGEST_RANK
-
-__all__ = [
-    "ALL",
-    "FUSIONS",
-    "LARGEST_RANK",
-    "REWRITES",
-    "AppliedRewrite",
-    "Rewrite",
-    "applied_rewrites",
-    "apply_rewrites",
-    "plan_rewrites",
-    "planned_rewrites",
-    "rewrite_notes",
-]
+Start reading in `catalog.py` (names and meanings) and `apply.py`, which applies rewrites and checks
+the numbers; `registry.py` has the functions, `editor.py` the graph while it changes.
+"""

@@ -12,14 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edgeloop._util.system import thread_limit
-from edgeloop.graph.rewrites import (
-    activations,
-    layout,
-    matrices,
-    normalization,
-    ranks,
-    reductions,
-)
+from edgeloop.graph.rewrites import layout, matrices, normalization
+from edgeloop.graph.rewrites import layout as ranks
+from edgeloop.graph.rewrites import matrices as reductions
+from edgeloop.graph.rewrites import normalization as activations
 from edgeloop.graph.rewrites.editor import GraphEditor
 
 if TYPE_CHECKING:

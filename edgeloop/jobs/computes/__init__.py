@@ -1,6 +1,6 @@
 """The machines that run jobs. `base` is the seam; a new compute is one file and one line here.
 
-A compute of somebody else plugs in by the entry point `edgeloop.computes`, which names its class:
+A third-party compute plugs in by the entry point `edgeloop.computes`, which names its class:
 `Options` is the model of its settings, and it is made with its name, its checked options and the
 folder where it may keep things, which may not exist yet. A function that takes a mapping instead of
 options will do.
@@ -40,7 +40,7 @@ __all__ = [
 
 ENTRY_POINTS = "edgeloop.computes"
 _BUILT_IN = {
-    "local": ("local.compute", "LocalCompute"),
+    "local": ("local", "LocalCompute"),
     "ray": ("ray", "RayCompute"),
     "azureml": ("azureml.compute", "AzureMLCompute"),
 }

@@ -17,8 +17,8 @@ from edgeloop._util.schema import Section, key, validated
 from edgeloop._util.values import Text
 from edgeloop._util.yaml import Origin
 from edgeloop.errors import BadSetting
-from edgeloop.jobs.protocol.resources import Resources
-from edgeloop.jobs.protocol.ticket import Environment, State
+from edgeloop.node.resources import Resources
+from edgeloop.node.ticket import Environment, Pace, State, WrapperOrder
 from edgeloop.store import Access, Blobs
 
 __all__ = [
@@ -68,6 +68,14 @@ class JobOrder:
     together: bool = False  # with the others of its batch, if the compute has pipelines
     places: tuple[ServedPlace, ...] = ()  # if the compute `serves` their kind of URL
     requires: tuple[str, ...] = ()  # what an environment that is built for it must have as well
+
+
+def order_variables(order: JobOrder, pace: Pace | None = None) -> dict[str, str]:
+    """The variables that a compute sets for the process it starts."""
+    nodes = order.resources.nodes
+    return WrapperOrder(
+        order.job, order.wrapper, order.access, pace or Pace(), nodes
+    ).to_variables()
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from pydantic import Field, StrictBool
 from edgeloop._util.schema import key
 from edgeloop._util.values import Reads, Text, text
 from edgeloop.errors import BadSetting, ComputeUnavailable, Infeasible
+from edgeloop.jobs.bundle import bootstrap_command, packed
 from edgeloop.jobs.computes.base import (
     Compute,
     ComputeOptions,
@@ -30,10 +31,10 @@ from edgeloop.jobs.computes.base import (
     ObservedState,
     Resources,
     for_each,
+    order_variables,
 )
-from edgeloop.jobs.protocol.bundle import bootstrap_command, packed
-from edgeloop.jobs.protocol.resources import listed, missing
-from edgeloop.jobs.protocol.ticket import ORDER_VARIABLE, State, order_variables
+from edgeloop.node.resources import listed, missing
+from edgeloop.node.ticket import ORDER_VARIABLE, State
 
 if TYPE_CHECKING:
     from http.client import HTTPMessage
@@ -82,6 +83,8 @@ for actor in list_actors(filters=filters, limit=10000):
 _CLEANUP_PREFIX = "edgeloop-sweep-"
 # Ray's messages for those; the second if one was about to start.
 _CLEANED_UP = ("cancelled before it started running", "killed by `ray.kill`")
+# Only a stop makes Ray look the process up, and it reports a failure if the process has just ended.
+_ENDED_BEFORE_ITS_STOP = "psutil.NoSuchProcess"
 # Ray may have been started by the path of its program, in an environment that is on no PATH.
 _WITH_RAY = """\
 module=$1; shift
@@ -321,6 +324,8 @@ def _observed(job: Job) -> ObservedState:
         return ObservedState(state)
     if any(words in message for words in _CLEANED_UP):
         return ObservedState("canceled", "canceled while it waited")
+    if _ENDED_BEFORE_ITS_STOP in message:
+        return ObservedState("canceled")
     if job.get("error_type") == "JOB_SUPERVISOR_ACTOR_START_TIMEOUT":
         limit = "RAY_JOB_START_TIMEOUT_SECONDS of its head"
         return ObservedState(

@@ -50,7 +50,7 @@ class QnnPlatform(Platform):
     def open_device(self, name: str, settings: Settings, workers: int | None = None) -> HtpDevice:
         """`workers` is how many simulators run at once; by default one per core."""
         from edgeloop.platforms.qnn.device import HtpDevice
-        from edgeloop.platforms.qnn.latency.profiles import find_target
+        from edgeloop.platforms.qnn.latency import find_target
 
         target, chip, profile = find_target(name, profiles_folder(settings))
         may_split = settings.section(QnnSettings).allow_cpu_fallback
@@ -58,7 +58,7 @@ class QnnPlatform(Platform):
 
     def list_devices(self, settings: Settings) -> Iterable[ListedDevice]:
         from edgeloop.platforms.qnn.chips import chips
-        from edgeloop.platforms.qnn.latency.profiles import find_profile
+        from edgeloop.platforms.qnn.latency import find_profile
 
         for chip in chips().values():
             profile = find_profile(chip.name, profiles_folder(settings))
@@ -70,7 +70,7 @@ class QnnPlatform(Platform):
             )
 
     def health(self, settings: Settings) -> Iterable[HealthCheck]:
-        from edgeloop.platforms.qnn.libraries import missing_library
+        from edgeloop.platforms.qnn.chips import missing_library
 
         purpose = "Qualcomm's compiler and HTP simulator"
         package = package_check("onnxruntime_qnn", "pip install 'edgeloop[qnn]'", purpose)
@@ -79,7 +79,7 @@ class QnnPlatform(Platform):
         return (package,)
 
     def check_benchmark(self, name: str, settings: Settings) -> None:
-        from edgeloop.platforms.qnn.latency.profiles import find_target
+        from edgeloop.platforms.qnn.latency import find_target
 
         find_target(name, profiles_folder(settings))[1].require_estimate()
 
@@ -87,7 +87,7 @@ class QnnPlatform(Platform):
         from importlib.util import find_spec
 
         from edgeloop.errors import MissingExtra, MissingLibrary
-        from edgeloop.platforms.qnn.libraries import missing_library
+        from edgeloop.platforms.qnn.chips import missing_library
 
         if find_spec("onnxruntime") is None:
             raise MissingExtra(what="The qnn toolchain", extra="qnn")
@@ -101,7 +101,7 @@ class QnnPlatform(Platform):
         self, names: Sequence[str], settings: Settings, limit_s: float
     ) -> Mapping[str, QnnEstimator]:
         """Chips that the compiler estimates by the same number share a compile."""
-        from edgeloop.platforms.qnn.latency.profiles import find_target
+        from edgeloop.platforms.qnn.latency import find_target
         from edgeloop.platforms.qnn.toolchain import QnnEstimator, ScreenedModel
 
         targets = {name: find_target(name, profiles_folder(settings))[1:] for name in names}
@@ -117,7 +117,7 @@ class QnnPlatform(Platform):
         source: str = "",
     ) -> LatencyProfile:
         from edgeloop.platforms.qnn.chips import find_chip
-        from edgeloop.platforms.qnn.latency.profiles import fit_profile, save_profile
+        from edgeloop.platforms.qnn.latency import fit_profile, save_profile
         from edgeloop.platforms.qnn.toolchain import QnnToolchain
 
         target = find_chip(chip)

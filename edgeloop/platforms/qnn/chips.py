@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from edgeloop._util.yaml import read_yaml
-from edgeloop.errors import BadInput
+from edgeloop.errors import BadInput, MissingExtra
 
 DEFAULT_CHIP = "qcs8550"  # calibrated: its estimates have an interval
 
@@ -63,3 +64,31 @@ def find_chip(name: str) -> Chip:
     near = get_close_matches(wanted, chips(), n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise BadInput(reason=f"there is no chip {name!r}: {hint}Known are {', '.join(chips())}.")
+
+
+# Qualcomm's libraries in the package onnxruntime-qnn, and whether this system can load them.
+
+
+PROVIDER_LIBRARY = "libonnxruntime_providers_qnn.so"
+_SYSTEM_LIBRARY = "libQnnSystem.so"
+
+
+def library(name: str) -> Path:
+    try:
+        import onnxruntime_qnn
+    except ImportError:
+        raise MissingExtra(what="The qnn toolchain", extra="qnn") from None
+    if name == PROVIDER_LIBRARY:
+        return Path(onnxruntime_qnn.get_library_path())
+    return Path(onnxruntime_qnn.LIB_DIR_FULL_PATH) / name
+
+
+def missing_library() -> str:
+    """What the system lacks for them; empty if nothing. Without this question ONNX Runtime would
+    go on, and its compiler would seem to refuse every operator of every model."""
+    try:
+        ctypes.CDLL(str(library(_SYSTEM_LIBRARY)))
+    except OSError as error:
+        hint = "install the system's package that has it, such as libatomic1"
+        return f"Qualcomm's compiler cannot be loaded, {error}: {hint}"
+    return ""

@@ -12,13 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
+from edgeloop._util.isolation import DEFAULT_LIMIT_S, NativeProcess
 from edgeloop._util.system import available_cpus
 from edgeloop.errors import BadInput, ModelFailed, NoSuchPrecision
-from edgeloop.graph import GraphInfo
-from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess
-from edgeloop.platforms.base import Artefacts, Kind, LatencyProfile, Measurement
+from edgeloop.graph.info import GraphInfo
+from edgeloop.platforms.base import Artefacts, Kind, LatencyProfile, LayerCosts, Measurement
 from edgeloop.platforms.batching import infer_in_order, sample_count
-from edgeloop.platforms.layers import LayerCosts
 from edgeloop.platforms.qnn.chips import Chip, named_chip
 from edgeloop.platforms.qnn.layers import Workshop, model_costs
 from edgeloop.platforms.qnn.toolchain import NATIVE, QnnToolchain, target_options

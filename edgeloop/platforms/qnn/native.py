@@ -16,39 +16,26 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from edgeloop._util.isolation import Answer, Array, Work, serve
 from edgeloop._util.system import thread_limit
 from edgeloop.errors import MissingLibrary, ModelFailed, ModelRefused, WorkerFailed
-from edgeloop.graph import (
-    Layout,
-    apply_rewrites,
-    count_layers,
-    deployed_memory,
-    estimate_caveats,
-    graph_info,
-    info_from,
-    layout_of,
-    read_graph,
-    refusal,
-    rewrite_notes,
-    shapes_of,
-    tunable_from,
-    tunable_tensors,
-    write_layers,
-)
-from edgeloop.isolation import Answer, Array, Work, serve
+from edgeloop.graph.bits import tunable_from, tunable_tensors
+from edgeloop.graph.check import estimate_caveats, layout_of, read_graph, refusal, shapes_of
+from edgeloop.graph.count import count_layers, deployed_memory, graph_info, write_layers
+from edgeloop.graph.info import Layout, info_from
+from edgeloop.graph.rewrites.apply import apply_rewrites, rewrite_notes
 from edgeloop.platforms.batching import calibration_batch, run_samples, samples_from_files
 from edgeloop.platforms.precision import Precision, PrecisionPlan
-from edgeloop.platforms.qnn import mixed
-from edgeloop.platforms.qnn.deploy import OutputForm, deployed
-from edgeloop.platforms.qnn.latency.features import features_of, kind_of
-from edgeloop.platforms.qnn.latency.forms import form_of, wide_share
-from edgeloop.platforms.qnn.layers import PrefixFiles, cuttable, name_layers
-from edgeloop.platforms.qnn.libraries import PROVIDER_LIBRARY, library, missing_library
+from edgeloop.platforms.qnn import quantize
+from edgeloop.platforms.qnn.chips import PROVIDER_LIBRARY, library, missing_library
+from edgeloop.platforms.qnn.deploy import OutputForm, deployed, division, events_of
+from edgeloop.platforms.qnn.features import features_of, kind_of
+from edgeloop.platforms.qnn.latency import form_of, wide_share
+from edgeloop.platforms.qnn.prefixes import PrefixFiles, cuttable, name_layers
 from edgeloop.platforms.qnn.quantize import (
     quantize_model,
     quantize_with_fixed_scales,
 )
-from edgeloop.platforms.qnn.split import division, events_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -161,9 +148,9 @@ class NativeWork:
         info = graph_info(path.name, graph)
         apply_rewrites(graph)
         samples = samples_from_files({"images": images, "tensors": tensors})
-        pixels = mixed.pixel_inputs(info, samples)
+        pixels = quantize.pixel_inputs(info, samples)
         write_layers(Path(layers), count_layers(graph))
-        ranges = mixed.calibrate(graph, info, samples)
+        ranges = quantize.calibrate(graph, info, samples)
         onnx.save_model(graph, simplified)
         inferred = onnx.shape_inference.infer_shapes(graph)
         notes = [*estimate_caveats(graph), *rewrite_notes(graph)]
@@ -189,7 +176,7 @@ class NativeWork:
         tunable = [tunable_from(fields) for fields in tensors]
         chosen = PrecisionPlan.from_fields(plan)
         given = (ranges, pixels, tunable, chosen, Path(target), outputs)
-        added = mixed.quantize_plan(graph, *given)
+        added = quantize.quantize_plan(graph, *given)
         memory = _memory(target, onnx.load_model(model)) if with_memory else None
         return {"memory": memory, "outputs": added}, ()
 

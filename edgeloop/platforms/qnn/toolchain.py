@@ -13,9 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from edgeloop._util.isolation import DEFAULT_LIMIT_S, NativeProcess
 from edgeloop.errors import BadInput
-from edgeloop.graph import DeployedMemory, GraphInfo, info_from, tunable_from
-from edgeloop.isolation import DEFAULT_LIMIT_S, NativeProcess
+from edgeloop.graph.bits import tunable_from
+from edgeloop.graph.count import DeployedMemory
+from edgeloop.graph.info import GraphInfo, info_from
 from edgeloop.platforms.base import (
     DEFAULT_PRECISION,
     CalibratedModel,

@@ -13,7 +13,7 @@ from edgeloop.platforms.base import DeviceLeftover, ListedDevice, Platform
 from edgeloop.platforms.snpe.options import SnpeSettings
 
 if TYPE_CHECKING:
-    from edgeloop.platforms.snpe.board.device import AdbDevice
+    from edgeloop.platforms.snpe.device import AdbDevice
     from edgeloop.platforms.snpe.toolchain import SnpeToolchain
     from edgeloop.settings import Settings
 
@@ -41,7 +41,7 @@ class SnpePlatform(Platform):
 
     def open_device(self, name: str, settings: Settings) -> AdbDevice:
         """A board can be probed without the SDK; running anything on it needs one."""
-        from edgeloop.platforms.snpe.board.device import AdbDevice
+        from edgeloop.platforms.snpe.device import AdbDevice
         from edgeloop.platforms.snpe.sdk import find_sdk
 
         own = settings.section(SnpeSettings)
@@ -50,7 +50,7 @@ class SnpePlatform(Platform):
 
     def list_devices(self, settings: Settings) -> Iterable[ListedDevice]:
         """None without adb, or while its server does not answer."""
-        from edgeloop.platforms.snpe.board.adb import attached_boards
+        from edgeloop.platforms.snpe.adb import attached_boards
 
         with contextlib.suppress(EdgeloopError):
             for board in attached_boards():
@@ -79,9 +79,8 @@ class SnpePlatform(Platform):
     def leftovers(
         self, device: str, settings: Settings, older_s: float
     ) -> Sequence[DeviceLeftover]:
-        from edgeloop.platforms.snpe.board.adb import Adb
-        from edgeloop.platforms.snpe.board.board import ROOT
-        from edgeloop.platforms.snpe.board.leftovers import BoardLeftovers
+        from edgeloop.platforms.snpe.adb import Adb
+        from edgeloop.platforms.snpe.board import ROOT, BoardLeftovers
         from edgeloop.platforms.snpe.sdk import find_sdk
 
         own, digest = settings.section(SnpeSettings), ""

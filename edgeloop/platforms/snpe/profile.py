@@ -17,8 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from edgeloop.errors import ModelFailed
-from edgeloop.platforms.snpe.sdk import Sdk
-from edgeloop.platforms.snpe.tools import run_tool
+from edgeloop.platforms.snpe.sdk import Sdk, run_tool
 
 _TOTALS = ("avg_total_inference_time", "total_inference_time")
 _LAYER = re.compile(r"(?:avg_)?layer[_ ]?(?:time[_ ]?)?:?\s*(.+)")

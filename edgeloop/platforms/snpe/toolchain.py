@@ -22,24 +22,23 @@ from types import TracebackType
 from typing import Self
 
 from edgeloop.errors import BadInput, LocalFileError, ModelFailed
-from edgeloop.graph import (
-    DLC_INPUT,
-    DLC_OUTPUT,
-    GraphInfo,
-    GraphProcess,
-    Shape,
-    class_axis,
-    dlc_names,
-    single_sample_info,
-    write_layers,
-)
+from edgeloop.graph.count import write_layers
+from edgeloop.graph.info import GraphInfo, Shape
+from edgeloop.graph.process import GraphProcess
+from edgeloop.graph.variants import DLC_INPUT, DLC_OUTPUT, class_axis, dlc_names, single_sample_info
 from edgeloop.platforms.base import DEFAULT_PRECISION, Converted
 from edgeloop.platforms.batching import check_batch, sample_count
 from edgeloop.platforms.precision import Precision
-from edgeloop.platforms.snpe.dlc import ENCODINGS_SUFFIX, DlcInfo, DlcTensors, read_info
-from edgeloop.platforms.snpe.sdk import Sdk
-from edgeloop.platforms.snpe.tensors import board_inputs, input_word, is_float
-from edgeloop.platforms.snpe.tools import run_tool
+from edgeloop.platforms.snpe.dlc import (
+    ENCODINGS_SUFFIX,
+    DlcInfo,
+    DlcTensors,
+    board_inputs,
+    input_word,
+    is_float,
+    read_info,
+)
+from edgeloop.platforms.snpe.sdk import Sdk, run_tool
 from edgeloop.tasks import Samples, Tensors
 
 LARGEST_BYTES = 2 << 30

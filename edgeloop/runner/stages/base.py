@@ -12,7 +12,9 @@ from functools import cached_property
 from pathlib import Path
 
 from edgeloop.errors import BadInput, NotFound, UnusableModel
-from edgeloop.graph import GraphProcess, needs_preparing, shapes_from
+from edgeloop.graph.process import GraphProcess
+from edgeloop.graph.read import shapes_from
+from edgeloop.graph.simplify import needs_preparing
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
     AttributesLatency,

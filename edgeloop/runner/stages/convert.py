@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgeloop.errors import EdgeloopError, PlanMisfit
-from edgeloop.graph import OUTLINE_SUFFIX, graph_pool, write_viewer
-from edgeloop.models import is_true
+from edgeloop.graph.outline import OUTLINE_SUFFIX, write_viewer
+from edgeloop.graph.process import graph_pool
+from edgeloop.models.row import is_true
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
     PLAN_FILE,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgeloop.errors import EdgeloopError
-from edgeloop.graph import LayerTiming, add_times
+from edgeloop.graph.count import LayerTiming, add_times
 from edgeloop.platforms import AttributesLatency, LayerCost, LayerCosts, LayerTime, Measurement
 from edgeloop.runner.stages.base import Equipment
 from edgeloop.settings import cache_folder

@@ -27,7 +27,7 @@ from edgeloop.tasks import (
     paired_interval,
     reading_data,
 )
-from edgeloop.tuning import Judge, Judged, Recovery, recover
+from edgeloop.tuning.recovery import Judge, Judged, Recovery, recover
 
 _FEWEST = 4
 _MOST_CALIBRATION = 256

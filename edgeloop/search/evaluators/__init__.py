@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgeloop.search.evaluators.farm import RemoteBenchmark
-    from edgeloop.search.evaluators.group import EvaluatorGroup
     from edgeloop.search.evaluators.jobs import TrainingJobs
     from edgeloop.search.evaluators.local import LocalTraining
     from edgeloop.search.evaluators.screening import Screening
+    from edgeloop.search.evaluators.threads import EvaluatorGroup
 
 __all__ = ["EvaluatorGroup", "LocalTraining", "RemoteBenchmark", "Screening", "TrainingJobs"]
 
 _WHERE = {
-    "EvaluatorGroup": "group",
+    "EvaluatorGroup": "threads",
     "LocalTraining": "local",
     "TrainingJobs": "jobs",
     "RemoteBenchmark": "farm",

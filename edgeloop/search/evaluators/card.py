@@ -23,7 +23,8 @@ from pathlib import Path
 
 from edgeloop.errors import EdgeloopError
 from edgeloop.search.evaluators.trainer import ORDER, TrainerPaths, TrainingOrder, perform
-from edgeloop.training import SharedTraining, TrainingPlan, TrainingProgress
+from edgeloop.search.nets.many import SharedTraining
+from edgeloop.search.nets.plan import TrainingPlan, TrainingProgress
 
 LOG = "train.log"
 BROKEN = 70  # the exit code when the GPU cannot be used by this process any more

@@ -27,12 +27,13 @@ from edgeloop.errors import (
     NameTaken,
     StoreUnavailable,
 )
-from edgeloop.models import CANDIDATE, Registry, mean_latency_ms, ran_on
+from edgeloop.models.row import CANDIDATE, mean_latency_ms, ran_on
+from edgeloop.models.runners import Registry
 from edgeloop.search.base import Evaluation
 from edgeloop.search.evaluators.screening import UNTRAINED, ModelBuilder
 from edgeloop.search.evaluators.threads import PollingEvaluator, Request, failure
+from edgeloop.search.nets.checkpoint import MODEL
 from edgeloop.store import Values
-from edgeloop.training import MODEL
 from edgeloop.workspace import Workspace
 
 LATENCY, F1 = "farm_latency_ms", "farm_f1"

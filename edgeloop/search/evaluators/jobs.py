@@ -23,8 +23,6 @@ from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from edgeloop.architectures import Architecture
-from edgeloop.data import Datasets, Version, find_local, parse_reference
 from edgeloop.errors import (
     BadInput,
     ComputeUnavailable,
@@ -34,16 +32,15 @@ from edgeloop.errors import (
     StoreUnavailable,
     WaitTimeout,
 )
-from edgeloop.jobs import (
-    EarlierOutputs,
-    Environment,
-    Jobs,
-    JobSpec,
-    Resources,
-    Run,
-    discard_outputs,
-    edgeloop_requirements,
-)
+from edgeloop.jobs.client import Jobs
+from edgeloop.jobs.package import edgeloop_requirements
+from edgeloop.jobs.records import Run
+from edgeloop.jobs.spec import JobSpec
+from edgeloop.jobs.transfer import discard_outputs
+from edgeloop.node.datasets import Datasets
+from edgeloop.node.ledger import Version, find_local, parse_reference
+from edgeloop.node.resources import Resources
+from edgeloop.node.ticket import EarlierOutputs, Environment
 from edgeloop.search.evaluators.threads import PollingEvaluator, Request, failure
 from edgeloop.search.evaluators.trainer import (
     GIVES,
@@ -55,8 +52,10 @@ from edgeloop.search.evaluators.trainer import (
     read_outcome,
     source_of,
 )
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.checkpoint import CHECKPOINT
+from edgeloop.search.nets.plan import TrainingPlan
 from edgeloop.settings import STORE_FOLDER
-from edgeloop.training import CHECKPOINT, TrainingPlan
 
 _MODULE = "edgeloop.search.evaluators.trainer"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgeloop._util.system import FairLimit, python_module
-from edgeloop.architectures import Architecture, check_exporter, check_torch
 from edgeloop.errors import BadInput, LocalFileError
 from edgeloop.search.base import Evaluation
 from edgeloop.search.evaluators.card import LOG
@@ -35,7 +34,12 @@ from edgeloop.search.evaluators.trainer import (
     read_outcome,
     source_of,
 )
-from edgeloop.training import CHECKPOINT, TrainingPlan, usable_cards
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.checkpoint import CHECKPOINT
+from edgeloop.search.nets.device import usable_cards
+from edgeloop.search.nets.export import check_exporter
+from edgeloop.search.nets.plan import TrainingPlan
+from edgeloop.search.nets.spaces import check_torch
 
 _MODULE = "edgeloop.search.evaluators.trainer"
 

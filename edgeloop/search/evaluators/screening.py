@@ -17,7 +17,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from edgeloop.architectures import Architecture, build, check_exporter, check_torch, export_onnx
+from edgeloop._util.isolation import Answer, NativeProcess, serve
 from edgeloop.errors import (
     BadInput,
     EdgeloopError,
@@ -26,16 +26,25 @@ from edgeloop.errors import (
     ModelRefused,
     OutOfMemory,
 )
-from edgeloop.graph import GraphInfo, GraphProcess
-from edgeloop.isolation import Answer, NativeProcess, serve
+from edgeloop.graph.info import GraphInfo
+from edgeloop.graph.process import GraphProcess
 from edgeloop.platforms import EstimatesIntervals, Estimator, platform_of
-from edgeloop.search.base import PROXY, Evaluation, broken_constraint
+from edgeloop.search.base import (
+    PROXY,
+    Evaluation,
+    broken_constraint,
+    device_of,
+    on_device,
+    value_of,
+)
 from edgeloop.search.config import SearchConfig
 from edgeloop.search.evaluators.threads import PoolEvaluator, Request, failure
 from edgeloop.search.keys import CHIP, DEFAULT_CHIP
-from edgeloop.search.names import device_of, on_device, value_of
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.export import check_exporter, export_onnx
+from edgeloop.search.nets.proxies import proxies_of
+from edgeloop.search.nets.spaces import build, check_torch
 from edgeloop.settings import Settings
-from edgeloop.training import proxies_of
 
 
 class ModelBuilder:

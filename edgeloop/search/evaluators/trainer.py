@@ -25,22 +25,15 @@ from hashlib import sha256
 from pathlib import Path
 
 from edgeloop._util.files import write_atomic
-from edgeloop.architectures import Architecture
 from edgeloop.errors import BadInput, EdgeloopError, LocalFileError
 from edgeloop.search.base import Evaluation
 from edgeloop.search.evaluators.threads import failure
+from edgeloop.search.nets.architecture import Architecture
+from edgeloop.search.nets.checkpoint import CHECKPOINT, HISTORY, METRICS, MODEL
+from edgeloop.search.nets.many import TrainingItem, train_many
+from edgeloop.search.nets.plan import TrainingPlan, TrainingResult
+from edgeloop.search.nets.train import train
 from edgeloop.settings import cache_folder
-from edgeloop.training import (
-    CHECKPOINT,
-    HISTORY,
-    METRICS,
-    MODEL,
-    TrainingItem,
-    TrainingPlan,
-    TrainingResult,
-    train,
-    train_many,
-)
 
 ORDER, OUTCOME = "order.json", "outcome.json"
 GIVES = ("val_iou", "val_f1", "training_time")

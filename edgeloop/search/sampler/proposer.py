@@ -20,17 +20,25 @@ from edgeloop.pareto import Floats
 from edgeloop.search.base import Observation, ScreenedMember
 from edgeloop.search.sampler.acquisition import Acquisition, Kernels, eligibility, scaled_values
 from edgeloop.search.sampler.bank import BankSampler
-from edgeloop.search.sampler.fitting import KernelCache, fitted_results
 from edgeloop.search.sampler.members import (
+    Draft,
     Drafts,
     NewMembers,
+    at_corner,
+    at_random,
     children_of,
     knows_enough,
+    mutated,
     parents_of,
     portion,
 )
-from edgeloop.search.sampler.mutation import Draft, at_corner, at_random, mutated
-from edgeloop.search.sampler.surrogate import Kernel, SpaceEncoding, fit_kernel
+from edgeloop.search.sampler.surrogate import (
+    Kernel,
+    KernelCache,
+    SpaceEncoding,
+    fit_kernel,
+    fitted_results,
+)
 from edgeloop.search.sampler.trial import Params, Space, Value, ask, key_of
 
 START = 10

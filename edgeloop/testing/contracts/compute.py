@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from edgeloop.errors import BlobMissing, Infeasible
+from edgeloop.jobs.bundle import ensure_wrapper
 from edgeloop.jobs.computes import Compute, JobOrder, ObservedState, Resources
-from edgeloop.jobs.protocol.bundle import ensure_wrapper
-from edgeloop.jobs.protocol.ticket import (
+from edgeloop.node.ticket import (
     FINAL_STATES,
     JobProgress,
     Ticket,

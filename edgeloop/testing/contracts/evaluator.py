@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from edgeloop.architectures import Architecture
 from edgeloop.errors import BadInput
-from edgeloop.search import Evaluation, Evaluator
+from edgeloop.search.base import Evaluation, Evaluator
+from edgeloop.search.nets.architecture import Architecture
 from edgeloop.testing.waiting import wait_until
 
 LIMIT_S = 120.0

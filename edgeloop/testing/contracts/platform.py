@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from edgeloop.errors import BadInput, BadModel, EdgeloopError, NoSuchPrecision
-from edgeloop.graph import graph_info, read_graph
+from edgeloop.graph.check import read_graph
+from edgeloop.graph.count import graph_info
 from edgeloop.platforms import (
     Converted,
     Device,

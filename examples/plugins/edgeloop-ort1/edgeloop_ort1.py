@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from edgeloop.errors import BadInput, ModelFailed
-from edgeloop.graph import GraphInfo, graph_info, read_graph
+from edgeloop.graph.check import read_graph
+from edgeloop.graph.count import graph_info
+from edgeloop.graph.info import GraphInfo
 from edgeloop.platforms import (
     DEFAULT_PRECISION,
     Artefacts,

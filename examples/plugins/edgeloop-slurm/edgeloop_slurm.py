@@ -20,18 +20,16 @@ from pathlib import Path
 from pydantic import Field
 
 from edgeloop.errors import BadName, ComputeUnavailable, Infeasible
-from edgeloop.jobs import (
+from edgeloop.jobs.bundle import bootstrap_command
+from edgeloop.jobs.computes.base import (
     Compute,
     ComputeOptions,
     JobOrder,
     ObservedState,
-    Resources,
-    State,
-    bootstrap_command,
-    listed,
-    missing,
     order_variables,
 )
+from edgeloop.node.resources import Resources, listed, missing
+from edgeloop.node.ticket import State
 
 LIMIT_S = 60.0
 USUAL_PRIORITY = 100  # less would be a negative --nice, which only operators may ask for

@@ -11,13 +11,10 @@ import pytest
 import yaml
 
 from edgeloop import __version__
-from edgeloop.fleet.kubernetes import (
-    KubernetesValues,
-    Release,
-    fleet_objects,
-    manifest_text,
-    object_problems,
-)
+from edgeloop.operate.fleet.kubernetes.manifest import manifest_text
+from edgeloop.operate.fleet.kubernetes.objects import Release, fleet_objects
+from edgeloop.operate.fleet.kubernetes.rules import object_problems
+from edgeloop.operate.fleet.kubernetes.values import KubernetesValues
 from tests.fleet.kubernetes.cases import CASES
 from tests.fleet.kubernetes.cluster import CHART, ROOT, documents, helm, schema_problems
 

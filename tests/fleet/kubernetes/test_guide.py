@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from edgeloop.fleet import fleet_manifest
-from edgeloop.fleet.kubernetes import KubernetesValues, Release, fleet_objects, object_problems
+from edgeloop.operate.fleet.kubernetes.manifest import fleet_manifest
+from edgeloop.operate.fleet.kubernetes.objects import Release, fleet_objects
+from edgeloop.operate.fleet.kubernetes.rules import object_problems
+from edgeloop.operate.fleet.kubernetes.values import KubernetesValues
 from edgeloop.settings import Settings
 from edgeloop.testing.models import save_classification_model
 from tests.cli.running import run_command
@@ -74,7 +76,7 @@ def test_a_dataset_is_pulled_into_a_folder_that_is_mounted(tmp_path: Path):
     """The init container's command: its folder exists already, and is empty."""
     environ = {"EDGELOOP_STORE": f"sqlite:{tmp_path}/store"}
     images = tmp_path / "data/raw/faces"
-    shutil.copytree(ROOT / "edgeloop/demo/models", images)
+    shutil.copytree(ROOT / "edgeloop/view/demo_data", images)
     assert run_command(["data", "push", "faces"], tmp_path, environ).code == 0
     mounted, work = tmp_path / "mounted", tmp_path / "work"
     mounted.mkdir()

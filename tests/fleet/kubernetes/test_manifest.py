@@ -13,8 +13,9 @@ from click.testing import CliRunner
 
 from edgeloop.cli.app import app
 from edgeloop.errors import BadSetting
-from edgeloop.fleet import fleet_manifest
-from edgeloop.fleet.kubernetes import KubernetesValues, Release, fleet_objects, fleet_values
+from edgeloop.operate.fleet.kubernetes.manifest import fleet_manifest, fleet_values
+from edgeloop.operate.fleet.kubernetes.objects import Release, fleet_objects
+from edgeloop.operate.fleet.kubernetes.values import KubernetesValues
 from edgeloop.settings import Settings
 from tests.fleet.kubernetes.cases import CASES
 

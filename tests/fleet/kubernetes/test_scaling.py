@@ -9,12 +9,13 @@ from urllib.parse import urlsplit
 import psycopg
 from starlette.testclient import TestClient
 
-from edgeloop.fleet import read_waiting_work
-from edgeloop.fleet.kubernetes import KubernetesValues, Release, fleet_objects
-from edgeloop.fleet.kubernetes.keda import ON_DEVICE, ON_LINUX
-from edgeloop.portal import PortalOptions, create_app
+from edgeloop.operate.fleet.demand import read_waiting_work
+from edgeloop.operate.fleet.kubernetes.objects import ON_DEVICE, ON_LINUX, Release, fleet_objects
+from edgeloop.operate.fleet.kubernetes.values import KubernetesValues
 from edgeloop.settings import Settings
 from edgeloop.testing.models import save_classification_model
+from edgeloop.view.portal.app import create_app
+from edgeloop.view.portal.state import PortalOptions
 from edgeloop.workspace import Workspace
 from tests.peers.postgres import Postgres
 from tests.portal.test_queue import keda_json

@@ -8,8 +8,8 @@ import onnxruntime
 import pytest
 
 from edgeloop.graph.check import read_graph
-from edgeloop.graph.rewrites import REWRITES, applied_rewrites, apply_rewrites, rewrite_notes
 from edgeloop.graph.rewrites import apply as module
+from edgeloop.graph.rewrites.apply import REWRITES, applied_rewrites, apply_rewrites, rewrite_notes
 from edgeloop.graph.rewrites.editor import GraphEditor
 from tests.graph.rewrites.cases import (
     gelu,

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from edgeloop._util.retry import retry
-from edgeloop.azure import CREATION_S, Connection, connect, explained, is_missing
 from edgeloop.errors import ComputeRefused, MissingExtra
+from edgeloop.jobs.computes.azureml.connection import Connection, connect, explained, is_missing
 from edgeloop.jobs.computes.azureml.options import AzureMLKeys, resolved
 from edgeloop.jobs.computes.azureml.orders import (
     OrderDispatcher,
@@ -27,6 +27,7 @@ from edgeloop.jobs.computes.azureml.orders import (
     pipeline_name,
 )
 from edgeloop.jobs.computes.azureml.requirements import Cluster, ensure_environment, recipe_for
+from edgeloop.jobs.computes.azureml.resources import CREATION_S
 from edgeloop.jobs.computes.azureml.runs import (
     JOB_TAG,
     OVER,

@@ -15,8 +15,9 @@ from pydantic.json_schema import SkipJsonSchema
 from edgeloop._util.schema import key
 from edgeloop._util.values import Count, Reads, Seconds, Text, Whole, choice, matching, whole
 from edgeloop._util.yaml import Origin
-from edgeloop.azure import ClusterDescription, WorkspaceAddress, WorkspaceKeys, find_workspace
 from edgeloop.errors import BadSetting
+from edgeloop.jobs.computes.azureml.resources import ClusterDescription
+from edgeloop.jobs.computes.azureml.workspace import WorkspaceAddress, WorkspaceKeys, find_workspace
 from edgeloop.jobs.computes.base import ComputeOptions, read_options
 
 Delivery = Literal["auto", "file", "variable"]

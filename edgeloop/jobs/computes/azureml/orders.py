@@ -18,21 +18,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from edgeloop.azure import Connection, is_missing
 from edgeloop.errors import BadJob, BadSetting
+from edgeloop.jobs.bundle import bootstrap_command
+from edgeloop.jobs.computes.azureml.connection import Connection, is_missing
 from edgeloop.jobs.computes.azureml.options import AzureMLOptions
 from edgeloop.jobs.computes.azureml.runs import JOB_TAG, MEMBERS, NAME_TAG, PIPELINE_TAG, digest
-from edgeloop.jobs.computes.base import JobOrder, ServedPlace
-from edgeloop.jobs.protocol.bundle import bootstrap_command
-from edgeloop.jobs.protocol.ticket import (
-    NODE_CACHE,
-    ORDER_VARIABLE,
-    PLACE_PREFIX,
-    folder_key,
-    order_key,
-    order_variables,
-)
-from edgeloop.jobs.protocol.urls import parse_url
+from edgeloop.jobs.computes.base import JobOrder, ServedPlace, order_variables
+from edgeloop.jobs.urls import parse_url
+from edgeloop.node.ticket import NODE_CACHE, ORDER_VARIABLE, PLACE_PREFIX, folder_key, order_key
 from edgeloop.store import Access, open_access
 
 LIMIT_MARGIN_S = 3600.0  # preparing and copying; the wrapper itself ends a command in time

@@ -17,31 +17,28 @@ from pathlib import Path
 from typing import Any
 
 from edgeloop._util.yaml import NotYaml, parse_yaml
-from edgeloop.azure import (
+from edgeloop.errors import BadJob, BadSetting, ComputeRefused, Infeasible
+from edgeloop.jobs.computes.azureml.connection import Connection
+from edgeloop.jobs.computes.azureml.options import DEFAULT_IMAGE, AzureMLOptions, read_azureml
+from edgeloop.jobs.computes.azureml.resources import (
     ClusterDescription,
-    Connection,
     DesiredCluster,
     DesiredDatastore,
     DesiredEnvironment,
     StoreTarget,
-    WorkspaceAddress,
-    WorkspaceKeys,
     WorkspaceRequirements,
     figure,
     find_cluster,
     find_environment,
-    find_workspace,
     list_sizes,
     make_cluster,
     make_environment,
-    read_project_files,
 )
-from edgeloop.errors import BadJob, BadSetting, ComputeRefused, Infeasible
-from edgeloop.jobs.computes.azureml.options import DEFAULT_IMAGE, AzureMLOptions, read_azureml
+from edgeloop.jobs.computes.azureml.workspace import WorkspaceAddress, WorkspaceKeys, find_workspace
 from edgeloop.jobs.computes.base import JobOrder
 from edgeloop.jobs.package import edgeloop_requirements
-from edgeloop.jobs.protocol.resources import Resources, missing
-from edgeloop.settings import AZUREML, Settings
+from edgeloop.node.resources import Resources, missing
+from edgeloop.settings import AZUREML, Settings, read_project_files
 from edgeloop.store import AzureLocation, PostgresLocation, SqliteLocation, open_blobs
 
 _GIGABYTE = 10**9

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from edgeloop.azure import AzureRun, Connection
+from edgeloop.jobs.computes.azureml.connection import Connection
+from edgeloop.jobs.computes.azureml.services import AzureRun
 from edgeloop.jobs.computes.base import ObservedState
-from edgeloop.jobs.protocol.ticket import State
+from edgeloop.node.ticket import State
 
 JOB_TAG, NAME_TAG = "edgeloop_job", "edgeloop_name"
 PIPELINE_TAG = "edgeloop_pipeline"

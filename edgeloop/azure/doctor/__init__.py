@@ -1,1 +1,0 @@
-"""What works in a workspace, what does not, and how to fix it."""

@@ -1,1 +1,0 @@
-"""What a workspace should have, what it lacks, and making it."""

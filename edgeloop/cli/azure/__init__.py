@@ -1,1 +1,0 @@
-"""azure: create, set up and check an Azure ML workspace."""

@@ -1,1 +1,0 @@
-"""queue, fleet and gc: waiting work, the runners that do it, and what they leave behind."""

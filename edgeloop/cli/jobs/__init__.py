@@ -1,1 +1,0 @@
-"""run and job: scripts that run somewhere else."""

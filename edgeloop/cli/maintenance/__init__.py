@@ -1,1 +1,0 @@
-"""store and secrets: whether what is kept is sound, and whether a secret got out."""

@@ -1,0 +1,187 @@
+"""queue: how much work waits, and how many runners would help."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from edgeloop.cli.context import common_options, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edgeloop.cli.tables import Screen
+    from edgeloop.models.runners import RunnerEntry
+    from edgeloop.operate.fleet.demand import WaitingWork
+    from edgeloop.workspace import Workspace
+
+    Found = dict[str, tuple[WaitingWork, ...]]  # by experiment
+
+NAME_WIDTH = 28  # of a capability or a machine in a sentence
+MOST_NAMED = 3
+
+
+@click.command()
+@click.option("--all-experiments", "all_of_them", is_flag=True, help="Of every experiment.")
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
+@click.option(
+    "--interval", type=click.FloatRange(min=0.1), default=2.0, help="Seconds between refreshes."
+)
+@common_options
+def queue(
+    all_of_them: bool,
+    watch: bool,
+    interval: float,
+    experiment: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Show how much work waits for runners.
+
+    One line per capability: linux (convert and f1_onnx), device (benchmarks of models that no
+    device has measured yet) and each type of device that models are pinned to.
+
+    Ready stages can be claimed now. Running ones are held by a runner. Blocked ones wait for an
+    earlier stage, for a retry, or for another tool. "runners" is how many would have something to
+    do; for boards, at most as many as are known. "have" is how many there are.
+
+    Example: edgeloop queue --watch
+
+    Example: edgeloop queue --all-experiments --json
+    """
+    from edgeloop.cli.output import print_json
+    from edgeloop.cli.tables import Screen
+    from edgeloop.cli.terminal import no_models, say_empty
+    from edgeloop.cli.terminal import watch as show
+
+    if watch and as_json:
+        raise click.UsageError("choose one of --json and --watch.")
+    if all_of_them and experiment is not None:
+        raise click.UsageError("choose one of --experiment and --all-experiments.")
+    with opened(store, experiment) as workspace:
+
+        def text(screen: Screen) -> str:
+            return _text(*_read(workspace, all_of_them), screen, hint)
+
+        hint = "" if all_of_them or _has_models(workspace) else no_models(workspace)
+        if as_json:
+            found, _ = _read(workspace, all_of_them)
+            print_json(_as_row(name, line) for name, lines in found.items() for line in lines)
+            if hint:
+                say_empty(hint, as_json)
+        elif watch:
+            hint = ""  # there may be some at the next look
+            show(text, interval)
+        else:
+            click.echo(text(Screen.of_stdout()))
+
+
+COMMANDS = (queue,)
+
+
+def _has_models(workspace: Workspace) -> bool:
+    return any(True for _ in workspace.store.models(workspace.experiment).query(limit=1))
+
+
+def _read(workspace: Workspace, all_of_them: bool) -> tuple[Found, list[RunnerEntry]]:
+    """The work by experiment, and the runners of these experiments that are dead."""
+    from dataclasses import replace
+
+    from edgeloop.models.runners import Registry
+    from edgeloop.operate.fleet.demand import read_waiting_work
+    from edgeloop.workspace import Workspace
+
+    names = workspace.store.experiments() if all_of_them else [workspace.experiment]
+    entries = Registry(workspace.store).entries()
+    found = {}
+    for name in names:
+        one = Workspace(replace(workspace.settings, experiment=name), workspace.store)
+        found[name] = read_waiting_work(one, [e for e in entries if e.experiment == name])
+    return found, [entry for entry in entries if entry.is_dead and entry.experiment in found]
+
+
+def _as_row(experiment: str, line: WaitingWork) -> dict[str, object]:
+    return {
+        "experiment": experiment,
+        **{**vars(line), "stages": dict(line.stages)},
+        "oldest_s": round(line.oldest_s, 1),
+    }
+
+
+def _text(found: Found, dead: Sequence[RunnerEntry], screen: Screen, hint: str) -> str:
+    """`hint`: why the experiment has no models, which says more than that no work is left."""
+    if not found:
+        return "No experiment has models yet. Next: edgeloop upload MODEL.onnx"
+    tables = {name: _table(lines, screen) for name, lines in found.items()}
+    parts = [f"{screen.clipped(name)}\n{text}" for name, text in tables.items()]
+    text = "\n\n".join(parts if len(parts) > 1 else tables.values())
+    return "\n".join([text, "", hint or _advice(found), *_dead_runners(dead)])
+
+
+def _table(lines: Sequence[WaitingWork], screen: Screen) -> str:
+    from edgeloop._util.units import duration_text
+    from edgeloop.cli.tables import TableColumn, listing
+
+    numbers = {"ready": 98, "running": 96, "blocked": 90, "oldest": 70, "runners": 94, "have": 92}
+    columns = (
+        TableColumn("capability", 100, 16),
+        *(TableColumn(name, weight, right=True) for name, weight in numbers.items()),
+    )
+    cells = [
+        (
+            line.capability,
+            *map(str, (line.ready, line.running, line.blocked)),
+            duration_text(line.oldest_s) if line.ready else "",
+            *map(str, (line.runners, line.have)),
+        )
+        for line in lines
+    ]
+    return listing(columns, cells, screen=screen)
+
+
+def _advice(found: Found) -> str:
+    """Whether more runners would make it faster, and which."""
+    from edgeloop.cli.output import plural
+
+    lines = [line for lines in found.values() for line in lines]
+    if not any(line.ready or line.running for line in lines):
+        blocked = sum(line.blocked for line in lines)
+        is_blocked = f"Nothing is ready: {plural(blocked, 'stage')} blocked."
+        return is_blocked if blocked else "No work is left."
+    more: dict[str, int] = {}
+    for line in lines:
+        lacking = max(0, line.runners - line.have)
+        more[line.capability] = more.get(line.capability, 0) + lacking
+    named = [f"{count:,} for {_short(name)}" for name, count in more.items() if count]
+    if not named:
+        return "More runners would not help."
+    return f"More runners would help: {_listed(named)}."
+
+
+def _dead_runners(dead: Sequence[RunnerEntry]) -> list[str]:
+    """Runners that fell silent without having ended: the machine crashed, or is unreachable."""
+    from edgeloop._util.units import duration_text
+    from edgeloop.cli.output import plural
+
+    if not dead:
+        return []
+    newest_first = sorted(dead, key=lambda entry: entry.age_s)
+    named = [f"{_short(e.node)} (silent for {duration_text(e.age_s)})" for e in newest_first]
+    return [
+        f"{plural(len(dead), 'dead runner')}: {_listed(named)}.",
+        "Others take over when leases expire. More: edgeloop devices --watch",
+    ]
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
+    more = len(texts) - MOST_NAMED
+    return ", ".join([*texts[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
+
+
+def _short(name: str) -> str:
+    from edgeloop.cli.output import printable
+
+    plain = printable(name)
+    return plain if len(plain) <= NAME_WIDTH else plain[: NAME_WIDTH - 1] + "…"

@@ -1,1 +1,0 @@
-"""search, searches, train-pareto: from a space to a front of trained models."""

@@ -1,0 +1,288 @@
+"""store check and store repair: whether a store is sound, and what to do if it is not."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from edgeloop.cli.context import all_experiments_options, load_settings, opened
+
+if TYPE_CHECKING:
+    from edgeloop.operate.integrity import Saved, StoreHealth
+    from edgeloop.operate.secrets import Leak, SecretScan
+    from edgeloop.workspace import Workspace
+
+
+SHOWN = 50
+
+
+@click.group(name="store")
+def store_group() -> None:
+    """Check a store for damage, and repair it.
+
+    Example: edgeloop store check --content
+    """
+
+
+@store_group.command()
+@click.option("--content", is_flag=True, help="Read all files too, and compare their SHA-256.")
+@all_experiments_options
+def check(content: bool, experiment: str | None, store: str | None, as_json: bool) -> None:
+    """Say what is wrong with a store.
+
+    Reads the database itself, every row of every experiment, the hints and notes beside them, and
+    the list of files: those that rows name must be there, in the right size. What is in the files
+    is compared only with --content. Nothing is changed. Exit code 1 if something is wrong.
+
+    Example: edgeloop store check
+
+    Example: edgeloop store check --content --store sqlite:/srv/models
+    """
+    from edgeloop.cli.output import print_json
+    from edgeloop.operate.integrity import check_store
+
+    with opened(store, experiment) as workspace, _progress("Checking") as progress:
+        health = check_store(workspace.store, workspace.settings, content, progress, experiment)
+    if as_json:
+        print_json(
+            {"kind": p.kind, "what": p.what, "why": p.why, "repair": p.is_mended}
+            for p in health.problems
+        )
+    else:
+        _show(health, workspace, content)
+    if health.problems:
+        sys.exit(1)
+
+
+@store_group.command()
+@click.option(
+    "--to",
+    metavar="FOLDER|URL",
+    help="Save what can be read into a new store there, instead of mending this one.",
+)
+@click.option("--rows-only", is_flag=True, help="With --to: leave the files where they are.")
+@click.option(
+    "--set-aside",
+    is_flag=True,
+    help="Move rows that cannot be read into a file, so that their names are free again.",
+)
+@all_experiments_options
+def repair(
+    to: str | None,
+    rows_only: bool,
+    set_aside: bool,
+    experiment: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Mend a store, or save what can be read of it.
+
+    Without options it puts back hints and notes, which can be made anew from the rows. Rows that
+    cannot be read stay as they are, unless --set-aside moves them into a file in this folder.
+
+    With --to it makes a new store and copies every row and file that can be read, out of a database
+    that cannot even be opened, too. The old store is not changed. What cannot be read is written
+    to a file in this folder, as the store has it.
+
+    Example: edgeloop store repair
+
+    Example: edgeloop store repair --to saved
+    """
+    from edgeloop.cli.output import print_json
+
+    if rows_only and to is None:
+        raise click.UsageError("--rows-only goes with --to.")
+    if set_aside and to is not None:
+        raise click.UsageError("choose one of --to and --set-aside.")
+    with opened(store, experiment) as workspace:
+        if to is None:
+            done = _mend(workspace, set_aside, experiment)
+        else:
+            done = _save(workspace, to, not rows_only, experiment)
+    if as_json:
+        print_json([done])
+    if done.get("left") or done.get("failed"):
+        sys.exit(1)
+
+
+def _mend(workspace: Workspace, sets_aside: bool, experiment: str | None) -> dict[str, object]:
+    from edgeloop.cli.output import plural
+    from edgeloop.operate.integrity import check_store, mend, set_aside
+
+    with _progress("Checking") as progress:
+        health = check_store(workspace.store, workspace.settings, False, progress, experiment)
+        moved, file = 0, _file_of_rows()
+        if sets_aside and health.lost:
+            moved = set_aside(workspace.store, health.lost, file)
+        mended = mend(workspace.store, workspace.settings, health, experiment)
+    left = sum(not problem.is_mended for problem in health.problems) - moved
+    click.echo(f"Hints and notes mended: {mended}.", err=True)
+    if moved:
+        click.echo(f"{plural(moved, 'row')} moved to {file}.", err=True)
+    if left:
+        how = "'edgeloop store check' lists them; --to FOLDER saves what can be read"
+        click.echo(f"{plural(left, 'problem')} left that cannot be mended here: {how}.", err=True)
+    return {"mended": mended, "moved": moved, "left": left}
+
+
+def _save(
+    workspace: Workspace, to: str, with_files: bool, experiment: str | None
+) -> dict[str, object]:
+    from edgeloop._util.units import size_text
+    from edgeloop.cli.output import plural
+    from edgeloop.operate.integrity import save, write_lost
+    from edgeloop.store import open_store, parse_location
+
+    location = parse_location(to if ":" in to else f"sqlite:{to}")
+    target = open_store(location)
+    try:
+        with _progress("Saving") as progress:
+            saved = save(
+                *(workspace.store, target, workspace.settings, with_files, progress, experiment)
+            )
+    finally:
+        target.close()
+    files = f" and {plural(saved.files, 'file')}, {size_text(saved.size)}," if with_files else ""
+    click.echo(f"{plural(saved.models, 'model')}{files} saved to {location}.", err=True)
+    if saved.lost:
+        file = _file_of_rows()
+        write_lost(saved.lost, file)
+        click.echo(f"{plural(len(saved.lost), 'row')} could not be read: see {file}.", err=True)
+    _say_failed(saved)
+    return {
+        **{"models": saved.models, "files": saved.files, "bytes": saved.size},
+        **{"lost": len(saved.lost), "failed": len(saved.failed)},
+    }
+
+
+def _say_failed(saved: Saved) -> None:
+    for line in saved.failed[:SHOWN]:
+        click.echo(f"edgeloop: not saved: {line}", err=True)
+
+
+def _file_of_rows() -> Path:
+    return Path(f"unreadable-rows-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl").absolute()
+
+
+def _show(health: StoreHealth, workspace: Workspace, content: bool) -> None:
+    from edgeloop._util.units import size_text
+    from edgeloop.cli.output import plural, shown
+    from edgeloop.cli.tables import TableColumn, listing
+
+    what = f"{plural(health.models, 'model')} and {plural(health.files, 'file')}"
+    hashed = f", {plural(health.hashed, 'file')} by content" if content else ""
+    if content and health.unknown:
+        hashed += f" ({plural(health.unknown, 'other')} had nothing to compare with)"
+    place = shown(workspace.store.description)
+    click.echo(f"Checked {what} ({size_text(health.size)}){hashed} of {place}.")
+    for note in health.notes:
+        click.echo(f"note: {note}", err=True)
+    if not health.problems:
+        click.echo("Nothing is wrong.")
+        return
+    rows = [(p.kind, p.what, p.why) for p in health.problems[:SHOWN]]
+    why = TableColumn("why", 80, 24, wraps=True)
+    click.echo(listing((TableColumn("kind", 100), TableColumn("what", 90, 16), why), rows))
+    more = len(health.problems) - SHOWN
+    if more > 0:
+        click.echo(f"… and {more} more; --json prints all.")
+    mended = sum(problem.is_mended for problem in health.problems)
+    total = plural(len(health.problems), "problem")
+    if mended:
+        click.echo(f"{total}; 'edgeloop store repair' mends {mended} of them.")
+    else:
+        each = "it" if len(health.problems) == 1 else "none of them"
+        click.echo(f"{total}; {each} can{'not' if each == 'it' else ''} be mended here.")
+
+
+@contextlib.contextmanager
+def _progress(verb: str) -> Iterator[Callable[[str], None]]:
+    """On a terminal, what is being looked at."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status(verb) as status:
+        yield lambda text: status.update(f"{verb} {escape(text)}")
+
+
+# secrets scan: secrets in files where they should not be.
+
+
+@click.group()
+def secrets() -> None:
+    """Find secrets where they should not be."""
+
+
+@secrets.command()
+@click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--all", "everything", is_flag=True, help="Also files made for secrets, as .env.")
+@click.option("--processes", is_flag=True, help="Also read the command lines of processes.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@click.pass_context
+def scan(
+    ctx: click.Context,
+    paths: tuple[Path, ...],
+    everything: bool,
+    processes: bool,
+    as_json: bool,
+) -> None:
+    """Find secrets in files.
+
+    Looks for private keys, keys and tokens of cloud services, signatures, connection strings and
+    addresses with passwords, and for the secrets that your environment and the project's settings
+    hold. Reads archives of code too. Without PATH, the current folder; - is the standard input.
+
+    Each is printed as FILE:LINE with the secret masked. The exit code is 1 if there are any.
+
+    Example: edgeloop secrets scan
+
+    Example: curl -s http://127.0.0.1:8080/api/jobs | edgeloop secrets scan -
+    """
+    from edgeloop.cli.output import print_json, printable
+    from edgeloop.errors import EdgeloopError
+    from edgeloop.operate.secrets import SecretScan, known_secrets
+
+    settings = None
+    with suppress(EdgeloopError):  # what cannot be read now has no secrets to compare with
+        settings = load_settings()
+    found = _leaks(SecretScan(known_secrets(settings), everything), paths or (Path(),), processes)
+    if as_json:
+        leaks = list(found)
+        print_json(asdict(leak) for leak in leaks)
+        ctx.exit(1 if leaks else 0)
+    count = 0
+    for leak in found:
+        count += 1
+        click.echo(printable(leak.sentence))
+    if count:
+        what = "1 secret" if count == 1 else f"{count} secrets"
+        hint = "remove them there, and replace those that others may have seen"
+        click.echo(f"edgeloop: {what} found: {hint}", err=True)
+        ctx.exit(1)
+    click.echo("No secrets found.")
+
+
+def _leaks(scan: SecretScan, paths: tuple[Path, ...], processes: bool) -> Iterator[Leak]:
+    parts = [
+        scan.stream(sys.stdin.buffer, "-") if str(path) == "-" else scan.path(path)
+        for path in paths
+    ]
+    return chain(*parts, scan.processes() if processes else ())
+
+
+COMMANDS = (
+    store_group,
+    secrets,
+)

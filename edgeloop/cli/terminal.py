@@ -1,0 +1,406 @@
+"""What people see in a terminal: tables that fit, live views, progress, the end by Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+import click
+
+from edgeloop.cli.tables import Screen
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichBar
+    from rich.progress import ProgressColumn, TaskID
+    from rich.status import Status
+    from rich.text import Text
+
+    from edgeloop.errors import NoSuchModel
+    from edgeloop.node.push import Progress
+    from edgeloop.workspace import Workspace
+
+
+# Progress on a terminal: bars, lines above them, and the state of what one waits for.
+#
+# All of it is on stderr, and only where that is a terminal: logs and pipes get whole lines, or
+# nothing. A bar appears when something moves, and is gone at the end.
+
+
+class StepBar:
+    """How many steps of how many are done. Where stderr is no terminal, only lines are shown."""
+
+    def __init__(self, title: str, bar: RichBar | None = None) -> None:
+        self._title = title
+        self._bar = bar
+        self._task: TaskID | None = None
+
+    def update(self, done: int, total: int, text: str = "") -> None:
+        """The bar appears with the first steps that there are."""
+        if self._bar is None or (self._task is None and total <= 0):
+            return
+        if self._task is None:
+            self._task = self._bar.add_task(self._title, total=total, text=text)
+        self._bar.update(self._task, completed=done, total=total, text=text)
+
+    def say(self, line: str) -> None:
+        """A line that stays, above the bar."""
+        if self._bar is None:
+            click.echo(line, err=True)
+        else:
+            self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def step_bar(title: str, is_quiet: bool = False) -> Iterator[StepBar]:
+    """`is_quiet`: for output of programs that is followed on a terminal."""
+    if is_quiet or not sys.stderr.isatty():
+        yield StepBar(title)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[text]}", markup=False),
+    )
+    with _bar(*columns) as bar:
+        yield StepBar(title, bar)
+
+
+@contextlib.contextmanager
+def count_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
+    """For functions that report `done, total`."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with step_bar(title) as bar:
+        yield bar.update
+
+
+@contextlib.contextmanager
+def bytes_bar(title: str) -> Iterator[Progress | None]:
+    """With bytes, files and the rate; it appears if there is something to send or to fetch."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TextColumn("{task.fields[files]}"),
+    )
+    with _bar(*columns) as bar:
+        task = bar.add_task(title, total=None, files="", visible=False)
+
+        def progress(done: int, total: int, done_files: int, files: int) -> None:
+            counted = f"{done_files:,} of {files:,} files"
+            bar.update(task, completed=done, total=total, files=counted, visible=files > 0)
+
+        yield progress
+
+
+class StateLine:
+    """What one waits for, on the last line of a terminal: `queued on cluster`. Others get none."""
+
+    def __init__(self) -> None:
+        self._status: Status | None = None
+        self._is_over = not sys.stderr.isatty()
+
+    def update(self, text: str) -> None:
+        if self._is_over:
+            return
+        from rich.console import Console
+        from rich.text import Text
+
+        if self._status is None:
+            self._status = Console(stderr=True).status(Text(text))
+            self._status.start()
+        else:
+            self._status.update(Text(text))
+
+    def close(self) -> None:
+        """For good: what comes now speaks for itself."""
+        self._is_over = True
+        if self._status is not None:
+            self._status.stop()
+
+
+@contextlib.contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """Says what takes a while."""
+    line = StateLine()
+    line.update(text)
+    try:
+        yield
+    finally:
+        line.close()
+
+
+def _bar(*columns: ProgressColumn) -> RichBar:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    return Bar(*columns, console=Console(stderr=True), transient=True)
+
+
+# Live views: a text that is drawn again and again until Ctrl-C.
+
+
+STOPPED_WATCHING = "Stopped watching; nothing was changed and runners continue."
+
+
+def watch(look: Callable[[Screen], str], interval_s: float, at_end: str = STOPPED_WATCHING) -> None:
+    """Redraws a text until Ctrl-C, for the terminal as it then is. An unreachable store is reported
+    and tried again. Output that goes elsewhere gets the text whenever it has changed."""
+    from edgeloop._util.redact import redact
+    from edgeloop.errors import EdgeloopError
+
+    kept(at_end)
+
+    def text() -> str:
+        try:
+            return look(Screen.of_stdout())
+        except EdgeloopError as error:
+            return redact(str(error))
+
+    if not sys.stdout.isatty():
+        _print_changes(text, interval_s)
+        return
+    from rich.live import Live
+
+    with Live(as_drawn(text()), auto_refresh=False) as live:
+        while True:
+            time.sleep(interval_s)
+            live.update(as_drawn(text()), refresh=True)
+
+
+def as_drawn(text: str) -> Text:
+    """With the colours that the text has; lines are cut where the terminal ends."""
+    from rich.text import Text
+
+    drawn = Text.from_ansi(text)
+    drawn.no_wrap, drawn.overflow = True, "ellipsis"
+    return drawn
+
+
+def _print_changes(text: Callable[[], str], interval_s: float) -> None:
+    shown = ""
+    while True:
+        now = text()
+        if now != shown:
+            click.echo(now)
+            shown = now
+        time.sleep(interval_s)
+
+
+# What to say where nothing was found: an empty listing is no error, and most often the models are
+# in another experiment, or a tag or a name is misspelt.
+
+
+_MOST_NAMES = 5
+_MOST_EXPERIMENTS = 20
+
+
+def say_empty(text: str, as_json: bool = False) -> None:
+    """Programs get their empty array on stdout, and people this."""
+    click.echo(text, err=as_json)
+
+
+def say_if_none(rows: Sequence[object], workspace: Workspace, tag: str | None = None) -> None:
+    """On stderr, for commands that go on with nothing."""
+    if not rows:
+        say_empty(no_models(workspace, tag), as_json=True)
+
+
+def no_models(workspace: Workspace, tag: str | None = None, is_filtered: bool = False) -> str:
+    """Why a listing of models is empty, and what to do: `No models in experiment 'default'; 16 in
+    'laptop'.` `is_filtered`: by something else than the tag."""
+    from edgeloop.cli.output import shown
+    from edgeloop.workspace import models_elsewhere
+
+    experiment = workspace.experiment
+    if any(True for _ in workspace.store.models(experiment).query(limit=1)):
+        return _no_match(workspace, tag, is_filtered)
+    place = shown(workspace.store.description)
+    if not _is_begun(workspace):
+        return f"There is no store at {place} yet. Next: edgeloop upload MODEL.onnx"
+    others = models_elsewhere(workspace)
+    if not others:
+        where = f"experiment '{experiment}' ({place})"
+        return f"No models yet in {where}. Next: edgeloop upload MODEL.onnx"
+    near = get_close_matches(experiment, others, n=1)
+    if near:
+        count = f"{others[near[0]]} models" if others[near[0]] != "1" else "1 model"
+        return f"No models in experiment '{experiment}'; did you mean '{near[0]}' ({count})?"
+    return f"No models in experiment '{experiment}'; {_listed(others)}. Choose with --experiment."
+
+
+@contextlib.contextmanager
+def hinting(workspace: Workspace) -> Iterator[None]:
+    """A model that was named and is not there: the nearest name, or where it is instead."""
+    from edgeloop.errors import NoSuchModel, StoreError
+
+    try:
+        yield
+    except NoSuchModel as error:
+        hint = ""
+        with contextlib.suppress(StoreError):
+            hint = _instead(workspace, error)
+        if not hint or error.fields["experiment"] != workspace.experiment:
+            raise
+        fields = {name: error.fields[name] for name in ("pattern", "experiment")}
+        raise NoSuchModel(**fields, hint=hint) from None
+
+
+def _instead(workspace: Workspace, error: NoSuchModel) -> str:
+    from edgeloop.models.names import can_be_key, is_pattern
+    from edgeloop.workspace import models_elsewhere
+
+    name = str(error.fields["pattern"])
+    names = [row.key for row in workspace.store.models(workspace.experiment).query()]
+    if near := get_close_matches(name, names, n=1):
+        return f"; did you mean {near[0]!r}?"
+    others = models_elsewhere(workspace)
+    if not is_pattern(name) and can_be_key(name):
+        for other in list(others)[:_MOST_EXPERIMENTS]:
+            if workspace.store.models(other).get(name) is not None:
+                return f"; there is one in {other!r}: choose it with --experiment {other}."
+    if not names and others:
+        return f", which has no models; {_listed(others)}."
+    return ""
+
+
+def _no_match(workspace: Workspace, tag: str | None, is_filtered: bool) -> str:
+    """There are models, and none is what was asked for."""
+    if tag is None or is_filtered:
+        return "No model matches. 'edgeloop status' shows all."
+    from edgeloop._util.suggest import suggestion
+    from edgeloop.models.catalog import tags_of
+
+    tags = sorted({str(each) for row in workspace.find(()) for each in tags_of(row.values)})
+    start = f"No model of experiment '{workspace.experiment}' has the tag {tag!r}"
+    if not tags:
+        return f"{start}: none has any."
+    if tag in tags:  # it was named beside the tag, and has another
+        return "No model matches. 'edgeloop status' shows all."
+    return f"{start}; {suggestion(tag, tags[:_MOST_EXPERIMENTS], 'there are')}"
+
+
+def _listed(others: dict[str, str]) -> str:
+    named = [f"{count} in '{name}'" for name, count in list(others.items())[:_MOST_NAMES]]
+    more = len(others) - len(named)
+    return ", ".join([*named, *([f"and {more} more"] if more else [])])
+
+
+def _is_begun(workspace: Workspace) -> bool:
+    from edgeloop.store import SqliteLocation
+
+    location = workspace.settings.location
+    if not isinstance(location, SqliteLocation):
+        return True
+    return any((location.folder / name).exists() for name in ("store.db", "blobs"))
+
+
+# Ctrl-C: every command ends with exit code 130 and says what it leaves behind.
+#
+# What that is depends on the command only, for most of them: `KEPT`. One that knows better while it
+# runs says so with `kept`.
+
+
+INTERRUPTED = 130  # what shells say of Ctrl-C
+NOTHING = "Stopped; nothing was changed."
+_SAID = "edgeloop.kept"
+_GOES_ON = "Stopped; jobs that were submitted continue. See: edgeloop job status"
+_SO_FAR = "Stopped; what was changed so far stays. Run it again for the rest."
+
+KEPT: Mapping[str, str] = {
+    "upload": "Stopped; models uploaded so far are kept. Run it again for the others.",
+    "download": "Stopped; files downloaded so far are kept. Run it again for the others.",
+    **dict.fromkeys(("reset", "priority", "unlock", "delete", "steady"), _SO_FAR),
+    "bench": "Stopped; no result was written.",
+    "runner": "Stopped; finished stages are kept, unfinished ones were given back.",
+    "compare": "Stopped; no comparison was written, and the models are as they were.",
+    "layers": "Stopped; no result was written, and the model is as it was.",
+    "advise": "Stopped; no file was written, and the model is as it was.",
+    "precision": "Stopped; no plan was written, and the model is as it was.",
+    "gate": "Stopped; no verdict and no file was written.",
+    "run": _GOES_ON,
+    **dict.fromkeys(
+        (f"job {verb}" for verb in ("submit", "resubmit", "abort", "remove")), _GOES_ON
+    ),
+    **dict.fromkeys(
+        (f"job {verb}" for verb in ("logs", "wait", "status")),
+        "Stopped; the jobs continue. See: edgeloop job status",
+    ),
+    "job results": "Stopped; files fetched so far are kept. Run it again for the others.",
+    "data push": "Stopped; files sent so far are kept. Push again to continue.",
+    "data pull": "Stopped; files fetched so far are kept. Pull again to continue.",
+    "data faces": "Stopped; images drawn so far are kept. Run it again to continue.",
+    "search": "Stopped; results so far are kept. Continue with: --resume",
+    "train-pareto": "Stopped; models that were trained are kept. Run it again for the others.",
+    "train": "Stopped; no checkpoint was written yet.",
+    "export": "Stopped; no file was written.",
+    "pareto": "Stopped; a file is written whole or not at all.",
+    "report": "Stopped; no report was written.",
+    "portal": "Stopped; the portal is closed.",
+    "completion install": "Stopped; run it again: nothing is added twice.",
+    "notebook": "Stopped; a file is written whole or not at all.",
+    **dict.fromkeys((f"fleet {verb}" for verb in ("up", "down", "scale")), _SO_FAR),
+    **dict.fromkeys(("gc", "azure setup", "azure create"), _SO_FAR),
+    **dict.fromkeys((f"service {verb}" for verb in ("install", "uninstall")), _SO_FAR),
+    **dict.fromkeys(("store repair", "data remove"), _SO_FAR),
+    **dict.fromkeys(
+        (
+            *("status", "list", "experiments", "inspect", "devices", "devices calibrate", "usage"),
+            *("queue", "job list", "data list", "data verify", "searches", "doctor", "health"),
+            *("service status", "fleet manifest", "fleet status", "azure connection-string"),
+            *(
+                "completion show",
+                "azure doctor",
+                "azure list",
+                "secrets scan",
+                "store check",
+                "schema",
+            ),
+        ),
+        NOTHING,
+    ),
+}
+"""By the words of the command."""
+
+
+def kept(sentence: str | Callable[[], str]) -> None:
+    """What is said if Ctrl-C ends the command from now on."""
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.meta[_SAID] = sentence
+
+
+def sentence_of(context: click.Context, arguments: Sequence[str]) -> str:
+    """What the command line that the program was given leaves behind."""
+    said = context.meta.get(_SAID)
+    if said is None:
+        return KEPT.get(" ".join(_words(context, arguments)), "Stopped.")
+    return str(said() if callable(said) else said)
+
+
+def _words(context: click.Context, arguments: Sequence[str]) -> list[str]:
+    """`job logs`: the names of the groups and of the command."""
+    words: list[str] = []
+    command: click.Command | None = context.command
+    for argument in arguments:
+        if isinstance(command, click.Group):
+            inner = command.get_command(context, argument)
+            if inner is not None:
+                words.append(argument)
+                command = inner
+    return words

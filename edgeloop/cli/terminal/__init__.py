@@ -1,1 +1,0 @@
-"""What people see in a terminal: tables that fit, live views, progress, the end by Ctrl-C."""

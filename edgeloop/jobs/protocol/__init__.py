@@ -1,1 +1,0 @@
-"""What a job is once it is submitted: the files that client, compute and wrapper share."""

@@ -1,0 +1,403 @@
+"""Code, data and outputs in the folder that the command is started in, and the variables and
+placeholders that tell it where they are."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import pkgutil
+import re
+import shutil
+import tarfile
+import tempfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+
+from edgeloop._util.files import mark_used
+from edgeloop.errors import BadInput, BlobMissing
+from edgeloop.node.command import JOB_VARIABLE
+from edgeloop.node.datasets import Datasets
+from edgeloop.node.environment import NodeEnvironment, use_credentials
+from edgeloop.node.events import with_retries
+from edgeloop.node.ledger import check_name
+from edgeloop.node.outputs import CreatedFiles, make_folder
+from edgeloop.node.scratch import Scratch
+from edgeloop.node.ticket import (
+    EarlierOutputs,
+    Ticket,
+    TicketPlace,
+    check_apart,
+    code_key,
+    outputs_folder,
+)
+from edgeloop.node.url_data import prepare_target, provide
+from edgeloop.store.base import Blobs, check_blob_key
+
+_PLACEHOLDER = re.compile(r"\{(?:(input|output):([^{}]+)|(outputs|data|job|attempt))\}")
+
+
+@dataclass(frozen=True)
+class JobFolders:
+    """The folders of a job on this node; inputs and writes by their names."""
+
+    outputs: Path
+    data: Path
+    inputs: Mapping[str, Path]
+    writes: Mapping[str, Path]
+    targets: Mapping[str, Path]  # for data at URLs
+    package: Path | None = None  # Edgeloop itself
+
+    @property
+    def made(self) -> Mapping[str, Path]:
+        return {**self.writes, **self.targets}
+
+
+def variables_for(ticket: Ticket, attempt: int, folders: JobFolders) -> dict[str, str]:
+    """The user's variables and ours, which take precedence."""
+    return {
+        "PYTHONUNBUFFERED": "1",
+        **ticket.variables,
+        **_named("EDGELOOP_INPUT_", folders.inputs),
+        **_named("EDGELOOP_OUTPUT_", folders.made),
+        "EDGELOOP_OUTPUT_DIR": str(folders.outputs),
+        "EDGELOOP_DATA_DIR": str(folders.data),
+        "EDGELOOP_JOB_NAME": ticket.name,
+        "EDGELOOP_ATTEMPT": str(attempt),
+        JOB_VARIABLE: ticket.id,
+    }
+
+
+def fill(command: Iterable[str], ticket: Ticket, attempt: int, folders: JobFolders) -> list[str]:
+    """Other braces stay as they are: they may be JSON or a format."""
+    known = {
+        "outputs": str(folders.outputs),
+        "data": str(folders.data),
+        "job": ticket.id,
+        "attempt": str(attempt),
+    }
+
+    def value(match: re.Match[str]) -> str:
+        kind, name, word = match.groups()
+        if word:
+            return known[word]
+        return str(_find(name, folders.inputs if kind == "input" else folders.made, match[0]))
+
+    return [_PLACEHOLDER.sub(value, argument) for argument in command]
+
+
+def _find(name: str, known: Mapping[str, Path], placeholder: str) -> Path:
+    found = [path for full, path in known.items() if full == name]
+    found = found or [path for full, path in known.items() if full.rpartition("/")[2] == name]
+    if len(found) == 1:
+        return found[0]
+    kind = "reads" if placeholder.startswith("{input:") else "writes"
+    names = ", ".join(known) or "nothing"
+    problem = "could mean several" if found else "names nothing"
+    raise BadInput(reason=f"{placeholder} in the command {problem}: this job {kind} {names}")
+
+
+def _named(prefix: str, folders: Mapping[str, Path]) -> dict[str, str]:
+    """By the full name, and by its last part if only one dataset has it."""
+    short = Counter(_variable(name.rpartition("/")[2]) for name in folders)
+    by_part = {
+        prefix + _variable(name.rpartition("/")[2]): str(path)
+        for name, path in folders.items()
+        if short[_variable(name.rpartition("/")[2])] == 1
+    }
+    return {**by_part, **{prefix + _variable(name): str(path) for name, path in folders.items()}}
+
+
+def _variable(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]", "_", name).upper()
+
+
+def lay_out(
+    ticket: Ticket,
+    scratch: Scratch,
+    blobs: Blobs,
+    here: NodeEnvironment,
+    log: Callable[[str], None],
+    patience_s: float,
+) -> JobFolders:
+    """Create all folders of a job. The message of an error becomes the job's reason to fail."""
+    remote = [place.name for place in (*ticket.sources, *ticket.targets)]
+    names = [*(item.name for item in ticket.inputs), *ticket.writes]
+    for name in names:
+        check_name(name)
+    check_apart([*names, *remote])
+    with_retries(lambda: _code(ticket, scratch, blobs), patience_s)
+    package = with_retries(lambda: _package(ticket, scratch, blobs, here.data_cache), patience_s)
+    make_folder(scratch.outputs)
+    make_folder(scratch.data)
+    use_credentials(ticket.variables)
+    inputs = {}
+    for item in ticket.inputs:
+        fetch = partial(Datasets(blobs).fetch, item.name, item.version, here.data_cache, log)
+        inputs[item.name] = _linked(scratch.data, item.name, with_retries(fetch, patience_s))
+    for place in ticket.sources:
+        get = partial(provide, place, here.places, here.data_cache, log)
+        inputs[place.name] = _linked(scratch.data, place.name, with_retries(get, patience_s))
+    writes = {name: _cleared(scratch.data, name) for name in ticket.writes}
+    for folder in writes.values():
+        folder.mkdir()
+    targets = {place.name: _target(place, scratch, here) for place in ticket.targets}
+    return JobFolders(scratch.outputs, scratch.data, inputs, writes, targets, package)
+
+
+def _linked(data: Path, name: str, path: Path) -> Path:
+    link = _cleared(data, name)
+    link.symlink_to(path.absolute(), target_is_directory=path.is_dir())
+    return link
+
+
+def _target(place: TicketPlace, scratch: Scratch, here: NodeEnvironment) -> Path:
+    direct = prepare_target(place, here.places)
+    if direct is not None:
+        return _linked(scratch.data, place.name, direct)
+    folder = _cleared(scratch.data, place.name)
+    folder.mkdir()
+    return folder
+
+
+def fetch_outputs(
+    source: EarlierOutputs, scratch: Scratch, created: CreatedFiles, blobs: Blobs
+) -> None:
+    """Fetch the stored outputs of another job, or of an earlier wrapper of this one: each to where
+    the command would write it. Local files take precedence."""
+    folder = outputs_folder(source.job) + (f"{source.folder}/" if source.folder else "")
+    into = f"{source.into}/" if source.into else ""
+    names = [info.key[len(folder) :] for info in blobs.list(folder)]
+    here = {name: check_blob_key(into + name) for name in names}
+    places = {
+        name: (scratch.work if created.is_wanted(target) else scratch.outputs) / target
+        for name, target in here.items()
+    }
+    blobs.get_many({folder + name: path for name, path in places.items() if not path.exists()})
+
+
+def _code(ticket: Ticket, scratch: Scratch, blobs: Blobs) -> None:
+    scratch.work.mkdir(exist_ok=True)
+    if ticket.code:
+        _unpack(ticket.code, scratch, blobs, scratch.work)
+
+
+def _package(ticket: Ticket, scratch: Scratch, blobs: Blobs, cache: Path) -> Path | None:
+    """Edgeloop's own files, unpacked once per node: a folder with this name is complete."""
+    if not ticket.package:
+        return None
+    target = cache / "packages" / check_blob_key(ticket.package)
+    if not target.is_dir():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
+            _unpack(ticket.package, scratch, blobs, Path(folder, "package"))
+            with contextlib.suppress(OSError):  # another job was faster
+                Path(folder, "package").rename(target)
+    mark_used(target)
+    return target
+
+
+def _unpack(digest: str, scratch: Scratch, blobs: Blobs, target: Path) -> None:
+    try:
+        blobs.get(code_key(digest), scratch.code)
+    except BlobMissing:
+        raise BadInput(reason="The job's code is no longer in the store") from None
+    try:
+        unpack_code(scratch.code, digest, target)
+    finally:
+        scratch.code.unlink()
+
+
+def _cleared(data: Path, name: str) -> Path:
+    """The path of a dataset, removed if the code has a folder of that name."""
+    path = data / name
+    for folder in list(reversed(path.relative_to(data).parents))[1:]:
+        make_folder(data / folder)
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
+    return path
+
+
+# `edgeloop.paths` for scripts, on nodes where Edgeloop is not installed.
+#
+# A folder beside the job's own holds that one module, and is last on PYTHONPATH. Site packages come
+# after it, so its package first looks for an installed Edgeloop, and if there is one steps aside.
+
+
+VARIABLE = "PYTHONPATH"
+_PACKAGE = '''\
+"""Only `edgeloop.paths`, unless Edgeloop is installed: then this is the installed package."""
+
+import os
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+
+
+def _installed():
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    others = [place for place in sys.path if os.path.abspath(place or ".") != here]
+    for finder in sys.meta_path:
+        if finder is PathFinder:
+            found = PathFinder.find_spec("edgeloop", others)
+        else:
+            found = getattr(finder, "find_spec", lambda *_: None)("edgeloop", None)
+        if found is not None and found.origin and found.loader is not None:
+            return found
+    return None
+
+
+def __getattr__(name):
+    raise AttributeError(
+        "edgeloop is not installed in this job's environment, which has edgeloop.paths alone: "
+        "write 'edgeloop: core' into the job's file to use edgeloop.%s" % name
+    )
+
+
+_spec = _installed()
+if _spec is not None:
+    _module = sys.modules["edgeloop"] = module_from_spec(_spec)
+    _spec.loader.exec_module(_module)
+'''
+
+
+def write_library(folder: Path) -> None:
+    """The package with its one module. Raises OSError."""
+    paths = pkgutil.get_data("edgeloop", "paths.py")
+    package = folder / "edgeloop"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").write_text(_PACKAGE, encoding="utf-8")
+    (package / "paths.py").write_bytes(paths or b"")
+
+
+def with_library(variables: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """The variables of a command, with the package where a script finds it last."""
+    places = [place for place in variables.get(VARIABLE, "").split(os.pathsep) if place]
+    return {**variables, VARIABLE: os.pathsep.join([*places, str(folder)])}
+
+
+# The code of a job as an archive: what its digest covers, and how a node unpacks it.
+#
+# The archive comes from a store that others may write to. Nothing of it is used unless all of it is
+# what was submitted, and reading it never takes more memory or disk than a snapshot may have. The
+# checks of Python's own `tarfile` are not relied on: those of older versions have holes.
+
+
+MOST_CODE_BYTES = 2 << 30
+_MOST_FILES = 200_000
+_MOST_AT_ONCE = 1 << 20  # a header with a long name is smaller, and contents come in pieces
+_BLOCK = 512
+_DIGEST_BYTES = 20
+_FORMAT = b"edgeloop code 1\n"  # part of every digest: another layout is another digest
+_BROKEN = (tarfile.TarError, OSError, EOFError, ValueError, zlib.error, OverflowError)
+
+
+def content_digest(content: bytes) -> str:
+    return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+class CodeDigest:
+    """Over the paths, contents and executable bits of files, in order, and nothing else."""
+
+    def __init__(self) -> None:
+        self._total = blake2b(_FORMAT, digest_size=_DIGEST_BYTES)
+
+    def add(self, path: str, digest: str, executable: bool) -> None:
+        line = f"{digest} {'x' if executable else '-'} {path}\0"
+        self._total.update(line.encode(errors="surrogateescape"))
+
+    def hexdigest(self) -> str:
+        return self._total.hexdigest()
+
+
+def unpack_code(archive: Path, digest: str, folder: Path) -> None:
+    """Into `folder`, over what is there. Raises BadInput for anything but the snapshot of this
+    digest, before the folder is touched."""
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".code-") as name:
+        apart = Path(name)
+        found, files = _unpacked(archive, apart)
+        if found != digest:
+            reason = "The job's code in the store is not what was submitted: submit the job again"
+            raise BadInput(reason=reason)
+        for file in files:
+            target = folder / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (apart / file).replace(target)
+
+
+def _unpacked(archive: Path, folder: Path) -> tuple[str, list[str]]:
+    try:
+        with gzip.open(archive) as unpacked:
+            plain = _Forward(unpacked)
+            with tarfile.open(fileobj=plain, mode="r:") as members:  # type: ignore[call-overload]
+                return _extract(members, folder)
+    except (*_BROKEN, RecursionError) as error:
+        reason = str(error).partition("\n")[0][:200] or type(error).__name__
+        raise BadInput(reason=f"The job's code cannot be unpacked: {reason}") from None
+
+
+class _Forward:
+    """A file that is only read forwards, a little at a time, and not without end: a header may say
+    that it has gigabytes, or that the next one lies before it."""
+
+    def __init__(self, file: gzip.GzipFile) -> None:
+        self._file = file
+        self._at = 0
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _MOST_AT_ONCE:
+            raise tarfile.ReadError(f"a header of {size:,} bytes")
+        content = self._file.read(size)
+        self._at += len(content)
+        return content
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        if whence or not self._at - _BLOCK <= position <= MOST_CODE_BYTES + (64 << 20):
+            raise tarfile.ReadError("its members are not one after the other")
+        self._at = self._file.seek(position)
+        return self._at
+
+
+def _extract(archive: tarfile.TarFile, folder: Path) -> tuple[str, list[str]]:
+    """Files below `folder` and nothing else; the digest of all of them, and their names."""
+    total, size = CodeDigest(), 0
+    names: dict[str, None] = {}
+    for member in archive:
+        archive.members = []  # type: ignore[attr-defined]  # it would keep them all
+        parts = member.name.split("/")
+        is_plain = member.isreg() and not any(part in ("", ".", "..") for part in parts)
+        if not is_plain or "\0" in member.name or member.name in names:
+            raise tarfile.TarError(f"{member.name[:200]!r} is not a file below its folder")
+        names[member.name] = None
+        size += member.size
+        if member.size < 0 or size > MOST_CODE_BYTES or len(names) > _MOST_FILES:
+            raise tarfile.TarError("it is larger than any code may be")
+        executable = bool(member.mode & 0o100)
+        total.add(member.name, _write(archive, member, folder / member.name), executable)
+        (folder / member.name).chmod(0o755 if executable else 0o644)
+    return total.hexdigest(), list(names)
+
+
+def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> str:
+    content = archive.extractfile(member)
+    if content is None:
+        raise tarfile.TarError(f"{member.name!r} has no content")
+    hasher = blake2b(digest_size=_DIGEST_BYTES)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with content, target.open("xb") as file:
+        while True:
+            piece = content.read(_MOST_AT_ONCE // 2)
+            if not piece:
+                return hasher.hexdigest()
+            hasher.update(piece)
+            file.write(piece)

@@ -1,0 +1,620 @@
+"""Files of outputs/, and others that the job asked for, into the store: while the command runs,
+and the rest when it has ended.
+
+A file is copied once it is unchanged from one scan to the next. One that keeps growing, such as a
+log of metrics, is also copied meanwhile, as long as what the store has is its beginning: so a
+checkpoint that is being overwritten never replaces the good one before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import heapq
+import itertools
+import json
+import os
+import shutil
+import signal
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from edgeloop._util.files import write_atomic
+from edgeloop._util.retry import delays
+from edgeloop._util.system import start_time
+from edgeloop._util.units import size_text
+from edgeloop.errors import (
+    BadInput,
+    BadName,
+    BlobMissing,
+    EdgeloopError,
+    LocalFileError,
+    StoreRefused,
+)
+from edgeloop.node import command
+from edgeloop.node.events import STORE_ERRORS, with_retries
+from edgeloop.node.patterns import FilePatterns
+from edgeloop.node.scratch import JobLog, LogCopier, Scratch
+from edgeloop.node.ticket import (
+    FINAL_STATES,
+    CreatedFile,
+    JobFiles,
+    JobProgress,
+    State,
+    outputs_folder,
+    state_key,
+)
+from edgeloop.store.base import Blobs, check_blob_key, json_safe
+
+GROWING_LIMIT_BYTES = 64 << 20
+_ALWAYS_BYTES = 1 << 20
+_GROWTH = 1.125  # a larger file is sent again after it has grown by this much, not every line
+_IN_MEMORY_BYTES = 4 << 20  # times the number of threads below
+_THREADS = 12
+_MOST_LISTED = 20
+_MOST_SCANNED = 1_000_000
+_DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True)
+class FileState:
+    """Metadata of a file; two equal ones mean that nobody wrote in between."""
+
+    size: int
+    modified_ns: int
+    inode: int
+
+    @classmethod
+    def at(cls, path: Path) -> FileState:
+        return cls.of(path.stat())
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileState:
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+def files_below(
+    folder: Path,
+    boundary: Path,
+    log: Callable[[str], None],
+    label: str = "outputs/",
+    skips: Callable[[str], bool] = lambda _: False,
+) -> Iterator[tuple[str, FileState]]:
+    """Regular files by their names below `folder`. A link is followed if it stays in `boundary`.
+    What `skips` accepts is neither returned nor entered. `label` is the folder's name in the log.
+    """
+    if not _inside(folder, boundary):
+        if folder.is_symlink():  # else it does not exist
+            log(f"{folder.name}/ was replaced by a link to elsewhere, which is not followed")
+        return
+    yield from _OutputWalk(boundary.resolve(), log, label, skips).files(folder, "", ())
+
+
+@dataclass(frozen=True)
+class _OutputWalk:
+    boundary: Path
+    log: Callable[[str], None]
+    label: str
+    skips: Callable[[str], bool]
+
+    def files(
+        self, folder: Path, prefix: str, above: tuple[int, ...]
+    ) -> Iterator[tuple[str, FileState]]:
+        try:
+            with os.scandir(folder) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+        except OSError:
+            return
+        for entry in found:
+            name, path = prefix + entry.name, folder / entry.name
+            if self.skips(name):
+                continue
+            try:
+                if entry.is_symlink() and not _inside(path, self.boundary):
+                    shown = f"{self.label}{ascii(name)[1:-1]}"
+                    self.log(f"{shown} is a link to elsewhere, which is not followed")
+                    continue
+                status = entry.stat()
+            except OSError:
+                continue  # gone, or a broken link
+            if stat.S_ISREG(status.st_mode):
+                yield name, FileState.of(status)
+            elif stat.S_ISDIR(status.st_mode) and status.st_ino not in above:
+                yield from self.files(path, f"{name}/", (*above, status.st_ino))
+
+
+def _inside(path: Path, boundary: Path) -> bool:
+    try:
+        inner, outer = path.resolve(strict=True), boundary.resolve()
+    except (OSError, RuntimeError):
+        return False
+    return inner == outer or outer in inner.parents
+
+
+class CreatedFiles:
+    """Files that the command created or changed outside outputs/. What was there before is written
+    beside the job's folder, so that it is known after a kill too."""
+
+    def __init__(self, work: Path, record: Path) -> None:
+        self._work = work
+        self._record = record
+        self._before: dict[str, list[int]] | None = None
+        self._skipped: frozenset[str] = frozenset()
+        self._patterns = FilePatterns()
+
+    def remember(self, patterns: Iterable[str], skipped: Iterable[str]) -> None:
+        """Before the command starts. `skipped` are folders that have a place of their own, such as
+        datasets."""
+        self.recall()  # a wrapper that is started again finds the files of the one before it
+        self._skipped, self._patterns = frozenset(skipped), FilePatterns(patterns)
+        if self._before is None:
+            self._before = {name: _numbers(state) for name, state in self._files()}
+        content = {
+            "patterns": self._patterns.patterns,
+            "skipped": sorted(self._skipped),
+            "files": self._before,
+        }
+        write_atomic(self._record, json.dumps(content))
+
+    def recall(self) -> None:
+        """What an earlier wrapper of this job wrote, if there was one."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            content = json.loads(self._record.read_text())
+            self._patterns = FilePatterns(content["patterns"])
+            self._skipped, self._before = frozenset(content["skipped"]), content["files"]
+
+    def wanted(self) -> Iterator[tuple[str, FileState]]:
+        """Those that the job asked for."""
+        if self._patterns.patterns:
+            yield from ((n, state) for n, state in self._new() if self._patterns.matches(n))
+
+    def is_wanted(self, name: str) -> bool:
+        return self._patterns.matches(name)
+
+    def summary(self, collected: Mapping[str, FileState]) -> JobFiles:
+        """What is in the store, and what is not."""
+        left = [item for item in self._new() if not self._patterns.matches(item[0])]
+        largest = heapq.nlargest(_MOST_LISTED, left, key=lambda item: item[1].size)
+        return JobFiles(
+            len(collected),
+            sum(state.size for state in collected.values()),
+            len(left),
+            sum(state.size for _, state in left),
+            tuple(CreatedFile(name, state.size) for name, state in largest),
+        )
+
+    def _new(self) -> Iterator[tuple[str, FileState]]:
+        before = self._before
+        if before is None:  # the job ended before its command could start
+            return
+        for name, state in itertools.islice(self._files(), _MOST_SCANNED):
+            if before.get(name) != _numbers(state):
+                yield name, state
+
+    def _files(self) -> Iterator[tuple[str, FileState]]:
+        return files_below(self._work, self._work, lambda _: None, "", self._skips)
+
+    def _skips(self, name: str) -> bool:
+        return name in self._skipped or name.rpartition("/")[2] == "__pycache__"
+
+
+def _numbers(state: FileState) -> list[int]:
+    return [state.size, state.modified_ns, state.inode]
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """What of a file is in the store: its state then, and a hash of the content."""
+
+    state: FileState
+    digest: bytes  # empty for files too large to be sent while they grow
+
+
+class OutputCopier:
+    """Knows what of a folder is in the store. `copy` and `finish` are for one thread at a time."""
+
+    def __init__(
+        self,
+        outputs: Path,
+        created: CreatedFiles,
+        blobs: Blobs,
+        job: str,
+        log: Callable[[str], None],
+    ) -> None:
+        self._outputs = outputs
+        self._created = created
+        self._blobs = blobs
+        self._prefix = outputs_folder(job)
+        self._log = log  # writes a sentence once
+        self._paths: dict[str, Path] = {}  # of the last scan
+        self._sent: dict[str, StoredFile] = {}
+        self._last_scan: dict[str, FileState] = {}
+        self._copying = threading.Lock()
+        self.refused: set[str] = set()  # names that the store cannot hold
+        self.error: Exception | None = None  # of the last copy
+
+    def copy(self) -> None:
+        """One scan; raises the store's error after all files were tried."""
+        with self._copying:
+            states = self._scan()
+            unchanged = {n for n, state in states.items() if self._last_scan.get(n) == state}
+            self._last_scan = states
+            changed = self._changed(states)
+            self._send(self._put, [name for name in changed if name in unchanged], states)
+            for name in changed:
+                if name not in unchanged and states[name].size <= GROWING_LIMIT_BYTES:
+                    self._attempt(self._put_growing, name, states[name])
+            if self.error is not None:
+                raise self.error
+
+    def finish(self) -> set[str]:
+        """Copy everything that is not stored in its current state; returns what could not be."""
+        with self._copying:
+            states = self._scan()
+            self._send(self._put, self._changed(states), states)
+            return set(self._changed(states)) | self.refused
+
+    def remove_deleted(self) -> None:
+        """Delete stored files that the command has removed again."""
+        names = set(self._scan())
+        stored = [info.key for info in self._blobs.list(self._prefix)]
+        gone = [key for key in stored if key[len(self._prefix) :] not in names]
+        self._blobs.delete(gone)
+
+    def collected(self) -> dict[str, FileState]:
+        """What belongs into the store, by its name there."""
+        with self._copying:
+            return self._scan()
+
+    def _scan(self) -> dict[str, FileState]:
+        """A file that was asked for has the name that it has in the job's folder; one of the same
+        name in outputs/ comes first."""
+        self.error = None
+        states: dict[str, FileState] = {}
+        inside = files_below(self._outputs, self._outputs.parent, self._log)
+        self._add(states, inside, self._outputs, "outputs/")
+        self._add(states, self._created.wanted(), self._outputs.parent, "")
+        return states
+
+    def _add(
+        self,
+        states: dict[str, FileState],
+        files: Iterable[tuple[str, FileState]],
+        folder: Path,
+        label: str,
+    ) -> None:
+        for name, state in files:
+            if name in states:
+                self._log(f"{name} is not collected, because outputs/{name} exists as well")
+                continue
+            try:
+                check_blob_key(self._prefix + name)
+            except BadName as error:
+                self.refused.add(ascii(name))
+                self._log(f"{label or 'the job'} has a file that the store cannot hold: {error}")
+                continue
+            states[name] = state
+            self._paths[name] = folder / name
+
+    def _changed(self, states: dict[str, FileState]) -> list[str]:
+        known = self._sent
+        return [n for n, state in states.items() if n not in known or known[n].state != state]
+
+    def _send(
+        self,
+        put: Callable[[str, FileState], None],
+        names: Iterable[str],
+        states: dict[str, FileState],
+    ) -> None:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for name in names:
+                pool.submit(self._attempt, put, name, states[name])
+
+    def _attempt(self, put: Callable[[str, FileState], None], name: str, state: FileState) -> None:
+        try:
+            put(name, state)
+        except (*STORE_ERRORS, LocalFileError) as error:
+            self.error = error
+        except FileNotFoundError:
+            pass  # removed between the scan and the copy: the next scan tells
+        except OSError as error:
+            self._log(f"{self._shown(name)} cannot be read: {error.strerror}")
+
+    def _put(self, name: str, state: FileState) -> None:
+        """A small file is read at once, so that it is never stored half old and half new; a large
+        one that changes while it is sent counts as not stored."""
+        path = self._paths[name]
+        if state.size <= _IN_MEMORY_BYTES:
+            content = path.read_bytes()
+            if FileState.at(path) != state:
+                return
+            self._blobs.put(self._prefix + name, content)
+            self._sent[name] = StoredFile(state, _digest(content))
+            return
+        digest = b""
+        if state.size <= GROWING_LIMIT_BYTES:
+            hasher = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+            with path.open("rb", buffering=0) as file:
+                for chunk in iter(lambda: file.read(_ALWAYS_BYTES), b""):
+                    hasher.update(chunk)
+            digest = hasher.digest()
+        self._blobs.put(self._prefix + name, path)
+        if FileState.at(path) == state:
+            self._sent[name] = StoredFile(state, digest)
+        else:
+            self._sent.pop(name, None)
+            shown = self._shown(name)
+            self._log(f"{shown} changed while it was copied; it will be copied again")
+
+    def _put_growing(self, name: str, state: FileState) -> None:
+        before = self._sent.get(name)
+        enough = _GROWTH * before.state.size if before else 0
+        if enough > _ALWAYS_BYTES and state.size < enough:
+            return
+        with self._paths[name].open("rb") as file:
+            content = file.read(state.size)
+        if before is not None:
+            start = content[: before.state.size]
+            if len(start) < before.state.size or _digest(start) != before.digest:
+                return
+        elif self._blobs.size(self._prefix + name) is not None:
+            return  # left by an earlier wrapper of this job, or by an interrupted copy
+        self._blobs.put(self._prefix + name, content)
+        whole = len(content) == state.size and FileState.at(self._paths[name]) == state
+        sent = state if whole else FileState(len(content), -1, state.inode)
+        self._sent[name] = StoredFile(sent, _digest(content))
+
+    def _shown(self, name: str) -> str:
+        return self._paths[name].relative_to(self._outputs.parent).as_posix()
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
+
+
+def make_folder(path: Path) -> None:
+    """Ensure a real folder, even if the code has a link or a file of that name."""
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        os.unlink(path)  # noqa: PTH108
+    path.mkdir(parents=True, exist_ok=True)
+
+
+# The end of a job: outputs, log and state into the store, in this order, then the scratch folder is
+# removed. The state comes last because it is a promise: who reads `completed` finds every file.
+#
+# `recover` does the same for a job whose supervisor died, from the folder it left.
+
+
+FAILED = 1
+KILLED = 137
+CANCELED = 143
+_TAIL_BYTES = 256 * 1024
+_MOST_REFUSALS = 3  # of some file by a store that accepts everything else
+_DELAY_S = 1.0
+_MOST_NAMES = 10
+_DYING_S = 3.0  # a killed process closes its pipes before its lock is released
+
+
+class StateWriter:
+    """Holds the progress and writes it; `put` is called by one thread at a time."""
+
+    def __init__(
+        self, blobs: Blobs, job: str, progress: JobProgress, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._blobs = blobs
+        self._job = job
+        self._progress = progress
+        self._clock = clock
+        self._changing = threading.Lock()
+
+    @property
+    def progress(self) -> JobProgress:
+        return self._progress
+
+    def change(self, **changes: Any) -> bool:
+        """Whether it made a difference."""
+        with self._changing:
+            before = self._progress
+            self._progress = replace(before, **changes)
+            return self._progress != before
+
+    def put(self) -> None:
+        with self._changing:
+            self._progress = replace(self._progress, heartbeat=self._clock())
+            content = self._progress.to_json()
+        self._blobs.put(state_key(self._job), content)
+
+
+def stored_progress(blobs: Blobs, job: str) -> JobProgress | None:
+    with contextlib.suppress(BlobMissing, BadInput):
+        return JobProgress.from_json(blobs.read_document(state_key(job)))
+    return None
+
+
+def latest_metrics(file: Path) -> Mapping[str, object]:
+    """The last complete line that is a JSON object."""
+    try:
+        if not file.is_file():
+            return {}
+        with file.open("rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(max(0, size - _TAIL_BYTES))
+            lines = stream.read(_TAIL_BYTES).split(b"\n")[:-1]
+    except OSError:
+        return {}
+    return next((values for line in reversed(lines) if (values := _object(line))), {})
+
+
+def _object(line: bytes) -> dict[str, object]:
+    try:
+        value = json.loads(line, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(value, dict):
+        return {}
+    return {
+        name: json_safe(item) if isinstance(item, float) else item for name, item in value.items()
+    }
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """How the job ended; `code` is the exit code for the compute."""
+
+    state: State
+    code: int
+    reason: str = ""
+    exit_code: int | None = None  # the command's own, if it ran
+    published: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class JobFinisher:
+    """All that is needed to finish a job, for its supervisor and for `recover`."""
+
+    scratch: Scratch
+    node: str
+    log: JobLog
+    log_copier: LogCopier
+    outputs: OutputCopier
+    created: CreatedFiles
+    state: StateWriter
+    patience_s: float
+
+    def finish(self, outcome: JobOutcome) -> int:
+        """The final exit code. The scratch folder is kept if not all of it could be stored."""
+        missing = self._copy_all()
+        if missing:
+            outcome = self._incomplete(outcome, missing)
+        elif outcome.state == "completed":
+            self._try(self.outputs.remove_deleted)
+        self._list_files()
+        self.log.write(f"{outcome.state}: {outcome.reason}" if outcome.reason else outcome.state)
+        if self._report(outcome, complete=not missing) and not missing:
+            shutil.rmtree(self.scratch.folder, ignore_errors=True)
+        return outcome.code
+
+    def _list_files(self) -> None:
+        """In the log and the state, because the job's folder is removed."""
+        collected = self.outputs.collected()
+        files = self.created.summary(collected)
+        self.state.change(files=files)
+        if files.collected:
+            count = "1 file" if files.collected == 1 else f"{files.collected} files"
+            names = ", ".join(ascii(name)[1:-1] for name in sorted(collected)[:_MOST_NAMES])
+            more = ", …" if files.collected > _MOST_NAMES else ""
+            self.log.write(f"{count} collected, {size_text(files.collected_bytes)}: {names}{more}")
+        if files.left:
+            self.log.write(files.note(_MOST_NAMES))
+
+    def _incomplete(self, outcome: JobOutcome, missing: set[str]) -> JobOutcome:
+        """Results that cannot be fetched are a failure; single files that no store could hold are
+        only reported."""
+        many = f"{len(missing)} files of outputs/ ({sorted(missing)[0]}, …)"
+        what = many if len(missing) > 1 else f"outputs/{next(iter(missing))}"
+        why = f" ({self.outputs.error})" if self.outputs.error else ""
+        kept = f"{what} could not be stored{why}: see {self.scratch.outputs} on {self.node}"
+        reason = f"{outcome.reason}; {kept}" if outcome.reason else kept
+        if outcome.state == "completed" and not self._state_is_stored():
+            return replace(outcome, state="failed", code=FAILED, reason=reason)
+        return replace(outcome, reason=reason)
+
+    def _copy_all(self) -> set[str]:
+        """What could not be copied. A file that fails while everything else works is given up."""
+        deadline = time.monotonic() + self.patience_s
+        refusals = 0
+        for delay in delays(_DELAY_S, 15 * _DELAY_S):
+            missing = self.outputs.finish()
+            if self.outputs.error is None:
+                return missing
+            works = self._state_is_stored()
+            refusals = refusals + 1 if works else 0
+            hopeless = isinstance(self.outputs.error, StoreRefused) and not works
+            left = deadline - time.monotonic()
+            if hopeless or refusals >= _MOST_REFUSALS or left <= 0:
+                return missing
+            time.sleep(min(delay, left))
+        raise AssertionError("delays never end")
+
+    def _report(self, outcome: JobOutcome, complete: bool) -> bool:
+        stored = self._try(self.log_copier.copy)
+        self.state.change(
+            state=outcome.state,
+            exit_code=outcome.exit_code,
+            reason=outcome.reason,
+            ended=time.time(),
+            published=outcome.published,
+            log_bytes=self.log_copier.bytes_sent,
+            outputs_complete=complete,
+            metrics=latest_metrics(self.scratch.outputs / "metrics.jsonl")
+            or self.state.progress.metrics,
+        )
+        return self._try(self.state.put) and stored
+
+    def _try(self, action: Callable[[], None]) -> bool:
+        try:
+            with_retries(action, self.patience_s)
+        except EdgeloopError as error:
+            self.log.write(f"{error} The job's folder is kept: {self.scratch.folder}")
+            return False
+        return True
+
+    def _state_is_stored(self) -> bool:
+        try:
+            self.state.put()
+        except STORE_ERRORS:
+            return False
+        return True
+
+
+def recover(
+    folder: Path, blobs: Blobs, reason: str, patience_s: float = 30.0, state: State = "failed"
+) -> bool:
+    """Whether the job is finished; False if its supervisor is still alive.
+
+    A job that had reported its end keeps that state; only what is missing in the store is stored.
+    `state` is that of any other: it has failed, unless it was canceled.
+    """
+    scratch = Scratch(folder)
+    if not folder.is_dir():
+        return True
+    with scratch.locked(_DYING_S) as alone:
+        if not alone:
+            return False
+        note = scratch.read_note()
+        if note.command and start_time(note.command) == note.born:
+            command.signal_group(signal.SIGKILL, note.command)
+        command.kill_all(lambda: command.processes_of(scratch.job))
+        progress = with_retries(lambda: stored_progress(blobs, scratch.job), patience_s)
+        outcome = JobOutcome(state, KILLED, reason)
+        if progress is None:
+            now = time.time()
+            progress = JobProgress(state, note.attempt, note.node, now, started=note.started)
+        elif progress.state in FINAL_STATES:
+            if progress.outputs_complete:
+                shutil.rmtree(folder, ignore_errors=True)
+                return True
+            why = progress.reason or reason
+            published = progress.published
+            outcome = JobOutcome(progress.state, KILLED, why, progress.exit_code, published)
+        scratch.log.touch()
+        log = JobLog(scratch.log)
+        created = CreatedFiles(scratch.work, scratch.before)
+        created.recall()
+        JobFinisher(
+            scratch,
+            note.node,
+            log,
+            LogCopier(scratch.log, blobs, scratch.job),
+            OutputCopier(scratch.outputs, created, blobs, scratch.job, log.write_once),
+            created,
+            StateWriter(blobs, scratch.job, progress),
+            patience_s,
+        ).finish(outcome)
+    return True

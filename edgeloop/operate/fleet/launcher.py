@@ -1,0 +1,97 @@
+"""The seam between a fleet and the engine that starts its runners: processes, Ray, …"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+# waiting: the engine has no place for it yet, or is starting it again
+RunnerState = Literal["waiting", "running", "draining", "ended"]
+
+
+@dataclass(frozen=True)
+class RunnerOrder:
+    """One runner that an engine is to start, and to start again if it dies.
+
+    `id` is also the runner's node name, so that its row in the registry and its leases are found by
+    it. `words` are further options of `edgeloop runner` and never hold a secret. `resources` are
+    the engine's own: a board is on the machine that has the resource of its name.
+    """
+
+    id: str
+    experiment: str
+    device: str = ""  # adb:SERIAL, htp:CHIP; empty: the machine itself
+    cpus: int = 1  # 0: it reserves none, as a board's runner
+    resources: Mapping[str, float] = field(default_factory=dict)
+    words: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Of `python -m edgeloop.operate.fleet.start`, which becomes the runner."""
+        cpus = ("--cpus", str(self.cpus)) if self.cpus else ()
+        device = ("--device", self.device) if self.device else ()
+        return ("--experiment", self.experiment, *cpus, *device, *self.words)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> RunnerOrder:
+        fields = json.loads(text)
+        return cls(**{**fields, "words": tuple(fields.get("words", ()))})
+
+
+@dataclass(frozen=True)
+class StartedSupervisor:
+    """A supervisor that was started somewhere and has yet to report through the store.
+
+    `where` is shown to people. `failure` is empty while it lives or may still come; else it says
+    in one sentence why it will not.
+    """
+
+    where: str
+    failure: Callable[[], str] = lambda: ""
+
+
+class Launcher(ABC):
+    """Starts and ends runners. What dies without having been ended is started again."""
+
+    @abstractmethod
+    def start(self, order: RunnerOrder) -> None:
+        """Start a runner. Nothing happens if there is one with this id."""
+
+    @abstractmethod
+    def states(self) -> Mapping[str, RunnerState]:
+        """All runners of the fleet by id, including those that an earlier supervisor started."""
+
+    @abstractmethod
+    def orders(self) -> Mapping[str, RunnerOrder]:
+        """What they were started with, by id."""
+
+    @abstractmethod
+    def drain(self, runner: str) -> None:
+        """Let a runner finish its stage within its grace period, then end it for good."""
+
+    @abstractmethod
+    def kill(self, runner: str) -> None:
+        """End a runner at once and for good. Its leases expire."""
+
+    @abstractmethod
+    def devices(self) -> Sequence[str]:
+        """The boards on machines of this engine, such as `adb:8c2f11d0`."""
+
+    def places(self, cpus: int) -> int | None:
+        """How many runners with so many CPUs can ever be at work; None: nobody knows, because
+        machines come and go."""
+        return None
+
+    def notes(self) -> Mapping[str, str]:
+        """Why runners wait, by id: no machine has such a board, a program that ends at once."""
+        return {}
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back connections. Runners go on."""

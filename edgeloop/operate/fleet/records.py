@@ -1,0 +1,277 @@
+"""The record of a fleet in the store: what people want of it, and what its supervisor observes.
+
+People write the first half (`fleet up`, `scale`, `down`), and the supervisor obeys at its next
+tick. The supervisor writes the second half, and proves with a token that it still is the
+supervisor: one that has been silent for `DEAD_S` may be replaced, and one that finds another's
+token in the record ends without touching a runner. All times are the store's.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+from edgeloop.errors import Conflict, NotFound, RowChanged, RowExists, SupervisorReplaced
+from edgeloop.operate.fleet.spec import Bounds, FleetSpec, read_spec
+from edgeloop.store import Changes, Record, Store
+
+DEAD_S = 20.0
+TEXT_LIMIT = 500
+_TRIES = 20
+
+# draining: runners finish their stages; ending: they are killed
+FleetState = Literal["up", "draining", "ending"]
+
+
+@dataclass(frozen=True)
+class FleetObservation:
+    """What the supervisor saw and did at its last tick. `shares` has a line per experiment."""
+
+    wanted: int = 0
+    running: int = 0
+    waiting: int = 0
+    draining: int = 0
+    boards: int = 0
+    note: str = ""
+    shares: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FleetRecord:
+    """A fleet as it was read. `settings` are the project's, where they differ from the defaults;
+    `host` is the machine of a fleet on the compute `local`."""
+
+    name: str
+    spec: FleetSpec
+    state: FleetState
+    generation: int
+    kind: str = "local"
+    host: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    started: float = 0.0
+    supervisor: str = field(default="", repr=False)
+    where: str = ""
+    beat: float = 0.0
+    seen: int = 0  # the generation that the supervisor obeys
+    observed: FleetObservation = FleetObservation()
+    age_s: float = field(default=0.0, compare=False)  # of the beat
+    row: Record | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def bounds(self) -> Bounds:
+        return self.spec.runners
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether a supervisor has reported lately."""
+        return bool(self.supervisor) and self.age_s <= DEAD_S
+
+
+class Fleets:
+    """The fleets of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._table = store.fleets()
+
+    def get(self, name: str) -> FleetRecord | None:
+        row = self._table.get(name)
+        return None if row is None else self._read(row)
+
+    def named(self, name: str) -> FleetRecord:
+        """Raises NotFound with the names that there are."""
+        found = self.get(name)
+        if found is None:
+            names = [row.key for row in self._table.query()]
+            known = f"there are: {', '.join(names)}" if names else "start one with 'fleet up'"
+            raise NotFound(reason=f"the store has no fleet {name!r}; {known}")
+        return found
+
+    def all(self) -> list[FleetRecord]:
+        return [self._read(row) for row in self._table.query()]
+
+    def declare(
+        self, spec: FleetSpec, kind: str, host: str, settings: Mapping[str, Any] | None = None
+    ) -> tuple[FleetRecord, FleetRecord | None]:
+        """Want a fleet, or want it otherwise; also the record as it was before, if there was one.
+        Raises Conflict where the fleet is on another compute."""
+        desired: dict[str, str | int | float] = {
+            "spec": _json(spec.to_json()),
+            "state": "up",
+            "kind": kind,
+            "host": host,
+            "settings": _json(dict(settings or {})),
+        }
+        for _ in range(_TRIES):
+            before = self.get(spec.name)
+            if before is None:
+                values = {**desired, "generation": 1, "started": self._store.now()}
+                try:
+                    return self._read(self._table.insert(spec.name, values)), None
+                except RowExists:
+                    continue
+            _check_same_place(before, spec, kind, host)
+            changes = {**desired, "generation": before.generation + 1}
+            if (changed := self._changed(before, changes)) is not None:
+                return changed, before
+        raise _busy(spec.name)
+
+    def scale(self, name: str, bounds: Bounds) -> FleetRecord:
+        def wanted(record: FleetRecord) -> Changes:
+            spec = record.spec.model_copy(update={"runners": bounds})
+            return {"spec": _json(spec.to_json()), "generation": record.generation + 1}
+
+        return self._change(name, wanted)
+
+    def end(self, name: str, now: bool) -> FleetRecord:
+        """Want no runner any more; `now`: without waiting for stages under way."""
+
+        def wanted(record: FleetRecord) -> Changes:
+            state = "ending" if now or record.state == "ending" else "draining"
+            return {"state": state, "generation": record.generation + 1}
+
+        return self._change(name, wanted)
+
+    def claim(self, name: str, where: str, *, is_alone: bool = False) -> FleetRecord:
+        """Become the supervisor; raises Conflict while another one lives, unless the engine has
+        made sure that we are alone."""
+        token = secrets.token_hex(8)
+        for _ in range(_TRIES):
+            record = self.named(name)
+            if record.is_supervised and not is_alone:
+                reason = f"the fleet {name!r} has a supervisor already: {record.where or 'unknown'}"
+                raise Conflict(reason=reason)
+            changes: Changes = {
+                "supervisor": token,
+                "where": where[:TEXT_LIMIT],
+                "beat": self._store.now(),
+            }
+            if (changed := self._changed(record, changes)) is not None:
+                return changed
+        raise _busy(name)
+
+    def report(self, record: FleetRecord, observed: FleetObservation) -> FleetRecord:
+        """Write what was observed while the token holds; the record as it is then, with what people
+        may want anew. Raises SupervisorReplaced."""
+        token, seen = record.supervisor, record.generation
+        for _ in range(_TRIES):
+            changes: Changes = {
+                "beat": self._store.now(),
+                "seen": seen,
+                "observed": _json({**vars(observed), "note": observed.note[:TEXT_LIMIT]}),
+            }
+            if (changed := self._changed(record, changes)) is not None:
+                return changed
+            record = self.owned(record.name, token)
+        raise _busy(record.name)
+
+    def owned(self, name: str, token: str) -> FleetRecord:
+        """The record; raises SupervisorReplaced where it is gone or another's."""
+        record = self.get(name)
+        if record is None or record.supervisor != token:
+            raise SupervisorReplaced(fleet=name)
+        return record
+
+    def release(self, record: FleetRecord) -> None:
+        """Give the fleet up without ending it: a successor need not wait."""
+        for _ in range(_TRIES):
+            if self._changed(record, {"supervisor": None, "where": None}) is not None:
+                return
+            try:
+                record = self.owned(record.name, record.supervisor)
+            except SupervisorReplaced:
+                return
+
+    def remove(self, record: FleetRecord) -> bool:
+        """Forget a fleet that has ended; False where somebody wants something of it again."""
+        assert record.row is not None
+        try:
+            self._table.delete(record.row)
+        except RowChanged:
+            return False
+        return True
+
+    def _change(self, name: str, wanted: Callable[[FleetRecord], Changes]) -> FleetRecord:
+        for _ in range(_TRIES):
+            record = self.named(name)
+            if (changed := self._changed(record, wanted(record))) is not None:
+                return changed
+        raise _busy(name)
+
+    def _changed(self, record: FleetRecord, changes: Changes) -> FleetRecord | None:
+        assert record.row is not None
+        try:
+            return self._read(self._table.update(record.row, changes))
+        except RowChanged:
+            return None
+
+    def _read(self, row: Record) -> FleetRecord:
+        values = row.values
+        beat = float(values.get("beat", 0.0))
+        state = str(values.get("state", "up"))
+        return FleetRecord(
+            name=row.key,
+            spec=_spec(row),
+            state=cast(FleetState, state if state in ("draining", "ending") else "up"),
+            generation=int(values.get("generation", 0)),
+            kind=str(values.get("kind", "")),
+            host=str(values.get("host", "")),
+            settings=_object(values.get("settings")),
+            started=float(values.get("started", 0.0)),
+            supervisor=str(values.get("supervisor", "")),
+            where=str(values.get("where", "")),
+            beat=beat,
+            seen=int(values.get("seen", 0)),
+            observed=_observation(_object(values.get("observed"))),
+            age_s=max(0.0, self._store.now() - beat),
+            row=row,
+        )
+
+
+def new_runner_name(fleet: str) -> str:
+    """An id of a runner, unique among all fleets of a store."""
+    return f"{fleet}-{secrets.token_hex(4)}"
+
+
+def _check_same_place(before: FleetRecord, spec: FleetSpec, kind: str, host: str) -> None:
+    old = (before.kind, before.spec.compute, before.host)
+    if old == (kind, spec.compute, host):
+        return
+    place = before.host if before.kind == "local" else before.spec.compute
+    raise Conflict(
+        reason=f"the fleet {spec.name!r} is on {place}: end it there with 'edgeloop fleet down', "
+        "or start another one with --name"
+    )
+
+
+def _busy(name: str) -> Conflict:
+    return Conflict(reason=f"others keep changing the fleet {name!r}: try again in a moment")
+
+
+def _spec(row: Record) -> FleetSpec:
+    """Unknown keys are ignored: a newer version of Edgeloop may have written them."""
+    written = _object(row.values.get("spec"))
+    known = {name: value for name, value in written.items() if name in FleetSpec.model_fields}
+    return read_spec(known, {"name": row.key})
+
+
+def _observation(fields: Mapping[str, Any]) -> FleetObservation:
+    known = {
+        name: value for name, value in fields.items() if name in FleetObservation.__annotations__
+    }
+    return FleetObservation(**known)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _object(text: object) -> dict[str, Any]:
+    try:
+        found = json.loads(str(text)) if text else {}
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,557 @@
+"""The time on a chip, predicted from the compiler's estimate: a number with its interval."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from edgeloop._util.files import parse_json, read_regular, write_atomic
+from edgeloop._util.yaml import read_yaml
+from edgeloop.errors import BadInput, LocalFileError
+from edgeloop.platforms.base import ErrorInterval, LatencyProfile
+from edgeloop.platforms.qnn.chips import DEFAULT_CHIP, Chip, chips, find_chip
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from edgeloop.platforms.qnn.toolchain import Estimate
+
+
+# From the compiler's estimate to a time on the chip, with the interval that data supports.
+#
+# A profile was fitted to networks with a published latency; its interval is the spread of those
+# that were left out of the fit. Where there is no such data, the prediction says so instead of
+# guessing: a chip without a profile gets the range of those that have one, a graph of mixed
+# precision that of the chip's 8-bit and 16-bit models, and a graph with steps that the compiler has
+# no cost for a lower bound only.
+
+
+ANY_KIND = "any"
+_FORMATS = {"w8a8": "8-bit", "w8a16": "16-bit activation", "float": "float"}
+
+
+@dataclass(frozen=True)
+class LatencyPrediction:
+    """The time on the chip is expected between `low_us` and `high_us` with the probability
+    `coverage`; None: no data supports one. `basis` says where the interval comes from, or why there
+    is none. `is_lower_bound`: the estimate leaves out steps, so the chip takes longer."""
+
+    time_us: float
+    low_us: float | None
+    high_us: float | None
+    coverage: float | None
+    basis: str
+    caveats: tuple[str, ...] = ()
+    is_calibrated: bool = False
+    is_lower_bound: bool = False
+
+
+def predict(
+    estimate: Estimate,
+    chip: Chip,
+    profile: LatencyProfile | None,
+    form: str = "",
+    reference: Estimate | None = None,
+) -> LatencyPrediction:
+    """`form` is the number format, by default that of the estimated graph. `reference` is the
+    estimate of the same graph for the default chip, which is calibrated: a chip that is not gets a
+    time relative to it."""
+    form = form or estimate.form
+    fitted = profile.for_format(form) if profile else None
+    nearest = fitted or profile
+    time_us = (
+        calibrated(estimate.raw_us, nearest, estimate.features) if nearest else estimate.raw_us
+    )
+    ends = _ends(estimate, profile) if profile and form == MIXED else []
+    if ends:
+        time_us = _between(estimate, ends)
+    if left_out := _left_out(estimate):
+        return LatencyPrediction(
+            *(time_us, None, None, None),
+            basis=f"no interval: {left_out}, so the chip takes longer",
+            caveats=estimate.caveats,
+            is_calibrated=fitted is not None,
+            is_lower_bound=True,
+        )
+    if ends:
+        return _mixed(estimate, chip, ends, time_us)
+    if fitted is None:
+        return _uncalibrated(estimate, chip, profile, form, time_us, reference)
+    return _calibrated(estimate, fitted, time_us)
+
+
+def _left_out(estimate: Estimate) -> str:
+    """What the estimate does not contain, in words."""
+    parts = []
+    if estimate.missing_ops:
+        steps = "step" if estimate.missing_ops == 1 else "steps"
+        parts.append(f"the compiler has no cost for {estimate.missing_ops} {steps}")
+    if estimate.cpu_layers:
+        layers = "layer runs" if estimate.cpu_layers == 1 else "layers run"
+        parts.append(f"{estimate.cpu_layers} {layers} on the CPU")
+    return " and ".join(parts)
+
+
+def _calibrated(estimate: Estimate, profile: LatencyProfile, time_us: float) -> LatencyPrediction:
+    kind = estimate.kind if estimate.kind in profile.intervals else ANY_KIND
+    interval = profile.intervals.get(kind)
+    caveats = estimate.caveats
+    if interval is None:
+        basis = f"no interval: the profile {profile.name} has none; calibrate it again"
+        return LatencyPrediction(time_us, None, None, None, basis, caveats, True)
+    low_us, high_us = time_us * interval.low, time_us * interval.high
+    basis = _basis(profile, kind, interval)
+    coverage = interval.coverage
+    if profile.range_us and not profile.range_us[0] <= time_us <= profile.range_us[1]:
+        # Below the range, the fitted offset is a guess: the chip may have less of it.
+        low_us = min(low_us, interval.low * profile.b * estimate.raw_us)
+        fastest, slowest = (f"{limit / 1000:.3g}" for limit in profile.range_us)
+        basis = (
+            f"outside the {fastest} to {slowest} ms that profile {profile.name} was fitted to, so "
+            "the range has no stated coverage"
+        )
+        coverage = None
+    return LatencyPrediction(time_us, low_us, high_us, coverage, basis, caveats, True)
+
+
+def _basis(profile: LatencyProfile, kind: str, interval: ErrorInterval) -> str:
+    is_own = kind != ANY_KIND and not interval.widened_by
+    networks = f"{interval.networks} {kind + ' ' if is_own else ''}networks left out of the fit"
+    if interval.widened_by:
+        networks += f", widened to hold {interval.widened_by} {kind} ones"
+    if interval.coverage is None:
+        networks += ", too few for a stated coverage"
+    return f"errors of {networks}, profile {profile.name}"
+
+
+def _ends(estimate: Estimate, profile: LatencyProfile) -> list[tuple[float, ErrorInterval]]:
+    """The time by the profiles of 8-bit and of 16-bit activations, with their intervals."""
+    forms = [profile.for_format(form) for form in ("w8a8", "w8a16")]
+    return [
+        (calibrated(estimate.raw_us, one, estimate.features), one.intervals[ANY_KIND])
+        for one in forms
+        if one is not None and ANY_KIND in one.intervals
+    ]
+
+
+def _between(estimate: Estimate, ends: list[tuple[float, ErrorInterval]]) -> float:
+    """By the share of 16-bit activations, so that a plan of either width alone fits in."""
+    first, last = ends[0][0], ends[-1][0]
+    return first + estimate.wide_share * (last - first)
+
+
+def _mixed(
+    estimate: Estimate, chip: Chip, ends: list[tuple[float, ErrorInterval]], time_us: float
+) -> LatencyPrediction:
+    low_us = min(time * interval.low for time, interval in ends)
+    high_us = max(time * interval.high for time, interval in ends)
+    known = "its 8-bit and 16-bit activation models" if len(ends) > 1 else "other models"
+    basis = f"no published figures of mixed-precision models for {chip.name}; the range is that of "
+    return LatencyPrediction(time_us, low_us, high_us, None, basis + known, estimate.caveats)
+
+
+def _uncalibrated(
+    estimate: Estimate,
+    chip: Chip,
+    profile: LatencyProfile | None,
+    form: str,
+    time_us: float,
+    reference: Estimate | None,
+) -> LatencyPrediction:
+    """What the chips with a profile would take, from the fastest to the slowest."""
+    ends = [
+        (interval.low * time, interval.high * time)
+        for known in built_in_profiles().values()
+        if (interval := known.intervals.get(ANY_KIND)) is not None
+        for time in [calibrated(estimate.raw_us, known, estimate.features)]
+    ]
+    low_us = min([time_us, *(low for low, _ in ends)])
+    high_us = max([time_us, *(high for _, high in ends)])
+    what = _FORMATS.get(form, form)
+    why = f"no published figures of {what} models for {chip.name}" if profile else "uncalibrated"
+    relative = ""
+    if reference is not None and reference.raw_us > 0 and profile is None:
+        ratio = estimate.raw_us / reference.raw_us
+        relative = f", about {ratio:.2g} × the time on {DEFAULT_CHIP}"
+    basis = f"{why}{relative}; the range is that of the calibrated chips"
+    return LatencyPrediction(time_us, low_us, high_us, None, basis, estimate.caveats)
+
+
+# What turns the compiler's estimate into the time on a board: latency ≈ a + b · estimate.
+#
+# `profiles.yaml` has the constants of chips; `fit_profile` finds those of a board of your own.
+
+
+DEFAULT_COVERAGE = 0.9
+FEWEST_MODELS = 5
+_LARGEST_FILE = 1_000_000
+FEWEST_COVERED = 19  # an interval of fewer has no coverage: one more model may change it
+_HUBER = 0.1  # residuals over 10 % count as outliers
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+Pair = tuple[float, float]  # the compiler's estimate, the time measured on the board; both in µs
+
+
+_PUBLISHED = "{networks} public networks, the chip maker's published latency, 2026-11"
+
+
+@cache
+def built_in_profiles() -> dict[str, LatencyProfile]:
+    """Those of `profiles.yaml`."""
+    return {name: _built_in(name, forms) for name, forms in _table().items()}
+
+
+def _table() -> dict[str, dict[str, dict[str, Any]]]:
+    found = read_yaml(Path(__file__).with_name("profiles.yaml")).value
+    return cast(dict[str, dict[str, dict[str, Any]]], found)
+
+
+def _built_in(name: str, forms: Mapping[str, Mapping[str, Any]]) -> LatencyProfile:
+    """The profile of 8-bit models, which has those of the other formats."""
+    found = {form: _profile_from(name, form, fields) for form, fields in forms.items()}
+    main = found.pop("w8a8")
+    return replace(main, formats=found)
+
+
+def _profile_from(name: str, form: str, fields: Mapping[str, Any]) -> LatencyProfile:
+    networks = int(fields["networks"])
+    return LatencyProfile(
+        name,
+        int(fields["soc"]),
+        float(fields["a_us"]),
+        float(fields["b"]),
+        networks,
+        float(fields["median_error_percent"]),
+        _PUBLISHED.format(networks=networks),
+        _intervals(fields.get("intervals", {})),
+        _range_us(fields.get("range_us")),
+        {str(feature): float(weight) for feature, weight in fields.get("terms", {}).items()},
+        form,
+    )
+
+
+def _intervals(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, ErrorInterval]:
+    return {
+        str(kind): ErrorInterval(
+            *(float(one["low"]), float(one["high"]), int(one["networks"])),
+            None if one.get("coverage") is None else float(one["coverage"]),
+            int(one.get("widened_by", 0)),
+        )
+        for kind, one in fields.items()
+    }
+
+
+def _range_us(limits: Sequence[Any] | None) -> tuple[float, float] | None:
+    return None if limits is None else (float(limits[0]), float(limits[1]))
+
+
+def find_target(device: str, folder: Path | None) -> tuple[str, Chip, LatencyProfile | None]:
+    """What `htp:…` stands for: its name after the colon, the chip, and the profile that corrects
+    the compiler's estimate for it, if any. A profile of the project that is not a chip's name is a
+    board: the chip it was fitted on."""
+    name = device.partition(":")[2] or DEFAULT_CHIP
+    own = find_profile(name, folder)
+    if own is not None and name not in chips():
+        fitted = [chip for chip in chips().values() if chip.estimate_soc == own.soc]
+        if not fitted:
+            reason = f"profile {name!r} belongs to chip number {own.soc}, which has no estimate"
+            raise BadInput(reason=reason)
+        return name, fitted[0], own
+    chip = find_chip(name)
+    return name, chip, find_profile(chip.name, folder)
+
+
+def calibrated(
+    raw_us: float, profile: LatencyProfile, features: Mapping[str, float] | None = None
+) -> float:
+    """`features` are those of the estimate; without them the graph counts as an average one."""
+    line = profile.a_us + profile.b * raw_us
+    return line if features is None else line * correction(profile.terms, raw_us, features)
+
+
+def constants_text(profile: LatencyProfile, form: str) -> str:
+    """What `calibrated` depends on for models of a format: two profiles of the same name that were
+    fitted at different times differ in it."""
+    used = profile.for_format(form) or profile
+    line = f"{used.a_us:.6g} + {used.b:.6g} x"
+    if not used.terms:
+        return line
+    terms = json.dumps(sorted(used.terms.items()))
+    return f"{line}, terms {hashlib.sha256(terms.encode()).hexdigest()[:8]}"
+
+
+def fit_profile(pairs: Sequence[Pair], name: str, soc: int, source: str = "") -> LatencyProfile:
+    """A profile from models measured on a board; outliers bend it little.
+
+    Relative errors count, so the fit is of logarithms: log y = log b + log(x + a/b). For a given
+    a/b the best b is a robust mean, which leaves a search along one line.
+    """
+    _check_name(name)
+    _check_pairs(pairs)
+    a_us, b = _fit(pairs)
+    ratios = []
+    for index, (raw, measured) in enumerate(pairs):
+        left_a, left_b = _fit([*pairs[:index], *pairs[index + 1 :]])
+        ratios.append(measured / (left_a + left_b * raw))
+    error = round(100 * statistics.median(abs(1 / ratio - 1) for ratio in ratios), 2)
+    said = source or f"{len(pairs)} models measured on the board"
+    times = [measured for _, measured in pairs]
+    return LatencyProfile(
+        *(name, soc, a_us, b, len(pairs), error, said),
+        intervals={"any": held_out_interval(ratios)},
+        range_us=(min(times), max(times)),
+    )
+
+
+def held_out_interval(ratios: Sequence[float], coverage: float = DEFAULT_COVERAGE) -> ErrorInterval:
+    """The interval of time over prediction from models that were left out of the fit (split
+    conformal: of n + 1 models, the new one is as likely as any other to be the largest). Fewer than
+    `FEWEST_COVERED` give their whole range, without a coverage."""
+    logarithms = sorted(math.log(ratio) for ratio in ratios)
+    count = len(logarithms)
+    rank = (count + 1) * (1 - coverage) / 2  # of each end; between two models, between their errors
+    ends = (_ranked(logarithms, rank), -_ranked([-value for value in reversed(logarithms)], rank))
+    low, high = (math.exp(end) for end in ends)
+    is_enough = count >= FEWEST_COVERED and rank >= 1 - 1e-9
+    return ErrorInterval(low, high, count, coverage if is_enough else None)
+
+
+def _ranked(ordered: Sequence[float], rank: float) -> float:
+    """The value of a rank, counted from 1; the first for lower ones."""
+    below = max(math.floor(rank), 1)
+    if below >= len(ordered):
+        return ordered[-1]
+    part = max(rank - below, 0.0)
+    return (1 - part) * ordered[below - 1] + part * ordered[below]
+
+
+def save_profile(folder: Path, profile: LatencyProfile) -> Path:
+    path = folder / f"{_check_name(profile.name)}.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, json.dumps(asdict(profile), indent=2) + "\n")
+    except OSError as error:
+        raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
+    return path
+
+
+def find_profile(name: str, folder: Path | None) -> LatencyProfile | None:
+    """A profile of the workspace wins over the built-in one of the same name."""
+    if folder is not None and _NAME.fullmatch(name) and (folder / f"{name}.json").is_file():
+        return _load(folder / f"{name}.json")
+    return built_in_profiles().get(name)
+
+
+def list_profiles(folder: Path | None) -> dict[str, LatencyProfile]:
+    own = sorted(folder.glob("*.json")) if folder is not None and folder.is_dir() else []
+    return built_in_profiles() | {path.stem: _load(path) for path in own}
+
+
+def _load(path: Path) -> LatencyProfile:
+    try:
+        fields = parse_json(read_regular(path, _LARGEST_FILE), 20 * _LARGEST_FILE)
+        profile = LatencyProfile(
+            name=path.stem,
+            soc=int(fields["soc"]),
+            a_us=float(fields["a_us"]),
+            b=float(fields["b"]),
+            models=int(fields["models"]),
+            error_percent=float(fields["error_percent"]),
+            source=str(fields["source"]),
+            intervals=_intervals(fields.get("intervals", {})),
+            range_us=_range_us(fields.get("range_us")),
+        )
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
+        raise BadInput(reason=f"{path} is not a device profile: calibrate again") from None
+    except OSError as error:
+        raise LocalFileError(path=path, reason=error.strerror or str(error)) from None
+    if not _makes_sense(profile):
+        raise BadInput(reason=f"{path} has constants that make no sense: calibrate again")
+    return profile
+
+
+def _makes_sense(profile: LatencyProfile) -> bool:
+    fastest, slowest = profile.range_us or (0.0, 1.0)
+    return (
+        0 <= profile.a_us < math.inf
+        and 0 < profile.b < math.inf
+        and 0 <= profile.error_percent < math.inf
+        and 0 <= fastest <= slowest < math.inf
+        and all(
+            0 < one.low <= one.high < math.inf
+            and one.networks >= 1
+            and (one.coverage is None or 0 < one.coverage < 1)
+            for one in profile.intervals.values()
+        )
+    )
+
+
+def _check_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        reason = f"a profile cannot be named {name!r}: use lower-case letters, digits and dashes"
+        raise BadInput(reason=reason)
+    return name
+
+
+def _check_pairs(pairs: Sequence[Pair]) -> None:
+    if not all(math.isfinite(value) and value > 0 for pair in pairs for value in pair):
+        raise BadInput(reason="every estimate and every measured time must be above zero")
+    different = len({raw for raw, _ in pairs})
+    if different < FEWEST_MODELS:
+        reason = (
+            f"a profile needs {FEWEST_MODELS} or more models of different speed measured on the "
+            f"board; there are {different}. Fewer give constants that change with every model"
+        )
+        raise BadInput(reason=reason)
+
+
+def _fit(pairs: Sequence[Pair]) -> Pair:
+    """a ≥ 0 and b > 0 with the least Huber loss of the logarithms' differences."""
+    largest = max(raw for raw, _ in pairs)
+    ratios = [0.0, *(largest * 10 ** (step / 20) for step in range(-80, 41))]
+    best = min(ratios, key=lambda ratio: _loss(ratio, pairs))
+    width = max(best * 0.13, ratios[1])
+    for _ in range(40):
+        nearby = [max(0.0, best - width), best, best + width]
+        best = min(nearby, key=lambda ratio: _loss(ratio, pairs))
+        width *= 0.7
+    b = math.exp(_centre(_logarithms(best, pairs)))
+    return best * b, b
+
+
+def _logarithms(ratio: float, pairs: Sequence[Pair]) -> list[float]:
+    return [math.log(measured) - math.log(raw + ratio) for raw, measured in pairs]
+
+
+def _loss(ratio: float, pairs: Sequence[Pair]) -> float:
+    values = _logarithms(ratio, pairs)
+    centre = _centre(values)
+    sizes = [abs(value - centre) for value in values]
+    return sum(s * s / 2 if s <= _HUBER else _HUBER * (s - _HUBER / 2) for s in sizes)
+
+
+def _centre(values: Sequence[float]) -> float:
+    """Huber's mean: starts at the median, outliers pull with bounded force."""
+    centre = statistics.median(values)
+    for _ in range(20):
+        weights = [1.0 if abs(v - centre) <= _HUBER else _HUBER / abs(v - centre) for v in values]
+        centre = sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)
+    return centre
+
+
+# The corrections of a profile: what the compiler's estimate misses, by shares of a graph.
+#
+# A profile predicts (a + b · estimate) · exp(sum of weight · term). Every term is a share between 0
+# and 1, so a graph unlike any of the fit is corrected by no more than the weights allow. The weight
+# of the constant makes the correction of an average network of the fit 1.
+
+
+_BYTES_PER_US = 30_000.0  # of the memory outside the chip: tens of gigabytes per second
+_MACS_PER_US = 5_000_000.0  # of the matrix unit
+_OPS_PER_US = 1.0
+_MAP_BYTES = 2.0**22  # about half of the processor's own memory
+
+TRAFFIC = ("input_fill_bytes", "fill_bytes", "spill_bytes", "output_spill_bytes")
+
+
+def terms_of(raw_us: float, features: Mapping[str, float]) -> dict[str, float]:
+    """By name; `features` are those of the graph and the compiler's own traffic."""
+
+    def bytes_of(*kinds: str) -> float:
+        return sum(features.get(f"bytes_{kind}", 0.0) for kind in kinds)
+
+    moved = max(1.0, sum(value for name, value in features.items() if _is_kind(name)))
+    macs = max(1.0, features.get("macs", 0.0))
+    traffic = sum(features.get(name, 0.0) for name in TRAFFIC)
+    return {
+        "constant": 1.0,
+        "ops": _share(features.get("ops", 0.0), _OPS_PER_US * raw_us),
+        "external_traffic": _share(traffic, _BYTES_PER_US * raw_us),
+        "weights": _share(features.get("weight_bytes", 0.0), _BYTES_PER_US * raw_us),
+        "macs": _share(macs, _MACS_PER_US * raw_us),
+        "large_map": _share(features.get("largest_map_bytes", 0.0), _MAP_BYTES),
+        "depthwise": bytes_of("depthwise") / moved,
+        "grouped": features.get("macs_grouped", 0.0) / macs,
+        "few_channels": bytes_of("few_channels") / moved,
+        "transposed": bytes_of("transposed") / moved,
+        "matmul": bytes_of("matmul") / moved,
+        "shuffle": bytes_of("shuffle") / moved,
+        "dense_concat": bytes_of("dense_concat") / moved,
+        "concat": bytes_of("concat", "cut") / moved,
+        "resize": bytes_of("resize_nearest", "resize_linear", "resize_cubic") / moved,
+        "normalisation": bytes_of("softmax", "norm", "reduce") / moved,
+        "rearranged": bytes_of("transpose", "reshape", "space") / moved,
+        "elementwise": bytes_of("elementwise", "activation") / moved,
+    }
+
+
+def correction(weights: Mapping[str, float], raw_us: float, features: Mapping[str, float]) -> float:
+    """The factor on a + b · estimate."""
+    if not weights or not features:
+        return 1.0
+    terms = terms_of(raw_us, features)
+    return math.exp(sum(weight * terms[name] for name, weight in weights.items()))
+
+
+def _is_kind(name: str) -> bool:
+    """Bytes of a kind of layer: each layer is in one of them, and in no other sum."""
+    extra = ("bytes_few_channels", "bytes_shuffle", "bytes_dense_concat")
+    return name.startswith("bytes_") and name not in extra
+
+
+def _share(part: float, rest: float) -> float:
+    return part / (part + rest) if part > 0 else 0.0
+
+
+# The number format of a quantized model, by which its profile is chosen.
+
+
+MIXED = "mixed"
+_MOVING = ("QuantizeLinear", "DequantizeLinear", "Transpose", "Reshape", "Squeeze", "Unsqueeze")
+
+
+def form_of(model: ModelProto) -> str:
+    """`w8a8`, `w8a16`, `float` where nothing is quantized, or `mixed` where activations of 8 and of
+    16 bits or weights of 4 bits occur: no published figures are of such models."""
+    share = wide_share(model)
+    if share is None:
+        return "float"
+    if 0 < share < 1 or _has_narrow_weights(model):
+        return MIXED
+    return "w8a16" if share else "w8a8"
+
+
+def wide_share(model: ModelProto) -> float | None:
+    """The share of quantized activations with 16 bits; None: there are no quantized ones. Inputs
+    count only where there is nothing else: pixels have 8 bits in every format."""
+    from onnx import TensorProto
+
+    zero_points = {one.name: one.data_type for one in model.graph.initializer}
+    given = {source.name for source in model.graph.input}
+    inputs: list[bool] = []
+    inner: list[bool] = []
+    for node in model.graph.node:
+        is_given = bool(node.input) and node.input[0] in given
+        if is_given and node.op_type in _MOVING:
+            given.update(node.output)
+        if node.op_type == "QuantizeLinear":
+            kind = zero_points.get(node.input[2]) if len(node.input) > 2 else TensorProto.UINT8
+            is_wide = kind in (TensorProto.UINT16, TensorProto.INT16)
+            (inputs if is_given else inner).append(is_wide)
+    counted = inner or inputs
+    return sum(counted) / len(counted) if counted else None
+
+
+def _has_narrow_weights(model: ModelProto) -> bool:
+    from onnx import TensorProto
+
+    narrow = (TensorProto.INT4, TensorProto.UINT4)
+    return any(one.data_type in narrow for one in model.graph.initializer)

@@ -1,1 +1,0 @@
-"""The portal for programs: JSON, event streams and metrics."""

@@ -1,1 +1,0 @@
-"""Candidates that are screened before any of them is trained."""

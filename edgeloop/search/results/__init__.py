@@ -1,1 +1,0 @@
-"""What a search leaves behind: its tables, its fronts and its hypervolume."""

@@ -1,0 +1,631 @@
+"""State in SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import math
+import os
+import random
+import re
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from edgeloop.errors import (
+    BadInput,
+    EdgeloopError,
+    RowChanged,
+    RowExists,
+    StoreDamaged,
+    StoreUnavailable,
+)
+from edgeloop.store.base import (
+    FIRST_DUE,
+    MODELS_TABLE,
+    NEXT_DUE,
+    QUEUE_TABLE,
+    USAGE_TABLE,
+    Blobs,
+    Changes,
+    Condition,
+    Drift,
+    Rank,
+    ReadRow,
+    Record,
+    Store,
+    Table,
+    Value,
+    Values,
+    after_prefix,
+    check_values,
+    is_unicode,
+    merged,
+)
+from edgeloop.store.blobs import FolderBlobs, url_blobs
+from edgeloop.store.damage import Place, checked_record, values_of_json
+from edgeloop.store.location import PostgresLocation, SqliteLocation
+
+# State in SQLite (the embedded default) or PostgreSQL.
+#
+# Compare-and-set is an UPDATE that names the version; `queries.sql` has every statement.
+
+
+PAGE = 5_000
+INSERT_BATCH = 1_000
+FEW = 50  # rows that are read by their keys at once
+MOST = 4  # a scan reads this many rows in the time that one row by the index takes
+MANY = 1_000  # from here on reading all rows is quicker than reading some, and costs the same
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+class SqlStore(Store):
+    def __init__(self, database: Database, blobs: Blobs) -> None:
+        self._database = database
+        self.blobs = blobs
+
+    @property
+    def description(self) -> str:
+        return self._database.description
+
+    def models(self, experiment: str) -> Table:
+        return SqlTable(self._database, f"{MODELS_TABLE}{experiment}")
+
+    def queue(self, experiment: str) -> Table:
+        return SqlTable(self._database, f"{QUEUE_TABLE}{experiment}")
+
+    def usage(self) -> Table:
+        return SqlTable(self._database, USAGE_TABLE)
+
+    def now(self) -> float:
+        if self._database.dialect == "sqlite":
+            return super().now()
+        return float(self._database.read("now", {})[0][0])
+
+    def experiments(self) -> list[str]:
+        """Steps from one space to the next on the key, so the cost is one lookup per space."""
+        found: list[str] = []
+        last, end = "models/", after_prefix("models/")
+        while True:
+            rows = self._database.read("next_space", {"last": last, "end": end})
+            if not rows or rows[0][0] is None:
+                return found
+            space = rows[0][0]
+            if type(space) is not str or not is_unicode(space) or space <= last:
+                reason = "its experiments are out of order"
+                raise StoreDamaged(store=self.description, reason=reason)
+            last = space
+            found.append(last.removeprefix("models/"))
+
+    def check(self) -> Iterator[str]:
+        yield from self._database.check()
+        spaces = [row[0] for row in self._database.read("spaces", {})]
+        for space in spaces:
+            known = (MODELS_TABLE, QUEUE_TABLE)
+            if not (isinstance(space, str) and (space.startswith(known) or space == USAGE_TABLE)):
+                yield f"there are rows of an unknown table {space!r:.100}"
+
+    def saved_rows(self) -> Iterator[tuple[str, Record]]:
+        places: dict[str, Place] = {}
+        for space, *row in self._database.saved_rows():
+            if isinstance(space, str) and (space.startswith(MODELS_TABLE) or space == USAGE_TABLE):
+                place = places.setdefault(space, Place(self.description, space))
+                yield from ((space, found) for found in place.readable([tuple(row)], _record))
+
+    def close(self) -> None:
+        self._database.close()
+
+
+class SqlTable(Table):
+    is_atomic = True
+
+    def __init__(self, database: Database, space: str) -> None:
+        self._database = database
+        self._space = space
+        self._place = Place(database.description, space)
+
+    def get(self, key: str) -> Record | None:
+        rows = self._database.read("get", {"space": self._space, "key": key})
+        return self._place.required(rows[0], _record) if rows else None
+
+    def insert(self, key: str, values: Values) -> Record:
+        record = _new(key, values)
+        _, version, document = _encoded(record)
+        columns = {"space": self._space, "key": key, "version": version, "data": document}
+        try:
+            self._database.write("insert", columns)
+        except RowExists:
+            raise RowExists(key=key) from None
+        return record
+
+    def insert_many(self, rows: Iterable[tuple[str, Values]]) -> None:
+        encoded = (_encoded(_new(key, values)) for key, values in rows)
+        while batch := list(itertools.islice(encoded, INSERT_BATCH)):
+            self._database.insert_missing(self._space, batch)
+
+    def update(self, record: Record, changes: Changes) -> Record:
+        changed, values = self._change(record, changes)
+        if self._database.write("update", values) != 1:
+            raise RowChanged(key=record.key)
+        return changed
+
+    def update_with(
+        self, record: Record, changes: Changes, other: Table, rows: Mapping[str, Values | None]
+    ) -> Record:
+        if not isinstance(other, SqlTable) or other._database is not self._database:
+            return super().update_with(record, changes, other, rows)
+        changed, values = self._change(record, changes)
+        put = [_encoded(_new(key, row)) for key, row in rows.items() if row is not None]
+        removed_keys = [key for key, row in rows.items() if row is None]
+        if not self._database.update_with(values, other._space, put, removed_keys):
+            raise RowChanged(key=record.key)
+        return changed
+
+    def put(self, key: str, values: Values | None) -> None:
+        """Without a look at what is there, which need not be readable."""
+        if values is None:
+            self._database.write("remove", {"space": self._space, "key": key, "keys": [key]})
+            return
+        _, version, document = _encoded(_new(key, values))
+        columns = {"space": self._space, "key": key, "version": version, "data": document}
+        self._database.write("put", columns)
+
+    def delete(self, record: Record) -> None:
+        this = {"space": self._space, "key": record.key, "version": record.version}
+        if self._database.write("delete", this) != 1 and self.get(record.key):
+            raise RowChanged(key=record.key)
+
+    def query(
+        self,
+        prefix: str = "",
+        *,
+        after: str = "",
+        where: Sequence[Condition] = (),
+        limit: int | None = None,
+    ) -> Iterator[Record]:
+        clauses = ""
+        values: dict[str, object] = {}
+        is_wanted = functools.partial(_meets, where)
+        for number, condition in enumerate(where):
+            if not condition.column.isidentifier():  # it becomes part of the statement
+                raise BadInput(reason=f"{condition.column!r} is not a column name")
+            operator = "=" if condition.operator == "==" else "!="
+            clauses += f"AND {self._database.column(condition.column)} {operator} :value{number} "
+            values[f"value{number}"] = condition.value
+        return self._pages(prefix, after, clauses, values, limit, is_wanted)
+
+    def marked(self, prefix: str, column: str) -> Iterator[Record]:
+        """JSON's true is 1 in SQLite."""
+        is_true = f"AND CAST({self._database.column(column)} AS TEXT) IN ('true', '1') "
+        return self._pages(
+            *(prefix, "", is_true, {}, None), lambda record: record.values.get(column) is True
+        )
+
+    def _pages(
+        self,
+        prefix: str,
+        after: str,
+        clauses: str,
+        values: dict[str, object],
+        limit: int | None,
+        is_wanted: Callable[[Record], bool],
+    ) -> Iterator[Record]:
+        """Page by page, so that no connection is held while the caller works. `is_wanted` says the
+        same as the clauses, for when the database cannot: one row that is no JSON fails them."""
+        values |= {"space": self._space, "first": prefix}
+        keys = ""
+        if prefix:
+            keys = "AND key < :end "
+            values["end"] = after_prefix(prefix)
+        while limit is None or limit > 0:
+            size = PAGE if limit is None else min(PAGE, limit)
+            try:
+                query = {**values, "after": after, "size": size}
+                page = self._database.read("page", query, keys + clauses)
+            except OddDocument:
+                if not clauses:
+                    raise self._out_of_order() from None
+                clauses = ""
+                continue
+            found = filter(is_wanted, self._place.readable(page, _record))
+            for record in itertools.islice(found, limit):
+                limit = None if limit is None else limit - 1
+                yield record
+            if len(page) < size:
+                return
+            after = self._last_key(page, after)
+
+    def _last_key(self, page: Rows, before: str) -> str:
+        """Where to read on: never where it was read already, whatever a damaged file says."""
+        keys = [row[0] for row in page if type(row[0]) is str and is_unicode(row[0])]
+        if not keys or keys[-1] <= before:
+            raise self._out_of_order()
+        return keys[-1]
+
+    def _out_of_order(self) -> StoreDamaged:
+        reason = f"the rows of {self._space} are out of order"
+        return StoreDamaged(store=self._database.description, reason=reason)
+
+    def due(
+        self, now: float, about: Table, prefix: str, rank: Rank, crowd: int = 1
+    ) -> Iterator[tuple[Record, ReadRow]]:
+        if not isinstance(about, SqlTable) or about._database is not self._database:
+            yield from super().due(now, about, prefix, rank, crowd)
+            return
+        try:
+            yield from self._due_with_rows(now, about, prefix, rank, crowd)
+        except OddDocument:
+            yield from super().due(now, about, prefix, rank, crowd)
+
+    def _due_with_rows(
+        self, now: float, about: SqlTable, prefix: str, rank: Rank, crowd: int
+    ) -> Iterator[tuple[Record, ReadRow]]:
+        values: dict[str, Any] = {"space": self._space, "other_space": about._space, "now": now}
+        values |= {"after": prefix, "end": after_prefix(prefix), "size": FIRST_DUE}
+        if crowd > 1:
+            page = self._database.read("due", {**values, "skip": random.randrange(crowd)})
+            best = [row for row in page if rank(str(row[0])) == rank(str(row[6]))]
+            yield from self._with_rows(best, about)
+        while True:
+            page = self._database.read("due", {**values, "skip": 0})
+            yield from self._with_rows(page, about)
+            if len(page) < values["size"]:
+                return
+            values |= {"after": self._last_key(page, values["after"]), "size": NEXT_DUE}
+
+    def _with_rows(self, page: Rows, about: SqlTable) -> Iterator[tuple[Record, ReadRow]]:
+        for row in page:
+            for hint in self._place.readable([row[:3]], _record):
+                if row[3] is None:
+                    yield hint, lambda: None
+                for record in about._place.readable([row[3:6]] if row[3] else (), _record):
+                    yield hint, functools.partial(_same, record)
+
+    def prioritized(self, below: float, finished: Sequence[str]) -> Iterator[Record]:
+        """By an index of rows with a priority of their own that are neither complete nor failed."""
+        self._database.index_priorities()
+        try:
+            rows = self._database.read("prioritized", {"space": self._space, "below": below})
+        except OddDocument:
+            return super().prioritized(below, finished)
+        records = self._place.readable(rows, _record)
+        return (row for row in records if row.values.get("status") not in finished)
+
+    def drift(self, known: Mapping[str, str], mark: str = "") -> Drift:
+        """Versions alone first, and not even those where the database says that nothing happened.
+        The mark is taken before: what is committed meanwhile is seen now, or told apart next time.
+        """
+        fresh = self._database.mark()
+        if mark and fresh == mark:
+            return Drift(mark=mark)
+        query = "versions_by_scan" if self._is_most_of_all(len(known)) else "versions"
+        versions: dict[str, str] = dict(self._database.read(query, {"space": self._space}))
+        changed = [key for key, version in versions.items() if known.get(key) != version]
+        gone = [key for key in known if key not in versions]
+        return Drift(self._read_all(changed), gone, fresh)
+
+    def _is_most_of_all(self, count: int) -> bool:
+        """Whether this table's rows are a good part of all that SQLite's file holds."""
+        if self._database.dialect != "sqlite":
+            return False
+        rows = self._database.read("highest_row", {})
+        return bool(rows) and MOST * count > (rows[0][0] or 0)
+
+    def _read_all(self, keys: Sequence[str]) -> list[Record]:
+        if len(keys) > MANY:
+            wanted = set(keys)
+            return [record for record in self.query() if record.key in wanted]
+        found: list[Record] = []
+        for start in range(0, len(keys), FEW):
+            batch = self._database.array(keys[start : start + FEW])
+            rows = self._database.read("rows_of_keys", {"space": self._space, "keys": batch})
+            found += self._place.readable(rows, _record)
+        return found
+
+    def _change(self, record: Record, changes: Changes) -> tuple[Record, dict[str, object]]:
+        """The record after the changes, and the parameters of `update`."""
+        check_values(record.key, changes, record.values)
+        changed = _fresh(record.key, merged(record.values, changes))
+        _, version, document = _encoded(changed)
+        this = {"space": self._space, "key": record.key, "version": record.version}
+        return changed, {**this, "new_version": version, "new_data": document}
+
+
+def open_sqlite(location: SqliteLocation) -> SqlStore:
+    from edgeloop.store.sqlite import SqliteDatabase
+
+    return SqlStore(SqliteDatabase(location), FolderBlobs(location.folder / "blobs"))
+
+
+def open_postgresql(location: PostgresLocation) -> SqlStore:
+    from edgeloop.store.postgres import PostgresDatabase
+
+    return SqlStore(PostgresDatabase(location), url_blobs(location.blobs))
+
+
+def _new(key: str, values: Values) -> Record:
+    check_values(key, values)
+    return _fresh(key, merged(values, {}))
+
+
+def _fresh(key: str, values: Values) -> Record:
+    return Record(key, values, os.urandom(8).hex())
+
+
+def _encoded(record: Record) -> EncodedRow:
+    return record.key, record.version, _dumps(record.values)
+
+
+def _record(row: tuple[Any, ...]) -> Record:
+    key, version, data = row
+    return checked_record(key, version, values_of_json(key, data))
+
+
+def _same(record: Record) -> Record | None:
+    return record
+
+
+def _meets(where: Sequence[Condition], record: Record) -> bool:
+    for condition in where:
+        value = record.values.get(condition.column)
+        if value is None or (value == condition.value) != (condition.operator == "=="):
+            return False
+    return True
+
+
+def _dumps(values: Values) -> str:
+    """Columns are flat, so an object in a column's place is free to stand for NaN and infinity."""
+
+    def plain(value: Value) -> object:
+        special = isinstance(value, float) and not math.isfinite(value)
+        return {"float": str(value)} if special else value
+
+    return _ENCODER.encode({name: plain(value) for name, value in values.items()})
+
+
+# What SQLite and PostgreSQL have in common: named queries, pooled connections, a schema that is
+# created by the first write, and errors put into our words.
+
+
+Result = TypeVar("Result")
+Rows = Sequence[tuple[Any, ...]]
+EncodedRow = tuple[str, str, str]  # key, version, document
+Action = Callable[[Any], Result]  # given a connection of sqlite3 or psycopg
+
+BUSY_TIMEOUT_S = 30
+CONNECTIONS = 15
+IDLE_CONNECTIONS = 5
+SAVED_PAGE = 1_000
+ATTEMPTS = 4  # of a transaction that the server rolled back because of others
+
+
+class NoSchema(Exception):
+    """The database exists, our table does not."""
+
+
+class OddDocument(Exception):
+    """A query that looks into documents met one that is no JSON."""
+
+
+class Database(ABC):
+    """One database. Every method is one transaction."""
+
+    dialect: str
+    parameter: str  # how a named parameter is written in this dialect
+    errors: tuple[type[Exception], ...]
+
+    def __init__(self, description: str) -> None:
+        self.description = description
+        self.pool = Pool(self.connect, description)
+        self._has_index = False
+
+    @abstractmethod
+    def connect(self) -> Any:
+        """A new connection in autocommit mode."""
+
+    @abstractmethod
+    def explain(self, error: Exception) -> Exception:
+        """Our error for one of the driver's; NoSchema where our table is missing."""
+
+    @abstractmethod
+    def create_schema(self, connection: Any) -> None:
+        """Create our table unless it exists."""
+
+    @abstractmethod
+    def insert_missing(self, space: str, rows: Sequence[EncodedRow]) -> None:
+        """Insert the rows whose keys are free."""
+
+    @abstractmethod
+    def update_with(
+        self,
+        values: Mapping[str, object],
+        other_space: str,
+        put: Sequence[EncodedRow],
+        removed_keys: Sequence[str],
+    ) -> bool:
+        """The query `update` with these values and, if it changes a row, overwrite and remove rows
+        of another space in the same transaction. False where the row has another version."""
+
+    @abstractmethod
+    def mark(self) -> str:
+        """Equal to an earlier one: nothing was committed since. Empty where that is unknown."""
+
+    @abstractmethod
+    def column(self, name: str) -> str:
+        """An expression for a column of the document as text; `name` is an identifier."""
+
+    @abstractmethod
+    def array(self, values: Sequence[str]) -> object:
+        """Several texts as one parameter."""
+
+    def read(self, query: str, values: Mapping[str, object], clauses: str = "") -> Rows:
+        text = self.text(query)
+        if "{clauses}" in text:
+            text = text.replace("{clauses}", _in_dialect(clauses, self.parameter))
+        try:
+            return self.run(lambda connection: connection.execute(text, values).fetchall())
+        except NoSchema:
+            self.check_begun()
+            return []
+
+    def write(self, query: str, values: Mapping[str, object]) -> int:
+        """How many rows the query changed."""
+        text = self.text(query)
+
+        def execute(connection: Any) -> int:
+            return int(connection.execute(text, values).rowcount)
+
+        return self.run_with_schema(execute)
+
+    def index_priorities(self) -> None:
+        """Stores of older versions have no such index. Where we may not create one, or the table
+        is still missing, queries do without."""
+        if self._has_index:
+            return
+        with contextlib.suppress(EdgeloopError, NoSchema):
+            if not self.read("has_priorities_index", {}):
+                with contextlib.suppress(OddDocument):  # queries do without, until it is repaired
+                    self.run(lambda connection: connection.execute(self.text("index_priorities")))
+            self._has_index = True
+
+    def check(self) -> Iterator[str]:
+        """What the database says is wrong with itself."""
+        return iter(())
+
+    def saved_rows(self) -> Iterator[Sequence[Any]]:
+        """Space, key, version and document of every row that can be reached."""
+        last: Mapping[str, object] = {"space": "", "key": ""}
+        while page := self.read("everything", {**last, "size": SAVED_PAGE}):
+            yield from page
+            last = {"space": page[-1][0], "key": page[-1][1]}
+
+    def text(self, query: str) -> str:
+        return _queries(self.dialect, self.parameter)[query]
+
+    def run_with_schema(self, action: Action[Result]) -> Result:
+        try:
+            return self.run(action)
+        except NoSchema:
+            self.check_begun()
+            self.run(self.create_schema)
+            return self.run(action)
+
+    def run(self, action: Action[Result]) -> Result:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return self.pool.run(action)
+            except self.errors as error:
+                if attempt < ATTEMPTS and self.was_rolled_back(error):
+                    continue
+                raise self.explain(error) from None
+        raise AssertionError
+
+    def check_begun(self) -> None:  # noqa: B027 - a server's database may well be another's, too
+        """Raises StoreDamaged where our table is missing although it must have been there."""
+
+    def was_rolled_back(self, error: Exception) -> bool:
+        """Whether the server ended this transaction for the sake of others; it may be repeated."""
+        return False
+
+    def close(self) -> None:
+        self.pool.close()
+
+
+class Pool:
+    """Connections for any number of threads. A forked child leaves its parent's alone, and opens
+    its own."""
+
+    _idle: list[Any]
+
+    def __init__(self, connect: Callable[[], Any], description: str) -> None:
+        self._connect = connect
+        self._description = description
+        self._start_empty()
+        _POOLS.add(self)
+
+    def run(self, action: Action[Result]) -> Result:
+        """Lends a connection to the action."""
+        if not self._free.acquire(timeout=BUSY_TIMEOUT_S):
+            reason = "all connections are in use"
+            raise StoreUnavailable(store=self._description, reason=reason)
+        try:
+            with self._lock:
+                idle = self._idle
+                connection = idle.pop() if idle else None
+            if connection is None:
+                connection = self._connect()
+            is_usable = True
+            try:
+                return action(connection)
+            except BaseException as error:
+                is_usable = isinstance(error, Exception)
+                raise
+            finally:
+                self._give_back(connection, idle, is_usable)
+        finally:
+            self._free.release()
+
+    def close(self) -> None:
+        """Close idle connections now, and those in use when they come back."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: closing these connections would end the parent's sessions."""
+        INHERITED.append(self._idle)
+        self._start_empty()
+
+    def _start_empty(self) -> None:
+        self._lock = threading.Lock()
+        self._free = threading.BoundedSemaphore(CONNECTIONS)
+        self._idle = []
+
+    def _give_back(self, connection: Any, idle: list[Any], is_usable: bool) -> None:
+        """A connection that broke takes the idle ones with it: they went to the same server. One
+        whose action was interrupted may be in the middle of a statement, and is closed."""
+        if getattr(connection, "closed", False):
+            self.close()
+        with self._lock:
+            is_kept = is_usable and idle is self._idle and len(idle) < IDLE_CONNECTIONS
+            if is_kept:
+                idle.append(connection)
+        if not is_kept:
+            connection.close()
+
+
+_POOLS: weakref.WeakSet[Pool] = weakref.WeakSet()
+INHERITED: list[Any] = []  # a parent's connections, kept from being closed with their last user
+
+
+def _leave_connections_to_parent() -> None:
+    for pool in _POOLS:
+        pool.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_connections_to_parent)
+
+
+@functools.cache
+def _queries(dialect: str, parameter: str) -> dict[str, str]:
+    """The queries of `queries.sql` by name, comments left out, in this dialect."""
+    content = Path(__file__).with_name("queries.sql").read_text(encoding="utf-8")
+    queries = {}
+    for block in content.split("\n-- name: ")[1:]:
+        name, _, body = block.partition("\n")
+        lines = [line for line in body.splitlines() if not line.startswith("--")]
+        text = "\n".join(lines).strip().removesuffix(";")
+        name, _, only = name.partition(".")
+        if only in ("", dialect):
+            queries[name] = _in_dialect(text, parameter)
+    return queries
+
+
+def _in_dialect(text: str, parameter: str) -> str:
+    return re.sub(r"(?<!:):([a-z]\w*)", parameter, text)

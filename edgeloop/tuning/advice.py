@@ -1,0 +1,744 @@
+"""Advice: exact rewrites that make a model faster on a chip, each proven by its compiler."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from queue import LifoQueue
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from edgeloop._util.files import parse_json, read_regular, replacing, sha256_of, write_atomic
+from edgeloop._util.isolation import as_file
+from edgeloop._util.system import announced_memory, available_cpus
+from edgeloop.errors import BadInput, EdgeloopError, ModelFailed
+from edgeloop.graph.info import GraphInfo
+from edgeloop.graph.process import GraphProcess
+from edgeloop.graph.rewrites.catalog import (
+    EXACT_REWRITES,
+    ExactRewrite,
+    OutputComparison,
+    RewriteStep,
+    find_rewrite,
+)
+from edgeloop.platforms import (
+    Device,
+    EstimatesIntervals,
+    Estimator,
+    Toolchain,
+    calibration_batch,
+    calibration_runs,
+    converter_of,
+    cut,
+    open_device,
+    open_toolchain,
+    platform_of,
+    sample_count,
+)
+from edgeloop.settings import Settings, cache_folder
+from edgeloop.tasks import AgreementScorer, Samples, TensorsTask
+
+if TYPE_CHECKING:
+    from edgeloop.tasks import Tensors
+
+
+# Trials: a model with some rewrites, re-compiled for its estimate and compared by its outputs.
+#
+# Several run at once, each in processes of its own. An estimate is kept by the content of the model
+# and by what it depends on, so that the same graph is never compiled twice.
+
+
+Steps = tuple[RewriteStep, ...]
+_LONGEST_RECORD = 10_000
+
+
+@dataclass(frozen=True)
+class GraphEstimate:
+    """What the compiler said of one graph. `raw_us` is its own number, before any calibration;
+    `missing_ops` are steps that it has no cost for. `low_ms` to `high_ms` is where the time on the
+    chip is expected, with the probability `coverage`."""
+
+    latency_ms: float
+    raw_us: float | None = None
+    missing_ops: int = 0
+    low_ms: float | None = None
+    high_ms: float | None = None
+    coverage: float | None = None
+
+
+@dataclass(frozen=True)
+class RewriteTrial:
+    """A model with some rewrites. `layers` are those of the last step."""
+
+    steps: Steps
+    layers: tuple[str, ...]
+    path: Path
+    estimate: GraphEstimate
+
+    def gain_over(self, other: GraphEstimate) -> float:
+        """The part of the time that is saved. Nothing is, where the compiler's own number did not
+        fall, or where it has no cost for more steps than before."""
+        mine = self.estimate
+        if mine.missing_ops > other.missing_ops:
+            return -math.inf
+        gain = 1 - mine.latency_ms / other.latency_ms
+        if mine.raw_us is not None and other.raw_us is not None and other.raw_us:
+            gain = min(gain, 1 - mine.raw_us / other.raw_us)
+        return gain
+
+
+@dataclass
+class _Lane:
+    """What one trial needs for itself."""
+
+    estimator: Estimator
+    graphs: GraphProcess
+    warm: threading.Event = field(default_factory=threading.Event)
+
+
+class TrialRoom:
+    """Runs trials of one model; ends with `close`. `compiles` counts estimates that were not known
+    from before. No new one is begun after `limit_s` or `most_compiles`."""
+
+    def __init__(
+        self,
+        open_estimator: Callable[[], Estimator],
+        folder: Path,
+        *,
+        workers: int,
+        limit_s: float,
+        most_compiles: int,
+        call_limit_s: float,
+        cache: Path | None = None,
+    ) -> None:
+        self._folder, self._cache = folder, cache
+        self._ends = time.monotonic() + limit_s
+        self._most = most_compiles
+        self._lanes = [_Lane(open_estimator(), GraphProcess(call_limit_s)) for _ in range(workers)]
+        self._free: LifoQueue[_Lane] = LifoQueue()
+        for lane in self._lanes:
+            self._free.put(lane)
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="advice")
+        self._lock = threading.Lock()
+        self._known: dict[str, GraphEstimate] = {}
+        self._count = 0
+        self.compiles = 0
+        self.is_cut_short = False
+        self.failures: dict[str, str] = {}
+        self.conditions = self._lanes[0].estimator.conditions
+        self.base = folder / "base.onnx"
+
+    def begin(self, model: Path) -> tuple[GraphInfo, GraphEstimate]:
+        """Read the model, and estimate it as it is. Raises where that is not possible."""
+        lane = self._free.get()
+        try:
+            info = lane.graphs.write_base(model, self.base)
+            estimate = self._estimate(lane, self.base)
+        finally:
+            self._free.put(lane)
+        assert estimate is not None
+        return info, estimate
+
+    def run(
+        self, wanted: Sequence[Steps], done: Callable[[], None] = lambda: None
+    ) -> list[RewriteTrial]:
+        """Those that apply and compile, in order; `done` is called after each one. Why others did
+        not is kept in `failures`, by the name of the last step."""
+
+        def one(steps: Steps) -> RewriteTrial | None:
+            lane = self._free.get()
+            try:
+                return self._trial(lane, steps)
+            except EdgeloopError as error:  # the compiler does not take it so, or not in time
+                self.failures[steps[-1].name] = str(error)
+                return None
+            finally:
+                self._free.put(lane)
+                done()
+
+        return [trial for trial in self._pool.map(one, wanted) if trial is not None]
+
+    def compare(
+        self, after: Path, samples: Mapping[str, Any] | None, before: Path | None = None
+    ) -> OutputComparison:
+        lane = self._free.get()
+        try:
+            return lane.graphs.compare(before or self.base, after, samples)
+        finally:
+            self._free.put(lane)
+
+    def estimate_file(self, model: Path) -> GraphEstimate:
+        """Of a file that somebody else has written."""
+        lane = self._free.get()
+        try:
+            return _asked(lane.estimator, model)
+        finally:
+            self._free.put(lane)
+
+    def close(self) -> None:
+        """Ends what is under way, too."""
+        for lane in self._lanes:
+            lane.estimator.kill()
+            lane.graphs.kill()
+        self._pool.shutdown(cancel_futures=True)
+        for lane in self._lanes:
+            lane.estimator.close()
+            lane.graphs.close()
+
+    def _trial(self, lane: _Lane, steps: Steps) -> RewriteTrial | None:
+        with self._lock:
+            self._count += 1
+            target = self._folder / f"trial-{self._count}.onnx"
+        layers = lane.graphs.rewrite(self.base, steps, target)
+        if not all(layers):
+            return None
+        estimate = self._estimate(lane, target)
+        if estimate is None:
+            target.unlink(missing_ok=True)
+            return None
+        return RewriteTrial(steps, layers[-1], target, estimate)
+
+    def _estimate(self, lane: _Lane, model: Path) -> GraphEstimate | None:
+        key = hashlib.sha256(f"{sha256_of(model)} {self.conditions}".encode()).hexdigest()
+        with self._lock:
+            found = self._known.get(key) or self._read(key)
+            if found is None and self.compiles and self._is_over():
+                self.is_cut_short = True
+                return None
+            self.compiles += found is None
+        if found is None:
+            found = _asked(lane.estimator, model)
+            self._write(key, found)
+        self._known[key] = found
+        return found
+
+    def _is_over(self) -> bool:
+        return self.compiles >= self._most or time.monotonic() > self._ends
+
+    def _read(self, key: str) -> GraphEstimate | None:
+        if self._cache is None:
+            return None
+        try:
+            text = read_regular(self._cache / f"{key}.json", _LONGEST_RECORD)
+            return estimate_of(parse_json(text, 20 * _LONGEST_RECORD))
+        except (OSError, ValueError):
+            return None
+
+    def _write(self, key: str, found: GraphEstimate) -> None:
+        if self._cache is None:
+            return
+        try:
+            self._cache.mkdir(parents=True, exist_ok=True)
+            write_atomic(self._cache / f"{key}.json", json.dumps(vars(found)))
+        except (OSError, EdgeloopError):
+            return  # the next time costs a compile
+
+
+def estimate_of(record: object) -> GraphEstimate | None:
+    """None for what `_write` does not write: such a record is made again."""
+    names = [one.name for one in fields(GraphEstimate)]
+    if not isinstance(record, dict) or set(record) != set(names):
+        return None
+    latency, missing = record.pop("latency_ms"), record.pop("missing_ops")
+    may_lack = [value for value in record.values() if value is not None]
+    if not all(_is_above_zero(value) for value in (latency, *may_lack)):
+        return None
+    if not isinstance(missing, int) or missing < 0:
+        return None
+    return GraphEstimate(latency, missing_ops=missing, **record)
+
+
+def _is_above_zero(value: object) -> bool:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    return 0 < value < math.inf
+
+
+def _asked(estimator: Estimator, model: Path) -> GraphEstimate:
+    if not isinstance(estimator, EstimatesIntervals):
+        return GraphEstimate(estimator.latency_ms(model))
+    found = estimator.estimate(model)
+    return GraphEstimate(
+        *(1000 * found.seconds, found.raw_us, found.missing_ops),
+        *(found.low_ms, found.high_ms, found.coverage),
+    )
+
+
+# Advice for one model on one chip: which exact rewrites make it faster, found by compiling.
+#
+# Every rewrite is tried alone. The best one that saves at least one percent and changes no output
+# is kept, the others are tried again on top of it, until none saves that much. Where a rewrite of
+# all layers does not pay, it is tried layer by layer, and those that pay are kept together.
+
+
+SMALLEST_GAIN = 0.01
+_PART_OF_GAIN = 0.002  # of one layer, before it is tried together with others
+_MOST_LAYERS_APART = 6
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class AdvisedRewrite:
+    """A rewrite that pays, on top of those before it. `difference` is how far the outputs are from
+    the original model's, as a part of their spread."""
+
+    name: str
+    text: str
+    layers: tuple[str, ...]
+    before_ms: float
+    after_ms: float
+    difference: float
+
+    @property
+    def gain_percent(self) -> float:
+        return 100 * (1 - self.after_ms / self.before_ms)
+
+
+@dataclass(frozen=True)
+class FoundRewrites:
+    """`rewrites` are in the order in which they are applied, and `paths` are the models with the
+    first of them, the first two and so on, behind the original one. `others` change what the model
+    returns, and are applied behind them only where they were named. `rejected` says of rewrites
+    that would pay why they are not offered."""
+
+    before: GraphEstimate
+    after: GraphEstimate
+    rewrites: tuple[AdvisedRewrite, ...]
+    others: tuple[AdvisedRewrite, ...]
+    steps: Steps
+    paths: tuple[Path, ...]
+    tried: tuple[str, ...] = ()
+    rejected: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def equal_paths(self) -> tuple[Path, ...]:
+        """Those of `paths` that return what the original model returns."""
+        return self.paths[: 1 + len(self.rewrites)]
+
+    @property
+    def applies_others(self) -> bool:
+        return len(self.paths) > len(self.equal_paths)
+
+
+class AdviceSearch:
+    """`names` restricts the rewrites; one that changes what a model returns is applied only where
+    it is named. `samples` are inputs, by name, on which outputs are compared as well. `refused` are
+    rewrites that are not tried, with the reason."""
+
+    def __init__(
+        self,
+        room: TrialRoom,
+        names: Iterable[str] = (),
+        samples: Mapping[str, Any] | None = None,
+        progress: Progress | None = None,
+        refused: Mapping[str, str] | None = None,
+    ) -> None:
+        wanted = [find_rewrite(name) for name in dict.fromkeys(names)]
+        chosen: Sequence[ExactRewrite] = wanted or EXACT_REWRITES
+        self._equal = [one.name for one in chosen if one.is_equal]
+        self._other = [one.name for one in chosen if not one.is_equal]
+        self._applies_others = bool(wanted)
+        self._room, self._samples, self._progress = room, samples, progress
+        self._done = self._planned = 0
+        self._tried: dict[str, None] = {}
+        self._rejected = dict(refused or {})
+        self._weak: set[tuple[str, tuple[str, ...]]] = set()
+
+    def run(self, before: GraphEstimate) -> FoundRewrites:
+        steps: Steps = ()
+        now, paths, advised = before, [self._room.base], list[AdvisedRewrite]()
+        while (found := self._best(steps, now)) is not None:
+            trial, difference = found
+            advised.append(_advised(trial, now, difference))
+            steps, now = trial.steps, trial.estimate
+            paths.append(trial.path)
+        others = []
+        for name in self._other:
+            for trial in self._trials([(*steps, RewriteStep(name))]):
+                off = self._difference(trial)
+                if off is None or trial.gain_over(now) < SMALLEST_GAIN:
+                    continue
+                others.append(_advised(trial, now, off))
+                if self._applies_others:
+                    steps, now = trial.steps, trial.estimate
+                    paths.append(trial.path)
+        return FoundRewrites(
+            before,
+            now,
+            tuple(advised),
+            tuple(others),
+            steps,
+            tuple(paths),
+            tuple(self._tried),
+            self._rejected,
+        )
+
+    def _best(self, steps: Steps, now: GraphEstimate) -> tuple[RewriteTrial, float] | None:
+        """The best rewrite on top of others, and how far its outputs are off."""
+        names = [name for name in self._equal if name not in self._rejected]
+        trials = self._trials([(*steps, RewriteStep(name)) for name in names])
+        ranked = sorted(trials, key=lambda trial: -trial.gain_over(now))
+        for trial in ranked:
+            if trial.gain_over(now) < SMALLEST_GAIN:
+                break
+            difference = self._difference(trial)
+            if difference is not None:
+                self._forget(ranked, now)
+                return trial, difference
+        return self._best_of_layers(steps, now, ranked)
+
+    def _best_of_layers(
+        self, steps: Steps, now: GraphEstimate, ranked: Sequence[RewriteTrial]
+    ) -> tuple[RewriteTrial, float] | None:
+        """Rewrites that do not pay for all layers together, with the layers for which they do."""
+        for whole in ranked:
+            name, layers = whole.steps[-1].name, whole.layers
+            if name in self._rejected or not 1 < len(layers) <= _MOST_LAYERS_APART:
+                continue
+            if (name, layers) in self._weak:
+                continue
+            self._weak.add((name, layers))
+            apart = self._trials([(*steps, RewriteStep(name, (layer,))) for layer in layers])
+            paying = tuple(
+                layer
+                for trial in apart
+                for layer in trial.layers
+                if trial.gain_over(now) > _PART_OF_GAIN
+            )
+            if not paying:
+                continue
+            for trial in self._trials([(*steps, RewriteStep(name, paying))]):
+                difference = self._difference(trial)
+                if difference is not None and trial.gain_over(now) >= SMALLEST_GAIN:
+                    return trial, difference
+        return None
+
+    def _forget(self, ranked: Sequence[RewriteTrial], now: GraphEstimate) -> None:
+        """What made a model slower is not tried again on top of what made it faster."""
+        slower = {t.steps[-1].name for t in ranked if t.gain_over(now) < -SMALLEST_GAIN}
+        self._equal = [name for name in self._equal if name not in slower]
+
+    def _difference(self, trial: RewriteTrial) -> float | None:
+        """None where outputs are not those of the original model."""
+        name = trial.steps[-1].name
+        found = self._room.compare(trial.path, self._samples)
+        if found.is_equal:
+            return found.difference
+        reason = found.problem or f"the outputs differ by {found.difference:.2g} of their spread"
+        self._rejected[name] = reason
+        return None
+
+    def _trials(self, wanted: Sequence[Steps]) -> list[RewriteTrial]:
+        self._planned += len(wanted)
+
+        def done() -> None:
+            self._done += 1
+            if self._progress is not None:
+                self._progress(self._done, self._planned)
+
+        trials = self._room.run(wanted, done)
+        self._rejected.update(self._room.failures)
+        self._tried.update(dict.fromkeys(trial.steps[-1].name for trial in trials))
+        return trials
+
+
+def _advised(trial: RewriteTrial, now: GraphEstimate, difference: float) -> AdvisedRewrite:
+    rewrite = find_rewrite(trial.steps[-1].name)
+    return AdvisedRewrite(
+        rewrite.name,
+        rewrite.text,
+        trial.layers,
+        now.latency_ms,
+        trial.estimate.latency_ms,
+        difference,
+    )
+
+
+# How well the quantized model agrees with its float form, before and after rewrites.
+#
+# Rewrites that are exact for floats can change the ranges that are quantized. So both models are
+# calibrated and simulated on the same inputs, against the float model as it was.
+
+
+LARGEST_LOSS_DB = 1.0
+
+
+@dataclass(frozen=True)
+class QuantizedAgreement:
+    """SQNR of the quantized model against the float one, and the latency of both as calibrated."""
+
+    samples: int
+    before_db: float
+    after_db: float
+    before_ms: float
+    after_ms: float
+
+
+class QuantizedCheck:
+    """Of models that were made from one by rewrites. Each is quantized and simulated once, by
+    processes that stay until `close`."""
+
+    def __init__(
+        self,
+        base: Path,
+        info: GraphInfo,
+        samples: Samples,
+        device: str,
+        settings: Settings,
+        folder: Path,
+    ) -> None:
+        self._base, self._info, self._samples = base, info, samples
+        self._name, self._settings, self._folder = device, settings, folder
+        self._stack = ExitStack()
+        self._opened: tuple[Toolchain, Device] | None = None
+        self._expected: list[Tensors] = []
+        self._known: dict[Path, tuple[float, float] | None] = {}
+
+    def agreement(self, after: Path) -> QuantizedAgreement | None:
+        """None where the rewritten model has other outputs, which cannot be compared, or where
+        nothing was rewritten."""
+        first = self._found(self._base)
+        second = self._found(after) if after != self._base else None
+        if first is None or second is None:
+            return None
+        return QuantizedAgreement(len(self._samples), first[0], second[0], first[1], second[1])
+
+    def first_loss(self, paths: Sequence[Path]) -> tuple[int, float] | None:
+        """Of models with one rewrite more each: the place of the one that costs more than a
+        decibel, and how much; None where all of them together do not."""
+        whole = self.agreement(paths[-1])
+        if whole is None or whole.before_db - whole.after_db <= LARGEST_LOSS_DB:
+            return None
+        losses = [
+            (before[0] - after[0], place)
+            for place in range(len(paths) - 1)
+            if (before := self._found(paths[place])) and (after := self._found(paths[place + 1]))
+        ]
+        largest, place = max(losses)
+        return place, largest
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def _found(self, model: Path) -> tuple[float, float] | None:
+        """The SQNR in dB, and the latency in ms."""
+        if model not in self._known:
+            self._known[model] = self._simulated(model)
+        return self._known[model]
+
+    def _simulated(self, model: Path) -> tuple[float, float] | None:
+        if not self._expected:
+            with closing(open_device("host", self._settings)) as host:
+                self._expected = list(host.infer(self._base, self._info, "float", self._runs()))
+        toolchain, device = self._tools()
+        info = self._info
+        made = toolchain.convert(model, self._samples, self._folder / f"made-{len(self._known)}")
+        if [one.name for one in made.info.outputs] != [one.name for one in info.outputs]:
+            return None
+        scorer = AgreementScorer(info)
+        quantized = made.files[made.quantized]
+        outputs = device.infer(quantized, made.info, "quantized", self._runs())
+        for given, wanted in zip(outputs, self._expected, strict=True):
+            scorer.add(given, wanted)
+        latency_ms = 1000 * device.measure(quantized, made.info).seconds
+        return scorer.worst().sqnr_db, latency_ms
+
+    def _tools(self) -> tuple[Toolchain, Device]:
+        if self._opened is None:
+            toolchain = open_toolchain(converter_of(self._name), self._settings)
+            self._stack.callback(toolchain.close)
+            device = open_device(self._name, self._settings)
+            self._stack.callback(device.close)
+            self._opened = toolchain, device
+        return self._opened
+
+    def _runs(self) -> Iterator[Tensors]:
+        batch = calibration_batch(self._info, self._samples)
+        for start in range(0, sample_count(batch), self._info.batch):
+            yield cut(batch, start, start + self._info.batch)
+
+
+# Advice for a model file: what would make it faster on a device, and the file with all of that.
+
+
+_COMPARED_SAMPLES = 4
+_SAME = 1e-6
+
+
+@dataclass(frozen=True)
+class AdviceOptions:
+    """`names` restricts the rewrites. `dataset` has inputs, on which outputs are compared and a
+    quantized model is calibrated and simulated, `images` of them; what costs it more than a decibel
+    is not offered then. The search begins nothing new
+    after `limit_s` or `most_compiles`; one compile may take `call_limit_s`."""
+
+    names: Sequence[str] = ()
+    dataset: Path | None = None
+    images: int = 16
+    workers: int | None = None
+    limit_s: float = 900.0
+    most_compiles: int = 120
+    call_limit_s: float = 300.0
+    uses_cache: bool = True
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What was found. `written` is the file that `apply` asked for; `quantized` is None where no
+    dataset was given. `others` change what the model returns; with `applies_others` they were
+    named, and are part of `after_ms` and of the file. `before` and `after` are the estimates with
+    their intervals."""
+
+    device: str
+    before_ms: float
+    after_ms: float
+    rewrites: tuple[AdvisedRewrite, ...]
+    others: tuple[AdvisedRewrite, ...]
+    tried: tuple[str, ...]
+    rejected: Mapping[str, str]
+    compiles: int
+    is_cut_short: bool
+    missing_ops: int
+    quantized: QuantizedAgreement | None = None
+    written: Path | None = None
+    applies_others: bool = False
+    before: GraphEstimate | None = None
+    after: GraphEstimate | None = None
+
+    @property
+    def gain_percent(self) -> float:
+        return 100 * (1 - self.after_ms / self.before_ms)
+
+    def to_fields(self) -> dict[str, Any]:
+        """All of it as plain values, for JSON."""
+        fields = asdict(self)
+        for name in ("rewrites", "others"):
+            fields[name] = [
+                {**asdict(one), "gain_percent": one.gain_percent} for one in getattr(self, name)
+            ]
+        fields["gain_percent"] = self.gain_percent
+        fields["written"] = str(self.written) if self.written else None
+        return fields
+
+
+def advise_model(
+    path: Path,
+    device: str,
+    options: AdviceOptions | None = None,
+    settings: Settings | None = None,
+    apply: Path | None = None,
+    progress: Progress | None = None,
+) -> Advice:
+    """Raises UnusableModel or ModelFailed where the compiler does not take the model as it is, and
+    BadInput where the device has no estimate. `apply` is where the rewritten model is written."""
+    options = options or AdviceOptions()
+    settings = settings or Settings.load()
+    for name in options.names:
+        find_rewrite(name)
+    platform = platform_of(device)
+    with closing(platform.open_device(device, settings)) as opened:
+        device = opened.name
+    platform.check_benchmark(device, settings)
+    with ExitStack() as stack:
+        stack.enter_context(announced_memory(settings.native_memory))
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="edgeloop-advise-")))
+        room = stack.enter_context(
+            closing(
+                TrialRoom(
+                    lambda: platform.open_estimator(device, settings, options.call_limit_s),
+                    folder,
+                    workers=options.workers or max(1, available_cpus()),
+                    limit_s=options.limit_s,
+                    most_compiles=options.most_compiles,
+                    call_limit_s=options.call_limit_s,
+                    cache=cache_folder() / "estimates" if options.uses_cache else None,
+                )
+            )
+        )
+        info, before = room.begin(path)
+        samples = _samples(info, options, path)
+        compared = _arrays(info, samples, folder) if samples is not None else None
+        check = None
+        if samples is not None:
+            check = QuantizedCheck(room.base, info, samples, device, settings, folder)
+            stack.callback(check.close)
+        refused: dict[str, str] = {}
+        while True:
+            found = AdviceSearch(room, options.names, compared, progress, refused).run(before)
+            lossy = check.first_loss(found.equal_paths) if check is not None else None
+            if lossy is None:
+                break
+            place, lost_db = lossy
+            name = found.steps[place].name
+            refused[name] = f"it costs {lost_db:.1f} dB of the quantized model's SQNR"
+        if apply is not None and found.steps:
+            _write(room, found, apply, compared)
+        quantized = check.agreement(found.equal_paths[-1]) if check is not None else None
+        return Advice(
+            device,
+            found.before.latency_ms,
+            found.after.latency_ms,
+            found.rewrites,
+            found.others,
+            found.tried,
+            found.rejected,
+            room.compiles,
+            room.is_cut_short,
+            found.after.missing_ops,
+            quantized,
+            apply if apply is not None and found.steps else None,
+            found.applies_others,
+            found.before,
+            found.after,
+        )
+
+
+def _samples(info: GraphInfo, options: AdviceOptions, model: Path) -> Samples | None:
+    if options.dataset is None:
+        return None
+    if options.images < 1:
+        raise BadInput(reason="the number of images must be 1 or more")
+    task = TensorsTask(options.dataset)
+    return task.inputs(info, options.images * info.batch, "calibration", model)
+
+
+def _arrays(info: GraphInfo, samples: Samples, folder: Path) -> dict[str, Any]:
+    """A few samples as the model takes them, one in each row, in files."""
+    import numpy as np
+
+    rows: dict[str, list[Any]] = {}
+    for index, feeds in enumerate(calibration_runs(info, samples)):
+        if index == _COMPARED_SAMPLES:
+            break
+        for name, values in feeds.items():
+            rows.setdefault(name, []).append(values)
+    return {
+        name: as_file(np.ascontiguousarray(np.concatenate(values)), folder, f"sample-{number}.bin")
+        for number, (name, values) in enumerate(rows.items())
+    }
+
+
+def _write(
+    room: TrialRoom, found: FoundRewrites, target: Path, samples: Mapping[str, Any] | None
+) -> None:
+    """The file as it lies there afterwards is read, compared and estimated again."""
+    with replacing(target) as draft:
+        shutil.copyfile(found.paths[-1], draft)
+        compared = room.compare(draft, samples)
+        estimate = room.estimate_file(draft)
+        if not compared.is_equal:
+            reason = compared.problem or f"outputs differ by {compared.difference:.2g}"
+            raise ModelFailed(reason=f"the rewritten model is not the same model: {reason}")
+        if abs(estimate.latency_ms - found.after.latency_ms) > _SAME * found.after.latency_ms:
+            reason = f"{estimate.latency_ms:.4g} ms and not {found.after.latency_ms:.4g} ms"
+            raise ModelFailed(reason=f"the estimate of the written model is {reason}")

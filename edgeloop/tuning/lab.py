@@ -1,0 +1,586 @@
+"""Where plans are tried: compiled for their latency, and simulated for what they compute.
+
+Several processes work at once, each on a plan of its own. Every answer is kept by the content of
+its question (model, inputs, device, versions), so a run that was killed continues where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from queue import SimpleQueue
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import numpy as np
+
+from edgeloop._util.files import make_folder, mark_used, sha256_of, write_atomic
+from edgeloop._util.isolation import NativeProcess
+from edgeloop._util.parallel import ordered_map
+from edgeloop._util.system import announced_cpus, available_cpus
+from edgeloop.errors import BadInput, MemoryExceeded, ModelFailed, ModelRefused, NoSuchPrecision
+from edgeloop.graph.bits import TunableTensor, tunable_from
+from edgeloop.graph.info import GraphInfo, TensorInfo, info_from
+from edgeloop.graph.read import external_files
+from edgeloop.platforms import (
+    PROBE,
+    CalibratedModel,
+    Device,
+    MixesPrecision,
+    PrecisionPlan,
+    Toolchain,
+    check_mixes,
+    converter_of,
+    cut,
+    open_device,
+    open_toolchain,
+    platform_of,
+    sample_count,
+)
+from edgeloop.settings import Settings
+from edgeloop.tasks import (
+    AgreementScorer,
+    Interval,
+    Output,
+    Samples,
+    Score,
+    TakesOutputs,
+    Task,
+    Tensors,
+    paired_interval,
+)
+from edgeloop.tuning.precision_worker import channel_sqnr
+
+_WORKER = "edgeloop.tuning.precision_worker"
+_METHOD = 2  # one more whenever the same question gets another answer
+_PACKAGES = ("edgeloop", "onnxruntime", "onnxruntime-qnn")
+_NOISE_LIMIT_S = 600.0
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class LabOptions:
+    """`samples` are what outputs are compared on; those with labels are scored by `task`."""
+
+    device: str
+    samples: Samples
+    calibration: Samples
+    task: Task | None = None
+    workers: int = 0
+    cache: Path | None = None
+
+
+@dataclass(frozen=True)
+class Latency:
+    """`missing_ops` are steps that the compiler has no cost for: the times leave them out."""
+
+    raw_us: float
+    us: float
+    low_us: float | None = None
+    high_us: float | None = None
+    missing_ops: int = 0
+
+
+@dataclass(frozen=True)
+class Simulated:
+    sqnr_db: float
+    score: float | None = None
+    difference: Interval | None = None
+
+
+class PrecisionLab:
+    """Opened by `opened_lab`."""
+
+    def __init__(
+        self,
+        options: LabOptions,
+        calibrated: CalibratedModel,
+        benches: Sequence[tuple[MixesPrecision, Device, NativeProcess]],
+        host: Device,
+        answers: Answers,
+        folder: Path,
+        progress: Progress,
+    ) -> None:
+        self.calibrated = calibrated
+        self.info: GraphInfo = calibrated.info
+        self._options = options
+        self._free: SimpleQueue[tuple[MixesPrecision, Device, NativeProcess]] = SimpleQueue()
+        for bench in benches:
+            self._free.put(bench)
+        self.workers = len(benches)
+        self._host = host
+        self._answers = answers
+        self._folder = folder
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._number = 0
+        self._float: tuple[Tensors, Score | None] | None = None
+
+    def latencies(self, plans: Sequence[PrecisionPlan], about: str) -> list[Latency | None]:
+        """By the compiler; None for a plan that it does not take."""
+        return self._each(about, plans, self._latency)
+
+    def simulations(
+        self, plans: Sequence[PrecisionPlan], count: int, about: str
+    ) -> list[Simulated | None]:
+        """What the chip would compute, on the first `count` samples."""
+        return self._each(about, plans, lambda plan: self._simulation(plan, count))
+
+    def noises(
+        self, asked: Sequence[tuple[tuple[str, ...], Mapping[str, int]]], count: int, about: str
+    ) -> list[float]:
+        """The share of error that rounding makes: of activations (to 8 bits) and weights."""
+        return self._each(about, asked, lambda one: self._noise(*one, count))
+
+    def affordable(self, most: int, runs: int, budget_s: float) -> int:
+        """How many samples `runs` plans can be simulated on in about this time."""
+        known = self._seconds("seconds", lambda: self._simulated(PrecisionPlan(), 1))
+        fitting = int(budget_s * self.workers / max(1e-3, runs * known))
+        return max(2, min(most, fitting, len(self._options.samples)))
+
+    def affordable_compiles(self, budget_s: float) -> int:
+        """How many plans can be compiled in about this time."""
+        known = self._seconds("compile seconds", lambda: self._measured(PrecisionPlan()))
+        return int(budget_s * self.workers / max(1e-3, known))
+
+    def _seconds(self, key: str, work: Callable[[], object]) -> float:
+        known = self._answers.get(key)
+        if known is None:
+            began = time.monotonic()
+            try:
+                work()
+            except (ModelFailed, MemoryExceeded):  # the search goes on with other plans
+                return time.monotonic() - began
+            known = time.monotonic() - began
+            self._answers.put(key, known)
+        return float(known)
+
+    def batch(self, count: int) -> Tensors:
+        samples = self._options.samples
+        whole = samples.tensors
+        if whole is None:
+            whole = {self.info.input_name: samples.images}
+        return {name: np.asarray(array) for name, array in cut(whole, 0, count).items()}
+
+    def inside(
+        self, plan: PrecisionPlan, parts: Sequence[Sequence[str]], count: int
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """SQNR of tensors inside the model on the chip, against those of the float model, and
+        against what their layers give in float from what they read on the chip. Tensors are asked
+        for in parts, as many as fit into memory at a time; all of the chip's are kept."""
+        batch = self.batch(count)
+        whole: dict[str, float] = {}
+        chip: dict[str, Output] = {}
+        with self._bench() as (toolchain, device, native):
+            for part in parts:
+                for name, given, expected in self._compared(
+                    toolchain, device, native, plan, part, batch
+                ):
+                    whole[name] = channel_sqnr(np.asarray(given), np.asarray(expected))
+                    chip[name] = np.asarray(given)
+            if not chip:
+                return {}, {}
+            file = self._folder / "inside.npz"
+            with file.open("wb") as stream:
+                np.savez(stream, *chip.values())
+            answer, _ = native.call(
+                "local",
+                tuple(batch.values()),
+                limit_s=_NOISE_LIMIT_S,
+                names=list(batch),
+                model=str(self.calibrated.model.resolve()),
+                info=self.info.to_fields(),
+                given=str(file),
+                tensors=list(chip),
+            )
+            file.unlink()
+        return whole, dict(answer["sqnr_db"])
+
+    def _compared(
+        self,
+        toolchain: MixesPrecision,
+        device: Device,
+        native: NativeProcess,
+        plan: PrecisionPlan,
+        names: Sequence[str],
+        batch: Tensors,
+    ) -> Iterator[tuple[str, Output, Output]]:
+        """(name, chip's, float's)"""
+        exact, target = self._path("float"), self._path("probed")
+        names = toolchain.quantize_plan(self.calibrated, plan, target, names)
+        if not names:
+            return
+        model = str(self.calibrated.model.resolve())
+        answer, _ = native.call("probe", model=model, target=str(exact), names=list(names))
+        probes = tuple(
+            TensorInfo(f"{name}{PROBE}", tuple(answer["shapes"][name])) for name in names
+        )
+        info = replace(self.info, outputs=(*self.info.outputs, *probes))
+        (given,) = device.infer(target, info, "quantized", iter([batch]))
+        (expected,) = self._host.infer(exact, info, "float", iter([batch]))
+        for name, probe in zip(names, probes, strict=True):
+            yield name, given[probe.name], expected[probe.name]
+        exact.unlink()
+        target.unlink()
+
+    def _latency(self, plan: PrecisionPlan) -> Latency | None:
+        known = self._asked(f"latency {plan.digest}", lambda: asdict(self._measured(plan)))
+        return Latency(**known) if known else None
+
+    def _asked(self, key: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+        """None where it fails. That the compiler refuses a plan is remembered; a crash, a time
+        limit or too little memory is not, since another time, or another machine, may do it."""
+        known: dict[str, Any] | None = self._answers.get(key)
+        if known is None:
+            try:
+                known = work()
+            except (ModelRefused, NoSuchPrecision):
+                known = {}
+            except (ModelFailed, MemoryExceeded):
+                return None
+            self._answers.put(key, known)
+        return known or None
+
+    def _measured(self, plan: PrecisionPlan) -> Latency:
+        with self._bench() as (toolchain, device, _), self._quantized(toolchain, plan) as path:
+            found = device.measure(path, self.info)
+        us = 1e6 * found.seconds
+        low, high = (None if end is None else 1e6 * end for end in (found.low_s, found.high_s))
+        raw_us = us if found.raw_us is None else found.raw_us
+        return Latency(raw_us, us, low, high, found.missing_ops)
+
+    def _simulation(self, plan: PrecisionPlan, count: int) -> Simulated | None:
+        key = f"simulated {plan.digest} {count}"
+        if self._answers.get(key) is None:
+            self._expected(count)  # where the float model fails, the plan is not to blame
+        known = self._asked(key, lambda: asdict(self._simulated(plan, count)))
+        if known is None:
+            return None
+        difference = known["difference"] and Interval(**known["difference"])
+        return Simulated(known["sqnr_db"], known["score"], difference)
+
+    def _simulated(self, plan: PrecisionPlan, count: int) -> Simulated:
+        expected, float_score = self._expected(count)
+        with self._bench() as (toolchain, device, _), self._quantized(toolchain, plan) as path:
+            batches = iter([self.batch(count)])
+            (given,) = device.infer(path, self.info, "quantized", batches)
+        scorer = AgreementScorer(self.info)
+        scorer.add(given, expected)
+        worst = scorer.worst()
+        sqnr = worst.sqnr_db if math.isfinite(worst.sqnr_db) else 100 * worst.top1_agreement
+        if float_score is None or self._options.task is None:
+            return Simulated(sqnr)
+        score = self._scored(given)
+        assert score is not None
+        task = self._options.task
+        return Simulated(
+            sqnr, score.headline, paired_interval(task, score.counts, float_score.counts)
+        )
+
+    def _expected(self, count: int) -> tuple[Tensors, Score | None]:
+        with self._lock:
+            if self._float is None or sample_count(self._float[0]) != count:
+                batches = iter([self.batch(count)])
+                (given,) = self._host.infer(self.calibrated.model, self.info, "float", batches)
+                self._float = given, self._scored(given)
+            return self._float
+
+    def _scored(self, given: Tensors) -> Score | None:
+        task = self._options.task
+        if task is None:
+            return None
+        scorer = task.scorer(curves=False)
+        outputs = given if isinstance(task, TakesOutputs) else given[self.info.output_name]
+        scorer.add(outputs, self._options.samples.labels[: sample_count(given)])
+        return scorer.score()
+
+    def _noise(self, names: tuple[str, ...], weights: Mapping[str, int], count: int) -> float:
+        key = f"noise {json.dumps([names, dict(weights), count])}"
+        known = self._answers.get(key)
+        if known is None:
+            ranges = {name: list(self.calibrated.ranges[name]) for name in names}
+            batch = self.batch(count)
+            with self._bench() as (_, _, native):
+                answer, _ = native.call(
+                    "noise",
+                    tuple(batch.values()),
+                    limit_s=_NOISE_LIMIT_S,
+                    names=list(batch),
+                    model=str(self.calibrated.model.resolve()),
+                    info=self.info.to_fields(),
+                    activations=ranges,
+                    weights=dict(weights),
+                )
+            known = answer["noise"]
+            self._answers.put(key, known)
+        return float(known)
+
+    def _each(
+        self, about: str, items: Sequence[Item], work: Callable[[Item], Answer]
+    ) -> list[Answer]:
+        found = []
+        self._progress(about, 0, len(items))
+        for done in ordered_map(work, items, self.workers, max(2, 2 * self.workers)):
+            found.append(done)
+            self._progress(about, len(found), len(items))
+        return found
+
+    @contextmanager
+    def _bench(self) -> Iterator[tuple[MixesPrecision, Device, NativeProcess]]:
+        bench = self._free.get()
+        try:
+            yield bench
+        finally:
+            self._free.put(bench)
+
+    @contextmanager
+    def _quantized(self, toolchain: MixesPrecision, plan: PrecisionPlan) -> Iterator[Path]:
+        path = self._path("plan")
+        try:
+            toolchain.quantize_plan(self.calibrated, plan, path)
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        with self._lock:
+            self._number += 1
+            return self._folder / f"{name}{self._number}.quant.onnx"
+
+
+@contextmanager
+def opened_lab(
+    model: Path, options: LabOptions, settings: Settings, progress: Progress
+) -> Iterator[PrecisionLab]:
+    """`model` is a float ONNX file with fixed sizes. Each worker counts on one CPU."""
+    workers = options.workers or available_cpus()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="edgeloop-precision-")))
+        stack.enter_context(announced_cpus(1, for_libraries=True))
+        name = converter_of(options.device)
+        benches = []
+        for _ in range(workers):
+            toolchain = stack.enter_context(closing(open_toolchain(name, settings)))
+            device = stack.enter_context(closing(open_device(options.device, settings)))
+            native = stack.enter_context(closing(NativeProcess(_WORKER)))
+            benches.append((_mixing(toolchain), device, native))
+        host = stack.enter_context(closing(open_device("host", settings)))
+        cache = options.cache or folder / "cache"
+        kept = cache / _key(model, options, _conditions(benches[0][1].name, settings))
+        make_folder(kept)
+        mark_used(kept)
+        progress("calibrating", 0, 1)
+        calibrated = _calibrated(benches[0][0], model, options, kept)
+        progress("calibrating", 1, 1)
+        answers = Answers(kept / "answers.jsonl")
+        yield PrecisionLab(options, calibrated, benches, host, answers, folder, progress)
+
+
+def _mixing(toolchain: Toolchain) -> MixesPrecision:
+    check_mixes(toolchain)
+    if not isinstance(toolchain, MixesPrecision):  # for the type checker: it was checked
+        raise BadInput(reason=f"the toolchain {toolchain.name} takes no plans")
+    return toolchain
+
+
+def _calibrated(
+    toolchain: MixesPrecision, model: Path, options: LabOptions, folder: Path
+) -> CalibratedModel:
+    """Once: the ranges are kept beside the answers."""
+    record = folder / "calibrated.json"
+    try:
+        fields = json.loads(record.read_text(encoding="utf-8"))
+        if (folder / fields["model"]).is_file():
+            return CalibratedModel(
+                info=info_from(fields["info"]),
+                model=folder / fields["model"],
+                tensors=tuple(tunable_from(one) for one in fields["tensors"]),
+                ranges={name: (low, high) for name, (low, high) in fields["ranges"].items()},
+                pixels=tuple(fields["pixels"]),
+                notes=tuple(fields["notes"]),
+            )
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        pass
+    found = toolchain.calibrate_tensors(model, options.calibration, folder)
+    fields = {
+        "info": found.info.to_fields(),
+        "model": found.model.name,
+        "tensors": [tensor.to_fields() for tensor in found.tensors],
+        "ranges": {name: list(ends) for name, ends in found.ranges.items()},
+        "pixels": list(found.pixels),
+        "notes": list(found.notes),
+    }
+    write_atomic(record, json.dumps(fields))
+    return found
+
+
+def _conditions(device: str, settings: Settings) -> str:
+    """What latencies depend on: the device by its whole name, and its profile, since they are kept
+    as calibrated."""
+    try:
+        estimator = platform_of(device).open_estimator(device, settings, _NOISE_LIMIT_S)
+    except BadInput:  # one that measures
+        return device
+    with closing(estimator):
+        return f"{device}: {estimator.conditions}"
+
+
+def _key(model: Path, options: LabOptions, conditions: str) -> str:
+    """Of everything that the answers depend on."""
+    digest = hashlib.sha256()
+    import onnx
+
+    graph = onnx.load_model(model, load_external_data=False)
+    for path in (model, *sorted(external_files(model, graph).values())):
+        digest.update(sha256_of(path).encode())
+    for samples in (options.calibration, options.samples):
+        arrays: Mapping[str, Any] = samples.tensors or {"images": samples.images}
+        labels = {"labels": samples.labels} if options.task is not None else {}
+        for name, array in {**arrays, **labels}.items():
+            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+    task = options.task.name if options.task is not None else ""
+    digest.update(json.dumps([_METHOD, conditions, task, *map(_version, _PACKAGES)]).encode())
+    return digest.hexdigest()[:32]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+# What a search for precision finds, as plain values; and the answers that are kept for the next
+# one.
+
+
+@dataclass(frozen=True)
+class PrecisionPoint:
+    """One plan. `latency_us` is an estimate, with its interval where one is supported by data.
+    `score` is the task's, `difference` the paired one to float, both only with a dataset. With
+    `missing_ops`, steps that the compiler has no cost for, the latency is a lower bound."""
+
+    plan: PrecisionPlan
+    latency_us: float
+    sqnr_db: float
+    low_us: float | None = None
+    high_us: float | None = None
+    score: float | None = None
+    difference: Interval | None = None
+    missing_ops: int = 0
+
+    @property
+    def label(self) -> str:
+        """`a8w8`, `a16w8`, or what differs from the first."""
+        bits = list(self.plan.bits.values())
+        if not bits:
+            default = self.plan.default
+            return f"a{default.activations}w{default.weights}"
+        wide, narrow = bits.count(16), bits.count(4)
+        words = [f"{wide} at 16 bit"] if wide else []
+        words += [f"{narrow} weights at 4 bit"] if narrow else []
+        return ", ".join(words)
+
+    def to_fields(self) -> dict[str, Any]:
+        fields = asdict(self)
+        plan = self.plan.to_fields()
+        return {"name": self.label, **fields, "plan": plan, "precision": self.plan.name}
+
+
+@dataclass(frozen=True)
+class TensorSensitivity:
+    """What one tensor does to the outputs. `error_share` is the power of the error that its 8 bits
+    (4 for weights) make, of the power of the outputs, computed on this machine. `latency_us` and
+    `sqnr_db` are those of the whole model with this tensor alone at 16 bits (weights at 4): by the
+    compiler, and on the simulator; None where that was not tried."""
+
+    tensor: TunableTensor
+    error_share: float
+    latency_us: float | None = None
+    sqnr_db: float | None = None
+    score: float | None = None
+
+    @property
+    def error_db(self) -> float:
+        return 10 * math.log10(self.error_share) if self.error_share > 0 else -200.0
+
+    def to_fields(self) -> dict[str, Any]:
+        tensor = self.tensor
+        about = {"name": tensor.name, "kind": tensor.kind, "layer": tensor.layer}
+        fields = {name: value for name, value in asdict(self).items() if name != "tensor"}
+        return {**about, "operator": tensor.operator, **fields, "error_db": self.error_db}
+
+
+@dataclass(frozen=True)
+class LayerAgreement:
+    """How well a tensor on the chip agrees with the float one: `sqnr_db` with that of the float
+    model, `own_db` with what its layer gives in float from what it read on the chip. The second is
+    the error of this layer alone."""
+
+    tensor: str
+    layer: str
+    operator: str
+    sqnr_db: float
+    own_db: float
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """All tensors in the order of the graph. `first` is the first layer whose own error is much
+    larger than that of the others, which is `usual_db`; None where there is none."""
+
+    layers: tuple[LayerAgreement, ...]
+    first: LayerAgreement | None = None
+    usual_db: float = 0.0
+    note: str = ""
+
+
+class Answers:
+    """Answers by their questions, in a file that only grows: what was found before a run ended is
+    there for the next one, however it ended."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._known = dict(_entries(path))
+
+    def get(self, key: str) -> Any | None:
+        return self._known.get(key)
+
+    def put(self, key: str, value: Any) -> None:
+        line = json.dumps([key, value]) + "\n"
+        with self._lock:
+            self._known[key] = value
+            handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            try:
+                os.write(handle, line.encode())
+            finally:
+                os.close(handle)
+
+
+def _entries(path: Path) -> Iterator[tuple[str, Any]]:
+    """Without the last line, if somebody was killed while writing it."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return
+    for line in text.splitlines():
+        try:
+            key, value = json.loads(line)
+        except (ValueError, TypeError):
+            continue
+        if isinstance(key, str):
+            yield key, value

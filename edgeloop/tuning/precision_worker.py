@@ -1,0 +1,255 @@
+"""Numbers of float graphs with single tensors quantized, in a process of its own:
+`python -m edgeloop.tuning.precision_worker FOLDER`.
+
+How much of the error of a quantized model comes from one tensor is found without the chip: only
+this tensor is rounded, all else stays float, and the outputs are compared. That is quick, and
+ranks tensors well; what a whole plan gives is for the simulator to say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgeloop._util.isolation import Answer, Array, Work, serve
+from edgeloop._util.system import thread_limit
+from edgeloop.graph.bits import channel_axis, weight_layers
+from edgeloop.graph.check import shapes_of
+from edgeloop.graph.info import GraphInfo, info_from
+from edgeloop.platforms import PROBE, cut, model_inputs, run_samples, sample_count
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from onnx import ModelProto
+
+    from edgeloop.tasks import Tensors
+
+MOST_DB = 60.0
+_EXACT = ".exact"
+_NARROWEST = 1e-4  # the least range that quantizers give a tensor
+
+
+class NoiseWork:
+    """Keeps the model that was used last, and what it gives unchanged."""
+
+    def __init__(self) -> None:
+        self._key: object = None
+        self._content = b""
+        self._expected: Tensors = {}
+
+    def table(self) -> Mapping[str, Work]:
+        return {"hello": self.hello, "noise": self.noise, "probe": self.probe, "local": self.local}
+
+    def hello(self, warm: bool = False) -> Answer:
+        import onnxruntime
+
+        return {"onnxruntime": onnxruntime.__version__}, ()
+
+    def noise(
+        self,
+        *inputs: Array,
+        names: list[str],
+        model: str,
+        info: Mapping[str, Any],
+        activations: Mapping[str, Sequence[float]],
+        weights: Mapping[str, int],
+    ) -> Answer:
+        """The power of the error that rounding these tensors makes, as a share of the outputs'
+        own: `activations` are ranges, rounded to 8 bits, `weights` have the bits given."""
+        graph_info = info_from(info)
+        batch = dict(zip(names, inputs, strict=True))
+        key = (model, Path(model).stat().st_mtime_ns, sample_count(batch))
+        if self._key != key:
+            self._key, self._content = key, Path(model).read_bytes()
+            self._expected = _outputs(self._content, graph_info, batch)
+        changed = self._model()
+        for name, (low, high) in activations.items():
+            round_activation(changed, name, low, high)
+        round_weights(changed, weights)
+        given = _outputs(changed.SerializeToString(), graph_info, batch)
+        return {"noise": relative_noise(given, self._expected)}, ()
+
+    def probe(self, model: str, target: str, names: list[str]) -> Answer:
+        """The model with some of its tensors as further outputs; the shape of each."""
+        import onnx
+        from onnx import helper
+
+        graph = onnx.shape_inference.infer_shapes(onnx.load_model(model))
+        shapes = shapes_of(graph.graph)
+        for name in names:
+            probe = f"{name}{PROBE}"
+            graph.graph.node.append(helper.make_node("Identity", [name], [probe], name=probe))
+            value = helper.make_tensor_value_info(probe, onnx.TensorProto.FLOAT, shapes[name])
+            graph.graph.output.append(value)
+        onnx.save_model(graph, target)
+        return {"shapes": {name: list(shapes[name]) for name in names}}, ()
+
+    def local(
+        self,
+        *inputs: Array,
+        names: list[str],
+        model: str,
+        info: Mapping[str, Any],
+        given: str,
+        tensors: list[str],
+    ) -> Answer:
+        """How well each tensor of the chip, in the file `given` in the order of `tensors`, agrees
+        with what its layer gives in float from the same inputs, those that the chip had: the error
+        of this layer alone."""
+        import numpy as np
+        import onnx
+
+        graph_info = info_from(info)
+        batch = dict(zip(names, inputs, strict=True))
+        with np.load(given) as file:
+            chip = {name: file[f"arr_{place}"] for place, name in enumerate(tensors)}
+        graph = onnx.shape_inference.infer_shapes(onnx.load_model(model))
+        shapes = cut_between_layers(graph, list(chip))
+        session = _session(graph.SerializeToString())
+        exact: dict[str, list[Array]] = {name: [] for name in shapes}
+        for place in range(0, sample_count(batch), graph_info.batch):
+            feeds = model_inputs(cut(batch, place, place + graph_info.batch), graph_info)
+            own = {
+                name: chip[name][place : place + graph_info.batch].reshape(shape)
+                for name, shape in shapes.items()
+            }
+            outputs = session.run([f"{name}{_EXACT}" for name in shapes], {**feeds, **own})
+            for name, value in zip(shapes, outputs, strict=True):
+                exact[name].append(value)
+        found = {
+            name: channel_sqnr(
+                chip[name][: len(values) * graph_info.batch].reshape(-1, *values[0].shape[1:]),
+                np.concatenate(values),
+            )
+            for name, values in exact.items()
+        }
+        return {"sqnr_db": found}, ()
+
+    def _model(self) -> ModelProto:
+        import onnx
+
+        return onnx.load_model_from_string(self._content)
+
+
+def round_activation(model: ModelProto, name: str, low: float, high: float) -> None:
+    """Everything that reads the tensor, outputs too, gets it as 8 bits hold it."""
+    import numpy as np
+    from onnx import helper, numpy_helper
+
+    graph = model.graph
+    low, high = min(low, 0.0), max(high, 0.0)
+    scale = max(high - low, _NARROWEST) / 255
+    zero = min(255, max(0, round(-low / scale)))
+    ends = (f"{name}.scale", f"{name}.zero")
+    graph.initializer.append(numpy_helper.from_array(np.array(scale, np.float32), ends[0]))
+    graph.initializer.append(numpy_helper.from_array(np.array(zero, np.uint8), ends[1]))
+    maker = next((node for node in graph.node if name in node.output), None)
+    source, result = name, f"{name}.rounded"
+    if maker is not None:
+        source, result = f"{name}.exact", name
+        maker.output[list(maker.output).index(name)] = source
+    else:
+        for node in graph.node:
+            for place, read in enumerate(node.input):
+                if read == name:
+                    node.input[place] = result
+    place = 0 if maker is None else list(graph.node).index(maker) + 1
+    middle = f"{name}.bytes"
+    pair = (("QuantizeLinear", source, middle), ("DequantizeLinear", middle, result))
+    for offset, (kind, first, last) in enumerate(pair):
+        node = helper.make_node(kind, [first, *ends], [last], name=f"{name}.{kind}")
+        graph.node.insert(place + offset, node)
+
+
+def round_weights(model: ModelProto, bits: Mapping[str, int]) -> None:
+    """With a scale for each output channel, symmetric, as compilers want them."""
+    import numpy as np
+    from onnx import numpy_helper
+
+    layers = weight_layers(model.graph)
+    for tensor in model.graph.initializer:
+        if tensor.name not in bits or tensor.name not in layers:
+            continue
+        values = numpy_helper.to_array(tensor)
+        axis = channel_axis(layers[tensor.name])
+        others = tuple(place for place in range(values.ndim) if place != axis)
+        most = 2 ** (bits[tensor.name] - 1) - 1
+        scale = np.maximum(np.abs(values).max(axis=others, keepdims=True) / most, 1e-12)
+        rounded = np.clip(np.rint(values / scale), -most - 1, most) * scale
+        tensor.CopyFrom(numpy_helper.from_array(rounded.astype(values.dtype), tensor.name))
+
+
+def cut_between_layers(model: ModelProto, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Each of these tensors becomes an input, and what its layer makes of the others an output;
+    their shapes. Inputs of the model are left as they are."""
+    from onnx import TensorProto, helper
+
+    graph = model.graph
+    shapes = shapes_of(graph)
+    makers = {output: node for node in graph.node for output in node.output}
+    kept = {name: tuple(shapes[name]) for name in names if name in makers and name in shapes}
+    del graph.output[:]
+    for name, shape in kept.items():
+        node, exact = makers[name], f"{name}{_EXACT}"
+        node.output[list(node.output).index(name)] = exact
+        graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+        graph.output.append(helper.make_tensor_value_info(exact, TensorProto.FLOAT, shape))
+    return kept
+
+
+def channel_sqnr(given: NDArray[Any], expected: NDArray[Any]) -> float:
+    """The median over channels, in dB, of those that are ever anything but zero."""
+    import numpy as np
+
+    axis = 1 if expected.ndim >= 3 and expected.shape[1] > 1 else expected.ndim - 1
+    others = tuple(place for place in range(expected.ndim) if place != max(axis, 0))
+    exact = expected.astype(np.float64)
+    power = np.square(exact).sum(axis=others)
+    error = np.square(given.reshape(expected.shape) - exact).sum(axis=others)
+    alive = power > 1e-9 * max(float(power.max(initial=0.0)), 1e-30)
+    if not alive.any():
+        return MOST_DB
+    ratios = 10 * np.log10(power[alive] / np.maximum(error[alive], 1e-30))
+    return float(min(np.median(ratios), MOST_DB))
+
+
+def relative_noise(given: Tensors, expected: Tensors) -> float:
+    """The mean over all outputs; one of whole numbers counts the share of different ones."""
+    import numpy as np
+
+    found = []
+    for name, true in expected.items():
+        if true.dtype.kind != "f":
+            found.append(float(np.mean(given[name] != true)))
+            continue
+        power = float(np.sum(np.square(true, dtype=np.float64)))
+        error = float(np.sum(np.square(given[name].astype(np.float64) - true)))
+        found.append(error / power if power else float(error > 0))
+    share = sum(found) / max(1, len(found))
+    return share if math.isfinite(share) else 1e6
+
+
+def _outputs(content: bytes, info: GraphInfo, batch: Tensors) -> Tensors:
+    session = _session(content)
+    names = [tensor.name for tensor in info.outputs]
+    return run_samples(batch, info, lambda feeds: session.run(names, feeds))
+
+
+def _session(content: bytes) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = thread_limit()
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def main() -> None:
+    serve(lambda: NoiseWork().table(), what="Precision")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""The page of one model: its current row, the progress of each stage, its files and charts."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from edgeloop._util.redact import redact
+from edgeloop.errors import EdgeloopError
+from edgeloop.models.plan import Plan, Stage
+from edgeloop.models.records import StageRecord, records_of
+from edgeloop.models.row import (
+    CANDIDATE,
+    COLUMNS,
+    RECOVERY_HEADINGS,
+    is_true,
+    recovery_of,
+    score_meaning,
+    shown_scores,
+    visible_columns,
+)
+from edgeloop.store import Record, Values
+from edgeloop.view.measures import LATENCY
+from edgeloop.view.model_charts import Evidence, evidence_charts, evidence_of, png_address
+from edgeloop.view.network import PictureOfNetwork, outline_in_store, picture_of
+from edgeloop.view.portal.shapes import (
+    Chart,
+    Fact,
+    FileView,
+    LayerRow,
+    ModelView,
+    RecoveryView,
+    StageView,
+    UsePeriod,
+)
+from edgeloop.view.portal.state import Portal, frame_of, row_of
+from edgeloop.view.portal.views.table import headings, line_of
+from edgeloop.workspace import Workspace
+
+
+def timeline(
+    row: Values,
+    plan: Plan,
+    records: Mapping[str, StageRecord],
+    uses: Sequence[UsePeriod],
+    now: float,
+) -> tuple[StageView, ...]:
+    taken = {stage.name for stage in plan.for_model(row)}
+    return tuple(
+        _stage(row, plan, stage, records.get(stage.name, StageRecord()), uses, now, taken)
+        for stage in plan.stages
+    )
+
+
+def _stage(
+    row: Values,
+    plan: Plan,
+    stage: Stage,
+    record: StageRecord,
+    uses: Sequence[UsePeriod],
+    now: float,
+    taken: set[str],
+) -> StageView:
+    own = tuple(use for use in uses if use.stage == stage.name)
+    failed, colon, reason = str(row.get("error") or "").partition(": ")  # the last error
+    error = reason if colon and failed == stage.name else ""
+    state = _state(row, plan, stage, record, now) if stage.name in taken else "skipped"
+    if state == "ready" and error and row.get("status") == "error":
+        state = "failed"
+    is_held = record.is_held
+    return StageView(
+        name=stage.name,
+        state=state,
+        needs=stage.needs,
+        node=record.owner,
+        since=record.since if is_held else None,
+        expires=record.expires if is_held else None,
+        not_before=record.not_before if record.not_before > now else None,
+        attempts=record.attempts,
+        runs_done=stage.progress(row),
+        runs=stage.runs,
+        is_deterministic=stage.enough is not None and stage.enough(row),
+        error=error,
+        files=tuple(sorted(record.files)),
+        uses=own,
+        seconds=sum(use.seconds for use in own) if own else None,
+    )
+
+
+def _state(row: Values, plan: Plan, stage: Stage, record: StageRecord, now: float) -> str:
+    if record.is_held and record.expires < now:
+        return "stalled"
+    if record.is_held:
+        return "queued" if record.queued else "running"
+    if stage.is_done(row):
+        return "done"
+    if row.get("status") in (CANDIDATE, "uploading", "deleting"):
+        return "none"
+    if not plan.is_ready(row, stage):
+        return "blocked"
+    return "retry" if record.not_before > now else "ready"
+
+
+Result = TypeVar("Result")
+_MEANINGS = {column.name: column.meaning for column in COLUMNS}
+
+
+def model_view(portal: Portal, experiment: str | None, name: str) -> ModelView:
+    """Reads the row from the store: it may be newer than the snapshot, and has the long columns.
+    Files that cannot be read are reported and hide nothing else."""
+    frame = frame_of(portal, experiment)
+    workspace = portal.workspace_of(experiment)
+    record = workspace.catalog.get(name)
+    troubles: list[str] = []
+    none: tuple[FileView, ...] = ()
+    files = _or_else(lambda: files_view(portal, experiment, name), none, troubles)
+    evidence = _or_else(lambda: evidence_of(workspace, name), Evidence(), troubles)
+    graph = _or_else(lambda: graph_view(portal, workspace, record, evidence), None, troubles)
+    hint, command = graph_hint(record, files) if graph is None else ("", "")
+    layers, priority = evidence.layers, record.values.get("priority")
+    columns = (LATENCY, "macs", *shown_scores([record.values]))
+    is_number = isinstance(priority, int | float) and not isinstance(priority, bool)
+    return ModelView(
+        frame=frame,
+        name=name,
+        line=line_of(row_of(workspace, record), time.time(), columns),
+        headings=headings(columns, score_meaning([record.values])),
+        priority=float(priority) if is_number and math.isfinite(priority) else None,  # type: ignore[arg-type]
+        facts=tuple(
+            Fact(column, _MEANINGS.get(column, ""), redact(str(record.values[column])))
+            for column in visible_columns([record.values])
+        ),
+        stages=stages_view(portal, experiment, record),
+        files=files,
+        charts=tuple(
+            Chart(title, portal.draw_twice((title, record.version), make, f"chart{place}-"))
+            for place, (title, make) in enumerate(evidence_charts(evidence))
+        ),
+        layers=tuple(LayerRow(*layer) for layer in layers.times_us) if layers else (),
+        layers_kind=layers.kind if layers else "",
+        conditions=dict(layers.conditions) if layers else {},
+        scored=evidence.stage,
+        scores=_by_class(evidence.scores),
+        image=png_address(evidence.pr_image),
+        trouble=" ".join(dict.fromkeys(troubles)),
+        recovery=_recovery(record.values),
+        graph=graph,
+        graph_hint=hint,
+        graph_command=command,
+    )
+
+
+def _recovery(row: Values) -> RecoveryView | None:
+    found = recovery_of(row)
+    if found is None:
+        return None
+    lines = tuple(tuple(redact(text) for text in line) for line in found.lines)
+    return RecoveryView(found.short, redact(found.title), RECOVERY_HEADINGS, lines)
+
+
+def files_view(portal: Portal, experiment: str | None, name: str) -> tuple[FileView, ...]:
+    files = portal.workspace_of(experiment).catalog.files(name)
+    return tuple(
+        FileView(f.name, f.size, f.modified.timestamp(), f.role.group, f.role.about) for f in files
+    )
+
+
+def stages_view(portal: Portal, experiment: str | None, record: Record) -> tuple[StageView, ...]:
+    workspace = portal.workspace_of(experiment)
+    uses: tuple[UsePeriod, ...] = _or_else(portal.usage.uses, (), [])
+    own = tuple(use for use in uses if use.model == record.key)
+    records = records_of(record.values)
+    return timeline(record.values, workspace.plan, records, own, time.time())
+
+
+def _by_class(scores: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """From metric → class to class → metric, finite values only."""
+    found: dict[str, dict[str, float]] = {}
+    for metric, values in scores.items():
+        for name, value in values.items():
+            if math.isfinite(value):
+                found.setdefault(name, {})[metric] = value
+    return found
+
+
+def _or_else(get: Callable[[], Result], default: Result, troubles: list[str]) -> Result:
+    try:
+        return get()
+    except EdgeloopError as error:
+        troubles.append(redact(str(error)))
+        return default
+
+
+# The graph of a model: from the file that conversion left, and the times of its layers.
+
+
+_PREFIX = "network-"
+
+
+def graph_view(
+    portal: Portal, workspace: Workspace, record: Record, evidence: Evidence
+) -> PictureOfNetwork | None:
+    """None where the model has no such file, or one that cannot be used."""
+
+    def made() -> PictureOfNetwork | None:
+        outline = outline_in_store(workspace, record.key)
+        layers = evidence.layers.times_us if evidence.layers else ()
+        return picture_of(outline, layers, _PREFIX) if outline else None
+
+    content = (workspace.experiment, record.key, record.version)
+    return portal.drawings.get((_PREFIX, content), made)
+
+
+def graph_hint(record: Record, files: Sequence[FileView]) -> tuple[str, str]:
+    """A sentence and a command for a model that was converted by an older version. Without its
+    ONNX file, as in the demo, it cannot be converted again."""
+    can_convert = any(file.name.endswith(".onnx") for file in files)
+    if not is_true(record.values.get("quantized")) or not can_convert:
+        return "", ""
+    command = shlex.join(("edgeloop", "reset", record.key, "--stage", "convert"))
+    return "It has no graph. Converting it again makes one:", command

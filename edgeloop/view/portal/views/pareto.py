@@ -1,0 +1,299 @@
+"""The Pareto front of the rows in memory, as a list of points and as a chart."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from edgeloop.errors import BadInput
+from edgeloop.models.names import natural_key
+from edgeloop.models.row import (
+    COLUMNS,
+    SCORE_COLUMNS,
+    is_estimate,
+    latency_interval,
+    score_interval,
+    visible_columns,
+)
+from edgeloop.view.charts import pareto_chart
+from edgeloop.view.front import ALL_DEVICES, Pareto, device_note, one_device, pareto_of
+from edgeloop.view.measures import (
+    LATENCY,
+    Measure,
+    check_columns,
+    measure_of,
+    objective,
+    quality_column,
+    sigma_ms,
+)
+from edgeloop.view.portal.feed import Row, TableSnapshot
+from edgeloop.view.portal.shapes import (
+    Axis,
+    CompareCell,
+    CompareRow,
+    CompareView,
+    ParetoQuery,
+    ParetoView,
+    Point,
+)
+from edgeloop.view.portal.state import Portal, frame_of
+from edgeloop.view.portal.views.table import NUMBERS, cell_text, filtered, line_of, summary_of
+from edgeloop.view.style import NARROW, ChartAxes, chart_axes, empty_chart
+
+if TYPE_CHECKING:
+    import altair as alt
+
+
+MOST_POINTS, MOST_NARROW = 1_500, 400  # more take seconds to draw
+WIDE, NARROW_PLOT = (760, 440), (NARROW - 60, 320)
+_NUMBERS = ("integer", "number")
+
+
+@dataclass(frozen=True)
+class ParetoPoints:
+    """A front, how it is shown, and the points that are. `whole` has those of all devices."""
+
+    whole: Pareto
+    device: str
+    pareto: Pareto
+    axes: ChartAxes | None
+    shown: tuple[int, ...]
+    points: tuple[Point, ...]
+
+
+def pareto_view(
+    portal: Portal, experiment: str | None = None, query: ParetoQuery | None = None
+) -> ParetoView:
+    query = query or ParetoQuery()
+    snapshot = portal.rows(experiment)
+    frame = frame_of(portal, experiment)
+    if not query.y:
+        query = replace(query, y=_quality(portal, snapshot, frame.experiment))
+    choices = summary_of(portal, snapshot, frame.experiment)[1]
+    columns = _columns(portal, snapshot, frame.experiment)
+    try:
+        found = _find(portal, snapshot, frame.experiment, query)
+    except BadInput as error:
+        svg = portal.draw(str(error), lambda: empty_chart("Choose other columns."), "front-")
+        x, y = (Axis(name, measure_of(name).title, "") for name in (query.x, query.y))
+        return ParetoView(
+            frame, query, x, y, (), 0, 0, 0, 0.0, "", columns, choices, svg, f"{error}."
+        )
+    x, y = (_axis(found, place) for place in (0, 1))
+    return ParetoView(
+        frame,
+        query,
+        x,
+        y,
+        found.points,
+        len(found.pareto.front),
+        len(found.pareto.rows) - len(found.shown),
+        found.pareto.missing,
+        found.pareto.share,
+        found.pareto.reference,
+        columns,
+        choices,
+        _drawing(portal, found, query),
+        "",
+        found.device,
+        found.whole.devices,
+        device_note(found.whole, found.device),
+        found.axes.outside if found.axes else 0,
+    )
+
+
+def _axis(found: ParetoPoints, place: int) -> Axis:
+    item = found.pareto.objectives[place]
+    if found.axes is None:
+        return Axis(item.column, item.measure.title, item.goal)
+    measure, factor = found.axes.measures[place], found.axes.factors[place]
+    return Axis(item.column, measure.title, item.goal, factor)
+
+
+def _drawing(portal: Portal, found: ParetoPoints, query: ParetoQuery) -> str:
+    """On a phone, fewer of the models that are not on the front: marks have the same size there."""
+    return portal.draw_twice(
+        (query, found.points),
+        lambda: _chart(found, found.shown, WIDE),
+        "front-",
+        lambda: _chart(
+            found, found.shown[: max(MOST_NARROW, len(found.pareto.front))], NARROW_PLOT
+        ),
+    )
+
+
+def _quality(portal: Portal, snapshot: TableSnapshot, experiment: str) -> str:
+    key = ("quality", experiment, snapshot.generation, id(snapshot.rows))
+    rows = snapshot.rows.values()
+    return portal.cache.get(key, lambda: quality_column(row.values for row in rows))
+
+
+def anchor(name: str) -> str:
+    return f"#model={quote(name, safe='')}"
+
+
+def _find(
+    portal: Portal, snapshot: TableSnapshot, experiment: str, query: ParetoQuery
+) -> ParetoPoints:
+    objectives = [objective(query.x), objective(query.y)]
+    key = ("pareto", experiment, snapshot.generation, id(snapshot.rows), query)
+
+    def make() -> ParetoPoints:
+        rows = filtered(snapshot.rows.values(), query)
+        check_columns([row.values for row in snapshot.rows.values()], objectives)
+        # The key is the name of a model; a foreign row may have another one in its column.
+        whole = pareto_of([{**row.values, "name": row.name} for row in rows], objectives)
+        pareto, device = one_device(whole, query.device)
+        axes = chart_axes(pareto, query.range == "all") if pareto.rows else None
+        front = _spread([i for i in pareto.order if pareto.is_front[i]], MOST_POINTS)
+        others = [index for index in pareto.order if not pareto.is_front[index]]
+        shown = (*front, *_spread(others, MOST_POINTS - len(front)))
+        points = tuple(_point(pareto, axes, index) for index in shown if axes)
+        return ParetoPoints(whole, device, pareto, axes, shown, points)
+
+    return portal.cache.get(key, make)
+
+
+def _spread(places: list[int], most: int) -> list[int]:
+    """At most so many of them, evenly spread."""
+    if len(places) <= most:
+        return places
+    return [places[place * len(places) // most] for place in range(most)]
+
+
+def _point(pareto: Pareto, axes: ChartAxes, index: int) -> Point:
+    row, values = pareto.rows[index], [float(value) for value in pareto.values[index]]
+    shown = zip(axes.measures, axes.factors, values, strict=True)
+    texts = [measure.text(factor * value) for measure, factor, value in shown]
+    up = pareto.objectives[1].column
+    sigma, iteration = sigma_ms(row), measure_of("iteration").of(row)
+    return Point(
+        str(row["name"]),
+        values[0],
+        values[1],
+        texts[0],
+        texts[1],
+        None if math.isnan(sigma) else sigma,
+        pareto.is_front[index],
+        is_estimate(row),
+        latency_interval(row),
+        None if math.isnan(iteration) else int(iteration),
+        str(row.get("device") or ""),
+        str(row.get("status") or ""),
+        score_interval(row, up) if up in SCORE_COLUMNS else None,
+    )
+
+
+def _chart(found: ParetoPoints, shown: Sequence[int], size: tuple[int, int]) -> alt.TopLevelMixin:
+    rows = [found.pareto.rows[index] for index in shown]
+    links = {str(row["name"]): anchor(str(row["name"])) for row in rows}
+    objectives = found.pareto.objectives
+    title = f"Front of {found.device}" if found.device not in ("", ALL_DEVICES) else ""
+    return pareto_chart(
+        rows, objectives, links=links, axes=found.axes, size=size, title=title or "Front"
+    )
+
+
+def _columns(portal: Portal, snapshot: TableSnapshot, experiment: str) -> tuple[Axis, ...]:
+    """Columns with numbers, known ones first; cached for half a minute."""
+    key = ("columns", experiment, len(snapshot.rows), int(time.time() // 30))
+
+    def make() -> tuple[Axis, ...]:
+        numbers = {
+            name
+            for row in snapshot.rows.values()
+            for name, value in row.values.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+        known = [c.name for c in COLUMNS if c.kind in _NUMBERS and c.name in numbers]
+        others = sorted(numbers.difference(column.name for column in COLUMNS))
+        measures = [measure_of(name) for name in (*known, *others)]
+        return tuple(Axis(m.column, m.title, m.goal or "") for m in measures)
+
+    return portal.cache.get(key, make)
+
+
+# Some models side by side: what differs between them first, and which of them is best at it.
+
+
+MOST_MODELS = 12
+_ELSEWHERE = frozenset({"name", "status", "node", "tags", "since", "error"})  # in the head
+_KINDS = {column.name: column.kind for column in COLUMNS}
+_MEANINGS = {column.name: column.meaning for column in COLUMNS}
+
+
+def compare_view(portal: Portal, experiment: str | None, names: Sequence[str]) -> CompareView:
+    """Models that are not there are named in `missing`, and those beyond the limit left out."""
+    snapshot = portal.rows(experiment)
+    wanted = list(dict.fromkeys(names))
+    rows = [snapshot.rows[name] for name in wanted if name in snapshot.rows][:MOST_MODELS]
+    columns = [name for name in visible_columns(row.values for row in rows) if _is_shown(name)]
+    found = [row for column in columns if (row := _row(rows, column)) is not None]
+    first = {name: place for place, name in enumerate(NUMBERS)}
+    ranked = sorted(
+        found, key=lambda row: (not row.is_number, not row.has_goal, first.get(row.column, 99))
+    )
+    now = time.time()
+    return CompareView(
+        frame=frame_of(portal, experiment),
+        lines=tuple(line_of(row, now) for row in rows),
+        differing=tuple(row for row in ranked if not row.is_same),
+        equal=tuple(sorted((r for r in found if r.is_same), key=lambda r: natural_key(r.title))),
+        missing=tuple(name for name in wanted if name not in snapshot.rows),
+        left_out=max(0, len([n for n in wanted if n in snapshot.rows]) - MOST_MODELS),
+        devices=tuple(sorted({row.text("device") for row in rows if row.text("device")})),
+    )
+
+
+def _is_shown(column: str) -> bool:
+    return column not in _ELSEWHERE and _KINDS.get(column) != "json"
+
+
+def _row(rows: Sequence[Row], column: str) -> CompareRow | None:
+    """None if no model has a value."""
+    measure = measure_of(column)
+    values = [measure.of(row.values) for row in rows]
+    texts = [cell_text(row, column) for row in rows]
+    if not any(texts):
+        return None
+    is_number = any(not math.isnan(value) for value in values)
+    is_same = len(set(texts)) == 1
+    best = _best(measure, values) if not is_same else None
+    return CompareRow(
+        column=column,
+        title=measure.label if measure.label != column else column,
+        unit=measure.unit,
+        meaning=_MEANINGS.get(column, ""),
+        is_number=is_number,
+        has_goal=measure.goal is not None,
+        is_same=is_same,
+        cells=tuple(
+            CompareCell(
+                text,
+                _difference(measure, values[0], value) if number else "",
+                not math.isnan(value) and value == best,
+                column == LATENCY and bool(text) and is_estimate(row.values),
+            )
+            for number, (row, text, value) in enumerate(zip(rows, texts, values, strict=True))
+        ),
+    )
+
+
+def _best(measure: Measure, values: Sequence[float]) -> float | None:
+    known = [value for value in values if not math.isnan(value)]
+    if measure.goal is None or len(known) < 2:
+        return None
+    return min(known) if measure.goal == "min" else max(known)
+
+
+def _difference(measure: Measure, first: float, value: float) -> str:
+    """From the first model: in points for scores, in percent for all else."""
+    if math.isnan(first) or math.isnan(value) or measure.goal is None or value == first:
+        return ""
+    if measure.column in SCORE_COLUMNS or measure.column.endswith("_iou"):
+        return f"{value - first:+.4f}".replace("-", "−")
+    return f"{100 * (value / first - 1):+.3g} %".replace("-", "−") if first > 0 else ""
